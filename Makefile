@@ -1,0 +1,37 @@
+# `make demo` and `make test` set up everything they need in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Every install, build environments included, stays within the versions known to work together.
+export PIP_CONSTRAINT := $(CURDIR)/requirements/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test test-slow lint clean
+
+help:
+	@echo "make demo       train a small network on handwritten digits with every layer and compare them"
+	@echo "make test       format check, lint, type check and tests"
+	@echo "make test-slow  the statistical tests at full size"
+	@echo "make clean      remove the virtual environment and caches"
+
+$(VENV)/.installed: pyproject.toml requirements/constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable ".[dev]"
+	@touch $@
+
+demo: $(VENV)/.installed
+	@$(BIN)/python examples/digits.py
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest -m "not slow"
+
+test-slow: $(VENV)/.installed
+	$(BIN)/pytest -m slow
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

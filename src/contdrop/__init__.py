@@ -1,0 +1,19 @@
+"""contdrop: continuous dropout and its relatives for PyTorch."""
+
+from . import functional as functional
+from . import nn as nn
+from .kernels import checkpoint_context as checkpoint_context
+from .laws import Bernoulli as Bernoulli
+from .laws import Gaussian as Gaussian
+from .laws import Law as Law
+from .laws import Uniform as Uniform
+from .laws import parse_law as parse_law
+from .nn import AdaptiveDropout as AdaptiveDropout
+from .nn import BernoulliDropout as BernoulliDropout
+from .nn import DropConnectLinear as DropConnectLinear
+from .nn import Dropout as Dropout
+from .nn import FastDropoutLinear as FastDropoutLinear
+from .nn import GaussianDropout as GaussianDropout
+from .nn import UniformDropout as UniformDropout
+
+__version__ = "0.1.0"

@@ -1,0 +1,318 @@
+"""Every dropout of the family as a function. The modules in :mod:`contdrop.nn` store arguments and call these.
+
+Scaling: with ``scale="inverted"`` (torch's convention) training multiplies by m / E[m] and evaluation is the identity;
+with ``scale="paper"`` training multiplies by m and evaluation by E[m].
+
+Randomness: each call draws one seed from ``generator``, or from torch's default CPU generator, and re-creates its mask
+from that seed in backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import kernels
+from .expectations import expected_relu, expected_sigmoid, standard_deviation
+from .laws import Bernoulli, Law
+
+SCALES = ("inverted", "paper")
+MASKS = ("example", "batch")
+INFERENCES = ("sampled", "analytic", "mean")
+ACTIVATIONS = (None, "relu", "sigmoid")
+
+# Sampled inference draws at most this many numbers at a time.
+_SAMPLES_AT_ONCE = 1 << 22
+
+
+def dropout(
+    x: Tensor,
+    law: Law,
+    *,
+    training: bool = True,
+    shared_axes: Sequence[int] = (),
+    scale: str = "inverted",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Multiplies every element of x by an independent mask value.
+
+    Args:
+        x: Any floating-point tensor.
+        law: Distribution of the mask values.
+        training: Whether to draw a mask; if False, x is scaled by its expectation.
+        shared_axes: Axes along which one value is shared. For images [N, C, H, W]: ``(2, 3)`` one value per feature
+            map, ``(3,)`` per row, ``(1, 2, 3)`` per sample, ``(0, 1, 2, 3)`` one for the whole batch.
+        scale: "inverted" or "paper"; see the module.
+        generator: CPU generator to draw the seed from.
+    """
+    check_input("dropout", x)
+    factor = training_factor("dropout", law, scale)
+    axes = _normalise_axes(shared_axes, x.dim()) if shared_axes else []
+    check_generator("dropout", generator)
+    if training:
+        seed = kernels.draw_seed(generator)
+        return kernels.dropout(x, seed, law.kind, law.params, factor, axes, kernels.STREAM_MASK)
+    return x if scale == "inverted" else x * law.mean
+
+
+def adaptive_dropout(
+    h: Tensor,
+    preactivation: Tensor,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    *,
+    training: bool = True,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Standout (Ba and Frey, 2013): unit j is kept with probability sigmoid(alpha a_j + beta).
+
+    The weights of the gate are tied to the layer's own: a_j is the unit's pre-activation. There is no rescaling;
+    evaluation multiplies by the probability. No gradient flows through the probability. With alpha = beta = 0 it is
+    Bernoulli dropout with keep 0.5 and ``scale="paper"``.
+
+    Args:
+        h: Activations.
+        preactivation: a, of the same shape.
+        alpha: Gain of the gate.
+        beta: Offset of the gate.
+        training: Whether to draw a mask.
+        generator: CPU generator to draw the seed from.
+    """
+    check_input("adaptive_dropout", h)
+    check_input("adaptive_dropout", preactivation)
+    if h.shape != preactivation.shape:
+        raise ValueError(
+            "adaptive_dropout: expected activations and pre-activations of one shape, "
+            f"got {tuple(h.shape)} and {tuple(preactivation.shape)}"
+        )
+    check_generator("adaptive_dropout", generator)
+    keep = torch.sigmoid(alpha * preactivation.detach() + beta)
+    if training:
+        return kernels.keep_where(h, kernels.draw_seed(generator), keep, [])
+    return h * keep
+
+
+def dropconnect_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    law: Law = Bernoulli(0.5),
+    *,
+    training: bool = True,
+    masks: str = "example",
+    scale: str = "inverted",
+    inference: str = "sampled",
+    samples: int = 1000,
+    activation: str | None = None,
+    mask_bias: bool = True,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """A linear layer whose weights are masked (DropConnect: Wan et al., 2013), and its activation.
+
+    In training z_o = sum over i of m_oi w_oi x_i + m_o b_o, with a mask for every example or one for the batch. In
+    evaluation z is taken as Gaussian with its exact mean and variance,
+
+        mean     = E[m] (W x + b)
+        variance = Var(m) ((W * W)(x * x) + b * b)
+
+    (both with the mask scaled to mean one if ``scale="inverted"``), and ``inference`` says what becomes of it:
+    "sampled" averages activation(z) over ``samples`` draws, as Wan et al. do; "analytic" is the limit of that for
+    infinitely many draws; "mean" applies the activation to the mean.
+
+    Args:
+        x: Input [..., in].
+        weight: [out, in], as in torch.nn.functional.linear.
+        bias: [out] or None.
+        law: Distribution of the mask values.
+        training: Whether to draw masks.
+        masks: "example" for a mask per example, "batch" for one that all share.
+        scale: "inverted" or "paper"; see the module.
+        inference: "sampled", "analytic" or "mean".
+        samples: Number of draws of sampled inference.
+        activation: None, "relu" or "sigmoid", applied inside because inference averages after it.
+        mask_bias: Whether the bias is masked like the weights (Wan et al.), or kept (the authors of the paper).
+        generator: CPU generator to draw the seed from.
+    """
+    owner = "dropconnect_linear"
+    x, weight, bias = _check_linear(owner, x, weight, bias)
+    factor = training_factor(owner, law, scale)
+    check_choice(owner, "masks", masks, MASKS)
+    check_choice(owner, "inference", inference, INFERENCES)
+    check_choice(owner, "activation", activation, ACTIVATIONS)
+    check_samples(owner, samples)
+    check_generator(owner, generator)
+    if training:
+        seed = kernels.draw_seed(generator)
+        z = _masked_linear(x, weight, bias if mask_bias else None, law, factor, masks, seed)
+        return _activate(z if mask_bias or bias is None else z + bias, activation)
+
+    expectation = law.mean * factor
+    kept_bias, masked_bias = (None, bias) if mask_bias else (bias, None)
+    mean = torch.nn.functional.linear(x, weight, masked_bias) * expectation
+    if kept_bias is not None:
+        mean = mean + kept_bias
+    if inference == "mean" or (inference == "analytic" and activation is None):
+        return _activate(mean, activation)
+    square_bias = masked_bias.square() if masked_bias is not None else None
+    variance = torch.nn.functional.linear(x.square(), weight.square(), square_bias) * (law.variance * factor**2)
+    if inference == "analytic":
+        # Normal tails lose their digits in half precision.
+        mean, variance = (value.to(_at_least_float32(x.dtype)) for value in (mean, variance))
+        expected = expected_relu if activation == "relu" else expected_sigmoid
+        return expected(mean, variance).to(x.dtype)
+    return _sampled_activation(mean, variance, samples, activation, kernels.draw_seed(generator))
+
+
+def fast_dropout_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    law: Law,
+    *,
+    training: bool = True,
+    scale: str = "inverted",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """A linear layer with dropout on its input, by sampling the output (fast dropout: Wang and Manning, 2013).
+
+    Instead of a mask value per input, draws the pre-activation itself from the Gaussian of the same moments:
+    z = E[m] W x + b + sqrt(Var(m) (W * W)(x * x)) eps, with eps standard normal. Only two moments of the law enter.
+
+    Args:
+        x: Input [..., in].
+        weight: [out, in], as in torch.nn.functional.linear.
+        bias: [out] or None; not masked.
+        law: Distribution of the mask values that are integrated out.
+        training: Whether to draw; if False, the mean.
+        scale: "inverted" or "paper"; see the module.
+        generator: CPU generator to draw the seed from.
+    """
+    owner = "fast_dropout_linear"
+    x, weight, bias = _check_linear(owner, x, weight, bias)
+    factor = training_factor(owner, law, scale)
+    check_generator(owner, generator)
+    mean = torch.nn.functional.linear(x, weight) * (law.mean * factor)
+    if bias is not None:
+        mean = mean + bias
+    if not training:
+        return mean
+    variance = torch.nn.functional.linear(x.square(), weight.square()) * (law.variance * factor**2)
+    noise = kernels.normal(kernels.draw_seed(generator), mean.shape, mean.dtype, mean.device)
+    return mean + standard_deviation(variance) * noise
+
+
+def _masked_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, law: Law, factor: float, masks: str, seed: Tensor
+) -> Tensor:
+    arguments = (seed, law.kind, law.params, factor)
+    if masks == "batch":
+        weight = kernels.dropout(weight, *arguments, [], kernels.STREAM_MASK)
+        if bias is not None:
+            bias = kernels.dropout(bias, *arguments, [], kernels.STREAM_BIAS)
+        return torch.nn.functional.linear(x, weight, bias)
+    rows = x.reshape(-1, x.shape[-1])
+    z = kernels.dropconnect(rows, weight, *arguments)
+    if bias is not None:
+        z = z + kernels.dropout(bias.expand_as(z), *arguments, [], kernels.STREAM_BIAS)
+    return z.reshape(*x.shape[:-1], weight.shape[0])
+
+
+def _sampled_activation(mean: Tensor, variance: Tensor, samples: int, activation: str | None, seed: Tensor) -> Tensor:
+    deviation = standard_deviation(variance)
+    wide = _at_least_float32(mean.dtype)
+    total = torch.zeros_like(mean, dtype=wide)
+    # Each part has a seed of its own, derived from the call's.
+    at_once = max(1, _SAMPLES_AT_ONCE // max(mean.numel(), 1))
+    for part, start in enumerate(range(0, samples, at_once)):
+        size = (min(at_once, samples - start), *mean.shape)
+        noise = kernels.normal(seed + part, size, wide, mean.device)
+        total = total + _activate(mean + deviation * noise, activation).sum(0)
+    return (total / samples).to(mean.dtype)
+
+
+def _activate(z: Tensor, activation: str | None) -> Tensor:
+    return z if activation is None else z.relu() if activation == "relu" else z.sigmoid()
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _check_linear(owner: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    check_input(owner, x)
+    if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            f"{owner}: expected x [..., in] and weight [out, in], got {tuple(x.shape)} and {tuple(weight.shape)}"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"{owner}: expected bias [{weight.shape[0]}], got {tuple(bias.shape)}")
+    if torch.is_autocast_enabled(x.device.type):
+        # torch's own linear does this inside; our operators get their arguments ready-made.
+        dtype = torch.get_autocast_dtype(x.device.type)
+        return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    return x, weight, bias
+
+
+def check_input(owner: str, x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{owner}: expected a tensor, got {type(x).__name__}")
+    if not x.is_floating_point():
+        raise TypeError(
+            f"{owner}: expected a floating-point tensor, got {x.dtype}; convert it, for example by x.float()"
+        )
+
+
+def check_choice(owner: str, name: str, value: object, choices: Sequence[object]) -> None:
+    if value not in choices:
+        expected = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{owner}: expected {name} to be one of {expected}; got {value!r}")
+
+
+def check_samples(owner: str, samples: int) -> None:
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        raise ValueError(f"{owner}: expected samples to be a whole number of at least 1, got {samples!r}")
+
+
+def check_generator(owner: str, generator: torch.Generator | None) -> None:
+    if generator is None:
+        return
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(f"{owner}: expected a torch.Generator or None, got {type(generator).__name__}")
+    if generator.device.type != "cpu":
+        raise ValueError(
+            f"{owner}: expected a generator on the cpu, where the seed is drawn for inputs on every device, "
+            f"got one on {generator.device}; use torch.Generator()"
+        )
+
+
+def training_factor(owner: str, law: Law, scale: str) -> float:
+    """What a mask value is multiplied by in training; checks the law and the scale on the way."""
+    if not isinstance(law, Law):
+        raise TypeError(
+            f"{owner}: expected a law such as Gaussian(sigma=0.3), got {type(law).__name__}; "
+            "contdrop.parse_law reads one from text"
+        )
+    check_choice(owner, "scale", scale, SCALES)
+    if scale == "paper":
+        return 1.0
+    if law.mean == 0:
+        if isinstance(law, Bernoulli):
+            return 1.0  # keep = 0 gives zeros, as torch.nn.Dropout(p=1) does
+        raise ValueError(f"{owner}: {law!r} has mean 0, so it cannot be scaled to mean one; use scale='paper'")
+    return 1 / law.mean
+
+
+def _normalise_axes(axes: Sequence[int], dimensions: int) -> list[int]:
+    normalised = []
+    for axis in axes:
+        if not -dimensions <= axis < dimensions:
+            raise IndexError(
+                f"dropout: expected shared_axes between {-dimensions} and {dimensions - 1} for an input with "
+                f"{dimensions} axes, got {axis}"
+            )
+        normalised.append(axis % dimensions)
+    if len(set(normalised)) < len(normalised):
+        raise ValueError(f"dropout: an axis is named twice in shared_axes={tuple(axes)}")
+    return normalised

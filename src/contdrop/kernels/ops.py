@@ -1,0 +1,237 @@
+"""The package's operators as torch sees them: schemas, shapes, derivatives and batching rules.
+
+Every operator is a pure function of its arguments, the seed among them, and (multi)linear in its floating-point
+arguments. So its derivative is an operator of the same family with the same seed: backward re-creates the mask instead
+of storing it, and double backward and forward mode follow by applying the same rule again.
+
+The derivatives are registered below torch.compile's front end, as one autograd function per operator, because
+``torch.library.register_autograd`` knows no forward mode and would return zero tangents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+
+from . import reference
+from .library import LIBRARY
+
+_LAW = "Tensor seed, str kind, float[] params, float scale"
+
+LIBRARY.define(f"dropout(Tensor x, {_LAW}, int[] shared_axes, int stream) -> Tensor")
+LIBRARY.define("keep_where(Tensor x, Tensor seed, Tensor keep, int[] shared_axes) -> Tensor")
+LIBRARY.define("normal(Tensor seed, SymInt[] size, ScalarType dtype, Device device) -> Tensor")
+LIBRARY.define(f"dropconnect(Tensor x, Tensor weight, {_LAW}) -> Tensor")
+LIBRARY.define(f"dropconnect_input_gradient(Tensor gradient, Tensor weight, {_LAW}) -> Tensor")
+LIBRARY.define(f"dropconnect_weight_gradient(Tensor gradient, Tensor x, {_LAW}) -> Tensor")
+
+dropout: Callable[..., Tensor] = torch.ops.contdrop.dropout.default
+keep_where: Callable[..., Tensor] = torch.ops.contdrop.keep_where.default
+normal: Callable[..., Tensor] = torch.ops.contdrop.normal.default
+dropconnect: Callable[..., Tensor] = torch.ops.contdrop.dropconnect.default
+_input_gradient = torch.ops.contdrop.dropconnect_input_gradient.default
+_weight_gradient = torch.ops.contdrop.dropconnect_weight_gradient.default
+
+for _name in (
+    "dropout",
+    "keep_where",
+    "normal",
+    "dropconnect",
+    "dropconnect_input_gradient",
+    "dropconnect_weight_gradient",
+):
+    LIBRARY.impl(_name, getattr(reference, _name), "CompositeExplicitAutograd")
+
+
+# Shapes.
+
+
+@torch.library.register_fake("contdrop::dropout", lib=LIBRARY)
+@torch.library.register_fake("contdrop::keep_where", lib=LIBRARY)
+def _fake_like(x: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.register_fake("contdrop::normal", lib=LIBRARY)
+def _fake_normal(seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.empty((*seed.shape, *size), dtype=dtype, device=device)
+
+
+@torch.library.register_fake("contdrop::dropconnect", lib=LIBRARY)
+def _fake_dropconnect(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0])
+
+
+@torch.library.register_fake("contdrop::dropconnect_input_gradient", lib=LIBRARY)
+def _fake_input_gradient(gradient: Tensor, weight: Tensor, *_: Any) -> Tensor:
+    return gradient.new_empty(gradient.shape[0], weight.shape[1])
+
+
+@torch.library.register_fake("contdrop::dropconnect_weight_gradient", lib=LIBRARY)
+def _fake_weight_gradient(gradient: Tensor, x: Tensor, *_: Any) -> Tensor:
+    return x.new_empty(gradient.shape[1], x.shape[1])
+
+
+# Derivatives.
+
+
+class _Linear(torch.autograd.Function):
+    """The derivative of an operator that is linear in its first argument, elementwise, and constant in the others."""
+
+    @staticmethod
+    def forward(ctx: Any, op: Any, x: Tensor, *rest: Any) -> Tensor:
+        tensors = [value for value in rest if isinstance(value, Tensor)]
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+        ctx.op = op
+        ctx.rest = [None if isinstance(value, Tensor) else value for value in rest]
+        with torch._C._AutoDispatchBelowAutograd():
+            return op(x, *rest)
+
+    @staticmethod
+    def _again(ctx: Any, x: Tensor) -> Tensor:
+        tensors = iter(ctx.saved_tensors)
+        return ctx.op(x, *(next(tensors) if value is None else value for value in ctx.rest))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return None, _Linear._again(ctx, gradient), *(None for _ in ctx.rest)
+
+    @staticmethod
+    def jvp(ctx: Any, _op: None, tangent: Tensor, *_: None) -> Tensor:
+        return _Linear._again(ctx, tangent)
+
+
+class _Bilinear(torch.autograd.Function):
+    """The derivatives of the three operators that make up per-example DropConnect.
+
+    With T(g, W, x) = sum of mask[n, o, i] g[n, o] W[o, i] x[n, i], the forward pass is dT/dg and the two gradients are
+    dT/dx and dT/dW. Each is bilinear, and its derivatives are the other two.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, op: Any, left: Tensor, right: Tensor, seed: Tensor, *law: Any) -> Tensor:
+        ctx.save_for_backward(left, right, seed)
+        ctx.save_for_forward(left, right, seed)
+        ctx.op, ctx.law = op, law
+        with torch._C._AutoDispatchBelowAutograd():
+            return op(left, right, seed, *law)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Any:
+        left, right, seed = ctx.saved_tensors
+        # For each operator: the arguments of T that left, right and the cotangent stand for give the derivatives.
+        if ctx.op is dropconnect:  # left = x, right = W, cotangent = g
+            by_left = _input_gradient, cotangent, right
+            by_right = _weight_gradient, cotangent, left
+        elif ctx.op is _input_gradient:  # left = g, right = W, cotangent = x
+            by_left = dropconnect, cotangent, right
+            by_right = _weight_gradient, left, cotangent
+        else:  # left = g, right = x, cotangent = W
+            by_left = dropconnect, right, cotangent
+            by_right = _input_gradient, left, cotangent
+        gradients = [
+            op(first, second, seed, *ctx.law) if needed else None
+            for (op, first, second), needed in zip((by_left, by_right), ctx.needs_input_grad[1:3])
+        ]
+        return None, *gradients, None, *(None for _ in ctx.law)
+
+    @staticmethod
+    def jvp(ctx: Any, _op: None, left_tangent: Tensor | None, right_tangent: Tensor | None, *_: None) -> Tensor:
+        left, right, seed = ctx.saved_tensors
+        terms = []
+        if left_tangent is not None:
+            terms.append(ctx.op(left_tangent, right, seed, *ctx.law))
+        if right_tangent is not None:
+            terms.append(ctx.op(left, right_tangent, seed, *ctx.law))
+        return sum(terms[1:], terms[0])
+
+
+def _autograd_kernel(function: type[torch.autograd.Function], op: Any) -> Callable[..., Tensor]:
+    # Function.apply would start torch.func's transforms anew, although the dispatcher is in the middle of one; its
+    # base class applies the one level that is being processed, which is what an Autograd kernel has to do.
+    apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+
+    def kernel(*args: Any) -> Tensor:
+        if torch._C._are_functorch_transforms_active():
+            with enable_single_level_autograd_function():
+                return apply(op, *args)
+        return apply(op, *args)
+
+    return kernel
+
+
+for _op in (dropout, keep_where):
+    LIBRARY.impl(_op, _autograd_kernel(_Linear, _op), "Autograd")
+for _op in (dropconnect, _input_gradient, _weight_gradient):
+    LIBRARY.impl(_op, _autograd_kernel(_Bilinear, _op), "Autograd")
+
+
+# Batching for torch.func.vmap.
+
+
+def _align(
+    batch_size: int, seed: Tensor, seed_axis: int | None, *tensors: tuple[Tensor, int | None]
+) -> tuple[Tensor, list[Tensor], int]:
+    """Brings the batch axis to where the operators expect it, and says where that is.
+
+    A batched seed means a mask per example: the new axis joins the seed's, in front. A single seed means that the
+    examples share the mask: the new axis comes behind the seed's, and is shared.
+    """
+    axis = seed.dim() if seed_axis is None else 0
+    if seed_axis is not None:
+        seed = seed.movedim(seed_axis, 0)
+    aligned = []
+    for tensor, tensor_axis in tensors:
+        if tensor_axis is None:
+            shape = (*tensor.shape[:axis], batch_size, *tensor.shape[axis:])
+            aligned.append(tensor.unsqueeze(axis).expand(shape))
+        else:
+            aligned.append(tensor.movedim(tensor_axis, axis))
+    return seed, aligned, axis
+
+
+def _shift_axes(shared_axes: Sequence[int], axis: int, seed_is_batched: bool) -> list[int]:
+    moved = [shared + 1 if shared >= axis else shared for shared in shared_axes]
+    return moved if seed_is_batched else [axis, *moved]
+
+
+@torch.library.register_vmap("contdrop::dropout", lib=LIBRARY)
+def _vmap_dropout(
+    info: Any, in_dims: Any, x: Tensor, seed: Tensor, kind: str, params: Any, scale: float, shared: Any, stream: int
+) -> tuple[Tensor, int]:
+    seed, (x,), axis = _align(info.batch_size, seed, in_dims[1], (x, in_dims[0]))
+    shared = _shift_axes(shared, axis, in_dims[1] is not None)
+    return dropout(x, seed, kind, params, scale, shared, stream), axis
+
+
+@torch.library.register_vmap("contdrop::keep_where", lib=LIBRARY)
+def _vmap_keep_where(info: Any, in_dims: Any, x: Tensor, seed: Tensor, keep: Tensor, shared: Any) -> tuple[Tensor, int]:
+    seed, (x, keep), axis = _align(info.batch_size, seed, in_dims[1], (x, in_dims[0]), (keep, in_dims[2]))
+    return keep_where(x, seed, keep, _shift_axes(shared, axis, in_dims[1] is not None)), axis
+
+
+@torch.library.register_vmap("contdrop::normal", lib=LIBRARY)
+def _vmap_normal(info: Any, in_dims: Any, seed: Tensor, size: Any, dtype: Any, device: Any) -> tuple[Tensor, int]:
+    return normal(seed.movedim(in_dims[0], 0), size, dtype, device), 0
+
+
+def _vmap_by_loop(op: Any) -> Callable[..., tuple[Tensor, int]]:
+    """One call per example: a mask of weights is too large to gain anything from batching calls."""
+
+    def rule(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
+        calls = (
+            [arg if axis is None else arg.select(axis, i) for arg, axis in zip(args, in_dims)]
+            for i in range(info.batch_size)
+        )
+        return torch.stack([op(*call) for call in calls]), 0
+
+    return rule
+
+
+for _op in (dropconnect, _input_gradient, _weight_gradient):
+    torch.library.register_vmap(_op, _vmap_by_loop(_op), lib=LIBRARY)

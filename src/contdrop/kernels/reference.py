@@ -1,0 +1,216 @@
+"""The reference back end: plain torch, and the definition of every random number in the package.
+
+**Words.** Random bits come from Philox-4x32 with 7 rounds (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as
+easy as 1, 2, 3", SC 2011), the fewest rounds that pass BigCrush there. The key is the call's 64-bit seed, low half
+first. The counter is (block, low half; block, high half; stream; 0). Streams keep apart the different things one call
+may draw: see ``STREAM_*``.
+
+**Order.** The words of a call are numbered 0, 1, 2, ... so that a vector unit needs no shuffles: word k comes from
+block ``16 * (k // 64) + k % 16`` and is that block's output number ``(k // 16) % 4``.
+
+**Elements.** An element of the mask takes b bits, b a power of two up to 32. Elements are numbered in the row-major
+order of the mask's own shape, whatever the layout of the tensor in memory. Element i lies in a run of 16 words that
+holds 16 * (32 / b) elements; with r its place in the run, it is the bits ``b * (r // 16)`` and up of the run's word
+number ``r % 16``. With b = 32 element i is simply word i.
+
+**Values.** A continuous law takes 32 bits w and turns them into a number in the open interval (0, 1), symmetric about
+one half: ``(2 * (w >> 9) + 1) / 2**24`` where the mask is computed in float32 (all types but float64), and
+``(2 * w + 1) / 2**33`` in float64; both are exact. A Bernoulli law with keep = t / 2^b keeps the element if its b bits
+are less than t, with the smallest b for which t is whole: one bit for keep = 0.5. If there is none, b is 32 and t is
+rounded.
+
+**Per-example DropConnect.** The mask of example n, output o, input i is element ``(n * out + o) * pitch + i``, where
+the pitch is the number of inputs rounded up to whole runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+ROUNDS = 7
+STREAM_MASK = 0  # mask values of activations or weights
+STREAM_BIAS = 1  # mask values of a bias beside masked weights
+STREAM_NORMAL = 2  # standard normal numbers
+
+_LOW_32 = 0xFFFFFFFF
+# Largest number of mask elements that DropConnect materialises at once.
+_CHUNK = 1 << 22
+
+
+def philox(counter: Sequence[Tensor], key: Sequence[Tensor], rounds: int = ROUNDS) -> list[Tensor]:
+    """Philox-4x32 on int64 tensors that hold unsigned 32-bit numbers; everything broadcasts."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(rounds):
+        # The product of two 32-bit numbers wraps around in int64, but its 64 bits are the right ones.
+        product0 = c0 * 0xD2511F53
+        product1 = c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (
+            (product1 >> 32 & _LOW_32) ^ c1 ^ k0,
+            product1 & _LOW_32,
+            (product0 >> 32 & _LOW_32) ^ c3 ^ k1,
+            product0 & _LOW_32,
+        )
+        k0 = k0 + 0x9E3779B9 & _LOW_32
+        k1 = k1 + 0xBB67AE85 & _LOW_32
+    return [c0, c1, c2, c3]
+
+
+def words(seed: Tensor, first_group: int, groups: int, stream: int) -> Tensor:
+    """Words ``64 * first_group`` and up, as int64 of shape ``[*seed.shape, 64 * groups]``."""
+    group = torch.arange(first_group, first_group + groups, device=seed.device)
+    block = (16 * group)[:, None] + torch.arange(16, device=seed.device)
+    key = seed[..., None, None]
+    zero = torch.zeros((), dtype=torch.int64, device=seed.device)
+    counter = (block & _LOW_32, block >> 32 & _LOW_32, zero + stream, zero)
+    outputs = philox(counter, (key & _LOW_32, key >> 32 & _LOW_32))
+    shape = (*seed.shape, groups, 16)
+    return torch.stack([output.expand(shape) for output in outputs], dim=-2).flatten(-3)
+
+
+def elements(seed: Tensor, first: int, count: int, bits: int, stream: int) -> Tensor:
+    """The bits of elements ``first`` to ``first + count - 1``, as int64 of shape ``[*seed.shape, count]``."""
+    per_word = 32 // bits
+    first_group, last_group = first // (64 * per_word), -(-(first + count) // (64 * per_word))
+    word = words(seed, first_group, last_group - first_group, stream)
+    if per_word > 1:
+        shift = torch.arange(0, 32, bits, device=seed.device)
+        runs = word.unflatten(-1, (-1, 1, 16))
+        word = (runs >> shift[:, None] & (1 << bits) - 1).flatten(-3)
+    start = first - first_group * 64 * per_word
+    return word[..., start : start + count]
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type in which masks are drawn and multiplied for a tensor of this type; the result is rounded once."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def uniforms(word: Tensor, dtype: torch.dtype) -> Tensor:
+    """Turns 32-bit words into numbers in (0, 1), exactly representable in the type they are computed in."""
+    if compute_dtype(dtype) == torch.float64:
+        return (2 * word + 1).double() * 2.0**-33
+    return (2 * (word >> 9) + 1).float() * 2.0**-24
+
+
+def bernoulli_bits(keep: float) -> tuple[int, int]:
+    """The number of bits b an element takes, and the threshold t: keep the element if its bits are less than t."""
+    for bits in (1, 2, 4, 8, 16):
+        threshold = keep * 2**bits
+        if threshold == math.floor(threshold):
+            return bits, int(threshold)
+    return 32, round(keep * 2**32)
+
+
+def bits_per_element(kind: str, params: Sequence[float]) -> int:
+    return bernoulli_bits(params[0])[0] if kind == "bernoulli" else 32
+
+
+def mask_values(bits: Tensor, kind: str, params: Sequence[float], dtype: torch.dtype) -> Tensor:
+    """Turns the bits of elements into mask values of a law, in the type masks are computed in."""
+    dtype = compute_dtype(dtype)
+    if kind == "bernoulli":
+        return (bits < bernoulli_bits(params[0])[1]).to(dtype)
+    u = uniforms(bits, dtype)
+    if kind == "uniform":
+        low, high = params
+        return low + (high - low) * u
+    mu, sigma, low, high = params
+    return (mu + sigma * torch.special.ndtri(u.double())).clamp(low, high).to(dtype)
+
+
+def shared_bits(x: Tensor, seed: Tensor, shared_axes: Sequence[int], bits: int, stream: int) -> Tensor:
+    """Bits for every element of x, of a shape that broadcasts to x.
+
+    The leading axes of x are those of ``seed``, each entry with a mask of its own; along ``shared_axes`` one value is
+    shared.
+    """
+    shape = [1 if axis in shared_axes else size for axis, size in enumerate(x.shape)][seed.dim() :]
+    seed = seed.to(x.device)
+    return elements(seed, 0, math.prod(shape), bits, stream).reshape(*seed.shape, *shape)
+
+
+def _multiply(x: Tensor, mask: Tensor) -> Tensor:
+    result = torch.empty_like(x)
+    return result.copy_(x.to(mask.dtype) * mask)
+
+
+def dropout(
+    x: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float, shared_axes: Sequence[int], stream: int
+) -> Tensor:
+    """x times mask times scale."""
+    bits = shared_bits(x, seed, shared_axes, bits_per_element(kind, params), stream)
+    return _multiply(x, mask_values(bits, kind, params, x.dtype) * scale)
+
+
+def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int]) -> Tensor:
+    """x where a uniform number is less than the element's own ``keep``, and x times zero elsewhere."""
+    u = uniforms(shared_bits(x, seed, shared_axes, 32, STREAM_MASK), x.dtype)
+    return _multiply(x, (u < keep).to(u.dtype))
+
+
+def normal(seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Standard normal numbers of shape ``[*seed.shape, *size]``."""
+    word = elements(seed.to(device), 0, math.prod(size), 32, STREAM_NORMAL).reshape(*seed.shape, *size)
+    return torch.special.ndtri(uniforms(word, dtype).double()).to(dtype)
+
+
+def _example_masks(
+    examples: int,
+    weight_shape: torch.Size,
+    seed: Tensor,
+    kind: str,
+    params: Sequence[float],
+    scale: float,
+    like: Tensor,
+) -> Iterator[tuple[slice, Tensor]]:
+    """Scaled masks [n, out, in] for successive slices of the examples."""
+    outputs, inputs = weight_shape
+    bits = bits_per_element(kind, params)
+    run = 16 * (32 // bits)
+    pitch = -(-inputs // run) * run
+    per_example = outputs * pitch
+    step = max(1, _CHUNK // max(per_example, 1))
+    seed = seed.to(like.device)
+    for start in range(0, examples, step):
+        stop = min(start + step, examples)
+        drawn = elements(seed, start * per_example, (stop - start) * per_example, bits, STREAM_MASK)
+        mask = drawn.view(stop - start, outputs, pitch)[..., :inputs]
+        yield slice(start, stop), mask_values(mask, kind, params, like.dtype) * scale
+
+
+def dropconnect(x: Tensor, weight: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float) -> Tensor:
+    """y[n, o] = sum over i of mask[n, o, i] weight[o, i] x[n, i]."""
+    wide = compute_dtype(x.dtype)
+    result = x.new_empty(x.shape[0], weight.shape[0])
+    for part, mask in _example_masks(x.shape[0], weight.shape, seed, kind, params, scale, x):
+        result[part] = torch.bmm(mask.mul_(weight), x[part, :, None].to(wide)).squeeze(2)
+    return result
+
+
+def dropconnect_input_gradient(
+    gradient: Tensor, weight: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float
+) -> Tensor:
+    """The gradient by x of sum(gradient * y): sum over o of mask[n, o, i] weight[o, i] gradient[n, o]."""
+    wide = compute_dtype(gradient.dtype)
+    result = gradient.new_empty(gradient.shape[0], weight.shape[1])
+    for part, mask in _example_masks(gradient.shape[0], weight.shape, seed, kind, params, scale, gradient):
+        result[part] = torch.bmm(gradient[part, None, :].to(wide), mask.mul_(weight)).squeeze(1)
+    return result
+
+
+def dropconnect_weight_gradient(
+    gradient: Tensor, x: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float
+) -> Tensor:
+    """The gradient by weight of sum(gradient * y): sum over n of mask[n, o, i] gradient[n, o] x[n, i]."""
+    wide = compute_dtype(x.dtype)
+    shape = torch.Size((gradient.shape[1], x.shape[1]))
+    result = torch.zeros(shape, dtype=wide, device=x.device)
+    for part, mask in _example_masks(x.shape[0], shape, seed, kind, params, scale, x):
+        outer = gradient[part, :, None].to(wide) * x[part, None, :].to(wide)
+        result += mask.mul_(outer).sum(0)
+    return result.to(x.dtype)

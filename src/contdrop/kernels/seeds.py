@@ -1,0 +1,158 @@
+"""Where a call's seed comes from.
+
+One 64-bit seed per call, drawn on the CPU from the caller's generator or from torch's default one. So
+``torch.manual_seed`` governs every mask, on every device, and ``torch.func.vmap`` decides by its ``randomness`` whether
+the examples share a seed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch.pyfunctorch import coerce_cinterpreter
+
+from .library import LIBRARY
+
+_LIMIT = 2**63 - 1
+
+# Under torch.compile the seed is drawn by an operator of our own: the compiler replaces torch's random functions by its
+# own generator. The operator declares that it mutates this token, although nothing is written: otherwise the compiler
+# takes two draws with equal arguments for one expression, and two layers silently share a mask.
+_TOKEN = torch.zeros((), dtype=torch.int64)
+
+# The compiler cannot pass a torch.Generator into a graph, so the graph carries the generator's id.
+_generators: weakref.WeakValueDictionary[int, torch.Generator] = weakref.WeakValueDictionary()
+
+
+def draw_seed(generator: torch.Generator | None) -> Tensor:
+    """Draws the seed of one call: an int64 scalar tensor on the CPU."""
+    if torch.compiler.is_compiling():
+        if generator is None:
+            return torch.ops.contdrop.draw_seed.default(_TOKEN, 0, [])
+        handle = id(generator)  # makes the compiled code check that it is still the same object
+        _remember(generator)
+        return torch.ops.contdrop.draw_seed.default(_TOKEN, handle, [])
+    if generator is not None:
+        return _own.draw(generator)
+    return torch.randint(_LIMIT, (), device="cpu")
+
+
+@torch.compiler.assume_constant_result
+def _remember(generator: torch.Generator) -> int:
+    _generators[id(generator)] = generator
+    return id(generator)
+
+
+def _draw_kernel(token: Tensor, generator: int, size: list[int]) -> Tensor:
+    if generator and generator not in _generators:
+        raise RuntimeError(
+            "a compiled or exported dropout layer lost the generator it was traced with; compile or export it again"
+        )
+    return torch.randint(_LIMIT, size, generator=_generators[generator] if generator else None, device="cpu")
+
+
+def _draw_vmap(token: Tensor, generator: int, size: list[int]) -> Tensor:
+    """Draws under torch.func.vmap as torch's own random functions do: all nested levels at once, outermost first."""
+    levels: list[Any] = [
+        coerce_cinterpreter(interpreter) for interpreter in torch._C._functorch.get_interpreter_stack() or ()
+    ]
+    levels = [level for level in levels if level.key() == torch._C._functorch.TransformType.Vmap]
+    if any(level.randomness() == "error" for level in levels):
+        raise RuntimeError(
+            "vmap: dropout draws random numbers, and vmap's randomness is 'error'; "
+            "call vmap with randomness='same' or randomness='different'"
+        )
+    different = [level for level in levels if level.randomness() == "different"]
+    with torch._C._DisableFuncTorch(), torch._C._ExcludeDispatchKeyGuard(_VMAP_MODE):
+        seed = torch.ops.contdrop.draw_seed.default(
+            token, generator, [*(level.batch_size() for level in different), *size]
+        )
+    for level in different:
+        seed = torch._C._functorch._add_batch_dim(seed, 0, level.level())
+    return seed
+
+
+_VMAP_MODE = torch._C.DispatchKeySet(torch._C.DispatchKey.FuncTorchVmapMode)
+
+LIBRARY.define(
+    "draw_seed(Tensor(a!) token, int generator, SymInt[] size) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,)
+)
+LIBRARY.impl("draw_seed", _draw_kernel, "CompositeExplicitAutograd")
+LIBRARY.impl("draw_seed", _draw_vmap, "FuncTorchVmapMode")
+
+
+@torch.library.register_fake("contdrop::draw_seed", lib=LIBRARY)
+def _draw_fake(token: Tensor, generator: int, size: list[int]) -> Tensor:
+    return torch.empty(size, dtype=torch.int64, device="cpu")
+
+
+class _OwnGenerators(threading.local):
+    """Draws from generators that layers own, recording or replaying the seeds inside ``checkpoint_context``."""
+
+    def __init__(self) -> None:
+        self.recording: list[Tensor] | None = None
+        self.replaying: Iterator[Tensor] | None = None
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        if self.replaying is not None:
+            seed = next(self.replaying, None)
+            if seed is None:
+                raise RuntimeError(
+                    "checkpoint_context: the function drew more seeds when it was run again than the first time"
+                )
+        elif torch._C._current_graph_task_id() != -1:
+            raise RuntimeError(
+                "a dropout layer with a generator of its own ran again inside backward, where activation checkpointing "
+                "restores only torch's default generators, so its mask would differ; call checkpoint(..., "
+                "use_reentrant=False, context_fn=contdrop.checkpoint_context) or give the layer no generator"
+            )
+        else:
+            seed = torch.randint(_LIMIT, (), generator=generator, device="cpu")
+        if self.recording is not None:
+            self.recording.append(seed)
+        return seed
+
+
+_own = _OwnGenerators()
+
+
+class _Record(contextlib.AbstractContextManager[None]):
+    def __init__(self, seeds: list[Tensor]) -> None:
+        self.seeds = seeds
+
+    def __enter__(self) -> None:
+        self.outer, _own.recording = _own.recording, self.seeds
+
+    def __exit__(self, *_: object) -> None:
+        _own.recording = self.outer
+        if self.outer is not None:
+            self.outer.extend(self.seeds)
+
+
+class _Replay(contextlib.AbstractContextManager[None]):
+    def __init__(self, seeds: list[Tensor]) -> None:
+        self.seeds = seeds
+
+    def __enter__(self) -> None:
+        self.outer, _own.replaying = _own.replaying, iter(self.seeds)
+
+    def __exit__(self, *_: object) -> None:
+        _own.replaying = self.outer
+
+
+def checkpoint_context() -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]]:
+    """Keeps the masks of layers with a generator of their own under activation checkpointing.
+
+    ``torch.utils.checkpoint.checkpoint`` runs a function again in backward. It restores torch's default generators, so
+    layers without a generator need nothing. For the others::
+
+        checkpoint(block, x, use_reentrant=False, context_fn=contdrop.checkpoint_context)
+    """
+    seeds: list[Tensor] = []
+    return _Record(seeds), _Replay(seeds)

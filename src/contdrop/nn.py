@@ -1,0 +1,269 @@
+"""Every dropout of the family as a module. The formulas are in :mod:`contdrop.functional`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import functional as F
+from .laws import Bernoulli, Gaussian, Law, Uniform
+
+
+class Dropout(torch.nn.modules.dropout._DropoutNd):
+    """Dropout with any law; see :func:`contdrop.functional.dropout`.
+
+    A ``_DropoutNd`` with ``p = 1 - E[m]``, so code that looks for torch's dropout layers finds it. ``law`` may be
+    assigned at any time, for example by a schedule.
+
+    Args:
+        law: Distribution of the mask values.
+        shared_axes: Axes along which one mask value is shared.
+        scale: "inverted" (torch's convention) or "paper".
+        generator: CPU generator of this layer alone; torch's default generator if None.
+    """
+
+    def __init__(
+        self,
+        law: Law,
+        *,
+        shared_axes: Sequence[int] = (),
+        scale: str = "inverted",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        torch.nn.Module.__init__(self)  # _DropoutNd's own wants p, which is derived from the law here
+        F.check_generator(type(self).__name__, generator)
+        self.inplace = False
+        self.shared_axes = tuple(shared_axes)
+        self.scale = scale
+        self.generator = generator
+        self.law = law
+
+    @property
+    def law(self) -> Law:
+        return self._law
+
+    @law.setter
+    def law(self, law: Law) -> None:
+        F.training_factor(type(self).__name__, law, self.scale)
+        self._law = law
+
+    @property
+    def p(self) -> float:  # type: ignore[override]
+        """The drop rate, 1 - E[m]."""
+        return _complement(self._law.mean)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(
+            x,
+            self._law,
+            training=self.training,
+            shared_axes=self.shared_axes,
+            scale=self.scale,
+            generator=self.generator,
+        )
+
+    def _law_repr(self) -> str:
+        return repr(self._law)
+
+    def extra_repr(self) -> str:
+        parts = [self._law_repr()]
+        if self.shared_axes:
+            parts.append(f"shared_axes={self.shared_axes}")
+        return ", ".join(part for part in (*parts, *_common_repr(self)) if part)
+
+
+class BernoulliDropout(Dropout):
+    """Ordinary dropout; ``p`` is the drop rate, as in torch.nn.Dropout, and may be assigned."""
+
+    def __init__(self, p: float = 0.5, **options: Any) -> None:
+        super().__init__(_bernoulli(p), **options)
+
+    @property
+    def p(self) -> float:
+        """The drop rate, 1 - keep."""
+        return _complement(self._law.mean)
+
+    @p.setter
+    def p(self, p: float) -> None:
+        self.law = _bernoulli(p)
+
+    def _law_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class UniformDropout(Dropout):
+    """Uniform dropout: mask values from U(low, high)."""
+
+    def __init__(self, low: float = 0.0, high: float = 1.0, **options: Any) -> None:
+        super().__init__(Uniform(low, high), **options)
+
+    def _law_repr(self) -> str:
+        return _inside_brackets(self._law)
+
+
+class GaussianDropout(Dropout):
+    """Gaussian dropout: mask values from N(mu, sigma^2) clipped to [low, high]."""
+
+    def __init__(
+        self, sigma: float = 0.2, *, mu: float = 0.5, low: float = 0.0, high: float = 1.0, **options: Any
+    ) -> None:
+        super().__init__(Gaussian(mu, sigma, low, high), **options)
+
+    def _law_repr(self) -> str:
+        return _inside_brackets(self._law)
+
+
+class AdaptiveDropout(torch.nn.Module):
+    """Standout; see :func:`contdrop.functional.adaptive_dropout`. Called with activations and pre-activations."""
+
+    def __init__(self, alpha: float = 1.0, beta: float = 0.0, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        F.check_generator(type(self).__name__, generator)
+        self.alpha = alpha
+        self.beta = beta
+        self.generator = generator
+
+    def forward(self, h: Tensor, preactivation: Tensor) -> Tensor:
+        return F.adaptive_dropout(
+            h, preactivation, self.alpha, self.beta, training=self.training, generator=self.generator
+        )
+
+    def extra_repr(self) -> str:
+        return ", ".join([f"alpha={self.alpha}, beta={self.beta}", *_common_repr(self)])
+
+
+class DropConnectLinear(torch.nn.Linear):
+    """A linear layer with masked weights, and its activation; see :func:`contdrop.functional.dropconnect_linear`.
+
+    Parameters are named and initialised as in torch.nn.Linear, so a state dict fits either.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        law: Law = Bernoulli(0.5),
+        masks: str = "example",
+        scale: str = "inverted",
+        inference: str = "sampled",
+        samples: int = 1000,
+        activation: str | None = None,
+        mask_bias: bool = True,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        owner = type(self).__name__
+        F.training_factor(owner, law, scale)
+        F.check_choice(owner, "masks", masks, F.MASKS)
+        F.check_choice(owner, "inference", inference, F.INFERENCES)
+        F.check_choice(owner, "activation", activation, F.ACTIVATIONS)
+        F.check_samples(owner, samples)
+        F.check_generator(owner, generator)
+        self.law = law
+        self.masks = masks
+        self.scale = scale
+        self.inference = inference
+        self.samples = samples
+        self.activation = activation
+        self.mask_bias = mask_bias
+        self.generator = generator
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropconnect_linear(
+            x,
+            self.weight,
+            self.bias,
+            self.law,
+            training=self.training,
+            masks=self.masks,
+            scale=self.scale,
+            inference=self.inference,
+            samples=self.samples,
+            activation=self.activation,
+            mask_bias=self.mask_bias,
+            generator=self.generator,
+        )
+
+    def extra_repr(self) -> str:
+        parts = [
+            f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, law={self.law!r}",
+            f"masks={self.masks!r}, inference={self.inference!r}, samples={self.samples}",
+            f"activation={self.activation!r}",
+        ]
+        if not self.mask_bias:
+            parts.append("mask_bias=False")
+        return ", ".join([*parts, *_common_repr(self)])
+
+
+class FastDropoutLinear(torch.nn.Linear):
+    """A linear layer with dropout on its input, sampled in its output; see
+    :func:`contdrop.functional.fast_dropout_linear`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        law: Law,
+        scale: str = "inverted",
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        F.training_factor(type(self).__name__, law, scale)
+        F.check_generator(type(self).__name__, generator)
+        self.law = law
+        self.scale = scale
+        self.generator = generator
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.fast_dropout_linear(
+            x, self.weight, self.bias, self.law, training=self.training, scale=self.scale, generator=self.generator
+        )
+
+    def extra_repr(self) -> str:
+        first = f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, law={self.law!r}"
+        return ", ".join([first, *_common_repr(self)])
+
+
+def _common_repr(module: Any) -> list[str]:
+    """The options that are written only where they differ from their default."""
+    parts = []
+    if getattr(module, "scale", "inverted") != "inverted":
+        parts.append(f"scale={module.scale!r}")
+    if module.generator is not None:
+        parts.append(f"generator=torch.Generator().manual_seed({module.generator.initial_seed()})")
+    return parts
+
+
+def _inside_brackets(law: Law) -> str:
+    """The arguments of the law as its repr writes them."""
+    return repr(law).partition("(")[2][:-1]
+
+
+def _bernoulli(p: float) -> Bernoulli:
+    if isinstance(p, bool) or not isinstance(p, (int, float)):
+        raise TypeError(f"BernoulliDropout: expected a number for the drop rate p, got {type(p).__name__}")
+    if not 0 <= p <= 1:
+        raise ValueError(f"BernoulliDropout: p is the probability of dropping a unit, in [0, 1]; got {p}")
+    return Bernoulli(1 - p)
+
+
+def _complement(keep: float) -> float:
+    """1 - keep with the fewest digits that lead back to keep: 0.1 for 0.9, not 0.09999999999999998."""
+    exact = 1 - keep
+    for digits in range(1, 17):
+        short = float(f"{exact:.{digits}g}")
+        if 1 - short == keep:
+            return short
+    return exact
