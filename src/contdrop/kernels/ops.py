@@ -29,10 +29,10 @@ LIBRARY.define(f"dropconnect(Tensor x, Tensor weight, {_LAW}) -> Tensor")
 LIBRARY.define(f"dropconnect_input_gradient(Tensor gradient, Tensor weight, {_LAW}) -> Tensor")
 LIBRARY.define(f"dropconnect_weight_gradient(Tensor gradient, Tensor x, {_LAW}) -> Tensor")
 
-dropout: Callable[..., Tensor] = torch.ops.contdrop.dropout.default
-keep_where: Callable[..., Tensor] = torch.ops.contdrop.keep_where.default
-normal: Callable[..., Tensor] = torch.ops.contdrop.normal.default
-dropconnect: Callable[..., Tensor] = torch.ops.contdrop.dropconnect.default
+dropout: Any = torch.ops.contdrop.dropout.default
+keep_where: Any = torch.ops.contdrop.keep_where.default
+normal: Any = torch.ops.contdrop.normal.default
+dropconnect: Any = torch.ops.contdrop.dropconnect.default
 _input_gradient = torch.ops.contdrop.dropconnect_input_gradient.default
 _weight_gradient = torch.ops.contdrop.dropconnect_weight_gradient.default
 
@@ -225,7 +225,7 @@ def _vmap_by_loop(op: Any) -> Callable[..., tuple[Tensor, int]]:
 
     def rule(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
         calls = (
-            [arg if axis is None else arg.select(axis, i) for arg, axis in zip(args, in_dims)]
+            [arg.select(axis, i) if isinstance(axis, int) else arg for arg, axis in zip(args, in_dims)]
             for i in range(info.batch_size)
         )
         return torch.stack([op(*call) for call in calls]), 0

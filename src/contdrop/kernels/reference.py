@@ -131,7 +131,7 @@ def shared_bits(x: Tensor, seed: Tensor, shared_axes: Sequence[int], bits: int, 
     """
     shape = [1 if axis in shared_axes else size for axis, size in enumerate(x.shape)][seed.dim() :]
     seed = seed.to(x.device)
-    return elements(seed, 0, math.prod(shape), bits, stream).reshape(*seed.shape, *shape)
+    return elements(seed, 0, math.prod(shape), bits, stream).reshape((*seed.shape, *shape))
 
 
 def _multiply(x: Tensor, mask: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int]
 
 def normal(seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Standard normal numbers of shape ``[*seed.shape, *size]``."""
-    word = elements(seed.to(device), 0, math.prod(size), 32, STREAM_NORMAL).reshape(*seed.shape, *size)
+    word = elements(seed.to(device), 0, math.prod(size), 32, STREAM_NORMAL).reshape((*seed.shape, *size))
     return torch.special.ndtri(uniforms(word, dtype).double()).to(dtype)
 
 

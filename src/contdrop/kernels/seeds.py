@@ -3,6 +3,10 @@
 One 64-bit seed per call, drawn on the CPU from the caller's generator or from torch's default one. So
 ``torch.manual_seed`` governs every mask, on every device, and ``torch.func.vmap`` decides by its ``randomness`` whether
 the examples share a seed.
+
+Under torch.compile the seed is drawn by an operator of our own, because the compiler replaces torch's random functions
+by a generator of its own, and masks would differ from eager ones. The operator is registered as having an effect:
+otherwise the compiler takes two draws for one expression, and two layers silently share a mask.
 """
 
 from __future__ import annotations
@@ -10,86 +14,33 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.fx.traceback
+import torch.utils.checkpoint
 from torch import Tensor
 from torch._functorch.pyfunctorch import coerce_cinterpreter
+from torch._library.effects import EffectType
+from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 from .library import LIBRARY
 
 _LIMIT = 2**63 - 1
-
-# Under torch.compile the seed is drawn by an operator of our own: the compiler replaces torch's random functions by its
-# own generator. The operator declares that it mutates this token, although nothing is written: otherwise the compiler
-# takes two draws with equal arguments for one expression, and two layers silently share a mask.
-_TOKEN = torch.zeros((), dtype=torch.int64)
-
-# The compiler cannot pass a torch.Generator into a graph, so the graph carries the generator's id.
-_generators: weakref.WeakValueDictionary[int, torch.Generator] = weakref.WeakValueDictionary()
 
 
 def draw_seed(generator: torch.Generator | None) -> Tensor:
     """Draws the seed of one call: an int64 scalar tensor on the CPU."""
     if torch.compiler.is_compiling():
         if generator is None:
-            return torch.ops.contdrop.draw_seed.default(_TOKEN, 0, [])
+            return _operator(0, [])
         handle = id(generator)  # makes the compiled code check that it is still the same object
         _remember(generator)
-        return torch.ops.contdrop.draw_seed.default(_TOKEN, handle, [])
-    if generator is not None:
-        return _own.draw(generator)
-    return torch.randint(_LIMIT, (), device="cpu")
-
-
-@torch.compiler.assume_constant_result
-def _remember(generator: torch.Generator) -> int:
-    _generators[id(generator)] = generator
-    return id(generator)
-
-
-def _draw_kernel(token: Tensor, generator: int, size: list[int]) -> Tensor:
-    if generator and generator not in _generators:
-        raise RuntimeError(
-            "a compiled or exported dropout layer lost the generator it was traced with; compile or export it again"
-        )
-    return torch.randint(_LIMIT, size, generator=_generators[generator] if generator else None, device="cpu")
-
-
-def _draw_vmap(token: Tensor, generator: int, size: list[int]) -> Tensor:
-    """Draws under torch.func.vmap as torch's own random functions do: all nested levels at once, outermost first."""
-    levels: list[Any] = [
-        coerce_cinterpreter(interpreter) for interpreter in torch._C._functorch.get_interpreter_stack() or ()
-    ]
-    levels = [level for level in levels if level.key() == torch._C._functorch.TransformType.Vmap]
-    if any(level.randomness() == "error" for level in levels):
-        raise RuntimeError(
-            "vmap: dropout draws random numbers, and vmap's randomness is 'error'; "
-            "call vmap with randomness='same' or randomness='different'"
-        )
-    different = [level for level in levels if level.randomness() == "different"]
-    with torch._C._DisableFuncTorch(), torch._C._ExcludeDispatchKeyGuard(_VMAP_MODE):
-        seed = torch.ops.contdrop.draw_seed.default(
-            token, generator, [*(level.batch_size() for level in different), *size]
-        )
-    for level in different:
-        seed = torch._C._functorch._add_batch_dim(seed, 0, level.level())
-    return seed
-
-
-_VMAP_MODE = torch._C.DispatchKeySet(torch._C.DispatchKey.FuncTorchVmapMode)
-
-LIBRARY.define(
-    "draw_seed(Tensor(a!) token, int generator, SymInt[] size) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,)
-)
-LIBRARY.impl("draw_seed", _draw_kernel, "CompositeExplicitAutograd")
-LIBRARY.impl("draw_seed", _draw_vmap, "FuncTorchVmapMode")
-
-
-@torch.library.register_fake("contdrop::draw_seed", lib=LIBRARY)
-def _draw_fake(token: Tensor, generator: int, size: list[int]) -> Tensor:
-    return torch.empty(size, dtype=torch.int64, device="cpu")
+        return _operator(handle, [])
+    if generator is None:
+        return torch.randint(_LIMIT, (), device="cpu")
+    return _own.draw(generator, ())
 
 
 class _OwnGenerators(threading.local):
@@ -99,7 +50,7 @@ class _OwnGenerators(threading.local):
         self.recording: list[Tensor] | None = None
         self.replaying: Iterator[Tensor] | None = None
 
-    def draw(self, generator: torch.Generator) -> Tensor:
+    def draw(self, generator: torch.Generator, size: Sequence[int]) -> Tensor:
         if self.replaying is not None:
             seed = next(self.replaying, None)
             if seed is None:
@@ -113,7 +64,7 @@ class _OwnGenerators(threading.local):
                 "use_reentrant=False, context_fn=contdrop.checkpoint_context) or give the layer no generator"
             )
         else:
-            seed = torch.randint(_LIMIT, (), generator=generator, device="cpu")
+            seed = torch.randint(_LIMIT, size, generator=generator, device="cpu")
         if self.recording is not None:
             self.recording.append(seed)
         return seed
@@ -156,3 +107,71 @@ def checkpoint_context() -> tuple[contextlib.AbstractContextManager[None], conte
     """
     seeds: list[Tensor] = []
     return _Record(seeds), _Replay(seeds)
+
+
+# The operator for torch.compile.
+
+# A graph cannot hold a torch.Generator, so it holds the generator's id.
+_generators: weakref.WeakValueDictionary[int, torch.Generator] = weakref.WeakValueDictionary()
+
+
+@torch.compiler.assume_constant_result
+def _remember(generator: torch.Generator) -> int:
+    _generators[id(generator)] = generator
+    return id(generator)
+
+
+def _kernel(generator: int, size: list[int]) -> Tensor:
+    if generator == 0:
+        return torch.randint(_LIMIT, size, device="cpu")
+    if generator not in _generators:
+        raise RuntimeError(
+            "a compiled or exported dropout layer lost the generator it was traced with; compile or export it again"
+        )
+    return _own.draw(_generators[generator], size)
+
+
+def _fake(generator: int, size: list[int]) -> Tensor:
+    return torch.empty(size, dtype=torch.int64, device="cpu")
+
+
+def _under_vmap(generator: int, size: list[int]) -> Tensor:
+    """Draws under torch.func.vmap as torch's own random functions do: all nested levels at once, outermost first."""
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    levels: list[Any] = [coerce_cinterpreter(level) for level in stack]
+    levels = [level for level in levels if level.key() == torch._C._functorch.TransformType.Vmap]
+    if any(level.randomness() == "error" for level in levels):
+        raise RuntimeError(
+            "vmap: dropout draws random numbers, and vmap's randomness is 'error'; "
+            "call vmap with randomness='same' or randomness='different'"
+        )
+    different = [level for level in levels if level.randomness() == "different"]
+    vmap_mode = torch._C.DispatchKeySet(torch._C.DispatchKey.FuncTorchVmapMode)
+    with torch._C._DisableFuncTorch(), torch._C._ExcludeDispatchKeyGuard(vmap_mode):
+        seed = _operator(generator, [*(level.batch_size() for level in different), *size])
+    for level in different:
+        seed = torch._C._functorch._add_batch_dim(seed, 0, level.level())
+    return seed
+
+
+def _in_functional_graph(mode: Any, *args: Any, **kwargs: Any) -> Any:
+    """Takes the draw out of the nodes that a compiled activation checkpoint computes again in backward.
+
+    The seed is eight bytes; drawing it a second time would give backward another mask than forward.
+    """
+    meta = torch.fx.traceback.current_meta
+    marks: dict[str, Any] = {name: meta.pop(name) for name in ("recompute", "ac_graph_id") if name in meta}
+    try:
+        return mode.__torch_dispatch__(_operator, (), args, kwargs)
+    finally:
+        meta.update(marks)
+
+
+LIBRARY.define("draw_seed(int generator, SymInt[] size) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+LIBRARY._register_effectful_op("contdrop::draw_seed", EffectType.ORDERED)
+LIBRARY.impl("draw_seed", _kernel, "CompositeExplicitAutograd")
+LIBRARY.impl("draw_seed", _under_vmap, "FuncTorchVmapMode")
+torch.library.register_fake("contdrop::draw_seed", _fake, lib=LIBRARY)
+_operator: Any = torch.ops.contdrop.draw_seed.default
+_operator.py_impl(FunctionalTensorMode)(_in_functional_graph)
+torch.utils.checkpoint.SAC_IGNORED_OPS.add(_operator)

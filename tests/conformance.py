@@ -1,0 +1,205 @@
+"""The checks that every law and every layer passes, and the cases they are run on.
+
+A case knows how to build a layer, what to feed it, and what theory says of its output for a fixed input: so a new layer
+is tested by adding a case.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+import contdrop as cd
+
+INFINITY = float("inf")
+
+LAWS = [
+    cd.Bernoulli(0.5),
+    cd.Bernoulli(0.75),
+    cd.Bernoulli(0.3),
+    cd.Uniform(),
+    cd.Uniform(0.2, 0.7),
+    cd.Gaussian(sigma=0.2),
+    cd.Gaussian(sigma=0.5),
+    cd.Gaussian(mu=0.9, sigma=0.3),
+    cd.Gaussian(sigma=0.3, low=-INFINITY, high=INFINITY),
+]
+
+INPUTS, OUTPUTS = 12, 5
+
+
+def fixed(*shape: int, seed: int = 0) -> Tensor:
+    """Numbers for weights and inputs that are the same in every test."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A layer under test, with one row of input as the unit of independence.
+
+    Attributes:
+        name: Shown by pytest.
+        build: Makes the layer, given a generator or None.
+        features: Size of the last axis of its input.
+        moments: Mean and covariance matrix of its output in training for one row of input, as theory has it.
+        evaluation: Its output in evaluation mode.
+        second_input: Whether it takes the pre-activation too; the tests feed 2 x - 0.3.
+        exact_evaluation: False if evaluation mode draws random numbers.
+    """
+
+    name: str
+    build: Callable[[torch.Generator | None], torch.nn.Module]
+    features: int
+    moments: Callable[[torch.nn.Module, Tensor], tuple[Tensor, Tensor]]
+    evaluation: Callable[[torch.nn.Module, Tensor], Tensor]
+    second_input: bool = False
+    exact_evaluation: bool = True
+
+    def layer(self, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float64) -> torch.nn.Module:
+        layer = self.build(generator)
+        with torch.no_grad():
+            for number, parameter in enumerate(layer.parameters()):
+                parameter.copy_(fixed(*parameter.shape, seed=10 + number) * 0.5)
+        return layer.to(dtype)
+
+    def call(self, layer: torch.nn.Module, x: Tensor) -> Tensor:
+        return layer(x, 2 * x - 0.3) if self.second_input else layer(x)
+
+    def rows(self, count: int, dtype: torch.dtype = torch.float64) -> Tensor:
+        return fixed(count, self.features, seed=1).to(dtype)
+
+
+def _dropout_case(law: cd.Law, scale: str) -> Case:
+    factor = 1 / law.mean if scale == "inverted" else 1.0
+
+    def moments(layer: torch.nn.Module, row: Tensor) -> tuple[Tensor, Tensor]:
+        return law.mean * factor * row, torch.diag(law.variance * factor**2 * row.square())
+
+    return Case(
+        f"Dropout-{law}-{scale}",
+        lambda generator: cd.Dropout(law, scale=scale, generator=generator),
+        INPUTS,
+        moments,
+        lambda layer, x: x * (law.mean * factor),
+    )
+
+
+def _dropconnect_case(law: cd.Law, scale: str, masks: str = "example", inference: str = "mean", **options) -> Case:
+    factor = 1 / law.mean if scale == "inverted" else 1.0
+
+    def moments(layer: torch.nn.Module, row: Tensor) -> tuple[Tensor, Tensor]:
+        mean = law.mean * factor * (layer.weight @ row + layer.bias)
+        variance = layer.weight.square() @ row.square() + layer.bias.square()
+        return mean, torch.diag(law.variance * factor**2 * variance)
+
+    return Case(
+        f"DropConnectLinear-{law}-{scale}-{masks}-{inference}",
+        lambda generator: cd.DropConnectLinear(
+            INPUTS, OUTPUTS, law=law, scale=scale, masks=masks, inference=inference, generator=generator, **options
+        ),
+        INPUTS,
+        moments,
+        lambda layer, x: law.mean * factor * (x @ layer.weight.T + layer.bias),
+        exact_evaluation=inference != "sampled",
+    )
+
+
+def _fast_case(law: cd.Law, scale: str) -> Case:
+    factor = 1 / law.mean if scale == "inverted" else 1.0
+
+    def moments(layer: torch.nn.Module, row: Tensor) -> tuple[Tensor, Tensor]:
+        mean = law.mean * factor * (layer.weight @ row) + layer.bias
+        return mean, torch.diag(law.variance * factor**2 * (layer.weight.square() @ row.square()))
+
+    return Case(
+        f"FastDropoutLinear-{law}-{scale}",
+        lambda generator: cd.FastDropoutLinear(INPUTS, OUTPUTS, law=law, scale=scale, generator=generator),
+        INPUTS,
+        moments,
+        lambda layer, x: law.mean * factor * (x @ layer.weight.T) + layer.bias,
+    )
+
+
+def _adaptive_case(alpha: float, beta: float) -> Case:
+    def keep(x: Tensor) -> Tensor:
+        return torch.sigmoid(alpha * (2 * x - 0.3) + beta)
+
+    return Case(
+        f"AdaptiveDropout-{alpha}-{beta}",
+        lambda generator: cd.AdaptiveDropout(alpha, beta, generator=generator),
+        INPUTS,
+        lambda layer, row: (row * keep(row), torch.diag(keep(row) * (1 - keep(row)) * row.square())),
+        lambda layer, x: x * keep(x),
+        second_input=True,
+    )
+
+
+DROPOUT_CASES = [_dropout_case(law, scale) for law in LAWS for scale in ("inverted", "paper")]
+CASES = [
+    *DROPOUT_CASES,
+    _adaptive_case(1.0, 0.0),
+    _adaptive_case(-1.0, 0.5),
+    _dropconnect_case(cd.Bernoulli(0.5), "inverted"),
+    _dropconnect_case(cd.Bernoulli(0.3), "paper"),
+    _dropconnect_case(cd.Gaussian(sigma=0.4), "inverted", inference="analytic"),
+    _dropconnect_case(cd.Bernoulli(0.5), "paper", inference="sampled", samples=64),
+    _dropconnect_case(cd.Uniform(), "inverted", masks="batch"),
+    _fast_case(cd.Bernoulli(0.5), "paper"),
+    _fast_case(cd.Gaussian(sigma=0.3), "inverted"),
+]
+# One case per mechanism, for checks whose outcome does not depend on the law.
+MECHANISMS = [
+    next(case for case in CASES if case.name.startswith(start))
+    for start in (
+        "Dropout-bernoulli:keep=0.5-inverted",
+        "Dropout-gaussian:mu=0.9",
+        "AdaptiveDropout",
+        "DropConnectLinear-bernoulli",
+        "DropConnectLinear-uniform",
+        "FastDropoutLinear",
+    )
+]
+
+
+def standard_errors(samples: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Mean, covariance matrix, and the standard errors of both, from the samples themselves (rows)."""
+    count = samples.shape[0]
+    mean = samples.mean(0)
+    centred = samples - mean
+    covariance = centred.T @ centred / count
+    mean_error = (covariance.diagonal() / count).sqrt()
+    # The variance of the product of two centred outputs is E[(ab)^2] - E[ab]^2.
+    square = centred.square()
+    product_variance = (square.T @ square / count - covariance.square()).clamp(min=0)
+    return mean, covariance, mean_error, (product_variance / count).sqrt()
+
+
+def assert_moments(samples: Tensor, mean: Tensor, covariance: Tensor, *, sigmas: float = 5.0) -> None:
+    """The moments of the samples agree with theory within some standard errors."""
+    got_mean, got_covariance, mean_error, covariance_error = standard_errors(samples.double())
+    floor = 1e-12 * (1 + mean.abs().max().item())  # outputs without any noise have a standard error of 0
+    worst_mean = ((got_mean - mean).abs() / (sigmas * mean_error + floor)).max().item()
+    worst_covariance = ((got_covariance - covariance).abs() / (sigmas * covariance_error + floor)).max().item()
+    assert worst_mean <= 1, f"mean is off by {worst_mean * sigmas:.1f} standard errors"
+    assert worst_covariance <= 1, f"covariance is off by {worst_covariance * sigmas:.1f} standard errors"
+
+
+def output_and_gradients(case: Case, layer: torch.nn.Module, x: Tensor) -> list[Tensor]:
+    """The output, and the gradients of a fixed weighted sum of it by the input and the parameters."""
+    x = x.detach().clone().requires_grad_()
+    y = case.call(layer, x)
+    weights = fixed(*y.shape, seed=3).to(y.dtype)
+    return [y.detach(), *torch.autograd.grad((y * weights).sum(), [x, *layer.parameters()])]
+
+
+def bit_equal(left: list[Tensor], right: list[Tensor]) -> bool:
+    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right))
+
+
+def proportion_error(probability: float, count: int) -> float:
+    """Standard error of the fraction of successes."""
+    return math.sqrt(probability * (1 - probability) / count)

@@ -1,0 +1,167 @@
+"""Oracles that share no code with the package: quadrature for moments, and a slow scalar generator.
+
+The generator is written from the docstring of ``contdrop.kernels.reference`` alone, one number at a time, in Python
+integers and fractions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+
+import torch
+from scipy.integrate import quad
+from scipy.special import ndtr
+
+UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+
+# Two-sided probability of a normal variable beyond five standard errors, for tests that are not about a mean.
+FIVE_SIGMA = 2 * float(ndtr(-5.0))
+
+
+# Quadrature.
+
+
+def integrate(f: Callable[[float], float], breaks: Iterable[float]) -> tuple[float, float]:
+    """The integral of f between the outermost breaks, and QUADPACK's bound of its own error."""
+    total = error = 0.0
+    for start, stop in itertools.pairwise(sorted(set(breaks))):
+        # full_output keeps QUADPACK from warning that it has reached its rounding floor: the bound says so as well.
+        value, bound, *_ = quad(f, start, stop, epsabs=1e-17, epsrel=1e-13, limit=100, full_output=1)
+        total, error = total + value, error + bound
+    return total, error
+
+
+def normal_expectation(f: Callable[[float], float], mean: float, variance: float, kinks: Iterable[float]) -> float:
+    """E[f(z)] for z ~ N(mean, variance), integrated piecewise between the kinks of f and at the normal's own scale."""
+    if variance == 0:
+        return f(mean)
+    deviation = math.sqrt(variance)
+    breaks = [-38.0, -8.0, -3.0, 0.0, 3.0, 8.0, 38.0]
+    breaks += [t for kink in kinks if abs(t := (kink - mean) / deviation) < 38]
+    return integrate(lambda t: f(mean + deviation * t) * normal_density(t), breaks)[0]
+
+
+def normal_density(t: float) -> float:
+    return math.exp(-t * t / 2) / math.sqrt(2 * math.pi)
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments:
+    """Moments of a law by quadrature, with bounds of the quadrature's error."""
+
+    mean: float
+    variance: float
+    fourth: float
+    mean_error: float
+    variance_error: float
+
+
+def moments(kind: str, params: Sequence[float]) -> Moments:
+    """Sums over the atoms of a law and integrates its density."""
+    atoms: dict[float, float]
+    if kind == "bernoulli":
+        (keep,) = params
+        atoms, density, breaks = {0.0: 1 - keep, 1.0: keep}, lambda x: 0.0, []
+    elif kind == "uniform":
+        low, high = params
+        atoms, density, breaks = {}, lambda x: 1 / (high - low), [low, high]
+    else:
+        mu, sigma, low, high = params
+        atoms = {low: float(ndtr((low - mu) / sigma)), high: float(ndtr((mu - high) / sigma))}
+        atoms = {value: p for value, p in atoms.items() if math.isfinite(value)}
+        # Beyond 38 standard deviations the density is less than 1e-313.
+        start, stop = max(low, mu - 38 * sigma), min(high, mu + 38 * sigma)
+        breaks = [x for k in (-38, -8, -4, -2, 0, 2, 4, 8, 38) if start < (x := mu + k * sigma) < stop]
+        breaks = [start, *breaks, stop] if start < stop else []
+
+        def density(x: float) -> float:
+            return normal_density((x - mu) / sigma) / sigma
+
+    def expectation(f: Callable[[float], float]) -> tuple[float, float]:
+        integral, error = integrate(lambda x: f(x) * density(x), breaks)
+        return sum(f(value) * p for value, p in atoms.items()) + integral, error
+
+    total, total_error = expectation(lambda x: 1.0)
+    assert abs(total - 1) <= total_error + 1e-15, "the oracle's law does not have mass one"
+    mean, mean_error = expectation(lambda x: x)
+    variance, variance_error = expectation(lambda x: (x - mean) ** 2)
+    fourth, _ = expectation(lambda x: (x - mean) ** 4)
+    return Moments(mean, variance, fourth, mean_error, variance_error)
+
+
+# The generator, from the reference's docstring.
+
+
+def philox(counter: Sequence[int], key: Sequence[int], rounds: int) -> tuple[int, int, int, int]:
+    """Philox-4x32 as in Salmon et al. (2011): two multiplications a round, and a key that grows by a constant."""
+    (r0, l0, r1, l1), (k0, k1) = counter, key
+    for n in range(rounds):
+        high0, low0 = divmod(r0 * 0xD2511F53, 2**32)
+        high1, low1 = divmod(r1 * 0xCD9E8D57, 2**32)
+        round_key0, round_key1 = (k0 + n * 0x9E3779B9) % 2**32, (k1 + n * 0xBB67AE85) % 2**32
+        r0, l0, r1, l1 = high1 ^ l0 ^ round_key0, low1, high0 ^ l1 ^ round_key1, low0
+    return r0, l0, r1, l1
+
+
+def word(seed: int, k: int, stream: int) -> int:
+    seed %= 2**64
+    block = 16 * (k // 64) + k % 16
+    counter = (block % 2**32, block // 2**32, stream, 0)
+    return philox(counter, (seed % 2**32, seed // 2**32), 7)[(k // 16) % 4]
+
+
+def element(seed: int, i: int, bits: int, stream: int) -> int:
+    run, place = divmod(i, 16 * (32 // bits))
+    chosen = word(seed, 16 * run + place % 16, stream)
+    return (chosen >> bits * (place // 16)) % 2**bits
+
+
+def uniform(w: int, dtype: torch.dtype) -> Fraction:
+    return Fraction(2 * w + 1, 2**33) if dtype == torch.float64 else Fraction(2 * (w >> 9) + 1, 2**24)
+
+
+def bernoulli_bits(keep: float) -> tuple[int, int]:
+    for bits in (1, 2, 4, 8, 16, 32):
+        threshold = Fraction(keep) * 2**bits
+        if threshold.denominator == 1:
+            return bits, int(threshold)
+    return 32, round(threshold)
+
+
+def mask_bits(kind: str, params: Sequence[float]) -> int:
+    return bernoulli_bits(params[0])[0] if kind == "bernoulli" else 32
+
+
+def mask_value(element_bits: int, kind: str, params: Sequence[float], dtype: torch.dtype) -> float:
+    """The value that the law defines, in float64 whatever the dtype; see ``mask_tolerance``."""
+    if kind == "bernoulli":
+        return float(element_bits < bernoulli_bits(params[0])[1])
+    u = uniform(element_bits, dtype)
+    if kind == "uniform":
+        low, high = (Fraction(p) for p in params)
+        return float(low + (high - low) * u)
+    mu, sigma, low, high = params
+    return min(max(mu + sigma * statistics.NormalDist().inv_cdf(float(u)), low), high)
+
+
+def mask_tolerance(kind: str, params: Sequence[float], dtype: torch.dtype) -> float:
+    """Bounds the rounding error of a mask value.
+
+    Bernoulli values are exact. A uniform value takes the roundings of high - low, of low, of the product and of the
+    sum. A Gaussian value is computed in float64, where the normal quantile (below 6.4 for a multiple of 2^-33) is
+    good to 7.2e-16 = 6.5 roundings by the documentation of Cephes and to about one in Python, and is rounded once.
+    """
+    unit = UNIT_ROUNDOFF[torch.float64 if dtype == torch.float64 else torch.float32]
+    if kind == "bernoulli":
+        return 0.0
+    if kind == "uniform":
+        low, high = params
+        return 4 * unit * (abs(low) + abs(high - low))
+    mu, sigma, low, high = params
+    largest = min(abs(mu) + 6.4 * sigma, max(abs(low), abs(high)))
+    return unit * largest + 2.0**-53 * (10 * 6.4 * sigma + 2 * abs(mu))

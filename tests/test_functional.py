@@ -1,0 +1,211 @@
+"""What the functions promise beyond the checks that all layers share, and what they say to bad input."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import contdrop as cd
+import contdrop.functional as F
+from conformance import LAWS, fixed
+from contdrop import kernels
+
+# Shared axes.
+
+
+@pytest.mark.parametrize(
+    ("axes", "distinct"),
+    [
+        ((), 2 * 3 * 4 * 5),
+        ((3,), 2 * 3 * 4),  # per row
+        ((2, 3), 2 * 3),  # per feature map
+        ((-1, -2), 2 * 3),
+        ((1, 2, 3), 2),  # per sample
+        ((0, 1, 2, 3), 1),  # per batch
+        ((0,), 3 * 4 * 5),
+        ((0, 2), 3 * 5),
+    ],
+)
+def test_shared_axes_share_one_value(axes, distinct):
+    mask = F.dropout(torch.ones(2, 3, 4, 5, dtype=torch.float64), cd.Uniform(), shared_axes=axes)
+    assert len(mask.unique()) == distinct
+    for axis in axes:
+        assert torch.equal(mask, mask.narrow(axis, 0, 1).expand_as(mask))
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_shared_axes_draw_the_mask_of_the_smaller_shape(law):
+    torch.manual_seed(0)
+    shared = F.dropout(torch.ones(2, 3, 4, 5), law, shared_axes=(2, 3))
+    torch.manual_seed(0)
+    small = F.dropout(torch.ones(2, 3), law)
+    assert torch.equal(shared[:, :, 0, 0], small)
+
+
+# Adaptive dropout.
+
+
+def test_adaptive_with_a_flat_gate_is_bernoulli():
+    keep = F.adaptive_dropout(torch.ones(50_000), fixed(50_000), 0.0, 0.0)
+    assert set(keep.unique().tolist()) == {0.0, 1.0}
+    assert abs(keep.mean() - 0.5) < 5 * 0.5 / 50_000**0.5
+    h = fixed(9)
+    assert torch.equal(F.adaptive_dropout(h, fixed(9, seed=1), 0.0, 0.0, training=False), 0.5 * h)
+
+
+# DropConnect.
+
+
+@pytest.mark.parametrize("law", [cd.Bernoulli(0.5), cd.Bernoulli(0.3), cd.Gaussian(sigma=0.3)], ids=str)
+def test_dropconnect_masks_every_example_by_itself(law):
+    # With an identity as input, row i of the output is column i of its own masked weight.
+    weight = torch.ones(64, 16, dtype=torch.float64)
+    rows = F.dropconnect_linear(torch.ones(32, 16, dtype=torch.float64), weight, law=law, scale="paper")
+    assert len({tuple(row.tolist()) for row in rows}) == 32
+    shared = F.dropconnect_linear(
+        torch.ones(32, 16, dtype=torch.float64), weight, law=law, scale="paper", masks="batch"
+    )
+    assert len({tuple(row.tolist()) for row in shared}) == 1
+
+
+def test_dropconnect_equals_materialised_masks():
+    """The masks themselves, read off one weight at a time, explain outputs and both gradients."""
+    n, inputs, outputs = 5, 7, 4
+    law, seed = cd.Gaussian(sigma=0.3), torch.tensor(99)
+    arguments = (seed, law.kind, law.params, 1.0)
+    masks = torch.zeros(n, outputs, inputs, dtype=torch.float64)
+    for o in range(outputs):
+        for i in range(inputs):
+            weight = torch.zeros(outputs, inputs, dtype=torch.float64)
+            weight[o, i] = 1
+            masks[:, o, i] = kernels.dropconnect(torch.ones(n, inputs, dtype=torch.float64), weight, *arguments)[:, o]
+    assert ((masks >= 0) & (masks <= 1)).all()
+    assert len(masks.unique()) > n * inputs * outputs / 2
+
+    x, weight = fixed(n, inputs).requires_grad_(), fixed(outputs, inputs, seed=1).requires_grad_()
+    gradient = fixed(n, outputs, seed=2)
+    y = kernels.dropconnect(x, weight, *arguments)
+    expected = torch.einsum("noi,oi,ni->no", masks, weight, x)
+    assert torch.allclose(y, expected)
+    for got, want in zip(
+        torch.autograd.grad((y * gradient).sum(), (x, weight)),
+        torch.autograd.grad((expected * gradient).sum(), (x, weight)),
+    ):
+        assert torch.allclose(got, want)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "sigmoid"])
+@pytest.mark.parametrize("law", [cd.Bernoulli(0.5), cd.Gaussian(sigma=0.4)], ids=str)
+@pytest.mark.parametrize("scale", ["inverted", "paper"])
+def test_sampled_inference_converges_to_analytic(activation, law, scale):
+    torch.manual_seed(1)
+    x, weight, bias = fixed(6, 9), fixed(5, 9, seed=1), fixed(5, seed=2)
+    options = {"training": False, "activation": activation, "scale": scale}
+    analytic = F.dropconnect_linear(x, weight, bias, law, inference="analytic", **options)
+    factor = 1 / law.mean if scale == "inverted" else 1.0
+    # The variance of an activation is at most that of its argument: relu and sigmoid are contractions.
+    deviation = ((x.square() @ weight.square().T + bias.square()) * law.variance * factor**2).sqrt()
+    for samples in (100, 20_000):
+        sampled = F.dropconnect_linear(x, weight, bias, law, inference="sampled", samples=samples, **options)
+        assert ((sampled - analytic).abs() < 5 * deviation / math.sqrt(samples)).all()
+
+
+def test_analytic_inference_is_the_expectation_over_normal_preactivations():
+    # By brute force: a fine grid over the normal distribution.
+    x, weight, bias = fixed(3, 4), fixed(2, 4, seed=1), fixed(2, seed=2)
+    mean = 0.5 * (x @ weight.T + bias)
+    deviation = (0.25 * (x.square() @ weight.square().T + bias.square())).sqrt()
+    z = torch.linspace(-9, 9, 200_001, dtype=torch.float64)
+    density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
+    for name, function in (("relu", torch.relu), ("sigmoid", torch.sigmoid)):
+        expected = torch.trapezoid(function(mean[..., None] + deviation[..., None] * z) * density, z)
+        got = F.dropconnect_linear(
+            x, weight, bias, training=False, scale="paper", inference="analytic", activation=name
+        )
+        assert torch.allclose(got, expected, atol=1e-7)
+
+
+def test_dropconnect_can_keep_the_bias():
+    bias = torch.full((3,), 7.0)
+    y = F.dropconnect_linear(torch.zeros(8, 4), torch.ones(3, 4), bias, mask_bias=False)
+    assert torch.equal(y, bias.expand(8, 3))
+    y = F.dropconnect_linear(torch.zeros(8, 4), torch.ones(3, 4), bias, mask_bias=False, training=False)
+    assert torch.equal(y, bias.expand(8, 3))
+    masked = F.dropconnect_linear(torch.zeros(500, 4), torch.ones(3, 4), bias, scale="paper")
+    assert set(masked.unique().tolist()) == {0.0, 7.0}
+
+
+def test_autocast_reaches_the_linear_layers():
+    x = torch.ones(4, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for layer in (cd.DropConnectLinear(6, 3), cd.FastDropoutLinear(6, 3, law=cd.Uniform())):
+            assert layer(x).dtype == torch.bfloat16
+        assert cd.UniformDropout()(x).dtype == torch.float32
+
+
+# Bad input: one clear line each.
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: F.dropout(torch.ones(3, dtype=torch.int64), cd.Uniform()), TypeError, r"floating-point.*int64.*float"),
+        (lambda: F.dropout(torch.ones(3, dtype=torch.cfloat), cd.Uniform()), TypeError, "floating-point.*complex64"),
+        (lambda: F.dropout([1.0], cd.Uniform()), TypeError, "expected a tensor, got list"),
+        (lambda: F.dropout(torch.ones(3), "uniform"), TypeError, "expected a law.*got str.*parse_law"),
+        (lambda: F.dropout(torch.ones(3), 0.5), TypeError, "expected a law.*got float"),
+        (lambda: F.dropout(torch.ones(3), cd.Uniform(), scale="x"), ValueError, "'inverted', 'paper'; got 'x'"),
+        (lambda: F.dropout(torch.ones(3), cd.Uniform(-1, 1)), ValueError, "mean 0.*scale='paper'"),
+        (lambda: F.dropout(torch.ones(3, 2), cd.Uniform(), shared_axes=(2,)), IndexError, "between -2 and 1.*got 2"),
+        (lambda: F.dropout(torch.ones(3, 2), cd.Uniform(), shared_axes=(-3,)), IndexError, "between -2 and 1.*got -3"),
+        (lambda: F.dropout(torch.ones(3, 2), cd.Uniform(), shared_axes=(1, -1)), ValueError, "named twice"),
+        (lambda: F.dropout(torch.ones(3), cd.Uniform(), generator=5), TypeError, "torch.Generator or None, got int"),
+        (lambda: F.dropout(torch.ones(3), cd.Gaussian(sigma=-1)), ValueError, "sigma.*at least 0; got -1"),
+        (lambda: cd.Dropout(cd.Bernoulli(1.5)), ValueError, r"keep.*\[0, 1\]; got 1.5"),
+        (lambda: cd.Dropout(cd.Uniform(1, 0)), ValueError, "low must be less than high"),
+        (lambda: cd.Dropout(cd.Uniform(-1, 1)), ValueError, "Dropout:.*mean 0"),
+        (lambda: cd.BernoulliDropout(1.5), ValueError, r"p is the probability.*got 1.5"),
+        (lambda: cd.BernoulliDropout("0.5"), TypeError, "drop rate p, got str"),
+        (lambda: cd.GaussianDropout(-0.1), ValueError, "sigma"),
+        (lambda: cd.AdaptiveDropout()(torch.ones(3), torch.ones(4)), ValueError, r"one shape, got \(3,\) and \(4,\)"),
+        (lambda: cd.DropConnectLinear(3, 2, masks="row"), ValueError, "masks to be one of 'example', 'batch'"),
+        (lambda: cd.DropConnectLinear(3, 2, inference="x"), ValueError, "'sampled', 'analytic', 'mean'"),
+        (lambda: cd.DropConnectLinear(3, 2, activation="tanh"), ValueError, "None, 'relu', 'sigmoid'; got 'tanh'"),
+        (lambda: cd.DropConnectLinear(3, 2, samples=0), ValueError, "samples.*at least 1, got 0"),
+        (lambda: cd.DropConnectLinear(3, 2)(torch.ones(2, 4)), ValueError, r"\(2, 4\) and \(2, 3\)"),
+        (lambda: cd.FastDropoutLinear(3, 2, law=None), TypeError, "expected a law"),
+        (
+            lambda: F.fast_dropout_linear(torch.ones(1, 3), torch.ones(2, 3), torch.ones(3), cd.Uniform()),
+            ValueError,
+            r"bias \[2\], got \(3,\)",
+        ),
+        (lambda: cd.parse_law("gausian:sigma=0.3"), ValueError, "unknown law 'gausian'.*did you mean 'gaussian'"),
+    ],
+)
+def test_bad_input_gets_one_clear_line(call, error, message):
+    with pytest.raises(error, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_generator_on_another_device_is_refused():
+    class Elsewhere(torch.Generator):
+        device = torch.device("cuda")
+
+    with pytest.raises(ValueError, match="expected a generator on the cpu.*got one on cuda"):
+        F.dropout(torch.ones(3), cd.Uniform(), generator=Elsewhere())
+
+
+def test_two_processes_with_different_seeds_draw_different_masks():
+    code = (
+        "import sys, torch, contdrop as cd; torch.manual_seed(int(sys.argv[1]));"
+        "print(cd.GaussianDropout(0.3)(torch.ones(8)).tolist())"
+    )
+    first, second, again = (
+        subprocess.run([sys.executable, "-c", code, seed], capture_output=True, text=True, check=True).stdout
+        for seed in ("0", "1", "0")
+    )
+    assert first != second
+    assert first == again

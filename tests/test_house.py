@@ -1,0 +1,79 @@
+"""The rules of the house: what may import what, and what the core works without."""
+
+import ast
+import pathlib
+import re
+import subprocess
+import sys
+
+import contdrop
+
+ROOT = pathlib.Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "contdrop"
+
+# Lower may not import higher.
+ORDER = ["laws", "kernels", "expectations", "functional", "nn"]
+
+
+def _imports(path):
+    """Names of the package's own modules that a file imports, at any depth."""
+    package = path.relative_to(SOURCE).parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = package[: len(package) - node.level + 1]
+            parts = [*base, *(node.module or "").split(".")] if node.module else list(base)
+            yield from ([parts[0]] if parts and parts[0] else [alias.name for alias in node.names])
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("contdrop."):
+            yield node.module.split(".")[1]
+
+
+def test_imports_run_one_way():
+    seen = set()
+    for path in SOURCE.rglob("*.py"):
+        name = path.relative_to(SOURCE).with_suffix("").parts[0]
+        if name == "__init__":
+            continue
+        seen.add(name)
+        for imported in _imports(path):
+            assert ORDER.index(imported) <= ORDER.index(name), f"{path.name} imports {imported}"
+    assert seen == set(ORDER)
+
+
+def test_core_works_with_torch_alone():
+    """In a process where everything but torch and what torch itself needs cannot be imported."""
+    code = """
+import importlib.machinery, sys, warnings
+FORBIDDEN = {"numpy", "scipy", "sklearn", "matplotlib", "rich", "typer", "pandas", "ray", "triton"}
+real_find = importlib.machinery.PathFinder.find_spec
+def find(name, path=None, target=None):
+    return None if name.partition(".")[0] in FORBIDDEN else real_find(name, path, target)
+importlib.machinery.PathFinder.find_spec = find
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+import torch, contdrop as cd
+x = torch.ones(8, 6, requires_grad=True)
+for layer in (cd.BernoulliDropout(), cd.UniformDropout(), cd.GaussianDropout(0.3)):
+    layer(x).sum().backward()
+cd.AdaptiveDropout()(x, x).sum().backward()
+for layer in (cd.DropConnectLinear(6, 3), cd.FastDropoutLinear(6, 3, law=cd.parse_law("gaussian:sigma=0.3"))):
+    layer(x).sum().backward()
+    layer.eval()(x)
+cd.Gaussian().sample((3,))
+assert not FORBIDDEN & {name.partition(".")[0] for name in sys.modules}
+print("works")
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.stdout == "works\n", result.stderr
+
+
+def test_core_depends_on_torch_only():
+    text = (ROOT / "pyproject.toml").read_text()
+    (dependencies,) = re.findall(r"^dependencies = \[(.*)\]$", text, re.MULTILINE)
+    assert re.fullmatch(r'"torch[^",]*"', dependencies)
+
+
+def test_public_names_are_those_of_the_design():
+    expected = """Bernoulli Uniform Gaussian parse_law Dropout BernoulliDropout UniformDropout GaussianDropout
+    AdaptiveDropout DropConnectLinear FastDropoutLinear functional nn checkpoint_context Law"""
+    assert all(hasattr(contdrop, name) for name in expected.split())
+    functions = "dropout adaptive_dropout dropconnect_linear fast_dropout_linear"
+    assert all(hasattr(contdrop.functional, name) for name in functions.split())

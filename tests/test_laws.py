@@ -1,0 +1,583 @@
+"""The laws: moments against quadrature, distribution functions against scipy, draws against both, text, errors."""
+
+import dataclasses
+import itertools
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from contdrop.laws import Bernoulli, Gaussian, Law, Uniform, parse_law
+from oracles import FIVE_SIGMA, UNIT_ROUNDOFF, moments
+
+INF = math.inf
+DRAWS = 100_000
+
+REPRESENTATIVE_LAWS = [
+    Bernoulli(0.5),
+    Bernoulli(0.3),
+    Uniform(),
+    Uniform(-1.0, 2.5),
+    Gaussian(),
+    Gaussian(sigma=0.5),
+    Gaussian(mu=0.3, sigma=1.0, low=-0.2, high=0.9),
+    Gaussian(mu=1.0, sigma=0.5, low=-INF, high=INF),
+    Gaussian(mu=0.2, sigma=0.5, low=0.0, high=INF),
+    Gaussian(mu=0.2, sigma=0.5, low=-INF, high=1.0),
+]
+each_law = pytest.mark.parametrize("law", REPRESENTATIVE_LAWS, ids=str)
+each_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+
+relaxed = settings(deadline=None)
+
+
+def log_floats(smallest: float, largest: float) -> st.SearchStrategy[float]:
+    return st.floats(math.log10(smallest), math.log10(largest)).map(lambda exponent: 10.0**exponent)
+
+
+@st.composite
+def intervals(draw, infinite: bool = True):
+    low = draw(st.floats(-3, 2))
+    high = low + draw(log_floats(1e-2, 10))
+    if infinite:
+        low = draw(st.sampled_from([low, low, -INF]))
+        high = draw(st.sampled_from([high, high, INF]))
+    return low, high
+
+
+@st.composite
+def gaussians(draw, sigmas: st.SearchStrategy[float] = log_floats(1e-3, 1e3), infinite: bool = True):
+    return Gaussian(draw(st.floats(-2, 3)), draw(sigmas), *draw(intervals(infinite)))
+
+
+bernoullis = st.floats(0, 1).map(Bernoulli)
+uniforms = intervals(infinite=False).map(lambda interval: Uniform(*interval))
+any_law = st.one_of(bernoullis, uniforms, gaussians(st.just(0.0) | log_floats(1e-3, 1e3)))
+
+
+# Moments.
+
+
+def assert_moments_are_exact(law: Law) -> None:
+    """Compares with quadrature; the law's own share of the tolerance is 16 roundings of its largest terms.
+
+    A formula of the mean has about a dozen operations on numbers no larger than the bounds and mu. An infinite bound
+    counts as one sigma beyond mu or the other bound, whichever is farther.
+    """
+    oracle = moments(law.kind, law.params)
+    if law.kind == "gaussian":
+        mu, sigma, low, high = law.params
+        if low == -INF:
+            low = min(mu, high if high < INF else mu) - sigma
+        if high == INF:
+            high = max(mu, low) + sigma
+    else:
+        mu, low, high = law.mean, *(law.params if law.kind == "uniform" else (0.0, 1.0))
+    size, width = abs(mu) + abs(low) + abs(high), high - low
+    rounding = 16 * UNIT_ROUNDOFF[torch.float64]
+    assert abs(law.mean - oracle.mean) <= rounding * size + oracle.mean_error
+    assert abs(law.variance - oracle.variance) <= rounding * width * (width + size) + oracle.variance_error
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0, 1), (-1, 1), (0.2, 0.3), (-INF, INF), (0, INF), (-INF, 1)],
+    ids=lambda bound: f"{bound:g}",
+)
+@pytest.mark.parametrize("sigma", [0.01, 0.1, 0.2, 0.3, 0.5, 1, 2, 10, 100])
+def test_clipped_gaussian_moments_match_quadrature(sigma, low, high):
+    for mu in (-1.0, 0.0, 0.3, 0.5, 0.9, 2.0):
+        assert_moments_are_exact(Gaussian(mu, sigma, low, high))
+
+
+@relaxed
+@given(gaussians())
+@example(Gaussian(0.3, 1e3, 0, 1))
+def test_gaussian_moments_match_quadrature_for_any_parameters(law):
+    assert_moments_are_exact(law)
+
+
+@relaxed
+@given(uniforms | bernoullis)
+def test_uniform_and_bernoulli_moments_match_quadrature(law):
+    assert_moments_are_exact(law)
+
+
+@relaxed
+@given(any_law)
+def test_mean_lies_between_the_bounds_and_variance_is_not_negative(law):
+    low, high = law.params[-2:] if law.kind != "bernoulli" else (0.0, 1.0)
+    assert low <= law.mean <= high
+    assert law.variance >= 0
+
+
+@pytest.mark.parametrize(
+    ("sigma", "relative_variance"), [(0.2, 0.156), (0.25, 0.230), (0.3, 0.302), (0.4, 0.424), (0.5, 0.516)]
+)
+def test_relative_variance_of_the_clipped_gaussian(sigma, relative_variance):
+    assert round(Gaussian(sigma=sigma).relative_variance, 3) == relative_variance
+
+
+def test_relative_variance_of_the_other_laws():
+    assert Bernoulli(0.5).relative_variance == 1
+    assert Uniform().relative_variance == pytest.approx(1 / 3, rel=4 * 2.0**-53)
+    assert Bernoulli(0).relative_variance == INF
+    assert Uniform(-1, 1).relative_variance == INF
+
+
+@given(st.floats(0, 1e15))
+def test_mean_is_exactly_one_half_for_any_sigma(sigma):
+    assert Gaussian(mu=0.5, sigma=sigma).mean == 0.5
+
+
+@pytest.mark.parametrize(("mu", "value"), [(0.5, 0.5), (0.0, 0.0), (-1.0, 0.0), (1.5, 1.0)])
+def test_sigma_zero_is_constant(mu, value):
+    law = Gaussian(mu=mu, sigma=0)
+    assert (law.mean, law.variance) == (value, 0)
+    assert law.sample((1000,)).unique().tolist() == [value]
+    assert law.quantile(torch.tensor([0.0, 0.5, 1.0])).tolist() == [value] * 3
+    assert law.cdf(value) == 1
+    assert law.cdf(math.nextafter(value, -INF)) == 0
+
+
+@pytest.mark.parametrize("sigma", [1e6, 1e12])
+@pytest.mark.parametrize("mu", [0.5, 0.3, -2.0, 3.0])
+def test_huge_sigma_has_the_moments_of_a_fair_coin(mu, sigma):
+    law = Gaussian(mu=mu, sigma=sigma)
+    # The density is at most 1 / (sigma sqrt(2 pi)), so either atom is this close to one half.
+    distance = (abs(mu) + 1) / (sigma * math.sqrt(2 * math.pi))
+    assert law.mean == pytest.approx(0.5, abs=distance + 4 * 2.0**-53, rel=0)
+    assert law.variance == pytest.approx(0.25, abs=distance + 4 * 2.0**-53, rel=0)
+
+
+@given(st.floats(-1e3, 1e3), log_floats(1e-6, 1e6))
+def test_unclipped_gaussian_has_the_moments_of_its_parameters(mu, sigma):
+    law = Gaussian(mu, sigma, low=-INF, high=INF)
+    assert law.mean == mu
+    assert law.variance == pytest.approx(sigma**2, rel=4 * 2.0**-53, abs=0)
+
+
+def test_half_infinite_bounds_give_the_rectified_gaussian():
+    # max(z, 0) for z ~ N(0, 1) has mean 1 / sqrt(2 pi) and second moment 1/2.
+    mean = 1 / math.sqrt(2 * math.pi)
+    variance = 0.5 - mean**2
+    above, below = Gaussian(0, 1, low=0, high=INF), Gaussian(0, 1, low=-INF, high=0)
+    rounding = 8 * 2.0**-53
+    assert (above.mean, above.variance) == pytest.approx((mean, variance), rel=rounding)
+    assert (below.mean, below.variance) == pytest.approx((-mean, variance), rel=rounding)
+
+
+@given(log_floats(1e-6, 1e6))
+def test_from_variance_takes_the_square_root(variance):
+    law = Gaussian.from_variance(variance, mu=0.4, low=-1, high=2)
+    assert law.sigma**2 == pytest.approx(variance, rel=4 * 2.0**-53)
+    assert (law.mu, law.low, law.high) == (0.4, -1, 2)
+    assert law == Gaussian(0.4, math.sqrt(variance), -1, 2)
+
+
+@relaxed
+@given(any_law)
+@example(Uniform())
+@example(Gaussian(sigma=0.3))
+def test_matching_bernoulli_has_the_same_relative_variance(law):
+    r = law.relative_variance
+    assume(r < 1e6)
+    # keep is off by two roundings, and r = 1 / keep - 1 magnifies that by 1 / keep = 1 + r.
+    assert Bernoulli.matching(law).relative_variance == pytest.approx(r, rel=8 * 2.0**-53, abs=8 * 2.0**-53 * (1 + r))
+
+
+# Distribution and quantile functions.
+
+
+def scipy_cdf(law: Law, x: np.ndarray) -> np.ndarray:
+    if law.kind == "bernoulli":
+        return stats.bernoulli(*law.params).cdf(x)
+    if law.kind == "uniform":
+        low, high = law.params
+        return stats.uniform(low, high - low).cdf(x)
+    mu, sigma, low, high = law.params
+    return np.select([x < low, x >= high], [0.0, 1.0], stats.norm(mu, sigma).cdf(x))
+
+
+def scipy_quantile(law: Law, u: np.ndarray) -> np.ndarray:
+    if law.kind == "bernoulli":
+        return stats.bernoulli(*law.params).ppf(u)
+    if law.kind == "uniform":
+        low, high = law.params
+        return stats.uniform(low, high - low).ppf(u)
+    mu, sigma, low, high = law.params
+    return stats.norm(mu, sigma).ppf(u).clip(low, high)
+
+
+def probability_rounding(law: Law, x: float, dtype: torch.dtype = torch.float64) -> float:
+    """Rounding error of cdf near x, and of quantile near cdf(x), in terms of probability.
+
+    Up to eight roundings of numbers of the size of x and the parameters; a step of one sigma (or of high - low) in x is
+    worth at most one in probability. Bernoulli laws only compare.
+    """
+    if law.kind == "bernoulli" or (law.kind == "gaussian" and law.sigma == 0):
+        return 0.0
+    scale = law.sigma if law.kind == "gaussian" else law.high - law.low
+    size = abs(law.mu) if law.kind == "gaussian" else abs(law.low) + abs(law.high)
+    return 8 * UNIT_ROUNDOFF[dtype] * (1 + (size + abs(x)) / scale)
+
+
+@each_law
+def test_cdf_matches_scipy(law):
+    x = np.concatenate([np.linspace(-2, 3, 501), [np.nextafter(0, -1), np.nextafter(1, 0), 1e9, -1e9]])
+    expected = scipy_cdf(law, x)
+    bound = np.array([probability_rounding(law, value) for value in x])
+    assert (np.abs(law.cdf(torch.from_numpy(x)).numpy() - expected) <= bound).all()
+    assert (np.abs(np.array([law.cdf(value) for value in x.tolist()]) - expected) <= bound).all()
+
+
+@each_law
+def test_quantile_matches_scipy(law):
+    u = np.linspace(0, 1, 1002)[1:-1]
+    expected = scipy_quantile(law, u)
+    # Dyadic grid points never meet 1 - keep, where scipy's own rounding decides. The normal quantile is within 3.1
+    # here and good to 7.2e-16 by the documentation of Cephes; mu and bounds are below 3.
+    assert np.abs(law.quantile(torch.from_numpy(u)).numpy() - expected).max() <= 4e-15
+    assert np.abs(np.array([law.quantile(value) for value in u.tolist()]) - expected).max() <= 4e-15
+
+
+@each_law
+def test_quantile_of_zero_and_one_are_the_ends_of_the_support(law):
+    low, high = law.params[-2:] if law.kind != "bernoulli" else (0.0, 1.0)
+    assert (law.quantile(0.0), law.quantile(1.0)) == (low, high)
+    assert law.quantile(torch.tensor([0.0, 1.0])).tolist() == [low, high] or law.kind == "gaussian"
+    assert (law.cdf(-INF), law.cdf(INF)) == (0, 1)
+    assert law.cdf(torch.tensor([-INF, INF])).tolist() == [0, 1]
+
+
+@st.composite
+def laws_with_points(draw):
+    """A law, a point x and a probability u > 0, often at an atom, at its probability or at each other's image."""
+    law = draw(any_law)
+    ends = [0.0, 1.0] if law.kind == "bernoulli" else [end for end in law.params[-2:] if math.isfinite(end)]
+    u = draw(st.floats(0, 1, exclude_min=True) | st.sampled_from(ends).map(law.cdf) if ends else st.floats(0.01, 1))
+    assume(u > 0)
+    image = law.quantile(u)
+    x = draw(st.floats(-4, 4) | st.sampled_from([*ends, image] if math.isfinite(image) else ends or [0.0]))
+    return law, x, u
+
+
+@settings(deadline=None, max_examples=300)
+@given(laws_with_points())
+def test_cdf_and_quantile_are_generalised_inverses(case):
+    law, x, u = case
+    rounding = probability_rounding(law, x)
+    if law.quantile(u) <= x:
+        assert u <= law.cdf(x) + rounding
+    else:
+        assert u > law.cdf(x) - rounding
+
+
+@settings(deadline=None, max_examples=300)
+@given(laws_with_points(), st.sampled_from(list(UNIT_ROUNDOFF)))
+def test_cdf_and_quantile_are_generalised_inverses_for_tensors(case, dtype):
+    law, x, u = case
+    x, u = torch.tensor([[x]], dtype=dtype), torch.tensor([[u]], dtype=dtype)
+    assume(u > 0)
+    below, probability = law.quantile(u), law.cdf(x)
+    assert below.dtype == probability.dtype == dtype
+    assert below.shape == probability.shape == (1, 1)
+    rounding = probability_rounding(law, x.item(), dtype)
+    if below <= x:
+        assert u.item() <= probability.item() + rounding
+    else:
+        assert u.item() > probability.item() - rounding
+
+
+# Samples.
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@each_law
+def test_sample_has_the_moments_of_the_law(law):
+    oracle = moments(law.kind, law.params)
+    draws = law.sample((DRAWS,), generator=generator(1), dtype=torch.float64)
+    mean_error = math.sqrt(oracle.variance / DRAWS)
+    variance_error = math.sqrt((oracle.fourth - oracle.variance**2) / DRAWS)
+    assert abs(draws.mean().item() - oracle.mean) <= 5 * mean_error
+    # The sample variance is low by variance / DRAWS on average, and its standard error is 0 for a fair coin.
+    assert abs(draws.var().item() - oracle.variance) <= 5 * variance_error + 25 * oracle.variance / DRAWS
+
+
+@each_law
+def test_sample_has_the_distribution_of_the_law(law):
+    draws = np.sort(law.sample((DRAWS,), generator=generator(2), dtype=torch.float64).numpy())
+    points = np.unique(draws)
+    empirical = np.searchsorted(draws, points, side="right") / DRAWS
+    # The Dvoretzky-Kiefer-Wolfowitz inequality, which allows atoms.
+    distance = math.sqrt(math.log(2 / FIVE_SIGMA) / (2 * DRAWS))
+    assert np.abs(empirical - scipy_cdf(law, points)).max() <= distance
+
+
+@pytest.mark.parametrize("law", [Gaussian(sigma=0.5), Gaussian(0.3, 1.0, -0.2, 0.9), Gaussian(1.2, 0.4)], ids=str)
+def test_sample_has_the_atoms_of_the_law(law):
+    draws = law.sample((DRAWS,), generator=generator(3), dtype=torch.float64)
+    for end, p in [
+        (law.low, stats.norm.cdf(law.low, law.mu, law.sigma)),
+        (law.high, stats.norm.sf(law.high, law.mu, law.sigma)),
+    ]:
+        assert abs((draws == end).double().mean().item() - p) <= 5 * math.sqrt(p * (1 - p) / DRAWS)
+
+
+@pytest.mark.parametrize("keep", [0.0, 1.0])
+def test_sample_of_a_certain_coin_is_constant(keep):
+    assert Bernoulli(keep).sample((1000,)).unique().tolist() == [keep]
+
+
+@each_law
+def test_sample_depends_on_the_seed_alone(law):
+    first, again, other = (law.sample((3, 50), generator=generator(seed)) for seed in (4, 4, 5))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    torch.manual_seed(6)
+    of_global = law.sample((3, 50))
+    torch.manual_seed(6)
+    assert torch.equal(law.sample((3, 50)), of_global)
+
+
+@each_law
+def test_sample_with_a_generator_leaves_the_global_state_alone(law):
+    before = torch.get_rng_state()
+    law.sample((10,), generator=generator(7))
+    assert torch.equal(torch.get_rng_state(), before)
+    law.sample((10,))
+    assert not torch.equal(torch.get_rng_state(), before)
+
+
+@each_law
+@each_dtype
+def test_sample_is_drawn_in_float64_and_rounded_once(law, dtype):
+    draws = law.sample((2, 0, 3), dtype=dtype)
+    assert (draws.dtype, draws.shape) == (dtype, (2, 0, 3))
+    draws = law.sample((1000,), generator=generator(8), dtype=dtype)
+    assert torch.equal(draws, law.sample((1000,), generator=generator(8), dtype=torch.float64).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_samples_are_not_biased(dtype):
+    # Numbers drawn in bfloat16 itself are multiples of 2^-8 below 1, so low by 2^-9 = 0.00195 on average; five standard
+    # errors are 0.00102 here.
+    law, n = Uniform(), 2_000_000
+    mean = law.sample((n,), generator=generator(9), dtype=dtype).double().mean().item()
+    assert abs(mean - 0.5) <= 5 * math.sqrt(1 / 12 / n)
+
+
+def test_sample_defaults_to_the_default_dtype():
+    default = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert Uniform().sample(()).dtype == torch.float64
+    finally:
+        torch.set_default_dtype(default)
+    assert Uniform().sample(()).dtype == default
+
+
+@pytest.mark.parametrize("law", [Bernoulli(), Uniform(), Gaussian()], ids=str)
+def test_sample_lives_on_the_requested_device(law):
+    assert law.sample((2,), generator=generator(10)).device.type == "cpu"
+    assert law.sample((2,), device="cpu").device.type == "cpu"
+    assert law.sample((2,), device=torch.device("meta")).device.type == "meta"
+    with torch.device("meta"):
+        assert law.sample((2,)).device.type == "meta"
+        assert law.sample((2,), generator=generator(10)).device.type == "cpu"
+
+
+# Text, equality, immutability.
+
+finite = st.floats(-1e9, 1e9)
+bounds = st.tuples(finite | st.just(-INF), finite | st.just(INF)).filter(lambda pair: pair[0] < pair[1])
+writable_law = st.one_of(
+    bernoullis,
+    bounds.filter(lambda pair: all(map(math.isfinite, pair))).map(lambda pair: Uniform(*pair)),
+    st.builds(lambda mu, sigma, pair: Gaussian(mu, sigma, *pair), finite, st.floats(0, 1e9), bounds),
+)
+
+
+@relaxed
+@given(writable_law)
+def test_text_form_parses_back(law):
+    assert parse_law(str(law)) == law
+
+
+@relaxed
+@given(writable_law)
+def test_repr_evaluates_back(law):
+    names = {"Bernoulli": Bernoulli, "Uniform": Uniform, "Gaussian": Gaussian, "float": float, "__builtins__": {}}
+    assert eval(repr(law), names) == law
+
+
+@pytest.mark.parametrize(
+    ("law", "text", "representation"),
+    [
+        (Bernoulli(), "bernoulli:keep=0.5", "Bernoulli(keep=0.5)"),
+        (Bernoulli(1), "bernoulli:keep=1", "Bernoulli(keep=1.0)"),
+        (Uniform(), "uniform", "Uniform()"),
+        (Uniform(-1, 1), "uniform:low=-1", "Uniform(low=-1.0)"),
+        (Gaussian(), "gaussian:sigma=0.2", "Gaussian(sigma=0.2)"),
+        (Gaussian(mu=1, sigma=1e-9, high=INF), "gaussian:mu=1,sigma=1e-09,high=inf", None),
+        (Gaussian(low=-INF), "gaussian:sigma=0.2,low=-inf", "Gaussian(sigma=0.2, low=float('-inf'))"),
+    ],
+    ids=str,
+)
+def test_text_form_is_short(law, text, representation):
+    assert str(law) == text
+    assert representation is None or repr(law) == representation
+
+
+@pytest.mark.parametrize(
+    ("text", "law"),
+    [
+        ("gaussian", Gaussian()),
+        ("gaussian:", Gaussian()),
+        ("  Gaussian : sigma = 0.3 , mu = 1e0 ", Gaussian(mu=1, sigma=0.3)),
+        ("gaussian:variance=0.25,low=-inf", Gaussian(sigma=0.5, low=-INF)),
+        ("UNIFORM:high=2", Uniform(0, 2)),
+        ("bernoulli:keep=.8", Bernoulli(0.8)),
+    ],
+)
+def test_parse_law_is_lenient_about_spelling(text, law):
+    assert parse_law(text) == law
+
+
+@pytest.mark.parametrize(
+    ("law", "params"),
+    [(Bernoulli(1), (1,)), (Uniform(-1, 2), (-1, 2)), (Gaussian(low=-INF), (0.5, 0.2, -INF, 1))],
+    ids=str,
+)
+def test_params_are_floats_in_declaration_order(law, params):
+    assert law.params == params
+    assert all(type(value) is float for value in law.params)
+
+
+def test_equal_laws_hash_alike_and_others_differ():
+    assert Gaussian(mu=1, sigma=2, low=0, high=3) == Gaussian(1.0, 2.0, 0.0, 3.0)
+    assert hash(Gaussian(mu=1, sigma=2, low=0, high=3)) == hash(Gaussian(1.0, 2.0, 0.0, 3.0))
+    assert len({*REPRESENTATIVE_LAWS, *map(eval, map(repr, REPRESENTATIVE_LAWS))}) == len(REPRESENTATIVE_LAWS)
+    for one, other in itertools.combinations(REPRESENTATIVE_LAWS, 2):
+        assert one != other
+
+
+@pytest.mark.parametrize("name", ["sigma", "mean", "variance", "params", "other"])
+def test_laws_are_frozen(name):
+    law = Gaussian()
+    with pytest.raises(dataclasses.FrozenInstanceError, match=f"cannot assign to field '{name}'"):
+        setattr(law, name, 1.0)
+
+
+def test_law_itself_is_abstract():
+    with pytest.raises(TypeError, match="abstract class Law"):
+        Law()
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Gaussian(sigma=-0.1), ValueError, r"Gaussian: sigma is a standard deviation, at least 0; got -0\.1"),
+        (lambda: Bernoulli(1.5), ValueError, r"Bernoulli: keep is the probability .* in \[0, 1\]; got 1\.5"),
+        (lambda: Bernoulli(-0.5), ValueError, r"Bernoulli: keep is the probability .* in \[0, 1\]; got -0\.5"),
+        (lambda: Uniform(1, 0), ValueError, r"Uniform: low must be less than high; got low=1\.0, high=0\.0"),
+        (lambda: Uniform(1, 1), ValueError, r"Uniform: low must be less than high; got low=1\.0, high=1\.0"),
+        (lambda: Gaussian(low=2), ValueError, r"Gaussian: low must be less than high; got low=2\.0, high=1\.0"),
+        (lambda: Gaussian(low=INF, high=INF), ValueError, r"Gaussian: low must be less than high; got low=inf"),
+        (lambda: Bernoulli(math.nan), ValueError, "Bernoulli: expected a finite number for keep, got nan"),
+        (lambda: Uniform(high=math.nan), ValueError, "Uniform: expected a finite number for high, got nan"),
+        (lambda: Uniform(low=-INF), ValueError, "Uniform: expected a finite number for low, got -inf"),
+        (lambda: Gaussian(mu=math.nan), ValueError, "Gaussian: expected a finite number for mu, got nan"),
+        (lambda: Gaussian(mu=INF), ValueError, "Gaussian: expected a finite number for mu, got inf"),
+        (lambda: Gaussian(sigma=INF), ValueError, "Gaussian: expected a finite number for sigma, got inf"),
+        (lambda: Gaussian(low=math.nan), ValueError, "Gaussian: expected a number for low, got nan"),
+        (lambda: Gaussian(sigma="0.3"), TypeError, "Gaussian: expected a number for sigma, got str"),
+        (lambda: Gaussian(sigma=torch.tensor(0.3)), TypeError, "Gaussian: expected a number for sigma, got Tensor"),
+        (lambda: Bernoulli(None), TypeError, "Bernoulli: expected a number for keep, got NoneType"),
+        (lambda: Bernoulli(True), TypeError, "Bernoulli: expected a number for keep, got bool"),
+        (lambda: Uniform(low=False), TypeError, "Uniform: expected a number for low, got bool"),
+        (lambda: Gaussian.from_variance(-1), ValueError, r"Gaussian\.from_variance: variance is at least 0; got -1\.0"),
+        (
+            lambda: Gaussian.from_variance(INF),
+            ValueError,
+            r"Gaussian\.from_variance: expected a finite number for variance, got inf",
+        ),
+        (lambda: Gaussian.from_variance("1"), TypeError, "expected a number for variance, got str"),
+        (lambda: Bernoulli.matching(0.5), TypeError, r"Bernoulli\.matching: expected a law, got float"),
+        (
+            lambda: Bernoulli.matching(Uniform(-1, 1)),
+            ValueError,
+            r"Bernoulli\.matching: Uniform\(low=-1\.0\) has mean 0, so its relative variance is infinite",
+        ),
+        (lambda: Bernoulli.matching(Bernoulli(0)), ValueError, r"Bernoulli\(keep=0\.0\) has mean 0"),
+    ],
+)
+def test_wrong_parameters_are_explained(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gausian", "unknown law 'gausian' in 'gausian'; did you mean 'gaussian'?"),
+        ("Bernouli:keep=1", "unknown law 'bernouli' in 'Bernouli:keep=1'; did you mean 'bernoulli'?"),
+        ("xyz", "unknown law 'xyz' in 'xyz'; known: bernoulli, uniform, gaussian"),
+        ("", "unknown law '' in ''; known: bernoulli, uniform, gaussian"),
+        ("gaussian:sgima=1", "gaussian has no parameter 'sgima' in 'gaussian:sgima=1'; did you mean 'sigma'?"),
+        ("bernoulli:xyz=1", "bernoulli has no parameter 'xyz' in 'bernoulli:xyz=1'; known: keep"),
+        ("bernoulli:variance=1", "bernoulli has no parameter 'variance' in 'bernoulli:variance=1'; known: keep"),
+        ("uniform:low=a", "expected low=<number>, got 'low=a' in 'uniform:low=a'"),
+        ("uniform:low", "expected low=<number>, got 'low' in 'uniform:low'"),
+        ("gaussian:sigma=1=2", "expected sigma=<number>, got 'sigma=1=2' in 'gaussian:sigma=1=2'"),
+        (
+            "gaussian:sigma=1,variance=1",
+            "give sigma or variance, not both, in 'gaussian:sigma=1,variance=1'",
+        ),
+        ("gaussian:sigma=1,sigma=1", "sigma is given twice in 'gaussian:sigma=1,sigma=1'"),
+    ],
+)
+def test_wrong_text_is_explained(text, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(f'parse_law: {message}')}$"):
+        parse_law(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gaussian:sigma=-1", "Gaussian: sigma is a standard deviation"),
+        ("gaussian:variance=-1", r"Gaussian\.from_variance: variance is at least 0"),
+        ("gaussian:sigma=nan", "Gaussian: expected a finite number for sigma, got nan"),
+        ("bernoulli:keep=2", "Bernoulli: keep is the probability"),
+        ("uniform:low=3", "Uniform: low must be less than high"),
+    ],
+)
+def test_text_with_wrong_values_is_explained_by_the_law(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_law(text)
+
+
+def test_parse_law_takes_only_text():
+    with pytest.raises(TypeError, match=r"parse_law: expected text such as 'gaussian:sigma=0\.3', got Gaussian"):
+        parse_law(Gaussian())
+
+
+@pytest.mark.parametrize("law", [Bernoulli(), Uniform(), Gaussian()], ids=str)
+@pytest.mark.parametrize("u", [-0.1, 1.1, math.nan])
+def test_quantile_refuses_what_is_no_probability(law, u):
+    name = type(law).__name__
+    with pytest.raises(ValueError, match=rf"{name}\.quantile: expected probabilities in \[0, 1\], got {u}"):
+        law.quantile(u)
+    with pytest.raises(ValueError, match=rf"{name}\.quantile: .* \[0, 1\], got a tensor with other values"):
+        law.quantile(torch.tensor([0.5, u]))

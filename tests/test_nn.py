@@ -1,0 +1,426 @@
+"""Every layer goes through the same checks; see conformance.py."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+
+import contdrop as cd
+from conformance import (
+    CASES,
+    DROPOUT_CASES,
+    LAWS,
+    MECHANISMS,
+    OUTPUTS,
+    assert_moments,
+    bit_equal,
+    fixed,
+    output_and_gradients,
+    proportion_error,
+)
+
+DRAWS = 100_000
+
+
+def by_name(case):
+    return case.name
+
+
+every_case = pytest.mark.parametrize("case", CASES, ids=by_name)
+every_mechanism = pytest.mark.parametrize("case", MECHANISMS, ids=by_name)
+
+
+# What is drawn.
+
+
+@every_case
+def test_output_has_the_moments_of_theory(case):
+    torch.manual_seed(0)
+    layer = case.layer()
+    row = case.rows(1)
+    with torch.no_grad():
+        if "batch" in case.name:
+            samples = torch.cat([case.call(layer, row) for _ in range(DRAWS // 50)])
+        else:
+            samples = case.call(layer, row.expand(DRAWS, -1))
+        mean, covariance = case.moments(layer, row[0])
+    assert_moments(samples, mean, covariance)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_linear_layer_after_dropout_has_the_covariance_of_the_paper(law):
+    # Cov(S_i, S_l) = sum over j of w_ij w_lj I_j^2 Var(m), with the exact variance of what is sampled.
+    torch.manual_seed(1)
+    weight, x = fixed(OUTPUTS, 12, seed=4), fixed(12, seed=5)
+    samples = cd.Dropout(law, scale="paper")(x.expand(DRAWS, -1)) @ weight.T
+    assert_moments(samples, law.mean * weight @ x, law.variance * (weight * x.square()) @ weight.T)
+
+
+@pytest.mark.parametrize("sigma", [0.2, 0.3, 0.5])
+def test_clipped_gaussian_has_its_two_atoms(sigma):
+    law = cd.Gaussian(sigma=sigma)
+    torch.manual_seed(2)
+    mask = cd.Dropout(law, scale="paper")(torch.ones(DRAWS))
+    atom = 0.5 * math.erfc(0.5 / sigma / math.sqrt(2))
+    for value in (0.0, 1.0):
+        assert abs((mask == value).double().mean() - atom) < 5 * proportion_error(atom, DRAWS)
+    assert mask.min() == 0
+    assert mask.max() == 1
+
+
+def test_sigma_0_is_the_constant_mask():
+    x = fixed(50)
+    assert torch.equal(cd.GaussianDropout(0.0)(x), x)
+    assert torch.equal(cd.Dropout(cd.Gaussian(mu=0.3, sigma=0.0), scale="paper")(x), 0.3 * x)
+
+
+def test_huge_sigma_behaves_as_bernoulli():
+    torch.manual_seed(3)
+    mask = cd.GaussianDropout(1e6)(torch.ones(DRAWS))
+    assert set(mask.unique().tolist()) == {0.0, 2.0}
+    assert abs((mask == 2).double().mean() - 0.5) < 5 * proportion_error(0.5, DRAWS)
+
+
+def test_keep_0_gives_zeros_and_keep_1_the_input():
+    x = fixed(50)
+    assert torch.equal(cd.BernoulliDropout(1.0)(x), torch.zeros_like(x))
+    assert torch.equal(cd.BernoulliDropout(0.0)(x), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_mask_is_unbiased_in_every_type(law, dtype):
+    count = 400_000
+    torch.manual_seed(4)
+    mask = cd.Dropout(law)(torch.ones(count, dtype=dtype))
+    assert mask.dtype == dtype
+    # The only error besides sampling is the rounding of the product, which is symmetric; allow a tenth of its size.
+    rounding = torch.finfo(dtype).eps / 10
+    assert abs(mask.double().mean() - 1) < 5 * math.sqrt(law.relative_variance / count) + rounding
+
+
+@every_mechanism
+def test_half_precision_uses_the_mask_of_float32(case):
+    # float32 is exact enough to be the reference; what differs is the rounding of inputs, weights and result.
+    outputs = []
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.manual_seed(5)
+        x = case.rows(64).to(torch.bfloat16).to(dtype)
+        layer = case.layer(dtype=torch.bfloat16).to(dtype)
+        outputs.append(case.call(layer, x))
+    assert outputs[1].dtype == torch.bfloat16
+    eps = torch.finfo(torch.bfloat16).eps
+    # A gate or threshold that lies within rounding of its random number may flip; nothing else may.
+    off = (outputs[0] - outputs[1].float()).abs() > 8 * eps * (1 + outputs[0].abs())
+    assert off.float().mean() < 2 * eps
+
+
+def test_nan_and_infinity_pass_as_in_a_multiplication():
+    x = torch.tensor([math.nan, math.inf, -math.inf, 1.0]).repeat(200)
+    torch.manual_seed(6)
+    mask = cd.BernoulliDropout()(torch.ones_like(x))
+    torch.manual_seed(6)
+    assert torch.equal(cd.BernoulliDropout()(x).nan_to_num(7, 8, 9), (x * mask).nan_to_num(7, 8, 9))
+
+
+# Evaluation mode.
+
+
+@every_case
+def test_evaluation_is_the_expectation(case):
+    layer = case.layer().eval()
+    x = case.rows(7)
+    y = case.call(layer, x)
+    if case.exact_evaluation:
+        assert torch.allclose(y, case.evaluation(layer, x), rtol=1e-14, atol=1e-14)
+        state = torch.get_rng_state()
+        assert torch.equal(case.call(layer, x), y)
+        assert torch.equal(torch.get_rng_state(), state)
+    else:
+        samples = torch.stack([case.call(layer, x[0]) for _ in range(2000)])
+        _, covariance = case.moments(layer, x[0])
+        assert_moments(samples, case.evaluation(layer, x[0]), covariance / layer.samples)
+
+
+def test_train_and_eval_switch_as_in_torch():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), cd.GaussianDropout(0.3))
+    x = fixed(3, 8).float()
+    assert not torch.equal(model(x), model(x))
+    model.eval()
+    assert model(x) is not None
+    assert torch.equal(model(x), model[0](x))
+    model.train()
+    assert not torch.equal(model(x), model(x))
+
+
+def test_inverted_evaluation_returns_the_input_itself():
+    x = fixed(3)
+    assert cd.UniformDropout().eval()(x) is x
+
+
+def test_found_by_code_that_looks_for_torch_dropout():
+    model = torch.nn.Sequential(cd.GaussianDropout(0.3), cd.BernoulliDropout(0.1), cd.Dropout(cd.Gaussian(mu=0.9)))
+    found = [module for module in model.modules() if isinstance(module, torch.nn.modules.dropout._DropoutNd)]
+    assert len(found) == 3
+    assert [found[0].p, found[1].p] == [0.5, 0.1]
+    assert found[2].p == pytest.approx(1 - cd.Gaussian(mu=0.9).mean)
+
+
+# Gradients.
+
+
+@pytest.mark.parametrize("case", DROPOUT_CASES, ids=by_name)
+def test_gradient_is_the_mask(case):
+    layer = case.layer()
+    x = torch.ones(40, 30, dtype=torch.float64, requires_grad=True)
+    y = layer(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient, y)
+
+
+@pytest.mark.parametrize("case", DROPOUT_CASES, ids=by_name)
+def test_nothing_of_the_size_of_the_input_is_saved(case):
+    saved = []
+    x = torch.ones(1000, 30, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor.nbytes), lambda _: None):
+        case.layer(dtype=torch.float32)(x)
+    assert sum(saved) <= 8
+
+
+def test_adaptive_gate_passes_no_gradient():
+    x = fixed(5, 4).requires_grad_()
+    a = fixed(5, 4, seed=2).requires_grad_()
+    for layer in (cd.AdaptiveDropout(), cd.AdaptiveDropout().eval()):
+        y = layer(x, a)
+        assert torch.autograd.grad(y.sum(), a, allow_unused=True) == (None,)
+
+
+@every_mechanism
+def test_derivatives_of_every_kind(case):
+    """Backward, forward mode, double backward, forward over backward: all against finite differences."""
+    layer = case.layer()
+    parameters = dict(layer.named_parameters())
+
+    def run(x, *values):
+        torch.manual_seed(7)
+        return _functional_call(case, layer, dict(zip(parameters, values)), x)
+
+    arguments = [case.rows(3).requires_grad_(), *(p.detach().clone().requires_grad_() for p in parameters.values())]
+    if case.second_input:
+        # The gate passes no gradient, and a step of a finite difference would move it: hold it fixed.
+        gate = 2 * case.rows(3) - 0.3
+
+        def run(x):
+            torch.manual_seed(7)
+            return layer(x, gate)
+
+    assert torch.autograd.gradcheck(run, arguments, check_forward_ad=True, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(lambda *a: run(*a).square(), arguments, check_fwd_over_rev=True)
+
+
+def test_fast_dropout_and_dropconnect_have_finite_gradients_for_an_input_of_zeros():
+    fast = cd.FastDropoutLinear(4, 3, law=cd.Bernoulli(0.5))
+    connect = cd.DropConnectLinear(4, 3, bias=False, activation="relu", inference="analytic").eval()
+    sampled = cd.DropConnectLinear(4, 3, bias=False, activation="sigmoid", samples=3).eval()
+    for layer in (fast, connect, sampled):
+        x = torch.zeros(2, 4, requires_grad=True)
+        layer(x).sum().backward()
+        assert x.grad.isfinite().all()
+        assert layer.weight.grad.isfinite().all()
+
+
+# Seeds.
+
+
+@every_case
+def test_a_seed_gives_bit_equal_outputs_and_gradients(case):
+    layer = case.layer()
+    x = case.rows(9)
+    results = []
+    for seed in (11, 11, 12):
+        torch.manual_seed(seed)
+        results.append(output_and_gradients(case, layer, x))
+    assert bit_equal(results[0], results[1])
+    assert not torch.equal(results[0][0], results[2][0])
+
+
+@every_mechanism
+def test_two_calls_draw_different_masks(case):
+    layer = case.layer()
+    x = case.rows(9)
+    assert not torch.equal(case.call(layer, x), case.call(layer, x))
+
+
+@every_case
+def test_own_generator_neither_reads_nor_moves_the_global_one(case):
+    x = case.rows(9)
+    results = []
+    for global_seed in (0, 1):
+        torch.manual_seed(global_seed)
+        layer = case.layer(torch.Generator().manual_seed(5))
+        layer_outputs = [case.call(layer, x), case.call(layer, x), case.call(layer.eval(), x)]
+        results.append(layer_outputs)
+    assert bit_equal(results[0], results[1])
+    assert not torch.equal(results[0][0], results[0][1])
+    before = torch.get_rng_state()
+    case.call(layer.train(), x)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@every_mechanism
+def test_mask_does_not_depend_on_the_number_of_threads(case):
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            torch.manual_seed(8)
+            # Ones as input and gradient: sums over a row could round differently, masks cannot.
+            results.append(cd.GaussianDropout(0.3)(torch.ones(300, 400)))
+            results.append(case.call(case.layer(), case.rows(300)))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(results[0], results[2])
+    assert torch.allclose(results[1], results[3], rtol=1e-12)
+
+
+# Shapes and layouts.
+
+
+def _variants(x):
+    """The same numbers in different layouts."""
+    yield "transposed", x.transpose(0, 1).contiguous().transpose(0, 1)
+    wide = torch.zeros(*x.shape[:-1], 2 * x.shape[-1], dtype=x.dtype)
+    wide[..., ::2] = x
+    yield "strided", wide[..., ::2]
+    offset = torch.zeros(x.numel() + 3, dtype=x.dtype)
+    offset[3:] = x.flatten()
+    yield "offset", offset[3:].view_as(x)
+
+
+@every_case
+def test_mask_does_not_depend_on_the_memory_layout(case):
+    layer = case.layer()
+    x = case.rows(9)
+    torch.manual_seed(9)
+    expected = output_and_gradients(case, layer, x)
+    for name, variant in _variants(x):
+        torch.manual_seed(9)
+        result = output_and_gradients(case, layer, variant.detach())
+        assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-14) for a, b in zip(result, expected)), name
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_channels_last_and_expanded_inputs(law):
+    layer = cd.Dropout(law)
+    x = fixed(2, 3, 4, 5)
+    torch.manual_seed(10)
+    expected = layer(x)
+    torch.manual_seed(10)
+    result = layer(x.to(memory_format=torch.channels_last))
+    assert result.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(result, expected)
+    torch.manual_seed(10)
+    row = x[:1, :1].expand(2, 3, 4, 5)
+    from_expanded = layer(row)
+    torch.manual_seed(10)
+    assert torch.equal(from_expanded, layer(row.contiguous()))
+
+
+@every_mechanism
+def test_empty_batches(case):
+    layer = case.layer()
+    y = case.call(layer, case.rows(1)[:0].requires_grad_())
+    assert y.shape == (0, case.call(layer, case.rows(1)).shape[1])
+    y.sum().backward()
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_0_d_and_empty_tensors(law):
+    layer = cd.Dropout(law)
+    assert layer(torch.tensor(2.0)).shape == ()
+    assert layer(torch.zeros(0, 3)).shape == (0, 3)
+    assert layer(torch.zeros(3, 0, 2)).shape == (3, 0, 2)
+
+
+def test_linear_layers_take_any_number_of_batch_axes():
+    torch.manual_seed(0)
+    for layer in (cd.DropConnectLinear(4, 3), cd.FastDropoutLinear(4, 3, law=cd.Uniform())):
+        for shape in ((4,), (2, 4), (2, 5, 4), (2, 0, 4)):
+            assert layer(torch.ones(shape)).shape == (*shape[:-1], 3)
+
+
+# Copies, files, text.
+
+
+@every_case
+def test_deepcopy_and_pickle(case):
+    for generator in (None, torch.Generator().manual_seed(5)):
+        layer = case.layer(generator)
+        case.call(layer, case.rows(2))  # so that the generator has moved
+        for make in (copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))):
+            clone = make(layer)
+            results = []
+            for module in (layer, clone):
+                torch.manual_seed(1)
+                results.append(case.call(module, case.rows(4)))
+            assert torch.equal(*results)
+            if generator is not None:
+                # Both have moved on by one call, each by itself.
+                assert torch.equal(layer.generator.get_state(), clone.generator.get_state())
+                assert layer.generator is not clone.generator
+
+
+@every_case
+def test_state_dict_is_that_of_the_torch_layer(case):
+    keys = set(case.layer().state_dict())
+    assert keys == ({"weight", "bias"} if "Linear" in case.name else set())
+    if keys:
+        linear = torch.nn.Linear(12, OUTPUTS)
+        case.layer(dtype=torch.float32).load_state_dict(linear.state_dict())
+
+
+@every_case
+@pytest.mark.parametrize("seeded", [False, True])
+def test_repr_can_be_pasted_back(case, seeded):
+    layer = case.build(torch.Generator().manual_seed(5) if seeded else None)
+    clone = eval(repr(layer), {**vars(cd), "torch": torch})
+    assert type(clone) is type(layer)
+    assert repr(clone) == repr(layer)
+    clone.load_state_dict(layer.state_dict())
+    results = []
+    for module in (layer, clone):
+        torch.manual_seed(2)
+        results.append(case.call(module.double(), case.rows(4)))
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "BernoulliDropout(p=0.1)",
+        "UniformDropout()",
+        "UniformDropout(low=0.2, high=0.7)",
+        "GaussianDropout(sigma=0.3)",
+        "GaussianDropout(mu=0.4, sigma=0.3, shared_axes=(2, 3), scale='paper')",
+        "Dropout(Gaussian(sigma=0.3, low=float('-inf'), high=float('inf')))",
+    ],
+)
+def test_repr_is_short(text):
+    assert repr(eval(text, vars(cd))) == text
+
+
+def test_drop_rate_and_law_can_be_scheduled():
+    layer = cd.BernoulliDropout(0.5)
+    layer.p = 0.1
+    assert layer.law == cd.Bernoulli(0.9)
+    layer = cd.GaussianDropout(0.2)
+    layer.law = cd.Gaussian(sigma=0.4)
+    assert repr(layer) == "GaussianDropout(sigma=0.4)"
+
+
+def _functional_call(case, layer, parameters, x):
+    arguments = (x, 2 * x - 0.3) if case.second_input else (x,)
+    return torch.func.functional_call(layer, parameters, arguments)

@@ -1,0 +1,136 @@
+"""The operators as torch sees them: schemas, shapes, derivatives, batching."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conformance import fixed
+from contdrop import kernels
+from contdrop.kernels import ops, reference
+
+SEED = torch.tensor(1234567890123456789)
+GAUSSIAN = ("gaussian", (0.5, 0.3, 0.0, 1.0), 2.0)
+BERNOULLI = ("bernoulli", (0.5,), 2.0)
+
+ARGUMENTS = {
+    "dropout": (ops.dropout, (fixed(4, 6), SEED, *GAUSSIAN, [1], 0)),
+    "dropout-batched-seed": (ops.dropout, (fixed(2, 6), torch.tensor([5, 6]), *BERNOULLI, [], 1)),
+    "keep_where": (ops.keep_where, (fixed(4, 6), SEED, fixed(4, 6, seed=1).sigmoid(), [])),
+    "normal": (ops.normal, (SEED, [3, 5], torch.float32, torch.device("cpu"))),
+    "dropconnect": (ops.dropconnect, (fixed(4, 6), fixed(3, 6, seed=1), SEED, *GAUSSIAN)),
+    "input-gradient": (ops._input_gradient, (fixed(4, 3), fixed(3, 6, seed=1), SEED, *BERNOULLI)),
+    "weight-gradient": (ops._weight_gradient, (fixed(4, 3), fixed(4, 6, seed=1), SEED, *GAUSSIAN)),
+}
+
+
+def _with_gradients(arguments):
+    return tuple(
+        a.clone().requires_grad_() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in arguments
+    )
+
+
+@pytest.mark.parametrize(("op", "arguments"), ARGUMENTS.values(), ids=ARGUMENTS)
+def test_registration_is_complete(op, arguments):
+    # The gate of keep_where gets no gradient by design, so it is not asked for one here.
+    differentiable = arguments if op is ops.keep_where else _with_gradients(arguments)
+    torch.library.opcheck(op, differentiable)
+
+
+@pytest.mark.parametrize("name", [name for name in ARGUMENTS if name != "normal"])
+def test_derivatives_against_finite_differences(name):
+    op, arguments = ARGUMENTS[name]
+    places = [0, 1] if op in (ops.dropconnect, ops._input_gradient, ops._weight_gradient) else [0]
+
+    def run(*values):
+        filled = list(arguments)
+        for place, value in zip(places, values):
+            filled[place] = value
+        return op(*filled)
+
+    values = [arguments[place].clone().requires_grad_() for place in places]
+    assert torch.autograd.gradcheck(
+        run, values, check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True
+    )
+    assert torch.autograd.gradgradcheck(run, values, check_fwd_over_rev=True, check_rev_over_rev=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 4), min_size=0, max_size=3),
+    batch=st.integers(1, 3),
+    x_axis=st.none() | st.integers(0, 3),
+    seeds=st.sampled_from(["one", "many"]),
+    shared=st.booleans(),
+)
+def test_vmap_of_dropout_equals_a_loop(shape, batch, x_axis, seeds, shared):
+    x_axis = None if x_axis is None else min(x_axis, len(shape))
+    if x_axis is None and seeds == "one":
+        return  # nothing is batched
+    full = list(shape) if x_axis is None else [*shape[:x_axis], batch, *shape[x_axis:]]
+    x = fixed(*full)
+    seed = SEED if seeds == "one" else SEED + torch.arange(batch)
+    axes = [len(shape) - 1] if shared and shape else []
+
+    def one(x, seed):
+        return ops.dropout(x, seed, *GAUSSIAN, axes, 0)
+
+    result = torch.vmap(one, in_dims=(x_axis, None if seeds == "one" else 0))(x, seed)
+    loop = [
+        one(x if x_axis is None else x.select(x_axis, i), seed if seeds == "one" else seed[i]) for i in range(batch)
+    ]
+    assert torch.equal(result, torch.stack(loop))
+
+
+@pytest.mark.parametrize("outer_seed", [0, None])
+@pytest.mark.parametrize("inner_seed", [0, None])
+@pytest.mark.parametrize("name", ["dropout", "keep_where"])
+def test_nested_vmap_equals_loops(name, inner_seed, outer_seed):
+    x = fixed(2, 3, 4)
+    shape = [size for size, batched in ((2, outer_seed), (3, inner_seed)) if batched == 0]
+    seeds = SEED + torch.arange(torch.Size(shape).numel()).view(shape)
+    keep = fixed(4, seed=1).sigmoid()
+
+    def one(x, seed):
+        if name == "dropout":
+            return ops.dropout(x, seed, *GAUSSIAN, [], 0)
+        return ops.keep_where(x, seed, keep, [])
+
+    result = torch.vmap(torch.vmap(one, in_dims=(0, inner_seed)), in_dims=(0, outer_seed))(x, seeds)
+    for i in range(2):
+        for j in range(3):
+            seed = seeds[i] if outer_seed == 0 else seeds
+            seed = seed[j] if inner_seed == 0 else seed
+            assert torch.equal(result[i, j], one(x[i, j], seed))
+
+
+def test_vmap_of_dropconnect_equals_a_loop():
+    x, weight = fixed(2, 4, 6), fixed(2, 3, 6, seed=1)
+    seeds = SEED + torch.arange(2)
+
+    def one(x, weight, seed):
+        return ops.dropconnect(x, weight, seed, *BERNOULLI)
+
+    result = torch.vmap(one)(x, weight, seeds)
+    assert torch.equal(result, torch.stack([one(x[i], weight[i], seeds[i]) for i in range(2)]))
+    shared = torch.vmap(one, in_dims=(None, 0, None))(x[0], weight, SEED)
+    assert torch.equal(shared, torch.stack([one(x[0], weight[i], SEED) for i in range(2)]))
+
+
+def test_vmap_of_normal_equals_a_loop():
+    seeds = SEED + torch.arange(3)
+    arguments = ([2, 5], torch.float64, torch.device("cpu"))
+    result = torch.vmap(lambda seed: ops.normal(seed, *arguments))(seeds)
+    assert torch.equal(result, torch.stack([ops.normal(seed, *arguments) for seed in seeds]))
+
+
+def test_streams_of_one_seed_are_independent():
+    n = 100_000
+    draws = [reference.uniforms(reference.elements(SEED, 0, n, 32, stream), torch.float64) for stream in (0, 1, 2)]
+    correlations = torch.corrcoef(torch.stack(draws))
+    assert (correlations - torch.eye(3)).abs().max() < 5 / n**0.5
+
+
+def test_meta_tensors_only_carry_shapes():
+    x = torch.empty(3, 4, device="meta")
+    assert kernels.dropout(x, SEED, *GAUSSIAN, [], 0).shape == (3, 4)
