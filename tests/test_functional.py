@@ -194,7 +194,7 @@ def test_a_generator_on_another_device_is_refused():
     class Elsewhere(torch.Generator):
         device = torch.device("cuda")
 
-    with pytest.raises(ValueError, match="expected a generator on the cpu.*got one on cuda"):
+    with pytest.raises(ValueError, match=r"expected a generator on the cpu.*got one on cuda"):
         F.dropout(torch.ones(3), cd.Uniform(), generator=Elsewhere())
 
 
