@@ -62,28 +62,26 @@ class Moments:
 
 
 def moments(kind: str, params: Sequence[float]) -> Moments:
-    """Sums over the atoms of a law and integrates its density."""
-    atoms: dict[float, float]
+    """Sums over the atoms of a law and integrates over its density, a Gaussian's in units of sigma around mu."""
+    atoms: dict[float, float] = {}
+    breaks: list[float] = []
+    mu, sigma, density = 0.0, 1.0, normal_density
     if kind == "bernoulli":
         (keep,) = params
-        atoms, density, breaks = {0.0: 1 - keep, 1.0: keep}, lambda x: 0.0, []
+        atoms = {0.0: 1 - keep, 1.0: keep}
     elif kind == "uniform":
         low, high = params
-        atoms, density, breaks = {}, lambda x: 1 / (high - low), [low, high]
+        breaks, density = [low, high], lambda x: 1 / (high - low)
     else:
         mu, sigma, low, high = params
-        atoms = {low: float(ndtr((low - mu) / sigma)), high: float(ndtr((mu - high) / sigma))}
-        atoms = {value: p for value, p in atoms.items() if math.isfinite(value)}
+        a, b = (low - mu) / sigma, (high - mu) / sigma
+        atoms = {value: float(p) for value, p in ((low, ndtr(a)), (high, ndtr(-b))) if math.isfinite(value)}
         # Beyond 38 standard deviations the density is less than 1e-313.
-        start, stop = max(low, mu - 38 * sigma), min(high, mu + 38 * sigma)
-        breaks = [x for k in (-38, -8, -4, -2, 0, 2, 4, 8, 38) if start < (x := mu + k * sigma) < stop]
-        breaks = [start, *breaks, stop] if start < stop else []
-
-        def density(x: float) -> float:
-            return normal_density((x - mu) / sigma) / sigma
+        a, b = max(a, -38.0), min(b, 38.0)
+        breaks = [a, *(t for t in (-8.0, -4.0, -2.0, 0.0, 2.0, 4.0, 8.0) if a < t < b), b] if a < b else []
 
     def expectation(f: Callable[[float], float]) -> tuple[float, float]:
-        integral, error = integrate(lambda x: f(x) * density(x), breaks)
+        integral, error = integrate(lambda t: f(mu + sigma * t) * density(t), breaks)
         return sum(f(value) * p for value, p in atoms.items()) + integral, error
 
     total, total_error = expectation(lambda x: 1.0)
@@ -121,8 +119,8 @@ def element(seed: int, i: int, bits: int, stream: int) -> int:
     return (chosen >> bits * (place // 16)) % 2**bits
 
 
-def uniform(w: int, dtype: torch.dtype) -> Fraction:
-    return Fraction(2 * w + 1, 2**33) if dtype == torch.float64 else Fraction(2 * (w >> 9) + 1, 2**24)
+def uniform(w: int) -> Fraction:
+    return Fraction(2 * (w >> 9) + 1, 2**24)
 
 
 def bernoulli_bits(keep: float) -> tuple[int, int]:
@@ -141,7 +139,7 @@ def mask_value(element_bits: int, kind: str, params: Sequence[float], dtype: tor
     """The value that the law defines, in float64 whatever the dtype; see ``mask_tolerance``."""
     if kind == "bernoulli":
         return float(element_bits < bernoulli_bits(params[0])[1])
-    u = uniform(element_bits, dtype)
+    u = uniform(element_bits)
     if kind == "uniform":
         low, high = (Fraction(p) for p in params)
         return float(low + (high - low) * u)
@@ -153,7 +151,7 @@ def mask_tolerance(kind: str, params: Sequence[float], dtype: torch.dtype) -> fl
     """Bounds the rounding error of a mask value.
 
     Bernoulli values are exact. A uniform value takes the roundings of high - low, of low, of the product and of the
-    sum. A Gaussian value is computed in float64, where the normal quantile (below 6.4 for a multiple of 2^-33) is
+    sum. A Gaussian value is computed in float64, where the normal quantile (below 6.4 for a multiple of 2^-24) is
     good to 7.2e-16 = 6.5 roundings by the documentation of Cephes and to about one in Python, and is rounded once.
     """
     unit = UNIT_ROUNDOFF[torch.float64 if dtype == torch.float64 else torch.float32]

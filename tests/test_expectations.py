@@ -53,7 +53,7 @@ def test_mixture_is_within_its_bound_of_the_sigmoid_everywhere():
 
 
 def test_expected_sigmoid_beats_the_probit_approximation():
-    # From shared/FACTS.md, item 3: quadrature gives 0.8068, the probit approximation 0.8080.
+    # Quadrature gives 0.8068, the probit approximation 0.8080.
     mean, variance = columns([(1.553, 0.4285)])
     assert round(expected_sigmoid(mean, variance).item(), 4) == 0.8068
 

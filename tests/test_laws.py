@@ -1,9 +1,6 @@
-"""The laws: moments against quadrature, distribution functions against scipy, draws against both, text, errors."""
+"""The laws as distributions: moments against quadrature, distribution functions against scipy, draws against both."""
 
-import dataclasses
-import itertools
 import math
-import re
 
 import numpy as np
 import pytest
@@ -12,7 +9,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from contdrop.laws import Bernoulli, Gaussian, Law, Uniform, parse_law
+from contdrop.laws import Bernoulli, Gaussian, Law, Uniform
 from oracles import FIVE_SIGMA, UNIT_ROUNDOFF, moments
 
 INF = math.inf
@@ -130,6 +127,10 @@ def test_relative_variance_of_the_other_laws():
     assert Uniform(-1, 1).relative_variance == INF
 
 
+def test_relative_variance_of_a_tiny_mean():
+    assert Bernoulli(1e-200).relative_variance == pytest.approx(1e200, rel=8 * 2.0**-53)
+
+
 @given(st.floats(0, 1e15))
 def test_mean_is_exactly_one_half_for_any_sigma(sigma):
     assert Gaussian(mu=0.5, sigma=sigma).mean == 0.5
@@ -153,6 +154,13 @@ def test_huge_sigma_has_the_moments_of_a_fair_coin(mu, sigma):
     distance = (abs(mu) + 1) / (sigma * math.sqrt(2 * math.pi))
     assert law.mean == pytest.approx(0.5, abs=distance + 4 * 2.0**-53, rel=0)
     assert law.variance == pytest.approx(0.25, abs=distance + 4 * 2.0**-53, rel=0)
+
+
+@pytest.mark.parametrize("sigma", [1e-320, 1e-200, 1e-150])
+def test_tiny_sigma_has_the_moments_of_a_constant(sigma):
+    inside, below = Gaussian(mu=0.5, sigma=sigma), Gaussian(mu=0, sigma=sigma, low=1, high=INF)
+    assert (inside.mean, inside.variance) == (0.5, pytest.approx(0, abs=1e-299))
+    assert (below.mean, below.variance) == (1, 0)
 
 
 @given(st.floats(-1e3, 1e3), log_floats(1e-6, 1e6))
@@ -240,19 +248,27 @@ def test_cdf_matches_scipy(law):
 def test_quantile_matches_scipy(law):
     u = np.linspace(0, 1, 1002)[1:-1]
     expected = scipy_quantile(law, u)
-    # Dyadic grid points never meet 1 - keep, where scipy's own rounding decides. The normal quantile is within 3.1
-    # here and good to 7.2e-16 by the documentation of Cephes; mu and bounds are below 3.
-    assert np.abs(law.quantile(torch.from_numpy(u)).numpy() - expected).max() <= 4e-15
-    assert np.abs(np.array([law.quantile(value) for value in u.tolist()]) - expected).max() <= 4e-15
+    # No multiple of 1 / 1001 is 1 - keep, where scipy's own rounding would decide. The normal quantile is at most 3.1
+    # here and good to 7.2e-16 by the documentation of Cephes, in torch and in scipy; ten roundings of 1 come on top.
+    bound = 2 * 3.1 * 7.2e-16 + 10 * 2.0**-53
+    assert np.abs(law.quantile(torch.from_numpy(u)).numpy() - expected).max() <= bound
+    assert np.abs(np.array([law.quantile(value) for value in u.tolist()]) - expected).max() <= bound
 
 
 @each_law
 def test_quantile_of_zero_and_one_are_the_ends_of_the_support(law):
     low, high = law.params[-2:] if law.kind != "bernoulli" else (0.0, 1.0)
     assert (law.quantile(0.0), law.quantile(1.0)) == (low, high)
-    assert law.quantile(torch.tensor([0.0, 1.0])).tolist() == [low, high] or law.kind == "gaussian"
+    assert law.quantile(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist() == [low, high]
     assert (law.cdf(-INF), law.cdf(INF)) == (0, 1)
     assert law.cdf(torch.tensor([-INF, INF])).tolist() == [0, 1]
+
+
+def test_quantile_of_a_coin_at_the_jump():
+    law, jump = Bernoulli(0.75), 0.25
+    after = math.nextafter(jump, 1)
+    assert (law.quantile(jump), law.quantile(after)) == (0, 1)
+    assert law.quantile(torch.tensor([jump, after], dtype=torch.float64)).tolist() == [0, 1]
 
 
 @st.composite
@@ -267,7 +283,7 @@ def laws_with_points(draw):
     return law, x, u
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(laws_with_points())
 def test_cdf_and_quantile_are_generalised_inverses(case):
     law, x, u = case
@@ -278,7 +294,7 @@ def test_cdf_and_quantile_are_generalised_inverses(case):
         assert u > law.cdf(x) - rounding
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(laws_with_points(), st.sampled_from(list(UNIT_ROUNDOFF)))
 def test_cdf_and_quantile_are_generalised_inverses_for_tensors(case, dtype):
     law, x, u = case
@@ -393,191 +409,3 @@ def test_sample_lives_on_the_requested_device(law):
     with torch.device("meta"):
         assert law.sample((2,)).device.type == "meta"
         assert law.sample((2,), generator=generator(10)).device.type == "cpu"
-
-
-# Text, equality, immutability.
-
-finite = st.floats(-1e9, 1e9)
-bounds = st.tuples(finite | st.just(-INF), finite | st.just(INF)).filter(lambda pair: pair[0] < pair[1])
-writable_law = st.one_of(
-    bernoullis,
-    bounds.filter(lambda pair: all(map(math.isfinite, pair))).map(lambda pair: Uniform(*pair)),
-    st.builds(lambda mu, sigma, pair: Gaussian(mu, sigma, *pair), finite, st.floats(0, 1e9), bounds),
-)
-
-
-@relaxed
-@given(writable_law)
-def test_text_form_parses_back(law):
-    assert parse_law(str(law)) == law
-
-
-@relaxed
-@given(writable_law)
-def test_repr_evaluates_back(law):
-    names = {"Bernoulli": Bernoulli, "Uniform": Uniform, "Gaussian": Gaussian, "float": float, "__builtins__": {}}
-    assert eval(repr(law), names) == law
-
-
-@pytest.mark.parametrize(
-    ("law", "text", "representation"),
-    [
-        (Bernoulli(), "bernoulli:keep=0.5", "Bernoulli(keep=0.5)"),
-        (Bernoulli(1), "bernoulli:keep=1", "Bernoulli(keep=1.0)"),
-        (Uniform(), "uniform", "Uniform()"),
-        (Uniform(-1, 1), "uniform:low=-1", "Uniform(low=-1.0)"),
-        (Gaussian(), "gaussian:sigma=0.2", "Gaussian(sigma=0.2)"),
-        (Gaussian(mu=1, sigma=1e-9, high=INF), "gaussian:mu=1,sigma=1e-09,high=inf", None),
-        (Gaussian(low=-INF), "gaussian:sigma=0.2,low=-inf", "Gaussian(sigma=0.2, low=float('-inf'))"),
-    ],
-    ids=str,
-)
-def test_text_form_is_short(law, text, representation):
-    assert str(law) == text
-    assert representation is None or repr(law) == representation
-
-
-@pytest.mark.parametrize(
-    ("text", "law"),
-    [
-        ("gaussian", Gaussian()),
-        ("gaussian:", Gaussian()),
-        ("  Gaussian : sigma = 0.3 , mu = 1e0 ", Gaussian(mu=1, sigma=0.3)),
-        ("gaussian:variance=0.25,low=-inf", Gaussian(sigma=0.5, low=-INF)),
-        ("UNIFORM:high=2", Uniform(0, 2)),
-        ("bernoulli:keep=.8", Bernoulli(0.8)),
-    ],
-)
-def test_parse_law_is_lenient_about_spelling(text, law):
-    assert parse_law(text) == law
-
-
-@pytest.mark.parametrize(
-    ("law", "params"),
-    [(Bernoulli(1), (1,)), (Uniform(-1, 2), (-1, 2)), (Gaussian(low=-INF), (0.5, 0.2, -INF, 1))],
-    ids=str,
-)
-def test_params_are_floats_in_declaration_order(law, params):
-    assert law.params == params
-    assert all(type(value) is float for value in law.params)
-
-
-def test_equal_laws_hash_alike_and_others_differ():
-    assert Gaussian(mu=1, sigma=2, low=0, high=3) == Gaussian(1.0, 2.0, 0.0, 3.0)
-    assert hash(Gaussian(mu=1, sigma=2, low=0, high=3)) == hash(Gaussian(1.0, 2.0, 0.0, 3.0))
-    assert len({*REPRESENTATIVE_LAWS, *map(eval, map(repr, REPRESENTATIVE_LAWS))}) == len(REPRESENTATIVE_LAWS)
-    for one, other in itertools.combinations(REPRESENTATIVE_LAWS, 2):
-        assert one != other
-
-
-@pytest.mark.parametrize("name", ["sigma", "mean", "variance", "params", "other"])
-def test_laws_are_frozen(name):
-    law = Gaussian()
-    with pytest.raises(dataclasses.FrozenInstanceError, match=f"cannot assign to field '{name}'"):
-        setattr(law, name, 1.0)
-
-
-def test_law_itself_is_abstract():
-    with pytest.raises(TypeError, match="abstract class Law"):
-        Law()
-
-
-# Errors.
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: Gaussian(sigma=-0.1), ValueError, r"Gaussian: sigma is a standard deviation, at least 0; got -0\.1"),
-        (lambda: Bernoulli(1.5), ValueError, r"Bernoulli: keep is the probability .* in \[0, 1\]; got 1\.5"),
-        (lambda: Bernoulli(-0.5), ValueError, r"Bernoulli: keep is the probability .* in \[0, 1\]; got -0\.5"),
-        (lambda: Uniform(1, 0), ValueError, r"Uniform: low must be less than high; got low=1\.0, high=0\.0"),
-        (lambda: Uniform(1, 1), ValueError, r"Uniform: low must be less than high; got low=1\.0, high=1\.0"),
-        (lambda: Gaussian(low=2), ValueError, r"Gaussian: low must be less than high; got low=2\.0, high=1\.0"),
-        (lambda: Gaussian(low=INF, high=INF), ValueError, r"Gaussian: low must be less than high; got low=inf"),
-        (lambda: Bernoulli(math.nan), ValueError, "Bernoulli: expected a finite number for keep, got nan"),
-        (lambda: Uniform(high=math.nan), ValueError, "Uniform: expected a finite number for high, got nan"),
-        (lambda: Uniform(low=-INF), ValueError, "Uniform: expected a finite number for low, got -inf"),
-        (lambda: Gaussian(mu=math.nan), ValueError, "Gaussian: expected a finite number for mu, got nan"),
-        (lambda: Gaussian(mu=INF), ValueError, "Gaussian: expected a finite number for mu, got inf"),
-        (lambda: Gaussian(sigma=INF), ValueError, "Gaussian: expected a finite number for sigma, got inf"),
-        (lambda: Gaussian(low=math.nan), ValueError, "Gaussian: expected a number for low, got nan"),
-        (lambda: Gaussian(sigma="0.3"), TypeError, "Gaussian: expected a number for sigma, got str"),
-        (lambda: Gaussian(sigma=torch.tensor(0.3)), TypeError, "Gaussian: expected a number for sigma, got Tensor"),
-        (lambda: Bernoulli(None), TypeError, "Bernoulli: expected a number for keep, got NoneType"),
-        (lambda: Bernoulli(True), TypeError, "Bernoulli: expected a number for keep, got bool"),
-        (lambda: Uniform(low=False), TypeError, "Uniform: expected a number for low, got bool"),
-        (lambda: Gaussian.from_variance(-1), ValueError, r"Gaussian\.from_variance: variance is at least 0; got -1\.0"),
-        (
-            lambda: Gaussian.from_variance(INF),
-            ValueError,
-            r"Gaussian\.from_variance: expected a finite number for variance, got inf",
-        ),
-        (lambda: Gaussian.from_variance("1"), TypeError, "expected a number for variance, got str"),
-        (lambda: Bernoulli.matching(0.5), TypeError, r"Bernoulli\.matching: expected a law, got float"),
-        (
-            lambda: Bernoulli.matching(Uniform(-1, 1)),
-            ValueError,
-            r"Bernoulli\.matching: Uniform\(low=-1\.0\) has mean 0, so its relative variance is infinite",
-        ),
-        (lambda: Bernoulli.matching(Bernoulli(0)), ValueError, r"Bernoulli\(keep=0\.0\) has mean 0"),
-    ],
-)
-def test_wrong_parameters_are_explained(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("gausian", "unknown law 'gausian' in 'gausian'; did you mean 'gaussian'?"),
-        ("Bernouli:keep=1", "unknown law 'bernouli' in 'Bernouli:keep=1'; did you mean 'bernoulli'?"),
-        ("xyz", "unknown law 'xyz' in 'xyz'; known: bernoulli, uniform, gaussian"),
-        ("", "unknown law '' in ''; known: bernoulli, uniform, gaussian"),
-        ("gaussian:sgima=1", "gaussian has no parameter 'sgima' in 'gaussian:sgima=1'; did you mean 'sigma'?"),
-        ("bernoulli:xyz=1", "bernoulli has no parameter 'xyz' in 'bernoulli:xyz=1'; known: keep"),
-        ("bernoulli:variance=1", "bernoulli has no parameter 'variance' in 'bernoulli:variance=1'; known: keep"),
-        ("uniform:low=a", "expected low=<number>, got 'low=a' in 'uniform:low=a'"),
-        ("uniform:low", "expected low=<number>, got 'low' in 'uniform:low'"),
-        ("gaussian:sigma=1=2", "expected sigma=<number>, got 'sigma=1=2' in 'gaussian:sigma=1=2'"),
-        (
-            "gaussian:sigma=1,variance=1",
-            "give sigma or variance, not both, in 'gaussian:sigma=1,variance=1'",
-        ),
-        ("gaussian:sigma=1,sigma=1", "sigma is given twice in 'gaussian:sigma=1,sigma=1'"),
-    ],
-)
-def test_wrong_text_is_explained(text, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(f'parse_law: {message}')}$"):
-        parse_law(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("gaussian:sigma=-1", "Gaussian: sigma is a standard deviation"),
-        ("gaussian:variance=-1", r"Gaussian\.from_variance: variance is at least 0"),
-        ("gaussian:sigma=nan", "Gaussian: expected a finite number for sigma, got nan"),
-        ("bernoulli:keep=2", "Bernoulli: keep is the probability"),
-        ("uniform:low=3", "Uniform: low must be less than high"),
-    ],
-)
-def test_text_with_wrong_values_is_explained_by_the_law(text, message):
-    with pytest.raises(ValueError, match=message):
-        parse_law(text)
-
-
-def test_parse_law_takes_only_text():
-    with pytest.raises(TypeError, match=r"parse_law: expected text such as 'gaussian:sigma=0\.3', got Gaussian"):
-        parse_law(Gaussian())
-
-
-@pytest.mark.parametrize("law", [Bernoulli(), Uniform(), Gaussian()], ids=str)
-@pytest.mark.parametrize("u", [-0.1, 1.1, math.nan])
-def test_quantile_refuses_what_is_no_probability(law, u):
-    name = type(law).__name__
-    with pytest.raises(ValueError, match=rf"{name}\.quantile: expected probabilities in \[0, 1\], got {u}"):
-        law.quantile(u)
-    with pytest.raises(ValueError, match=rf"{name}\.quantile: .* \[0, 1\], got a tensor with other values"):
-        law.quantile(torch.tensor([0.5, u]))

@@ -41,7 +41,8 @@ def standard_deviation(variance: Tensor) -> Tensor:
 def expected_relu(mean: Tensor, variance: Tensor) -> Tensor:
     """E[max(z, 0)] for z ~ N(mean, variance), exactly: mean Phi(mean / s) + s phi(mean / s), with s^2 = variance."""
     deviation = standard_deviation(variance)
-    spread = deviation > 0
+    # With hardly any spread the result is relu(mean), and the derivatives of the quotient would overflow.
+    spread = deviation > 1e-6 * mean.abs()
     z = mean / torch.where(spread, deviation, 1)
     density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
     return torch.where(spread, mean * torch.special.ndtr(z) + deviation * density, mean.relu())

@@ -17,6 +17,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import difflib
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypeVar
@@ -49,7 +50,7 @@ class Law(abc.ABC):
     @property
     def relative_variance(self) -> float:
         """Var(m) / E[m]^2: the noise strength that a network sees once the mask is scaled to mean one."""
-        return self.variance / self.mean**2 if self.mean else math.inf
+        return self.variance / self.mean / self.mean if self.mean else math.inf
 
     @abc.abstractmethod
     def cdf(self, x: FloatOrTensor) -> FloatOrTensor:
@@ -144,7 +145,7 @@ class Bernoulli(Law):
 
     def cdf(self, x: FloatOrTensor) -> FloatOrTensor:
         if isinstance(x, Tensor):
-            return torch.where(x < 0, 0.0, torch.where(x < 1, 1 - self.keep, 1.0)).to(x.dtype)
+            return torch.where(x < 1, torch.full_like(x, 1 - self.keep), 1).masked_fill(x < 0, 0)
         return 0.0 if x < 0 else 1 - self.keep if x < 1 else 1.0
 
     def quantile(self, u: FloatOrTensor) -> FloatOrTensor:
@@ -170,7 +171,7 @@ class Uniform(Law):
     def __post_init__(self) -> None:
         low, high = (_number("Uniform", name, getattr(self, name)) for name in ("low", "high"))
         _check_interval("Uniform", low, high)
-        self._set((low + high) / 2, (high - low) ** 2 / 12, low=low, high=high)
+        self._set((low + high) / 2, (high - low) * (high - low) / 12, low=low, high=high)
 
     def cdf(self, x: FloatOrTensor) -> FloatOrTensor:
         if isinstance(x, Tensor):
@@ -182,7 +183,8 @@ class Uniform(Law):
         return self.low + (self.high - self.low) * u
 
     def _draw(self, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        return self.quantile(torch.rand(shape, generator=generator, dtype=torch.float64, device=device))
+        u = torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
+        return self.low + (self.high - self.low) * u
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -285,36 +287,37 @@ def parse_law(text: str) -> Law:
 
 
 def _clipped_normal_moments(mu: float, sigma: float, low: float, high: float) -> tuple[float, float]:
+    constant = min(max(mu, low), high)
     if sigma == 0:
-        return min(max(mu, low), high), 0.0
+        return constant, 0.0
     a, b = (low - mu) / sigma, (high - mu) / sigma
+    if math.isinf(a) > math.isinf(low) or math.isinf(b) > math.isinf(high):
+        return constant, 0.0  # sigma is so small that a finite bound is infinitely many standard deviations away
     atom_low, atom_high = _normal_cdf(a), _normal_cdf(-b)
-
-    # Written around mu so that a symmetric interval gives mu exactly. The products with infinite bounds tend to 0.
-    pull_up = _normal_density(a) + (a * atom_low if math.isfinite(a) else 0.0)
-    pull_down = _normal_density(b) - (b * atom_high if math.isfinite(b) else 0.0)
-    mean = mu + sigma * (pull_up - pull_down)
-    if math.isfinite(low) and math.isfinite(high):
-        mean = min(max(mean, low), high)
-
-    atoms = (low - mean) ** 2 * atom_low if atom_low else 0.0
-    atoms += (high - mean) ** 2 * atom_high if atom_high else 0.0
+    middle = (low + high) / 2
     if b - a < 1:
-        # A wide normal cut to a narrow interval: the closed form would subtract nearly equal numbers and multiply the
-        # difference by sigma^2. The integrand is smooth there, so Gauss-Legendre is exact to rounding.
-        nodes, weights = _gauss_legendre(24)
-        between = 0.0
-        for node, weight in zip(nodes, weights):
-            x = low + (high - low) * (node + 1) / 2
-            between += weight * (x - mean) ** 2 * _normal_density((x - mu) / sigma)
-        between *= (high - low) / 2 / sigma
+        # A wide normal cut to a narrow interval: the closed forms would subtract nearly equal numbers and multiply the
+        # difference by sigma. The integrands are smooth there, so Gauss-Legendre is exact to rounding.
+        half = (high - low) / 2
+        points = [(middle + half * node, weight * half / sigma) for node, weight in _gauss_legendre()]
+        density = [(x, weight * _normal_density((x - mu) / sigma)) for x, weight in points]
+        mean = middle + half * (atom_high - atom_low) + sum((x - middle) * weight for x, weight in density)
+        mean = mu if mu == middle else mean
+        between = sum((x - mean) * (x - mean) * weight for x, weight in density)
     else:
-        inside = 1 - atom_low - atom_high
+        # Written around mu so that a symmetric interval gives mu exactly. Products with infinite bounds tend to 0.
+        pull_up = _normal_density(a) + (a * atom_low if math.isfinite(a) else 0.0)
+        pull_down = _normal_density(b) - (b * atom_high if math.isfinite(b) else 0.0)
+        mean = min(max(mu + sigma * (pull_up - pull_down), low), high)
         at_a = a * _normal_density(a) if math.isfinite(a) else 0.0
         at_b = b * _normal_density(b) if math.isfinite(b) else 0.0
         shift = (mu - mean) / sigma
         first = _normal_density(a) - _normal_density(b)
-        between = sigma**2 * (inside * (1 + shift**2) + 2 * shift * first + at_a - at_b)
+        inside = 1 - atom_low - atom_high
+        moment = inside * (1 + shift * shift) + 2 * shift * first + at_a - at_b if inside > 0 else 0.0
+        between = sigma * sigma * moment if moment else 0.0
+    atoms = (low - mean) * (low - mean) * atom_low if atom_low else 0.0
+    atoms += (high - mean) * (high - mean) * atom_high if atom_high else 0.0
     return mean, max(atoms + between, 0.0)
 
 
@@ -326,18 +329,22 @@ def _normal_cdf(z: float) -> float:
     return math.erfc(-z / math.sqrt(2)) / 2
 
 
-def _gauss_legendre(n: int) -> tuple[list[float], list[float]]:
-    """Nodes and weights on [-1, 1]: eigenvalues of the Jacobi matrix of the Legendre polynomials (Golub-Welsch)."""
-    k = torch.arange(1, n, dtype=torch.float64)
+@functools.cache
+def _gauss_legendre() -> list[tuple[float, float]]:
+    """24 nodes and weights on [-1, 1]: eigenvalues of the Jacobi matrix of the Legendre polynomials (Golub-Welsch)."""
+    k = torch.arange(1, 24, dtype=torch.float64)
     off_diagonal = k / (4 * k**2 - 1).sqrt()
     nodes, vectors = torch.linalg.eigh(torch.diag(off_diagonal, 1) + torch.diag(off_diagonal, -1))
-    return nodes.tolist(), (2 * vectors[0] ** 2).tolist()
+    return list(zip(nodes.tolist(), (2 * vectors[0] ** 2).tolist()))
 
 
 def _number(owner: str, name: str, value: object, *, finite: bool = True) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{owner}: expected a number for {name}, got {type(value).__name__}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf if value > 0 else -math.inf
     if math.isnan(number) or (finite and math.isinf(number)):
         raise ValueError(f"{owner}: expected a {'finite ' if finite else ''}number for {name}, got {number}")
     return number

@@ -13,9 +13,9 @@ order of the mask's own shape, whatever the layout of the tensor in memory. Elem
 holds 16 * (32 / b) elements; with r its place in the run, it is the bits ``b * (r // 16)`` and up of the run's word
 number ``r % 16``. With b = 32 element i is simply word i.
 
-**Values.** A continuous law takes 32 bits w and turns them into a number in the open interval (0, 1), symmetric about
-one half: ``(2 * (w >> 9) + 1) / 2**24`` where the mask is computed in float32 (all types but float64), and
-``(2 * w + 1) / 2**33`` in float64; both are exact. A Bernoulli law with keep = t / 2^b keeps the element if its b bits
+**Values.** A continuous law takes 32 bits w and turns them into the number ``(2 * (w >> 9) + 1) / 2**24``, which is exact
+in float32, in the open interval (0, 1), and symmetric about one half. So a mask is the same in every type, but for
+rounding. A Bernoulli law with keep = t / 2^b keeps the element if its b bits
 are less than t, with the smallest b for which t is whole: one bit for keep = 0.5. If there is none, b is 32 and t is
 rounded.
 
@@ -91,10 +91,8 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def uniforms(word: Tensor, dtype: torch.dtype) -> Tensor:
-    """Turns 32-bit words into numbers in (0, 1), exactly representable in the type they are computed in."""
-    if compute_dtype(dtype) == torch.float64:
-        return (2 * word + 1).double() * 2.0**-33
-    return (2 * (word >> 9) + 1).float() * 2.0**-24
+    """Turns 32-bit words into numbers in (0, 1), exactly, in the type that masks are computed in."""
+    return (2 * (word >> 9) + 1).to(compute_dtype(dtype)) * 2.0**-24
 
 
 def bernoulli_bits(keep: float) -> tuple[int, int]:
