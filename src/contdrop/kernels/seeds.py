@@ -115,10 +115,14 @@ def checkpoint_context() -> tuple[contextlib.AbstractContextManager[None], conte
 _generators: weakref.WeakValueDictionary[int, torch.Generator] = weakref.WeakValueDictionary()
 
 
-@torch.compiler.assume_constant_result
 def _remember(generator: torch.Generator) -> int:
     _generators[id(generator)] = generator
     return id(generator)
+
+
+# Run while tracing, once: what torch.compiler.assume_constant_result marks. That function imports the whole compiler,
+# which would double the time that importing this package takes.
+_remember._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _kernel(generator: int, size: list[int]) -> Tensor:
