@@ -14,7 +14,7 @@ help:
 	@echo "make test-slow  the statistical tests at full size"
 	@echo "make clean      remove the virtual environment and caches"
 
-$(VENV)/.installed: pyproject.toml requirements/constraints.txt
+$(VENV)/.installed: pyproject.toml CMakeLists.txt requirements/constraints.txt $(wildcard src/contdrop/kernels/native/*.cpp src/contdrop/kernels/native/*.h)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --editable ".[dev]"
 	@touch $@

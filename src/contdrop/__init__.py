@@ -2,7 +2,10 @@
 
 from . import functional as functional
 from . import nn as nn
+from .kernels import Backend as Backend
+from .kernels import backend as backend
 from .kernels import checkpoint_context as checkpoint_context
+from .kernels import use_backend as use_backend
 from .laws import Bernoulli as Bernoulli
 from .laws import Gaussian as Gaussian
 from .laws import Law as Law

@@ -5,6 +5,9 @@ from collections.abc import Callable
 from torch import Tensor
 
 from . import ops
+from .backends import Backend as Backend
+from .backends import backend as backend
+from .backends import use_backend as use_backend
 from .reference import STREAM_BIAS as STREAM_BIAS
 from .reference import STREAM_MASK as STREAM_MASK
 from .seeds import checkpoint_context as checkpoint_context

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 
-from . import reference
+from . import backends
 from .library import LIBRARY
 
 _LAW = "Tensor seed, str kind, float[] params, float scale"
@@ -44,7 +44,7 @@ for _name in (
     "dropconnect_input_gradient",
     "dropconnect_weight_gradient",
 ):
-    LIBRARY.impl(_name, getattr(reference, _name), "CompositeExplicitAutograd")
+    LIBRARY.impl(_name, getattr(backends, _name), "CompositeExplicitAutograd")
 
 
 # Shapes.

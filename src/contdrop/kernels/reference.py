@@ -13,11 +13,10 @@ order of the mask's own shape, whatever the layout of the tensor in memory. Elem
 holds 16 * (32 / b) elements; with r its place in the run, it is the bits ``b * (r // 16)`` and up of the run's word
 number ``r % 16``. With b = 32 element i is simply word i.
 
-**Values.** A continuous law takes 32 bits w and turns them into the number ``(2 * (w >> 9) + 1) / 2**24``, which is exact
-in float32, in the open interval (0, 1), and symmetric about one half. So a mask is the same in every type, but for
-rounding. A Bernoulli law with keep = t / 2^b keeps the element if its b bits
-are less than t, with the smallest b for which t is whole: one bit for keep = 0.5. If there is none, b is 32 and t is
-rounded.
+**Values.** A continuous law takes 32 bits w and turns them into the number ``(2 * (w >> 9) + 1) / 2**24``, which is
+exact in float32, in the open interval (0, 1), and symmetric about one half. So a mask is the same in every type, but
+for rounding. A Bernoulli law with keep = t / 2^b keeps the element if its b bits are less than t, with the smallest b
+for which t is whole: one bit for keep = 0.5. If there is none, b is 32 and t is rounded.
 
 **Per-example DropConnect.** The mask of example n, output o, input i is element ``(n * out + o) * pitch + i``, where
 the pitch is the number of inputs rounded up to whole runs.
@@ -108,6 +107,12 @@ def bits_per_element(kind: str, params: Sequence[float]) -> int:
     return bernoulli_bits(params[0])[0] if kind == "bernoulli" else 32
 
 
+def pitch(inputs: int, bits: int) -> int:
+    """The number of elements from one row of a DropConnect mask to the next: the inputs, rounded up to whole runs."""
+    run = 16 * (32 // bits)
+    return -(-inputs // run) * run
+
+
 def mask_values(bits: Tensor, kind: str, params: Sequence[float], dtype: torch.dtype) -> Tensor:
     """Turns the bits of elements into mask values of a law, in the type masks are computed in."""
     dtype = compute_dtype(dtype)
@@ -169,15 +174,14 @@ def _example_masks(
     """Scaled masks [n, out, in] for successive slices of the examples."""
     outputs, inputs = weight_shape
     bits = bits_per_element(kind, params)
-    run = 16 * (32 // bits)
-    pitch = -(-inputs // run) * run
-    per_example = outputs * pitch
+    row = pitch(inputs, bits)
+    per_example = outputs * row
     step = max(1, _CHUNK // max(per_example, 1))
     seed = seed.to(like.device)
     for start in range(0, examples, step):
         stop = min(start + step, examples)
         drawn = elements(seed, start * per_example, (stop - start) * per_example, bits, STREAM_MASK)
-        mask = drawn.view(stop - start, outputs, pitch)[..., :inputs]
+        mask = drawn.view(stop - start, outputs, row)[..., :inputs]
         yield slice(start, stop), mask_values(mask, kind, params, like.dtype) * scale
 
 

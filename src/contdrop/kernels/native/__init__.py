@@ -1,0 +1,14 @@
+"""The native back end: C++ kernels for the CPU, with the numbers of the reference back end.
+
+The library is plain C++ behind a C interface. It uses the threads of the OpenMP library that torch itself has loaded.
+Same functions as :mod:`contdrop.kernels.reference`.
+"""
+
+from .binding import dropconnect as dropconnect
+from .binding import dropconnect_input_gradient as dropconnect_input_gradient
+from .binding import dropconnect_weight_gradient as dropconnect_weight_gradient
+from .binding import dropout as dropout
+from .binding import keep_where as keep_where
+from .binding import normal as normal
+from .loader import detail as detail
+from .loader import use_instructions as use_instructions

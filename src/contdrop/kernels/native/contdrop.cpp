@@ -1,0 +1,136 @@
+// The entry points: choose the instruction set once, split the work over torch's own threads.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "api.h"
+
+#if defined(_WIN32)
+#define CONTDROP_EXPORT extern "C" __declspec(dllexport)
+#else
+#define CONTDROP_EXPORT extern "C" __attribute__((visibility("default")))
+#endif
+
+namespace {
+
+using namespace contdrop;
+
+struct Set {
+  const char* name;
+  const Kernels* kernels;
+  bool usable;
+};
+
+const Set* sets(int& count) {
+#if defined(CONTDROP_X86)
+  __builtin_cpu_init();
+  static const Set all[] = {
+      {"avx512", &kAvx512,
+       __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl")},
+      {"avx2", &kAvx2,
+       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")},
+      {"portable", &kPortable, true},
+  };
+#else
+  static const Set all[] = {{"portable", &kPortable, true}};
+#endif
+  count = int(sizeof all / sizeof all[0]);
+  return all;
+}
+
+const Set* best() {
+  int count;
+  const Set* all = sets(count);
+  return std::find_if(all, all + count, [](const Set& set) { return set.usable; });
+}
+
+std::atomic<const Set*> chosen{best()};
+
+// GOMP_parallel of the OpenMP library that torch has loaded, handed over by Python: so there is one pool of threads in
+// the process, and it does not compete with torch's. Null if there is none; then calls run on one thread.
+using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+using ThreadNumber = int (*)();
+std::atomic<Parallel> parallel{nullptr};
+std::atomic<ThreadNumber> thread_number{nullptr}, team_size{nullptr};
+
+template <class Call>
+struct Job {
+  void (*kernel)(const Call&, int64_t, int64_t);
+  const Call* call;
+  int64_t parts;
+};
+
+template <class Call>
+void work(void* data) {
+  const Job<Call>& job = *static_cast<const Job<Call>*>(data);
+  const int64_t me = thread_number.load()(), team = team_size.load()();
+  const int64_t first = job.parts * me / team, last = job.parts * (me + 1) / team;
+  if (first < last) job.kernel(*job.call, first, last);
+}
+
+// Splits a call into parts; each thread gets at least `grain` of them.
+template <class Call>
+void run(void (*kernel)(const Call&, int64_t, int64_t), const Call& call, int64_t parts, int64_t grain) {
+  if (parts <= 0) return;
+  const int64_t threads = std::min<int64_t>(call.threads, parts / std::max<int64_t>(grain, 1));
+  const Parallel start = parallel.load();
+  if (threads < 2 || !start) return kernel(call, 0, parts);
+  Job<Call> job = {kernel, &call, parts};
+  start(work<Call>, &job, unsigned(threads), 0);
+}
+
+constexpr int64_t kGrain = 32768;  // elements worth a thread of their own
+
+int64_t stretches(int64_t count) { return (count + kStretch - 1) / kStretch; }
+
+}  // namespace
+
+CONTDROP_EXPORT void contdrop_use_threads(void* start, void* number, void* size) {
+  thread_number = reinterpret_cast<ThreadNumber>(number);
+  team_size = reinterpret_cast<ThreadNumber>(size);
+  parallel = reinterpret_cast<Parallel>(start);
+}
+
+CONTDROP_EXPORT const char* contdrop_instructions() { return chosen.load()->name; }
+
+// Chooses an instruction set by name; returns 0, or 1 if there is none of that name or this processor lacks it.
+CONTDROP_EXPORT int contdrop_use_instructions(const char* name) {
+  int count;
+  const Set* all = sets(count);
+  for (int i = 0; i < count; ++i) {
+    if (!std::strcmp(all[i].name, name) && all[i].usable) {
+      chosen = &all[i];
+      return 0;
+    }
+  }
+  return 1;
+}
+
+CONTDROP_EXPORT void contdrop_dropout(const Dropout* d) {
+  int64_t parts, grain;
+  if (is_single_row(*d)) {
+    parts = stretches(d->size[0]);
+    grain = kGrain / kStretch / 2;
+  } else {
+    parts = 1;
+    for (int a = 0; a + 1 < d->axes; ++a) parts *= d->size[a];
+    grain = kGrain / std::max<int64_t>(d->size[d->axes - 1], 1) / 2;
+  }
+  run(chosen.load()->kernels->dropout, *d, parts, grain);
+}
+
+CONTDROP_EXPORT void contdrop_keep_where(const KeepWhere* k) {
+  run(chosen.load()->kernels->keep_where, *k, stretches(k->count), kGrain / kStretch / 2);
+}
+
+CONTDROP_EXPORT void contdrop_normal(const Normal* d) {
+  run(chosen.load()->kernels->normal, *d, stretches(d->count), kGrain / kStretch / 2);
+}
+
+CONTDROP_EXPORT void contdrop_dropconnect(const DropConnect* d) {
+  const bool by_example = d->contraction == kInputGradient;
+  const int64_t parts = by_example ? d->examples : d->outputs;
+  const int64_t per_part = (by_example ? d->outputs : d->examples) * d->inputs;
+  run(chosen.load()->kernels->dropconnect, *d, parts, kGrain / std::max<int64_t>(per_part, 1));
+}

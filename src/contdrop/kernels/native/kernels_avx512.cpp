@@ -1,0 +1,7 @@
+#include "lanes_avx512.h"
+#define CONTDROP_LANES avx512
+#include "kernels.h"
+
+namespace contdrop {
+extern const Kernels kAvx512 = {avx512::dropout, avx512::keep_where, avx512::normal, avx512::dropconnect};
+}

@@ -1,0 +1,7 @@
+#include "lanes_portable.h"
+#define CONTDROP_LANES portable
+#include "kernels.h"
+
+namespace contdrop {
+extern const Kernels kPortable = {portable::dropout, portable::keep_where, portable::normal, portable::dropconnect};
+}

@@ -1,0 +1,101 @@
+// Sixteen lanes of 32 bits with AVX-512.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "philox.h"
+
+namespace contdrop {
+namespace avx512 {
+
+using Words = __m512i;   // sixteen unsigned 32-bit words
+using Floats = __m512;   // sixteen floats
+using Mask = __mmask16;  // one truth value per lane
+
+static inline Words set_words(uint32_t value) { return _mm512_set1_epi32(int(value)); }
+static inline Words shift_left(Words a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n)); }
+static inline Words shift_right(Words a, int n) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
+static inline Words bit_and(Words a, Words b) { return _mm512_and_si512(a, b); }
+static inline Words bit_or(Words a, Words b) { return _mm512_or_si512(a, b); }
+static inline Words subtract(Words a, Words b) { return _mm512_sub_epi32(a, b); }
+static inline Words add(Words a, Words b) { return _mm512_add_epi32(a, b); }
+static inline Mask less(Words a, Words b) { return _mm512_cmplt_epu32_mask(a, b); }
+static inline Mask bit_clear(Words a, uint32_t bit) { return _mm512_testn_epi32_mask(a, set_words(bit)); }
+
+static inline Floats set_floats(float value) { return _mm512_set1_ps(value); }
+static inline Floats as_floats(Words a) { return _mm512_castsi512_ps(a); }
+static inline Words as_words(Floats a) { return _mm512_castps_si512(a); }
+static inline Floats to_floats(Words a) { return _mm512_cvtepi32_ps(a); }
+static inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+static inline Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+static inline Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+static inline Floats divide(Floats a, Floats b) { return _mm512_div_ps(a, b); }
+static inline Floats fused(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }  // a * b + c
+static inline Floats quarter_minus_square(Floats a) { return _mm512_fnmadd_ps(a, a, set_floats(0.25f)); }
+static inline Floats minimum(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+static inline Floats maximum(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+static inline Mask less(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+static inline Floats where(Mask m, Floats a) { return _mm512_maskz_mov_ps(m, a); }  // a or 0
+static inline Floats load(const float* p) { return _mm512_loadu_ps(p); }
+static inline void store(float* p, Floats a) { _mm512_storeu_ps(p, a); }
+static inline float sum(Floats a) { return _mm512_reduce_add_ps(a); }
+
+// Sixteen float16 or bfloat16 numbers; stores round to nearest, ties to even.
+static inline Floats load_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+static inline void store_half(uint16_t* p, Floats a) {
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+static inline Floats load_bfloat(const uint16_t* p) {
+  return as_floats(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16));
+}
+static inline void store_bfloat(uint16_t* p, Floats a) {
+  const Words bits = as_words(a), odd = bit_and(_mm512_srli_epi32(bits, 16), set_words(1));
+  Words rounded = _mm512_srli_epi32(add(add(bits, set_words(0x7fff)), odd), 16);
+  rounded = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), set_words(0x7fc0));
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(rounded));
+}
+
+// Philox on sixteen consecutive blocks. The state is kept in 64-bit lanes, even blocks apart from odd ones, because the
+// multiplication reads the low half of a 64-bit lane and ignores the high one; so no shuffles are needed.
+static inline void philox16(const Philox& p, uint64_t first_block, Words out[4]) {
+  const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57);
+  const __m512i even = _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0);
+  const uint32_t low = uint32_t(first_block), high = uint32_t(first_block >> 32);
+  // In the first two rounds one product is the same in all lanes: the stream, and then what it becomes.
+  const uint64_t s1 = uint64_t(p.stream) * 0xCD9E8D57u;
+  const uint32_t c0_1 = uint32_t(s1 >> 32) ^ high ^ p.key0[0], c1_1 = uint32_t(s1);
+  const uint64_t s0 = uint64_t(c0_1) * 0xD2511F53u;
+  const __m512i c3_2 = _mm512_set1_epi64(uint32_t(s0)), hi_2 = _mm512_set1_epi64(uint32_t(s0 >> 32) ^ p.key1[1]);
+  const __m512i mix_1 = _mm512_set1_epi64(p.key1[0]), mix_2 = _mm512_set1_epi64(c1_1 ^ p.key0[1]);
+  __m512i c0[2], c1[2], c2[2], c3[2];
+  for (int i = 0; i < 2; ++i) {
+    __m512i block = _mm512_add_epi64(_mm512_set1_epi64(low), i ? _mm512_add_epi64(even, _mm512_set1_epi64(1)) : even);
+    __m512i product = _mm512_mul_epu32(block, m0);  // round 1
+    __m512i c2_1 = _mm512_xor_si512(_mm512_srli_epi64(product, 32), mix_1), c3_1 = product;
+    product = _mm512_mul_epu32(c2_1, m1);  // round 2
+    c0[i] = _mm512_xor_si512(_mm512_srli_epi64(product, 32), mix_2);
+    c1[i] = product;
+    c2[i] = _mm512_xor_si512(c3_1, hi_2);
+    c3[i] = c3_2;
+  }
+  for (int r = 2; r < 7; ++r) {
+    const __m512i k0 = _mm512_set1_epi64(p.key0[r]), k1 = _mm512_set1_epi64(p.key1[r]);
+    for (int i = 0; i < 2; ++i) {
+      __m512i p0 = _mm512_mul_epu32(c0[i], m0), p1 = _mm512_mul_epu32(c2[i], m1);
+      // 0x96 is the truth table of a three-way exclusive or.
+      __m512i n0 = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p1, 32), c1[i], k0, 0x96);
+      __m512i n2 = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, 32), c3[i], k1, 0x96);
+      c0[i] = n0, c1[i] = p1, c2[i] = n2, c3[i] = p0;
+    }
+  }
+  const __mmask16 odd = 0xAAAA;
+  auto join = [odd](__m512i a, __m512i b) { return _mm512_mask_blend_epi32(odd, a, _mm512_slli_epi64(b, 32)); };
+  out[0] = join(c0[0], c0[1]);
+  out[1] = join(c1[0], c1[1]);
+  out[2] = join(c2[0], c2[1]);
+  out[3] = join(c3[0], c3[1]);
+}
+
+}  // namespace avx512
+}  // namespace contdrop

@@ -1,0 +1,182 @@
+// Sixteen lanes of 32 bits in plain C++: loops that any compiler can turn into its own vector instructions.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "philox.h"
+
+namespace contdrop {
+namespace portable {
+
+template <class T>
+struct Lanes {
+  T v[16];
+};
+using Words = Lanes<uint32_t>;
+using Floats = Lanes<float>;
+struct Mask {
+  uint32_t v[16];  // all ones or zero
+};
+
+template <class R, class F>
+static inline R each(F f) {
+  R r;
+  for (int i = 0; i < 16; ++i) r.v[i] = f(i);
+  return r;
+}
+
+static inline Words set_words(uint32_t value) {
+  return each<Words>([&](int) { return value; });
+}
+static inline Words shift_left(const Words& a, int n) {
+  return each<Words>([&](int i) { return a.v[i] << n; });
+}
+static inline Words shift_right(const Words& a, int n) {
+  return each<Words>([&](int i) { return a.v[i] >> n; });
+}
+static inline Words bit_and(const Words& a, const Words& b) {
+  return each<Words>([&](int i) { return a.v[i] & b.v[i]; });
+}
+static inline Words bit_or(const Words& a, const Words& b) {
+  return each<Words>([&](int i) { return a.v[i] | b.v[i]; });
+}
+static inline Words subtract(const Words& a, const Words& b) {
+  return each<Words>([&](int i) { return a.v[i] - b.v[i]; });
+}
+static inline Words add(const Words& a, const Words& b) {
+  return each<Words>([&](int i) { return a.v[i] + b.v[i]; });
+}
+static inline Mask less(const Words& a, const Words& b) {
+  return each<Mask>([&](int i) { return a.v[i] < b.v[i] ? 0xffffffffu : 0u; });
+}
+static inline Mask bit_clear(const Words& a, uint32_t bit) {
+  return each<Mask>([&](int i) { return a.v[i] & bit ? 0u : 0xffffffffu; });
+}
+
+static inline Floats set_floats(float value) {
+  return each<Floats>([&](int) { return value; });
+}
+static inline Floats as_floats(const Words& a) {
+  Floats r;
+  std::memcpy(&r, &a, sizeof r);
+  return r;
+}
+static inline Words as_words(const Floats& a) {
+  Words r;
+  std::memcpy(&r, &a, sizeof r);
+  return r;
+}
+static inline Floats to_floats(const Words& a) {
+  return each<Floats>([&](int i) { return float(int32_t(a.v[i])); });
+}
+static inline Floats add(const Floats& a, const Floats& b) {
+  return each<Floats>([&](int i) { return a.v[i] + b.v[i]; });
+}
+static inline Floats subtract(const Floats& a, const Floats& b) {
+  return each<Floats>([&](int i) { return a.v[i] - b.v[i]; });
+}
+static inline Floats multiply(const Floats& a, const Floats& b) {
+  return each<Floats>([&](int i) { return a.v[i] * b.v[i]; });
+}
+static inline Floats divide(const Floats& a, const Floats& b) {
+  return each<Floats>([&](int i) { return a.v[i] / b.v[i]; });
+}
+static inline Floats fused(const Floats& a, const Floats& b, const Floats& c) {
+  return each<Floats>([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
+}
+static inline Floats minimum(const Floats& a, const Floats& b) {
+  return each<Floats>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+static inline Floats maximum(const Floats& a, const Floats& b) {
+  return each<Floats>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+static inline Floats quarter_minus_square(const Floats& a) {
+  // As y (1 - y), because without a fused operation the difference would lose its digits where it is small.
+  return each<Floats>([&](int i) {
+    const float y = 0.5f - std::fabs(a.v[i]);
+    return y * (1.0f - y);
+  });
+}
+static inline Mask less(const Floats& a, const Floats& b) {
+  return each<Mask>([&](int i) { return a.v[i] < b.v[i] ? 0xffffffffu : 0u; });
+}
+static inline Floats where(const Mask& m, const Floats& a) {
+  const Words bits = as_words(a);
+  return as_floats(each<Words>([&](int i) { return bits.v[i] & m.v[i]; }));
+}
+static inline Floats load(const float* p) {
+  Floats r;
+  std::memcpy(&r, p, sizeof r);
+  return r;
+}
+static inline void store(float* p, const Floats& a) { std::memcpy(p, &a, sizeof a); }
+static inline float sum(const Floats& a) {
+  float total = 0;
+  for (int i = 0; i < 16; ++i) total += a.v[i];
+  return total;
+}
+
+static inline float widen_half(uint16_t h) {
+  const uint32_t sign = uint32_t(h & 0x8000u) << 16, exponent = (h >> 10) & 31u, fraction = h & 0x3ffu;
+  if (exponent == 0) return std::copysign(float(fraction) * 0x1p-24f, sign ? -1.0f : 1.0f);
+  const uint32_t bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112u) << 23) | fraction << 13;
+  float f;
+  std::memcpy(&f, &bits, sizeof f);
+  return f;
+}
+static inline uint16_t round_half(float f) {
+  uint32_t bits;
+  std::memcpy(&bits, &f, sizeof bits);
+  const uint16_t sign = uint16_t(bits >> 16 & 0x8000u);
+  bits &= 0x7fffffffu;
+  if (bits > 0x7f800000u) return uint16_t(sign | 0x7e00u);   // NaN
+  if (bits >= 0x477ff000u) return uint16_t(sign | 0x7c00u);  // rounds to infinity
+  if (bits < 0x38800000u) {                                  // below the normal numbers: multiples of 2^-24
+    std::memcpy(&f, &bits, sizeof f);
+    return uint16_t(sign | uint16_t(std::nearbyint(f * 0x1p24f)));
+  }
+  return uint16_t(sign | uint16_t((bits - 0x38000000u + 0xfffu + (bits >> 13 & 1u)) >> 13));
+}
+static inline Floats load_half(const uint16_t* p) {
+  return each<Floats>([&](int i) { return widen_half(p[i]); });
+}
+static inline void store_half(uint16_t* p, const Floats& a) {
+  for (int i = 0; i < 16; ++i) p[i] = round_half(a.v[i]);
+}
+static inline Floats load_bfloat(const uint16_t* p) {
+  return as_floats(each<Words>([&](int i) { return uint32_t(p[i]) << 16; }));
+}
+static inline void store_bfloat(uint16_t* p, const Floats& a) {
+  const Words bits = as_words(a);
+  for (int i = 0; i < 16; ++i) {
+    const bool nan = (bits.v[i] & 0x7fffffffu) > 0x7f800000u;
+    p[i] = nan ? uint16_t(0x7fc0) : uint16_t((bits.v[i] + 0x7fffu + (bits.v[i] >> 16 & 1u)) >> 16);
+  }
+}
+
+static inline void philox16(const Philox& p, uint64_t first_block, Words out[4]) {
+  uint32_t c0[16], c1[16], c2[16], c3[16];
+  for (int i = 0; i < 16; ++i) {
+    c0[i] = uint32_t(first_block) + uint32_t(i);
+    c1[i] = uint32_t(first_block >> 32);
+    c2[i] = p.stream;
+    c3[i] = 0;
+  }
+  for (int r = 0; r < 7; ++r) {
+    for (int i = 0; i < 16; ++i) {
+      const uint64_t p0 = uint64_t(c0[i]) * 0xD2511F53u, p1 = uint64_t(c2[i]) * 0xCD9E8D57u;
+      c0[i] = uint32_t(p1 >> 32) ^ c1[i] ^ p.key0[r];
+      c1[i] = uint32_t(p1);
+      c2[i] = uint32_t(p0 >> 32) ^ c3[i] ^ p.key1[r];
+      c3[i] = uint32_t(p0);
+    }
+  }
+  std::memcpy(&out[0], c0, sizeof c0);
+  std::memcpy(&out[1], c1, sizeof c1);
+  std::memcpy(&out[2], c2, sizeof c2);
+  std::memcpy(&out[3], c3, sizeof c3);
+}
+
+}  // namespace portable
+}  // namespace contdrop

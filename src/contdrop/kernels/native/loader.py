@@ -1,0 +1,76 @@
+"""Finds and loads the compiled library, and gives it torch's threads."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import pathlib
+from collections.abc import Iterator
+
+import torch
+
+INSTRUCTIONS = ("avx512", "avx2", "portable")
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """Loads the library.
+
+    Raises:
+        OSError: If it was not built, or cannot be loaded here.
+    """
+    loaded = ctypes.CDLL(str(_path()))
+    loaded.contdrop_instructions.restype = ctypes.c_char_p
+    loaded.contdrop_use_instructions.argtypes = [ctypes.c_char_p]
+    loaded.contdrop_use_threads.argtypes = [ctypes.c_void_p] * 3
+    for name in ("dropout", "keep_where", "normal", "dropconnect"):
+        function = getattr(loaded, f"contdrop_{name}")
+        function.argtypes = [ctypes.c_void_p]
+        function.restype = None
+    openmp = _openmp()
+    if openmp is not None:
+        names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+        loaded.contdrop_use_threads(*(ctypes.cast(getattr(openmp, name), ctypes.c_void_p) for name in names))
+    return loaded
+
+
+def _path() -> pathlib.Path:
+    from . import __path__ as places  # an editable install has more than one
+
+    for place in places:
+        path = pathlib.Path(place) / "_contdrop.so"
+        if path.exists():
+            return path
+    raise OSError("the native kernels were not built")
+
+
+def _openmp() -> ctypes.CDLL | None:
+    """The OpenMP library that torch has loaded: a second one would bring a second pool of threads."""
+    only_if_loaded = getattr(os, "RTLD_NOLOAD", 0) | os.RTLD_NOW
+    bundled = sorted((pathlib.Path(torch.__file__).parent / "lib").glob("lib*omp*"))
+    for path in (*bundled, None):  # None stands for everything that the process has loaded for all to see
+        with contextlib.suppress(OSError):
+            candidate = ctypes.CDLL(str(path) if path else None, mode=only_if_loaded if path else ctypes.DEFAULT_MODE)
+            if hasattr(candidate, "GOMP_parallel"):
+                return candidate
+    return None
+
+
+def detail() -> str:
+    """The instruction set in use."""
+    name: bytes = library().contdrop_instructions()
+    return name.decode()
+
+
+@contextlib.contextmanager
+def use_instructions(name: str) -> Iterator[None]:
+    """Uses another instruction set for a while: "avx512", "avx2" or "portable". The numbers agree to rounding."""
+    before = detail()
+    if library().contdrop_use_instructions(name.encode()):
+        raise ValueError(f"use_instructions: expected one of {', '.join(INSTRUCTIONS)} that this CPU has, got {name!r}")
+    try:
+        yield
+    finally:
+        library().contdrop_use_instructions(before.encode())

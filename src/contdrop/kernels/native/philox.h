@@ -1,0 +1,20 @@
+// The keys of Philox-4x32-7, prepared once per call. The generator itself is in the lanes_*.h files.
+#pragma once
+#include <cstdint>
+
+namespace contdrop {
+
+struct Philox {
+  uint32_t key0[7], key1[7];
+  uint32_t stream;
+
+  Philox(uint64_t seed, uint32_t stream_) : stream(stream_) {
+    uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
+    for (int r = 0; r < 7; ++r) {
+      key0[r] = k0, key1[r] = k1;
+      k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+  }
+};
+
+}  // namespace contdrop
