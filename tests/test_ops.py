@@ -14,8 +14,8 @@ GAUSSIAN = ("gaussian", (0.5, 0.3, 0.0, 1.0), 2.0)
 BERNOULLI = ("bernoulli", (0.5,), 2.0)
 
 ARGUMENTS = {
-    "dropout": (ops.dropout, (fixed(4, 6), SEED, *GAUSSIAN, [1], 0)),
-    "dropout-batched-seed": (ops.dropout, (fixed(2, 6), torch.tensor([5, 6]), *BERNOULLI, [], 1)),
+    "dropout": (ops.dropout_operator, (fixed(4, 6), SEED, *GAUSSIAN, [1], 0)),
+    "dropout-batched-seed": (ops.dropout_operator, (fixed(2, 6), torch.tensor([5, 6]), *BERNOULLI, [], 1)),
     "keep_where": (ops.keep_where, (fixed(4, 6), SEED, fixed(4, 6, seed=1).sigmoid(), [])),
     "normal": (ops.normal, (SEED, [3, 5], torch.float32, torch.device("cpu"))),
     "dropconnect": (ops.dropconnect, (fixed(4, 6), fixed(3, 6, seed=1), SEED, *GAUSSIAN)),

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 from . import backends
 from .library import LIBRARY
@@ -29,7 +30,7 @@ LIBRARY.define(f"dropconnect(Tensor x, Tensor weight, {_LAW}) -> Tensor")
 LIBRARY.define(f"dropconnect_input_gradient(Tensor gradient, Tensor weight, {_LAW}) -> Tensor")
 LIBRARY.define(f"dropconnect_weight_gradient(Tensor gradient, Tensor x, {_LAW}) -> Tensor")
 
-dropout: Any = torch.ops.contdrop.dropout.default
+dropout_operator: Any = torch.ops.contdrop.dropout.default
 keep_where: Any = torch.ops.contdrop.keep_where.default
 normal: Any = torch.ops.contdrop.normal.default
 dropconnect: Any = torch.ops.contdrop.dropconnect.default
@@ -165,10 +166,51 @@ def _autograd_kernel(function: type[torch.autograd.Function], op: Any) -> Callab
     return kernel
 
 
-for _op in (dropout, keep_where):
+for _op in (dropout_operator, keep_where):
     LIBRARY.impl(_op, _autograd_kernel(_Linear, _op), "Autograd")
 for _op in (dropconnect, _input_gradient, _weight_gradient):
     LIBRARY.impl(_op, _autograd_kernel(_Bilinear, _op), "Autograd")
+
+
+# The short way for elementwise dropout in plain eager mode: for a small layer, a pass through the dispatcher would cost
+# more than the kernel.
+
+
+class _PlainDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *arguments: Any) -> Tensor:
+        ctx.arguments = arguments
+        return backends.dropout(x, *arguments)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return dropout(gradient, *ctx.arguments), None, None, None, None, None, None
+
+
+_apply_plain: Any = super(torch.autograd.Function, _PlainDropout).apply
+
+
+def dropout(x: Tensor, *arguments: Any) -> Tensor:
+    """The operator ``contdrop::dropout``, by the shortest way: (x, seed, kind, params, scale, shared_axes, stream)."""
+    if not _is_plain(x):
+        return dropout_operator(x, *arguments)
+    if x.requires_grad and torch.is_grad_enabled():
+        return _apply_plain(x, *arguments)
+    return backends.dropout(x, *arguments)
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether nothing but reverse-mode differentiation looks at what happens to x."""
+    return (
+        type(x) in (Tensor, torch.nn.Parameter)
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._get_tracing_state() is None
+        and forward_ad._current_level < 0
+        and x.device.type != "meta"
+        and torch._C._has_storage(x)  # an older kind of vmap, in batched gradients, works on tensors without one
+    )
 
 
 # Batching for torch.func.vmap.
@@ -206,7 +248,7 @@ def _vmap_dropout(
 ) -> tuple[Tensor, int]:
     seed, (x,), axis = _align(info.batch_size, seed, in_dims[1], (x, in_dims[0]))
     shared = _shift_axes(shared, axis, in_dims[1] is not None)
-    return dropout(x, seed, kind, params, scale, shared, stream), axis
+    return dropout_operator(x, seed, kind, params, scale, shared, stream), axis
 
 
 @torch.library.register_vmap("contdrop::keep_where", lib=LIBRARY)

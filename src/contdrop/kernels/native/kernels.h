@@ -20,13 +20,13 @@ static Recipe choose(const Law& law) {
 }
 
 template <int n>
-static inline Floats polynomial(const float (&coefficients)[n], Floats x) {
+CONTDROP_INLINE Floats polynomial(const float (&coefficients)[n], Floats x) {
   Floats result = set_floats(coefficients[n - 1]);
   for (int i = n - 2; i >= 0; --i) result = fused(result, x, set_floats(coefficients[i]));
   return result;
 }
 
-static inline Floats uniform(Words w) {
+CONTDROP_INLINE Floats uniform(Words w) {
   const Words bits = bit_or(shift_right(w, 9), set_words(0x3f800000));  // a float in [1, 2)
   return subtract(as_floats(bits), set_floats(1.0f - 0x1p-24f));
 }
@@ -35,7 +35,7 @@ static inline Floats uniform(Words w) {
 // or of -log(4 r) for the far tails. Coefficients: minimax fits of our own, see tools/fit_quantile.py. The error in
 // float32 is below 1e-6 wherever |quantile| is within the reach of the recipe; beyond it the result is beyond it too.
 template <int recipe>
-static inline Floats quantile(Words w) {
+CONTDROP_INLINE Floats quantile(Words w) {
   const Floats v = subtract(uniform(w), set_floats(0.5f));
   const Floats r = quarter_minus_square(v);
   if (recipe == kNormalNear) {
@@ -102,7 +102,7 @@ struct Prepared {
 
 // The random part of slot s of sixteen words.
 template <int recipe, class T>
-static inline Floats core(const Prepared<T>& p, const Words& w, int s) {
+CONTDROP_INLINE Floats core(const Prepared<T>& p, const Words& w, int s) {
   if (recipe == kHalf) return where(bit_clear(w, 1u << s), p.unit);
   if (recipe == kBits) {
     if (p.always) return p.unit;
@@ -113,7 +113,7 @@ static inline Floats core(const Prepared<T>& p, const Words& w, int s) {
 }
 
 template <int recipe>
-static inline Floats value(const Prepared<float>& p, Floats c) {
+CONTDROP_INLINE Floats value(const Prepared<float>& p, Floats c) {
   if (recipe == kHalf || recipe == kBits) return c;
   const Floats m = fused(c, set_floats(p.gain), set_floats(p.offset));
   if (recipe == kFlat) return m;
@@ -121,18 +121,18 @@ static inline Floats value(const Prepared<float>& p, Floats c) {
 }
 
 template <int recipe>
-static inline double value(const Prepared<double>& p, float c) {
+CONTDROP_INLINE double value(const Prepared<double>& p, float c) {
   const double m = double(c) * p.gain + p.offset;
   return recipe < kNormalNear ? m : std::min(std::max(m, p.low), p.high);
 }
 
 // Sixteen mask values into memory.
 template <int recipe>
-static inline void write(const Prepared<float>& p, const Words& w, int s, float* out) {
+CONTDROP_INLINE void write(const Prepared<float>& p, const Words& w, int s, float* out) {
   store(out, value<recipe>(p, core<recipe>(p, w, s)));
 }
 template <int recipe>
-static inline void write(const Prepared<double>& p, const Words& w, int s, double* out) {
+CONTDROP_INLINE void write(const Prepared<double>& p, const Words& w, int s, double* out) {
   float c[16];
   store(c, core<recipe>(p, w, s));
   for (int i = 0; i < 16; ++i) out[i] = value<recipe>(p, c[i]);
@@ -155,19 +155,25 @@ struct Runs {
   }
 };
 
-// Calls f(i, words, slot) for i = 0, 16, ... below count, for elements that begin with a run.
+// Calls f(i, words, slot) for i = 0, 16, ... below count, for elements that begin with a run. Whole groups go straight
+// from the generator to f, without a stop in memory.
 template <class T, class F>
-static inline void visit(Runs<T>& runs, int64_t first_run, int64_t count, F f) {
-  const int64_t per_run = 16 * int64_t(runs.p.per_word);
+CONTDROP_INLINE void visit(Runs<T>& runs, int64_t first_run, int64_t count, F f) {
+  const int per_word = runs.p.per_word;
+  const int64_t per_run = 16 * int64_t(per_word);
   int64_t run = first_run, i = 0;
-  for (; i + per_run <= count; i += per_run, ++run) {
-    const Words w = runs[run];
-    for (int s = 0; s < runs.p.per_word; ++s) f(i + 16 * s, w, s);
+  auto one = [&]() {
+    const Words w = runs[run++];
+    for (int s = 0; s < per_word && i < count; ++s, i += 16) f(i, w, s);
+  };
+  while (run & 3 && i < count) one();
+  for (; i + 4 * per_run <= count; i += 4 * per_run, run += 4) {
+    Words words[4];
+    philox16(runs.p.philox, uint64_t(run >> 2) * 16, words);
+    for (int r = 0; r < 4; ++r)
+      for (int s = 0; s < per_word; ++s) f(i + r * per_run + 16 * s, words[r], s);
   }
-  if (i < count) {
-    const Words w = runs[run];
-    for (int s = 0; i < count; ++s, i += 16) f(i, w, s);
-  }
+  while (i < count) one();
 }
 
 // Mask values one by one, in any order that mostly goes forward.
@@ -242,12 +248,12 @@ struct Float64 {
 
 // Sixteen products straight from the words, where the element type has lanes.
 template <int recipe, class E>
-static inline void multiply16(const Prepared<float>& p, const Words& w, int s, const typename E::Stored* x,
+CONTDROP_INLINE void multiply16(const Prepared<float>& p, const Words& w, int s, const typename E::Stored* x,
                               typename E::Stored* out) {
   E::store16(out, multiply(E::load16(x), value<recipe>(p, core<recipe>(p, w, s))));
 }
 template <int recipe, class E>
-static inline void multiply16(const Prepared<double>& p, const Words& w, int s, const double* x, double* out) {
+CONTDROP_INLINE void multiply16(const Prepared<double>& p, const Words& w, int s, const double* x, double* out) {
   double m[16];
   write<recipe>(p, w, s, m);
   E::multiply_row(x, out, m, 16);

@@ -19,82 +19,82 @@ struct Mask {
   __m256 a, b;  // all bits of a lane set, or none
 };
 
-static inline Words set_words(uint32_t value) {
+CONTDROP_INLINE Words set_words(uint32_t value) {
   __m256i v = _mm256_set1_epi32(int(value));
   return {v, v};
 }
-static inline Words shift_left(Words x, int n) {
+CONTDROP_INLINE Words shift_left(Words x, int n) {
   __m128i count = _mm_cvtsi32_si128(n);
   return {_mm256_sll_epi32(x.a, count), _mm256_sll_epi32(x.b, count)};
 }
-static inline Words shift_right(Words x, int n) {
+CONTDROP_INLINE Words shift_right(Words x, int n) {
   __m128i count = _mm_cvtsi32_si128(n);
   return {_mm256_srl_epi32(x.a, count), _mm256_srl_epi32(x.b, count)};
 }
-static inline Words bit_and(Words x, Words y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
-static inline Words bit_or(Words x, Words y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
-static inline Words subtract(Words x, Words y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
-static inline Words add(Words x, Words y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
-static inline Mask less(Words x, Words y) {
+CONTDROP_INLINE Words bit_and(Words x, Words y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
+CONTDROP_INLINE Words bit_or(Words x, Words y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+CONTDROP_INLINE Words subtract(Words x, Words y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
+CONTDROP_INLINE Words add(Words x, Words y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
+CONTDROP_INLINE Mask less(Words x, Words y) {
   const __m256i flip = _mm256_set1_epi32(int(0x80000000u));  // AVX2 compares signed numbers only
   return {_mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_xor_si256(y.a, flip), _mm256_xor_si256(x.a, flip))),
           _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_xor_si256(y.b, flip), _mm256_xor_si256(x.b, flip)))};
 }
-static inline Mask bit_clear(Words x, uint32_t bit) {
+CONTDROP_INLINE Mask bit_clear(Words x, uint32_t bit) {
   const __m256i v = _mm256_set1_epi32(int(bit)), zero = _mm256_setzero_si256();
   return {_mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(x.a, v), zero)),
           _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(x.b, v), zero))};
 }
 
-static inline Floats set_floats(float value) {
+CONTDROP_INLINE Floats set_floats(float value) {
   __m256 v = _mm256_set1_ps(value);
   return {v, v};
 }
-static inline Floats as_floats(Words x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
-static inline Words as_words(Floats x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
-static inline Floats to_floats(Words x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
-static inline Floats add(Floats x, Floats y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
-static inline Floats subtract(Floats x, Floats y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
-static inline Floats multiply(Floats x, Floats y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
-static inline Floats divide(Floats x, Floats y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
-static inline Floats fused(Floats x, Floats y, Floats z) {
+CONTDROP_INLINE Floats as_floats(Words x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+CONTDROP_INLINE Words as_words(Floats x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
+CONTDROP_INLINE Floats to_floats(Words x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+CONTDROP_INLINE Floats add(Floats x, Floats y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+CONTDROP_INLINE Floats subtract(Floats x, Floats y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+CONTDROP_INLINE Floats multiply(Floats x, Floats y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+CONTDROP_INLINE Floats divide(Floats x, Floats y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+CONTDROP_INLINE Floats fused(Floats x, Floats y, Floats z) {
   return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
-static inline Floats minimum(Floats x, Floats y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
-static inline Floats maximum(Floats x, Floats y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
-static inline Floats quarter_minus_square(Floats x) {
+CONTDROP_INLINE Floats minimum(Floats x, Floats y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+CONTDROP_INLINE Floats maximum(Floats x, Floats y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+CONTDROP_INLINE Floats quarter_minus_square(Floats x) {
   const __m256 quarter = _mm256_set1_ps(0.25f);
   return {_mm256_fnmadd_ps(x.a, x.a, quarter), _mm256_fnmadd_ps(x.b, x.b, quarter)};
 }
-static inline Mask less(Floats x, Floats y) {
+CONTDROP_INLINE Mask less(Floats x, Floats y) {
   return {_mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ)};
 }
-static inline Floats where(Mask m, Floats x) { return {_mm256_and_ps(m.a, x.a), _mm256_and_ps(m.b, x.b)}; }
-static inline Floats load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-static inline void store(float* p, Floats x) {
+CONTDROP_INLINE Floats where(Mask m, Floats x) { return {_mm256_and_ps(m.a, x.a), _mm256_and_ps(m.b, x.b)}; }
+CONTDROP_INLINE Floats load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+CONTDROP_INLINE void store(float* p, Floats x) {
   _mm256_storeu_ps(p, x.a);
   _mm256_storeu_ps(p + 8, x.b);
 }
-static inline float sum(Floats x) {
+CONTDROP_INLINE float sum(Floats x) {
   __m256 s = _mm256_add_ps(x.a, x.b);
   __m128 q = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
   q = _mm_add_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 
-static inline Floats load_half(const uint16_t* p) {
+CONTDROP_INLINE Floats load_half(const uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
 }
-static inline void store_half(uint16_t* p, Floats x) {
+CONTDROP_INLINE void store_half(uint16_t* p, Floats x) {
   const int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(x.a, nearest));
   _mm_storeu_si128((__m128i*)(p + 8), _mm256_cvtps_ph(x.b, nearest));
 }
-static inline __m256 widen_bfloat(const uint16_t* p) {
+CONTDROP_INLINE __m256 widen_bfloat(const uint16_t* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16));
 }
-static inline Floats load_bfloat(const uint16_t* p) { return {widen_bfloat(p), widen_bfloat(p + 8)}; }
-static inline __m128i round_bfloat(__m256 x) {
+CONTDROP_INLINE Floats load_bfloat(const uint16_t* p) { return {widen_bfloat(p), widen_bfloat(p + 8)}; }
+CONTDROP_INLINE __m128i round_bfloat(__m256 x) {
   const __m256i bits = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
@@ -102,13 +102,13 @@ static inline __m128i round_bfloat(__m256 x) {
   rounded = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), nan);
   return _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
 }
-static inline void store_bfloat(uint16_t* p, Floats x) {
+CONTDROP_INLINE void store_bfloat(uint16_t* p, Floats x) {
   _mm_storeu_si128((__m128i*)p, round_bfloat(x.a));
   _mm_storeu_si128((__m128i*)(p + 8), round_bfloat(x.b));
 }
 
 // As in lanes_avx512.h: 64-bit lanes, even blocks apart from odd ones, in two halves of eight blocks.
-static inline void philox16(const Philox& p, uint64_t first_block, Words out[4]) {
+CONTDROP_INLINE void philox16(const Philox& p, uint64_t first_block, Words out[4]) {
   const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
   const __m256i even = _mm256_set_epi64x(6, 4, 2, 0);
   const uint32_t low = uint32_t(first_block), high = uint32_t(first_block >> 32);

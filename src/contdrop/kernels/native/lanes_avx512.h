@@ -13,43 +13,43 @@ using Words = __m512i;   // sixteen unsigned 32-bit words
 using Floats = __m512;   // sixteen floats
 using Mask = __mmask16;  // one truth value per lane
 
-static inline Words set_words(uint32_t value) { return _mm512_set1_epi32(int(value)); }
-static inline Words shift_left(Words a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n)); }
-static inline Words shift_right(Words a, int n) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
-static inline Words bit_and(Words a, Words b) { return _mm512_and_si512(a, b); }
-static inline Words bit_or(Words a, Words b) { return _mm512_or_si512(a, b); }
-static inline Words subtract(Words a, Words b) { return _mm512_sub_epi32(a, b); }
-static inline Words add(Words a, Words b) { return _mm512_add_epi32(a, b); }
-static inline Mask less(Words a, Words b) { return _mm512_cmplt_epu32_mask(a, b); }
-static inline Mask bit_clear(Words a, uint32_t bit) { return _mm512_testn_epi32_mask(a, set_words(bit)); }
+CONTDROP_INLINE Words set_words(uint32_t value) { return _mm512_set1_epi32(int(value)); }
+CONTDROP_INLINE Words shift_left(Words a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n)); }
+CONTDROP_INLINE Words shift_right(Words a, int n) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
+CONTDROP_INLINE Words bit_and(Words a, Words b) { return _mm512_and_si512(a, b); }
+CONTDROP_INLINE Words bit_or(Words a, Words b) { return _mm512_or_si512(a, b); }
+CONTDROP_INLINE Words subtract(Words a, Words b) { return _mm512_sub_epi32(a, b); }
+CONTDROP_INLINE Words add(Words a, Words b) { return _mm512_add_epi32(a, b); }
+CONTDROP_INLINE Mask less(Words a, Words b) { return _mm512_cmplt_epu32_mask(a, b); }
+CONTDROP_INLINE Mask bit_clear(Words a, uint32_t bit) { return _mm512_testn_epi32_mask(a, set_words(bit)); }
 
-static inline Floats set_floats(float value) { return _mm512_set1_ps(value); }
-static inline Floats as_floats(Words a) { return _mm512_castsi512_ps(a); }
-static inline Words as_words(Floats a) { return _mm512_castps_si512(a); }
-static inline Floats to_floats(Words a) { return _mm512_cvtepi32_ps(a); }
-static inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
-static inline Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
-static inline Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
-static inline Floats divide(Floats a, Floats b) { return _mm512_div_ps(a, b); }
-static inline Floats fused(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }  // a * b + c
-static inline Floats quarter_minus_square(Floats a) { return _mm512_fnmadd_ps(a, a, set_floats(0.25f)); }
-static inline Floats minimum(Floats a, Floats b) { return _mm512_min_ps(a, b); }
-static inline Floats maximum(Floats a, Floats b) { return _mm512_max_ps(a, b); }
-static inline Mask less(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
-static inline Floats where(Mask m, Floats a) { return _mm512_maskz_mov_ps(m, a); }  // a or 0
-static inline Floats load(const float* p) { return _mm512_loadu_ps(p); }
-static inline void store(float* p, Floats a) { _mm512_storeu_ps(p, a); }
-static inline float sum(Floats a) { return _mm512_reduce_add_ps(a); }
+CONTDROP_INLINE Floats set_floats(float value) { return _mm512_set1_ps(value); }
+CONTDROP_INLINE Floats as_floats(Words a) { return _mm512_castsi512_ps(a); }
+CONTDROP_INLINE Words as_words(Floats a) { return _mm512_castps_si512(a); }
+CONTDROP_INLINE Floats to_floats(Words a) { return _mm512_cvtepi32_ps(a); }
+CONTDROP_INLINE Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+CONTDROP_INLINE Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+CONTDROP_INLINE Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+CONTDROP_INLINE Floats divide(Floats a, Floats b) { return _mm512_div_ps(a, b); }
+CONTDROP_INLINE Floats fused(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }  // a * b + c
+CONTDROP_INLINE Floats quarter_minus_square(Floats a) { return _mm512_fnmadd_ps(a, a, set_floats(0.25f)); }
+CONTDROP_INLINE Floats minimum(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+CONTDROP_INLINE Floats maximum(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+CONTDROP_INLINE Mask less(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+CONTDROP_INLINE Floats where(Mask m, Floats a) { return _mm512_maskz_mov_ps(m, a); }  // a or 0
+CONTDROP_INLINE Floats load(const float* p) { return _mm512_loadu_ps(p); }
+CONTDROP_INLINE void store(float* p, Floats a) { _mm512_storeu_ps(p, a); }
+CONTDROP_INLINE float sum(Floats a) { return _mm512_reduce_add_ps(a); }
 
 // Sixteen float16 or bfloat16 numbers; stores round to nearest, ties to even.
-static inline Floats load_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
-static inline void store_half(uint16_t* p, Floats a) {
+CONTDROP_INLINE Floats load_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+CONTDROP_INLINE void store_half(uint16_t* p, Floats a) {
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-static inline Floats load_bfloat(const uint16_t* p) {
+CONTDROP_INLINE Floats load_bfloat(const uint16_t* p) {
   return as_floats(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16));
 }
-static inline void store_bfloat(uint16_t* p, Floats a) {
+CONTDROP_INLINE void store_bfloat(uint16_t* p, Floats a) {
   const Words bits = as_words(a), odd = bit_and(_mm512_srli_epi32(bits, 16), set_words(1));
   Words rounded = _mm512_srli_epi32(add(add(bits, set_words(0x7fff)), odd), 16);
   rounded = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), set_words(0x7fc0));
@@ -58,7 +58,7 @@ static inline void store_bfloat(uint16_t* p, Floats a) {
 
 // Philox on sixteen consecutive blocks. The state is kept in 64-bit lanes, even blocks apart from odd ones, because the
 // multiplication reads the low half of a 64-bit lane and ignores the high one; so no shuffles are needed.
-static inline void philox16(const Philox& p, uint64_t first_block, Words out[4]) {
+CONTDROP_INLINE void philox16(const Philox& p, uint64_t first_block, Words out[4]) {
   const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57);
   const __m512i even = _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0);
   const uint32_t low = uint32_t(first_block), high = uint32_t(first_block >> 32);

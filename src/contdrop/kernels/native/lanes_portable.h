@@ -20,104 +20,104 @@ struct Mask {
 };
 
 template <class R, class F>
-static inline R each(F f) {
+CONTDROP_INLINE R each(F f) {
   R r;
   for (int i = 0; i < 16; ++i) r.v[i] = f(i);
   return r;
 }
 
-static inline Words set_words(uint32_t value) {
+CONTDROP_INLINE Words set_words(uint32_t value) {
   return each<Words>([&](int) { return value; });
 }
-static inline Words shift_left(const Words& a, int n) {
+CONTDROP_INLINE Words shift_left(const Words& a, int n) {
   return each<Words>([&](int i) { return a.v[i] << n; });
 }
-static inline Words shift_right(const Words& a, int n) {
+CONTDROP_INLINE Words shift_right(const Words& a, int n) {
   return each<Words>([&](int i) { return a.v[i] >> n; });
 }
-static inline Words bit_and(const Words& a, const Words& b) {
+CONTDROP_INLINE Words bit_and(const Words& a, const Words& b) {
   return each<Words>([&](int i) { return a.v[i] & b.v[i]; });
 }
-static inline Words bit_or(const Words& a, const Words& b) {
+CONTDROP_INLINE Words bit_or(const Words& a, const Words& b) {
   return each<Words>([&](int i) { return a.v[i] | b.v[i]; });
 }
-static inline Words subtract(const Words& a, const Words& b) {
+CONTDROP_INLINE Words subtract(const Words& a, const Words& b) {
   return each<Words>([&](int i) { return a.v[i] - b.v[i]; });
 }
-static inline Words add(const Words& a, const Words& b) {
+CONTDROP_INLINE Words add(const Words& a, const Words& b) {
   return each<Words>([&](int i) { return a.v[i] + b.v[i]; });
 }
-static inline Mask less(const Words& a, const Words& b) {
+CONTDROP_INLINE Mask less(const Words& a, const Words& b) {
   return each<Mask>([&](int i) { return a.v[i] < b.v[i] ? 0xffffffffu : 0u; });
 }
-static inline Mask bit_clear(const Words& a, uint32_t bit) {
+CONTDROP_INLINE Mask bit_clear(const Words& a, uint32_t bit) {
   return each<Mask>([&](int i) { return a.v[i] & bit ? 0u : 0xffffffffu; });
 }
 
-static inline Floats set_floats(float value) {
+CONTDROP_INLINE Floats set_floats(float value) {
   return each<Floats>([&](int) { return value; });
 }
-static inline Floats as_floats(const Words& a) {
+CONTDROP_INLINE Floats as_floats(const Words& a) {
   Floats r;
   std::memcpy(&r, &a, sizeof r);
   return r;
 }
-static inline Words as_words(const Floats& a) {
+CONTDROP_INLINE Words as_words(const Floats& a) {
   Words r;
   std::memcpy(&r, &a, sizeof r);
   return r;
 }
-static inline Floats to_floats(const Words& a) {
+CONTDROP_INLINE Floats to_floats(const Words& a) {
   return each<Floats>([&](int i) { return float(int32_t(a.v[i])); });
 }
-static inline Floats add(const Floats& a, const Floats& b) {
+CONTDROP_INLINE Floats add(const Floats& a, const Floats& b) {
   return each<Floats>([&](int i) { return a.v[i] + b.v[i]; });
 }
-static inline Floats subtract(const Floats& a, const Floats& b) {
+CONTDROP_INLINE Floats subtract(const Floats& a, const Floats& b) {
   return each<Floats>([&](int i) { return a.v[i] - b.v[i]; });
 }
-static inline Floats multiply(const Floats& a, const Floats& b) {
+CONTDROP_INLINE Floats multiply(const Floats& a, const Floats& b) {
   return each<Floats>([&](int i) { return a.v[i] * b.v[i]; });
 }
-static inline Floats divide(const Floats& a, const Floats& b) {
+CONTDROP_INLINE Floats divide(const Floats& a, const Floats& b) {
   return each<Floats>([&](int i) { return a.v[i] / b.v[i]; });
 }
-static inline Floats fused(const Floats& a, const Floats& b, const Floats& c) {
+CONTDROP_INLINE Floats fused(const Floats& a, const Floats& b, const Floats& c) {
   return each<Floats>([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
 }
-static inline Floats minimum(const Floats& a, const Floats& b) {
+CONTDROP_INLINE Floats minimum(const Floats& a, const Floats& b) {
   return each<Floats>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
 }
-static inline Floats maximum(const Floats& a, const Floats& b) {
+CONTDROP_INLINE Floats maximum(const Floats& a, const Floats& b) {
   return each<Floats>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
 }
-static inline Floats quarter_minus_square(const Floats& a) {
+CONTDROP_INLINE Floats quarter_minus_square(const Floats& a) {
   // As y (1 - y), because without a fused operation the difference would lose its digits where it is small.
   return each<Floats>([&](int i) {
     const float y = 0.5f - std::fabs(a.v[i]);
     return y * (1.0f - y);
   });
 }
-static inline Mask less(const Floats& a, const Floats& b) {
+CONTDROP_INLINE Mask less(const Floats& a, const Floats& b) {
   return each<Mask>([&](int i) { return a.v[i] < b.v[i] ? 0xffffffffu : 0u; });
 }
-static inline Floats where(const Mask& m, const Floats& a) {
+CONTDROP_INLINE Floats where(const Mask& m, const Floats& a) {
   const Words bits = as_words(a);
   return as_floats(each<Words>([&](int i) { return bits.v[i] & m.v[i]; }));
 }
-static inline Floats load(const float* p) {
+CONTDROP_INLINE Floats load(const float* p) {
   Floats r;
   std::memcpy(&r, p, sizeof r);
   return r;
 }
-static inline void store(float* p, const Floats& a) { std::memcpy(p, &a, sizeof a); }
-static inline float sum(const Floats& a) {
+CONTDROP_INLINE void store(float* p, const Floats& a) { std::memcpy(p, &a, sizeof a); }
+CONTDROP_INLINE float sum(const Floats& a) {
   float total = 0;
   for (int i = 0; i < 16; ++i) total += a.v[i];
   return total;
 }
 
-static inline float widen_half(uint16_t h) {
+CONTDROP_INLINE float widen_half(uint16_t h) {
   const uint32_t sign = uint32_t(h & 0x8000u) << 16, exponent = (h >> 10) & 31u, fraction = h & 0x3ffu;
   if (exponent == 0) return std::copysign(float(fraction) * 0x1p-24f, sign ? -1.0f : 1.0f);
   const uint32_t bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112u) << 23) | fraction << 13;
@@ -125,7 +125,7 @@ static inline float widen_half(uint16_t h) {
   std::memcpy(&f, &bits, sizeof f);
   return f;
 }
-static inline uint16_t round_half(float f) {
+CONTDROP_INLINE uint16_t round_half(float f) {
   uint32_t bits;
   std::memcpy(&bits, &f, sizeof bits);
   const uint16_t sign = uint16_t(bits >> 16 & 0x8000u);
@@ -138,16 +138,16 @@ static inline uint16_t round_half(float f) {
   }
   return uint16_t(sign | uint16_t((bits - 0x38000000u + 0xfffu + (bits >> 13 & 1u)) >> 13));
 }
-static inline Floats load_half(const uint16_t* p) {
+CONTDROP_INLINE Floats load_half(const uint16_t* p) {
   return each<Floats>([&](int i) { return widen_half(p[i]); });
 }
-static inline void store_half(uint16_t* p, const Floats& a) {
+CONTDROP_INLINE void store_half(uint16_t* p, const Floats& a) {
   for (int i = 0; i < 16; ++i) p[i] = round_half(a.v[i]);
 }
-static inline Floats load_bfloat(const uint16_t* p) {
+CONTDROP_INLINE Floats load_bfloat(const uint16_t* p) {
   return as_floats(each<Words>([&](int i) { return uint32_t(p[i]) << 16; }));
 }
-static inline void store_bfloat(uint16_t* p, const Floats& a) {
+CONTDROP_INLINE void store_bfloat(uint16_t* p, const Floats& a) {
   const Words bits = as_words(a);
   for (int i = 0; i < 16; ++i) {
     const bool nan = (bits.v[i] & 0x7fffffffu) > 0x7f800000u;
@@ -155,7 +155,7 @@ static inline void store_bfloat(uint16_t* p, const Floats& a) {
   }
 }
 
-static inline void philox16(const Philox& p, uint64_t first_block, Words out[4]) {
+CONTDROP_INLINE void philox16(const Philox& p, uint64_t first_block, Words out[4]) {
   uint32_t c0[16], c1[16], c2[16], c3[16];
   for (int i = 0; i < 16; ++i) {
     c0[i] = uint32_t(first_block) + uint32_t(i);
