@@ -100,13 +100,13 @@ struct Prepared {
         high(T(law.high)) {}
 };
 
-// The random part of slot s of sixteen words.
+// The random part of slot s of sixteen words. Where an element takes a whole word, the slot does not matter.
 template <int recipe, class T>
 CONTDROP_INLINE Floats core(const Prepared<T>& p, const Words& w, int s) {
   if (recipe == kHalf) return where(bit_clear(w, 1u << s), p.unit);
   if (recipe == kBits) {
     if (p.always) return p.unit;
-    return where(less(bit_and(shift_right(w, p.bits * s), p.field), p.threshold), p.unit);
+    return where(less(bit_and(shift_right(w, p.bits == 32 ? 0 : p.bits * s), p.field), p.threshold), p.unit);
   }
   if (recipe == kFlat) return uniform(w);
   return quantile<recipe>(w);
@@ -155,43 +155,87 @@ struct Runs {
   }
 };
 
-// Calls f(i, words, slot) for i = 0, 16, ... below count, for elements that begin with a run. Whole groups go straight
-// from the generator to f, without a stop in memory.
-template <class T, class F>
-CONTDROP_INLINE void visit(Runs<T>& runs, int64_t first_run, int64_t count, F f) {
-  const int per_word = runs.p.per_word;
-  const int64_t per_run = 16 * int64_t(per_word);
+// A slot of a word, known when compiling. Sums may be kept apart by slot, so that their additions overlap.
+template <int k>
+using Slot = std::integral_constant<int, k>;
+
+// Calls full(i, words, slot) for i = 0, 16, ... as long as sixteen elements are left of count, and rest(i, words, slot)
+// for what remains. The elements begin with a run.
+template <int recipe, class T, class Full, class Rest>
+CONTDROP_INLINE void visit(Runs<T>& runs, int64_t first_run, int64_t count, Full full, Rest rest) {
+  const Prepared<T>& p = runs.p;
   int64_t run = first_run, i = 0;
-  auto one = [&]() {
-    const Words w = runs[run++];
-    for (int s = 0; s < per_word && i < count; ++s, i += 16) f(i, w, s);
-  };
-  while (run & 3 && i < count) one();
-  for (; i + 4 * per_run <= count; i += 4 * per_run, run += 4) {
-    Words words[4];
-    philox16(runs.p.philox, uint64_t(run >> 2) * 16, words);
-    for (int r = 0; r < 4; ++r)
-      for (int s = 0; s < per_word; ++s) f(i + r * per_run + 16 * s, words[r], s);
+  if (recipe >= kFlat || (recipe == kBits && p.per_word == 1)) {  // a word per element
+    for (; run & 3 && i + 16 <= count; i += 16) full(i, runs[run++], Slot<0>());
+    for (; i + 64 <= count; i += 64, run += 4) {
+      // Whole groups go straight from the generator to where they are used, without a stop in memory.
+      Words words[4];
+      philox16(p.philox, uint64_t(run >> 2) * 16, words);
+      full(i, words[0], Slot<0>());
+      full(i + 16, words[1], Slot<1>());
+      full(i + 32, words[2], Slot<2>());
+      full(i + 48, words[3], Slot<3>());
+    }
+    for (; i + 16 <= count; i += 16) full(i, runs[run++], Slot<0>());
+    if (i < count) rest(i, runs[run], 0);
+    return;
   }
-  while (i < count) one();
+  for (const int64_t per_run = 16 * int64_t(p.per_word); i < count; ++run) {
+    const int64_t end = std::min(i + per_run, count);
+    Words w = runs[run];
+    // The words are shifted so that the slots can be constants.
+    for (; i + 64 <= end; i += 64, w = shift_right(w, 4 * p.bits)) {
+      full(i, w, Slot<0>());
+      full(i + 16, w, Slot<1>());
+      full(i + 32, w, Slot<2>());
+      full(i + 48, w, Slot<3>());
+    }
+    for (; i + 16 <= end; i += 16, w = shift_right(w, p.bits)) full(i, w, Slot<0>());
+    if (i < end) {
+      rest(i, w, 0);
+      return;
+    }
+  }
+}
+
+// All mask values of a run.
+template <int recipe, class T>
+static void write_run(const Prepared<T>& p, const Words& w, T* out) {
+  for (int s = 0; s < p.per_word; ++s) write<recipe>(p, w, s, out + 16 * s);
+}
+
+// Calls the version of a function template that fits the law.
+#define CONTDROP_BY_RECIPE(law, function, E, ...)                              \
+  switch (choose(law)) {                                                       \
+    case kHalf: return function<kHalf, E>(__VA_ARGS__);                        \
+    case kBits: return function<kBits, E>(__VA_ARGS__);                        \
+    case kFlat: return function<kFlat, E>(__VA_ARGS__);                        \
+    case kNormalNear: return function<kNormalNear, E>(__VA_ARGS__);            \
+    case kNormalMiddle: return function<kNormalMiddle, E>(__VA_ARGS__);        \
+    case kNormalFar: return function<kNormalFar, E>(__VA_ARGS__);              \
+  }
+
+template <class T>
+static void write_run(const Law& law, const Prepared<T>& p, const Words& w, T* out) {
+  CONTDROP_BY_RECIPE(law, write_run, T, p, w, out)
 }
 
 // Mask values one by one, in any order that mostly goes forward.
-template <int recipe, class T>
+template <class T>
 struct Values {
+  const Law& law;
   Runs<T> runs;
   const int64_t per_run;
   int64_t run = -1;
   T buffer[512];
 
-  explicit Values(const Prepared<T>& p) : runs(p), per_run(16 * int64_t(p.per_word)) {}
+  Values(const Law& law_, const Prepared<T>& p) : law(law_), runs(p), per_run(16 * int64_t(p.per_word)) {}
   // The values from an element on that lie in the same run; count is set to how many there are.
   const T* from(int64_t element, int64_t& count) {
     const int64_t wanted = element / per_run, offset = element - wanted * per_run;
     if (wanted != run) {
       run = wanted;
-      const Words w = runs[run];
-      for (int s = 0; s < runs.p.per_word; ++s) write<recipe>(runs.p, w, s, buffer + 16 * s);
+      write_run(law, runs.p, runs[run], buffer);
     }
     count = per_run - offset;
     return buffer + offset;
@@ -264,23 +308,21 @@ template <int recipe, class E>
 static void aligned_row(Runs<typename E::Wide>& runs, int64_t first_run, const typename E::Stored* x,
                         typename E::Stored* out, int64_t n) {
   const auto& p = runs.p;
-  visit(runs, first_run, n, [&](int64_t i, const Words& w, int s) {
-    if (i + 16 <= n) {
-      multiply16<recipe, E>(p, w, s, x + i, out + i);
-    } else {
-      typename E::Wide m[16];
-      write<recipe>(p, w, s, m);
-      E::multiply_row(x + i, out + i, m, n - i);
-    }
-  });
+  visit<recipe>(
+      runs, first_run, n,
+      [&](int64_t i, const Words& w, auto s) { multiply16<recipe, E>(p, w, s, x + i, out + i); },
+      [&](int64_t i, const Words& w, int s) {
+        typename E::Wide m[16];
+        write<recipe>(p, w, s, m);
+        E::multiply_row(x + i, out + i, m, n - i);
+      });
 }
 
 // Elementwise dropout.
 
-template <int recipe, class E>
-static void strided_row(Values<recipe, typename E::Wide>& values, const typename E::Stored* x,
-                        typename E::Stored* out, int64_t n, int64_t x_stride, int64_t out_stride, int64_t element,
-                        int64_t mask_stride) {
+template <class E>
+static void strided_row(Values<typename E::Wide>& values, const typename E::Stored* x, typename E::Stored* out,
+                        int64_t n, int64_t x_stride, int64_t out_stride, int64_t element, int64_t mask_stride) {
   using Stored = typename E::Stored;
   using Wide = typename E::Wide;
   const bool dense = x_stride == 1 && out_stride == 1;
@@ -306,27 +348,25 @@ static void strided_row(Values<recipe, typename E::Wide>& values, const typename
   }
 }
 
-template <int recipe, class E>
-static void dropout_with(const Dropout& d, int64_t first, int64_t last) {
+template <class E>
+static void dropout_of(const Dropout& d, int64_t first, int64_t last) {
   using Stored = typename E::Stored;
   using Wide = typename E::Wide;
   const Stored* x = static_cast<const Stored*>(d.x);
   Stored* out = static_cast<Stored*>(d.out);
   const Prepared<Wide> p(d.law, d.seed, d.stream);
-  if (is_single_row(d) && d.x_stride[0] == 1 && d.out_stride[0] == 1) {
-    Runs<Wide> runs(p);
-    const int64_t begin = first * kStretch, end = std::min(last * kStretch, d.size[0]);
-    aligned_row<recipe, E>(runs, begin / (16 * p.per_word), x + begin, out + begin, end - begin);
-    return;
-  }
-  Values<recipe, Wide> values(p);
-  const int inner = d.axes - 1;
   if (is_single_row(d)) {
-    const int64_t begin = first * kStretch, end = std::min(last * kStretch, d.size[0]);
-    strided_row<recipe, E>(values, x + begin * d.x_stride[0], out + begin * d.out_stride[0], end - begin,
-                           d.x_stride[0], d.out_stride[0], begin, 1);
-    return;
+    const int64_t begin = first * kStretch, n = std::min(last * kStretch, d.size[0]) - begin;
+    if (d.x_stride[0] == 1 && d.out_stride[0] == 1) {
+      Runs<Wide> runs(p);
+      CONTDROP_BY_RECIPE(d.law, aligned_row, E, runs, begin / (16 * p.per_word), x + begin, out + begin, n)
+    }
+    Values<Wide> values(d.law, p);
+    return strided_row<E>(values, x + begin * d.x_stride[0], out + begin * d.out_stride[0], n, d.x_stride[0],
+                          d.out_stride[0], begin, 1);
   }
+  Values<Wide> values(d.law, p);
+  const int inner = d.axes - 1;
   for (int64_t row = first; row < last; ++row) {
     int64_t rest = row, x_at = 0, out_at = 0, element = 0;
     for (int a = inner - 1; a >= 0; --a) {
@@ -336,25 +376,9 @@ static void dropout_with(const Dropout& d, int64_t first, int64_t last) {
       out_at += i * d.out_stride[a];
       element += i * d.mask_stride[a];
     }
-    strided_row<recipe, E>(values, x + x_at, out + out_at, d.size[inner], d.x_stride[inner], d.out_stride[inner],
-                           element, d.mask_stride[inner]);
+    strided_row<E>(values, x + x_at, out + out_at, d.size[inner], d.x_stride[inner], d.out_stride[inner], element,
+                   d.mask_stride[inner]);
   }
-}
-
-// Calls the version of a function template that fits the law.
-#define CONTDROP_BY_RECIPE(law, function, E, ...)                              \
-  switch (choose(law)) {                                                       \
-    case kHalf: return function<kHalf, E>(__VA_ARGS__);                        \
-    case kBits: return function<kBits, E>(__VA_ARGS__);                        \
-    case kFlat: return function<kFlat, E>(__VA_ARGS__);                        \
-    case kNormalNear: return function<kNormalNear, E>(__VA_ARGS__);            \
-    case kNormalMiddle: return function<kNormalMiddle, E>(__VA_ARGS__);        \
-    case kNormalFar: return function<kNormalFar, E>(__VA_ARGS__);              \
-  }
-
-template <class E>
-static void dropout_of(const Dropout& d, int64_t first, int64_t last) {
-  CONTDROP_BY_RECIPE(d.law, dropout_with, E, d, first, last)
 }
 
 static void dropout(const Dropout& d, int64_t first, int64_t last) {
@@ -376,12 +400,13 @@ static void keep_where_of(const KeepWhere& k, int64_t first, int64_t last) {
   const int64_t begin = first * kStretch, n = std::min(last * kStretch, k.count) - begin;
   const Stored *x = static_cast<const Stored*>(k.x) + begin, *keep = static_cast<const Stored*>(k.keep) + begin;
   Stored* out = static_cast<Stored*>(k.out) + begin;
-  visit(runs, begin / 16, n, [&](int64_t i, const Words& w, int) {
+  auto some = [&](int64_t i, const Words& w, int) {
     const int64_t count = std::min<int64_t>(16, n - i);
     typename E::Wide m[16];
     E::below(uniform(w), keep + i, m, count);
     E::multiply_row(x + i, out + i, m, count);
-  });
+  };
+  visit<kFlat>(runs, begin / 16, n, some, some);
 }
 
 static void keep_where(const KeepWhere& k, int64_t first, int64_t last) {
@@ -402,12 +427,13 @@ static void normal_of(const Normal& d, int64_t first, int64_t last) {
   Runs<T> runs(p);
   const int64_t begin = first * kStretch, n = std::min(last * kStretch, d.count) - begin;
   T* out = static_cast<T*>(d.out) + begin;
-  visit(runs, begin / 16, n, [&](int64_t i, const Words& w, int s) {
-    if (i + 16 <= n) return write<kNormalFar>(p, w, s, out + i);
-    T rest[16];
-    write<kNormalFar>(p, w, s, rest);
-    std::copy(rest, rest + (n - i), out + i);
-  });
+  visit<kNormalFar>(
+      runs, begin / 16, n, [&](int64_t i, const Words& w, auto s) { write<kNormalFar>(p, w, s, out + i); },
+      [&](int64_t i, const Words& w, int s) {
+        T last_ones[16];
+        write<kNormalFar>(p, w, s, last_ones);
+        std::copy(last_ones, last_ones + (n - i), out + i);
+      });
 }
 
 static void normal(const Normal& d, int64_t first, int64_t last) {
@@ -421,37 +447,40 @@ struct Accumulator32 {
   template <int recipe>
   static float dot(Runs<float>& runs, int64_t first_run, const float* w, const float* x, int64_t n) {
     const auto& p = runs.p;
-    Floats even = set_floats(0.0f), odd = set_floats(0.0f);  // two chains of additions, so that they overlap
-    visit(runs, first_run, n, [&](int64_t i, const Words& words, int s) {
-      const Floats m = value<recipe>(p, core<recipe>(p, words, s));
-      Floats& total = i & 16 ? odd : even;
-      if (i + 16 <= n) {
-        total = fused(multiply(m, load(w + i)), load(x + i), total);
-      } else {
-        float rest_w[16] = {}, rest_x[16] = {};
-        std::copy(w + i, w + n, rest_w);
-        std::copy(x + i, x + n, rest_x);
-        total = fused(multiply(m, load(rest_w)), load(rest_x), total);
-      }
-    });
-    return sum(add(even, odd));
+    Floats totals[4] = {set_floats(0.0f), set_floats(0.0f), set_floats(0.0f), set_floats(0.0f)};
+    visit<recipe>(
+        runs, first_run, n,
+        [&](int64_t i, const Words& words, auto s) {
+          const Floats m = value<recipe>(p, core<recipe>(p, words, s));
+          totals[s] = fused(multiply(m, load(w + i)), load(x + i), totals[s]);
+        },
+        [&](int64_t i, const Words& words, int s) {
+          float rest_w[16] = {}, rest_x[16] = {};
+          std::copy(w + i, w + n, rest_w);
+          std::copy(x + i, x + n, rest_x);
+          const Floats m = value<recipe>(p, core<recipe>(p, words, s));
+          totals[0] = fused(multiply(m, load(rest_w)), load(rest_x), totals[0]);
+        });
+    return sum(add(add(totals[0], totals[1]), add(totals[2], totals[3])));
   }
   template <int recipe>
   static void axpy(Runs<float>& runs, int64_t first_run, float factor, const float* x, float* y, int64_t n) {
     const auto& p = runs.p;
     const Floats f = set_floats(factor);
-    visit(runs, first_run, n, [&](int64_t i, const Words& words, int s) {
-      const Floats m = multiply(f, value<recipe>(p, core<recipe>(p, words, s)));
-      if (i + 16 <= n) {
-        store(y + i, fused(m, load(x + i), load(y + i)));
-      } else {
-        float rest_x[16] = {}, rest_y[16] = {};
-        std::copy(x + i, x + n, rest_x);
-        std::copy(y + i, y + n, rest_y);
-        store(rest_y, fused(m, load(rest_x), load(rest_y)));
-        std::copy(rest_y, rest_y + (n - i), y + i);
-      }
-    });
+    visit<recipe>(
+        runs, first_run, n,
+        [&](int64_t i, const Words& words, auto s) {
+          const Floats m = multiply(f, value<recipe>(p, core<recipe>(p, words, s)));
+          store(y + i, fused(m, load(x + i), load(y + i)));
+        },
+        [&](int64_t i, const Words& words, int s) {
+          float rest_x[16] = {}, rest_y[16] = {};
+          std::copy(x + i, x + n, rest_x);
+          std::copy(y + i, y + n, rest_y);
+          const Floats m = multiply(f, value<recipe>(p, core<recipe>(p, words, s)));
+          store(rest_y, fused(m, load(rest_x), load(rest_y)));
+          std::copy(rest_y, rest_y + (n - i), y + i);
+        });
   }
 };
 struct Accumulator64 {
@@ -459,20 +488,22 @@ struct Accumulator64 {
   template <int recipe>
   static double dot(Runs<double>& runs, int64_t first_run, const double* w, const double* x, int64_t n) {
     double total = 0;
-    visit(runs, first_run, n, [&](int64_t i, const Words& words, int s) {
+    auto some = [&](int64_t i, const Words& words, int s) {
       double m[16];
       write<recipe>(runs.p, words, s, m);
       for (int64_t k = i; k < std::min(i + 16, n); ++k) total += m[k - i] * w[k] * x[k];
-    });
+    };
+    visit<recipe>(runs, first_run, n, some, some);
     return total;
   }
   template <int recipe>
   static void axpy(Runs<double>& runs, int64_t first_run, double factor, const double* x, double* y, int64_t n) {
-    visit(runs, first_run, n, [&](int64_t i, const Words& words, int s) {
+    auto some = [&](int64_t i, const Words& words, int s) {
       double m[16];
       write<recipe>(runs.p, words, s, m);
       for (int64_t k = i; k < std::min(i + 16, n); ++k) y[k] += factor * m[k - i] * x[k];
-    });
+    };
+    visit<recipe>(runs, first_run, n, some, some);
   }
 };
 

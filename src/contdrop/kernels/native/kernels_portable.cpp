@@ -1,3 +1,6 @@
+// Plain loops may well be calls; forcing them inline takes a compiler minutes.
+#define CONTDROP_INLINE static inline
+
 #include "lanes_portable.h"
 #define CONTDROP_LANES portable
 #include "kernels.h"

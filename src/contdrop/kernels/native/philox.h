@@ -3,10 +3,8 @@
 #include <cstdint>
 
 // The lanes are only fast if they stay in registers, so nothing between a generator and a store may be a call.
-#if defined(__GNUC__)
+#if !defined(CONTDROP_INLINE)
 #define CONTDROP_INLINE static inline __attribute__((always_inline))
-#else
-#define CONTDROP_INLINE static inline
 #endif
 
 namespace contdrop {

@@ -1,0 +1,573 @@
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
+# ruff: noqa: N803, N806
+"""The Triton back end: kernels for GPUs, with the numbers of the reference back end.
+
+Tested in Triton's interpreter only (``TRITON_INTERPRET=1``, tensors on the CPU), **not yet on a GPU**.
+
+Same functions as :mod:`contdrop.kernels.reference`, which also defines the random numbers. Masks are never stored: each
+kernel computes them from the seed and the number of the element. Three ways to get at the words, fastest first:
+
+- whole groups: a tile covers groups of 64 words, so one Philox gives four words (``_group_words``). Contiguous tensors
+  without shared axes, and DropConnect with 32-bit elements where every row begins with a group;
+- whole runs: one Philox for every word, and 32 / b elements from it. The other cases of DropConnect;
+- single elements: one Philox for every element. Strides and shared axes.
+
+Random bits are those of the reference; mask values agree to 1e-6. The normal quantile is computed in float32 even for
+float64 tensors, as in the native back end.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
+import triton.language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from torch import Tensor
+
+from . import reference
+
+_ROUNDS = tl.constexpr(reference.ROUNDS)
+# Elements that a program of 128 threads works on. Strides need registers, so there a thread has fewer.
+_TILE = 1024
+_STRIDED_TILE = 256
+_MAX_AXES = 5
+# Fused operations are written out where they are wanted: no compiler's choice comes between interpreter and GPU.
+_OPTIONS = {"enable_fp_fusion": False}
+
+# Random words and mask values. Capital letters are known when a kernel is compiled.
+
+
+@triton.jit
+def _philox(seed, stream, block):
+    """The four outputs of Philox for 64-bit numbers of blocks."""
+    return tl.philox(seed, (block & 0xFFFFFFFF).to(tl.uint32), (block >> 32).to(tl.uint32), stream, 0, _ROUNDS)
+
+
+@triton.jit
+def _group_words(seed, stream, group):
+    """The words of groups [n], as runs [4 n, 16]."""
+    GROUPS: tl.constexpr = group.shape[0]
+    first, second, third, fourth = _philox(seed, stream, 16 * group[:, None] + tl.arange(0, 16)[None, :])
+    outputs = tl.join(tl.join(first, third), tl.join(second, fourth))  # output 2 i + j is at [group, block, i, j]
+    return outputs.permute(0, 2, 3, 1).reshape(4 * GROUPS, 16)
+
+
+@triton.jit
+def _word(seed, stream, run, lane):
+    """Word number ``lane`` of a run."""
+    first, second, third, fourth = _philox(seed, stream, 16 * (run >> 2) + lane)
+    output = run & 3
+    return tl.where(output < 2, tl.where(output == 0, first, second), tl.where(output == 2, third, fourth))
+
+
+@triton.jit
+def _fields(words, BITS: tl.constexpr):
+    """The elements of runs [n, 16], as [n, 32 / BITS, 16]."""
+    shift = BITS * tl.arange(0, 32 // BITS)
+    return (words[:, None, :] >> shift[None, :, None]) & ((1 << BITS) - 1)
+
+
+@triton.jit
+def _uniform(word):
+    """(2 (w >> 9) + 1) / 2^24 in float32, exactly."""
+    return (2 * (word >> 9).to(tl.int32) + 1).to(tl.float32) * 2.0**-24
+
+
+@triton.jit
+def _quantile(u):
+    """The standard normal quantile of u, in float32.
+
+    With v = u - 1/2 and t = -log(4 u (1 - u)), it is v times a rational function of t: the far branch of ``quantile``
+    in ``native/kernels.h``, where the fit is explained. Over all 2^23 values of u the error is at most 1.1e-6, and
+    below 6e-7 where the result is within 2.5. The fused operations and the rounded division make it the same on every
+    machine, but for the logarithm's last bit.
+    """
+    t = -tl.log(4.0 * (u * (1.0 - u)))  # u and 1 - u are exact
+    top = tl.fma(t, 6.845029514853869e-05, 0.0018516205320840565)
+    top = tl.fma(t, top, 0.022196474192882495)
+    top = tl.fma(t, top, 0.16984079641734212)
+    top = tl.fma(t, top, 0.8710541659783915)
+    top = tl.fma(t, top, 2.506628688613941)
+    bottom = tl.fma(t, 1.2787585690064028e-06, 0.00018007063155757382)
+    bottom = tl.fma(t, bottom, 0.0019270286384997198)
+    bottom = tl.fma(t, bottom, 0.032283207747469365)
+    bottom = tl.fma(t, bottom, 0.08570257460314433)
+    bottom = tl.fma(t, bottom, 1.0)
+    return (u - 0.5) * tl.div_rn(top, bottom)
+
+
+@triton.jit
+def _mask(bits, keep, threshold, offset, gain, low, high, scale, KIND: tl.constexpr, WIDE: tl.constexpr):
+    """Mask values in the type WIDE; ``keep`` is used by the kind "where" only. The numbers: see ``_law``."""
+    # tl.full, because these are typed scalars on a GPU but plain Python numbers in the interpreter.
+    factor = tl.full((), scale, WIDE)
+    if KIND == "bernoulli":
+        return tl.where(bits.to(tl.int64) < threshold, factor, 0.0)
+    u = _uniform(bits)
+    if KIND == "where":
+        return (u < keep).to(WIDE)
+    start, slope = tl.full((), offset, WIDE), tl.full((), gain, WIDE)
+    if KIND == "uniform":
+        return tl.fma(u.to(WIDE), slope, start) * factor
+    value = tl.fma(_quantile(u).to(WIDE), slope, start)
+    value = tl.minimum(tl.maximum(value, tl.full((), low, WIDE)), tl.full((), high, WIDE))
+    return value * factor
+
+
+# Elementwise: x times mask for dropout and keep_where, the mask itself for normal numbers (x_ptr is None).
+
+_LAW_VALUES = ("seed", "stream", "threshold")  # must not be compiled into a kernel where they happen to be 1
+
+
+@triton.jit(do_not_specialize=_LAW_VALUES)
+def _flat(
+    x_ptr,
+    keep_ptr,
+    out_ptr,
+    count: tl.int64,
+    seed: tl.int64,
+    stream,
+    threshold: tl.int64,
+    offset: tl.float64,
+    gain: tl.float64,
+    low: tl.float64,
+    high: tl.float64,
+    scale: tl.float64,
+    KIND: tl.constexpr,
+    BITS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Everything contiguous, and the mask too: element i of the mask belongs to element i of x. A tile of groups."""
+    SIZE: tl.constexpr = GROUPS * 64 * (32 // BITS)
+    tile = tl.program_id(0).to(tl.int64)
+    element = tile * SIZE + tl.arange(0, SIZE)
+    inside = element < count
+    words = _group_words(seed, stream, tile * GROUPS + tl.arange(0, GROUPS))
+    bits = _fields(words, BITS).reshape(SIZE)
+    keep = 0.0
+    if KIND == "where":
+        keep = tl.load(keep_ptr + element, mask=inside, other=0.0)
+    value = _mask(bits, keep, threshold, offset, gain, low, high, scale, KIND, WIDE)
+    if x_ptr is not None:
+        value *= tl.load(x_ptr + element, mask=inside, other=0.0).to(WIDE)
+    tl.store(out_ptr + element, value.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=_LAW_VALUES)
+def _strided(
+    x_ptr,
+    keep_ptr,
+    out_ptr,
+    count: tl.int64,
+    sizes,
+    x_strides,
+    keep_strides,
+    out_strides,
+    mask_strides,
+    seed: tl.int64,
+    stream,
+    threshold: tl.int64,
+    offset: tl.float64,
+    gain: tl.float64,
+    low: tl.float64,
+    high: tl.float64,
+    scale: tl.float64,
+    KIND: tl.constexpr,
+    BITS: tl.constexpr,
+    AXES: tl.constexpr,
+    INDEX: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Any strides, those of the mask among them (0 along a shared axis). Axes run from the fastest to the slowest.
+
+    INDEX is the type that counts the elements of x: division is slow in 64 bits.
+    """
+    place = tl.program_id(0).to(INDEX) * SIZE + tl.arange(0, SIZE)
+    inside = place < count
+    x_at = tl.zeros((SIZE,), tl.int64)
+    keep_at, out_at, element = x_at, x_at, x_at
+    for axis in tl.static_range(AXES):
+        i = (place % sizes[axis]).to(tl.int64)
+        place = place // sizes[axis]
+        x_at += i * x_strides[axis]
+        keep_at += i * keep_strides[axis]
+        out_at += i * out_strides[axis]
+        element += i * mask_strides[axis]
+    RUN: tl.constexpr = 16 * (32 // BITS)
+    word = _word(seed, stream, element // RUN, element % 16)
+    shift = BITS * ((element % RUN) // 16)
+    bits = (word >> shift.to(tl.uint32)) & ((1 << BITS) - 1)
+    keep = 0.0
+    if KIND == "where":
+        keep = tl.load(keep_ptr + keep_at, mask=inside, other=0.0)
+    value = _mask(bits, keep, threshold, offset, gain, low, high, scale, KIND, WIDE)
+    value *= tl.load(x_ptr + x_at, mask=inside, other=0.0).to(WIDE)
+    tl.store(out_ptr + out_at, value.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+# Per-example DropConnect. A row is the pair of an example and an output; a tile is ROWS of them by RUNS runs of inputs.
+# No two programs add to the same place, so the order of additions is always the same.
+
+
+@triton.jit
+def _rows(
+    row,
+    first_run,
+    runs,
+    seed,
+    stream,
+    threshold,
+    offset,
+    gain,
+    low,
+    high,
+    scale,
+    KIND: tl.constexpr,
+    BITS: tl.constexpr,
+    RUNS: tl.constexpr,
+    GROUPED: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Mask values [rows, columns] of RUNS runs from ``first_run`` on, in rows of ``runs`` runs."""
+    ROWS: tl.constexpr = row.shape[0]
+    start = row * runs + first_run
+    if GROUPED:
+        group = (start >> 2)[:, None] + tl.arange(0, RUNS // 4)[None, :]
+        words = _group_words(seed, stream, group.reshape(ROWS * (RUNS // 4)))
+    else:
+        run = (start[:, None] + tl.arange(0, RUNS)[None, :]).reshape(ROWS * RUNS)
+        words = _word(seed, stream, run[:, None], tl.arange(0, 16)[None, :])
+    bits = _fields(words, BITS).reshape(ROWS, RUNS * 16 * (32 // BITS))
+    return _mask(bits, 0.0, threshold, offset, gain, low, high, scale, KIND, WIDE)
+
+
+@triton.jit(do_not_specialize=_LAW_VALUES)
+def _output(
+    x_ptr,
+    w_ptr,
+    y_ptr,
+    outputs: tl.int64,
+    inputs: tl.int64,
+    runs: tl.int64,
+    seed: tl.int64,
+    stream,
+    threshold: tl.int64,
+    offset: tl.float64,
+    gain: tl.float64,
+    low: tl.float64,
+    high: tl.float64,
+    scale: tl.float64,
+    KIND: tl.constexpr,
+    BITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    RUNS: tl.constexpr,
+    GROUPED: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """y[n, o]: a program takes one example and ROWS outputs, and goes through the inputs."""
+    RUN: tl.constexpr = 16 * (32 // BITS)
+    COLUMNS: tl.constexpr = RUNS * RUN
+    program = tl.program_id(0).to(tl.int64)
+    tiles = (outputs + ROWS - 1) // ROWS
+    n = program // tiles
+    o = program % tiles * ROWS + tl.arange(0, ROWS)
+    total = tl.zeros((ROWS, COLUMNS), WIDE)
+    for first_run in range(0, runs, RUNS):
+        i = first_run * RUN + tl.arange(0, COLUMNS)
+        mask = _rows(
+            n * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high, scale,
+            KIND, BITS, RUNS, GROUPED, WIDE,
+        )  # fmt: skip
+        inside = (o < outputs)[:, None] & (i < inputs)[None, :]
+        w = tl.load(w_ptr + o[:, None] * inputs + i[None, :], mask=inside, other=0.0).to(WIDE)
+        x = tl.load(x_ptr + n * inputs + i, mask=i < inputs, other=0.0).to(WIDE)
+        total = tl.fma(mask * w, x[None, :], total)
+    tl.store(y_ptr + n * outputs + o, tl.sum(total, 1).to(y_ptr.dtype.element_ty), mask=o < outputs)
+
+
+@triton.jit(do_not_specialize=_LAW_VALUES)
+def _input_gradient(
+    g_ptr,
+    w_ptr,
+    result_ptr,
+    outputs: tl.int64,
+    inputs: tl.int64,
+    runs: tl.int64,
+    seed: tl.int64,
+    stream,
+    threshold: tl.int64,
+    offset: tl.float64,
+    gain: tl.float64,
+    low: tl.float64,
+    high: tl.float64,
+    scale: tl.float64,
+    KIND: tl.constexpr,
+    BITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    RUNS: tl.constexpr,
+    GROUPED: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """The gradient by x[n, i]: a program takes one example and a tile of inputs, and goes through the outputs."""
+    RUN: tl.constexpr = 16 * (32 // BITS)
+    COLUMNS: tl.constexpr = RUNS * RUN
+    program = tl.program_id(0).to(tl.int64)
+    tiles = (runs + RUNS - 1) // RUNS
+    n = program // tiles
+    first_run = program % tiles * RUNS
+    i = first_run * RUN + tl.arange(0, COLUMNS)
+    total = tl.zeros((ROWS, COLUMNS), WIDE)
+    for first_output in range(0, outputs, ROWS):
+        o = first_output + tl.arange(0, ROWS).to(tl.int64)
+        mask = _rows(
+            n * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high, scale,
+            KIND, BITS, RUNS, GROUPED, WIDE,
+        )  # fmt: skip
+        inside = (o < outputs)[:, None] & (i < inputs)[None, :]
+        w = tl.load(w_ptr + o[:, None] * inputs + i[None, :], mask=inside, other=0.0).to(WIDE)
+        g = tl.load(g_ptr + n * outputs + o, mask=o < outputs, other=0.0).to(WIDE)
+        total = tl.fma(mask * w, g[:, None], total)
+    tl.store(result_ptr + n * inputs + i, tl.sum(total, 0).to(result_ptr.dtype.element_ty), mask=i < inputs)
+
+
+@triton.jit(do_not_specialize=_LAW_VALUES)
+def _weight_gradient(
+    g_ptr,
+    x_ptr,
+    result_ptr,
+    examples: tl.int64,
+    outputs: tl.int64,
+    inputs: tl.int64,
+    runs: tl.int64,
+    seed: tl.int64,
+    stream,
+    threshold: tl.int64,
+    offset: tl.float64,
+    gain: tl.float64,
+    low: tl.float64,
+    high: tl.float64,
+    scale: tl.float64,
+    KIND: tl.constexpr,
+    BITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    RUNS: tl.constexpr,
+    GROUPED: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """The gradient by w[o, i]: a program takes a tile of weights, and goes through the examples."""
+    RUN: tl.constexpr = 16 * (32 // BITS)
+    COLUMNS: tl.constexpr = RUNS * RUN
+    program = tl.program_id(0).to(tl.int64)
+    tiles = (runs + RUNS - 1) // RUNS
+    first_run = program % tiles * RUNS
+    o = program // tiles * ROWS + tl.arange(0, ROWS)
+    i = first_run * RUN + tl.arange(0, COLUMNS)
+    total = tl.zeros((ROWS, COLUMNS), WIDE)
+    for n in range(examples):
+        mask = _rows(
+            n * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high, scale,
+            KIND, BITS, RUNS, GROUPED, WIDE,
+        )  # fmt: skip
+        g = tl.load(g_ptr + n * outputs + o, mask=o < outputs, other=0.0).to(WIDE)
+        x = tl.load(x_ptr + n * inputs + i, mask=i < inputs, other=0.0).to(WIDE)
+        total = tl.fma(mask, g[:, None] * x[None, :], total)
+    inside = (o < outputs)[:, None] & (i < inputs)[None, :]
+    place = o[:, None] * inputs + i[None, :]
+    tl.store(result_ptr + place, total.to(result_ptr.dtype.element_ty), mask=inside)
+
+
+# Calls.
+
+_INTERPRETED = not isinstance(_flat, triton.JITFunction)
+
+
+def _check_device(device: torch.device) -> None:
+    if device.type != "cuda" and not (_INTERPRETED and device.type == "cpu"):
+        raise RuntimeError(
+            "contdrop: the triton back end runs on CUDA tensors, or on CPU tensors under TRITON_INTERPRET=1; "
+            f"got a tensor on {device}"
+        )
+
+
+def _on(device: torch.device) -> Any:
+    """Triton launches on the current GPU, so the tensors' own has to be that."""
+    return torch.cuda.device(device if device.type == "cuda" else -1)
+
+
+@functools.lru_cache(maxsize=256)
+def _law(kind: str, params: tuple[float, ...], scale: float) -> dict[str, Any]:
+    """What ``_mask`` needs to know of a law, and the compiler of all.
+
+    A Bernoulli value is ``scale`` if its bits are less than ``threshold``. The others are ``offset + gain * z``, then
+    clipped to [low, high] if Gaussian, then times ``scale``; z is uniform or standard normal.
+    """
+    bits, threshold, offset, gain, low, high = 32, 0, 0.0, 0.0, 0.0, 0.0
+    if kind == "bernoulli":
+        bits, threshold = reference.bernoulli_bits(params[0])
+    elif kind == "uniform":
+        offset, gain = params[0], params[1] - params[0]
+    elif kind == "gaussian":
+        offset, gain, low, high = params
+    numbers = {"offset": offset, "gain": gain, "low": low, "high": high, "scale": scale}
+    numbers = {name: float(value) for name, value in numbers.items()}
+    return {"threshold": threshold, **numbers, "KIND": kind, "BITS": bits, **_OPTIONS}
+
+
+def _wide(dtype: torch.dtype) -> Any:
+    return tl.float64 if reference.compute_dtype(dtype) == torch.float64 else tl.float32
+
+
+def dropout(
+    x: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float, shared_axes: Sequence[int], stream: int
+) -> Tensor:
+    _check_device(x.device)
+    law = _law(kind, tuple(params), scale)
+    out = torch.empty_like(x)
+    if _elementwise(x, x, out, seed, law, shared_axes, stream):
+        return out
+    return reference.dropout(x, seed, kind, params, scale, shared_axes, stream)
+
+
+def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int]) -> Tensor:
+    _check_device(x.device)
+    out = torch.empty_like(x)
+    law = _law("where", (), 1.0)
+    if _elementwise(x, keep.expand(x.shape), out, seed, law, shared_axes, reference.STREAM_MASK):
+        return out
+    return reference.keep_where(x, seed, keep, shared_axes)
+
+
+def _elementwise(
+    x: Tensor, keep: Tensor, out: Tensor, seed: Tensor, law: dict[str, Any], shared_axes: Sequence[int], stream: int
+) -> bool:
+    """Fills ``out`` with x times mask; False if the layout takes too many axes.
+
+    A batch of seeds is a loop. Without a ``keep``, x stands in for it.
+    """
+    if seed.dim():
+        inner = [axis - 1 for axis in shared_axes]
+        return all(_elementwise(*part, law, inner, stream) for part in zip(x, keep, out, seed))
+    count = x.numel()
+    if count == 0:
+        return True
+    arguments = {**law, "seed": seed.item(), "stream": stream, "WIDE": _wide(x.dtype)}
+    if not shared_axes and all(tensor.is_contiguous() for tensor in (x, keep, out)):
+        _launch_flat(x, keep, out, count, arguments)
+        return True
+    axes = _merged_axes(x, keep, out, shared_axes)
+    if len(axes) > _MAX_AXES:
+        return False
+    tiles = triton.cdiv(count, _STRIDED_TILE)
+    index = tl.int32 if tiles * _STRIDED_TILE < 2**31 else tl.int64
+    with _on(x.device):
+        _strided[(tiles,)](
+            x, keep, out, count, *map(tuple, zip(*axes)), **arguments, AXES=len(axes), INDEX=index, SIZE=_STRIDED_TILE
+        )
+    return True
+
+
+def _launch_flat(x: Tensor | None, keep: Tensor | None, out: Tensor, count: int, arguments: dict[str, Any]) -> None:
+    group = 64 * (32 // arguments["BITS"])
+    groups = max(1, _TILE // group)
+    with _on(out.device):
+        _flat[(triton.cdiv(count, groups * group),)](x, keep, out, count, **arguments, GROUPS=groups)
+
+
+def _merged_axes(x: Tensor, keep: Tensor, out: Tensor, shared_axes: Sequence[int]) -> list[list[int]]:
+    """Describes the tensors and the mask by as few axes as possible, the one fastest in the result's memory first.
+
+    An axis is its size, and its strides in x, keep, the result and the mask.
+    """
+    axes = []
+    mask_stride = 1
+    for axis in reversed(range(x.dim())):
+        shared = axis in shared_axes
+        if x.shape[axis] > 1:
+            strides = [tensor.stride(axis) for tensor in (x, keep, out)]
+            axes.append([x.shape[axis], *strides, 0 if shared else mask_stride])
+        if not shared:
+            mask_stride *= x.shape[axis]
+    axes.sort(key=operator.itemgetter(3))
+    merged: list[list[int]] = []
+    for size, *strides in axes:
+        if merged and all(stride == merged[-1][0] * inner for stride, inner in zip(strides, merged[-1][1:])):
+            merged[-1][0] *= size
+        else:
+            merged.append([size, *strides])
+    return merged or [[1, 0, 0, 0, 0]]
+
+
+def normal(seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    _check_device(torch.device(device))
+    out = torch.empty((*seed.shape, *size), dtype=dtype, device=device)
+    law = _law("gaussian", (0.0, 1.0, -math.inf, math.inf), 1.0)
+    arguments = {**law, "stream": reference.STREAM_NORMAL, "WIDE": _wide(dtype)}
+    count = math.prod(size)
+    if count:
+        for part, one in zip(out.view(-1, count), seed.flatten()):
+            _launch_flat(None, None, part, count, {**arguments, "seed": one.item()})
+    return out
+
+
+def dropconnect(x: Tensor, weight: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float) -> Tensor:
+    result = x.new_empty(x.shape[0], weight.shape[0])
+    tile = _tile(result, weight.shape[1], seed, kind, params, scale)
+    programs = x.shape[0] * triton.cdiv(weight.shape[0], tile["ROWS"])
+    if result.numel():
+        with _on(x.device):
+            _output[(programs,)](x.contiguous(), weight.contiguous(), result, *weight.shape, **tile)
+    return result
+
+
+def dropconnect_input_gradient(
+    gradient: Tensor, weight: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float
+) -> Tensor:
+    result = gradient.new_empty(gradient.shape[0], weight.shape[1])
+    tile = _tile(result, weight.shape[1], seed, kind, params, scale)
+    programs = gradient.shape[0] * triton.cdiv(tile["runs"], tile["RUNS"])
+    if result.numel():
+        with _on(gradient.device):
+            _input_gradient[(programs,)](gradient.contiguous(), weight.contiguous(), result, *weight.shape, **tile)
+    return result
+
+
+def dropconnect_weight_gradient(
+    gradient: Tensor, x: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float
+) -> Tensor:
+    result = x.new_empty(gradient.shape[1], x.shape[1])
+    tile = _tile(result, x.shape[1], seed, kind, params, scale)
+    programs = triton.cdiv(gradient.shape[1], tile["ROWS"]) * triton.cdiv(tile["runs"], tile["RUNS"])
+    if result.numel():
+        with _on(x.device):
+            _weight_gradient[(programs,)](
+                gradient.contiguous(), x.contiguous(), result, x.shape[0], *result.shape, **tile
+            )
+    return result
+
+
+def _tile(
+    result: Tensor, inputs: int, seed: Tensor, kind: str, params: Sequence[float], scale: float
+) -> dict[str, Any]:
+    """The arguments that the three kernels of DropConnect share: a tile is eight rows of 128 columns, or like it."""
+    _check_device(result.device)
+    law = _law(kind, tuple(params), scale)
+    run = 16 * (32 // law["BITS"])
+    runs = reference.pitch(inputs, law["BITS"]) // run
+    runs_at_once = max(1, 128 // run)
+    return {
+        **law,
+        "seed": seed.item(),
+        "stream": reference.STREAM_MASK,
+        "runs": runs,
+        "ROWS": max(1, _TILE // (runs_at_once * run)),
+        "RUNS": runs_at_once,
+        "GROUPED": law["BITS"] == 32 and runs % 4 == 0,
+        "WIDE": _wide(result.dtype),
+    }
