@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "contdrop"
 
 # Lower may not import higher.
-ORDER = ["laws", "kernels", "expectations", "functional", "nn"]
+ORDER = ["laws", "kernels", "expectations", "functional", "nn", "cli"]
 
 
 def _imports(path):
@@ -37,6 +37,23 @@ def test_imports_run_one_way():
         for imported in _imports(path):
             assert ORDER.index(imported) <= ORDER.index(name), f"{path.name} imports {imported}"
     assert seen == set(ORDER)
+
+
+# Packages beyond torch, and the only place that may import them.
+OWNERS = {"typer": "cli", "rich": "cli", "matplotlib": "cli", "triton": "kernels/triton.py"}
+
+
+def test_optional_packages_are_imported_only_by_their_owner():
+    for path in SOURCE.rglob("*.py"):
+        place = path.relative_to(SOURCE).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            for name in names:
+                top = name.partition(".")[0]
+                allowed = top in ("torch", "contdrop", *sys.stdlib_module_names)
+                assert allowed or place.startswith(OWNERS.get(top, "nowhere")), f"{place} imports {name}"
 
 
 def test_core_works_with_torch_alone():

@@ -1,0 +1,64 @@
+"""All commands together, and what a mistake of the user looks like."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+import contdrop
+
+from . import bench
+from .errors import UserError
+
+# typer carries its own copy of click or depends on click, according to its version. In both, this is UsageError.
+_UsageError: Any = typer.BadParameter.__bases__[0]
+
+app = typer.Typer(
+    name="contdrop",
+    add_completion=False,
+    rich_markup_mode=None,  # its boxes leave no room for the explanations
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(help=bench.HELP, short_help="Measure how fast the layers are on this machine.")(bench.bench)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"contdrop {contdrop.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def contdrop_command(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Continuous dropout for PyTorch: measure it on this machine.
+
+    Every command explains itself, with examples: contdrop COMMAND --help.
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def run() -> int:
+    """Runs the command line and returns the exit code; a mistake of the user is one line on standard error."""
+    try:
+        code = app(prog_name="contdrop", standalone_mode=False)
+    except UserError as mistake:
+        return _complain(str(mistake))
+    except _UsageError as mistake:
+        return _complain(f"{mistake.format_message().rstrip('.')}; see contdrop --help")
+    except typer.Abort:
+        return _complain("interrupted", 130)
+    return code if isinstance(code, int) else 0
+
+
+def _complain(message: str, code: int = 2) -> int:
+    print(f"contdrop: {' '.join(message.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,268 @@
+"""The command line: what it prints, what it refuses, and that the benchmark measures what it says."""
+
+import contextlib
+import importlib.util
+import io
+import itertools
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import contdrop
+
+pytest.importorskip("typer")
+
+from contdrop.cli import app
+from contdrop.cli.bench import SECTIONS, parse_sections, parse_sizes
+from contdrop.cli.errors import UserError
+from contdrop.cli.speed import contestants, plot, sections, sheets
+from contdrop.cli.speed.bars import bars
+from contdrop.cli.speed.results import BOTH, FORWARD, Report, Timing
+from contdrop.cli.speed.timing import interleave, repetitions
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["contdrop", *arguments])
+        code = app.run()
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """A run of all sections, made as small as it can be: what it printed, and the plot."""
+    picture = tmp_path_factory.mktemp("bench") / "speed.svg"
+    options = "bench --quick --json --sizes 1000,100x100 --rounds 1 --steps 2 --plot"
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.setattr(sys, "argv", ["contdrop", *options.split(), str(picture)])
+        patch.setattr(sections, "LARGE", (16, 32))
+        patch.setattr(sections, "DROPCONNECT", (4, 8, 8))
+        code = app.run()
+    assert code == 0, err.getvalue()
+    return out.getvalue(), err.getvalue(), picture
+
+
+def test_help_teaches(run):
+    for arguments in ((), ("--help",)):
+        code, out, err = run(*arguments)
+        assert (code, err) == (0, "")
+        assert "bench" in out
+        assert "contdrop COMMAND --help" in out
+    code, out, err = run("bench", "--help")
+    assert (code, err) == (0, "")
+    assert "contdrop bench --quick" in out
+    assert all(word in out for word in (*SECTIONS, "--json", "--plot", "--instructions", "nanoseconds per element"))
+
+
+def test_version(run):
+    assert run("--version") == (0, f"contdrop {contdrop.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--sizes abc", "--sizes: expected sizes such as 1000, 1e6 or 128x800, separated by commas; got 'abc'"),
+        ("--sizes 1000,", "got ''"),
+        ("--sizes -5", "got '-5'"),
+        ("--sizes 0", "at least one element; got '0'"),
+        ("--sizes 1e15", "needs about 32000000 GB of memory"),
+        ("--sections step,speed", "--sections: expected some of elementwise, types, memory, step, dropconnect"),
+        ("--rounds 0", "--rounds: expected a whole number of at least 1; got 0"),
+        ("--rounds many", "'--rounds'"),
+        ("--steps -1", "--steps: expected"),
+        ("--threads 0", "--threads: expected a whole number of at least 1; got 0"),
+        ("--instructions sse", "--instructions: "),
+        ("--plot speed.pdf", "--plot: expected a file name that ends in .png or .svg; got 'speed.pdf'"),
+        ("--plot nowhere/speed.png", "--plot: there is no directory 'nowhere'"),
+        ("--plot speed.png --sections step", "--plot: draws the elementwise section"),
+        ("--frobnicate", "--frobnicate"),
+        ("more", "more"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_code_2(run, arguments, message):
+    code, out, err = run("bench", *arguments.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("contdrop: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_an_unknown_command_gets_one_line_and_code_2(run):
+    code, out, err = run("speed")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "'speed'" in err
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        ('sys.modules["typer"] = None', 'the command line needs typer, which is not installed; run: pip install "cont'),
+        ('sys.argv = ["", "bench"]; os.environ["CONTDROP_BACKEND"] = "abacus"', "got 'abacus' (set by CONTDROP_BACK"),
+    ],
+    ids=["no typer", "no such back end"],
+)
+def test_what_is_missing_gets_one_line_and_code_2(before, message):
+    code = f"import os, sys; {before}; from contdrop.cli import main; main()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
+    assert result.stderr.startswith("contdrop: ")
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr
+
+
+def test_json_is_complete(quick):
+    found = json.loads(quick[0])
+    assert set(found) == {"environment", "settings", "left_out", *SECTIONS, "bars"}
+    assert {"contdrop", "backend", "torch", "cpu", "threads"} <= set(found["environment"])
+    names = {*contestants.LAWS, contestants.NN_DROPOUT, contestants.TORCH_GAUSSIAN, contestants.PRODUCT}
+    measured = {(row["contestant"], tuple(row["shape"]), row["passes"]) for row in found["elementwise"]}
+    assert measured >= {(n, s, p) for n in names for s in ((1000,), (100, 100)) for p in (FORWARD, BOTH)}
+    assert {row["dtype"] for row in found["types"]} == {"float32", "bfloat16", "float16", "float64"}
+    assert [len(row["seconds"]) for row in found["step"]] == [2] * 4
+    assert all(row["nanoseconds_per_element"] > 0 for name in ("elementwise", "types") for row in found[name])
+    assert len(found["dropconnect"]) == 4
+    assert len(found["bars"]) == 10
+    assert "torch.compile" in found["left_out"]
+    assert found["settings"]["command"].startswith("contdrop bench --quick --json")
+
+
+def test_contdrop_saves_a_seed_and_others_a_mask(quick):
+    found = {row["contestant"]: row["bytes"] for row in json.loads(quick[0])["memory"]}
+    assert all(found[name] == 8 for name in contestants.LAWS)
+    assert found[contestants.TORCH_GAUSSIAN] == 16 * 32 * 4
+
+
+def test_progress_is_plain_lines_without_a_terminal(quick):
+    assert "[1/6] elementwise 1000: " in quick[1]
+    assert "\x1b" not in quick[1]
+
+
+def test_plot_names_everyone(quick):
+    picture = quick[2].read_text()
+    assert picture.startswith("<?xml")
+    assert all(f"<!-- {name} -->" in picture for name in contestants.LAWS)
+
+
+def test_tables_show_what_json_holds(quick):
+    report = Report.from_dict(json.loads(quick[0]))
+    titles = [sheet.title for sheet in sheets.sheets(report)]
+    assert len(titles) == len(report.settings["sizes"]) + 5
+    for sheet in sheets.sheets(report):
+        assert all(len(row) == len(sheet.headings) for row in sheet.rows)
+    assert Report.from_dict(report.as_dict()) == report
+
+
+def test_documentation_is_written_between_its_markers(quick, tmp_path, monkeypatch):
+    results, page = tmp_path / "speed.json", tmp_path / "docs" / "speed.md"
+    results.write_text(quick[0])
+    spec = importlib.util.spec_from_file_location("write_docs", ROOT / "benchmarks" / "write_docs.py")
+    write_docs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(write_docs)
+    monkeypatch.setattr(sys, "argv", ["write_docs.py", str(results), "--page", str(page)])
+    for _ in range(2):
+        write_docs.main()
+        text = page.read_text()
+        assert text.count("### Types") == 1
+        page.write_text(text + "More.\n")
+    assert text.endswith("More.\n")
+    assert "\ncontdrop bench --quick --json" in text
+    assert (page.parent / "images" / "speed.png").exists()
+    assert all(line.count("|") >= 3 for line in text.splitlines() if line.startswith("|"))
+
+
+@pytest.mark.parametrize("instructions", ["portable", None])
+def test_tables_on_the_terminal(run, instructions):
+    if instructions and contdrop.backend().name != "native":
+        pytest.skip("only the native back end has instruction sets")
+    force = ["--instructions", instructions] if instructions else []
+    before = contdrop.backend(), torch.get_num_threads()
+    code, out, err = run(
+        "bench", "--quick", "--sections=elementwise", "--sizes=50", "--rounds=1", "--threads=1", *force
+    )
+    assert code == 0, err
+    assert all(text in out for text in ("x faster than", "not measured", "1 thread;"))
+    assert ("native (portable)" in out) == bool(instructions)
+    assert (contdrop.backend(), torch.get_num_threads()) == before
+
+
+def test_sizes_and_sections():
+    assert parse_sizes("1000, 1e3,128x800,2e1x3") == ((1000,), (128, 800), (20, 3))
+    assert parse_sections("memory, elementwise,memory") == ("elementwise", "memory")
+    with pytest.raises(UserError):
+        parse_sizes("1.5")
+
+
+def test_rounds_are_interleaved():
+    calls = []
+    times = interleave({name: lambda name=name: calls.append(name) for name in "abc"}, 4, shortest=0.0)
+    assert {name: len(seconds) for name, seconds in times.items()} == {"a": 4, "b": 4, "c": 4}
+    rounds = [
+        "".join(calls[i : i + 3]) for i in range(6, 18, 3)
+    ]  # before, two calls of each to find out how long it takes
+    assert all(sorted(order) == ["a", "b", "c"] for order in rounds)
+    assert len(set(rounds)) > 1
+
+
+def test_a_measurement_is_long_enough_and_counts_one_call():
+    assert repetitions(lambda: time.sleep(0.02), 0.0001) == 1
+    assert repetitions(lambda: None, 0.01) > 100
+    (seconds,) = interleave({"nap": lambda: time.sleep(0.001)}, 1, shortest=0.01)["nap"]
+    assert seconds >= 0.001
+    start = time.perf_counter()
+    seconds = interleave({"nothing": lambda: None}, 10, shortest=0.01)["nothing"]
+    assert time.perf_counter() - start > 0.05
+    assert min(seconds) < 0.0001
+
+
+def test_saved_bytes_finds_what_hooks_cannot_see():
+    class Hoarder(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.hidden = {"mask": [torch.ones(100)]}
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 2
+
+    x = torch.ones(5, requires_grad=True)
+    assert sections.saved_bytes(Hoarder.apply, x) == 400
+    assert sections.saved_bytes(lambda x: x * torch.ones(5), x) == 20
+    assert sections.saved_bytes(lambda x: x + 1, x) == 0
+
+
+def _report(**seconds):
+    rows = [
+        Timing(name, sections.LARGE, "float32", BOTH, (seconds.get(name.partition(" ")[0], 1.0), 9.0))
+        for name in (*contestants.LAWS, contestants.NN_DROPOUT, contestants.TORCH_GAUSSIAN, contestants.PRODUCT)
+    ]
+    return Report({}, {}, {}, elementwise=rows)
+
+
+def test_bars_pass_fail_or_are_not_measured():
+    fast = {bar.what: bar for bar in bars(_report(contdrop=0.1, torch=0.61, **{"nn.Dropout(0.5)": 2.0}))}
+    bar = fast["Gaussian(0.3), 1024x4096: faster than plain torch"]
+    assert (bar.measured, bar.passed) == (pytest.approx(6.1), True)
+    assert fast["Bernoulli(0.5), 1024x4096: faster than nn.Dropout"].passed is False  # 20 of 24
+    assert fast["Uniform, 1024x4096: faster than plain torch"].passed is None
+    floor = "slowest law, 1024x4096: times a multiplication"
+    assert fast[floor].measured == pytest.approx(0.1)
+    assert {bar.what: bar for bar in bars(_report(contdrop=2.6))}[floor].passed is False
+
+
+def test_labels_are_spread_no_more_than_needed():
+    assert plot.spread([0.0, 5.0], 1.0) == [0.0, 5.0]
+    assert plot.spread([1.0, 1.0, 1.0], 0.5) == pytest.approx([0.5, 1.0, 1.5])
+    places = plot.spread([0.0, 0.1, 0.9, 3.0, 3.1], 1.0)
+    assert all(later - earlier >= 1 - 1e-9 for earlier, later in itertools.pairwise(places))
