@@ -234,6 +234,7 @@ def test_without_a_library_there_is_one_warning_and_the_same_numbers(monkeypatch
         return reference
 
     backends._automatic.cache_clear()
+    backends._chosen.clear()
     monkeypatch.setattr(backends, "_load", missing)
     try:
         torch.manual_seed(0)
@@ -244,3 +245,4 @@ def test_without_a_library_there_is_one_warning_and_the_same_numbers(monkeypatch
     finally:
         monkeypatch.undo()
         backends._automatic.cache_clear()
+        backends._chosen.clear()

@@ -18,6 +18,7 @@ from . import kernels
 from .expectations import expected_relu, expected_sigmoid, standard_deviation
 from .laws import Bernoulli, Law
 
+FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 SCALES = ("inverted", "paper")
 MASKS = ("example", "batch")
 INFERENCES = ("sampled", "analytic", "mean")
@@ -258,7 +259,7 @@ def _check_linear(owner: str, x: Tensor, weight: Tensor, bias: Tensor | None) ->
 def check_input(owner: str, x: Tensor) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{owner}: expected a tensor, got {type(x).__name__}")
-    if not x.is_floating_point():
+    if x.dtype not in FLOATS:
         raise TypeError(
             f"{owner}: expected a floating-point tensor, got {x.dtype}; convert it, for example by x.float()"
         )

@@ -108,20 +108,24 @@ def dropout(
     count = x.numel()
     if count == 0:
         return out
-    call = _Dropout()
-    if not shared_axes and x.is_contiguous() and out.is_contiguous():
-        call.axes = 1
-        call.size[0] = count
-        call.x_stride[0] = call.out_stride[0] = call.mask_stride[0] = 1
-    elif not _lay_out(call, x, out, shared_axes):
+    law = _law(kind, tuple(params), scale)
+    threads = torch.get_num_threads()
+    if not shared_axes and x.is_contiguous():
+        library().contdrop_dropout_row(
+            x.data_ptr(),
+            out.data_ptr(),
+            _TYPES[x.dtype],
+            count,
+            seed.item(),
+            stream,
+            threads,
+            ctypes.addressof(law),
+        )
+        return out
+    call = _Dropout(x.data_ptr(), out.data_ptr(), _TYPES[x.dtype])
+    if not _lay_out(call, x, out, shared_axes):
         return reference.dropout(x, seed, kind, params, scale, shared_axes, stream)
-    call.x = x.data_ptr()
-    call.out = out.data_ptr()
-    call.type = _TYPES[x.dtype]
-    call.seed = seed.item()
-    call.stream = stream
-    call.threads = torch.get_num_threads()
-    call.law = _law(kind, tuple(params), scale)
+    call.seed, call.stream, call.threads, call.law = seed.item(), stream, threads, law
     library().contdrop_dropout(ctypes.byref(call))
     return out
 

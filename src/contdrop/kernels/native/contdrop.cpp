@@ -120,6 +120,16 @@ CONTDROP_EXPORT void contdrop_dropout(const Dropout* d) {
   run(chosen.load()->kernels->dropout, *d, parts, grain);
 }
 
+// The commonest case without a structure to fill: contiguous, nothing shared.
+CONTDROP_EXPORT void contdrop_dropout_row(const void* x, void* out, int32_t type, int64_t count, uint64_t seed,
+                                          uint32_t stream, int32_t threads, const Law* law) {
+  Dropout d = {};
+  d.x = x, d.out = out, d.type = type, d.axes = 1, d.size[0] = count;
+  d.x_stride[0] = d.out_stride[0] = d.mask_stride[0] = 1;
+  d.seed = seed, d.stream = stream, d.threads = threads, d.law = *law;
+  contdrop_dropout(&d);
+}
+
 CONTDROP_EXPORT void contdrop_keep_where(const KeepWhere* k) {
   run(chosen.load()->kernels->keep_where, *k, stretches(k->count), kGrain / kStretch / 2);
 }

@@ -29,6 +29,17 @@ def library() -> ctypes.CDLL:
         function = getattr(loaded, f"contdrop_{name}")
         function.argtypes = [ctypes.c_void_p]
         function.restype = None
+    loaded.contdrop_dropout_row.restype = None
+    loaded.contdrop_dropout_row.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_int32,
+        ctypes.c_int64,
+        ctypes.c_uint64,
+        ctypes.c_uint32,
+        ctypes.c_int32,
+        ctypes.c_void_p,
+    ]
     openmp = _openmp()
     if openmp is not None:
         names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
