@@ -152,6 +152,7 @@ def measure(settings: Settings) -> Report:
     if {"elementwise", "memory"} & set(settings.sections):
         who, report.left_out = contestants.elementwise(settings.compiled)
     stage = Stages(settings.stages)
+    others = environment.Others()
     for section in settings.sections:
         if section == "elementwise":
             report.elementwise = sections.elementwise(settings, who, stage)
@@ -163,6 +164,7 @@ def measure(settings: Settings) -> Report:
             report.step = sections.step(settings, stage)
         else:
             report.dropconnect = sections.dropconnect(settings, stage)
+    report.environment["others"] = others.share()
     return report
 
 

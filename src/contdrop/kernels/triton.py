@@ -2,7 +2,8 @@
 # ruff: noqa: N803, N806
 """The Triton back end: kernels for GPUs, with the numbers of the reference back end.
 
-Tested in Triton's interpreter only (``TRITON_INTERPRET=1``, tensors on the CPU), **not yet on a GPU**.
+Tested in Triton's interpreter only (``TRITON_INTERPRET=1``, tensors on the CPU), **not yet on a GPU**. The tests also
+compile every kernel for one, which checks types and shapes but runs nothing.
 
 Same functions as :mod:`contdrop.kernels.reference`, which also defines the random numbers. Masks are never stored: each
 kernel computes them from the seed and the number of the element. Three ways to get at the words, fastest first:
@@ -14,6 +15,8 @@ kernel computes them from the seed and the number of the element. Three ways to 
 
 Random bits are those of the reference; mask values agree to 1e-6. The normal quantile is computed in float32 even for
 float64 tensors, as in the native back end.
+
+The file is long because kernels cannot share a list of parameters, and it is the only one that imports triton.
 """
 
 from __future__ import annotations

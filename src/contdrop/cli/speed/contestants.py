@@ -173,6 +173,8 @@ class _LeftOutError(Exception):
 
 
 def _compiler() -> list[Contestant]:
+    # Lest a pool of compiling processes run beside the measurements. Read when the compiler is loaded, at first use.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     contestant = InTorch(COMPILED, _compile)
     try:
         for call in contestant.passes(Inputs.of((10,))).values():

@@ -16,7 +16,7 @@ import contdrop
 
 
 def describe() -> dict[str, Any]:
-    """Versions, processor, threads, the back end in use, and how busy the machine is."""
+    """Versions, processor, threads and the back end in use."""
     return {
         "contdrop": contdrop.__version__,
         "backend": str(contdrop.backend()),
@@ -28,8 +28,34 @@ def describe() -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
+
+
+class Others:
+    """Watches how much of the machine other programs use."""
+
+    def __init__(self) -> None:
+        self._start = _seconds_used()
+
+    def share(self) -> float | None:
+        """The share of all processors that others had since this was made; None where the system does not tell."""
+        if self._start is None or (now := _seconds_used()) is None:
+            return None
+        everyone, mine, available = (after - before for after, before in zip(now, self._start))
+        return round(max(0.0, everyone - mine) / available, 3) if available > 0 else None
+
+
+def _seconds_used() -> tuple[float, float, float] | None:
+    """Processor time used by all programs, by this one and those it started, and all that there was."""
+    with contextlib.suppress(OSError, ValueError):
+        first, *ticks = pathlib.Path("/proc/stat").read_text().partition("\n")[0].split()
+        user, nice, system, idle, waiting, interrupts, soft_interrupts, stolen = map(int, ticks[:8])
+        if first == "cpu":
+            busy = user + nice + system + interrupts + soft_interrupts + stolen
+            per_second = os.sysconf("SC_CLK_TCK")
+            mine = sum(os.times()[:4])
+            return busy / per_second, mine, (busy + idle + waiting) / per_second
+    return None
 
 
 def keep_freed_memory() -> bool:

@@ -11,6 +11,9 @@ from .bars import bars
 from .contestants import COUNTERPARTS, NN_DROPOUT, PRODUCT
 from .results import BOTH, FORWARD, Report, Timing, find
 
+# Share of all processor time that others may use without a word.
+_NOISY = 0.03
+
 
 @dataclasses.dataclass(frozen=True)
 class Sheet:
@@ -136,8 +139,10 @@ def environment(report: Report) -> list[str]:
         f"contdrop {e['contdrop']}, back end {e['backend']}; torch {e['torch']}, {threads(e)}; Python {e['python']}",
         f"{e['cpu']}, {e['cores']} cores",
     ]
-    if e["load"] is not None and e["load"] > e["cores"] / 2:
-        lines.append(f"Other programs were running (load {e['load']:g} at the start): expect these numbers to be noisy")
+    if e["others"] is not None and e["others"] > _NOISY:
+        lines.append(
+            f"NOISY: other programs used {e['others']:.0%} of the processors meanwhile; measure again when idle"
+        )
     if report.left_out:
         lines.append("Left out: " + ", ".join(f"{name} {why}" for name, why in report.left_out.items()))
     return lines

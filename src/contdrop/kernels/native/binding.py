@@ -93,7 +93,8 @@ def _law(kind: str, params: tuple[float, ...], scale: float) -> _Law:
         return _Law(_KINDS[kind], 32, 0, low * scale, (high - low) * scale, 0.0, 0.0, 0.0)
     mu, sigma, low, high = params
     reach = max(abs(low - mu), abs(high - mu)) / sigma if sigma else 0.0
-    bounds = sorted((low * scale, high * scale))  # a negative scale turns the interval round
+    # A negative scale turns the interval round; a scale of 0 leaves nothing of an infinite one.
+    bounds = sorted((low * scale, high * scale)) if scale else (0.0, 0.0)
     return _Law(_KINDS[kind], 32, 0, mu * scale, sigma * scale, *bounds, reach)
 
 
@@ -104,6 +105,7 @@ def dropout(
         return _per_seed(
             x, seed, shared_axes, lambda part, s, axes: dropout(part, s, kind, params, scale, axes, stream)
         )
+    x = _in_memory(x)
     out = torch.empty_like(x)
     count = x.numel()
     if count == 0:
@@ -128,6 +130,11 @@ def dropout(
     call.seed, call.stream, call.threads, call.law = seed.item(), stream, threads, law
     library().contdrop_dropout(ctypes.byref(call))
     return out
+
+
+def _in_memory(x: Tensor) -> Tensor:
+    """The tensor itself, unless torch only pretends that its numbers are in memory: all zeros, or to be negated."""
+    return torch.zeros_like(x) if x._is_zerotensor() else x.resolve_neg()
 
 
 def _lay_out(call: _Dropout, x: Tensor, out: Tensor, shared_axes: Sequence[int]) -> bool:
@@ -164,7 +171,9 @@ def _per_seed(x: Tensor, seed: Tensor, shared_axes: Sequence[int], one) -> Tenso
 
 
 def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int]) -> Tensor:
-    if seed.dim() or shared_axes or keep.dtype != x.dtype or not (x.is_contiguous() and keep.is_contiguous()):
+    x, keep = _in_memory(x), _in_memory(keep)
+    alike = keep.shape == x.shape and keep.dtype == x.dtype and x.is_contiguous() and keep.is_contiguous()
+    if seed.dim() or shared_axes or not alike:
         return reference.keep_where(x, seed, keep, shared_axes)
     out = torch.empty_like(x)
     call = _KeepWhere(
@@ -228,7 +237,7 @@ def _contract(
     given = [tensor for tensor in (g, w, x) if tensor is not None]
     dtype = given[0].dtype
     wide = reference.compute_dtype(dtype)
-    g, w, x = (None if tensor is None else tensor.to(wide).contiguous() for tensor in (g, w, x))
+    g, w, x = (None if tensor is None else _in_memory(tensor.to(wide)).contiguous() for tensor in (g, w, x))
     examples = (x if x is not None else g).shape[0]  # type: ignore[union-attr]
     outputs = w.shape[0] if w is not None else g.shape[1]  # type: ignore[union-attr]
     inputs = (x if x is not None else w).shape[1]  # type: ignore[union-attr]

@@ -33,7 +33,8 @@ CONTDROP_INLINE Words shift_left(const Words& a, int n) {
   return each<Words>([&](int i) { return a.v[i] << n; });
 }
 CONTDROP_INLINE Words shift_right(const Words& a, int n) {
-  return each<Words>([&](int i) { return a.v[i] >> n; });
+  // As the vector instructions have it: nothing is left after 32 places.
+  return each<Words>([&](int i) { return n < 32 ? a.v[i] >> n : 0u; });
 }
 CONTDROP_INLINE Words bit_and(const Words& a, const Words& b) {
   return each<Words>([&](int i) { return a.v[i] & b.v[i]; });

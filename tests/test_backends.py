@@ -1,0 +1,229 @@
+"""Which back end does the work: the automatic choice, forcing it, and doing without the native one."""
+
+import functools
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import contdrop as cd
+from contdrop.kernels import backends, native, reference
+
+# Put before the first use of the package: the library cannot be found, or is not a library.
+NOT_BUILT = """
+from contdrop.kernels.native import loader
+def _path():
+    raise OSError("the native kernels were not built")
+loader._path = _path
+"""
+NOT_A_LIBRARY = """
+import pathlib
+from contdrop.kernels.native import loader
+loader._path = lambda: pathlib.Path(loader.__file__)
+"""
+NUMBERS = """
+import torch, contdrop as cd
+torch.manual_seed(5)
+x = torch.linspace(-1, 1, 600, requires_grad=True)
+layer = cd.DropConnectLinear(600, 4, law=cd.Gaussian(sigma=0.3))
+y = cd.GaussianDropout(0.3)(x)
+results = [y, cd.BernoulliDropout()(x), cd.AdaptiveDropout()(x, x), layer(x[None])]
+sum(result.sum() for result in results).backward()
+print(torch.cat([tensor.detach().flatten() for tensor in (*results, x.grad)]).tolist())
+"""
+
+
+@functools.cache
+def run(code: str, **environment: str) -> subprocess.CompletedProcess:
+    clean = {name: value for name, value in os.environ.items() if name != backends.VARIABLE}
+    command = [sys.executable, "-W", "always", "-c", code]
+    return subprocess.run(command, env={**clean, **environment}, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Records which back end's functions are called."""
+    seen = []
+    for name, module in (("native", native), ("reference", reference)):
+        for function in ("dropout", "keep_where", "normal", *(n for n in dir(module) if n.startswith("dropconnect"))):
+            original = getattr(module, function)
+
+            def recorder(*args, _name=name, _original=original, _function=function):
+                seen.append((_name, _function))
+                return _original(*args)
+
+            monkeypatch.setattr(module, function, recorder)
+    return seen
+
+
+# The automatic choice.
+
+
+def test_the_cpu_is_served_by_the_native_back_end():
+    assert cd.backend() == cd.backend("cpu") == cd.backend(torch.device("cpu")) == cd.Backend("native", native.detail())
+    assert str(cd.backend()) == f"native ({native.detail()})"
+
+
+def test_devices_without_a_back_end_of_their_own_are_served_by_the_reference():
+    assert cd.backend("mps") == cd.Backend("reference")
+    assert str(cd.backend("mps")) == "reference"
+
+
+# Forcing it.
+
+
+def test_use_backend_nests_and_restores():
+    automatic = cd.backend()
+    with cd.use_backend("reference"):
+        assert cd.backend().name == "reference"
+        with cd.use_backend("native"):
+            assert cd.backend().name == "native"
+            with cd.use_backend("native"):
+                pass
+            assert cd.backend().name == "native"
+        assert cd.backend().name == "reference"
+    assert cd.backend() == automatic
+
+
+def test_use_backend_restores_after_an_exception(calls):
+    with pytest.raises(KeyError), cd.use_backend("reference"):
+        raise KeyError
+    assert cd.backend().name == "native"
+    cd.functional.dropout(torch.ones(3), cd.Uniform())
+    assert calls == [("native", "dropout")]
+
+
+@pytest.mark.parametrize("name", ["cuda", "", "Native", "backends"])
+def test_unknown_back_ends_are_refused(name):
+    message = rf"contdrop: expected a back end of native, triton, reference; got '{name}'"
+    with pytest.raises(ValueError, match=message), cd.use_backend(name):
+        pass
+    assert cd.backend().name == "native"
+
+
+def test_a_back_end_that_is_not_there_is_refused():
+    result = run(
+        NOT_BUILT
+        + """
+import contdrop as cd
+try:
+    with cd.use_backend("native"):
+        pass
+except RuntimeError as error:
+    print(error)
+with cd.use_backend("reference"):
+    print(cd.backend())
+"""
+    )
+    expected = "contdrop: the native back end cannot be used here: the native kernels were not built\nreference\n"
+    assert (result.stdout, result.stderr) == (expected, "")
+
+
+def every_operator(x: torch.Tensor) -> torch.Tensor:
+    weight = torch.ones(3, x.shape[1], dtype=x.dtype)
+    y = cd.functional.dropout(x, cd.Gaussian(sigma=0.3))
+    z = cd.functional.adaptive_dropout(y, x)
+    connected = cd.functional.dropconnect_linear(z, weight)
+    return connected.sum() + cd.functional.fast_dropout_linear(z, weight, None, cd.Bernoulli(0.5)).sum()
+
+
+FORWARD = ["dropout", "keep_where", "dropconnect", "normal"]
+BACKWARD = ["dropconnect_input_gradient", "keep_where", "dropout"]
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("name", ["native", "reference"])
+def test_forward_and_backward_use_the_forced_back_end(calls, name, mode):
+    run_all = every_operator
+    if mode == "compiled":
+        torch.compiler.reset()
+        run_all = torch.compile(every_operator, backend="aot_eager", fullgraph=True)
+    x = torch.ones(4, 8, requires_grad=True)
+    with cd.use_backend(name):
+        total = run_all(x)
+        assert calls == [(name, function) for function in FORWARD]
+        calls.clear()
+        total.backward()
+    assert calls == [(name, function) for function in BACKWARD]
+
+
+def test_a_compiled_function_follows_the_choice_without_compiling_again(calls):
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda x: cd.functional.dropout(x, cd.Uniform()), backend="aot_eager", fullgraph=True, dynamic=False
+    )
+    x = torch.ones(5)
+    with torch.compiler.set_stance("default"):
+        compiled(x)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        with cd.use_backend("reference"):
+            compiled(x)
+        compiled(x)
+    assert calls == [("native", "dropout"), ("reference", "dropout"), ("native", "dropout")]
+
+
+def test_backward_may_use_another_back_end_than_forward(calls):
+    x = torch.ones(1000, requires_grad=True)
+    with cd.use_backend("reference"):
+        y = cd.functional.dropout(x, cd.Gaussian(sigma=0.3))
+    y.sum().backward()
+    assert calls == [("reference", "dropout"), ("native", "dropout")]
+    torch.testing.assert_close(x.grad, y.detach(), rtol=0, atol=2e-6)  # the scale is 2
+
+
+# The environment variable.
+
+
+@pytest.mark.parametrize("name", ["native", "reference"])
+def test_the_environment_forces_a_back_end(name):
+    result = run("import contdrop as cd; print(cd.backend().name, cd.backend('mps').name)", CONTDROP_BACKEND=name)
+    assert (result.stdout, result.stderr) == (f"{name} {name}\n", "")
+
+
+def test_use_backend_wins_over_the_environment():
+    code = "import contdrop as cd\nwith cd.use_backend('native'): print(cd.backend().name)\nprint(cd.backend().name)"
+    assert run(code, CONTDROP_BACKEND="reference").stdout == "native\nreference\n"
+
+
+def test_an_empty_variable_forces_nothing():
+    assert run("import contdrop as cd; print(cd.backend().name)", CONTDROP_BACKEND="").stdout == "native\n"
+
+
+def test_an_unknown_name_in_the_environment_is_refused_at_every_use():
+    code = """
+import torch, contdrop as cd
+for _ in range(2):
+    try:
+        cd.functional.dropout(torch.ones(3), cd.Uniform())
+    except ValueError as error:
+        print(error)
+"""
+    result = run(code, CONTDROP_BACKEND="quick")
+    expected = "contdrop: expected a back end of native, triton, reference; got 'quick' (set by CONTDROP_BACKEND)\n"
+    assert (result.stdout, result.stderr) == (expected * 2, "")
+
+
+def test_a_back_end_of_the_environment_that_is_not_there_is_refused():
+    code = NOT_BUILT + "import contdrop as cd\ntry: cd.backend()\nexcept RuntimeError as error: print(error)"
+    result = run(code, CONTDROP_BACKEND="native")
+    expected = "contdrop: the native back end cannot be used here: the native kernels were not built"
+    assert result.stdout == f"{expected} (set by CONTDROP_BACKEND)\n"
+
+
+# Without the native library.
+
+
+@pytest.mark.parametrize("start", [NOT_BUILT, NOT_A_LIBRARY], ids=["not-built", "not-a-library"])
+def test_without_the_library_the_reference_gives_the_same_numbers_after_one_warning(start):
+    with_native, without = run(NUMBERS), run(start + NUMBERS)
+    assert with_native.stderr == ""
+    assert without.stderr.count("Warning") == 1, without.stderr
+    assert "contdrop: the native back end cannot be used here" in without.stderr
+    assert "the reference back end gives the same numbers, slower" in without.stderr
+    got, expected = (torch.tensor(eval(result.stdout)) for result in (without, with_native))
+    assert len(expected) == 4 * 600 + 4  # three elementwise results, one of four outputs, and the gradient
+    # Masks agree to 1e-6 and are scaled by 2; an output of DropConnect adds up 600 of them, times weights below 0.05.
+    assert (got - expected).abs().max() <= 2e-6 * 600 * 0.05
+    assert (got - expected)[: 3 * 600].abs().max() <= 2e-6
