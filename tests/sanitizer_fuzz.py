@@ -72,7 +72,7 @@ class Case:
     """One call: the bytes of its structure without pointers and threads, and what the pointers point to.
 
     Every array is (place of its pointer in the structure, place of the first element in the array, bytes). The last
-    one is the result. ``expected`` and ``bound`` stay on this side.
+    one is the result. ``check`` takes its bytes and says whether they are right; it stays in this process.
     """
 
     function: str
@@ -206,7 +206,7 @@ def _dropout_case(rng: random.Random) -> Case:
     from contdrop.kernels.native import binding
 
     law = rng.choice(_laws())
-    dtype = rng.choice(list(binding._TYPES))
+    dtype = rng.choice(list(binding.TYPES))
     axes = rng.randint(1, 5)
     shape = [rng.randint(1, 4) for _ in range(axes)]
     shape[rng.randrange(axes)] = _size(rng)
@@ -226,8 +226,8 @@ def _dropout_case(rng: random.Random) -> Case:
     out = torch.empty_like(x)
     factor = training_factor("fuzz", law, rng.choice(["inverted", "paper"]))
     seed, stream = _seed(rng), rng.randint(0, 2)
-    call = binding._Dropout(type=binding._TYPES[dtype], seed=seed, stream=stream)
-    call.law = binding._law(law.kind, law.params, factor)
+    call = binding._Dropout(type=binding.TYPES[dtype], seed=seed, stream=stream)
+    call.law = binding.prepare(law.kind, law.params, factor)
     assert binding._lay_out(call, x, out, shared)
     expected = reference.dropout(x, torch.tensor(seed), law.kind, law.params, factor, shared, stream)
     arrays = [_array(0, x, rng), _array(binding._Dropout.out.offset, out, rng, result=True)]
@@ -248,11 +248,11 @@ def _keep_where_case(rng: random.Random) -> Case:
     from contdrop.kernels import reference
     from contdrop.kernels.native import binding
 
-    dtype = rng.choice(list(binding._TYPES))
-    x, keep = _random(rng, _size(rng), dtype), None
+    dtype = rng.choice(list(binding.TYPES))
+    x = _random(rng, _size(rng), dtype)
     keep = _random(rng, len(x), torch.float64).sigmoid().to(dtype)
     seed = _seed(rng)
-    call = binding._KeepWhere(type=binding._TYPES[dtype], count=len(x), seed=seed, stream=reference.STREAM_MASK)
+    call = binding._KeepWhere(type=binding.TYPES[dtype], count=len(x), seed=seed, stream=reference.STREAM_MASK)
     arrays = [_array(0, x, rng), _array(binding._KeepWhere.keep.offset, keep, rng)]
     arrays.append(_array(binding._KeepWhere.out.offset, x, rng, result=True))
     expected = reference.keep_where(x, torch.tensor(seed), keep, [])
@@ -274,7 +274,7 @@ def _normal_case(rng: random.Random) -> Case:
 
     dtype = rng.choice([torch.float32, torch.float64])
     count, seed = _size(rng), _seed(rng)
-    call = binding._Normal(type=binding._TYPES[dtype], count=count, seed=seed, stream=reference.STREAM_NORMAL)
+    call = binding._Normal(type=binding.TYPES[dtype], count=count, seed=seed, stream=reference.STREAM_NORMAL)
     expected = reference.normal(torch.tensor(seed), [count], dtype, torch.device("cpu"))
     arrays = [_array(0, expected, rng, result=True)]
     return Case(
@@ -309,8 +309,8 @@ def _dropconnect_case(rng: random.Random) -> Case:
             ("weight gradient", reference.dropconnect_weight_gradient, ("g", g), ("x", x), w),
         ]
     )
-    prepared = binding._law(law.kind, law.params, 1.0)
-    call = binding._DropConnect(type=binding._TYPES[dtype], contraction=binding._CONTRACTIONS[contraction])
+    prepared = binding.prepare(law.kind, law.params, 1.0)
+    call = binding._DropConnect(type=binding.TYPES[dtype], contraction=binding._CONTRACTIONS[contraction])
     call.examples, call.outputs, call.inputs = examples, outputs, inputs
     call.pitch, call.seed, call.law = reference.pitch(inputs, prepared.bits), seed, prepared
     arrays = [_array(getattr(binding._DropConnect, name).offset, tensor, rng) for name, tensor in (first, second)]
@@ -372,7 +372,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--portable", action="store_true", help="build the portable instruction set only")
     parser.add_argument("--library", type=pathlib.Path, help="use this build")
-    parser.add_argument("--overrun", action="store_true", help="make the arrays an element too short, to see it caught")
+    parser.add_argument("--overrun", action="store_true", help="make the results two bytes too short, to see it caught")
     parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:

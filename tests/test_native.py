@@ -228,7 +228,7 @@ def test_elements_far_out_use_the_high_half_of_the_counter(instructions, law, bi
     call = binding._Dropout(x.data_ptr(), out.data_ptr(), 0, 2, seed=SEED.item(), stream=0, threads=1)
     call.size[:2], call.mask_stride[:2] = [2, 700], [first, 1]
     call.x_stride[:2] = call.out_stride[:2] = [700, 1]
-    call.law = binding._law(law.kind, law.params, 1.0)
+    call.law = binding.prepare(law.kind, law.params, 1.0)
     with native.use_instructions(instructions):
         loader.library().contdrop_dropout(ctypes.byref(call))
     for row, start in zip(out, (0, first)):

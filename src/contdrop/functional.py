@@ -13,12 +13,14 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from . import kernels
 from .expectations import expected_relu, expected_sigmoid, standard_deviation
-from .laws import Bernoulli, Law
+from .laws import Bernoulli, Gaussian, Law, Uniform
 
 FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
+_LAWS = frozenset((Bernoulli, Gaussian, Uniform))
 SCALES = ("inverted", "paper")
 MASKS = ("example", "batch")
 INFERENCES = ("sampled", "analytic", "mean")
@@ -48,6 +50,12 @@ def dropout(
         scale: "inverted" or "paper"; see the module.
         generator: CPU generator to draw the seed from.
     """
+    # The commonest case, for which every line of Python counts. It is None for what needs a closer look.
+    commonest = training and scale == "inverted" and not shared_axes and generator is None and type(law) in _LAWS
+    if commonest and law.mean and not is_dynamo_compiling():
+        y = kernels.express.dropout(x, law.kind, law.params, 1 / law.mean)
+        if y is not None:
+            return y
     check_input("dropout", x)
     factor = training_factor("dropout", law, scale)
     axes = _normalise_axes(shared_axes, x.dim()) if shared_axes else []

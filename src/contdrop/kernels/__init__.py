@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from . import express as express
 from . import ops
 from .backends import Backend as Backend
 from .backends import backend as backend

@@ -34,7 +34,7 @@ class Backend:
 
 
 _forced: str | None = None
-_chosen: dict[str, Any] = {}  # the module in use for a type of device, until the choice is forced or released
+chosen: dict[str, Any] = {}  # the module in use for a type of device, until the choice is forced or released
 
 
 def backend(device: torch.device | str = "cpu") -> Backend:
@@ -54,12 +54,12 @@ def use_backend(name: str) -> Iterator[None]:
     global _forced
     _check(name)
     before, _forced = _forced, name
-    _chosen.clear()
+    chosen.clear()
     try:
         yield
     finally:
         _forced = before
-        _chosen.clear()
+        chosen.clear()
 
 
 def _check(name: str) -> None:
@@ -111,12 +111,12 @@ def _name(device: str) -> str:
 
 def _for(tensor: Tensor) -> Any:
     device = tensor.device.type
-    return _chosen.get(device) or _choose(device)
+    return chosen.get(device) or _choose(device)
 
 
 def _choose(device: str) -> Any:
-    _chosen[device] = _load(_name(device))
-    return _chosen[device]
+    chosen[device] = _load(_name(device))
+    return chosen[device]
 
 
 def dropout(x: Tensor, *arguments: Any) -> Tensor:
@@ -128,7 +128,7 @@ def keep_where(x: Tensor, *arguments: Any) -> Tensor:
 
 
 def normal(seed: Tensor, size: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return (_chosen.get(device.type) or _choose(device.type)).normal(seed, size, dtype, device)
+    return (chosen.get(device.type) or _choose(device.type)).normal(seed, size, dtype, device)
 
 
 def dropconnect(x: Tensor, *arguments: Any) -> Tensor:

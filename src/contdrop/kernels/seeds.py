@@ -27,7 +27,7 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 from .library import LIBRARY
 
-_LIMIT = 2**63 - 1
+LIMIT = 2**63 - 1
 
 
 def draw_seed(generator: torch.Generator | None) -> Tensor:
@@ -39,7 +39,7 @@ def draw_seed(generator: torch.Generator | None) -> Tensor:
         _remember(generator)
         return _operator(handle, [])
     if generator is None:
-        return torch.randint(_LIMIT, (), device="cpu")
+        return torch.randint(LIMIT, (), device="cpu")
     return _own.draw(generator, ())
 
 
@@ -64,7 +64,7 @@ class _OwnGenerators(threading.local):
                 "use_reentrant=False, context_fn=contdrop.checkpoint_context) or give the layer no generator"
             )
         else:
-            seed = torch.randint(_LIMIT, size, generator=generator, device="cpu")
+            seed = torch.randint(LIMIT, size, generator=generator, device="cpu")
         if self.recording is not None:
             self.recording.append(seed)
         return seed
@@ -127,7 +127,7 @@ _remember._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def _kernel(generator: int, size: list[int]) -> Tensor:
     if generator == 0:
-        return torch.randint(_LIMIT, size, device="cpu")
+        return torch.randint(LIMIT, size, device="cpu")
     if generator not in _generators:
         raise RuntimeError(
             "a compiled or exported dropout layer lost the generator it was traced with; compile or export it again"

@@ -91,9 +91,10 @@ def saved_bytes(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
     """Bytes that the graph of a function's result keeps for backward, each storage counted once.
 
     Autograd's hooks report what is saved by its own means. What a node written in Python holds as an attribute they
-    cannot see, so the graph is searched for it.
+    cannot see, so the graph is searched for it: tensors, and whole numbers, which count eight bytes.
     """
     storages: dict[int, int] = {}
+    numbers = 0
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -103,9 +104,12 @@ def saved_bytes(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         y = function(x)
     for node in _nodes(y.grad_fn):
-        for tensor in _tensors(getattr(node, "__dict__", {})):
-            pack(tensor)
-    return sum(storages.values())
+        for value in _saved(getattr(node, "__dict__", {})):
+            if isinstance(value, Tensor):
+                pack(value)
+            else:
+                numbers += 8
+    return sum(storages.values()) + numbers
 
 
 def _nodes(last: Any) -> Iterator[Any]:
@@ -119,12 +123,12 @@ def _nodes(last: Any) -> Iterator[Any]:
             yield node
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
+def _saved(value: Any) -> Iterator[Tensor | int]:
+    if isinstance(value, (Tensor, int)):
         yield value
     elif isinstance(value, (dict, list, tuple)):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(item)
+            yield from _saved(item)
 
 
 def step(settings: Settings, stage: Stage) -> list[Timing]:

@@ -15,7 +15,7 @@ from .loader import library
 
 _MAX_AXES = 16
 _Axes = ctypes.c_int64 * _MAX_AXES
-_TYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
+TYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 _KINDS = {"bernoulli": 0, "uniform": 1, "gaussian": 2}
 _CONTRACTIONS = {"output": 0, "input gradient": 1, "weight gradient": 2}
 
@@ -84,7 +84,7 @@ class _DropConnect(ctypes.Structure):
 
 
 @functools.lru_cache(maxsize=256)
-def _law(kind: str, params: tuple[float, ...], scale: float) -> _Law:
+def prepare(kind: str, params: tuple[float, ...], scale: float) -> _Law:
     if kind == "bernoulli":
         bits, threshold = reference.bernoulli_bits(params[0])
         return _Law(_KINDS[kind], bits, threshold, 0.0, scale, 0.0, 0.0, 0.0)
@@ -110,13 +110,13 @@ def dropout(
     count = x.numel()
     if count == 0:
         return out
-    law = _law(kind, tuple(params), scale)
+    law = prepare(kind, tuple(params), scale)
     threads = torch.get_num_threads()
     if not shared_axes and x.is_contiguous():
         library().contdrop_dropout_row(
             x.data_ptr(),
             out.data_ptr(),
-            _TYPES[x.dtype],
+            TYPES[x.dtype],
             count,
             seed.item(),
             stream,
@@ -124,7 +124,7 @@ def dropout(
             ctypes.addressof(law),
         )
         return out
-    call = _Dropout(x.data_ptr(), out.data_ptr(), _TYPES[x.dtype])
+    call = _Dropout(x.data_ptr(), out.data_ptr(), TYPES[x.dtype])
     if not _lay_out(call, x, out, shared_axes):
         return reference.dropout(x, seed, kind, params, scale, shared_axes, stream)
     call.seed, call.stream, call.threads, call.law = seed.item(), stream, threads, law
@@ -180,7 +180,7 @@ def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int]
         x.data_ptr(),
         keep.data_ptr(),
         out.data_ptr(),
-        _TYPES[x.dtype],
+        TYPES[x.dtype],
         torch.get_num_threads(),
         x.numel(),
         seed.item(),
@@ -198,7 +198,7 @@ def normal(seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.
     out = torch.empty(tuple(size), dtype=wide)
     call = _Normal(
         out.data_ptr(),
-        _TYPES[wide],
+        TYPES[wide],
         torch.get_num_threads(),
         math.prod(size),
         seed.item(),
@@ -247,11 +247,11 @@ def _contract(
         "weight gradient": (outputs, inputs),
     }[contraction]
     result = torch.empty(shape, dtype=wide)
-    law = _law(kind, tuple(params), scale)
+    law = prepare(kind, tuple(params), scale)
     call = _DropConnect(
         *(None if tensor is None else tensor.data_ptr() for tensor in (g, w, x)),
         result.data_ptr(),
-        _TYPES[wide],
+        TYPES[wide],
         _CONTRACTIONS[contraction],
         examples,
         outputs,

@@ -149,7 +149,7 @@ struct Runs {
   const Words& operator[](int64_t run) {
     if (run >> 2 != group) {
       group = run >> 2;
-      philox16(p.philox, uint64_t(group) * 16, words);
+      philox<1>(p.philox, uint64_t(group) * 16, words);
     }
     return words[run & 3];
   }
@@ -159,6 +159,19 @@ struct Runs {
 template <int k>
 using Slot = std::integral_constant<int, k>;
 
+// Whole groups of runs, straight from the generator to where they are used, without a stop in memory.
+template <int groups, class T, class Full>
+CONTDROP_INLINE void use_groups(const Prepared<T>& p, int64_t run, int64_t i, Full full) {
+  Words words[4 * groups];
+  philox<groups>(p.philox, uint64_t(run) * 4, words);
+  for (int g = 0; g < groups; ++g) {
+    full(i + 64 * g, words[4 * g], Slot<0>());
+    full(i + 64 * g + 16, words[4 * g + 1], Slot<1>());
+    full(i + 64 * g + 32, words[4 * g + 2], Slot<2>());
+    full(i + 64 * g + 48, words[4 * g + 3], Slot<3>());
+  }
+}
+
 // Calls full(i, words, slot) for i = 0, 16, ... as long as sixteen elements are left of count, and rest(i, words, slot)
 // for what remains. The elements begin with a run.
 template <int recipe, class T, class Full, class Rest>
@@ -167,15 +180,13 @@ CONTDROP_INLINE void visit(Runs<T>& runs, int64_t first_run, int64_t count, Full
   int64_t run = first_run, i = 0;
   if (recipe >= kFlat || (recipe == kBits && p.per_word == 1)) {  // a word per element
     for (; run & 3 && i + 16 <= count; i += 16) full(i, runs[run++], Slot<0>());
-    for (; i + 64 <= count; i += 64, run += 4) {
-      // Whole groups go straight from the generator to where they are used, without a stop in memory.
-      Words words[4];
-      philox16(p.philox, uint64_t(run >> 2) * 16, words);
-      full(i, words[0], Slot<0>());
-      full(i + 16, words[1], Slot<1>());
-      full(i + 32, words[2], Slot<2>());
-      full(i + 48, words[3], Slot<3>());
+    // Pairs begin with an even group, so that the high half of a block's number is the same in both.
+    if (run & 4 && i + 64 <= count) {
+      use_groups<1>(p, run, i, full);
+      i += 64, run += 4;
     }
+    for (; i + 128 <= count; i += 128, run += 8) use_groups<2>(p, run, i, full);
+    for (; i + 64 <= count; i += 64, run += 4) use_groups<1>(p, run, i, full);
     for (; i + 16 <= count; i += 16) full(i, runs[run++], Slot<0>());
     if (i < count) rest(i, runs[run], 0);
     return;

@@ -107,8 +107,10 @@ CONTDROP_INLINE void store_bfloat(uint16_t* p, Floats x) {
   _mm_storeu_si128((__m128i*)(p + 8), round_bfloat(x.b));
 }
 
-// As in lanes_avx512.h: 64-bit lanes, even blocks apart from odd ones, in two halves of eight blocks.
-CONTDROP_INLINE void philox16(const Philox& p, uint64_t first_block, Words out[4]) {
+// As in lanes_avx512.h: 64-bit lanes, even blocks apart from odd ones. A chain is four of the eight even or odd blocks of
+// half a group; four chains at once are the best use of sixteen registers.
+template <int groups>
+CONTDROP_INLINE void philox(const Philox& p, uint64_t first_block, Words* out) {
   const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
   const __m256i even = _mm256_set_epi64x(6, 4, 2, 0);
   const uint32_t low = uint32_t(first_block), high = uint32_t(first_block >> 32);
@@ -117,10 +119,12 @@ CONTDROP_INLINE void philox16(const Philox& p, uint64_t first_block, Words out[4
   const uint64_t s0 = uint64_t(c0_1) * 0xD2511F53u;
   const __m256i c3_2 = _mm256_set1_epi64x(uint32_t(s0)), hi_2 = _mm256_set1_epi64x(uint32_t(s0 >> 32) ^ p.key1[1]);
   const __m256i mix_1 = _mm256_set1_epi64x(p.key1[0]), mix_2 = _mm256_set1_epi64x(c1_1 ^ p.key0[1]);
-  for (int half = 0; half < 2; ++half) {
-    __m256i c0[2], c1[2], c2[2], c3[2];
-    for (int i = 0; i < 2; ++i) {
-      const __m256i block = _mm256_add_epi64(_mm256_set1_epi64x(uint64_t(low) + uint64_t(8 * half + i)), even);
+  constexpr int n = 4;
+  for (int start = 0; start < 4 * groups; start += n) {
+    __m256i c0[n], c1[n], c2[n], c3[n];
+    for (int i = 0; i < n; ++i) {
+      const int chain = start + i;
+      const __m256i block = _mm256_add_epi64(_mm256_set1_epi64x(uint64_t(low) + uint64_t(8 * (chain / 2) + chain % 2)), even);
       __m256i product = _mm256_mul_epu32(block, m0);
       const __m256i c2_1 = _mm256_xor_si256(_mm256_srli_epi64(product, 32), mix_1), c3_1 = product;
       product = _mm256_mul_epu32(c2_1, m1);
@@ -131,18 +135,20 @@ CONTDROP_INLINE void philox16(const Philox& p, uint64_t first_block, Words out[4
     }
     for (int r = 2; r < 7; ++r) {
       const __m256i k0 = _mm256_set1_epi64x(p.key0[r]), k1 = _mm256_set1_epi64x(p.key1[r]);
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < n; ++i) {
         const __m256i p0 = _mm256_mul_epu32(c0[i], m0), p1 = _mm256_mul_epu32(c2[i], m1);
-        const __m256i n0 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), c1[i]), k0);
-        const __m256i n2 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), c3[i]), k1);
+        const __m256i n0 = _mm256_xor_si256(_mm256_srli_epi64(p1, 32), _mm256_xor_si256(c1[i], k0));
+        const __m256i n2 = _mm256_xor_si256(_mm256_srli_epi64(p0, 32), _mm256_xor_si256(c3[i], k1));
         c0[i] = n0, c1[i] = p1, c2[i] = n2, c3[i] = p0;
       }
     }
     auto join = [](__m256i a, __m256i b) { return _mm256_blend_epi32(a, _mm256_slli_epi64(b, 32), 0xAA); };
-    const __m256i words[4] = {join(c0[0], c0[1]), join(c1[0], c1[1]), join(c2[0], c2[1]), join(c3[0], c3[1])};
-    for (int w = 0; w < 4; ++w) (half ? out[w].b : out[w].a) = words[w];
+    for (int i = 0; i < n; i += 2) {
+      const int chain = start + i;
+      const __m256i words[4] = {join(c0[i], c0[i + 1]), join(c1[i], c1[i + 1]), join(c2[i], c2[i + 1]), join(c3[i], c3[i + 1])};
+      for (int w = 0; w < 4; ++w) (chain % 4 / 2 ? out[chain / 4 * 4 + w].b : out[chain / 4 * 4 + w].a) = words[w];
+    }
   }
 }
-
 }  // namespace avx2
 }  // namespace contdrop

@@ -56,9 +56,11 @@ CONTDROP_INLINE void store_bfloat(uint16_t* p, Floats a) {
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(rounded));
 }
 
-// Philox on sixteen consecutive blocks. The state is kept in 64-bit lanes, even blocks apart from odd ones, because the
+// Philox on sixteen consecutive blocks, or on several such groups at once, whose chains of dependent operations then
+// overlap: four words per block, sixteen lanes each, group after group. The state is kept in 64-bit lanes, even blocks apart from odd ones, because the
 // multiplication reads the low half of a 64-bit lane and ignores the high one; so no shuffles are needed.
-CONTDROP_INLINE void philox16(const Philox& p, uint64_t first_block, Words out[4]) {
+template <int groups>
+CONTDROP_INLINE void philox(const Philox& p, uint64_t first_block, Words* out) {
   const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57);
   const __m512i even = _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0);
   const uint32_t low = uint32_t(first_block), high = uint32_t(first_block >> 32);
@@ -68,9 +70,10 @@ CONTDROP_INLINE void philox16(const Philox& p, uint64_t first_block, Words out[4
   const uint64_t s0 = uint64_t(c0_1) * 0xD2511F53u;
   const __m512i c3_2 = _mm512_set1_epi64(uint32_t(s0)), hi_2 = _mm512_set1_epi64(uint32_t(s0 >> 32) ^ p.key1[1]);
   const __m512i mix_1 = _mm512_set1_epi64(p.key1[0]), mix_2 = _mm512_set1_epi64(c1_1 ^ p.key0[1]);
-  __m512i c0[2], c1[2], c2[2], c3[2];
-  for (int i = 0; i < 2; ++i) {
-    __m512i block = _mm512_add_epi64(_mm512_set1_epi64(low), i ? _mm512_add_epi64(even, _mm512_set1_epi64(1)) : even);
+  constexpr int n = 2 * groups;
+  __m512i c0[n], c1[n], c2[n], c3[n];
+  for (int i = 0; i < n; ++i) {
+    __m512i block = _mm512_add_epi64(_mm512_set1_epi64(uint64_t(low) + (i / 2 * 16 + i % 2)), even);
     __m512i product = _mm512_mul_epu32(block, m0);  // round 1
     __m512i c2_1 = _mm512_xor_si512(_mm512_srli_epi64(product, 32), mix_1), c3_1 = product;
     product = _mm512_mul_epu32(c2_1, m1);  // round 2
@@ -81,7 +84,7 @@ CONTDROP_INLINE void philox16(const Philox& p, uint64_t first_block, Words out[4
   }
   for (int r = 2; r < 7; ++r) {
     const __m512i k0 = _mm512_set1_epi64(p.key0[r]), k1 = _mm512_set1_epi64(p.key1[r]);
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < n; ++i) {
       __m512i p0 = _mm512_mul_epu32(c0[i], m0), p1 = _mm512_mul_epu32(c2[i], m1);
       // 0x96 is the truth table of a three-way exclusive or.
       __m512i n0 = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p1, 32), c1[i], k0, 0x96);
@@ -91,11 +94,12 @@ CONTDROP_INLINE void philox16(const Philox& p, uint64_t first_block, Words out[4
   }
   const __mmask16 odd = 0xAAAA;
   auto join = [odd](__m512i a, __m512i b) { return _mm512_mask_blend_epi32(odd, a, _mm512_slli_epi64(b, 32)); };
-  out[0] = join(c0[0], c0[1]);
-  out[1] = join(c1[0], c1[1]);
-  out[2] = join(c2[0], c2[1]);
-  out[3] = join(c3[0], c3[1]);
+  for (int g = 0; g < groups; ++g) {
+    out[4 * g] = join(c0[2 * g], c0[2 * g + 1]);
+    out[4 * g + 1] = join(c1[2 * g], c1[2 * g + 1]);
+    out[4 * g + 2] = join(c2[2 * g], c2[2 * g + 1]);
+    out[4 * g + 3] = join(c3[2 * g], c3[2 * g + 1]);
+  }
 }
-
 }  // namespace avx512
 }  // namespace contdrop

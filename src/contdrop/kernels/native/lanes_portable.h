@@ -156,27 +156,31 @@ CONTDROP_INLINE void store_bfloat(uint16_t* p, const Floats& a) {
   }
 }
 
-CONTDROP_INLINE void philox16(const Philox& p, uint64_t first_block, Words out[4]) {
-  uint32_t c0[16], c1[16], c2[16], c3[16];
-  for (int i = 0; i < 16; ++i) {
-    c0[i] = uint32_t(first_block) + uint32_t(i);
-    c1[i] = uint32_t(first_block >> 32);
-    c2[i] = p.stream;
-    c3[i] = 0;
-  }
-  for (int r = 0; r < 7; ++r) {
-    for (int i = 0; i < 16; ++i) {
-      const uint64_t p0 = uint64_t(c0[i]) * 0xD2511F53u, p1 = uint64_t(c2[i]) * 0xCD9E8D57u;
-      c0[i] = uint32_t(p1 >> 32) ^ c1[i] ^ p.key0[r];
-      c1[i] = uint32_t(p1);
-      c2[i] = uint32_t(p0 >> 32) ^ c3[i] ^ p.key1[r];
-      c3[i] = uint32_t(p0);
+template <int groups>
+CONTDROP_INLINE void philox(const Philox& p, uint64_t first_block, Words* out) {
+  constexpr int n = 16;
+  for (int g = 0; g < groups; ++g, first_block += n, out += 4) {
+    uint32_t c0[n], c1[n], c2[n], c3[n];
+    for (int i = 0; i < n; ++i) {
+      c0[i] = uint32_t(first_block) + uint32_t(i);
+      c1[i] = uint32_t(first_block >> 32);
+      c2[i] = p.stream;
+      c3[i] = 0;
     }
+    for (int r = 0; r < 7; ++r) {
+      for (int i = 0; i < n; ++i) {
+        const uint64_t p0 = uint64_t(c0[i]) * 0xD2511F53u, p1 = uint64_t(c2[i]) * 0xCD9E8D57u;
+        c0[i] = uint32_t(p1 >> 32) ^ c1[i] ^ uint32_t(p.key0[r]);
+        c1[i] = uint32_t(p1);
+        c2[i] = uint32_t(p0 >> 32) ^ c3[i] ^ uint32_t(p.key1[r]);
+        c3[i] = uint32_t(p0);
+      }
+    }
+    std::memcpy(&out[0], c0, sizeof c0);
+    std::memcpy(&out[1], c1, sizeof c1);
+    std::memcpy(&out[2], c2, sizeof c2);
+    std::memcpy(&out[3], c3, sizeof c3);
   }
-  std::memcpy(&out[0], c0, sizeof c0);
-  std::memcpy(&out[1], c1, sizeof c1);
-  std::memcpy(&out[2], c2, sizeof c2);
-  std::memcpy(&out[3], c3, sizeof c3);
 }
 
 }  // namespace portable

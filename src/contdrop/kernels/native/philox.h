@@ -10,7 +10,7 @@
 namespace contdrop {
 
 struct Philox {
-  uint32_t key0[7], key1[7];
+  uint64_t key0[7], key1[7];  // in 64 bits, so that a lane can be loaded from here as it is
   uint32_t stream;
 
   Philox(uint64_t seed, uint32_t stream_) : stream(stream_) {

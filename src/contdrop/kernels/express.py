@@ -1,0 +1,88 @@
+"""The short way of elementwise dropout, for plain eager mode on the CPU; see ``native/express.cpp``.
+
+Between two matrix products a line of Python costs microseconds, because the interpreter has left the caches. A layer
+of a small network would cost more for its Python than for its kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from . import backends, ops, reference, seeds
+
+
+@functools.lru_cache(maxsize=256)
+def _law_bytes(kind: str, params: tuple[float, ...], scale: float) -> bytes:
+    from .native import binding
+
+    return bytes(binding.prepare(kind, params, scale))
+
+
+def _place_for_a_seed() -> Tensor:
+    with torch.inference_mode(False):  # so that it can be written to in any mode
+        return torch.empty((), dtype=torch.int64, device="cpu")
+
+
+def _general(x: Tensor, call: tuple[int, bytes, str, tuple[float, ...], float]) -> Tensor:
+    seed, _, kind, params, scale = call
+    return ops.dropout(x, torch.tensor(seed), kind, params, scale, [], reference.STREAM_MASK)
+
+
+def _connect() -> Callable[..., Tensor | None]:
+    from . import native
+
+    try:
+        from .native import _express  # type: ignore[attr-defined]
+    except ImportError:  # built without Python's headers
+        return lambda *_: None
+
+    class Dropout(torch.autograd.Function):
+        forward = staticmethod(_express.forward)
+        backward = staticmethod(_express.backward)
+
+    node: Any = Dropout._backward_cls  # type: ignore[attr-defined]
+    node.apply = _express.method_of(node)
+    _express.connect(
+        ctypes.cast(native.loader.library().contdrop_dropout_row, ctypes.c_void_p).value,
+        Tensor,
+        torch.nn.Parameter,
+        torch.empty_like,
+        _place_for_a_seed,
+        0,
+        seeds.LIMIT,
+        torch.get_num_threads,
+        torch.is_grad_enabled,
+        torch._C._are_functorch_transforms_active,
+        torch._C._len_torch_dispatch_stack,
+        torch._C._get_tracing_state,
+        forward_ad,
+        native.binding.TYPES,
+        _law_bytes,
+        backends.chosen,
+        native,
+        super(torch.autograd.Function, Dropout).apply,  # type: ignore[misc]
+        _general,
+    )
+    found: Callable[..., Tensor | None] = _express.dropout
+    return found
+
+
+def _dropout_before_native(*arguments: Any) -> Tensor | None:
+    """Declines until the native back end is in use, and then makes place for the function in C."""
+    global dropout
+    if getattr(backends.chosen.get("cpu"), "__name__", "") != f"{__package__}.native":
+        return None
+    dropout = _connect()
+    return dropout(*arguments)
+
+
+# dropout(x, kind, params, scale) draws a seed from torch's default generator. It returns None, and has drawn nothing, if
+# x has to go the general way.
+dropout: Callable[..., Tensor | None] = _dropout_before_native

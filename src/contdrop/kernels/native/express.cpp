@@ -1,0 +1,256 @@
+// The short way of elementwise dropout: from a layer to the kernel and back without the interpreter.
+//
+// Between two matrix products the interpreter's data have left the caches, and a line of Python costs microseconds. So
+// what a small layer does most often is a function in C here: plain eager mode, a contiguous tensor on the CPU, a mask
+// value per element, torch's default generator. Everything else is declined, and goes the general way in ops.py, which
+// gives the same numbers.
+//
+// Only Python's limited interface is used, and torch only through its Python objects: no torch headers, and one build
+// serves many versions of both.
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+
+#include <cstdint>
+
+namespace {
+
+// What express.py hands over. The references are kept for ever.
+struct Torch {
+  PyObject *tensor, *parameter;                               // types
+  PyObject *empty_like, *place, *zero, *limit;  // place() makes a tensor for a seed, from zero up to the limit
+  PyObject *threads, *gradients_enabled;
+  PyObject *transforms_active, *modes, *tracing, *forward_mode;  // who else may be looking at the tensor
+  PyObject *types;                                            // from torch's types to the kernels'
+  PyObject *law_of;                                           // (kind, params, scale) to the bytes of a Law
+  PyObject *backends, *native;                                // the back ends in use by device, and ours
+  PyObject *apply, *general;                                  // the autograd function, and the general way
+} torch;
+
+using Row = void (*)(const void*, void*, int32_t, int64_t, uint64_t, uint32_t, int32_t, const void*);
+Row row;
+constexpr uint32_t kMaskStream = 0;  // reference.STREAM_MASK
+
+PyObject *s_call, *s_cpu, *s_current_level, *s_data_ptr, *s_dtype, *s_is_contiguous, *s_is_cpu, *s_is_neg,
+    *s_numel, *s_random, *s_requires_grad;
+
+// Owns a reference.
+struct Ref {
+  PyObject* object;
+  explicit Ref(PyObject* object_) : object(object_) {}
+  ~Ref() { Py_XDECREF(object); }
+  Ref(const Ref&) = delete;
+  Ref& operator=(const Ref&) = delete;
+  operator PyObject*() const { return object; }
+};
+
+// All of these return -1 with an exception set if Python raises.
+int is_true(PyObject* owned) {
+  const Ref value(owned);
+  return value.object ? PyObject_IsTrue(value) : -1;
+}
+int attribute(PyObject* object, PyObject* name) { return is_true(PyObject_GetAttr(object, name)); }
+int method(PyObject* object, PyObject* name) { return is_true(PyObject_CallMethodObjArgs(object, name, nullptr)); }
+int call(PyObject* function) { return is_true(PyObject_CallNoArgs(function)); }
+int64_t number(PyObject* owned) {
+  const Ref value(owned);
+  return value.object ? PyLong_AsLongLong(value) : -1;
+}
+int64_t number_from(PyObject* object, PyObject* name) {
+  return number(PyObject_CallMethodObjArgs(object, name, nullptr));
+}
+
+// The kernels' number for the type of the elements; -1 if they have none, or with an exception.
+int type_code(PyObject* x) {
+  const Ref type(PyObject_GetAttr(x, s_dtype));
+  if (!type.object) return -1;
+  PyObject* code = PyDict_GetItemWithError(torch.types, type);
+  return code ? int(PyLong_AsLong(code)) : -1;
+}
+
+bool is_plain_type(PyObject* x) {
+  PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(x));
+  return type == torch.tensor || type == torch.parameter;
+}
+
+// Whether a tensor may go the short way: 1, 0, or -1 with an exception.
+int is_plain(PyObject* x) {
+  if (!is_plain_type(x)) return 0;
+  if (PyDict_GetItemWithError(torch.backends, s_cpu) != torch.native) return PyErr_Occurred() ? -1 : 0;
+  int answer;
+  if ((answer = attribute(x, s_is_cpu)) != 1) return answer;
+  if ((answer = call(torch.transforms_active)) != 0) return answer < 0 ? -1 : 0;
+  if ((answer = call(torch.modes)) != 0) return answer < 0 ? -1 : 0;
+  if ((answer = call(torch.tracing)) != 0) return answer < 0 ? -1 : 0;
+  if (number(PyObject_GetAttr(torch.forward_mode, s_current_level)) >= 0) return 0;
+  if (PyErr_Occurred()) return -1;
+  if ((answer = type_code(x)) < 0) return PyErr_Occurred() ? -1 : 0;
+  if ((answer = method(x, s_is_contiguous)) != 1) return answer;
+  if ((answer = method(x, s_is_neg)) != 0) return answer < 0 ? -1 : 0;
+  return 1;
+}
+
+int needs_graph(PyObject* x) {
+  const int answer = attribute(x, s_requires_grad);
+  return answer == 1 ? call(torch.gradients_enabled) : answer;
+}
+
+// x times its mask. None if torch has no numbers in memory for x, as for a tensor that stands for zeros.
+PyObject* multiply(PyObject* x, PyObject* seed, PyObject* law) {
+  const int type = type_code(x);
+  if (type < 0) return nullptr;
+  const int64_t count = number_from(x, s_numel);
+  if (count < 0) return nullptr;
+  const int64_t from = number_from(x, s_data_ptr);
+  if (PyErr_Occurred()) {
+    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return nullptr;
+    PyErr_Clear();  // a tensor without storage
+    Py_RETURN_NONE;
+  }
+  if (count && !from) Py_RETURN_NONE;
+  Ref out(PyObject_CallFunctionObjArgs(torch.empty_like, x, nullptr));
+  if (!out.object) return nullptr;
+  const int64_t to = number_from(out, s_data_ptr);
+  if (PyErr_Occurred()) return nullptr;
+  const int64_t threads = number(PyObject_CallNoArgs(torch.threads));
+  if (PyErr_Occurred()) return nullptr;
+  const unsigned long long key = PyLong_AsUnsignedLongLong(seed);
+  if (PyErr_Occurred()) return nullptr;
+  const void* bytes = PyBytes_AsString(law);
+  Py_BEGIN_ALLOW_THREADS;
+  row(reinterpret_cast<const void*>(from), reinterpret_cast<void*>(to), type, count, key, kMaskStream,
+      int32_t(threads), bytes);
+  Py_END_ALLOW_THREADS;
+  return Py_NewRef(out);
+}
+
+// The number that torch.randint(limit, ()) would draw. A tensor to draw it into is kept for each thread.
+PyObject* draw_seed() {
+  static thread_local PyObject* place = nullptr;
+  static thread_local const int64_t* number_there;
+  if (!place) {
+    Ref made(PyObject_CallNoArgs(torch.place));
+    const int64_t address = made.object ? number_from(made, s_data_ptr) : -1;
+    if (PyErr_Occurred()) return nullptr;
+    number_there = reinterpret_cast<const int64_t*>(address);
+    place = made.object;
+    made.object = nullptr;
+  }
+  const Ref drawn(PyObject_CallMethodObjArgs(place, s_random, torch.zero, torch.limit, nullptr));
+  return drawn.object ? PyLong_FromLongLong(*number_there) : nullptr;
+}
+
+// dropout(x, kind, params, scale): the result, or None if x has to go the general way; then no seed was drawn.
+PyObject* dropout(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 4) return PyErr_Format(PyExc_TypeError, "dropout: expected 4 arguments, got %zd", count);
+  PyObject* x = arguments[0];
+  const int plain = is_plain(x);
+  if (plain < 0) return nullptr;
+  if (!plain) Py_RETURN_NONE;
+  const Ref law(PyObject_CallFunctionObjArgs(torch.law_of, arguments[1], arguments[2], arguments[3], nullptr));
+  if (!law.object) return nullptr;
+  const Ref seed(draw_seed());
+  if (!seed.object) return nullptr;
+  const Ref call(PyTuple_Pack(5, seed.object, law.object, arguments[1], arguments[2], arguments[3]));
+  if (!call.object) return nullptr;
+  const int graph = needs_graph(x);
+  if (graph < 0) return nullptr;
+  if (graph) return PyObject_CallFunctionObjArgs(torch.apply, x, call.object, nullptr);
+  PyObject* out = multiply(x, seed, law);
+  if (out != Py_None) return out;
+  Py_DECREF(out);
+  return PyObject_CallFunctionObjArgs(torch.general, x, call.object, nullptr);
+}
+
+// The autograd function's two halves: forward(ctx, x, call) and backward(ctx, gradient).
+PyObject* forward(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 3) return PyErr_Format(PyExc_TypeError, "forward: expected 3 arguments, got %zd", count);
+  PyObject *x = arguments[1], *call = arguments[2];
+  if (PyObject_SetAttr(arguments[0], s_call, call) < 0) return nullptr;
+  PyObject* out = multiply(x, PyTuple_GetItem(call, 0), PyTuple_GetItem(call, 1));
+  if (out != Py_None) return out;
+  Py_DECREF(out);
+  return PyObject_CallFunctionObjArgs(torch.general, x, call, nullptr);
+}
+
+PyObject* backward(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 2) return PyErr_Format(PyExc_TypeError, "backward: expected 2 arguments, got %zd", count);
+  PyObject* gradient = arguments[1];
+  const Ref call(PyObject_GetAttr(arguments[0], s_call));
+  if (!call.object) return nullptr;
+  int plain = is_plain(gradient);
+  if (plain == 1) {
+    const int graph = needs_graph(gradient);
+    plain = graph < 0 ? -1 : !graph;
+  }
+  if (plain < 0) return nullptr;
+  PyObject* out = plain ? multiply(gradient, PyTuple_GetItem(call, 0), PyTuple_GetItem(call, 1)) : Py_NewRef(Py_None);
+  if (out == Py_None) {
+    Py_DECREF(out);
+    out = PyObject_CallFunctionObjArgs(torch.general, gradient, call.object, nullptr);
+  }
+  if (!out) return nullptr;
+  const Ref result(out);
+  return PyTuple_Pack(2, result.object, Py_None);
+}
+
+// connect(address of contdrop_dropout_row, everything in Torch in its order)
+PyObject* connect(PyObject*, PyObject* arguments) {
+  unsigned long long address;
+  Torch t;
+  if (!PyArg_ParseTuple(arguments, "KOOOOOOOOOOOOOOOOOO", &address, &t.tensor, &t.parameter, &t.empty_like, &t.place,
+                        &t.zero, &t.limit, &t.threads, &t.gradients_enabled, &t.transforms_active, &t.modes,
+                        &t.tracing, &t.forward_mode, &t.types, &t.law_of, &t.backends, &t.native, &t.apply, &t.general))
+    return nullptr;
+  Py_INCREF(arguments);  // and so everything in it
+  torch = t;
+  row = reinterpret_cast<Row>(static_cast<uintptr_t>(address));
+  Py_RETURN_NONE;
+}
+
+// A method apply(ctx, gradient) of the class of the graph's nodes, in place of torch's in Python, which looks for what
+// backward to call.
+PyObject* apply_backward(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 1) return PyErr_Format(PyExc_TypeError, "apply: expected 1 argument, got %zd", count);
+  PyObject* both[] = {self, arguments[0]};
+  return backward(nullptr, both, 2);
+}
+
+PyCFunction fast(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+PyMethodDef apply_method = {"apply", fast(apply_backward), METH_FASTCALL, nullptr};
+
+PyObject* method_of(PyObject*, PyObject* type) {
+  if (!PyType_Check(type)) return PyErr_Format(PyExc_TypeError, "method_of: expected a type");
+  return PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type), &apply_method);
+}
+
+PyMethodDef methods[] = {
+    {"connect", connect, METH_VARARGS, nullptr},
+    {"dropout", fast(dropout), METH_FASTCALL, nullptr},
+    {"forward", fast(forward), METH_FASTCALL, nullptr},
+    {"backward", fast(backward), METH_FASTCALL, nullptr},
+    {"method_of", method_of, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_express", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__express() {
+  struct {
+    PyObject** name;
+    const char* text;
+  } const names[] = {
+      {&s_call, "call"},         {&s_cpu, "cpu"},   {&s_current_level, "_current_level"},
+      {&s_data_ptr, "data_ptr"}, {&s_dtype, "dtype"}, {&s_is_contiguous, "is_contiguous"},
+      {&s_is_cpu, "is_cpu"},     {&s_is_neg, "is_neg"}, {&s_numel, "numel"},
+      {&s_random, "random_"},    {&s_requires_grad, "requires_grad"},
+  };
+  for (const auto& name : names)
+    if (!(*name.name = PyUnicode_InternFromString(name.text))) return nullptr;
+  return PyModule_Create(&definition);
+}

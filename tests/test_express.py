@@ -1,0 +1,252 @@
+"""The short way of elementwise dropout gives what the general way gives, and declines what it cannot do."""
+
+import gc
+import sys
+import threading
+
+import pytest
+import torch
+
+import contdrop as cd
+from conformance import LAWS
+from contdrop import kernels
+from contdrop.kernels import express
+
+native = pytest.mark.skipif(cd.backend().name != "native", reason="needs the native back end")
+pytestmark = native
+each_law = pytest.mark.parametrize("law", LAWS, ids=str)
+each_type = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+
+
+@pytest.fixture(autouse=True)
+def short_way():
+    """The function in C, which is there once the native back end has been used."""
+    cd.functional.dropout(torch.ones(1), cd.Uniform())
+    cd.functional.dropout(torch.ones(1), cd.Uniform())
+    if not hasattr(express.dropout, "__self__"):
+        pytest.skip("built without Python's headers")
+    return express.dropout
+
+
+def short(x, law):
+    return express.dropout(x, law.kind, law.params, 1 / law.mean if law.mean else 1.0)
+
+
+def general(x, law):
+    seed = kernels.draw_seed(None)
+    return kernels.dropout(
+        x, seed, law.kind, law.params, 1 / law.mean if law.mean else 1.0, [], kernels.STREAM_MASK
+    )
+
+
+def both(x, law, seed=5):
+    """What the two ways give, and the state of torch's generator afterwards."""
+    results = []
+    for way in (short, general):
+        torch.manual_seed(seed)
+        results.append((way(x, law), torch.get_rng_state()))
+    return results
+
+
+@each_type
+@each_law
+def test_the_same_numbers_as_the_general_way(law, dtype):
+    x = torch.randn(37, 91, dtype=dtype)
+    (y, state), (expected, expected_state) = both(x, law)
+    assert y is not None
+    assert torch.equal(y, expected)
+    assert torch.equal(state, expected_state)
+
+
+@each_type
+@each_law
+def test_the_same_gradients_as_the_general_way(law, dtype):
+    x = torch.randn(37, 91, dtype=dtype, requires_grad=True)
+    weight = torch.randn(37, 91, dtype=dtype)
+    gradients = []
+    for y, _ in both(x, law):
+        (y * weight).sum().backward()
+        gradients.append(x.grad)
+        x.grad = None
+    assert torch.equal(*gradients)
+
+
+def test_layers_take_it():
+    x = torch.randn(8, 8, requires_grad=True)
+    assert "_PlainDropout" not in type(cd.GaussianDropout(0.3)(x).grad_fn).__name__
+    assert type(cd.GaussianDropout(0.3)(x).grad_fn).__name__ == "DropoutBackward"
+
+
+def test_derivatives_of_second_order():
+    x = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    law = cd.Gaussian(sigma=0.3)
+
+    def function(x):
+        torch.manual_seed(3)
+        return short(x * x, law)
+
+    assert torch.autograd.gradcheck(function, x)
+    assert torch.autograd.gradgradcheck(function, x)
+
+
+@pytest.mark.parametrize(
+    "gradient",
+    [
+        lambda: torch.randn(5, 3).t(),
+        lambda: torch.ones(()).expand(3, 5),
+        lambda: torch.randn(3, 5, dtype=torch.complex64).conj().imag,
+        lambda: torch._efficientzerotensor((3, 5)),
+    ],
+    ids=["transposed", "expanded", "negated", "zeros"],
+)
+def test_gradients_that_need_the_general_way(gradient):
+    x = torch.randn(3, 5, requires_grad=True)
+    gradient = gradient()
+    results = []
+    for y, _ in both(x, cd.Uniform()):
+        y.backward(gradient)
+        results.append(x.grad)
+        x.grad = None
+    assert torch.equal(*results)
+    assert results[0].any() == bool((gradient != 0).any())
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(5, 3).t(),
+        torch.ones(()).expand(3, 5),
+        torch.ones(3, dtype=torch.int64),
+        torch.ones(3, dtype=torch.complex64),
+        torch.ones(3, device="meta"),
+        torch.randn(3, 5, dtype=torch.complex64).conj().imag,
+        "text",
+        None,
+    ],
+    ids=["transposed", "expanded", "int64", "complex", "meta", "negated", "text", "None"],
+)
+def test_declines_and_draws_nothing(x):
+    before = torch.get_rng_state()
+    assert short(x, cd.Uniform()) is None
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_declines_subclasses_and_takes_parameters():
+    class Mine(torch.Tensor):
+        pass
+
+    assert short(torch.ones(3).as_subclass(Mine), cd.Uniform()) is None
+    assert short(torch.nn.Parameter(torch.ones(3)), cd.Uniform()) is not None
+
+
+def test_declines_while_somebody_else_looks():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            return function(*args, **(kwargs or {}))
+
+    answers = []
+
+    def look(x):
+        answers.append(short(torch.ones(3), cd.Uniform()))
+        return x
+
+    with Mode():
+        look(None)
+    torch.func.vmap(look, randomness="same")(torch.ones(2))
+    with torch.autograd.forward_ad.dual_level():
+        look(None)
+    with cd.use_backend("reference"):
+        look(None)
+    assert answers == [None] * 4
+
+
+def test_empty_and_scalar():
+    assert short(torch.empty(0, 3), cd.Uniform()).shape == (0, 3)
+    (y, _), (expected, _) = both(torch.tensor(2.0), cd.Gaussian(sigma=0.3))
+    assert torch.equal(y, expected)
+
+
+def test_inference_mode_first_does_not_spoil_the_rest():
+    """The tensor that seeds are drawn into is made in the thread's first call."""
+    results = []
+
+    def run():
+        with torch.inference_mode():
+            results.append(short(torch.ones(4), cd.Uniform()))
+        results.append(short(torch.ones(4), cd.Uniform()))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert len(results) == 2
+    assert not torch.equal(*results)
+
+
+def test_threads_draw_different_seeds():
+    x = torch.ones(64)
+    results = [[] for _ in range(4)]
+
+    def run(found):
+        found += [short(x, cd.Uniform()) for _ in range(200)]
+
+    threads = [threading.Thread(target=run, args=(found,)) for found in results]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    masks = torch.stack([mask for found in results for mask in found])
+    assert len(masks.unique(dim=0)) == 800
+
+
+def test_hooks_and_retained_gradients_see_what_they_would_of_any_function():
+    x = torch.randn(4, requires_grad=True)
+    y = short(x, cd.Uniform())
+    y.retain_grad()
+    seen = []
+    y.register_hook(seen.append)
+    (2 * y).sum().backward()
+    assert torch.equal(y.grad, torch.full((4,), 2.0))
+    assert torch.equal(seen[0], y.grad)
+    assert torch.allclose(x.grad * x, 2 * y)
+
+
+def test_backward_twice():
+    x = torch.randn(4, requires_grad=True)
+    y = short(x, cd.Uniform()).sum()
+    y.backward(retain_graph=True)
+    first = x.grad.clone()
+    y.backward()
+    assert torch.equal(x.grad, 2 * first)
+
+
+def test_nothing_leaks():
+    x = torch.randn(64, requires_grad=True)
+    law = cd.Gaussian(sigma=0.3)
+
+    def rounds(n):
+        for _ in range(n):
+            torch.autograd.grad(short(x, law).sum(), x)
+            short(torch.ones(3, dtype=torch.int64), law)
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    rounds(100)
+    before = rounds(100)
+    assert rounds(2000) - before < 200
+
+
+@pytest.mark.parametrize("function", ["dropout", "forward", "backward", "method_of", "connect"])
+def test_wrong_arguments_are_refused(function):
+    from contdrop.kernels.native import _express
+
+    with pytest.raises(TypeError):
+        getattr(_express, function)(1)
+
+
+def test_wrong_law_is_refused_before_a_seed_is_drawn():
+    before = torch.get_rng_state()
+    with pytest.raises(ValueError, match="unpack"):
+        express.dropout(torch.ones(3), "gaussian", (0.5,), 2.0)
+    assert torch.equal(torch.get_rng_state(), before)
