@@ -34,9 +34,7 @@ def short(x, law):
 
 def general(x, law):
     seed = kernels.draw_seed(None)
-    return kernels.dropout(
-        x, seed, law.kind, law.params, 1 / law.mean if law.mean else 1.0, [], kernels.STREAM_MASK
-    )
+    return kernels.dropout(x, seed, law.kind, law.params, 1 / law.mean if law.mean else 1.0, [], kernels.STREAM_MASK)
 
 
 def both(x, law, seed=5):
@@ -249,4 +247,13 @@ def test_wrong_law_is_refused_before_a_seed_is_drawn():
     before = torch.get_rng_state()
     with pytest.raises(ValueError, match="unpack"):
         express.dropout(torch.ones(3), "gaussian", (0.5,), 2.0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_without_pythons_headers_everything_is_declined(monkeypatch):
+    monkeypatch.setitem(sys.modules, "contdrop.kernels.native._express", None)
+    monkeypatch.delattr("contdrop.kernels.native._express", raising=False)
+    decline = express._connect()
+    before = torch.get_rng_state()
+    assert decline(torch.ones(3), "uniform", (0.0, 1.0), 2.0) is None
     assert torch.equal(torch.get_rng_state(), before)

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "contdrop"
 
 # Lower may not import higher.
-ORDER = ["laws", "kernels", "expectations", "functional", "nn", "cli"]
+ORDER = ["laws", "kernels", "expectations", "functional", "nn", "theory", "cli"]
 
 
 def _imports(path):

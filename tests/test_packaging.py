@@ -16,6 +16,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 CONSTRAINTS = {"PIP_CONSTRAINT": str(ROOT / "requirements" / "constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 LIBRARY = "contdrop/kernels/native/_contdrop.so"
+EXPRESS = "contdrop/kernels/native/_express.abi3.so"
 SOURCES = {path.relative_to(ROOT).as_posix() for path in (ROOT / "src").rglob("*.*") if "__pycache__" not in path.parts}
 
 
@@ -139,7 +140,7 @@ def test_the_wheel_is_built_in_isolation_within_a_minute_and_works(build, unpack
     assert "torch" not in installed
     (wheel,) = tmp_path.glob("*.whl")
     assert re.fullmatch(rf"contdrop-{re.escape(version())}-py3-none-(?!any)\w+\.whl", wheel.name)
-    assert contents(wheel) == expected_in_wheel() | {LIBRARY}
+    assert contents(wheel) == expected_in_wheel() | {LIBRARY, EXPRESS}
 
     target = tmp_path / "installed"
     pip("install", "--quiet", "--no-deps", "--no-index", "--target", target, wheel)

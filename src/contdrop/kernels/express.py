@@ -47,7 +47,7 @@ def _connect() -> Callable[..., Tensor | None]:
         forward = staticmethod(_express.forward)
         backward = staticmethod(_express.backward)
 
-    node: Any = Dropout._backward_cls  # type: ignore[attr-defined]
+    node: Any = Dropout._backward_cls
     node.apply = _express.method_of(node)
     _express.connect(
         ctypes.cast(native.loader.library().contdrop_dropout_row, ctypes.c_void_p).value,
@@ -67,7 +67,7 @@ def _connect() -> Callable[..., Tensor | None]:
         _law_bytes,
         backends.chosen,
         native,
-        super(torch.autograd.Function, Dropout).apply,  # type: ignore[misc]
+        super(torch.autograd.Function, Dropout).apply,
         _general,
     )
     found: Callable[..., Tensor | None] = _express.dropout
@@ -83,6 +83,6 @@ def _dropout_before_native(*arguments: Any) -> Tensor | None:
     return dropout(*arguments)
 
 
-# dropout(x, kind, params, scale) draws a seed from torch's default generator. It returns None, and has drawn nothing, if
-# x has to go the general way.
+# dropout(x, kind, params, scale) draws a seed from torch's default generator. It returns None, and has drawn nothing,
+# if x has to go the general way.
 dropout: Callable[..., Tensor | None] = _dropout_before_native

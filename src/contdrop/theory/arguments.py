@@ -1,0 +1,61 @@
+"""Checks of what the theory is given: one clear line for every mistake. Everything is computed in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..laws import Law
+
+
+def tensor(owner: str, name: str, value: Any, *, axes: int | None = None) -> Tensor:
+    """The value as a float64 tensor; finite, and with that many axes if a number is given."""
+    try:
+        result = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{owner}: expected {name} to be a tensor or numbers, got {type(value).__name__}") from None
+    if result.is_complex():
+        raise TypeError(f"{owner}: expected {name} to be real, got {result.dtype}")
+    result = result.to(torch.float64)
+    if axes is not None and result.dim() != axes:
+        raise ValueError(f"{owner}: expected {name} to have {axes} axes, got shape {tuple(result.shape)}")
+    if not torch.isfinite(result).all():
+        raise ValueError(f"{owner}: expected {name} to be finite, got inf or nan; look at what produced it")
+    return result
+
+
+def variance(owner: str, name: str, value: Any) -> Tensor:
+    """The value as a float64 tensor of variances."""
+    result = tensor(owner, name, value)
+    if (result < 0).any():
+        raise ValueError(f"{owner}: expected {name} to be at least 0, got {result.min().item():.4g}")
+    return result
+
+
+def law(owner: str, value: Any) -> Law:
+    """A law with a finite mean and a finite variance."""
+    if not isinstance(value, Law):
+        raise TypeError(
+            f"{owner}: expected a law such as Gaussian(sigma=0.3), got {type(value).__name__}; "
+            "contdrop.parse_law reads one from text"
+        )
+    if not (math.isfinite(value.mean) and math.isfinite(value.variance)):
+        raise ValueError(f"{owner}: expected a law with finite moments, got {value!r}")
+    return value
+
+
+def choice(owner: str, name: str, value: object, choices: Sequence[object]) -> None:
+    if value not in choices:
+        expected = ", ".join(repr(one) for one in choices)
+        raise ValueError(f"{owner}: expected {name} to be one of {expected}; got {value!r}")
+
+
+def number(owner: str, name: str, value: Any) -> float:
+    """A finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{owner}: expected {name} to be a finite number, got {value!r}")
+    return float(value)
