@@ -128,7 +128,7 @@ def _run_cases(library_path: str, cases_path: str, results_path: str) -> None:
 
 def make_cases(count: int, seed: int) -> list[Case]:
     rng = random.Random(seed)
-    makers = [_dropout_case] * 3 + [_keep_where_case, _normal_case] + [_dropconnect_case] * 2
+    makers = [_dropout_case] * 3 + [_relu_case, _keep_where_case, _normal_case] + [_dropconnect_case] * 2
     return [makers[i % len(makers)](rng) for i in range(count)]
 
 
@@ -239,6 +239,56 @@ def _dropout_case(rng: random.Random) -> Case:
         arrays,
         f"dropout {law} {dtype} {tuple(x.shape)} strides {x.stride()} shared {shared} seed {seed}",
         _compare(out, expected, bound, arrays[-1][1]),
+    )
+
+
+def _relu_structure(law):
+    """Mirrors Relu in api.h, which Python code has no use for otherwise."""
+
+    class Relu(ctypes.Structure):
+        _fields_ = (
+            *((name, ctypes.c_void_p) for name in ("x", "gate", "out")),
+            ("count", ctypes.c_int64),
+            ("seed", ctypes.c_uint64),
+            ("stream", ctypes.c_uint32),
+            ("threads", ctypes.c_int32),
+            ("law", type(law)),
+        )
+
+    return Relu(law=law)
+
+
+def _relu_case(rng: random.Random) -> Case:
+    import torch
+
+    from contdrop.functional import training_factor
+    from contdrop.kernels import reference
+    from contdrop.kernels.native import binding
+
+    law = rng.choice(_laws())
+    factor = training_factor("fuzz", law, "inverted")
+    x = _random(rng, _size(rng), torch.float32)
+    backward = rng.random() < 0.5
+    seed = _seed(rng)
+    call = _relu_structure(binding.prepare(law.kind, law.params, factor))
+    call.count, call.seed, call.stream = len(x), seed, reference.STREAM_MASK
+    arrays = [_array(0, x, rng)]
+    mask = (torch.tensor(seed), law.kind, law.params, factor, [], reference.STREAM_MASK)
+    if backward:
+        gate = _random(rng, len(x), torch.float32).relu()
+        arrays.append(_array(type(call).gate.offset, gate, rng))
+        expected = torch.where(gate != 0, reference.dropout(x, *mask), 0)
+    else:
+        expected = reference.dropout(x.relu(), *mask)
+    arrays.append(_array(type(call).out.offset, x, rng, result=True))
+    bound = 0 if law.kind == "bernoulli" else 1e-6 * abs(factor) * x.double().abs()
+    return Case(
+        "relu",
+        bytes(call),
+        type(call).threads.offset,
+        arrays,
+        f"relu {law} {len(x)} backward {backward} seed {seed}",
+        _compare(x, expected, bound, arrays[-1][1]),
     )
 
 

@@ -129,10 +129,10 @@ def test_json_is_complete(quick):
     measured = {(row["contestant"], tuple(row["shape"]), row["passes"]) for row in found["elementwise"]}
     assert measured >= {(n, s, p) for n in names for s in ((1000,), (100, 100)) for p in (FORWARD, BOTH)}
     assert {row["dtype"] for row in found["types"]} == {"float32", "bfloat16", "float16", "float64"}
-    assert [len(row["seconds"]) for row in found["step"]] == [2] * 4
+    assert [len(row["seconds"]) for row in found["step"]] == [2] * 7
     assert all(row["nanoseconds_per_element"] > 0 for name in ("elementwise", "types") for row in found[name])
     assert len(found["dropconnect"]) == 4
-    assert len(found["bars"]) == 10
+    assert len(found["bars"]) == 11
     assert "torch.compile" in found["left_out"]
     assert found["settings"]["command"].startswith("contdrop bench --quick --json")
 

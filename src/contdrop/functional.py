@@ -25,6 +25,7 @@ SCALES = ("inverted", "paper")
 MASKS = ("example", "batch")
 INFERENCES = ("sampled", "analytic", "mean")
 ACTIVATIONS = (None, "relu", "sigmoid")
+DROPOUT_ACTIVATIONS = (None, "relu")
 
 # Sampled inference draws at most this many numbers at a time.
 _SAMPLES_AT_ONCE = 1 << 22
@@ -37,6 +38,7 @@ def dropout(
     training: bool = True,
     shared_axes: Sequence[int] = (),
     scale: str = "inverted",
+    activation: str | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Multiplies every element of x by an independent mask value.
@@ -48,16 +50,21 @@ def dropout(
         shared_axes: Axes along which one value is shared. For images [N, C, H, W]: ``(2, 3)`` one value per feature
             map, ``(3,)`` per row, ``(1, 2, 3)`` per sample, ``(0, 1, 2, 3)`` one for the whole batch.
         scale: "inverted" or "paper"; see the module.
+        activation: "relu" to rectify x first. The result is that of ``dropout(torch.relu(x), ...)``; for contiguous
+            float32 on the CPU both are done in one pass, forward and backward.
         generator: CPU generator to draw the seed from.
     """
     # The commonest case, for which every line of Python counts. It is None for what needs a closer look.
     commonest = training and scale == "inverted" and not shared_axes and generator is None and type(law) in _LAWS
-    if commonest and law.mean and not is_dynamo_compiling():
-        y = kernels.express.dropout(x, law.kind, law.params, 1 / law.mean)
+    if commonest and law.mean and activation in DROPOUT_ACTIVATIONS and not is_dynamo_compiling():
+        y = kernels.express.dropout(x, law.kind, law.params, 1 / law.mean, activation is not None)
         if y is not None:
             return y
     check_input("dropout", x)
     factor = training_factor("dropout", law, scale)
+    check_choice("dropout", "activation", activation, DROPOUT_ACTIVATIONS)
+    if activation == "relu":
+        x = torch.relu(x)
     axes = _normalise_axes(shared_axes, x.dim()) if shared_axes else []
     check_generator("dropout", generator)
     if training:

@@ -22,6 +22,7 @@ class Dropout(torch.nn.modules.dropout._DropoutNd):
         law: Distribution of the mask values.
         shared_axes: Axes along which one mask value is shared.
         scale: "inverted" (torch's convention) or "paper".
+        activation: "relu" makes this layer do the work of a torch.nn.ReLU before it as well, in the same pass.
         generator: CPU generator of this layer alone; torch's default generator if None.
     """
 
@@ -31,13 +32,16 @@ class Dropout(torch.nn.modules.dropout._DropoutNd):
         *,
         shared_axes: Sequence[int] = (),
         scale: str = "inverted",
+        activation: str | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         torch.nn.Module.__init__(self)  # _DropoutNd's own wants p, which is derived from the law here
         F.check_generator(type(self).__name__, generator)
         self.inplace = False
+        F.check_choice(type(self).__name__, "activation", activation, F.DROPOUT_ACTIVATIONS)
         self.shared_axes = tuple(shared_axes)
         self.scale = scale
+        self.activation = activation
         self.generator = generator
         self.law = law
 
@@ -62,6 +66,7 @@ class Dropout(torch.nn.modules.dropout._DropoutNd):
             training=self.training,
             shared_axes=self.shared_axes,
             scale=self.scale,
+            activation=self.activation,
             generator=self.generator,
         )
 
@@ -72,6 +77,8 @@ class Dropout(torch.nn.modules.dropout._DropoutNd):
         parts = [self._law_repr()]
         if self.shared_axes:
             parts.append(f"shared_axes={self.shared_axes}")
+        if self.activation:
+            parts.append(f"activation={self.activation!r}")
         return ", ".join(part for part in (*parts, *_common_repr(self)) if part)
 
 

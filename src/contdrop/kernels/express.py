@@ -30,9 +30,12 @@ def _place_for_a_seed() -> Tensor:
         return torch.empty((), dtype=torch.int64, device="cpu")
 
 
-def _general(x: Tensor, call: tuple[int, bytes, str, tuple[float, ...], float]) -> Tensor:
-    seed, _, kind, params, scale = call
-    return ops.dropout(x, torch.tensor(seed), kind, params, scale, [], reference.STREAM_MASK)
+def _general(x: Tensor, call: tuple[int, bytes, str, tuple[float, ...], float, bool], gate: Tensor | None) -> Tensor:
+    seed, _, kind, params, scale, relu = call
+    if relu and gate is None:
+        x = torch.relu(x)
+    y = ops.dropout(x, torch.tensor(seed), kind, params, scale, [], reference.STREAM_MASK)
+    return y if gate is None else torch.where(gate != 0, y, 0)
 
 
 def _connect() -> Callable[..., Tensor | None]:
@@ -49,8 +52,10 @@ def _connect() -> Callable[..., Tensor | None]:
 
     node: Any = Dropout._backward_cls
     node.apply = _express.method_of(node)
+    library = native.loader.library()
     _express.connect(
-        ctypes.cast(native.loader.library().contdrop_dropout_row, ctypes.c_void_p).value,
+        ctypes.cast(library.contdrop_dropout_row, ctypes.c_void_p).value,
+        ctypes.cast(library.contdrop_relu, ctypes.c_void_p).value,
         Tensor,
         torch.nn.Parameter,
         torch.empty_like,
@@ -83,6 +88,6 @@ def _dropout_before_native(*arguments: Any) -> Tensor | None:
     return dropout(*arguments)
 
 
-# dropout(x, kind, params, scale) draws a seed from torch's default generator. It returns None, and has drawn nothing,
-# if x has to go the general way.
+# dropout(x, kind, params, scale, relu) draws a seed from torch's default generator. It returns None, and has drawn
+# nothing, if x has to go the general way.
 dropout: Callable[..., Tensor | None] = _dropout_before_native

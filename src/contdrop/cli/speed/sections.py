@@ -24,8 +24,10 @@ Stage = Callable[[str, int], contextlib.AbstractContextManager[Callable[[], None
 SMALL, LARGE = (128, 800), (1024, 4096)
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 PLAIN = "no dropout"
+DOUBLED = "x * 2"
 BATCH, LAYERS = 100, (784, 800, 800, 10)
 DROPCONNECT = (100, 800, 800)  # examples, outputs, inputs
+FUSED = {BERNOULLI: f"{BERNOULLI}, relu inside", GAUSSIAN: f"{GAUSSIAN}, relu inside"}
 MATERIALISED = {BERNOULLI: "torch, masks stored, Bernoulli(0.5)", GAUSSIAN: "torch, masks stored, Gaussian(0.3)"}
 
 _MANY = 10**7  # from here on a call takes so long that fewer rounds have to do
@@ -124,7 +126,7 @@ def _nodes(last: Any) -> Iterator[Any]:
 
 
 def _saved(value: Any) -> Iterator[Tensor | int]:
-    if isinstance(value, (Tensor, int)):
+    if isinstance(value, Tensor) or type(value) is int:
         yield value
     elif isinstance(value, (dict, list, tuple)):
         for item in value.values() if isinstance(value, dict) else value:
@@ -133,11 +135,15 @@ def _saved(value: Any) -> Iterator[Tensor | int]:
 
 def step(settings: Settings, stage: Stage) -> list[Timing]:
     """A whole step of training 784-800-800-10 by SGD, alternating between the networks."""
+    relu = torch.nn.ReLU
     makers: dict[str, Callable[[], list[torch.nn.Module]]] = {
-        PLAIN: list,
-        NN_DROPOUT: lambda: [torch.nn.Dropout(0.5)],
-        BERNOULLI: lambda: [cd.Dropout(LAWS[BERNOULLI])],
-        GAUSSIAN: lambda: [cd.Dropout(LAWS[GAUSSIAN])],
+        PLAIN: lambda: [relu()],
+        DOUBLED: lambda: [relu(), _Doubled()],
+        NN_DROPOUT: lambda: [relu(), torch.nn.Dropout(0.5)],
+        BERNOULLI: lambda: [relu(), cd.Dropout(LAWS[BERNOULLI])],
+        GAUSSIAN: lambda: [relu(), cd.Dropout(LAWS[GAUSSIAN])],
+        FUSED[BERNOULLI]: lambda: [cd.Dropout(LAWS[BERNOULLI], activation="relu")],
+        FUSED[GAUSSIAN]: lambda: [cd.Dropout(LAWS[GAUSSIAN], activation="relu")],
     }
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(BATCH, LAYERS[0], generator=generator)
@@ -148,10 +154,14 @@ def step(settings: Settings, stage: Stage) -> list[Timing]:
     return [Timing(name, (BATCH, LAYERS[0]), "float32", STEP, tuple(seconds)) for name, seconds in times.items()]
 
 
-def _training_step(dropout: Callable[[], list[torch.nn.Module]], x: Tensor, target: Tensor) -> Call:
+class _Doubled(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+def _training_step(unit: Callable[[], list[torch.nn.Module]], x: Tensor, target: Tensor) -> Call:
     first, second, third = (torch.nn.Linear(i, o) for i, o in itertools.pairwise(LAYERS))
-    relu = torch.nn.ReLU
-    network = torch.nn.Sequential(first, relu(), *dropout(), second, relu(), *dropout(), third)
+    network = torch.nn.Sequential(first, *unit(), second, *unit(), third)
     optimiser = torch.optim.SGD(network.parameters(), lr=0.01)
 
     def call() -> None:

@@ -39,6 +39,19 @@ struct Dropout {
   Law law;
 };
 
+// out = max(x, 0) * mask in the forward pass. In the backward pass gate is what forward gave, and out = x * mask where
+// gate is not 0, else 0. Contiguous float32.
+struct Relu {
+  const float* x;
+  const float* gate;  // null in the forward pass
+  float* out;
+  int64_t count;
+  uint64_t seed;
+  uint32_t stream;
+  int32_t threads;
+  Law law;
+};
+
 // out[i] = x[i] if uniform number i is less than keep[i], else x[i] * 0.
 struct KeepWhere {
   const void* x;
@@ -82,6 +95,7 @@ struct DropConnect {
 // to last - 1; how they are distributed over threads changes no result.
 struct Kernels {
   void (*dropout)(const Dropout&, int64_t first, int64_t last);
+  void (*relu)(const Relu&, int64_t first, int64_t last);
   void (*keep_where)(const KeepWhere&, int64_t first, int64_t last);
   void (*normal)(const Normal&, int64_t first, int64_t last);
   void (*dropconnect)(const DropConnect&, int64_t first, int64_t last);

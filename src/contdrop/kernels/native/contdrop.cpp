@@ -130,6 +130,10 @@ CONTDROP_EXPORT void contdrop_dropout_row(const void* x, void* out, int32_t type
   contdrop_dropout(&d);
 }
 
+CONTDROP_EXPORT void contdrop_relu(const Relu* r) {
+  run(chosen.load()->kernels->relu, *r, stretches(r->count), kGrain / kStretch / 2);
+}
+
 CONTDROP_EXPORT void contdrop_keep_where(const KeepWhere* k) {
   run(chosen.load()->kernels->keep_where, *k, stretches(k->count), kGrain / kStretch / 2);
 }

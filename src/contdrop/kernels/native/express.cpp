@@ -12,6 +12,9 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <cstring>
+
+#include "api.h"
 
 namespace {
 
@@ -27,12 +30,14 @@ struct Torch {
   PyObject *apply, *general;                                  // the autograd function, and the general way
 } torch;
 
-using Row = void (*)(const void*, void*, int32_t, int64_t, uint64_t, uint32_t, int32_t, const void*);
+using Row = void (*)(const void*, void*, int32_t, int64_t, uint64_t, uint32_t, int32_t, const contdrop::Law*);
+using Rectify = void (*)(const contdrop::Relu*);
 Row row;
+Rectify rectify;
 constexpr uint32_t kMaskStream = 0;  // reference.STREAM_MASK
 
 PyObject *s_call, *s_cpu, *s_current_level, *s_data_ptr, *s_dtype, *s_is_contiguous, *s_is_cpu, *s_is_neg,
-    *s_numel, *s_random, *s_requires_grad;
+    *s_numel, *s_random, *s_requires_grad, *s_saved_tensors, *s_to_save;
 
 // Owns a reference.
 struct Ref {
@@ -95,31 +100,63 @@ int needs_graph(PyObject* x) {
   return answer == 1 ? call(torch.gradients_enabled) : answer;
 }
 
-// x times its mask. None if torch has no numbers in memory for x, as for a tensor that stands for zeros.
-PyObject* multiply(PyObject* x, PyObject* seed, PyObject* law) {
+// What is to be done: made by dropout, kept by the graph.
+struct Call {
+  PyObject* tuple;  // (seed, bytes of a Law, kind, params, scale, whether to rectify)
+  explicit Call(PyObject* tuple_) : tuple(tuple_) {}
+  PyObject* seed() const { return PyTuple_GetItem(tuple, 0); }
+  PyObject* law() const { return PyTuple_GetItem(tuple, 1); }
+  bool relu() const { return PyTuple_GetItem(tuple, 5) == Py_True; }
+};
+
+// The address of a tensor's numbers. 0 if torch has none in memory, as for a tensor that stands for zeros; -1 with an
+// exception.
+int64_t address(PyObject* x) {
+  const int64_t result = number_from(x, s_data_ptr);
+  if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+    PyErr_Clear();  // a tensor without storage
+    return 0;
+  }
+  return result;
+}
+
+// x times its mask, rectified before in the forward pass, or gated by what forward gave in the backward pass. None if
+// it cannot be done here.
+PyObject* multiply(PyObject* x, const Call& call, PyObject* gate) {
   const int type = type_code(x);
   if (type < 0) return nullptr;
+  if (call.relu() && type != 0) Py_RETURN_NONE;
   const int64_t count = number_from(x, s_numel);
   if (count < 0) return nullptr;
-  const int64_t from = number_from(x, s_data_ptr);
-  if (PyErr_Occurred()) {
-    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return nullptr;
-    PyErr_Clear();  // a tensor without storage
-    Py_RETURN_NONE;
-  }
-  if (count && !from) Py_RETURN_NONE;
+  const int64_t from = address(x), by = gate && from >= 0 ? address(gate) : 0;
+  if (PyErr_Occurred()) return nullptr;
+  if (count && (!from || (gate && !by))) Py_RETURN_NONE;
   Ref out(PyObject_CallFunctionObjArgs(torch.empty_like, x, nullptr));
   if (!out.object) return nullptr;
   const int64_t to = number_from(out, s_data_ptr);
   if (PyErr_Occurred()) return nullptr;
   const int64_t threads = number(PyObject_CallNoArgs(torch.threads));
   if (PyErr_Occurred()) return nullptr;
-  const unsigned long long key = PyLong_AsUnsignedLongLong(seed);
+  const unsigned long long key = PyLong_AsUnsignedLongLong(call.seed());
   if (PyErr_Occurred()) return nullptr;
-  const void* bytes = PyBytes_AsString(law);
+  const bool relu = call.relu();
+  contdrop::Law law;
+  std::memcpy(&law, PyBytes_AsString(call.law()), sizeof law);
   Py_BEGIN_ALLOW_THREADS;
-  row(reinterpret_cast<const void*>(from), reinterpret_cast<void*>(to), type, count, key, kMaskStream,
-      int32_t(threads), bytes);
+  if (relu) {
+    const contdrop::Relu r = {reinterpret_cast<const float*>(from),
+                              reinterpret_cast<const float*>(by),
+                              reinterpret_cast<float*>(to),
+                              count,
+                              key,
+                              kMaskStream,
+                              int32_t(threads),
+                              law};
+    rectify(&r);
+  } else {
+    row(reinterpret_cast<const void*>(from), reinterpret_cast<void*>(to), type, count, key, kMaskStream,
+        int32_t(threads), &law);
+  }
   Py_END_ALLOW_THREADS;
   return Py_NewRef(out);
 }
@@ -140,10 +177,10 @@ PyObject* draw_seed() {
   return drawn.object ? PyLong_FromLongLong(*number_there) : nullptr;
 }
 
-// dropout(x, kind, params, scale): the result, or None if x has to go the general way; then no seed was drawn.
+// dropout(x, kind, params, scale, relu): the result, or None if x has to go the general way; then no seed was drawn.
 PyObject* dropout(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 4) return PyErr_Format(PyExc_TypeError, "dropout: expected 4 arguments, got %zd", count);
-  PyObject* x = arguments[0];
+  if (count != 5) return PyErr_Format(PyExc_TypeError, "dropout: expected 5 arguments, got %zd", count);
+  PyObject *x = arguments[0], *relu = arguments[4];
   const int plain = is_plain(x);
   if (plain < 0) return nullptr;
   if (!plain) Py_RETURN_NONE;
@@ -151,15 +188,15 @@ PyObject* dropout(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (!law.object) return nullptr;
   const Ref seed(draw_seed());
   if (!seed.object) return nullptr;
-  const Ref call(PyTuple_Pack(5, seed.object, law.object, arguments[1], arguments[2], arguments[3]));
+  const Ref call(PyTuple_Pack(6, seed.object, law.object, arguments[1], arguments[2], arguments[3], relu));
   if (!call.object) return nullptr;
   const int graph = needs_graph(x);
   if (graph < 0) return nullptr;
   if (graph) return PyObject_CallFunctionObjArgs(torch.apply, x, call.object, nullptr);
-  PyObject* out = multiply(x, seed, law);
+  PyObject* out = multiply(x, Call(call), nullptr);
   if (out != Py_None) return out;
   Py_DECREF(out);
-  return PyObject_CallFunctionObjArgs(torch.general, x, call.object, nullptr);
+  return PyObject_CallFunctionObjArgs(torch.general, x, call.object, Py_None, nullptr);
 }
 
 // The autograd function's two halves: forward(ctx, x, call) and backward(ctx, gradient).
@@ -167,10 +204,16 @@ PyObject* forward(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 3) return PyErr_Format(PyExc_TypeError, "forward: expected 3 arguments, got %zd", count);
   PyObject *x = arguments[1], *call = arguments[2];
   if (PyObject_SetAttr(arguments[0], s_call, call) < 0) return nullptr;
-  PyObject* out = multiply(x, PyTuple_GetItem(call, 0), PyTuple_GetItem(call, 1));
-  if (out != Py_None) return out;
-  Py_DECREF(out);
-  return PyObject_CallFunctionObjArgs(torch.general, x, call, nullptr);
+  PyObject* out = multiply(x, Call(call), nullptr);
+  if (out == Py_None) {
+    Py_DECREF(out);
+    out = PyObject_CallFunctionObjArgs(torch.general, x, call, Py_None, nullptr);
+  }
+  if (!out || !Call(call).relu()) return out;
+  // What save_for_backward does: the graph keeps the result, as it keeps that of torch's own relu.
+  const Ref result(out), saved(PyTuple_Pack(1, out));
+  if (!saved.object || PyObject_SetAttr(arguments[0], s_to_save, saved) < 0) return nullptr;
+  return Py_NewRef(result);
 }
 
 PyObject* backward(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
@@ -184,27 +227,32 @@ PyObject* backward(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     plain = graph < 0 ? -1 : !graph;
   }
   if (plain < 0) return nullptr;
-  PyObject* out = plain ? multiply(gradient, PyTuple_GetItem(call, 0), PyTuple_GetItem(call, 1)) : Py_NewRef(Py_None);
+  const Ref saved(Call(call).relu() ? PyObject_GetAttr(arguments[0], s_saved_tensors) : Py_NewRef(Py_None));
+  if (!saved.object) return nullptr;
+  PyObject* gate = saved.object == Py_None ? nullptr : PyTuple_GetItem(saved, 0);
+  if (plain && gate && (plain = method(gate, s_is_contiguous)) < 0) return nullptr;
+  PyObject* out = plain ? multiply(gradient, Call(call), gate) : Py_NewRef(Py_None);
   if (out == Py_None) {
     Py_DECREF(out);
-    out = PyObject_CallFunctionObjArgs(torch.general, gradient, call.object, nullptr);
+    out = PyObject_CallFunctionObjArgs(torch.general, gradient, call.object, gate ? gate : Py_None, nullptr);
   }
   if (!out) return nullptr;
   const Ref result(out);
   return PyTuple_Pack(2, result.object, Py_None);
 }
 
-// connect(address of contdrop_dropout_row, everything in Torch in its order)
+// connect(addresses of contdrop_dropout_row and contdrop_relu, everything in Torch in its order)
 PyObject* connect(PyObject*, PyObject* arguments) {
-  unsigned long long address;
+  unsigned long long address, relu_address;
   Torch t;
-  if (!PyArg_ParseTuple(arguments, "KOOOOOOOOOOOOOOOOOO", &address, &t.tensor, &t.parameter, &t.empty_like, &t.place,
-                        &t.zero, &t.limit, &t.threads, &t.gradients_enabled, &t.transforms_active, &t.modes,
+  if (!PyArg_ParseTuple(arguments, "KKOOOOOOOOOOOOOOOOOO", &address, &relu_address, &t.tensor, &t.parameter,
+                        &t.empty_like, &t.place, &t.zero, &t.limit, &t.threads, &t.gradients_enabled, &t.transforms_active, &t.modes,
                         &t.tracing, &t.forward_mode, &t.types, &t.law_of, &t.backends, &t.native, &t.apply, &t.general))
     return nullptr;
   Py_INCREF(arguments);  // and so everything in it
   torch = t;
   row = reinterpret_cast<Row>(static_cast<uintptr_t>(address));
+  rectify = reinterpret_cast<Rectify>(static_cast<uintptr_t>(relu_address));
   Py_RETURN_NONE;
 }
 
@@ -248,7 +296,8 @@ PyMODINIT_FUNC PyInit__express() {
       {&s_call, "call"},         {&s_cpu, "cpu"},   {&s_current_level, "_current_level"},
       {&s_data_ptr, "data_ptr"}, {&s_dtype, "dtype"}, {&s_is_contiguous, "is_contiguous"},
       {&s_is_cpu, "is_cpu"},     {&s_is_neg, "is_neg"}, {&s_numel, "numel"},
-      {&s_random, "random_"},    {&s_requires_grad, "requires_grad"},
+      {&s_random, "random_"},    {&s_requires_grad, "requires_grad"}, {&s_saved_tensors, "saved_tensors"},
+      {&s_to_save, "to_save"},
   };
   for (const auto& name : names)
     if (!(*name.name = PyUnicode_InternFromString(name.text))) return nullptr;

@@ -401,6 +401,49 @@ static void dropout(const Dropout& d, int64_t first, int64_t last) {
   }
 }
 
+// Rectified linear units and dropout in one pass. What is left at the end goes through buffers padded with zeros.
+template <int recipe, class E>
+static void relu_with(const Relu& r, const Prepared<float>& p, int64_t begin, int64_t n) {
+  Runs<float> runs(p);
+  const int64_t first_run = begin / (16 * p.per_word);
+  const float* x = r.x + begin;
+  float* out = r.out + begin;
+  if (!r.gate) {
+    // The second operand of maximum is the result if there is a NaN, as in torch.
+    auto rectified = [&](const float* from, const Words& w, int s) {
+      return multiply(maximum(set_floats(0.0f), load(from)), value<recipe>(p, core<recipe>(p, w, s)));
+    };
+    visit<recipe>(
+        runs, first_run, n, [&](int64_t i, const Words& w, auto s) { store(out + i, rectified(x + i, w, s)); },
+        [&](int64_t i, const Words& w, int s) {
+          float rest[16] = {};
+          std::copy(x + i, x + n, rest);
+          store(rest, rectified(rest, w, s));
+          std::copy(rest, rest + (n - i), out + i);
+        });
+    return;
+  }
+  const float* gate = r.gate + begin;
+  auto gated = [&](const float* from, const float* by, const Words& w, int s) {
+    return where(not_zero(load(by)), multiply(load(from), value<recipe>(p, core<recipe>(p, w, s))));
+  };
+  visit<recipe>(
+      runs, first_run, n, [&](int64_t i, const Words& w, auto s) { store(out + i, gated(x + i, gate + i, w, s)); },
+      [&](int64_t i, const Words& w, int s) {
+        float rest[16] = {}, rest_gate[16] = {};
+        std::copy(x + i, x + n, rest);
+        std::copy(gate + i, gate + n, rest_gate);
+        store(rest, gated(rest, rest_gate, w, s));
+        std::copy(rest, rest + (n - i), out + i);
+      });
+}
+
+static void relu(const Relu& r, int64_t first, int64_t last) {
+  const Prepared<float> p(r.law, r.seed, r.stream);
+  const int64_t begin = first * kStretch, n = std::min(last * kStretch, r.count) - begin;
+  CONTDROP_BY_RECIPE(r.law, relu_with, Float32, r, p, begin, n)
+}
+
 // x where the element's uniform number is less than its own keep, else x times zero. Contiguous, in stretches.
 template <class E>
 static void keep_where_of(const KeepWhere& k, int64_t first, int64_t last) {

@@ -3,5 +3,5 @@
 #include "kernels.h"
 
 namespace contdrop {
-extern const Kernels kAvx2 = {avx2::dropout, avx2::keep_where, avx2::normal, avx2::dropconnect};
+extern const Kernels kAvx2 = {avx2::dropout, avx2::relu, avx2::keep_where, avx2::normal, avx2::dropconnect};
 }

@@ -3,5 +3,5 @@
 #include "kernels.h"
 
 namespace contdrop {
-extern const Kernels kAvx512 = {avx512::dropout, avx512::keep_where, avx512::normal, avx512::dropconnect};
+extern const Kernels kAvx512 = {avx512::dropout, avx512::relu, avx512::keep_where, avx512::normal, avx512::dropconnect};
 }

@@ -6,5 +6,5 @@
 #include "kernels.h"
 
 namespace contdrop {
-extern const Kernels kPortable = {portable::dropout, portable::keep_where, portable::normal, portable::dropconnect};
+extern const Kernels kPortable = {portable::dropout, portable::relu, portable::keep_where, portable::normal, portable::dropconnect};
 }

@@ -69,6 +69,10 @@ CONTDROP_INLINE Floats quarter_minus_square(Floats x) {
 CONTDROP_INLINE Mask less(Floats x, Floats y) {
   return {_mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ)};
 }
+CONTDROP_INLINE Mask not_zero(Floats x) {
+  const __m256 zero = _mm256_setzero_ps();
+  return {_mm256_cmp_ps(x.a, zero, _CMP_NEQ_UQ), _mm256_cmp_ps(x.b, zero, _CMP_NEQ_UQ)};
+}
 CONTDROP_INLINE Floats where(Mask m, Floats x) { return {_mm256_and_ps(m.a, x.a), _mm256_and_ps(m.b, x.b)}; }
 CONTDROP_INLINE Floats load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 CONTDROP_INLINE void store(float* p, Floats x) {

@@ -102,6 +102,9 @@ CONTDROP_INLINE Floats quarter_minus_square(const Floats& a) {
 CONTDROP_INLINE Mask less(const Floats& a, const Floats& b) {
   return each<Mask>([&](int i) { return a.v[i] < b.v[i] ? 0xffffffffu : 0u; });
 }
+CONTDROP_INLINE Mask not_zero(const Floats& a) {
+  return each<Mask>([&](int i) { return a.v[i] != 0.0f ? 0xffffffffu : 0u; });
+}
 CONTDROP_INLINE Floats where(const Mask& m, const Floats& a) {
   const Words bits = as_words(a);
   return as_floats(each<Words>([&](int i) { return bits.v[i] & m.v[i]; }));
