@@ -227,3 +227,19 @@ def test_without_the_library_the_reference_gives_the_same_numbers_after_one_warn
     # Masks agree to 1e-6 and are scaled by 2; an output of DropConnect adds up 600 of them, times weights below 0.05.
     assert (got - expected).abs().max() <= 2e-6 * 600 * 0.05
     assert (got - expected)[: 3 * 600].abs().max() <= 2e-6
+
+
+# The instruction set.
+
+
+def test_the_environment_chooses_an_instruction_set():
+    code = "import contdrop as cd; print(cd.backend())"
+    assert run(code, CONTDROP_INSTRUCTIONS="portable").stdout == "native (portable)\n"
+    assert run(code, CONTDROP_INSTRUCTIONS="").stdout == f"{cd.backend()}\n"
+
+
+def test_an_instruction_set_that_is_not_there_is_named():
+    result = run("import contdrop as cd; print(cd.backend().name)", CONTDROP_INSTRUCTIONS="sse9")
+    assert result.stdout == "reference\n"
+    expected = "CONTDROP_INSTRUCTIONS: expected one of avx512, avx2, portable that this CPU has, got 'sse9'"
+    assert result.stderr.count(expected) == 1

@@ -12,14 +12,15 @@ from collections.abc import Iterator
 import torch
 
 INSTRUCTIONS = ("avx512", "avx2", "portable")
+VARIABLE = "CONTDROP_INSTRUCTIONS"
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """Loads the library.
+    """Loads the library. It uses the best instruction set of this CPU, or the one in ``CONTDROP_INSTRUCTIONS``.
 
     Raises:
-        OSError: If it was not built, or cannot be loaded here.
+        OSError: If it was not built, or cannot be loaded here, or if that variable asks for what is not there.
     """
     loaded = ctypes.CDLL(str(_path()))
     loaded.contdrop_instructions.restype = ctypes.c_char_p
@@ -40,6 +41,9 @@ def library() -> ctypes.CDLL:
         ctypes.c_int32,
         ctypes.c_void_p,
     ]
+    wanted = os.environ.get(VARIABLE)
+    if wanted and loaded.contdrop_use_instructions(wanted.encode()):
+        raise OSError(f"{VARIABLE}: expected one of {', '.join(INSTRUCTIONS)} that this CPU has, got {wanted!r}")
     openmp = _openmp()
     if openmp is not None:
         names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
