@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "contdrop"
 
 # Lower may not import higher.
-ORDER = ["laws", "kernels", "expectations", "functional", "nn", "theory", "cli"]
+ORDER = ["laws", "kernels", "expectations", "functional", "nn", "theory", "inference", "cli"]
 
 
 def _imports(path):
@@ -37,6 +37,11 @@ def test_imports_run_one_way():
         for imported in _imports(path):
             assert ORDER.index(imported) <= ORDER.index(name), f"{path.name} imports {imported}"
     assert seen == set(ORDER)
+
+
+def test_theory_does_not_import_what_it_checks():
+    for path in (SOURCE / "theory").rglob("*.py"):
+        assert not {"kernels", "expectations"} & set(_imports(path)), path.name
 
 
 # Packages beyond torch, and the only place that may import them.

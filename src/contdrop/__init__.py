@@ -2,6 +2,9 @@
 
 from . import functional as functional
 from . import nn as nn
+from . import theory as theory
+from .inference import Prediction as Prediction
+from .inference import mc_predict as mc_predict
 from .kernels import Backend as Backend
 from .kernels import backend as backend
 from .kernels import checkpoint_context as checkpoint_context

@@ -9,7 +9,7 @@ import typer
 
 import contdrop
 
-from . import bench
+from . import bench, theory
 from .errors import UserError
 
 # typer carries its own copy of click or depends on click, according to its version. In both, this is UsageError.
@@ -23,6 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(help=bench.HELP, short_help="Measure how fast the layers are on this machine.")(bench.bench)
+app.command(help=theory.HELP, short_help="Check every equation of the paper against Monte Carlo.")(theory.theory)
 
 
 def _print_version(wanted: bool) -> None:
@@ -38,7 +39,7 @@ def contdrop_command(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Continuous dropout for PyTorch: measure it on this machine.
+    """Continuous dropout for PyTorch: its speed on this machine, and its theory against Monte Carlo.
 
     Every command explains itself, with examples: contdrop COMMAND --help.
     """

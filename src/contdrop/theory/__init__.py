@@ -1,1 +1,12 @@
-"""The theory of the layers, independent of their kernels: what dropout does to a network, in closed form."""
+"""The theory of the layers, independent of their kernels: what dropout does to a network, in closed form.
+
+- ``static``: moments of a forward pass, for a linear, sigmoid or ReLU unit.
+- ``dynamic``: errors, gradients and regularisers of one unit, and ``penalty``, the regulariser of a whole network.
+- ``propagation``: moments through whole networks.
+- ``checks``: every equation of the paper against Monte Carlo.
+"""
+
+from . import checks as checks
+from . import dynamic as dynamic
+from . import propagation as propagation
+from . import static as static

@@ -14,8 +14,11 @@ from ..laws import Law
 
 def tensor(owner: str, name: str, value: Any, *, axes: int | None = None) -> Tensor:
     """The value as a float64 tensor; finite, and with that many axes if a number is given."""
+    if isinstance(value, complex):
+        raise TypeError(f"{owner}: expected {name} to be real, got {value!r}")
     try:
-        result = torch.as_tensor(value)
+        # Python's numbers are float64; torch would take them for float32.
+        result = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{owner}: expected {name} to be a tensor or numbers, got {type(value).__name__}") from None
     if result.is_complex():

@@ -1,0 +1,152 @@
+"""``contdrop theory``: every equation of the paper against Monte Carlo, with a verdict."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import pathlib
+import sys
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import contdrop
+
+from ..theory import checks
+from . import theory_plot
+from .errors import UserError
+from .progress import Stages
+
+DRAWS = 200_000
+LEAST_DRAWS = 1000
+
+HELP = """Go through the equations of the paper, and say which hold.
+
+For each equation of section III the formula is computed for a unit of 50 inputs (or a layer of 4 such units), and so is
+the mean over many draws of the masks. The table shows how far they are apart, in standard errors of that mean and in
+proportion, and the verdict: exact, an approximation and how good it is, or does not hold. What holds instead is in
+docs/theory.md. Takes about half a minute on two cores.
+
+\b
+Examples:
+  contdrop theory
+  contdrop theory --details
+  contdrop theory --draws 2000000 --plot theory.png
+  contdrop theory --json > theory.json
+"""
+
+
+def theory(
+    draws: Annotated[int, typer.Option(metavar="N", help="Masks per expectation; more show smaller errors.")] = DRAWS,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the unit, the layer and the masks.")] = 0,
+    details: Annotated[bool, typer.Option("--details", help="Show every law and case of every equation.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table: every number.")] = False,
+    plot_file: Annotated[
+        pathlib.Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw the findings into a .png or .svg file."),
+    ] = None,
+) -> None:
+    """The command; ``HELP`` says what it does."""
+    if draws < LEAST_DRAWS:
+        raise UserError(f"--draws: expected a whole number of at least {LEAST_DRAWS}; got {draws}")
+    if not 0 <= seed < 2**63:
+        raise UserError(f"--seed: expected a whole number from 0 to 2^63 - 1; got {seed}")
+    if plot_file:
+        _check_plot(plot_file)
+    stage = Stages(2 if plot_file is None else 3)
+    with stage("equations", len(checks.EQUATIONS)) as after_each:
+        found = checks.run(draws, seed, after_each)
+    with stage("expected gradient", 1) as after_each:
+        shares = checks.unexplained_shares(draws, seed)
+        after_each()
+    if as_json:
+        content = {
+            "contdrop": contdrop.__version__,
+            "draws": draws,
+            "seed": seed,
+            "checks": [check.as_dict() for check in found],
+            "unexplained_shares": shares,
+        }
+        print(json.dumps(_finite(content), indent=1))
+    else:
+        _show(found, shares, details, draws)
+    if plot_file:
+        with stage("plot", 1) as after_each:
+            try:
+                theory_plot.draw(shares, plot_file)
+            except OSError as error:
+                raise UserError(f"--plot: cannot write {plot_file}: {error.strerror}") from error
+            after_each()
+
+
+def _check_plot(path: pathlib.Path) -> None:
+    """Everything that would spoil the plot, before time is spent on drawing masks."""
+    if path.suffix.lower() not in theory_plot.FORMATS:
+        formats = " or ".join(theory_plot.FORMATS)
+        raise UserError(f"--plot: expected a file name that ends in {formats}; got {str(path)!r}")
+    if not path.parent.is_dir():
+        raise UserError(f"--plot: there is no directory {str(path.parent)!r}; make it first")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError('--plot: needs matplotlib, which is not installed; run: pip install "contdrop[lab]"')
+
+
+def _finite(value: object) -> object:
+    """JSON knows no infinity."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_COLOURS = {"definition": "dim", "exact": "green", "approximation": "yellow", "does not hold": "bold red"}
+
+
+def _show(found: list[checks.Check], shares: dict[str, float], details: bool, draws: int) -> None:
+    screen = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Equations of section III", title_justify="left")
+    table.add_column("")
+    table.add_column("what it says")
+    for heading in ("off, in\nstandard errors", "relative\nerror"):
+        table.add_column(heading, justify="right")
+    table.add_column("verdict")
+    for check in found:
+        table.add_row(
+            check.number,
+            f"{check.what}\n{check.statement}" if details else check.what,
+            "" if check.standard_errors is None else f"{check.standard_errors:.1f}",
+            _percent(check.relative_error) if check.comparisons else "",
+            check.verdict_text,
+            style=_COLOURS[check.verdict],
+        )
+        for comparison in check.comparisons if details else ():
+            off = f"{comparison.standard_errors:.1f}" if comparison.drawn else ""
+            table.add_row("", f"  {comparison.case}", off, _percent(comparison.relative_error), "", style="dim")
+    screen.print(table)
+    for check in found:
+        if check.note and (details or check.verdict == "does not hold"):
+            screen.print(f"({check.number}) {check.note}")
+    screen.print()
+    screen.print("Of what the noise adds to a sigmoid unit's gradient, is left unexplained by")
+    names = {
+        "paper": "the paper's term",
+        "bernoulli": "the Bernoulli-style second-order term",
+        "stein": "Stein's lemma",
+        "exact": "the exact expectation (what is left is Monte Carlo noise)",
+    }
+    for form, name in names.items():
+        screen.print(f"  {shares[form]:6.1%}  {name}")
+    screen.print()
+    screen.print(
+        f"{draws:,} draws per expectation. A relative error is against the exact value where the theory knows it, and "
+        "else against the draws.",
+        style="dim",
+    )
+
+
+def _percent(error: float) -> str:
+    return "0" if error < 1e-9 else f"{100 * error:.2g} %"

@@ -1,0 +1,128 @@
+"""The graph of a model's forward, and the functions in it that can be followed."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch import Tensor
+from torch.nn import functional as F
+
+from .. import nn
+from . import layers
+from .beliefs import Belief, RefusedError, Step, affine, reshaping, scaling
+
+
+class _Tracer(torch.fx.Tracer):
+    """Stops at the layers that are known, at all dropout layers, and at torch's own."""
+
+    def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
+        ours = isinstance(m, (nn.Dropout, nn.AdaptiveDropout, nn.DropConnectLinear, nn.FastDropoutLinear))
+        return ours or layers.handler(m) is not None or super().is_leaf_module(m, module_qualified_name)
+
+
+def trace(model: torch.nn.Module) -> torch.fx.Graph:
+    if layers.handler(model) is not None:  # a single layer; tracing would look inside
+        graph = torch.fx.Graph()
+        graph.output(graph.call_module("", (graph.placeholder("x"),)))
+        return graph
+    paths = list(_chain(model, ""))
+    if None not in paths:
+        graph = torch.fx.Graph()
+        node = graph.placeholder("x")
+        for path in paths:
+            node = graph.call_module(str(path), (node,))
+        graph.output(node)
+        return graph
+    try:
+        return _Tracer().trace(model)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise NotImplementedError(
+            f"moments: {type(model).__name__} cannot be followed, because torch.fx does not trace its forward: {reason}"
+        ) from error
+
+
+def _chain(module: torch.nn.Module, path: str) -> Iterator[str | None]:
+    """The paths of the layers of nested Sequentials, which need no tracing; None for what is not of that kind."""
+    if layers.handler(module) is not None:
+        yield path
+    elif type(module).forward is torch.nn.Sequential.forward:
+        for name, child in module.named_children():
+            yield from _chain(child, f"{path}.{name}" if path else name)
+    else:
+        yield None
+
+
+def function(target: Any, args: Sequence[Any], kwargs: dict[str, Any], full: bool) -> Step:
+    """A function or method of one activation and constants."""
+    belief, rest = args[0], args[1:]
+    if target in _PRODUCTS and len(args) == 2 and not kwargs:
+        belief, factor = (args[0], args[1]) if isinstance(args[0], Belief) else (args[1], args[0])
+        return scaling(belief, factor)
+    if not isinstance(belief, Belief):
+        raise unsupported()
+    if target in _QUOTIENTS and len(rest) == 1 and not kwargs:
+        return scaling(belief, 1 / rest[0])
+    if target in _NEGATIVES:
+        return scaling(belief, -1.0)
+    if target in _RESHAPES:
+        return reshaping(belief, _RESHAPES[target](belief.mean, *rest, **kwargs).shape)
+    if target in _MEANS:
+        return _mean(belief, full, *rest, **kwargs)
+    if target in _MODULES:
+        module = _MODULES[target](*rest, **kwargs)
+        step = layers.handler(module)
+        assert step is not None
+        return step(module, belief, full)
+    raise unsupported()
+
+
+def unsupported() -> NotImplementedError:
+    names = ", ".join(kind.__name__ for kind in layers.HANDLERS)
+    return NotImplementedError(f"is not supported; supported are {names}, their functions, sums and reshapes")
+
+
+def shape(value: Any, what: Any = None) -> Any:
+    """x.size(), x.size(axis) and x.shape of an activation."""
+    if not isinstance(value, Belief) or what not in (None, "shape", *range(-8, 8)):
+        raise unsupported()
+    return value.mean.shape if what in (None, "shape") else value.mean.shape[what]
+
+
+def _mean(belief: Belief, full: bool, dim: Any = None, keepdim: bool = False) -> Step:
+    axes = sorted(axis % belief.mean.dim() for axis in ([dim] if isinstance(dim, int) else dim or [0]))
+    if 0 in axes:
+        raise RefusedError("expected a mean over other axes than the batch")
+    count = 1
+    for axis in axes:
+        count *= belief.mean.shape[axis]
+    return affine(belief, full, lambda t: t.mean(axes, keepdim), lambda t: t.mean(axes, keepdim) / count)
+
+
+SUMS: dict[Any, float] = {
+    **dict.fromkeys((operator.add, operator.iadd, torch.add, "add", "add_"), 1.0),
+    **dict.fromkeys((operator.sub, operator.isub, torch.sub, "sub", "sub_"), -1.0),
+}
+_PRODUCTS = (operator.mul, operator.imul, torch.mul, "mul", "mul_")
+_QUOTIENTS = (operator.truediv, operator.itruediv, torch.div, "div", "div_")
+_NEGATIVES = (operator.neg, torch.neg, "neg")
+_MEANS = (torch.mean, "mean")
+SHAPES = (getattr, "size")
+RELUS = (torch.relu, F.relu, "relu", "relu_")
+_RESHAPES: dict[Any, Callable[..., Tensor]] = {
+    **dict.fromkeys((torch.flatten, "flatten"), torch.flatten),
+    **dict.fromkeys(("view", "reshape", torch.reshape), Tensor.reshape),
+    "contiguous": Tensor.contiguous,
+}
+_MODULES: dict[Any, Callable[..., torch.nn.Module]] = {
+    **dict.fromkeys(RELUS, torch.nn.ReLU),
+    **dict.fromkeys((torch.sigmoid, F.sigmoid, "sigmoid", "sigmoid_"), torch.nn.Sigmoid),
+    **dict.fromkeys((torch.tanh, F.tanh, "tanh", "tanh_"), torch.nn.Tanh),
+    F.max_pool2d: torch.nn.MaxPool2d,
+    F.avg_pool2d: torch.nn.AvgPool2d,
+    F.adaptive_avg_pool2d: torch.nn.AdaptiveAvgPool2d,
+}

@@ -1,0 +1,183 @@
+"""How an equation is tried: what it gives, what drawing masks gives, and the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..laws import Law
+
+INPUTS = 50
+TRUSTED = 5.0  # standard errors
+CLOSE = 0.3  # the largest relative error that is still called an approximation
+_ROUNDING = 1e-9
+_CHUNK = 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A formula in one case.
+
+    Attributes:
+        case: What it was computed for.
+        formula: What the equation gives; a number, or several.
+        sampled: The mean over draws of the masks.
+        standard_error: Of that mean.
+        exact: The exact value, where the theory knows it; else None.
+    """
+
+    case: str
+    formula: Tensor
+    sampled: Tensor
+    standard_error: Tensor
+    exact: Tensor | None = None
+
+    @property
+    def drawn(self) -> bool:
+        """Whether masks were drawn; a gradient for a given mask is compared with automatic differentiation."""
+        return bool(self.standard_error.any())
+
+    @property
+    def standard_errors(self) -> float:
+        """How far formula and draws are apart: the largest distance in standard errors of its entry."""
+        tiny = _ROUNDING * (1 + self.sampled.abs())
+        return ((self.formula - self.sampled).abs() / self.standard_error.clamp(min=0).add(tiny)).max().item()
+
+    @property
+    def relative_error(self) -> float:
+        """Of the formula, against the exact value if there is one and else the draws (Euclidean norms)."""
+        truth = self.sampled if self.exact is None else self.exact
+        size = torch.linalg.vector_norm(truth).item()
+        distance = torch.linalg.vector_norm(self.formula - truth).item()
+        return distance / size if size else math.inf if distance else 0.0
+
+    @property
+    def holds(self) -> bool:
+        exactly = self.exact is None or self.relative_error < _ROUNDING
+        return exactly and self.standard_errors < TRUSTED
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "case": self.case,
+            "formula": self.formula.tolist(),
+            "sampled": self.sampled.tolist(),
+            "standard_error": self.standard_error.tolist(),
+            "exact": None if self.exact is None else self.exact.tolist(),
+            "standard_errors": self.standard_errors if self.drawn else None,
+            "relative_error": self.relative_error,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """An equation and what became of it.
+
+    Attributes:
+        number: Of the equation, counted in the paper's order.
+        what: What it is about.
+        statement: The equation as the paper prints it.
+        comparisons: One for every case.
+        note: What is wrong with it, or what to keep in mind.
+    """
+
+    number: str
+    what: str
+    statement: str
+    comparisons: tuple[Comparison, ...]
+    note: str = ""
+
+    @property
+    def relative_error(self) -> float:
+        return max((comparison.relative_error for comparison in self.comparisons), default=0.0)
+
+    @property
+    def standard_errors(self) -> float | None:
+        """The largest of all comparisons; None if nothing was drawn."""
+        return max((comparison.standard_errors for comparison in self.comparisons if comparison.drawn), default=None)
+
+    @property
+    def verdict(self) -> str:
+        """One of "definition", "exact", "approximation" and "does not hold"."""
+        if not self.comparisons:
+            return "definition"
+        if all(comparison.holds for comparison in self.comparisons):
+            return "exact"
+        return "approximation" if self.relative_error <= CLOSE else "does not hold"
+
+    @property
+    def verdict_text(self) -> str:
+        return (
+            f"approximation good to {100 * self.relative_error:.2g} %"
+            if self.verdict == "approximation"
+            else self.verdict
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "number": self.number,
+            "what": self.what,
+            "statement": self.statement,
+            "verdict": self.verdict,
+            "relative_error": self.relative_error,
+            "standard_errors": self.standard_errors,
+            "note": self.note,
+            "comparisons": [comparison.as_dict() for comparison in self.comparisons],
+        }
+
+
+class Laboratory:
+    """The unit and the layer that all equations are tried on, and the masks.
+
+    Args:
+        draws: Masks per expectation.
+        seed: Of the unit, the layer and the masks. torch's own generator is neither read nor moved.
+    """
+
+    def __init__(self, draws: int = 200_000, seed: int = 0) -> None:
+        if draws < 1000:
+            raise ValueError(f"theory: expected at least 1000 draws, got {draws}")
+        self.draws = draws
+        self.generator = torch.Generator().manual_seed(seed)
+        self.x = torch.rand(INPUTS, generator=self.generator, dtype=torch.float64)
+        # Shifted so that E[S] is 0.5 with masks of mean 1/2, while Var(S) is about 0.4 at sigma = 0.3: a unit that is
+        # neither saturated nor nearly linear.
+        weight = 0.53 * torch.randn(INPUTS, generator=self.generator, dtype=torch.float64)
+        self.weight = weight + (1.0 - weight @ self.x) / self.x.sum()
+        layer = torch.randn(4, INPUTS, generator=self.generator, dtype=torch.float64)
+        self.layer = layer / math.sqrt(INPUTS)
+
+    def mean(self, law: Law, statistic: Callable[[Tensor], Tensor], inputs: int = INPUTS) -> tuple[Tensor, Tensor]:
+        """The mean over masks [draws, inputs] of a statistic [draws, ...], and its standard error."""
+        total: Tensor | float = 0.0
+        squares: Tensor | float = 0.0
+        done = 0
+        while done < self.draws:
+            count = min(_CHUNK, self.draws - done)
+            masks = law.sample((count, inputs), generator=self.generator, dtype=torch.float64)
+            values = statistic(masks)
+            total = total + values.sum(0)
+            squares = squares + values.square().sum(0)
+            done += count
+        mean = torch.as_tensor(total) / self.draws
+        variance = (torch.as_tensor(squares) / self.draws - mean.square()).clamp(min=0)
+        return mean, (variance / self.draws).sqrt()
+
+    def compare(
+        self,
+        case: str,
+        law: Law,
+        formula: Tensor | float,
+        statistic: Callable[[Tensor], Tensor],
+        exact: Tensor | float | None = None,
+    ) -> Comparison:
+        sampled, error = self.mean(law, statistic)
+        wanted = None if exact is None else torch.as_tensor(exact, dtype=torch.float64)
+        return Comparison(case, torch.as_tensor(formula, dtype=torch.float64), sampled, error, wanted)
+
+    def product(self, masks: Tensor) -> Tensor:
+        """S = sum of w_i m_i x_i."""
+        return masks @ (self.weight * self.x)

@@ -1,0 +1,317 @@
+"""Predictions with dropout on: by sampling and by propagated moments."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import contdrop as cd
+from conformance import fixed
+from contdrop import inference
+
+
+def classifier(dropout=None, classes=3):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(4, 30), nn.BatchNorm1d(30), nn.ReLU(), dropout or cd.GaussianDropout(0.3), nn.Linear(30, classes)
+    )
+
+
+def batch(count=5):
+    return fixed(count, 4, seed=1).float()
+
+
+def all_passes(model, x, samples, seed):
+    """The outputs of every pass, the long way: [samples, N, classes]."""
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.train()
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        return torch.stack([model(x) for _ in range(samples)]).double()
+
+
+def close(got, expected, **tolerance):
+    torch.testing.assert_close(got.double(), expected.double(), **{"rtol": 1e-5, "atol": 1e-7, **tolerance})
+
+
+# Monte Carlo.
+
+
+def test_raw_outputs():
+    model, x = classifier(), batch()
+    outputs = all_passes(model, x, 20, seed=3)
+    torch.manual_seed(3)
+    prediction = inference.mc_predict(model, x, 20)
+    close(prediction.mean, outputs.mean(0))
+    close(prediction.variance, outputs.var(0))
+    assert prediction.mean.dtype == torch.float32
+    assert prediction.entropy is None
+    assert prediction.mutual_information is None
+
+
+@pytest.mark.parametrize("transform", ["softmax", "probabilities"])
+def test_probabilities_have_entropies(transform):
+    model, x = classifier(), batch()
+    probabilities = all_passes(model, x, 20, seed=3).softmax(-1)
+    if transform == "probabilities":
+        model.append(nn.Softmax(1))
+    prediction = inference.mc_predict(model, x, 20, transform=transform, seed=3)
+    mean = probabilities.mean(0)
+    entropy = -(mean * mean.log()).sum(-1)
+    expected_entropy = -(probabilities * probabilities.log()).sum(-1).mean(0)
+    close(prediction.mean, mean)
+    close(prediction.variance, probabilities.var(0))
+    close(prediction.entropy, entropy)
+    close(prediction.mutual_information, entropy - expected_entropy, atol=1e-6)
+    assert (prediction.mutual_information > 0).all()
+
+
+def test_classes_are_along_axis_1():
+    model = nn.Sequential(nn.Conv2d(1, 3, 1), nn.Dropout(0.5))
+    prediction = inference.mc_predict(model, torch.rand(2, 1, 4, 5), 5, transform="softmax")
+    assert prediction.entropy.shape == prediction.mutual_information.shape == (2, 4, 5)
+    close(prediction.mean.sum(1), torch.ones(2, 4, 5))
+
+
+def test_one_class_that_is_certain_has_entropy_0():
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2))
+    with torch.no_grad():
+        model[1].weight.zero_()
+        model[1].bias.copy_(torch.tensor([1e6, 0.0]))
+    prediction = inference.mc_predict(model, batch(), 3, transform="softmax")
+    assert not prediction.entropy.any()
+    assert not prediction.mutual_information.any()
+
+
+def test_variance_is_that_of_theory():
+    """Of a linear layer behind dropout, within five standard errors of 4000 passes; kurtosis is at most 3 here."""
+    model = nn.Sequential(cd.GaussianDropout(0.3), nn.Linear(4, 2))
+    prediction = inference.mc_predict(model, batch(), 4000, seed=0)
+    exact = inference.predict(model, batch(), method="moments")
+    error = exact.variance.sqrt() / math.sqrt(4000)
+    assert ((prediction.mean - exact.mean).abs() < 5 * error).all()
+    assert ((prediction.variance / exact.variance - 1).abs() < 5 * math.sqrt(2 / 4000)).all()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Dropout(0.5),
+        nn.AlphaDropout(0.5),
+        cd.UniformDropout(),
+        cd.DropConnectLinear(4, 4),
+        cd.DropConnectLinear(4, 4, masks="batch"),
+        cd.FastDropoutLinear(4, 4, law=cd.Bernoulli(0.5)),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_every_dropout_layer_is_on(layer):
+    model = nn.Sequential(nn.Linear(4, 4), layer).eval()
+    assert (inference.mc_predict(model, batch(), 10, seed=0).variance > 0).any()
+
+
+class Standout(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.drop = cd.AdaptiveDropout()
+
+    def forward(self, x):
+        a = self.linear(x)
+        return self.drop(a.relu(), a)
+
+
+def test_adaptive_dropout_is_on():
+    assert (inference.mc_predict(Standout().eval(), batch(), 10, seed=0).variance > 0).any()
+
+
+class Recorder(nn.Module):
+    """Notes the modes that its neighbours have while it runs, and fails when told to."""
+
+    def __init__(self, fails=False):
+        super().__init__()
+        self.fails = fails
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(self.training)
+        if self.fails:
+            raise RuntimeError("stop")
+        assert not torch.is_grad_enabled()
+        return x
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_only_dropout_is_on_and_modes_come_back(training, fails):
+    model = nn.Sequential(classifier(), Recorder(fails)).train(training)
+    model[0][1].train(not training)  # modes need not be uniform
+    modes = [module.training for module in model.modules()]
+    statistics = model[0][1].running_mean.clone()
+    if fails:
+        with pytest.raises(RuntimeError, match="stop"):
+            inference.mc_predict(model, batch(), 3, seed=1)
+    else:
+        inference.mc_predict(model, batch(), 3, seed=1)
+    assert model[1].seen == [False] * (1 if fails else 3)
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(model[0][1].running_mean, statistics)
+    assert not model[0][3]._forward_pre_hooks
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("method", inference.METHODS)
+def test_a_seed_governs_the_result_and_nothing_else(method):
+    model, x = classifier(), batch()
+
+    def run(seed):
+        return inference.predict(model.eval(), x, method=method, samples=5, transform="softmax", seed=seed).mean
+
+    state = torch.get_rng_state()
+    first, again, other = run(1), run(1), run(2)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(5)
+    global_first, global_second = run(None), run(None)
+    torch.manual_seed(5)
+    assert torch.equal(run(None), global_first)
+    assert not torch.equal(global_first, global_second)
+
+
+def test_a_seed_governs_layers_with_their_own_generator():
+    generator = torch.Generator().manual_seed(7)
+    model = classifier(cd.GaussianDropout(0.3, generator=generator))
+    state = generator.get_state()
+    first, again = (inference.mc_predict(model, batch(), 5, seed=1).mean for _ in range(2))
+    assert torch.equal(first, again)
+    assert torch.equal(generator.get_state(), state)
+    inference.mc_predict(model, batch(), 5)
+    assert not torch.equal(generator.get_state(), state)
+
+
+def test_half_precision_is_averaged_in_more():
+    model = classifier().bfloat16()
+    prediction = inference.mc_predict(model, batch().bfloat16(), 50, seed=0)
+    assert prediction.mean.dtype == prediction.variance.dtype == torch.float32
+    outputs = all_passes(model, batch().bfloat16(), 50, seed=0)
+    close(prediction.mean, outputs.mean(0))
+
+
+def test_transformer_layers_do_not_take_the_path_without_dropout():
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5, batch_first=True).eval()
+    assert (inference.mc_predict(model, torch.rand(2, 3, 8), 5, seed=0).variance > 0).any()
+
+
+# Moments.
+
+
+@pytest.mark.parametrize("covariance", ["output", "full"])
+def test_softmax_of_moments_agrees_with_passes(covariance):
+    model, x = classifier().eval(), batch()
+    sampled = inference.mc_predict(model, x, 4000, transform="softmax", seed=0)
+    moments = inference.predict(
+        model, x, method="moments", samples=4000, transform="softmax", seed=0, covariance=covariance
+    )
+    # Five standard errors of either, and 1 % of a probability for logits of 30 units not being Gaussian.
+    error = 5 * (sampled.variance.sqrt() + moments.variance.sqrt()).max() / math.sqrt(4000)
+    close(moments.mean, sampled.mean, atol=error.item() + 0.01, rtol=0)
+    close(moments.variance.sqrt(), sampled.variance.sqrt(), atol=0.01, rtol=5 / math.sqrt(2 * 4000))
+    close(moments.entropy, sampled.entropy, atol=0.02, rtol=0)
+    close(moments.mutual_information, sampled.mutual_information, atol=0.01, rtol=0.1)
+
+
+def test_diagonal_logits_are_independent():
+    model, x = classifier().eval(), batch(2)
+    diagonal, output = (
+        inference.predict(model, x, method="moments", samples=4000, transform="softmax", seed=0, covariance=covariance)
+        for covariance in ("diagonal", "output")
+    )
+    assert diagonal.mean.shape == output.mean.shape == (2, 3)
+    assert not torch.allclose(diagonal.variance, output.variance, rtol=0.05)
+
+
+def test_raw_moments_are_those_of_propagation():
+    from contdrop.theory import propagation
+
+    model, x = classifier().eval(), batch()
+    prediction = inference.predict(model, x, method="moments", covariance="full")
+    moments = propagation.moments(model, x, covariance="full")
+    assert torch.equal(prediction.mean, moments.mean)
+    assert torch.equal(prediction.variance, moments.variance)
+    assert prediction.entropy is None
+
+
+def test_perfectly_correlated_logits():
+    model = nn.Sequential(nn.Linear(4, 1), nn.Dropout(0.5), nn.Linear(1, 3))
+    prediction = inference.predict(model, batch(), method="moments", transform="softmax", seed=0)
+    assert torch.isfinite(prediction.mutual_information).all()
+
+
+# Mistakes.
+
+
+class Unused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return x
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.drop(x), x
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "error", "message"),
+    [
+        (nn.Linear(4, 2), {}, ValueError, "expected a model with dropout layers, got Linear without any"),
+        (torch.relu, {}, TypeError, "expected a torch.nn.Module, got builtin_function_or_method"),
+        (Pair(), {}, TypeError, "expected a model that returns a tensor, got tuple"),
+        (Unused(), {}, ValueError, r"expected the model to call its dropout layers .* none of them \(drop\)"),
+        (nn.Dropout(), {"samples": 1}, ValueError, "expected samples to be a whole number of at least 2, got 1"),
+        (nn.Dropout(), {"samples": 2.5}, ValueError, "expected samples to be a whole number of at least 2, got 2.5"),
+        (nn.Dropout(), {"seed": "1"}, TypeError, "expected seed to be a whole number or None, got str"),
+        (nn.Dropout(), {"transform": "sigmoid"}, ValueError, "transform to be one of None, 'softmax', 'probabilities'"),
+        (nn.Dropout(), {"transform": "probabilities"}, ValueError, "add up to 1 along axis 1, got others"),
+    ],
+)
+def test_mistakes_of_mc_predict(model, options, error, message):
+    with pytest.raises(error, match=message) as caught:
+        inference.mc_predict(model, batch(), **options)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("mc_predict: ")
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "error", "message"),
+    [
+        (nn.Linear(4, 2), {}, ValueError, "predict: expected a model with dropout layers"),
+        (nn.Dropout(), {"transform": "probabilities"}, ValueError, "give the model without its last softmax"),
+        (nn.Dropout(), {"method": "exact"}, ValueError, "expected method to be one of 'monte-carlo', 'moments'"),
+        (nn.Sequential(nn.Dropout(), nn.GELU()), {}, NotImplementedError, r"layer '1' \(GELU\): is not supported"),
+    ],
+)
+def test_mistakes_of_moments(model, options, error, message):
+    with pytest.raises(error, match=message):
+        inference.predict(model, batch(), **{"method": "moments", **options})
+
+
+def test_inputs_are_checked():
+    with pytest.raises(TypeError, match="mc_predict: expected a tensor, got list"):
+        inference.mc_predict(nn.Dropout(), [1.0])
+    with pytest.raises(TypeError, match="mc_predict: expected a floating-point tensor"):
+        inference.mc_predict(nn.Dropout(), torch.ones(2, 2, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"mc_predict: expected outputs \[N, classes, ...\] for transform, got \(4,\)"):
+        inference.mc_predict(nn.Dropout(), torch.ones(4), transform="softmax")
