@@ -98,17 +98,15 @@ CONTDROP_INLINE __m256 widen_bfloat(const uint16_t* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16));
 }
 CONTDROP_INLINE Floats load_bfloat(const uint16_t* p) { return {widen_bfloat(p), widen_bfloat(p + 8)}; }
-CONTDROP_INLINE __m128i round_bfloat(__m256 x) {
+// See lanes_avx512.h for why NaN needs no care.
+CONTDROP_INLINE __m256i round_bfloat(__m256 x) {
   const __m256i bits = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
-  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-  rounded = _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc0), nan);
-  return _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
+  return _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
 }
 CONTDROP_INLINE void store_bfloat(uint16_t* p, Floats x) {
-  _mm_storeu_si128((__m128i*)p, round_bfloat(x.a));
-  _mm_storeu_si128((__m128i*)(p + 8), round_bfloat(x.b));
+  const __m256i packed = _mm256_packus_epi32(round_bfloat(x.a), round_bfloat(x.b));  // a b a b, by four
+  _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(packed, 0xD8));
 }
 
 // As in lanes_avx512.h: 64-bit lanes, even blocks apart from odd ones. A chain is four of the eight even or odd blocks of

@@ -42,19 +42,28 @@ CONTDROP_INLINE Floats load(const float* p) { return _mm512_loadu_ps(p); }
 CONTDROP_INLINE void store(float* p, Floats a) { _mm512_storeu_ps(p, a); }
 CONTDROP_INLINE float sum(Floats a) { return _mm512_reduce_add_ps(a); }
 
-// Sixteen float16 or bfloat16 numbers; stores round to nearest, ties to even.
+// Sixteen float16 or bfloat16 numbers; stores round to nearest, ties to even. What is stored as bfloat16 is a product
+// with a bfloat16 number: if it is NaN its low half is zero, so that rounding cannot carry into the sign.
 CONTDROP_INLINE Floats load_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
 CONTDROP_INLINE void store_half(uint16_t* p, Floats a) {
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
+// A bfloat16 number is the high half of a float. Moving halves about by one permutation is the cheapest way.
 CONTDROP_INLINE Floats load_bfloat(const uint16_t* p) {
-  return as_floats(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16));
+  const __m512i to_high = _mm512_set_epi32(15 << 16, 14 << 16, 13 << 16, 12 << 16, 11 << 16, 10 << 16, 9 << 16, 8 << 16,
+                                           7 << 16, 6 << 16, 5 << 16, 4 << 16, 3 << 16, 2 << 16, 1 << 16, 0);
+  const __m512i narrow = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i*)p));
+  return as_floats(_mm512_maskz_permutexvar_epi16(0xAAAAAAAA, to_high, narrow));
 }
 CONTDROP_INLINE void store_bfloat(uint16_t* p, Floats a) {
-  const Words bits = as_words(a), odd = bit_and(_mm512_srli_epi32(bits, 16), set_words(1));
-  Words rounded = _mm512_srli_epi32(add(add(bits, set_words(0x7fff)), odd), 16);
-  rounded = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), set_words(0x7fc0));
-  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(rounded));
+  const __m512i from_high =
+      _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 31 << 16 | 29, 27 << 16 | 25, 23 << 16 | 21, 19 << 16 | 17, 15 << 16 | 13,
+                       11 << 16 | 9, 7 << 16 | 5, 3 << 16 | 1);
+  const Words bits = as_words(a);
+  Words rounded = add(bits, set_words(0x7fff));
+  // Adds 1 where the last bit that stays is set.
+  rounded = _mm512_mask_sub_epi32(rounded, _mm512_test_epi32_mask(bits, set_words(0x10000)), rounded, set_words(~0u));
+  _mm256_storeu_si256((__m256i*)p, _mm512_castsi512_si256(_mm512_permutexvar_epi16(from_high, rounded)));
 }
 
 // Philox on sixteen consecutive blocks, or on several such groups at once, whose chains of dependent operations then
