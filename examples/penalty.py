@@ -157,8 +157,8 @@ def main() -> None:
         print(f"run {number + 1} of {options.runs} done", file=sys.stderr, flush=True)
     screen.print(table(ways))
     screen.print(
-        "Negative is fewer errors. The noise is not weak and the units have kinks, so the penalty is only near to what "
-        f"the noise does. All this is one small network on {TRAINING_IMAGES} training images at a time: yours may "
+        "Negative is fewer errors. The noise is not weak, so the penalty is only near to what the noise does. "
+        f"All this is one small network on {TRAINING_IMAGES} training images at a time: yours may "
         "differ."
     )
 

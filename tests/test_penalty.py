@@ -354,6 +354,8 @@ def test_a_kink_is_not_seen():
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("case", ALL_LAYERS)
 def test_gradient_agrees_with_finite_differences(case, method):
+    if (case, method) == ("adaptive", "moments"):
+        pytest.skip("adaptive dropout takes two inputs, which propagation does not know")
     model = ALL_LAYERS[case]()
     x, target = batch_for(model)
 
@@ -531,7 +533,10 @@ MISTAKES = {
     "x not a tensor": ({"x": [1.0]}, "expected x to be a tensor, got list"),
     "x not finite": ({"x": torch.full((8, 6), math.nan)}, "expected x to be finite, got inf or nan"),
     "target not finite": ({"target": torch.full((8, 4), math.inf)}, "expected target to be finite, got inf or nan"),
-    "method": ({"method": "newton"}, "method to be one of 'gauss-newton', 'exact', 'hutchinson'; got 'newton'"),
+    "method": (
+        {"method": "newton"},
+        "method to be one of None, 'gauss-newton', 'exact', 'hutchinson', 'moments'; got 'newton'",
+    ),
     "probes": ({"probes": 0}, "expected probes to be a whole number of at least 1, got 0"),
     "generator": ({"generator": 3}, "expected generator to be a torch.Generator on the cpu or None, got 3"),
     "loss of each example": (
@@ -539,14 +544,17 @@ MISTAKES = {
         r"expected loss to return a scalar tensor, got shape \(8,\); take its mean",
     ),
     "loss a number": ({"loss": lambda *_: 1.0}, "expected loss to return a scalar tensor, got float"),
-    "loss coupling examples": ({"loss": _rmse}, "mean or a sum over examples for method='gauss-newton'"),
+    "loss coupling examples": (
+        {"loss": _rmse, "method": "gauss-newton"},
+        "mean or a sum over examples for method='gauss-newton'",
+    ),
     "linear loss": ({"loss": lambda output, _: output.mean()}, "end the model before log_softmax"),
     "log_softmax": (
         {"model": nn.Sequential(_plain(), nn.LogSoftmax(1)), "loss": nn.functional.nll_loss},
         "end the model before log_softmax and use cross_entropy",
     ),
     "no running statistics": (
-        {"model": nn.Sequential(_plain(), nn.BatchNorm1d(4, track_running_stats=False))},
+        {"method": "gauss-newton", "model": nn.Sequential(_plain(), nn.BatchNorm1d(4, track_running_stats=False))},
         r"layer '1' \(BatchNorm1d\) keeps no running statistics",
     ),
     "unknown dropout": (
@@ -562,7 +570,7 @@ MISTAKES = {
         "expected the model to return a tensor .* got tuple; use method='hutchinson'",
     ),
     "DropConnect, masks of the batch": (
-        {"model": cd.DropConnectLinear(6, 4, masks="batch"), "x": torch.ones(8, 3, 6)},
+        {"method": "gauss-newton", "model": cd.DropConnectLinear(6, 4, masks="batch"), "x": torch.ones(8, 3, 6)},
         r"expected a DropConnectLinear with masks='batch' to get an input \[batch, in\]",
     ),
 }
@@ -633,3 +641,74 @@ def test_the_example_refuses_one_run(monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         runpy.run_path(EXAMPLE, run_name="__main__")
     assert "expected --runs to be a whole number of at least 2, got 1" in capsys.readouterr().err
+
+
+# By moments.
+
+
+def relu_network(sigma, scale):
+    """Untrained, with noise before a ReLU; larger weights make it less linear."""
+    torch.manual_seed(3)
+    dropout = cd.GaussianDropout
+    layers = [nn.Linear(20, 32), nn.ReLU(), dropout(sigma), nn.Linear(32, 32), nn.ReLU(), dropout(sigma)]
+    model = nn.Sequential(*layers, nn.Linear(32, 5)).double()
+    with torch.no_grad():
+        for layer in (model[0], model[3], model[6]):
+            layer.weight.mul_(scale)
+    x = torch.randn(64, 20, dtype=torch.float64)
+    return model, x, torch.randint(5, (64,))
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.5])
+@pytest.mark.parametrize("sigma", [0.05, 0.1, 0.2, 0.3])
+def test_moments_see_kinks(sigma, scale):
+    """Ten per cent, as for the others elsewhere, in networks for which second derivatives miss a quarter."""
+    model, x, target = relu_network(sigma, scale)
+    increase, error = expected_increase(model, x, target, 4000)
+    value = penalty(model, x, target, cross_entropy, method="moments").item()
+    assert value == pytest.approx(increase, abs=0.1 * increase + 5 * error)
+
+
+def test_second_derivatives_miss_what_moments_see():
+    model, x, target = relu_network(0.3, 1.0)
+    increase, error = expected_increase(model, x, target, 4000)
+    by_moments, exact = (penalty(model, x, target, cross_entropy, method=m).item() for m in ("moments", "exact"))
+    assert abs(by_moments - increase) + 5 * error < abs(exact - increase)
+
+
+def test_moments_are_the_default_where_they_are_known():
+    model, x, target = relu_network(0.2, 1.0)
+    assert penalty(model, x, target, cross_entropy) == penalty(model, x, target, cross_entropy, method="moments")
+    unknown = nn.Sequential(model[:3], nn.GELU(), model[3:])
+    value = penalty(unknown, x, target, cross_entropy)
+    assert value == penalty(unknown, x, target, cross_entropy, method="gauss-newton")
+    with pytest.raises(NotImplementedError, match=r"penalty: layer '1' \(GELU\).*; use method='gauss-newton'"):
+        penalty(unknown, x, target, cross_entropy, method="moments")
+
+
+def test_moments_leave_the_model_as_it_was():
+    model, x, target = relu_network(0.2, 1.0)
+    model.train()
+    before = _state(model)
+    penalty(model, x, target, cross_entropy, method="moments")
+    assert _state(model) == before
+    with pytest.raises(ValueError, match="penalty: expected loss to return a scalar"):
+        penalty(model, x, target, lambda output, _: output, method="moments")
+    assert _state(model) == before
+
+
+@pytest.mark.parametrize("method", ["moments", "gauss-newton"])
+def test_a_network_that_is_sure_of_itself(method):
+    """In float32 the second derivatives of its loss are hardly more than rounding."""
+    model, x, _ = relu_network(0.3, 1.0)
+    model.float()
+    with torch.no_grad():
+        model[6].weight.mul_(20)
+        target = model.eval()(x.float()).argmax(1)
+    value = penalty(model, x.float(), target, cross_entropy, method=method)
+    assert value.isfinite()
+    assert all(
+        g.isfinite().all()
+        for g in torch.autograd.grad(value, list(model.parameters()), allow_unused=True)
+        if g is not None
+    )

@@ -90,9 +90,10 @@ def adjoint(respond: Map, elements: int, rows: Tensor) -> Tensor:
     if isinstance(respond, Response):
         return respond.transposed(rows)
     n, k, _ = rows.shape
+    differentiable = torch.is_grad_enabled()
     with torch.enable_grad():
         start = torch.zeros(n, elements, k, dtype=rows.dtype, device=rows.device, requires_grad=True)
-        (result,) = torch.autograd.grad(respond(start), start, rows.transpose(1, 2))
+        (result,) = torch.autograd.grad(respond(start), start, rows.transpose(1, 2), create_graph=differentiable)
     return result.transpose(1, 2)
 
 
@@ -298,4 +299,4 @@ def _mask_groups(shape: Sequence[int], shared_axes: Sequence[int]) -> Tensor | N
 
 
 def double(parameter: Tensor) -> Tensor:
-    return parameter.detach().to(torch.float64)
+    return parameter.to(torch.float64)

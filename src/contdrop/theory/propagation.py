@@ -102,15 +102,20 @@ def moments(model: torch.nn.Module, x: Tensor, *, covariance: str = "diagonal") 
         raise ValueError(f"moments: expected x to be a batch [N, ...] of at least one, got shape {tuple(batch.shape)}")
     # Inference mode would forbid the pass backward.
     with torch.inference_mode(False):
-        walk = _Walk(model, covariance)
-        belief = walk.run(batch.clone() if batch.is_inference() else batch)
-        matrix = None
-        if covariance == "full":
-            matrix = belief.matrix()
-        elif covariance == "output":
-            matrix = walk.output_covariance(belief.mean)
-            belief = Belief(belief.mean, matrix.diagonal(dim1=1, dim2=2).reshape(belief.mean.shape).clone())
-            walk.correct_output(belief.spread())
+        return propagate(model, batch.clone() if batch.is_inference() else batch, covariance)
+
+
+def propagate(model: torch.nn.Module, batch: Tensor, covariance: str) -> Moments:
+    """What ``moments`` computes, for arguments that it has checked; differentiable, unless gradients are off."""
+    walk = _Walk(model, covariance)
+    belief = walk.run(batch)
+    matrix = None
+    if covariance == "full":
+        matrix = belief.matrix()
+    elif covariance == "output":
+        matrix = walk.output_covariance(belief.mean)
+        belief = Belief(belief.mean, matrix.diagonal(dim1=1, dim2=2).reshape(belief.mean.shape).clone())
+        walk.correct_output(belief.spread())
     return Moments(belief.mean, belief.spread(), matrix, tuple(walk.layers))
 
 
@@ -384,4 +389,4 @@ def _mask_law(module: torch.nn.Module) -> Law | None:
 
 def _attribute(model: torch.nn.Module, path: str) -> Any:
     value = operator.attrgetter(path)(model)
-    return value.detach().to(torch.float64) if isinstance(value, Tensor) else value
+    return value.to(torch.float64) if isinstance(value, Tensor) else value
