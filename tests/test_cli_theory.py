@@ -36,7 +36,7 @@ def test_table_of_verdicts(run):
     assert "good to" in out
     assert "the paper's term" in out
     assert "(16) E[g_i f(S)] is not" in out
-    assert "[1/2] equations" in err
+    assert "[1/3] equations" in err
     assert len(max(out.splitlines(), key=len)) <= 120
 
 
@@ -44,6 +44,8 @@ def test_details_show_every_case(run):
     _, out, _ = run("--draws", "2000", "--details")
     assert "gaussian:sigma=0.5" in out
     assert "E[dE_D/dw_i] = dE_ENS/dw_i + w_i I_i^2 sigma^2" in out
+    assert "one knob" in out
+    assert "Berry-Esseen bound" in out
 
 
 def test_json_has_every_number(run):
@@ -52,6 +54,10 @@ def test_json_has_every_number(run):
     assert code == 0
     assert (found["draws"], found["seed"]) == (2000, 3)
     assert len(found["checks"]) == len(checks.EQUATIONS)
+    assert {row["inputs"] for row in found["normality"]} == {10, 100, 800}
+    assert all(row["distance"] < row["bound"] for row in found["normality"])
+    correlations = [row["correlation"] for row in found["trade_off"]]
+    assert max(correlations) - min(correlations) < 1e-12
     assert set(found["unexplained_shares"]) == {"exact", "stein", "paper", "bernoulli"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import math
@@ -16,7 +17,7 @@ from rich.table import Table
 
 import contdrop
 
-from ..theory import checks
+from ..theory import checks, static
 from . import theory_plot
 from .errors import UserError
 from .progress import Stages
@@ -57,11 +58,16 @@ def theory(
         raise UserError(f"--seed: expected a whole number from 0 to 2^63 - 1; got {seed}")
     if plot_file:
         _check_plot(plot_file)
-    stage = Stages(2 if plot_file is None else 3)
+    stage = Stages(3 if plot_file is None else 4)
     with stage("equations", len(checks.EQUATIONS)) as after_each:
         found = checks.run(draws, seed, after_each)
     with stage("expected gradient", 1) as after_each:
         shares = checks.unexplained_shares(draws, seed)
+        after_each()
+    with stage("trade-off and normality", 2) as after_each:
+        trade_offs = checks.trade_offs(seed)
+        after_each()
+        normality = checks.normality(seed=seed)
         after_each()
     if as_json:
         content = {
@@ -70,10 +76,15 @@ def theory(
             "seed": seed,
             "checks": [check.as_dict() for check in found],
             "unexplained_shares": shares,
+            "trade_off": [{**dataclasses.asdict(row), "law": str(row.law)} for row in trade_offs],
+            "normality": [{**dataclasses.asdict(row), "law": str(row.law)} for row in normality],
         }
         print(json.dumps(_finite(content), indent=1))
     else:
         _show(found, shares, details, draws)
+        if details:
+            _show_trade_off(trade_offs)
+            _show_normality(normality)
     if plot_file:
         with stage("plot", 1) as after_each:
             try:
@@ -107,7 +118,7 @@ _COLOURS = {"definition": "dim", "exact": "green", "approximation": "yellow", "d
 
 
 def _show(found: list[checks.Check], shares: dict[str, float], details: bool, draws: int) -> None:
-    screen = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
+    screen = _screen()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Equations of section III", title_justify="left")
     table.add_column("")
     table.add_column("what it says")
@@ -146,6 +157,35 @@ def _show(found: list[checks.Check], shares: dict[str, float], details: bool, dr
         "else against the draws.",
         style="dim",
     )
+
+
+def _show_trade_off(rows: list[static.TradeOff]) -> None:
+    headings = ("", "mean variance\n(diversity)", "mean |covariance|\n(dependence)", "mean\n|correlation|")
+    table = _table("Outputs of a linear layer: one knob, Var(m), turns both", headings)
+    for row in rows:
+        table.add_row(str(row.law), f"{row.variance:.4f}", f"{row.covariance:.5f}", f"{row.correlation:.4f}")
+    _screen().print(table)
+
+
+def _show_normality(rows: list[checks.Normality]) -> None:
+    sizes = sorted({row.inputs for row in rows})
+    headings = ("inputs", *(f"{n:,}" for n in sizes))
+    table = _table("Distance of S from a normal variable, and its Berry-Esseen bound", headings)
+    for law in dict.fromkeys(row.law for row in rows):
+        mine = {row.inputs: row for row in rows if row.law == law}
+        table.add_row(str(law), *(f"{mine[n].distance:.2g} ({mine[n].bound:.2g})" for n in sizes))
+    _screen().print(table)
+
+
+def _screen() -> Console:
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
+
+
+def _table(title: str, headings: tuple[str, ...]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left")
+    return table
 
 
 def _percent(error: float) -> str:

@@ -64,14 +64,11 @@ def _trade_off(axis: Any) -> None:
 
 
 def _normality(axis: Any) -> None:
-    generator = torch.Generator().manual_seed(0)
-    weights = torch.randn(max(SIZES), generator=generator, dtype=torch.float64)
-    x = torch.rand(max(SIZES), generator=generator, dtype=torch.float64)
+    found = checks.normality(SIZES)
     for law, colour in _COLOURS.items():
-        distances = [static.normal_distance(weights[:n], x[:n], law).value for n in SIZES]
-        bounds = [static.berry_esseen(weights[:n], x[:n], law).item() for n in SIZES]
-        axis.loglog(SIZES, distances, "o-", color=colour, label=str(law))
-        axis.loglog(SIZES, bounds, ":", color=colour)
+        rows = [row for row in found if row.law == law]
+        axis.loglog(SIZES, [row.distance for row in rows], "o-", color=colour, label=str(law))
+        axis.loglog(SIZES, [row.bound for row in rows], ":", color=colour)
     axis.set(
         title="How normal is S?",
         xlabel="inputs of the unit",

@@ -7,10 +7,15 @@ numbers. Equations are numbered in the order in which the paper displays them; a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 
-from . import dynamic
+import torch
+
+from ..laws import Gaussian, Law
+from . import dynamic, static
 from .equations import EQUATIONS as EQUATIONS
+from .equations import LAWS as LAWS
 from .equations import TARGET, UNCLIPPED
 from .laboratory import Check as Check
 from .laboratory import Comparison as Comparison
@@ -44,3 +49,44 @@ def unexplained_shares(draws: int = 200_000, seed: int = 0) -> dict[str, float]:
     return {
         form: dynamic.unexplained_share(w, x, TARGET, UNCLIPPED, form=form, gradient=gradient) for form in dynamic.FORMS
     }
+
+
+def trade_offs(seed: int = 0) -> list[static.TradeOff]:
+    """Diversity and independence of a linear layer's outputs, for the three laws and the clipped Gaussian's sigmas."""
+    laboratory = Laboratory(seed=seed)
+    gaussians = [Gaussian(sigma=sigma) for sigma in (0.1, 0.2, 0.4, 0.5, 1.0)]
+    return static.trade_off([*LAWS, *gaussians], laboratory.layer, laboratory.x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Normality:
+    """How normal the sum of a unit with that many inputs is.
+
+    Attributes:
+        law: Of the masks.
+        inputs: Of the unit, with weights from N(0, 1) and inputs from U(0, 1).
+        distance: Largest difference of the distribution functions.
+        bound: The Berry-Esseen bound of that.
+    """
+
+    law: Law
+    inputs: int
+    distance: float
+    bound: float
+
+
+def normality(sizes: Sequence[int] = (10, 100, 800), seed: int = 0) -> list[Normality]:
+    """Kolmogorov distances of S from a normal variable, for the three laws."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(max(sizes), generator=generator, dtype=torch.float64)
+    x = torch.rand(max(sizes), generator=generator, dtype=torch.float64)
+    return [
+        Normality(
+            law,
+            n,
+            static.normal_distance(weight[:n], x[:n], law).value,
+            static.berry_esseen(weight[:n], x[:n], law).item(),
+        )
+        for law in LAWS
+        for n in sizes
+    ]

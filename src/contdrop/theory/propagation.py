@@ -56,7 +56,6 @@ class Moments:
     layers: tuple[LayerMoments, ...]
 
 
-@torch.no_grad()
 def moments(model: torch.nn.Module, x: Tensor, *, covariance: str = "diagonal") -> Moments:
     """Mean and (co)variance of all activations of a model whose dropout layers are on, for inputs x that are given.
 
@@ -100,8 +99,8 @@ def moments(model: torch.nn.Module, x: Tensor, *, covariance: str = "diagonal") 
     batch = arguments.tensor("moments", "x", x)
     if batch.dim() < 2 or len(batch) == 0:
         raise ValueError(f"moments: expected x to be a batch [N, ...] of at least one, got shape {tuple(batch.shape)}")
-    # Inference mode would forbid the pass backward.
-    with torch.inference_mode(False):
+    # Inference mode would forbid the pass backward; leaving it turns gradients on.
+    with torch.inference_mode(False), torch.no_grad():
         return propagate(model, batch.clone() if batch.is_inference() else batch, covariance)
 
 
