@@ -712,3 +712,14 @@ def test_a_network_that_is_sure_of_itself(method):
         for g in torch.autograd.grad(value, list(model.parameters()), allow_unused=True)
         if g is not None
     )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_output_without_an_axis_of_units(method):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), cd.GaussianDropout(0.1), nn.Linear(8, 1), nn.Flatten(0)).double()
+    x, target = torch.randn(9, 6, dtype=torch.float64), torch.rand(9, dtype=torch.float64)
+    loss = nn.functional.binary_cross_entropy_with_logits
+    value = penalty(model, x, target, loss, method=method, probes=2000, generator=seeded(0))
+    with_axis = penalty(model[:4], x, target[:, None], loss, method=method, probes=2000, generator=seeded(0))
+    assert value.item() == pytest.approx(with_axis.item(), rel=1e-9)

@@ -886,3 +886,36 @@ def test_the_bars_on_the_paper_network(kind, law, weights):
             assert deviation < (0.35 if covariance == "diagonal" and weights == "trained" else 0.1)
         if covariance != "full":
             assert one_by_one / min(seconds) > 100
+
+
+class _InPlace(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dropout = cd.UniformDropout()
+
+    def forward(self, x):
+        z = self.dropout(x)
+        z.relu_()
+        return z
+
+
+def test_a_change_in_place_of_what_is_used_again_is_refused():
+    with pytest.raises(ValueError, match="changed in place; use inplace=False"):
+        propagation.moments(_InPlace(), torch.tensor([[-1.0, 2.0]]))
+
+
+def test_layers_with_hooks_are_refused():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), cd.GaussianDropout(0.3))
+    model[0].register_forward_hook(lambda module, args, output: 5 * output)
+    with pytest.raises(NotImplementedError, match=r"layer '0' \(Linear\).*forward hooks"):
+        propagation.moments(model, torch.ones(2, 3))
+
+
+def test_an_output_without_an_axis_of_units():
+    model = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), cd.GaussianDropout(0.3), torch.nn.Linear(4, 1), torch.nn.Flatten(0)
+    )
+    x = fixed(5, 3)
+    for covariance in propagation.COVARIANCES:
+        result = propagation.moments(model, x, covariance=covariance)
+        assert result.mean.shape == result.variance.shape == (5,)

@@ -93,6 +93,7 @@ def _normality(lab: Laboratory) -> Check:
         "S ~ N(mu_U, sigma_U^2) as n grows",
         tuple(comparisons),
         "Bounded summands are not enough; the sum of their variances must grow. Distances: static.normal_distance.",
+        limit=True,
     )
 
 

@@ -82,6 +82,7 @@ class Check:
         statement: The equation as the paper prints it.
         comparisons: One for every case.
         note: What is wrong with it, or what to keep in mind.
+        limit: Whether it holds in a limit only, so that it cannot be exact, whatever few draws show.
     """
 
     number: str
@@ -89,6 +90,7 @@ class Check:
     statement: str
     comparisons: tuple[Comparison, ...]
     note: str = ""
+    limit: bool = False
 
     @property
     def relative_error(self) -> float:
@@ -104,7 +106,7 @@ class Check:
         """One of "definition", "exact", "approximation" and "does not hold"."""
         if not self.comparisons:
             return "definition"
-        if all(comparison.holds for comparison in self.comparisons):
+        if not self.limit and all(comparison.holds for comparison in self.comparisons):
             return "exact"
         return "approximation" if self.relative_error <= CLOSE else "does not hold"
 

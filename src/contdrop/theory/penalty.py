@@ -296,7 +296,9 @@ def _by_moments(
     value = _scalar(loss(mean, target))
     _, curvature = _loss_curvature(mean, value, "moments", differentiable)
     assert found.covariance is not None
-    spread = torch.einsum("cno,nco->", curvature.flatten(2), found.covariance.to(output.dtype)) / 2
+    spread = (
+        torch.einsum("cno,nco->", curvature.reshape(*curvature.shape[:2], -1), found.covariance.to(output.dtype)) / 2
+    )
     return value + spread - base
 
 
@@ -333,7 +335,9 @@ def _check_separable(slope: Tensor, output: Tensor, curvature: Tensor, method: s
     """Compares a product with the loss's whole Hessian to that with each example's block: is there anything else?"""
     direction = _signs(output.shape, output, torch.Generator().manual_seed(0))
     (product,) = _derivatives([slope], [output], [direction[None]], create_graph=False)
-    blocks = torch.einsum("cno,nc->no", curvature.flatten(2), direction.flatten(1)).reshape(output.shape)
+    blocks = torch.einsum(
+        "cno,nc->no", curvature.reshape(*curvature.shape[:2], -1), direction.reshape(len(direction), -1)
+    ).reshape(output.shape)
     # Where the loss is nearly flat, as that of a network that is sure of itself, rounding is all there is.
     bound = 1e-3 * curvature.abs().max().item() + 10 * torch.finfo(output.dtype).eps
     if not torch.allclose(product[0], blocks, rtol=0, atol=bound):

@@ -86,7 +86,8 @@ def moments(model: torch.nn.Module, x: Tensor, *, covariance: str = "diagonal") 
     29 %, 29 % and 1 %. So "output" is the one to use for a prediction, and "full" for hidden units of deep networks.
 
     The model may be a ``Sequential``, or any module that torch.fx can trace: its forward may add, subtract, scale,
-    reshape and flatten, and call the layers above or their functions.
+    reshape and flatten, and call the layers above or their functions. (What torch.fx cannot see: ``h += 1`` changes h
+    for all who hold it, but is traced as ``h = h + 1``.)
 
     Args:
         model: With parameters of any floating-point type.
@@ -177,6 +178,7 @@ class _Walk:
             if node in self._commuted:
                 self._behind_dropout(node)
             elif node.op == "call_module":
+                _check_hooks(self._module(node))
                 (source,) = self._inputs(node)
                 step = layers.handler(self._module(node))
                 if step is None:
@@ -332,7 +334,7 @@ class _Walk:
         G is found from the output backward: the response to a value is the sum, over the steps that use it, of the
         response to the step times the step's own.
         """
-        examples, elements = mean.flatten(1).shape
+        examples, elements = mean.reshape(len(mean), -1).shape
         beliefs.check_size(examples, elements)
         eye = torch.eye(elements, dtype=mean.dtype, device=mean.device).expand(examples, -1, -1)
         result = torch.zeros_like(eye)
@@ -372,10 +374,17 @@ class _Walk:
     def _check_in_place(self, node: torch.fx.Node) -> None:
         module = self._module(node) if node.op == "call_module" else None
         in_place = getattr(module, "inplace", False) or node.kwargs.get("inplace", False)
+        if node.op == "call_method":
+            in_place = in_place or (str(node.target).endswith("_") and not str(node.target).endswith("__"))
         if in_place and any(self._last_use[source] > self._order[node] for source in node.all_input_nodes):
             raise RefusedError(
                 "expected an input that nothing else uses, because it is changed in place; use inplace=False"
             )
+
+
+def _check_hooks(module: torch.nn.Module) -> None:
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise NotImplementedError("has forward hooks, and what they do is not known; remove them")
 
 
 def _mask_law(module: torch.nn.Module) -> Law | None:

@@ -216,6 +216,15 @@ PyObject* forward(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return Py_NewRef(result);
 }
 
+// Whether a saved tensor is as it was when it was saved; hooks may have made another of it.
+int fits(PyObject* gate, PyObject* gradient) {
+  const int plain = is_plain(gate);
+  if (plain != 1) return plain;
+  const int64_t mine = number_from(gate, s_numel), others = number_from(gradient, s_numel);
+  const int type = type_code(gate);
+  return PyErr_Occurred() ? -1 : mine == others && type == 0;
+}
+
 PyObject* backward(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 2) return PyErr_Format(PyExc_TypeError, "backward: expected 2 arguments, got %zd", count);
   PyObject* gradient = arguments[1];
@@ -230,7 +239,7 @@ PyObject* backward(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   const Ref saved(Call(call).relu() ? PyObject_GetAttr(arguments[0], s_saved_tensors) : Py_NewRef(Py_None));
   if (!saved.object) return nullptr;
   PyObject* gate = saved.object == Py_None ? nullptr : PyTuple_GetItem(saved, 0);
-  if (plain && gate && (plain = method(gate, s_is_contiguous)) < 0) return nullptr;
+  if (plain && gate && (plain = fits(gate, gradient)) < 0) return nullptr;
   PyObject* out = plain ? multiply(gradient, Call(call), gate) : Py_NewRef(Py_None);
   if (out == Py_None) {
     Py_DECREF(out);
