@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import math
 import pathlib
 import re
@@ -20,6 +19,7 @@ from rich.table import Table
 
 import contdrop
 
+from . import plots
 from .errors import UserError
 from .progress import Stages
 from .speed import contestants, environment, plot, sections, sheets
@@ -210,14 +210,9 @@ def _positive(option: str, value: int | None, default: int) -> int:
 
 def _check_plot(path: pathlib.Path, settings: Settings) -> None:
     """Everything that would spoil the plot, before minutes are spent on measuring."""
-    if path.suffix.lower() not in plot.FORMATS:
-        raise UserError(f"--plot: expected a file name that ends in {' or '.join(plot.FORMATS)}; got {str(path)!r}")
-    if not path.parent.is_dir():
-        raise UserError(f"--plot: there is no directory {str(path.parent)!r}; make it first")
+    plots.check(path)
     if "elementwise" not in settings.sections:
         raise UserError("--plot: draws the elementwise section; add it to --sections")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UserError('--plot: needs matplotlib, which is not installed; run: pip install "contdrop[lab]"')
 
 
 @contextlib.contextmanager

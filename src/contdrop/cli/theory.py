@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import math
 import pathlib
@@ -18,7 +17,7 @@ from rich.table import Table
 import contdrop
 
 from ..theory import checks, static
-from . import theory_plot
+from . import plots, theory_plot
 from .errors import UserError
 from .progress import Stages
 
@@ -57,7 +56,7 @@ def theory(
     if not 0 <= seed < 2**63:
         raise UserError(f"--seed: expected a whole number from 0 to 2^63 - 1; got {seed}")
     if plot_file:
-        _check_plot(plot_file)
+        plots.check(plot_file)
     stage = Stages(3 if plot_file is None else 4)
     with stage("equations", len(checks.EQUATIONS)) as after_each:
         found = checks.run(draws, seed, after_each)
@@ -92,17 +91,6 @@ def theory(
             except OSError as error:
                 raise UserError(f"--plot: cannot write {plot_file}: {error.strerror}") from error
             after_each()
-
-
-def _check_plot(path: pathlib.Path) -> None:
-    """Everything that would spoil the plot, before time is spent on drawing masks."""
-    if path.suffix.lower() not in theory_plot.FORMATS:
-        formats = " or ".join(theory_plot.FORMATS)
-        raise UserError(f"--plot: expected a file name that ends in {formats}; got {str(path)!r}")
-    if not path.parent.is_dir():
-        raise UserError(f"--plot: there is no directory {str(path.parent)!r}; make it first")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UserError('--plot: needs matplotlib, which is not installed; run: pip install "contdrop[lab]"')
 
 
 def _finite(value: object) -> object:

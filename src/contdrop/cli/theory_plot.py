@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import tempfile
 from typing import Any
 
 import torch
 
 from ..laws import Bernoulli, Gaussian, Law, Uniform
 from ..theory import checks, static
+from . import plots
 
-FORMATS = (".png", ".svg")
 SIZES = (10, 30, 100, 300, 800)
 
 # Of Okabe and Ito, the same for a law as in the plot of speeds.
@@ -26,25 +24,15 @@ _GREY = "#777777"
 
 def draw(shares: dict[str, float], path: pathlib.Path) -> None:
     """Draws the trade-off, the normal approximation, the probit's error and the terms of the gradient."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, 2, figsize=(11, 8.5), constrained_layout=True)
+    figure = Figure(figsize=(11, 8.5), layout="constrained")
+    axes = figure.subplots(2, 2)
     _trade_off(axes[0, 0])
     _normality(axes[0, 1])
     _probit(axes[1, 0], figure)
     _gradient(axes[1, 1], shares)
-    handle, name = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    try:
-        figure.savefig(name, dpi=150)
-        pathlib.Path(name).chmod(0o644)
-        pathlib.Path(name).replace(path)
-    finally:
-        pathlib.Path(name).unlink(missing_ok=True)
-        pyplot.close(figure)
+    plots.save(figure, path)
 
 
 def _trade_off(axis: Any) -> None:

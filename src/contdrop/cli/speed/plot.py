@@ -6,6 +6,7 @@ import math
 import pathlib
 from typing import Any
 
+from .. import plots
 from . import sheets
 from .contestants import (
     BERNOULLI,
@@ -23,8 +24,6 @@ from .contestants import (
     UNIFORM,
 )
 from .results import BOTH, Report, Timing
-
-FORMATS = (".png", ".svg")
 
 # The colours of Okabe and Ito, which the colour-blind can tell apart. One for each kind of mask; who makes it shows in
 # the line: solid for contdrop, broken for others.
@@ -57,7 +56,6 @@ _STYLES: dict[str, tuple[str, Any, str]] = {
 
 def draw(report: Report, path: pathlib.Path) -> None:
     """Draws forward+backward of every contestant at every size."""
-    import matplotlib
     from matplotlib.figure import Figure
 
     lines: dict[str, list[Timing]] = {}
@@ -92,8 +90,7 @@ def draw(report: Report, path: pathlib.Path) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    with matplotlib.rc_context({"svg.hashsalt": "contdrop"}):  # the same numbers give the same file
-        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+    plots.save(figure, path)
 
 
 def _write_title(axes: Any, where: dict[str, Any]) -> None:

@@ -1,0 +1,38 @@
+"""What the commands' pictures have in common: where they may be written, and how."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+from .errors import UserError
+
+FORMATS = (".png", ".svg")
+
+
+def check(path: pathlib.Path) -> None:
+    """Everything that would spoil the plot, before time is spent on what it shows."""
+    if path.suffix.lower() not in FORMATS:
+        raise UserError(f"--plot: expected a file name that ends in {' or '.join(FORMATS)}; got {str(path)!r}")
+    if not path.parent.is_dir():
+        raise UserError(f"--plot: there is no directory {str(path.parent)!r}; make it first")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError('--plot: needs matplotlib, which is not installed; run: pip install "contdrop[lab]"')
+
+
+def save(figure: Any, path: pathlib.Path) -> None:
+    """Writes a figure under a temporary name and renames it; the same numbers give the same file."""
+    import matplotlib
+
+    handle, name = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    try:
+        with matplotlib.rc_context({"svg.hashsalt": "contdrop"}):
+            figure.savefig(name, dpi=160, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+        pathlib.Path(name).chmod(0o644)
+        pathlib.Path(name).replace(path)
+    finally:
+        pathlib.Path(name).unlink(missing_ok=True)
