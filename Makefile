@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help demo test test-slow lint clean
 
 help:
-	@echo "make demo       train a small network on handwritten digits with every layer and compare them"
+	@echo "make demo       compare every method on handwritten digits, 10 paired runs, and write a report"
 	@echo "make test       format check, lint, type check and tests"
 	@echo "make test-slow  the statistical tests at full size"
 	@echo "make clean      remove the virtual environment and caches"
@@ -20,7 +20,8 @@ $(VENV)/.installed: pyproject.toml CMakeLists.txt requirements/constraints.txt $
 	@touch $@
 
 demo: $(VENV)/.installed
-	@$(BIN)/python examples/digits.py
+	@$(BIN)/contdrop run digits-mlp --store demo.db
+	@$(BIN)/contdrop report --store demo.db --out demo-report
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
@@ -34,4 +35,4 @@ test-slow: $(VENV)/.installed
 	$(BIN)/pytest -m slow
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo.db* demo-report .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,7 +1,7 @@
 """Dropout without dropping: train with the penalty that the noise amounts to, instead of sampling the noise.
 
 In run i all ways share the images, the initial weights and the data order, and are compared run by run. Nothing is
-chosen on the test images: the setting is that of examples/digits.py, and the penalty has no parameter of its own.
+chosen on the test images: the setting was chosen on images set apart, and the penalty has no parameter of its own.
 Needs contdrop[lab].
 """
 
@@ -31,7 +31,7 @@ loss, which can be computed instead of sampled. Here one small network learns ha
 sampled {law!s} dropout, and without noise but with the penalty, {runs} times from the same starts.
 """
 
-DEVELOPMENT_IMAGES = 500  # on these the setting was chosen (examples/digits.py); not used here
+DEVELOPMENT_IMAGES = 500  # on these the setting was chosen; not used here
 TRAINING_IMAGES = 100
 HIDDEN_UNITS = 128  # in each of two hidden layers
 BATCH_SIZE = 25

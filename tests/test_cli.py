@@ -19,11 +19,11 @@ pytest.importorskip("typer")
 
 from contdrop.cli import app
 from contdrop.cli.bench import SECTIONS, parse_sections, parse_sizes
-from contdrop.cli.errors import UserError
 from contdrop.cli.speed import contestants, plot, sections, sheets
 from contdrop.cli.speed.bars import bars
 from contdrop.cli.speed.results import BOTH, FORWARD, Report, Timing
 from contdrop.cli.speed.timing import interleave, repetitions
+from contdrop.errors import UserError
 
 ROOT = pathlib.Path(__file__).parents[1]
 

@@ -3,6 +3,8 @@
 from . import functional as functional
 from . import nn as nn
 from . import theory as theory
+from .coadaptation import Coadaptation as Coadaptation
+from .coadaptation import coadaptation as coadaptation
 from .inference import Prediction as Prediction
 from .inference import mc_predict as mc_predict
 from .kernels import Backend as Backend

@@ -9,8 +9,9 @@ import typer
 
 import contdrop
 
-from . import bench, theory
-from .errors import UserError
+from ..errors import UserError
+from . import bench, data, export, listing, report, serve, status, theory
+from . import run as running
 
 # typer carries its own copy of click or depends on click, according to its version. In both, this is UsageError.
 _UsageError: Any = typer.BadParameter.__bases__[0]
@@ -22,6 +23,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("list", help=listing.HELP, short_help="Show the experiments there are.")(listing.list_command)
+app.command("run", help=running.HELP, short_help="Do an experiment, or go on with it.")(running.run)
+app.command("status", help=status.HELP, short_help="Show how far the experiments are.")(status.status)
+app.command("export", help=export.HELP, short_help="Print the results as CSV or JSON.")(export.export)
+app.command("report", help=report.HELP, short_help="Write a page with the verdict, tables and figures.")(report.report)
+app.command("serve", help=serve.HELP, short_help="Show that page live on this machine.")(serve.serve)
+app.add_typer(data.app, name="data")
 app.command(help=bench.HELP, short_help="Measure how fast the layers are on this machine.")(bench.bench)
 app.command(help=theory.HELP, short_help="Check every equation of the paper against Monte Carlo.")(theory.theory)
 
@@ -39,7 +47,7 @@ def contdrop_command(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Continuous dropout for PyTorch: its speed on this machine, and its theory against Monte Carlo.
+    """Continuous dropout for PyTorch: paired experiments, the paper's theory, and the layers' speed.
 
     Every command explains itself, with examples: contdrop COMMAND --help.
     """

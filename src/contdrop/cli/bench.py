@@ -19,8 +19,8 @@ from rich.table import Table
 
 import contdrop
 
+from ..errors import UserError
 from . import plots
-from .errors import UserError
 from .progress import Stages
 from .speed import contestants, environment, plot, sections, sheets
 from .speed.bars import bars

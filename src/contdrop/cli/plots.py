@@ -8,7 +8,7 @@ import pathlib
 import tempfile
 from typing import Any
 
-from .errors import UserError
+from ..errors import UserError
 
 FORMATS = (".png", ".svg")
 

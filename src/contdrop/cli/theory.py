@@ -6,19 +6,15 @@ import dataclasses
 import json
 import math
 import pathlib
-import sys
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 import contdrop
 
+from ..errors import UserError
 from ..theory import checks, static
-from . import plots, theory_plot
-from .errors import UserError
+from . import plots, screens, theory_plot
 from .progress import Stages
 
 DRAWS = 200_000
@@ -106,13 +102,9 @@ _COLOURS = {"definition": "dim", "exact": "green", "approximation": "yellow", "d
 
 
 def _show(found: list[checks.Check], shares: dict[str, float], details: bool, draws: int) -> None:
-    screen = _screen()
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Equations of section III", title_justify="left")
-    table.add_column("")
-    table.add_column("what it says")
-    for heading in ("off, in\nstandard errors", "relative\nerror"):
-        table.add_column(heading, justify="right")
-    table.add_column("verdict")
+    screen = screens.screen()
+    headings = ("", "what it says", "off, in\nstandard errors", "relative\nerror", "verdict")
+    table = screens.table("Equations of section III", headings, right=(2, 3))
     for check in found:
         table.add_row(
             check.number,
@@ -149,31 +141,20 @@ def _show(found: list[checks.Check], shares: dict[str, float], details: bool, dr
 
 def _show_trade_off(rows: list[static.TradeOff]) -> None:
     headings = ("", "mean variance\n(diversity)", "mean |covariance|\n(dependence)", "mean\n|correlation|")
-    table = _table("Outputs of a linear layer: one knob, Var(m), turns both", headings)
+    table = screens.table("Outputs of a linear layer: one knob, Var(m), turns both", headings)
     for row in rows:
         table.add_row(str(row.law), f"{row.variance:.4f}", f"{row.covariance:.5f}", f"{row.correlation:.4f}")
-    _screen().print(table)
+    screens.screen().print(table)
 
 
 def _show_normality(rows: list[checks.Normality]) -> None:
     sizes = sorted({row.inputs for row in rows})
     headings = ("inputs", *(f"{n:,}" for n in sizes))
-    table = _table("Distance of S from a normal variable, and its Berry-Esseen bound", headings)
+    table = screens.table("Distance of S from a normal variable, and its Berry-Esseen bound", headings)
     for law in dict.fromkeys(row.law for row in rows):
         mine = {row.inputs: row for row in rows if row.law == law}
         table.add_row(str(law), *(f"{mine[n].distance:.2g} ({mine[n].bound:.2g})" for n in sizes))
-    _screen().print(table)
-
-
-def _screen() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
-
-
-def _table(title: str, headings: tuple[str, ...]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place else "left")
-    return table
+    screens.screen().print(table)
 
 
 def _percent(error: float) -> str:

@@ -1,0 +1,96 @@
+"""What ``contdrop run`` shows while it works: a bar per worker on a terminal, a line per finished job elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from ..lab.estimate import Estimate
+from ..lab.experiment import Job
+from ..lab.store import FAILED, Epoch, Store
+from . import screens
+
+
+class Dashboard:
+    """An observer of the executor; a context manager."""
+
+    def __init__(self, store: Store, jobs: dict[int, Job], estimate: Estimate, *, workers: int, quiet: bool) -> None:
+        self._store, self._estimate, self._quiet = store, estimate, quiet
+        self._total, self._done = len(jobs), 0
+        self._workers = workers
+        self._screen = screens.screen(stderr=True)
+        self._live = self._screen.is_terminal and not quiet
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[note]}", markup=False),
+            console=self._screen,
+            transient=True,
+            disable=not self._live,
+        )
+        self._whole = self._progress.add_task("all jobs", total=self._total, note="")
+        self._bars: dict[int, TaskID] = {}
+        self._begun = False
+
+    def __enter__(self) -> Dashboard:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def started(self, worker: int, number: int, job: Job) -> None:
+        self._begun = True
+        bar = self._bars.get(worker)
+        if bar is None:
+            bar = self._bars[worker] = self._progress.add_task("", total=1, note="")
+        done = self._store.checkpoint(number)
+        self._progress.reset(bar, total=job.epochs, completed=done[0] if done else 0, description=f"  {job}", note="")
+
+    def epoch(self, worker: int, number: int, job: Job, epoch: Epoch) -> None:
+        self._estimate.epoch(number, epoch)
+        if not self._live:
+            return
+        note = f"epoch {epoch.epoch} of {job.epochs}, validation error {epoch.val_error:.2f} %"
+        self._progress.update(self._bars[worker], completed=epoch.epoch, note=note)
+        self._progress.update(self._whole, note=self._left())
+
+    def ended(self, number: int, job: Job) -> None:
+        self._done += 1
+        self._estimate.ended(number)
+        self._progress.update(self._whole, completed=self._done, note=self._left())
+        if self._begun:  # what was done before needs no line each
+            self._say(self._line(number, job))
+
+    def died(self, worker: int, job: Job | None) -> None:
+        doing = f"while it did {job}; another goes on with it" if job else "; another takes its place"
+        self._say(f"a worker process ended {doing}")
+
+    def _left(self) -> str:
+        seconds = self._estimate.seconds_left(self._workers)
+        left = f", about {screens.duration(seconds)} left" if seconds is not None and self._done < self._total else ""
+        return f"{self._done} of {self._total}{left}"
+
+    def _line(self, number: int, job: Job) -> str:
+        record = self._store.job(number)
+        if record.status == FAILED:
+            return f"[{self._left()}] {job}: FAILED, {record.error}"
+        found = record.results
+        test = f", test error {found['test_error']:.2f} %" if "test_error" in found else ""
+        variant = f" as {record.variant}" if record.variant not in (None, job.method) else ""
+        return (
+            f"[{self._left()}] {job}{variant}: validation error {found['val_error']:.2f} %{test} "
+            f"in {record.seconds:.1f} s"
+        )
+
+    def _say(self, line: str) -> None:
+        if self._quiet:
+            return
+        if self._live:
+            self._progress.console.print(line, style="dim" if "FAILED" not in line else "red")
+        else:
+            print(line, file=sys.stderr, flush=True)

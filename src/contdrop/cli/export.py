@@ -1,0 +1,83 @@
+"""``contdrop export``: the results as rows."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import UserError
+from ..lab.store import FINAL, FINISHED, Epoch, JobRecord, Store
+from . import options
+
+FORMATS = ("csv", "json")
+
+HELP = """Print one row per finished job, or per epoch, as CSV or JSON. Errors are in per cent.
+
+Jobs that select parameters are left out unless --selection is given: they have seen no test data.
+
+\b
+Examples:
+  contdrop export > runs.csv
+  contdrop export --format json --per-epoch > epochs.json
+"""
+
+
+def export(
+    store: options.Store = options.STORE,
+    form: Annotated[str, typer.Option("--format", metavar="NAME", help="csv or json.")] = "csv",
+    per_epoch: Annotated[bool, typer.Option("--per-epoch", help="One row per epoch instead of one per job.")] = False,
+    selection: Annotated[bool, typer.Option("--selection", help="With the jobs that select parameters.")] = False,
+) -> None:
+    """The command; ``HELP`` says what it does."""
+    if form not in FORMATS:
+        raise UserError(f"--format: expected {' or '.join(FORMATS)}; got {form!r}")
+    with Store(store) as opened:
+        jobs = [job for job in opened.jobs() if job.status == FINISHED and (selection or job.stage == FINAL)]
+        presets = {protocol.key: protocol.preset for protocol in opened.protocols()}
+        if per_epoch:
+            columns = [*_JOB_COLUMNS, *(name for name in Epoch.__dataclass_fields__)]
+            rows = [{**_job(job, presets), **vars(epoch)} for job in jobs for epoch in opened.epochs(job.id)]
+        else:
+            columns = [*_JOB_COLUMNS, *_RESULT_COLUMNS]
+            rows = [{**_job(job, presets), **_result(job)} for job in jobs]
+    if form == "json":
+        print(json.dumps(rows, indent=1))
+        return
+    writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+_JOB_COLUMNS = ("experiment", "preset", "protocol", "stage", "method", "variant", "run")
+_RESULT_COLUMNS = (
+    "train_error",
+    "val_error",
+    "test_error",
+    "train_loss",
+    "val_loss",
+    "test_loss",
+    "epochs",
+    "seconds",
+    "relative_variance",
+)
+
+
+def _job(job: JobRecord, presets: dict[str, str]) -> dict[str, Any]:
+    return {
+        "experiment": job.experiment,
+        "preset": presets[job.protocol],
+        "protocol": job.protocol[:12],
+        "stage": job.stage,
+        "method": job.method,
+        "variant": job.variant,
+        "run": job.run,
+    }
+
+
+def _result(job: JobRecord) -> dict[str, Any]:
+    found = {**job.results, "epochs": job.epochs, "seconds": round(job.seconds, 3)}
+    return {name: found.get(name) for name in _RESULT_COLUMNS}

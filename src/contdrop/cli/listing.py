@@ -1,0 +1,60 @@
+"""``contdrop list``: the experiments there are."""
+
+from __future__ import annotations
+
+import json
+
+from ..lab import catalogue
+from ..lab.experiment import Experiment, Size
+from . import options, screens
+
+HELP = """Show the experiments: what each compares, its size in the paper, and its affordable size (--preset quick).
+
+\b
+Examples:
+  contdrop list
+  contdrop list --json
+"""
+
+
+def list_command(as_json: options.Json = False) -> None:
+    """The command; ``HELP`` says what it does."""
+    experiments = catalogue.EXPERIMENTS.values()
+    if as_json:
+        print(json.dumps([_plain(experiment) for experiment in experiments], indent=1))
+        return
+    table = screens.table(None, ("experiment", "what it compares", "in the paper", "paper's size", "quick"), right=())
+    for experiment in experiments:
+        paper = experiment.sizes.get("paper")
+        table.add_row(
+            experiment.name,
+            experiment.title,
+            experiment.paper,
+            _size(paper) if paper else "",
+            _size(experiment.sizes["quick"]),
+        )
+    screen = screens.screen()
+    screen.print(table)
+    for group, members in catalogue.GROUPS.items():
+        screen.print(f"{group} names {' and '.join(members)}.")
+    screen.print("Run one with: contdrop run EXPERIMENT --preset quick", style="dim")
+
+
+def _size(size: Size) -> str:
+    return f"{size.runs} {'run' if size.runs == 1 else 'runs'} x {size.epochs} epochs"
+
+
+def _plain(experiment: Experiment) -> dict[str, object]:
+    return {
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "paper": experiment.paper,
+        "dataset": experiment.dataset,
+        "methods": list(experiment.methods),
+        "reference": experiment.reference,
+        "sizes": {
+            preset: {"runs": size.runs, "epochs": size.epochs, "selection_runs": size.selection_runs}
+            for preset, size in experiment.sizes.items()
+        },
+        "notes": list(experiment.notes),
+    }

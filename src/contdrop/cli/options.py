@@ -1,0 +1,19 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+STORE = pathlib.Path("runs.db")
+
+Store = Annotated[pathlib.Path, typer.Option("--store", metavar="FILE", help="Where all runs are kept.")]
+DataDir = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        "--data-dir", metavar="DIR", help="Where the data sets are; else $CONTDROP_DATA, else your cache directory."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

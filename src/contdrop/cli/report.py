@@ -1,0 +1,111 @@
+"""``contdrop report``: a page that says which method is better, and why one may believe it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import UserError
+from . import options, screens
+
+OUT = pathlib.Path("report")
+REFRESH_SECONDS = 5
+
+HELP = """Write a page that says which method is better, by how much, and whether that is more than chance.
+
+DIR/index.html is complete in itself: it can be sent, opened from disk and printed. Beside it the tables are written as
+Markdown, LaTeX and CSV, and the figures as SVG, PNG and PDF. Runs may still be going on: the page says what is missing.
+The exit code is 1 if jobs in the store have failed.
+
+\b
+Examples:
+  contdrop report
+  contdrop report --store table1.db --out table1
+  contdrop report --watch
+  contdrop report --margin 0.1 --json
+"""
+
+Margin = Annotated[
+    float | None,
+    typer.Option(
+        metavar="POINTS",
+        help="The smallest difference in error, in percentage points, that matters to you; a smaller one, if proven, "
+        "counts as none.  [default: a tenth of the reference's error]",
+    ),
+]
+
+
+def report(
+    store: options.Store = options.STORE,
+    out: Annotated[pathlib.Path, typer.Option("--out", metavar="DIR", help="Where to put the page.")] = OUT,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Write it again whenever the store changes; Ctrl-C ends this.")
+    ] = False,
+    margin: Margin = None,
+    data_dir: options.DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the files and the verdicts as JSON.")] = False,
+) -> int:
+    """The command; ``HELP`` says what it does."""
+    from ..lab.report import changes, page  # matplotlib takes a moment, which other commands need not wait
+
+    check_margin(margin)
+    if watch and as_json:
+        raise UserError("--json: prints one report, and --watch makes many; leave one of them out")
+    if not watch:
+        written = page.write(store, out, data_dir=data_dir, margin=margin)
+        print(json.dumps(as_plain(written), indent=1)) if as_json else _show(written)
+        return 1 if written.failed else 0
+    shown = False
+
+    def rebuild() -> None:
+        nonlocal shown
+        made = page.write(store, out, data_dir=data_dir, margin=margin, refresh=REFRESH_SECONDS)
+        if not shown:
+            _show(made)
+            print("Watching; Ctrl-C ends this.", flush=True)
+        shown = True
+
+    try:
+        changes.follow(store, rebuild, complain)
+    except KeyboardInterrupt:
+        print("\nStopping.", flush=True)
+    written = page.write(store, out, data_dir=data_dir, margin=margin)  # once more, so that it no longer reloads
+    _show(written)
+    return 1 if written.failed else 0
+
+
+def check_margin(margin: float | None) -> None:
+    if margin is not None and not 0 < margin <= 100:
+        raise UserError(f"--margin: expected a number of percentage points above 0, such as 0.1; got {margin:g}")
+
+
+def complain(message: str) -> None:
+    print(f"contdrop: {' '.join(message.split())}; the page stays as it was", file=sys.stderr, flush=True)
+
+
+def as_plain(written: Any) -> dict[str, Any]:
+    """A report's files and verdicts, as JSON has them."""
+    return {
+        "index": str(written.index),
+        "tables": [str(path) for path in written.tables],
+        "figures": [str(path) for path in written.figures],
+        "failed": written.failed,
+        "verdicts": [dataclasses.asdict(verdict) for verdict in written.verdicts],
+    }
+
+
+def _show(written: Any) -> None:
+    screen = screens.screen()
+    for verdict in written.verdicts:
+        screen.print(f"{verdict.experiment} ({verdict.preset}): {verdict.headline}")
+    if not written.verdicts:
+        screen.print("The store is empty: there is nothing to compare yet.")
+    if written.failed:
+        have = "job has" if written.failed == 1 else "jobs have"
+        screen.print(f"{written.failed} {have} failed; the page says why.", style="red")
+    screen.print(f"The page is {written.index}", style="dim", soft_wrap=True)

@@ -1,0 +1,174 @@
+"""``contdrop run``: do an experiment, or go on with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from ..errors import UserError
+from ..lab import catalogue, data, results
+from ..lab.estimate import Estimate
+from ..lab.executors import local
+from ..lab.experiment import Experiment, Job, plan
+from ..lab.store import FAILED, FINAL, FINISHED, Store
+from ..lab.training import Images
+from . import options, screens, summary
+from .dashboard import Dashboard
+
+HELP = """Train every method of an experiment, run by run, and compare them.
+
+In run i all methods share the split, the initial weights and the order of the data; only the masks differ. Everything
+goes into one file, the store: what is finished is never done again, and an interrupted command goes on where it stopped
+when it is given once more, bit for bit. More runs may be added later with a larger --runs. Two commands may work on one
+store at the same time.
+
+Sigma, alpha and beta are selected first, on validation data, by runs of their own. The size of an experiment is that of
+the paper unless --preset quick is given; that takes weeks on a few cores, so see contdrop list before.
+
+\b
+Examples:
+  contdrop run digits-mlp
+  contdrop run mnist-mlp-relu --preset quick --runs 3
+  contdrop run mnist-mlp-relu --preset quick --methods none,bernoulli,gaussian:sigma=0.3
+  contdrop run mnist-mlp --preset quick --store table1.db --workers 4
+"""
+
+
+def run(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A name of contdrop list.")],
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The size: paper (default) or quick; see contdrop list.")
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,...", help="Only these, such as none,gaussian,gaussian:sigma=0.5.  [default: all]"),
+    ] = None,
+    runs: Annotated[int | None, typer.Option(metavar="N", help="Paired runs per method.  [default: preset's]")] = None,
+    epochs: Annotated[int | None, typer.Option(metavar="E", help="Epochs per run.  [default: preset's]")] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of everything random; other seeds, other runs.")] = 0,
+    workers: Annotated[
+        int | None, typer.Option(metavar="K", help="Processes that train at a time.  [default: one per core]")
+    ] = None,
+    threads: Annotated[int, typer.Option(metavar="N", help="torch threads in each of them.")] = 1,
+    executor: Annotated[str, typer.Option(metavar="NAME", help="Where jobs are done: local.")] = "local",
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Do failed jobs once more.")] = False,
+    store: options.Store = options.STORE,
+    data_dir: options.DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON instead of a table.")] = False,
+) -> int:
+    """The command; ``HELP`` says what it does."""
+    if executor != "local":
+        raise UserError(f"--executor: expected local; got {executor!r}")
+    for option, value in (("--workers", workers), ("--threads", threads)):
+        if value is not None and value < 1:
+            raise UserError(f"{option}: expected a whole number of at least 1; got {value}")
+    experiments = catalogue.find(experiment)
+    labels = None if methods is None else methods.split(",")
+    plans = [plan(e, preset=preset, labels=_split(labels), runs=runs, epochs=epochs, seed=seed) for e in experiments]
+    directory = data.directory(data_dir)
+    images = {name: Images.of(data.load(name, directory)) for name in {e.dataset for e in experiments}}
+    with Store(store, create=True) as opened:
+        jobs = {number: job for planned in plans for number, job in _planned(opened, planned, retry_failed).items()}
+        workers = workers or max(1, _cores() // threads)
+        _announce(opened, experiments, jobs, store)
+        try:
+            records = opened.jobs(numbers=list(jobs))
+            with Dashboard(opened, jobs, Estimate(records), workers=workers, quiet=False) as dashboard:
+                outcome = local.run(opened, jobs, images, dashboard, workers=workers, threads=threads)
+        except KeyboardInterrupt:
+            done = sum(status in (FINISHED, FAILED) for n, status in opened.statuses().items() if n in jobs)
+            print(
+                f"contdrop: interrupted; {done} of {len(jobs)} jobs are done and kept in {store}; "
+                "give the same command again to go on",
+                file=sys.stderr,
+            )
+            return 130
+        keys = {job.protocol.key for job in jobs.values()}
+        found = [results.collect(opened, protocol) for protocol in opened.protocols() if protocol.key in keys]
+    if as_json:
+        print(json.dumps([summary.plain(each) for each in found], indent=1))
+    else:
+        for each in found:
+            summary.show(each)
+        line = f"All of it is in {store}. For a page of it: contdrop report --store {store}"
+        screens.screen().print(line, style="dim")
+    return _complain(outcome, jobs)
+
+
+def _split(labels: list[str] | None) -> list[str] | None:
+    """Puts parameters of one method, which commas separate too, together again: adaptive:alpha=1,beta=0."""
+    if labels is None:
+        return None
+    joined: list[str] = []
+    for part in labels:
+        if joined and "=" in part and ":" not in part:
+            joined[-1] += "," + part
+        else:
+            joined.append(part)
+    return joined
+
+
+def _cores() -> int:
+    """That this process may use; a container may have fewer than the machine."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def _planned(store: Store, jobs: list[Job], retry_failed: bool) -> dict[int, Job]:
+    """Puts jobs into the store's plan; by their numbers there."""
+    protocol = jobs[0].protocol
+    rows = [
+        {
+            "key": job.key,
+            "stage": job.stage,
+            "method": job.method,
+            "run": job.run,
+            "epochs": job.epochs,
+            "configuration": job.configuration,
+        }
+        for job in jobs
+    ]
+    numbers = store.add_jobs(protocol.configuration, protocol.description, protocol.key, rows)
+    if retry_failed:
+        statuses = store.statuses()
+        for number in numbers:
+            if statuses[number] == FAILED:
+                store.plan_again(number)
+    return dict(zip(numbers, jobs))
+
+
+def _announce(store: Store, experiments: list[Experiment], jobs: dict[int, Job], path: object) -> None:
+    statuses = store.statuses()
+    for experiment in experiments:
+        mine = {number: job for number, job in jobs.items() if job.protocol.experiment.name == experiment.name}
+        final = sum(job.stage == FINAL for job in mine.values())
+        done = sum(statuses[number] in (FINISHED, FAILED) for number in mine)
+        protocol = next(iter(mine.values())).protocol
+        selecting = f" and {len(mine) - final} to select parameters" if len(mine) > final else ""
+        print(
+            f"{experiment.name} ({protocol.preset}): {final} jobs of {protocol.epochs} epochs{selecting}; "
+            f"{done} of them are done already. Store: {path}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _complain(outcome: local.Outcome, jobs: dict[int, Job]) -> int:
+    """Says what did not end well; returns the exit code."""
+    if outcome.failed:
+        print(
+            f"contdrop: {len(outcome.failed)} of {len(jobs)} jobs failed; contdrop status says why, and the same "
+            "command with --retry-failed tries them again",
+            file=sys.stderr,
+        )
+    if outcome.given_up:
+        names = ", ".join(str(jobs[number]) for number in outcome.given_up)
+        print(
+            f"contdrop: worker processes kept ending while they did {names} (is there enough memory?); the same "
+            "command tries again",
+            file=sys.stderr,
+        )
+    return 1 if outcome.failed or outcome.given_up else 0

@@ -1,0 +1,73 @@
+"""``contdrop serve``: the report as a live page on this machine."""
+
+from __future__ import annotations
+
+import errno
+import pathlib
+import tempfile
+import threading
+from typing import Annotated
+
+import typer
+
+from ..errors import UserError
+from . import options
+from .report import REFRESH_SECONDS, Margin, check_margin, complain
+
+PORT = 8000
+
+HELP = """Show the report in a browser while runs are going on.
+
+The same page as that of contdrop report, made again whenever the store changes. Only this machine can see it: it is
+served on 127.0.0.1. Nothing is written but temporary files; Ctrl-C ends it.
+
+\b
+Examples:
+  contdrop serve
+  contdrop serve --store table1.db --port 8080
+"""
+
+
+def serve(
+    store: options.Store = options.STORE,
+    port: Annotated[int, typer.Option(metavar="N", help="0 takes any that is free.")] = PORT,
+    margin: Margin = None,
+    data_dir: options.DataDir = None,
+) -> int:
+    """The command; ``HELP`` says what it does."""
+    from ..lab.report import changes, page  # matplotlib takes a moment, which other commands need not wait
+    from ..lab.report.server import ReportServer
+
+    check_margin(margin)
+    if not 0 <= port < 2**16:
+        raise UserError(f"--port: expected a number from 0 to 65535; got {port}")
+    try:
+        server = ReportServer(port)
+    except OSError as error:
+        raise UserError(_explain(error, port)) from error
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    with server, tempfile.TemporaryDirectory(prefix="contdrop-report-", ignore_cleanup_errors=True) as directory:
+        out = pathlib.Path(directory)
+
+        def rebuild() -> None:
+            server.publish(page.write(store, out, data_dir=data_dir, margin=margin, refresh=REFRESH_SECONDS))
+            if not thread.is_alive():
+                thread.start()
+                print(f"The report on {store} is at {server.address} (Ctrl-C ends this)", flush=True)
+
+        try:
+            changes.follow(store, rebuild, complain)
+        except KeyboardInterrupt:
+            print("\nStopped.", flush=True)
+        finally:
+            if thread.is_alive():
+                server.shutdown()
+    return 0
+
+
+def _explain(error: OSError, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"--port: {port} is taken by another program; choose another, or --port 0 for any that is free"
+    if error.errno == errno.EACCES:
+        return f"--port: this user may not use {port}; choose one above 1023"
+    return f"--port: cannot use {port}: {error.strerror}"

@@ -1,0 +1,125 @@
+"""The comparison in the terminal, after a run: mean ± standard deviation, and the paired difference."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..lab import stats
+from ..lab.report.comparisons import compare
+from ..lab.report.verdict import verdict
+from ..lab.results import Results
+from . import screens
+
+
+def show(results: Results) -> None:
+    """Prints the table of one protocol, and what to make of it."""
+    screen = screens.screen()
+    screen.print()
+    errors, comparisons = results.errors(), compare(results)
+    if not errors:
+        screen.print(f"{results.protocol.experiment}: no final run is finished, so there is nothing to compare.")
+        return
+    table = screens.table(
+        _title(results),
+        ("method", "test error, %", f"{results.reference} minus it\n[95 % interval]", "p, two-sided\n(Holm)", "noise"),
+    )
+    means = {method: stats.summary(list(found.values())) for method, found in errors.items()}
+    best = min(means, key=lambda method: means[method].mean)
+    variants = results.variants()
+    for method in errors:
+        comparison = comparisons.get(method)
+        table.add_row(
+            variants.get(method, method),
+            _mean_and_sd(means[method]),
+            _difference(comparison) if comparison else "",
+            _number(comparison.t_p_two_sided_holm, ".2g") if comparison else "",
+            _noise(results, method),
+            style="bold" if method == best else "",
+        )
+    screen.print(table)
+    screen.print(
+        f"Negative: {results.reference} errs less. Noise is the relative variance of the mask. Best mean in bold.",
+        style="dim",
+    )
+    if results.selections:
+        chosen = ", ".join(s.variant or f"none for {s.method}" for s in results.selections.values())
+        screen.print(f"Selected on validation data, by runs of their own: {chosen}.", style="dim")
+    found = verdict(results)
+    screen.print()
+    screen.print(found.headline, style="bold")
+    for finding in found.findings:
+        screen.print(f"- {finding.label}: {finding.text}")
+    for caveat in found.caveats:
+        screen.print(f"- {caveat}")
+    screen.print()
+
+
+def _title(results: Results) -> str:
+    protocol = results.protocol
+    runs = max(len(found) for found in results.errors().values())
+    count = f"{runs} paired {'run' if runs == 1 else 'runs'}"
+    epochs = f"{protocol.epochs} {'epoch' if protocol.epochs == 1 else 'epochs'}"
+    return f"{protocol.description['title']}: {count} of {epochs} ({protocol.preset})"
+
+
+def plain(results: Results) -> dict[str, Any]:
+    """The same as plain data."""
+    errors, comparisons = results.errors(), compare(results)
+    variants = results.variants()
+    return {
+        "experiment": results.protocol.experiment,
+        "preset": results.protocol.preset,
+        "epochs": results.protocol.epochs,
+        "reference": results.reference,
+        "selected": {label: selection.variant for label, selection in results.selections.items()},
+        "methods": [
+            {
+                "method": method,
+                "variant": variants.get(method, method),
+                "test_error": found,
+                **_moments(stats.summary(list(found.values()))),
+                "comparison": _finite(vars(comparisons[method])) if method in comparisons else None,
+            }
+            for method, found in errors.items()
+        ],
+        "verdict": verdict(results).headline,
+        "failed": len(results.failed),
+        "missing": len(results.missing),
+    }
+
+
+def _moments(summary: stats.Summary) -> dict[str, float | None]:
+    return {"mean": summary.mean, "sd": None if math.isnan(summary.sd) else summary.sd}
+
+
+def _finite(content: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows no infinity, and summaries are objects."""
+
+    def plain_value(value: Any) -> Any:
+        if isinstance(value, stats.Summary):
+            return _moments(value)
+        if isinstance(value, tuple | list):
+            return [plain_value(item) for item in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return {name: plain_value(value) for name, value in content.items()}
+
+
+def _mean_and_sd(summary: stats.Summary) -> str:
+    return f"{summary.mean:.2f}" if math.isnan(summary.sd) else f"{summary.mean:.2f} ± {summary.sd:.2f}"
+
+
+def _difference(comparison: stats.Comparison) -> str:
+    low, high = comparison.interval
+    between = "" if math.isnan(low) else f" [{low:+.2f}, {high:+.2f}]"
+    return f"{comparison.difference:+.2f}{between}"
+
+
+def _number(value: float, form: str) -> str:
+    return "" if math.isnan(value) else format(value, form)
+
+
+def _noise(results: Results, method: str) -> str:
+    noise = next((job.results.get("relative_variance") for job in results.finished if job.method == method), None)
+    return "by unit" if noise is None else f"{noise:.3f}"

@@ -1,0 +1,1 @@
+"""The lab: paired, resumable experiments. Needs ``contdrop[lab]``."""

@@ -1,0 +1,31 @@
+"""Tables II and III: MNIST, two convolutions and a fully connected layer, two kinds of initial weights."""
+
+import dataclasses
+
+from ..experiment import Experiment, Size
+from ..models import CNN
+from ..recipes import Glorot, Normal, Plateau
+from . import mnist_mlp, shared
+
+GAUSSIAN = Experiment(
+    name="mnist-cnn-gaussian",
+    title="MNIST, two convolutions and 150 ReLU units, Gaussian initial weights",
+    paper="Table II",
+    dataset="mnist",
+    split=mnist_mlp.SPLIT,
+    model=CNN(),
+    recipe=Plateau(initialisation=Normal(0.01)),
+    methods=shared.METHODS,
+    sizes={"paper": Size(runs=30, epochs=100), "quick": Size(runs=3, epochs=4, selection_epochs=2)},
+    candidates=shared.CANDIDATES,
+    follows=shared.FOLLOWS,
+    notes=("The paper does not say for how many epochs it trained; 100 is our choice.",),
+)
+
+UNIFORM = dataclasses.replace(
+    GAUSSIAN,
+    name="mnist-cnn-uniform",
+    title="MNIST, two convolutions and 150 ReLU units, uniform initial weights",
+    paper="Table III",
+    recipe=Plateau(initialisation=Glorot()),
+)

@@ -1,0 +1,23 @@
+"""What an experiment is configured with: frozen dataclasses that can be written down as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, ClassVar
+
+
+class Configuration:
+    """Base of the frozen dataclasses that describe networks and their training."""
+
+    kind: ClassVar[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The kind and all fields, as JSON would give them back."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {"kind": self.kind, **{name: _plain(value) for name, value in values.items()}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Configuration):
+        return value.as_dict()
+    return list(value) if isinstance(value, tuple) else value

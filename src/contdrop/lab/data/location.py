@@ -1,0 +1,30 @@
+"""Where data sets are kept."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shlex
+
+from ...errors import UserError
+
+VARIABLE = "CONTDROP_DATA"
+
+
+def directory(option: pathlib.Path | str | None = None) -> pathlib.Path:
+    """The option ``--data-dir`` if given, else ``$CONTDROP_DATA``, else "contdrop" in the user's cache directory."""
+    try:
+        chosen = option or os.environ.get(VARIABLE)
+        if chosen:
+            return pathlib.Path(chosen).expanduser()
+        cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", ""))
+        # The XDG specification has relative paths ignored.
+        return (cache if cache.is_absolute() else pathlib.Path.home() / ".cache") / "contdrop"
+    except RuntimeError as error:
+        raise UserError(f"cannot tell where to keep data ({error}); set {VARIABLE} or give --data-dir") from error
+
+
+def command(name: str, directory_used: pathlib.Path) -> str:
+    """What to type to get a data set into the directory in use."""
+    option = "" if directory_used == directory() else f" --data-dir {shlex.quote(str(directory_used))}"
+    return f"contdrop data get {name}{option}"

@@ -1,0 +1,69 @@
+"""The data sets by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import pathlib
+from typing import Literal
+
+from ...errors import UserError
+from . import location
+from .dataset import Dataset
+from .digits import DIGITS
+from .mnist import FASHION_MNIST, MNIST
+from .source import MissingError, Progress, Source
+
+SOURCES: tuple[Source, ...] = (DIGITS, MNIST, FASHION_MNIST)
+
+
+def names() -> tuple[str, ...]:
+    return tuple(source.name for source in SOURCES)
+
+
+def find(name: str) -> Source:
+    for source in SOURCES:
+        if source.name == name:
+            return source
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), names(), n=1)
+    suggestion = f"; did you mean {near[0]}?" if near else ""
+    raise UserError(f"data set: expected one of {', '.join(names())}; got {name!r}{suggestion}")
+
+
+def load(name: str, directory: pathlib.Path | None = None) -> Dataset:
+    """Loads a data set and verifies that it is the published one.
+
+    Args:
+        name: One of ``names()``.
+        directory: Where data sets are kept; ``location.directory()`` if not given.
+
+    Raises:
+        UserError: The name is unknown, or the data are missing or damaged. The text says what to do.
+    """
+    return find(name).load(location.directory(directory))
+
+
+def get(name: str, directory: pathlib.Path | None, progress: Progress) -> None:
+    """Sees to it that a data set is here; what is here already and right is left alone."""
+    find(name).get(location.directory(directory), progress)
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What a check of a data set found."""
+
+    name: str
+    status: Literal["ok", "missing", "damaged"]
+    detail: str
+
+
+def check(name: str, directory: pathlib.Path | None = None) -> Finding:
+    """Reads and verifies all of a data set."""
+    source = find(name)
+    try:
+        found = source.load(location.directory(directory))
+    except MissingError as problem:
+        return Finding(name, "missing", str(problem))
+    except UserError as problem:
+        return Finding(name, "damaged", str(problem))
+    return Finding(name, "ok", found.provenance)

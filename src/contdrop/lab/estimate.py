@@ -1,0 +1,54 @@
+"""How long the rest will take, from the epochs that are done."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+from .store import FAILED, FINISHED, Epoch, JobRecord
+
+
+class Estimate:
+    """Seconds left of a plan; kept up to date by its epochs.
+
+    An epoch of a job takes as long as the median of what epochs of that method took in that experiment; if there are
+    none, of any method in that experiment, and else of any.
+    """
+
+    def __init__(self, jobs: Iterable[JobRecord]) -> None:
+        self._jobs = {job.id: job for job in jobs}
+        self._left = {
+            job.id: job.epochs - job.epochs_done for job in self._jobs.values() if job.status not in (FINISHED, FAILED)
+        }
+        self._seconds: dict[tuple[str, ...], list[float]] = {}
+        for job in self._jobs.values():
+            if job.epochs_done:
+                self._note(job, job.seconds / job.epochs_done)
+
+    def _note(self, job: JobRecord, seconds: float) -> None:
+        for key in ((job.experiment, _name(job)), (job.experiment,), ()):
+            self._seconds.setdefault(key, []).append(seconds)
+
+    def epoch(self, number: int, epoch: Epoch) -> None:
+        job = self._jobs[number]
+        self._left[number] = job.epochs - epoch.epoch
+        self._note(job, epoch.seconds)
+
+    def ended(self, number: int) -> None:
+        self._left.pop(number, None)
+
+    def seconds_left(self, workers: int) -> float | None:
+        """With so many workers; None before anything was measured."""
+        if not self._seconds:
+            return None
+        total = 0.0
+        for number, epochs in self._left.items():
+            job = self._jobs[number]
+            keys = ((job.experiment, _name(job)), (job.experiment,), ())
+            known = next(self._seconds[key] for key in keys if key in self._seconds)
+            total += epochs * statistics.median(known[-50:])
+        return total / max(1, min(workers, len(self._left)))
+
+
+def _name(job: JobRecord) -> str:
+    return job.method.partition(":")[0]

@@ -1,0 +1,102 @@
+"""A table as data, and numbers as text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..results import Results
+from ..stats.comparison import ENOUGH_RUNS
+from . import colours
+
+NONE = "\N{EN DASH}"
+MINUS = "\N{MINUS SIGN}"
+DOUBTFUL = "†"  # beside a p-value of too few runs
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is shown, what it is sorted by, and whether it is the best of its column."""
+
+    text: str
+    value: float | str | None = None
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings, rows of cells, and notes that go wherever the table goes. ``name`` serves as a file name."""
+
+    name: str
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def p_value(p: float | None) -> str:
+    """As the paper writes it: 0.031, 9.1e-7.
+
+    Example:
+        >>> p_value(9.127e-7), p_value(0.0314), p_value(0.0)
+        ('9.1e-7', '0.031', '<1e-300')
+    """
+    if p is None or math.isnan(p):
+        return NONE
+    if p >= 0.01:
+        return f"{p:.3f}"
+    if p < 1e-300:
+        return "<1e-300"
+    digits, _, exponent = f"{p:.1e}".partition("e")
+    return f"{digits}e{int(exponent)}"
+
+
+def signed(value: float, decimals: int = 2) -> str:
+    """With its sign and a proper minus; a difference that rounds to nothing has none.
+
+    Example:
+        >>> signed(-0.254), signed(0.001)
+        ('−0.25', '0.00')
+    """
+    if not math.isfinite(value):
+        return NONE if math.isnan(value) else ("∞" if value > 0 else f"{MINUS}∞")
+    text = f"{value:+.{decimals}f}".replace("-", MINUS)
+    return text if float(f"{value:.{decimals}f}") else text[1:]
+
+
+def method_cell(results: Results, method: str) -> Cell:
+    """A method with the parameters it was trained with, under its full name."""
+    variant = results.variants().get(method, method)
+    shown = colours.name(variant, longest=10_000)
+    return Cell(shown if colours.parameters(variant)[0] == colours.parameters(method)[0] else colours.printable(method))
+
+
+def p_cell(p: float | None, runs: int = ENOUGH_RUNS) -> Cell:
+    """A p-value, marked if it rests on too few runs; of one pair of runs there is none."""
+    if p is None or math.isnan(p) or runs == 1:
+        return Cell(NONE)
+    return Cell(p_value(p) + doubt(runs), p)
+
+
+def finite(value: float) -> float | None:
+    """What can be sorted by."""
+    return value if math.isfinite(value) else None
+
+
+def doubt(runs: int) -> str:
+    return f" {DOUBTFUL}" if 1 < runs < ENOUGH_RUNS else ""
+
+
+def title_of(results: Results) -> str:
+    protocol = results.protocol
+    return colours.printable(str(protocol.description.get("title") or protocol.experiment))
+
+
+def size_of(results: Results) -> str:
+    """Runs, epochs and preset, so that nobody takes a quick run for a replication."""
+    protocol = results.protocol
+    counts = sorted({len(runs) for runs in results.errors().values()}) or [0]
+    runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    epochs = "1 epoch" if protocol.epochs == 1 else f"{protocol.epochs:,} epochs"
+    each = f"run of {epochs}" if runs == "1" else f"runs of {epochs} each"
+    return f"{runs} {each}, preset “{colours.printable(protocol.preset)}”"

@@ -1,0 +1,85 @@
+"""Noticing that a store has changed, and making the report again."""
+
+from __future__ import annotations
+
+import pathlib
+import sqlite3
+import time
+from collections.abc import Callable
+
+from ...errors import UserError
+
+POLL_SECONDS = 2.0
+
+
+class Changes:
+    """Tells whether other processes have written to a store since the last look; a context manager."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        self._seen: tuple[int, int] | None = None
+
+    def __enter__(self) -> Changes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def there_are(self) -> bool:
+        """True at the first call, and when something was committed, or the file replaced, since the last one."""
+        state = self._state()
+        changed, self._seen = state is None or state != self._seen, state
+        return changed
+
+    def _state(self) -> tuple[int, int] | None:
+        try:
+            file = self._path.stat().st_ino
+            if self._seen is None or file != self._seen[0]:
+                self._close()
+            if self._connection is None:
+                self._connection = sqlite3.connect(self._path, timeout=60, isolation_level=None)
+            # SQLite's own count of what other connections have committed.
+            return file, int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+        except (OSError, sqlite3.Error):
+            return None
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def follow(
+    path: pathlib.Path,
+    rebuild: Callable[[], None],
+    complain: Callable[[str], None],
+    *,
+    seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Calls ``rebuild`` at once and whenever a store has changed, until interrupted.
+
+    A mistake in the store is raised the first time; later on it is said, once, for it may be mended.
+
+    Args:
+        path: The store.
+        rebuild: Makes the report.
+        complain: Is told why that was not possible; the last report stays.
+        seconds: Between looks; POLL_SECONDS if None.
+        stop: Asked before every look.
+    """
+    complaint = ""
+    with Changes(path) as changes:
+        changes.there_are()  # before the first report, lest what is written meanwhile be missed
+        rebuild()
+        while not stop():
+            time.sleep(POLL_SECONDS if seconds is None else seconds)
+            if changes.there_are() or complaint:
+                try:
+                    rebuild()
+                    complaint = ""
+                except UserError as mistake:
+                    if str(mistake) != complaint:
+                        complain(str(mistake))
+                    complaint = str(mistake)

@@ -1,0 +1,146 @@
+"""One colour, marker and line style per method, the same in every figure and on the page.
+
+The colours of the methods are from M. Okabe and K. Ito's set, which people with any common colour blindness can tell
+apart (https://jfly.uni-koeln.de/color/), some of them darkened to be seen on white. Colour never stands alone: markers
+and line styles differ too. On a dark page other shades take their place, see :func:`dark`.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+# Of what is no method: text, and lines that guide the eye.
+INK, FAINT, GRID, PAPER = "#1f2328", "#6b7280", "#d9dce1", "#ffffff"
+DARK_PAPER = "#16181d"
+_DARK = {INK: "#e6e8eb", FAINT: "#a2a9b4", GRID: "#3a3f48", PAPER: DARK_PAPER}
+
+Line = Literal["solid"] | tuple[float, tuple[float, ...]]
+_DASHED, _DOTTED, _DASH_DOT = (0.0, (5.0, 1.5)), (0.0, (1.2, 1.2)), (0.0, (6.0, 1.5, 1.2, 1.5))
+_LONG, _DOUBLE = (0.0, (9.0, 2.0)), (0.0, (5.0, 1.2, 1.2, 1.2, 1.2, 1.2))
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a method is drawn; ``dark`` is its colour on a dark page."""
+
+    colour: str
+    dark: str
+    marker: str
+    line: Line
+
+
+_KNOWN = {
+    "none": Style("#707070", "#a8a8a8", "X", _DOTTED),
+    "bernoulli": Style("#0072b2", "#4aa8e0", "s", _DASHED),
+    "uniform": Style("#c98500", "#f0b13c", "^", _DASH_DOT),
+    "gaussian": Style("#d55e00", "#ff8a3d", "o", "solid"),
+    "adaptive": Style("#008a64", "#2fc79c", "v", _LONG),
+    "dropconnect": Style("#b8578f", "#e59ac4", "P", _DOUBLE),
+    "fast": Style("#3f9cd2", "#8fd0f5", "D", _DOTTED),
+    "bernoulli-matched": Style("#4b3fa0", "#9d93f0", "h", _DASH_DOT),
+}
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
+_LINES: tuple[Line, ...] = ("solid", _DASHED, _DASH_DOT, _LONG, _DOUBLE)
+
+_NAMES = {
+    "none": "No dropout",
+    "bernoulli": "Bernoulli",
+    "uniform": "Uniform",
+    "gaussian": "Gaussian",
+    "adaptive": "Adaptive",
+    "dropconnect": "DropConnect",
+    "fast": "Fast",
+    "bernoulli-matched": "Bernoulli, matched",
+}
+SIGMA, ALPHA = "\N{GREEK SMALL LETTER SIGMA}", "\N{GREEK SMALL LETTER ALPHA}"
+_SYMBOLS = {"sigma": SIGMA, "variance": f"{SIGMA}²", "alpha": ALPHA, "beta": "β", "keep": "keep"}
+
+
+def style(method: str) -> Style:
+    """Of a method by its label, such as "gaussian" or "gaussian:sigma=0.3"; it depends on nothing else.
+
+    Variants of the Gaussian get a colour by their width, from yellow (narrow) over red to violet (wide); other names
+    get theirs by a hash.
+
+    Example:
+        >>> style("gaussian").colour
+        '#d55e00'
+    """
+    if method in _KNOWN:
+        return _KNOWN[method]
+    number = int.from_bytes(hashlib.sha256(method.encode("utf-8", "replace")).digest()[:8], "big")
+    marker, line = _MARKERS[number % len(_MARKERS)], _LINES[number // 8 % len(_LINES)]
+    width = gaussian_width(method)
+    if width is not None:
+        # Hue from 45 degrees down over 0 to 270: the way of a sunset. Darker as it goes.
+        share = min(width, 1.0)
+        colour = _rgb((45 - 135 * share) % 360 / 360, 0.43 - 0.05 * share, 0.85)
+    else:
+        colour = _rgb(number // 64 % 360 / 360, 0.38, 0.55)
+    return Style(colour, dark(colour), marker, line)
+
+
+def _rgb(hue: float, lightness: float, saturation: float) -> str:
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, lightness, saturation))
+
+
+def parameters(method: str) -> tuple[str, dict[str, float]]:
+    """The name in a label, and its parameters; none if it is not of the form name:parameter=number,...
+
+    Example:
+        >>> parameters("adaptive:alpha=1,beta=0")
+        ('adaptive', {'alpha': 1.0, 'beta': 0.0})
+    """
+    name, _, rest = method.partition(":")
+    found = {}
+    for item in rest.split(",") if rest else []:
+        parameter, _, number = item.partition("=")
+        try:
+            found[parameter.strip()] = float(number)
+        except ValueError:
+            return method, {}
+    return name, found
+
+
+def gaussian_width(method: str) -> float | None:
+    """The standard deviation, before clipping, that a label such as "gaussian:variance=0.09" states."""
+    name, given = parameters(method)
+    if name != "gaussian":
+        return None
+    return given["variance"] ** 0.5 if given.get("variance", -1.0) >= 0 else given.get("sigma")
+
+
+def name(method: str, *, longest: int = 28) -> str:
+    """What to call a method in a figure: a known one by its usual name, with its parameters; nothing unprintable.
+
+    Example:
+        >>> name("bernoulli-matched:sigma=0.3")
+        'Bernoulli, matched σ=0.3'
+    """
+    base, given = parameters(method)
+    if base in _NAMES and all(parameter in _SYMBOLS for parameter in given):
+        values = " ".join(f"{_SYMBOLS[parameter]}={value:g}" for parameter, value in given.items())
+        return f"{_NAMES[base]} {values}".strip()
+    return shorten(printable(method), longest)
+
+
+def printable(text: str) -> str:
+    """On one line, without characters that XML forbids or that change the direction of writing."""
+    return " ".join("".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in text).split())
+
+
+def shorten(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
+
+
+def dark(colour: str) -> str:
+    """What stands for a colour on a dark page: of an unknown one, a lighter shade."""
+    known = {**_DARK, **{style.colour: style.dark for style in _KNOWN.values()}}
+    if colour in known:
+        return known[colour]
+    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    hue, lightness, saturation = colorsys.rgb_to_hls(red, green, blue)
+    return _rgb(hue, max(lightness, 0.66), saturation)

@@ -1,0 +1,48 @@
+"""The one place that decides which runs are compared, so that verdict, table and figures agree.
+
+Each method is compared with the reference over the runs that both have finished; a method that failed often takes away
+no runs from the others.
+"""
+
+from __future__ import annotations
+
+from .. import stats
+from ..results import Results
+
+# Where nobody names the smallest difference that matters: this share of the reference's mean error.
+MARGIN_SHARE = 0.1
+
+
+def reference_of(results: Results) -> str:
+    return results.reference
+
+
+def margin_of(results: Results, wanted: float | None = None) -> float | None:
+    """The smallest difference in error, in percentage points, that matters; None if that cannot be said."""
+    if wanted is not None:
+        return wanted
+    errors = results.errors().get(reference_of(results))
+    share = MARGIN_SHARE * stats.summary(list(errors.values())).mean if errors else 0.0
+    return share if share > 0 else None
+
+
+def compare(results: Results, margin: float | None = None) -> dict[str, stats.Comparison]:
+    """The reference against every other method that shares finished runs with it, in the experiment's order.
+
+    Args:
+        results: Of one protocol.
+        margin: The smallest difference that matters, for the equivalence test; ``margin_of`` if None.
+    """
+    errors = results.errors()
+    reference = errors.pop(reference_of(results), {})
+    comparisons = {}
+    for method, found in errors.items():
+        shared = sorted(reference.keys() & found.keys())
+        if shared:
+            comparisons[method] = stats.compare_paired(
+                {run: reference[run] for run in shared},
+                {run: found[run] for run in shared},
+                margin=margin_of(results, margin),
+                names=(reference_of(results), method),
+            )
+    return stats.adjusted(comparisons)

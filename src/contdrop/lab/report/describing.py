@@ -1,0 +1,221 @@
+"""What the page says about how an experiment was done, from what the store keeps of it."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..results import Results
+from ..store import FAILED, FINISHED, JobRecord
+from .comparisons import reference_of
+
+Protocol = list[tuple[str, list[str]]]
+
+
+def size(results: Results) -> str:
+    """The size in a few words, which stand beside every verdict."""
+    protocol = results.protocol
+    return f"{_number(_runs(results.finished), 'run')} of {_number(protocol.epochs, 'epoch')}, preset {protocol.preset}"
+
+
+def protocol(results: Results) -> Protocol:
+    """What was done, as terms and what is said of each."""
+    record = results.protocol
+    configuration, description = record.configuration, record.description
+    found: Protocol = [("Size", list(_size(results)))]
+    split = configuration.get("split") or {}
+    found.append(
+        (
+            "Data",
+            [
+                f"{configuration.get('dataset', 'unknown')}: {split.get('train', '?')} images to train on and "
+                f"{split.get('validation', '?')} to validate on, drawn anew in every run; errors are those on the test "
+                "images, in per cent, of the network as it is after the last epoch"
+            ],
+        )
+    )
+    shared = sorted({name for job in results.finished for name in job.fingerprints})
+    if shared:
+        found.append(
+            ("Shared in a run", [f"{_listed(shared)}: their fingerprints are equal for all methods of a run (checked)"])
+        )
+    found.append(("Selected", list(_selection(results))))
+    found.append(("Reference", [f"{reference_of(results)}; every other method is compared with it"]))
+    trained = [f"{method}: trained as {variant}" for method, variant in results.variants().items() if variant != method]
+    if trained:
+        found.append(("Variants", trained))
+    found.append(("Network", [plain(configuration.get("model"))]))
+    found.append(("Recipe", [plain(configuration.get("recipe"))]))
+    if configuration.get("covariance"):
+        found.append(("Covariance", [plain(configuration["covariance"])]))
+    found.append(("Seed", [f"{configuration.get('seed', 'unknown')}; splits, weights, order and masks follow from it"]))
+    done = [job for job in (*results.selection, *results.final) if job.versions]
+    found.append(("Versions", _distinct([job.versions for job in done])))
+    found.append(("Machine", _distinct([job.machine for job in done])))
+    if time := _time(results):
+        found.append(("Time", [time]))
+    if description.get("notes"):
+        found.append(("Notes", [str(note) for note in description["notes"]]))
+    return [(term, texts) for term, texts in found if texts]
+
+
+def tally(results: Results) -> list[tuple[int, str]]:
+    """Planned runs and what became of them; the rest add up to the first."""
+    jobs = (*results.selection, *results.final)
+    counts = collections.Counter(job.status for job in jobs)
+    done = counts[FINISHED] + counts[FAILED]
+    return [
+        (len(jobs), "planned"),
+        (counts[FINISHED], "finished"),
+        (counts[FAILED], "failed"),
+        (len(jobs) - done, "not finished yet"),
+    ]
+
+
+def missing(results: Results) -> list[str]:
+    """By method the runs that are not done."""
+    waiting = [job for job in results.selection if job.status not in (FINISHED, FAILED)]
+    lines = [f"selection: {_number(len(waiting), 'job')}"] if waiting else []
+    by_method: dict[str, list[int]] = {}
+    for job in results.missing:
+        by_method.setdefault(job.method, []).append(job.run)
+    return lines + [
+        f"{method}: {'run' if len(runs) == 1 else 'runs'} {_ranges(runs)}" for method, runs in by_method.items()
+    ]
+
+
+def commands(results: Results, store: str) -> str:
+    """What to type to get these results again, in a new store."""
+    record = results.protocol
+    runs = 1 + max((job.run for job in results.final), default=0)
+    parts = ["contdrop", "run", record.experiment, "--preset", record.preset]
+    if set(results.methods) != set(record.description.get("methods", [])) and results.methods:
+        parts += ["--methods", ",".join(results.methods)]
+    parts += ["--runs", str(runs), "--epochs", str(record.epochs)]
+    if record.configuration.get("seed"):
+        parts += ["--seed", str(record.configuration["seed"])]
+    again = shlex.join([*parts, "--store", store])
+    return f"{again}\n{shlex.join(['contdrop', 'report', '--store', store])}"
+
+
+def plain(value: Any) -> str:
+    """Nested configuration in words.
+
+    >>> plain({"kind": "mlp", "widths": [64, 128, 10], "activation": "relu"})
+    'mlp; widths 64-128-10; activation relu'
+    """
+    if isinstance(value, Mapping):
+        parts = [str(value["kind"])] if "kind" in value else []
+        for name, item in value.items():
+            if name != "kind" and item is not None:
+                inner = plain(item)
+                parts.append(f"{str(name).replace('_', ' ')} {f'({inner})' if isinstance(item, Mapping) else inner}")
+        return "; ".join(parts)
+    if isinstance(value, (list, tuple)):
+        whole = all(isinstance(item, int) for item in value)
+        return ("-" if whole else ", ").join(plain(item) for item in value)
+    return "unknown" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _size(results: Results) -> Iterable[str]:
+    record = results.protocol
+    counts = {method: len(found) for method, found in results.errors().items()}
+    planned = _runs(results.final)
+    yield (
+        f"{_number(planned, 'run')} planned per method, {_number(min(counts.values(), default=0), 'run')} finished by "
+        f"every method with results; {_number(record.epochs, 'epoch')} each; preset {record.preset}"
+    )
+    description = record.description
+    if description.get("paper") and description.get("paper_runs"):
+        yield (
+            f"The paper's {description['paper']}: {_number(description['paper_runs'], 'run')} of "
+            f"{_number(description['paper_epochs'], 'epoch')}"
+        )
+
+
+def _selection(results: Results) -> Iterable[str]:
+    selection = results.protocol.configuration.get("selection") or {}
+    candidates = selection.get("candidates") or {}
+    if not candidates:
+        yield "Nothing: all parameters were fixed beforehand"
+        return
+    yield (
+        f"On validation data only, by {_number(selection.get('runs', 1), 'run')} of "
+        f"{_number(selection.get('epochs', results.protocol.epochs), 'epoch')} per candidate with seeds of their own; "
+        "test data were not looked at"
+    )
+    for label, variants in candidates.items():
+        if label in results.selections:
+            made = results.selections[label]
+            yield f"{label}: {made.variant or 'none'} ({made.reason})"
+        elif label in results.methods:
+            yield f"{label}: not decided yet, out of {_number(len(variants), 'candidate')}"
+    for label, source in (selection.get("follows") or {}).items():
+        if label in results.methods:
+            yield f"{label} takes over what is selected for {source}"
+
+
+def _runs(jobs: Iterable[JobRecord]) -> int:
+    """The most that a method has."""
+    return max(collections.Counter(job.method for job in jobs).values(), default=0)
+
+
+def _distinct(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each different one in words, with the number of jobs if there are several."""
+    counts = collections.Counter(
+        ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in sorted(record.items())) for record in records
+    )
+    if len(counts) < 2:
+        return list(counts)
+    return [f"{text} ({_number(count, 'job')})" for text, count in counts.most_common()]
+
+
+def _time(results: Results) -> str:
+    jobs = [job for job in (*results.selection, *results.final) if job.started]
+    if not jobs:
+        return ""
+    seconds = sum(job.seconds for job in jobs)
+    first = min(job.started or 0 for job in jobs)
+    last = max(job.ended or job.started or 0 for job in jobs)
+    return f"{_duration(seconds)} of training, between {_date(first)} and {_date(last)}"
+
+
+def _duration(seconds: float) -> str:
+    """Of training, rounded.
+
+    >>> [_duration(s) for s in (42, 185, 7500, 200000)]
+    ['42 s', '3.1 min', '2.1 h', '55.6 h']
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _date(moment: float) -> str:
+    return datetime.datetime.fromtimestamp(moment, datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _ranges(runs: Sequence[int]) -> str:
+    """Run numbers in short.
+
+    >>> _ranges([0, 1, 2, 5, 7, 8])
+    '0-2, 5, 7-8'
+    """
+    parts: list[list[int]] = []
+    for run in sorted(runs):
+        if parts and run == parts[-1][-1] + 1:
+            parts[-1].append(run)
+        else:
+            parts.append([run])
+    return ", ".join(f"{part[0]}" if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

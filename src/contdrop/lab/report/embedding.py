@@ -1,0 +1,84 @@
+"""Figures as part of the page: inline SVG that follows its colours and its security policy.
+
+Style attributes would need a policy that allows any, so they become classes; colours become custom properties with the
+light colours as fallback, so that a dark page can set others.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, field
+
+_DROPPED = {"metadata", "style", "title", "script", "foreignObject"}
+_LINKS = {"{http://www.w3.org/1999/xlink}href", "href"}
+_REFERENCE = re.compile(r"url\(#([^)\s]+)\)")
+_COLOUR = re.compile(r"#([0-9a-f]{6})\b")
+_HARMLESS = re.compile(r"[\w\s:;#%.,'()+-]*")
+
+
+@dataclass
+class Embedding:
+    """Collects what the figures of one page need in its style sheet.
+
+    Attributes:
+        classes: Class names by the style they stand for.
+        colours: All colours met, as "rrggbb".
+    """
+
+    classes: dict[str, str] = field(default_factory=dict)
+    colours: set[str] = field(default_factory=set)
+
+    def embed(self, svg: str, prefix: str, alt: str) -> str:
+        """The picture as an ``<svg>`` element of an HTML page.
+
+        Args:
+            svg: Content of a file that matplotlib wrote.
+            prefix: Makes its identifiers unique on the page.
+            alt: What is to be seen.
+        """
+        root = ElementTree.fromstring(svg)
+        for size in ("width", "height"):
+            root.attrib.pop(size, None)
+        root.attrib |= {"role": "img", "aria-label": alt, "class": "drawing"}
+        return "".join(self._write(root, prefix))
+
+    def rules(self) -> str:
+        """The style sheet's part for all pictures embedded."""
+        return "\n".join(f".{name} {{ {self._variables(style)} }}" for style, name in self.classes.items())
+
+    def _write(self, element: ElementTree.Element, prefix: str) -> list[str]:
+        tag = element.tag.rpartition("}")[2]
+        if tag in _DROPPED:
+            return []
+        attributes = "".join(self._attribute(name, value, prefix) for name, value in element.attrib.items())
+        parts = [f"<{tag}{attributes}>", html.escape(element.text or "")]
+        for child in element:
+            parts += [*self._write(child, prefix), html.escape(child.tail or "")]
+        return [*parts, f"</{tag}>"]
+
+    def _attribute(self, name: str, value: str, prefix: str) -> str:
+        if name in _LINKS:
+            if value.startswith("#"):
+                return f' href="#{prefix}-{html.escape(value[1:])}"'
+            return f' href="{html.escape(value)}"' if value.startswith("data:image/png;base64,") else ""
+        if name == "style":
+            name, value = "class", self._class(value)
+        elif name == "id":
+            value = f"{prefix}-{value}"
+        elif name.lower().startswith("on") or "}" in name:
+            return ""
+        else:
+            value = _REFERENCE.sub(rf"url(#{prefix}-\1)", value)
+        return f' {name}="{html.escape(value)}"'
+
+    def _class(self, style: str) -> str:
+        style = style.strip().rstrip(";")
+        if not _HARMLESS.fullmatch(style):  # not what matplotlib writes
+            return ""
+        self.colours |= set(_COLOUR.findall(style))
+        return self.classes.setdefault(style, f"d{len(self.classes)}")
+
+    def _variables(self, style: str) -> str:
+        return _COLOUR.sub(r"var(--c-\1, #\1)", style)

@@ -1,0 +1,31 @@
+"""All figures. Each is a :class:`Picture`: words, and a function that draws it with matplotlib."""
+
+from __future__ import annotations
+
+from ...results import Results
+from ...store import Store
+from . import classes as _classes
+from .covariances import covariances
+from .curves import curves
+from .drawing import Picture as Picture
+from .drawing import save as save
+from .noise import noise
+from .pairs import pairs
+from .ranks import across as across
+from .samples import samples as samples
+from .sweep import sweep
+
+
+def figures(store: Store, results: Results) -> list[Picture]:
+    """Those that apply to one protocol, the most telling first. All is read here: drawing needs no store."""
+    shares = _classes.matrices(store, results)
+    found = (
+        pairs(results),
+        sweep(results),
+        noise(results),
+        curves(store, results),
+        covariances(store, results),
+        _classes.classes_of(results, shares),
+        _classes.confusion_of(results, shares),
+    )
+    return [picture for picture in found if picture is not None]

@@ -1,0 +1,249 @@
+"""What all figures share: how they look, where things are put, and how they are written.
+
+Nothing here touches matplotlib's state for longer than a call, and pyplot is not used. Sizes are in inches; a figure is
+5.4 wide, so that its text stays legible on a telephone and fits a column in print.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextToPath
+
+from ...results import Results
+from .. import colours
+
+Array = npt.NDArray[np.float64]
+
+WIDTH = 5.4
+SIZE, SMALL, TINY = 9.5, 8.5, 7.5  # of text, in points
+LONGEST = 22  # characters of a name beside a plot
+FORMATS = ("svg", "png", "pdf")
+_POINTS = 72
+
+_SETTINGS: dict[str, Any] = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": SIZE,
+    "axes.labelsize": SIZE,
+    "axes.titlesize": SIZE,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "legend.fontsize": SMALL,
+    "text.color": colours.INK,
+    "axes.labelcolor": colours.INK,
+    "axes.edgecolor": colours.FAINT,
+    "xtick.color": colours.FAINT,
+    "ytick.color": colours.FAINT,
+    "xtick.labelcolor": colours.INK,
+    "ytick.labelcolor": colours.INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": colours.GRID,
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "figure.facecolor": colours.PAPER,
+    "axes.facecolor": "none",
+    "savefig.facecolor": colours.PAPER,
+    "savefig.dpi": 180,
+    "text.usetex": False,
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "axes.formatter.use_mathtext": False,
+    "axes.unicode_minus": True,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "contdrop",
+    "pdf.fonttype": 42,  # journals refuse type 3
+}
+
+# Widths as those of DejaVu Sans, in which the figure was laid out, or less.
+_FAMILY = "'DejaVu Sans', Verdana, 'Segoe UI', Roboto, Arial, sans-serif"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure to be drawn, with the words that go with it.
+
+    Attributes:
+        name: Of its files, without directory and ending.
+        title: A few words.
+        caption: What is drawn, what bands and bars are, over how many runs.
+        alt: What is to be seen, for those who do not see it.
+        draw: Makes the figure.
+    """
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    draw: Callable[[], Figure]
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """The look of all figures, whatever the user's own settings of matplotlib are."""
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_SETTINGS)  # type: ignore[arg-type]  # its keys are literals
+        # A name may be in a script that the font lacks; SVG text then falls back to another font.
+        warnings.filterwarnings("ignore", message=r"(?s).*Glyph .* missing from font")
+        warnings.filterwarnings("ignore", message=r"(?s).*Matplotlib currently does not support .* natively")
+        yield
+
+
+def blank(height: float, width: float = WIDTH) -> Figure:
+    return Figure(figsize=(width, height))
+
+
+def place(figure: Figure, left: float, top: float, width: float, height: float, **options: Any) -> Axes:
+    """Axes at so many inches from the left and from the top."""
+    full_width, full_height = figure.get_size_inches()
+    box = (left / full_width, 1 - (top + height) / full_height, width / full_width, height / full_height)
+    return figure.add_axes(box, **options)
+
+
+def text_width(texts: Sequence[str], size: float) -> float:
+    """Of the widest, in inches."""
+    with styled():
+        measure = TextToPath().get_text_width_height_descent
+        font = FontProperties(family="DejaVu Sans", size=size)
+        return max((float(measure(text, font, False)[0]) / _POINTS for text in texts), default=0.0)
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Positions as near as can be to those wanted, at least ``gap`` apart, between ``low`` and ``high`` if they fit.
+
+    Example:
+        >>> spread([0.5, 0.5, 0.9], 0.2, 0.0, 1.0)
+        [0.4, 0.6, 0.9]
+    """
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    blocks: list[list[float]] = []  # of each its sum of wanted positions, less offsets, and its number of members
+    for index in order:
+        blocks.append([wanted[index], 1.0])
+        while len(blocks) > 1 and _start(blocks[-2], gap) + gap * blocks[-2][1] > _start(blocks[-1], gap):
+            (total, count), (more, others) = blocks[-2], blocks.pop()
+            blocks[-1] = [total + more, count + others]
+    positions: list[float] = []
+    for block in blocks:
+        positions += [_start(block, gap) + gap * place for place in range(int(block[1]))]
+    for place in range(len(positions)):  # from below, then from above
+        positions[place] = max(positions[place], low + gap * place)
+    for place in range(len(positions)):
+        back = len(positions) - 1 - place
+        positions[back] = min(positions[back], high - gap * place)
+    found = [0.0] * len(wanted)
+    for index, position in zip(order, positions):
+        found[index] = round(position, 9)
+    return found
+
+
+def _start(block: list[float], gap: float) -> float:
+    total, count = block
+    return total / count - gap * (count - 1) / 2
+
+
+def label_ends(axes: Axes, ends: dict[str, tuple[float, float]], height: float) -> None:
+    """Names the lines of methods at their right ends, beside the plot.
+
+    Args:
+        axes: With final limits.
+        ends: By method the point where its line ends.
+        height: Of the axes, in inches.
+    """
+    points = [axes.transAxes.inverted().transform(axes.transData.transform(point)) for point in ends.values()]
+    heights = spread([float(y) for _, y in points], 1.25 * SMALL / _POINTS / height, 0.02, 0.98)
+    for method, (x, y), beside in zip(ends, points, heights):
+        look, name = colours.style(method), colours.name(method, longest=LONGEST)
+        in_axes: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
+        axes.plot([x + 0.01, 1.06], [y, beside], color=look.colour, linewidth=0.7, **in_axes)
+        axes.plot([1.09], [beside], marker=look.marker, color=look.colour, markersize=4.5, **in_axes)
+        axes.text(1.125, beside, name, fontsize=SMALL, va="center_baseline", **in_axes)
+
+
+def plain_ticks(axis: Any) -> None:
+    """Ticks of a logarithmic axis as ordinary numbers: 1, 2, 5, 10; matplotlib's own are formulas."""
+    low, high = sorted(axis.get_view_interval())
+    steps = (1, 2, 5) if high / low < 2000 else (1,)
+    ticks = [step * 10.0**power for power in range(-12, 13) for step in steps]
+    shown = [tick for tick in ticks if low <= tick <= high]
+    axis.set_ticks(shown, labels=[_number(tick) for tick in shown])
+    axis.set_ticks([], minor=True)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+
+
+def runs_of(results: Results) -> str:
+    """Over how many runs means are taken: "10 runs", or "5 to 7 runs" if methods differ."""
+    counts = sorted({len(runs) for runs in results.errors().values()})
+    if not counts:
+        return "no runs"
+    if counts == [1]:
+        return "1 run"
+    return f"{counts[0]} runs" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
+
+
+def size_of(results: Results) -> str:
+    """The size of an experiment, for captions: nobody is to take a quick run for a replication."""
+    protocol = results.protocol
+    epochs = "1 epoch" if protocol.epochs == 1 else f"{protocol.epochs:,} epochs"
+    return f"{runs_of(results)} of {epochs}, preset “{colours.printable(protocol.preset)}”"
+
+
+def several_runs(results: Results) -> bool:
+    return any(len(runs) > 1 for runs in results.errors().values())
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation with n - 1; 0, for no bar, if there is one value."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def save(figure: Figure, directory: pathlib.Path, name: str, formats: Sequence[str] = FORMATS) -> list[pathlib.Path]:
+    """Writes a figure as SVG, PNG and PDF, each under a temporary name first. The same figure gives the same bytes."""
+    written = []
+    for ending in formats:
+        path = directory / f"{name}.{ending}"
+        handle, temporary = tempfile.mkstemp(suffix=f".{ending}", prefix=f".{name[:40]}-", dir=directory)
+        os.close(handle)
+        try:
+            with styled():
+                figure.savefig(temporary, format=ending, metadata=_METADATA[ending])
+            if ending == "svg":
+                content = pathlib.Path(temporary).read_text(encoding="utf-8")
+                pathlib.Path(temporary).write_text(_families(content), encoding="utf-8")
+            pathlib.Path(temporary).chmod(0o644)
+            pathlib.Path(temporary).replace(path)
+        finally:
+            pathlib.Path(temporary).unlink(missing_ok=True)
+        written.append(path)
+    return written
+
+
+_METADATA: dict[str, dict[str, Any]] = {
+    "svg": {"Date": None, "Creator": "contdrop"},
+    "png": {"Software": "contdrop"},
+    "pdf": {"CreationDate": None, "Creator": "contdrop", "Producer": None},
+}
+
+
+def _families(svg: str) -> str:
+    return re.sub(r"'DejaVu Sans'(?:, [^;\"]*)?(?=[;\"])", _FAMILY, svg)

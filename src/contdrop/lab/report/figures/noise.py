@@ -1,0 +1,112 @@
+"""The confound: error against the strength of the noise, for all laws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ...results import Results
+from .. import colours
+from .drawing import SMALL, TINY, WIDTH, Picture, blank, deviation, place, several_runs, size_of, styled, text_width
+
+_ENOUGH = 3  # points; two of them say nothing about strength
+
+
+def noise(results: Results) -> Picture | None:
+    """If at least three methods have a law, and so a relative variance."""
+    errors = results.errors()
+    strengths: dict[str, float] = {}
+    for job in results.finished:
+        if "relative_variance" in job.results:
+            strengths[job.method] = job.results["relative_variance"]
+    strengths = {method: strengths[method] for method in results.methods if method in strengths}
+    if len(strengths) < _ENOUGH:
+        return None
+    without = [colours.name(method) for method in errors if method not in strengths]
+    on_weights = any(colours.parameters(method)[0] == "dropconnect" for method in strengths)
+    matched = "bernoulli-matched" in strengths
+    sentences = [
+        "Mean test error against the strength of the noise: the relative variance Var(m) / E[m]² of the mask m, "
+        f"{size_of(results)}.",
+        "If laws differ only in strength, all points lie on one curve."
+        + (
+            " “Bernoulli, matched” has the Gaussian's strength: a gap between these two, beyond chance, is the law's."
+            * matched
+        ),
+        "Bars: ± 1 standard deviation over runs." if several_runs(results) else "",
+        "Points of equal strength are set side by side." if _offsets(strengths, 1.0) != strengths else "",
+        "DropConnect's mask is on weights, so its strength is not quite comparable." if on_weights else "",
+        f"Without a law of one strength, and not drawn: {', '.join(without)}." if without else "",
+    ]
+    values = {method: list(errors[method].values()) for method in strengths}
+    return Picture(
+        "noise",
+        "Error at equal noise",
+        " ".join(sentence for sentence in sentences if sentence),
+        "Relative variance and mean test error: "
+        + "; ".join(f"{colours.name(m)} {strengths[m]:.3f}, {np.mean(values[m]):.2f} %" for m in strengths)
+        + ".",
+        partial(_draw, values, strengths),
+    )
+
+
+def _offsets(strengths: Mapping[str, float], width: float) -> dict[str, float]:
+    """Where to draw each point, so that none hides another."""
+    near: list[list[str]] = []
+    for method in sorted(strengths, key=strengths.__getitem__):
+        if near and strengths[method] - strengths[near[-1][-1]] < 0.012 * width:
+            near[-1].append(method)
+        else:
+            near.append([method])
+    step = 0.022 * width
+    return {
+        method: strengths[method] + (step * (place - (len(group) - 1) / 2) if len(group) > 1 else 0.0)
+        for group in near
+        for place, method in enumerate(group)
+    }
+
+
+def _draw(errors: Mapping[str, Sequence[float]], strengths: Mapping[str, float]) -> Figure:
+    with styled():
+        families: dict[str, list[str]] = {}
+        for method in strengths:
+            families.setdefault(colours.parameters(method)[0], []).append(method)
+        names = [colours.name(family, longest=18) for family in families]
+        height, left = 2.7, 0.62
+        width = WIDTH - left - min(1.75, text_width(names, SMALL) + 0.42)
+        figure = blank(height + 0.7)
+        axes = place(figure, left, 0.12, width, height)
+        reach = max(max(strengths.values()), 0.1)
+        drawn_at = _offsets(strengths, reach)
+        for family, methods in families.items():
+            look = colours.style(family)
+            methods = sorted(methods, key=strengths.__getitem__)
+            axes.errorbar(
+                [drawn_at[method] for method in methods],
+                [float(np.mean(errors[method])) for method in methods],
+                yerr=[deviation(errors[method]) for method in methods],
+                color=look.colour, marker=look.marker, linestyle=look.line if len(methods) > 1 else "none",
+                linewidth=1.2, elinewidth=1.1, markersize=6.5, markeredgecolor=colours.PAPER, markeredgewidth=0.6,
+            )  # fmt: skip
+            if len(methods) > 1:
+                for method, up in ((methods[0], 4), (methods[-1], -9)):
+                    axes.annotate(colours.name(method).rpartition(" ")[2], (drawn_at[method], np.mean(errors[method])),
+                                  xytext=(6, up), textcoords="offset points", fontsize=TINY, color=look.colour,
+                                  annotation_clip=False)  # fmt: skip
+        axes.set_xlim(-0.06 * reach, 1.09 * reach)
+        axes.set_xlabel("relative variance of the noise")
+        axes.set_ylabel("test error, %")
+        best = {family: min(float(np.mean(errors[method])) for method in found) for family, found in families.items()}
+        order = sorted(families, key=best.__getitem__, reverse=True)  # as the points are, the worst on top
+        handles = [
+            Line2D([], [], linestyle="none", marker=colours.style(family).marker, color=colours.style(family).colour,
+                   markersize=6, label=colours.name(family, longest=18))
+            for family in order
+        ]  # fmt: skip
+        axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, handletextpad=0.2,
+                    labelspacing=0.6)  # fmt: skip
+        return figure

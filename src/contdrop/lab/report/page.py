@@ -1,0 +1,361 @@
+"""The page: one HTML file that holds everything, and the tables and figures as files beside it.
+
+Nothing on it is loaded from elsewhere, and its security policy forbids that; every text from the store is escaped by
+the template. All files are written under a temporary name and renamed, so a reader never meets half a page.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import datetime
+import hashlib
+import os
+import pathlib
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+import markupsafe
+
+from ... import __version__
+from ...errors import UserError
+from ..results import Results, collect_all
+from ..stats import Comparison
+from ..store import FAILED, Store
+from . import colours, describing, figures, tables
+from .comparisons import compare, reference_of
+from .embedding import Embedding
+from .figures import drawing
+from .verdict import BETTER, EQUIVALENT, FEW, OPEN, WORSE, Verdict, outcome_of, verdict
+from .wording import called, points
+
+INDEX = "index.html"
+_TEMPLATES = pathlib.Path(__file__).parent / "templates"
+_GENERATOR = b'<meta name="generator" content="contdrop'
+_WORDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "no different", OPEN: "open", FEW: "too few runs"}
+_LIVE_FORMATS = ("svg", "png")  # while a page is made again and again: a PDF takes longer than all the rest
+_WIDE = 6.5  # inches: a picture that is wider gets the whole width
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written, and what it says.
+
+    Attributes:
+        index: The page.
+        tables: Files in ``tables/``.
+        figures: Files in ``figures/``.
+        verdicts: One per experiment.
+        failed: Number of failed jobs in the store.
+    """
+
+    index: pathlib.Path
+    tables: tuple[pathlib.Path, ...]
+    figures: tuple[pathlib.Path, ...]
+    verdicts: tuple[Verdict, ...]
+    failed: int
+
+
+def write(
+    store_path: pathlib.Path,
+    out: pathlib.Path,
+    *,
+    data_dir: pathlib.Path | None = None,
+    margin: float | None = None,
+    refresh: int | None = None,
+) -> Written:
+    """Writes the report on a store.
+
+    Args:
+        store_path: The store.
+        out: Directory for the page, made if there is none.
+        data_dir: Where the data sets are, to show samples of them; the usual place if None.
+        margin: The smallest difference in error, in percentage points, that matters; see :mod:`.verdict`.
+        refresh: If given, an open page reloads itself every so many seconds, and figures are not written as PDF.
+
+    Raises:
+        UserError: There is no store, its runs are not paired, or the directory cannot be used; nothing was written.
+    """
+    with Store(store_path) as store:
+        everything = collect_all(store)
+        verdicts = [verdict(results, margin) for results in everything]
+        with _explained(out):
+            _prepare(out)
+            files = _Files(out, drawing.FORMATS if refresh is None else _LIVE_FORMATS)
+            content = _content(store, everything, verdicts, files, data_dir, margin)
+            page = _render(content, store_path.name, refresh, files.embedding)
+            _write_text(out / INDEX, page)
+    failed = sum(job.status == FAILED for results in everything for job in (*results.selection, *results.final))
+    return Written(out / INDEX, tuple(files.tables), tuple(files.figures), tuple(verdicts), failed)
+
+
+# ---- the directory
+
+
+@contextlib.contextmanager
+def _explained(out: pathlib.Path) -> Iterator[None]:
+    """Turns what the system says about a directory into a line for the user."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"--out: cannot write {out}: {error.strerror or error}; choose another directory") from error
+
+
+def _prepare(out: pathlib.Path) -> None:
+    """Makes the directories, unless somebody else's page is there."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out: expected a directory; {out} is a file")
+    index = out / INDEX
+    if index.exists() and _GENERATOR not in index.read_bytes()[:4000]:
+        raise UserError(f"--out: {index} is not a report of contdrop, and stays as it is; choose another directory")
+    for directory in (out / "tables", out / "figures"):
+        directory.mkdir(parents=True, exist_ok=True)
+
+
+def _write_text(path: pathlib.Path, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(suffix=path.suffix, prefix=".", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
+            file.write(text)
+        pathlib.Path(temporary).chmod(0o644)
+        pathlib.Path(temporary).replace(path)
+    finally:
+        pathlib.Path(temporary).unlink(missing_ok=True)
+
+
+class _Files:
+    """Writes tables and figures, and keeps for the page what it shows of each."""
+
+    def __init__(self, out: pathlib.Path, formats: Sequence[str]) -> None:
+        self.out, self.formats = out, formats
+        self.tables: list[pathlib.Path] = []
+        self.figures: list[pathlib.Path] = []
+        self.embedding = Embedding()
+        self._taken: set[str] = set()
+
+    def _name(self, *parts: str) -> str:
+        """A file name out of any text, not used before."""
+        text = "-".join(re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-.") for part in parts)[:100] or "unnamed"
+        name, number = text, 2
+        while name in self._taken:
+            name, number = f"{text}-{number}", number + 1
+        self._taken.add(name)
+        return name
+
+    def table(self, table: tables.Table, *prefix: str) -> dict[str, Any]:
+        name = self._name(*prefix, table.name)
+        written = []
+        for kind, ending, writer in (
+            ("Markdown", "md", tables.markdown),
+            ("LaTeX", "tex", tables.latex),
+            ("CSV", "csv", tables.csv),
+        ):
+            path = self.out / "tables" / f"{name}.{ending}"
+            _write_text(path, writer(table))
+            self.tables.append(path)
+            written.append((kind, f"tables/{path.name}"))
+        return {**_shown(table), "files": written}
+
+    def picture(self, picture: figures.Picture, *prefix: str) -> dict[str, Any]:
+        name = self._name(*prefix, picture.name)
+        figure = picture.draw()
+        paths = figures.save(figure, self.out / "figures", name, self.formats)
+        self.figures += paths
+        (svg,) = (path for path in paths if path.suffix == ".svg")
+        return {
+            "title": picture.title,
+            "caption": picture.caption,
+            "drawing": markupsafe.Markup(
+                self.embedding.embed(svg.read_text(encoding="utf-8"), f"f{len(self.figures)}", picture.alt)
+            ),
+            "wide": figure.get_figwidth() > _WIDE,
+            "files": [(path.suffix[1:].upper(), f"figures/{path.name}") for path in paths],
+        }
+
+
+def _shown(table: tables.Table) -> dict[str, Any]:
+    numeric = [any(isinstance(row[column].value, float) for row in table.rows) for column in range(len(table.headings))]
+    return {
+        "title": table.title,
+        "headings": list(zip(table.headings, numeric)),
+        "rows": [list(zip(row, numeric)) for row in table.rows],
+        "notes": table.notes,
+    }
+
+
+# ---- the content
+
+
+def _content(
+    store: Store,
+    everything: Sequence[Results],
+    verdicts: Sequence[Verdict],
+    files: _Files,
+    data_dir: pathlib.Path | None,
+    margin: float | None,
+) -> dict[str, Any]:
+    names = [results.protocol.experiment for results in everything]
+    experiments = []
+    for number, (results, found) in enumerate(zip(everything, verdicts), 1):
+        view = _experiment(store, results, found, files, margin)
+        experiments.append(
+            {**view, "anchor": f"e{number}", "ambiguous": names.count(view["name"]) > 1, "parts": _parts(view, number)}
+        )
+    datasets = dict.fromkeys(str(results.protocol.configuration.get("dataset")) for results in everything)
+    samples = [picture for name in datasets if (picture := figures.samples(name, data_dir))]
+    return {
+        "experiments": experiments,
+        "overall_tables": [files.table(table, "all") for table in (tables.ranks(everything),) if table],
+        "overall_pictures": [files.picture(picture, "all") for picture in (figures.across(everything),) if picture],
+        "samples": [files.picture(picture, "data") for picture in samples],
+    }
+
+
+def _parts(view: dict[str, Any], number: int) -> list[tuple[str, str]]:
+    """What the table of contents lists of an experiment."""
+    parts = [("tables", "Results")] if view["tables"] else []
+    parts += [("figures", "Figures")] if view["pictures"] else []
+    parts += [("protocol", "Protocol"), ("runs", "Failed and missing"), ("commands", "Do it again")]
+    return [(f"e{number}-{anchor}", text) for anchor, text in parts]
+
+
+def _experiment(store: Store, results: Results, found: Verdict, files: _Files, margin: float | None) -> dict[str, Any]:
+    record = results.protocol
+    prefix = (record.experiment, record.preset)
+    selections, failures = tables.selections(results), tables.failures(results)
+    return {
+        "name": colours.printable(record.experiment),
+        "title": colours.printable(record.description.get("title") or record.experiment),
+        "paper": record.description.get("paper") or "",
+        "size": describing.size(results),
+        "reference": called(reference_of(results)),
+        "verdict": found,
+        "chip": _chip(found),
+        "forest": _forest(compare(results, margin)),
+        "tables": [files.table(table, *prefix) for table in _tables(results, store, margin)],
+        "pictures": [files.picture(picture, *prefix) for picture in figures.figures(store, results)],
+        "selections": files.table(selections, *prefix) if selections else None,
+        "protocol": describing.protocol(results),
+        "tally": describing.tally(results),
+        "failures": files.table(failures, *prefix) if failures else None,
+        "missing": describing.missing(results),
+        "commands": describing.commands(results, store.path.name),
+    }
+
+
+def _tables(results: Results, store: Store, margin: float | None) -> Iterable[tables.Table]:
+    if results.errors():
+        yield tables.comparison(results)
+    for table in (tables.differences(results, margin), tables.mcnemar(results, store)):
+        if table:
+            yield table
+
+
+def _chip(found: Verdict) -> str:
+    counts = {kind: list(found.outcomes.values()).count(kind) for kind in _WORDS}
+    total = len(found.outcomes)
+    if found.outcome == "none":
+        return "no verdict"
+    if found.outcome in (BETTER, WORSE):
+        return f"{_WORDS[found.outcome]} than {counts[found.outcome]} of {total}"
+    return _WORDS.get(found.outcome, found.outcome)
+
+
+def _forest(comparisons: dict[str, Comparison]) -> dict[str, Any] | None:
+    """Of each method how much more it errs than the reference, as positions from 0 to 100."""
+    if not comparisons:
+        return None
+    rows = []
+    for method, found in comparisons.items():
+        low, high = (-end for end in reversed(found.interval))
+        rows.append((method, -found.difference, low if low == low else None, high if high == high else None, found))
+    margin = next(iter(comparisons.values())).margin
+    shown = [0.0, *(end for _, middle, low, high, _ in rows for end in (middle, low, high) if end is not None)]
+    if margin is not None and margin < 2 * max(map(abs, shown)):
+        shown += [-margin, margin]
+    left, right = min(shown), max(shown)
+    pad = 0.04 * (right - left) or 1.0
+    left, right = left - pad, right + pad
+
+    def place(value: float) -> float:
+        return round(min(100.0, max(0.0, 100 * (value - left) / (right - left))), 2)
+
+    confidence = f"{next(iter(comparisons.values())).confidence:.0%}".replace("%", " %")
+    return {
+        "confidence": confidence,
+        "margin": None if margin is None else f"±{points(margin)}",
+        "band": None if margin is None else (place(-margin), round(place(margin) - place(-margin), 2)),
+        "zero": place(0.0),
+        "rows": [
+            {
+                "method": called(method),
+                "outcome": outcome_of(found),
+                "middle": place(middle),
+                "low": None if low is None else place(low),
+                "high": None if high is None else place(high),
+                "text": _signed(middle)
+                + ("" if low is None or high is None else f"  [{_signed(low)}, {_signed(high)}]"),
+            }
+            for method, middle, low, high, found in sorted(rows, key=lambda row: row[1])
+        ],
+    }
+
+
+def _signed(value: float) -> str:
+    return f"+{points(value)}" if value > 0 else points(value)
+
+
+# ---- the file
+
+
+def _render(content: dict[str, Any], store: str, refresh: int | None, embedding: Embedding) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["unbroken"] = _unbroken
+    style = f"{(_TEMPLATES / 'page.css').read_text(encoding='utf-8')}\n{_figure_style(embedding)}\n"
+    script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
+    experiments = content["experiments"]
+    title = experiments[0]["title"] if len(experiments) == 1 else f"{len(experiments)} experiments"
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return environment.get_template("page.html").render(
+        **content,
+        title=title if experiments else "Nothing yet",
+        policy=policy(style, script),
+        style=markupsafe.Markup(style),
+        script=markupsafe.Markup(script),
+        version=__version__,
+        made=now.strftime("%Y-%m-%d %H:%M UTC"),
+        store=colours.printable(store),
+        refresh=refresh,
+        words=_WORDS,
+    )
+
+
+def _unbroken(text: str) -> str:
+    """Keeps a number and its unit, and p and its value, on one line."""
+    return re.sub(r"(?<=\d) (?=%)|(?<=\bp) (?=[=<])|(?<=\bp [=<]) (?=\d)", "\N{NO-BREAK SPACE}", text)
+
+
+def _figure_style(embedding: Embedding) -> str:
+    dark = " ".join(f"--c-{name}: {colours.dark('#' + name)};" for name in sorted(embedding.colours))
+    return (
+        f"{embedding.rules()}\n"
+        f'@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{ {dark} }} }}\n'
+        f'@media screen {{ :root[data-theme="dark"] {{ {dark} }} }}'
+    )
+
+
+def policy(style: str, script: str) -> str:
+    """A content security policy under which nothing is loaded, and nothing runs but this style and this script."""
+    style_hash, script_hash = (
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)
+    )
+    return (
+        f"default-src 'none'; img-src data:; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; "
+        "base-uri 'none'; form-action 'none'"
+    )

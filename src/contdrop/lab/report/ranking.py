@@ -1,0 +1,57 @@
+"""Methods over several data sets: which results are ranked, for the table and the diagram alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .. import stats
+from ..results import Results
+from .comparisons import reference_of
+
+ENOUGH_DATASETS, ENOUGH_METHODS = 3, 3
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Mean errors by data set and method, and their comparison; ``sources`` names the experiment of each data set."""
+
+    errors: dict[str, dict[str, float]]
+    sources: dict[str, Results]
+    comparison: stats.RankComparison
+
+
+def rank(every: Sequence[Results]) -> Ranking | None:
+    """Over data sets that share at least three methods; None if there are fewer than three such data sets.
+
+    Two experiments on one data set are not independent, so each data set counts once: with the experiment that has
+    most methods, then most paired runs, then epochs. Means are over the runs that all ranked methods have finished.
+    """
+    sources: dict[str, Results] = {}
+    for results in every:
+        dataset = str(results.protocol.configuration.get("dataset"))
+        # A sweep over variants of one method ranks nothing that other data sets have.
+        if reference_of(results) in results.errors() and (
+            dataset not in sources or _weight(results) > _weight(sources[dataset])
+        ):
+            sources[dataset] = results
+    if len(sources) < ENOUGH_DATASETS:
+        return None
+    reference = reference_of(next(iter(sources.values())))
+    first = next(iter(sources.values())).errors()
+    shared = [method for method in first if all(method in results.errors() for results in sources.values())]
+    if reference not in shared or len(shared) < ENOUGH_METHODS:
+        return None
+    errors = {}
+    for dataset, results in sources.items():
+        found = results.errors()
+        runs = set.intersection(*(set(found[method]) for method in shared))
+        if not runs:
+            return None
+        errors[dataset] = {method: sum(found[method][run] for run in runs) / len(runs) for method in shared}
+    return Ranking(errors, sources, stats.compare_ranks(errors, reference))
+
+
+def _weight(results: Results) -> tuple[int, int, int]:
+    plain = sum(":" not in method for method in results.errors())
+    return plain, len(results.complete_runs()), results.protocol.epochs

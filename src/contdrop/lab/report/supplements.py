@@ -1,0 +1,165 @@
+"""Tables about how the result came about, and over several data sets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from .. import paper, stats
+from ..results import Results
+from ..store import FINAL, Store
+from . import colours, ranking
+from .cells import NONE, Cell, Table, method_cell, p_cell, p_value, size_of, title_of
+from .comparisons import reference_of
+
+
+def selections(results: Results) -> Table | None:
+    """Which parameters were chosen, from which validation errors."""
+    rows = []
+    for label, selection in results.selections.items():
+        for candidate, score in selection.candidates.items():
+            failed = "failed" in score
+            error = math.nan if failed else float(score["val_error"])
+            chosen = candidate == selection.variant
+            rows.append(
+                (
+                    Cell(colours.name(label, longest=10_000)),
+                    Cell(colours.printable(candidate)),
+                    Cell("failed" if failed else f"{error:.2f}", None if failed else error, chosen),
+                    Cell("chosen" if chosen else "", float(chosen), chosen),
+                )
+            )
+    if not rows:
+        return None
+    settings = results.protocol.configuration.get("selection") or {}
+    runs, epochs = settings.get("runs"), settings.get("epochs")
+    size = f" by {runs} {'run' if runs == 1 else 'runs'} of {epochs} epochs each" if runs and epochs else ""
+    notes = [f"Chosen by validation error{size}, with seeds of their own; test data were not looked at."]
+    for label, source in (settings.get("follows") or {}).items():
+        notes.append(
+            f"{colours.name(label, longest=60)} takes over what was chosen for {colours.name(source, longest=60)}."
+        )
+    headings = ("Method", "Candidate", "Validation error, %", "")
+    return Table("selections", f"{title_of(results)}: parameters chosen", headings, tuple(rows), tuple(notes))
+
+
+def failures(results: Results) -> Table | None:
+    """Every job that failed, with its reason."""
+    rows = tuple(
+        (
+            Cell(colours.printable(job.method)),
+            Cell(str(job.run), float(job.run)),
+            Cell("comparison" if job.stage == FINAL else "selection"),
+            Cell(f"{job.epochs_done} of {job.epochs}", float(job.epochs_done)),
+            Cell(colours.printable(job.error or "no reason was recorded")),
+        )
+        for job in results.failed
+    )
+    if not rows:
+        return None
+    headings = ("Method", "Run", "Stage", "Epochs done", "Reason")
+    return Table("failures", f"{title_of(results)}: failed runs", headings, rows)
+
+
+def mcnemar(results: Results, store: Store) -> Table | None:
+    """Of each pair of trained networks: on which test images only one of them is right."""
+    reference = reference_of(results)
+    called = colours.name(reference, longest=40)
+    rows = []
+    for method in results.errors():
+        found = [each for run in results.errors().get(reference, {}) if (each := _mcnemar(results, store, method, run))]
+        if method == reference or not found:
+            continue
+        ours = sum(each.p < 0.05 and each.only_a_right > each.only_b_right for each in found)
+        theirs = sum(each.p < 0.05 and each.only_a_right < each.only_b_right for each in found)
+        first, second = (float(np.mean([v(each) for each in found])) for v in (_only_a, _only_b))
+        middle = float(np.median([each.p for each in found]))
+        rows.append(
+            (
+                method_cell(results, method),
+                Cell(f"{first:.1f}", first),
+                Cell(f"{second:.1f}", second),
+                p_cell(middle),
+                Cell(f"{ours} of {len(found)}", ours / len(found)),
+                Cell(f"{theirs} of {len(found)}", theirs / len(found)),
+            )
+        )
+    if not rows:
+        return None
+    headings = (
+        "Method", f"Only {called} right, images", "Only the method right", "Median p", f"{called} better in",
+        "The method better in",
+    )  # fmt: skip
+    notes = (
+        "McNemar's exact test, two-sided, for each run: do these two trained networks err equally often on the test "
+        "images? Image counts are means over runs; “better in” counts the runs with p < 0.05, which equal "
+        "networks reach in at most one run of twenty. It is about single networks; whether methods differ, the paired "
+        "tests over runs tell.",
+    )
+    return Table("mcnemar", f"{title_of(results)}: network against network", headings, tuple(rows), notes)
+
+
+def _mcnemar(results: Results, store: Store, method: str, run: int) -> stats.McNemar | None:
+    jobs = results.job(reference_of(results), run), results.job(method, run)
+    if jobs[0] is None or jobs[1] is None:
+        return None
+    first, second = (store.artefact(job.id, "test_predictions") for job in jobs if job)
+    labels = store.artefact(jobs[0].id, "test_labels")
+    if first is None or second is None or labels is None:
+        return None
+    return stats.mcnemar(first, second, labels)
+
+
+def _only_a(found: stats.McNemar) -> int:
+    return found.only_a_right
+
+
+def _only_b(found: stats.McNemar) -> int:
+    return found.only_b_right
+
+
+def ranks(every: Sequence[Results]) -> Table | None:
+    """Of each method on each data set, and on average; if there are at least three data sets."""
+    found = ranking.rank(every)
+    if found is None:
+        return None
+    compared = found.comparison
+    average = compared.ranks.average
+    lowest = min(average.values())
+    rows = []
+    for method in sorted(average, key=average.__getitem__):
+        by_dataset = [compared.ranks.by_dataset[dataset][method] for dataset in found.errors]
+        rows.append(
+            (
+                Cell(colours.name(method, longest=10_000)),
+                *(
+                    Cell(f"{rank:g}", rank, rank == min(compared.ranks.by_dataset[dataset].values()))
+                    for dataset, rank in zip(found.errors, by_dataset)
+                ),
+                Cell(f"{average[method]:.2f}", average[method], average[method] == lowest),
+                p_cell(compared.against_reference.get(method)),
+                Cell(
+                    f"{paper.AVERAGE_RANKS[method]:g}" if method in paper.AVERAGE_RANKS else NONE,
+                    paper.AVERAGE_RANKS.get(method),
+                ),
+            )
+        )
+    used = "; ".join(
+        f"{colours.printable(dataset)}: {colours.printable(results.protocol.experiment)}, {size_of(results)}"
+        for dataset, results in found.sources.items()
+    )
+    called = colours.name(compared.reference, longest=40)
+    notes = (
+        "Rank 1 is the lowest mean error; equal ones share the mean of their ranks. Each data set counts once, with "
+        f"the experiment that has most methods and runs: {used}.",
+        f"Friedman test: chi-square {compared.chi_square:.2f}, p = {p_value(compared.chi_square_p)}; Iman and "
+        f"Davenport's F {compared.f:.2f}, p = {p_value(compared.f_p)}. Nemenyi's critical difference at "
+        f"{100 * compared.alpha:g} %: {compared.critical_difference:.2f}. The column of p-values: each method against "
+        f"{called}, two-sided, adjusted by Holm.",
+        "The paper's ranks are over MNIST, CIFAR-10, SVHN, NORB and ILSVRC-2012, without “no dropout”.",
+    )
+    datasets = [colours.printable(dataset) for dataset in found.errors]
+    headings = ("Method", *datasets, "Average", f"p against {called}", "The paper's average")
+    return Table("ranks", "Ranks over data sets", headings, tuple(rows), notes)

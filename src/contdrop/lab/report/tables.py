@@ -1,0 +1,182 @@
+"""The tables of the result; all others are re-exported, so that a user of tables needs this module only.
+
+Two tables carry the result. :func:`comparison` has the paper's layout, with the paper's own figures beside ours;
+:func:`differences` what a careful reader asks for. Means are over all finished runs of a method; whatever compares two
+methods, over the runs that both have finished.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .. import paper, stats
+from ..results import Results
+from ..stats.comparison import ENOUGH_RUNS
+from . import colours
+from .cells import DOUBTFUL, NONE, doubt, finite, method_cell, p_cell, p_value, signed, size_of, title_of
+from .cells import Cell as Cell
+from .cells import Table as Table
+from .comparisons import compare, reference_of
+from .supplements import failures as failures
+from .supplements import mcnemar as mcnemar
+from .supplements import ranks as ranks
+from .supplements import selections as selections
+from .writers import csv as csv
+from .writers import latex as latex
+from .writers import markdown as markdown
+
+
+def comparison(results: Results) -> Table:
+    """In the paper's layout: error and one-sided p-values of the reference against each method."""
+    protocol, reference = results.protocol, reference_of(results)
+    theirs = paper.TABLES.get(protocol.experiment)
+    decimals = theirs.decimals if theirs else 2
+    errors, comparisons = results.errors(), compare(results)
+    summaries = {method: stats.summary(list(runs.values())) for method, runs in errors.items()}
+    best = min((round(found.mean, 9) for found in summaries.values()), default=math.nan)
+    their_best = min(theirs.means.values()) if theirs else math.nan
+    rows = []
+    for method, found in summaries.items():
+        against = comparisons.get(method)
+        t_p, wilcoxon_p = (against.t_p, against.wilcoxon_p) if against and against.runs > 1 else (None, None)
+        text = _in_papers_form(found.mean, found.sd, t_p, wilcoxon_p, decimals) + (
+            doubt(against.runs) if against else ""
+        )
+        row = [method_cell(results, method), Cell(text, found.mean, round(found.mean, 9) == best)]
+        if theirs:
+            row.append(_paper_cell(theirs, method, their_best))
+        rows.append((*row, Cell(str(found.n), float(found.n))))
+    form = "error, % (p-value-T/p-value-W)"
+    headings = ["Method", f"Test {form}", *([f"The paper: {form}"] if theirs else []), "Runs"]
+    return Table(
+        "comparison",
+        title_of(results),
+        tuple(headings),
+        tuple(rows),
+        tuple(_notes(results, comparisons, theirs, reference)),
+    )
+
+
+def _paper_cell(theirs: paper.Table, method: str, best: float) -> Cell:
+    found = theirs.results.get(method)
+    if found is None:
+        return Cell(NONE)
+    text = _in_papers_form(found.mean, found.sd, found.t_p, found.wilcoxon_p, theirs.decimals)
+    return Cell(text, found.mean, found.mean == best)
+
+
+def _notes(
+    results: Results, comparisons: dict[str, stats.Comparison], theirs: paper.Table | None, reference: str
+) -> list[str]:
+    description, called = results.protocol.description, colours.name(reference, longest=60)
+    notes = [f"Ours: {size_of(results)}."]
+    if theirs:
+        runs = description.get("paper_runs") or theirs.runs
+        epochs = description.get("paper_epochs")
+        notes[0] += (
+            f" The paper's Table {theirs.number}: {runs} runs"
+            + (f" of {epochs:,} epochs" if epochs else "")
+            + (". This is no replication of it." if _is_smaller(results, runs, epochs) else ".")
+        )
+    if comparisons:
+        notes.append(
+            "Mean ± standard deviation over runs; best mean in bold. In brackets, as in the paper, one-sided p-values "
+            f"of “{called} errs less”: paired t-test (T) and Wilcoxon signed-rank test (W)."
+        )
+        notes += _limits(results, comparisons)
+    elif reference not in results.errors():
+        notes.append(f"No run of the reference, {called}, is finished: there is nothing to compare the others with.")
+    return notes
+
+
+def _is_smaller(results: Results, runs: int, epochs: int | None) -> bool:
+    fewest = min((len(found) for found in results.errors().values()), default=0)
+    return fewest < runs or (epochs is not None and results.protocol.epochs < epochs)
+
+
+def _limits(results: Results, comparisons: dict[str, stats.Comparison]) -> list[str]:
+    """What a reader has to know before he believes a p-value."""
+    fewest = min(each.runs for each in comparisons.values())
+    notes = []
+    if fewest == 1:
+        notes.append("A single pair of runs has no p-value.")
+    elif fewest < ENOUGH_RUNS:
+        notes.append(f"{DOUBTFUL} With fewer than {ENOUGH_RUNS} pairs of runs (here {fewest}) a p-value means little.")
+    if len({len(runs) for runs in results.errors().values()}) > 1:
+        pairs = ", ".join(f"{colours.name(method)} {each.runs}" for method, each in comparisons.items())
+        notes.append(
+            "Methods have finished different runs. Tests use the runs that a method shares with the reference: "
+            f"{pairs}. Means are over all runs of a method, so compare them by the tests, not by eye."
+        )
+    approximate = [
+        colours.name(m) for m, each in comparisons.items() if each.wilcoxon_method != "exact" and each.runs > 1
+    ]
+    if approximate:
+        notes.append(
+            "Wilcoxon's test by its normal approximation, with continuity correction, because of ties or zero "
+            f"differences: {', '.join(approximate)}; exact otherwise."
+        )
+    return notes
+
+
+def differences(results: Results, margin: float | None = None) -> Table | None:
+    """What a careful reader asks for: how much, how certain, how it would look to a reviewer."""
+    comparisons, called = compare(results, margin), colours.name(reference_of(results), longest=40)
+    if not comparisons:
+        return None
+    spreads = [found.sd for found in comparisons.values() if found.sd > 0]
+    decimals = 2 if not spreads or min(spreads) >= 0.1 else 3  # two digits of the spread are enough
+    rows = tuple(_difference_row(results, method, found, decimals) for method, found in comparisons.items())
+    used = next(iter(comparisons.values())).margin
+    notes = [
+        f"Ours: {size_of(results)}. Difference: {called} minus the method, in percentage points, mean over the runs "
+        f"that both have; negative means that {called} errs less. Interval: paired bootstrap (BCa).",
+        "p-values here are two-sided; “Holm” are adjusted for the number of methods. Effect: mean difference over its "
+        f"standard deviation. Superior: share of runs in which {called} errs less, ties counted half. Detectable: the "
+        "difference that so many runs would find with 80 % power.",
+    ]
+    if used is not None:
+        notes.append(
+            f"Equivalent: p-value of the test (TOST) that the two differ by less than ±{used:.{decimals}f} points"
+            + ("" if margin is not None else ", a tenth of the reference's error")
+            + "; a small one is evidence for no difference that matters."
+        )
+    notes += _limits(results, comparisons)
+    headings = (
+        "Method", "Difference", "95 % interval", "p (t)", "Holm (t)", "p (W)", "Holm (W)", "Effect d", "Superior",
+        "Detectable", "Equivalent p", "Pairs",
+    )  # fmt: skip
+    return Table("differences", f"{title_of(results)}: {called} against each method", headings, rows, tuple(notes))
+
+
+def _difference_row(results: Results, method: str, found: stats.Comparison, decimals: int) -> tuple[Cell, ...]:
+    low, high = found.interval
+    interval = NONE if math.isnan(low) else f"[{signed(low, decimals)}, {signed(high, decimals)}]"
+    detectable = NONE if math.isnan(found.minimum_detectable) else f"{found.minimum_detectable:.{decimals}f}"
+    tests = (
+        found.t_p_two_sided,
+        found.t_p_two_sided_holm,
+        found.wilcoxon_p_two_sided,
+        found.wilcoxon_p_two_sided_holm,
+    )
+    return (
+        method_cell(results, method),
+        Cell(signed(found.difference, decimals), found.difference),
+        Cell(interval, finite(low)),
+        *(p_cell(p, found.runs) for p in tests),
+        Cell(signed(found.effect), finite(found.effect)),
+        Cell(f"{100 * found.superiority:.0f} %", 100 * found.superiority),
+        Cell(detectable, finite(found.minimum_detectable)),
+        p_cell(found.equivalence_p, found.runs),
+        Cell(str(found.runs), float(found.runs)),
+    )
+
+
+def _mean_sd(mean: float, sd: float, decimals: int) -> str:
+    return f"{mean:.{decimals}f}" if math.isnan(sd) else f"{mean:.{decimals}f} ± {sd:.3f}"
+
+
+def _in_papers_form(mean: float, sd: float, t_p: float | None, wilcoxon_p: float | None, decimals: int) -> str:
+    """For example "1.35 ± 0.049 (3.1e-17/9.1e-7)"."""
+    tests = "" if t_p is None or wilcoxon_p is None else f" ({p_value(t_p)}/{p_value(wilcoxon_p)})"
+    return _mean_sd(mean, sd, decimals) + tests

@@ -1,0 +1,31 @@
+"""Statistics of paired runs, numpy and scipy only: is the reference better, by how much, and would we have seen it?
+
+One sign everywhere: a difference is **reference - other**. Values are errors, so negative means that the reference is
+better. A figure that does not exist (the spread of one run) is NaN; one that was not asked for is None.
+
+- ``compare_paired``, ``compare_all``: two methods, or one against all others, run by run.
+- ``mcnemar``: two models on the same test examples.
+- ``ranks``, ``compare_ranks``: several methods on several data sets.
+- ``power``, ``minimum_detectable``, ``runs_needed``: what a number of runs can show.
+"""
+
+from .agreement import McNemar as McNemar
+from .agreement import mcnemar as mcnemar
+from .bootstrap import bca_interval as bca_interval
+from .comparison import Comparison as Comparison
+from .comparison import Summary as Summary
+from .comparison import adjusted as adjusted
+from .comparison import compare_all as compare_all
+from .comparison import compare_paired as compare_paired
+from .comparison import holm as holm
+from .comparison import summary as summary
+from .detection import minimum_detectable as minimum_detectable
+from .detection import power as power
+from .detection import runs_needed as runs_needed
+from .ranking import RankComparison as RankComparison
+from .ranking import Ranks as Ranks
+from .ranking import compare_ranks as compare_ranks
+from .ranking import ranks as ranks
+from .signed_rank import signed_rank_test as signed_rank_test
+from .student import t_test as t_test
+from .student import tost as tost

@@ -1,0 +1,240 @@
+"""The paired comparison of two methods, and of one with all others."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ...errors import UserError
+from .bootstrap import bca_interval
+from .detection import minimum_detectable
+from .differences import Results, differences, finite, paired, unit_scale
+from .distributions import Array
+from .signed_rank import signed_rank_test
+from .student import t_test, tost
+
+# With five, not even five wins out of five reach 5 % in a two-sided Wilcoxon test: 2 / 2^5 = 0.0625.
+ENOUGH_RUNS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """Mean, standard deviation (with n - 1; NaN for one value) and number of values."""
+
+    mean: float
+    sd: float
+    n: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A reference method against another one, over paired runs.
+
+    Attributes:
+        difference: Mean of reference - other. Errors are compared, so **negative means that the reference is better**.
+        sd: Standard deviation of the differences.
+        interval: Bootstrap interval of the difference, see ``bca_interval``.
+        t_p: One-sided p-value of the paired t-test; the alternative is that the reference's error is less.
+        wilcoxon_p: The same of Wilcoxon's signed-rank test.
+        wilcoxon_method: "exact" without ties and zero differences, else "approximate".
+        t_p_holm: Holm-adjusted over the methods of one ``compare_all``; alone, equal to ``t_p``. So with the others.
+        effect: Paired d, difference / sd. Negative if the reference is better; infinite if sd is 0.
+        superiority: Share of the runs in which the reference is better; ties count half.
+        minimum_detectable: The difference that this many runs with this sd find with power 80 % (two-sided, 5 %).
+        margin: The smallest difference that matters, if the caller named one.
+        equivalence_p: p-value of the equivalence test with that margin, see ``tost``; None without a margin.
+        notes: Sentences on what limits this comparison.
+    """
+
+    reference: Summary
+    other: Summary
+    runs: int
+    difference: float
+    sd: float
+    interval: tuple[float, float]
+    confidence: float
+    t_p: float
+    t_p_two_sided: float
+    wilcoxon_p: float
+    wilcoxon_p_two_sided: float
+    wilcoxon_method: str
+    t_p_holm: float
+    t_p_two_sided_holm: float
+    wilcoxon_p_holm: float
+    wilcoxon_p_two_sided_holm: float
+    effect: float
+    superiority: float
+    minimum_detectable: float
+    margin: float | None
+    equivalence_p: float | None
+    notes: tuple[str, ...]
+
+
+def summary(values: Sequence[float] | Array) -> Summary:
+    """Mean and standard deviation of results.
+
+    >>> summary([1.0, 2.0, 3.0])
+    Summary(mean=2.0, sd=1.0, n=3)
+    """
+    array = finite("values", values)
+    scaled, scale = unit_scale(array)
+    n = len(array)
+    return Summary(float(np.mean(scaled)) * scale, float(np.std(scaled, ddof=1)) * scale if n > 1 else math.nan, n)
+
+
+def compare_paired(
+    reference: Results,
+    other: Results,
+    *,
+    confidence: float = 0.95,
+    seed: int = 0,
+    margin: float | None = None,
+    names: tuple[str, str] = ("reference", "other"),
+) -> Comparison:
+    """Compare the errors of two methods run by run.
+
+    >>> result = compare_paired({0: 1.0, 1: 1.1, 2: 0.9}, {0: 1.3, 1: 1.2, 2: 1.4})
+    >>> round(result.difference, 9), result.wilcoxon_p
+    (-0.3, 0.125)
+
+    Args:
+        reference: Errors of the reference by run number: a mapping or pairs (run, error); or in the order of the runs.
+        other: Errors of the other method, for the same runs.
+        confidence: Of the bootstrap interval.
+        seed: Of the bootstrap interval.
+        margin: The smallest difference that matters; gives an equivalence test.
+        names: What to call the two in messages.
+
+    Raises:
+        UserError: If runs are missing on one side, given twice or not finite.
+    """
+    first, second = paired(reference, other, names)
+    change = differences(first, second)
+    spread = summary(change)
+    t, wilcoxon = t_test(change), signed_rank_test(change)
+    return Comparison(
+        reference=summary(first),
+        other=summary(second),
+        runs=len(change),
+        difference=spread.mean,
+        sd=spread.sd,
+        interval=bca_interval(change, confidence=confidence, seed=seed),
+        confidence=confidence,
+        t_p=t.less,
+        t_p_two_sided=t.two_sided,
+        wilcoxon_p=wilcoxon.less,
+        wilcoxon_p_two_sided=wilcoxon.two_sided,
+        wilcoxon_method=wilcoxon.method,
+        t_p_holm=t.less,
+        t_p_two_sided_holm=t.two_sided,
+        wilcoxon_p_holm=wilcoxon.less,
+        wilcoxon_p_two_sided_holm=wilcoxon.two_sided,
+        effect=_effect(spread),
+        superiority=float(np.mean(change < 0) + np.mean(change == 0) / 2),
+        minimum_detectable=minimum_detectable(spread.sd, spread.n),
+        margin=margin,
+        equivalence_p=None if margin is None else tost(change, margin),
+        notes=_notes(change),
+    )
+
+
+def compare_all(
+    errors: Mapping[str, Results],
+    reference: str,
+    *,
+    confidence: float = 0.95,
+    seed: int = 0,
+    margin: float | None = None,
+) -> dict[str, Comparison]:
+    """Compare the reference with every other method, with p-values also adjusted for their number.
+
+    Args:
+        errors: The errors of every method by run number.
+        reference: The method that the others are compared with.
+        confidence: Of the bootstrap intervals, each for itself.
+        seed: Of the bootstrap intervals.
+        margin: As in ``compare_paired``.
+
+    Returns:
+        A comparison for each other method, in the order given.
+    """
+    if reference not in errors:
+        raise UserError(
+            f"expected results of the reference {reference!r}, got those of {', '.join(errors) or 'no method'}"
+        )
+    comparisons = {
+        method: compare_paired(
+            errors[reference], values, confidence=confidence, seed=seed, margin=margin, names=(reference, method)
+        )
+        for method, values in errors.items()
+        if method != reference
+    }
+    return adjusted(comparisons)
+
+
+def adjusted(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
+    """The same comparisons, with Holm's adjustment of each kind of p-value over all of them."""
+    values = comparisons.values()
+    t, wilcoxon = holm([each.t_p for each in values]), holm([each.wilcoxon_p for each in values])
+    t_two = holm([each.t_p_two_sided for each in values])
+    wilcoxon_two = holm([each.wilcoxon_p_two_sided for each in values])
+    return {
+        method: dataclasses.replace(
+            comparison,
+            t_p_holm=t[place],
+            t_p_two_sided_holm=t_two[place],
+            wilcoxon_p_holm=wilcoxon[place],
+            wilcoxon_p_two_sided_holm=wilcoxon_two[place],
+        )
+        for place, (method, comparison) in enumerate(comparisons.items())
+    }
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down adjustment, in the order given: to reject those below alpha keeps the family's error below it.
+
+    The i-th smallest of m becomes the largest of (m - j + 1) p_(j) over j <= i, at most 1. NaN, a test that does not
+    exist, stays NaN and does not count.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    if any(p < 0 or p > 1 for p in p_values):
+        raise ValueError(f"holm: expected p-values between 0 and 1, got {list(p_values)}")
+    order = sorted((index for index, p in enumerate(p_values) if not math.isnan(p)), key=p_values.__getitem__)
+    adjusted = [math.nan] * len(p_values)
+    largest = 0.0
+    for place, index in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - place) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def _effect(spread: Summary) -> float:
+    if spread.sd:
+        return spread.mean / spread.sd
+    return math.copysign(math.inf, spread.mean) if spread.mean else 0.0
+
+
+def _notes(change: Array) -> tuple[str, ...]:
+    n = len(change)
+    zeros = int(np.sum(change == 0))
+    notes = []
+    if n == 1:
+        notes.append("1 run has no spread: there is no t-test, no interval and no detectable difference.")
+    elif n < ENOUGH_RUNS:
+        notes.append(
+            f"{n} runs are fewer than {ENOUGH_RUNS}: a p-value means little "
+            f"(even {n} wins out of {n} give an exact two-sided Wilcoxon test only {2 / 2**n:.2g})."
+        )
+    if n > 1 and np.ptp(change) == 0:
+        what = "The two are equal in every run" if zeros else "All differences are equal"
+        notes.append(
+            f"{what}: without spread, p-values of t-tests and the detectable difference are limits, not evidence."
+        )
+    elif zeros:
+        notes.append(f"The two are equal in {zeros} of {n} runs, which Wilcoxon's test leaves out.")
+    return tuple(notes)

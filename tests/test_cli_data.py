@@ -1,0 +1,217 @@
+"""``contdrop data``: what it prints, writes and refuses, and its exit codes."""
+
+import http.server
+import json
+import sys
+import threading
+
+import pytest
+
+pytest.importorskip("typer")
+
+from contdrop.cli import app, data
+from contdrop.lab.data import registry
+from contdrop.lab.data.digits import DIGITS
+from idx_files import NAMES, idx, make_arrays, make_source, packed, write
+
+ARRAYS = make_arrays()
+OTHERS = make_arrays(seed=1)
+UNREACHABLE = ("http://127.0.0.1:9/",)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Runs a command on small data sets that are called mnist and fashion-mnist."""
+    sources = (
+        DIGITS,
+        make_source(ARRAYS, UNREACHABLE),
+        make_source(OTHERS, UNREACHABLE, name="fashion-mnist"),
+    )
+    monkeypatch.setattr(registry, "SOURCES", sources)
+    monkeypatch.setenv("CONTDROP_DATA", str(tmp_path))
+    monkeypatch.setenv("no_proxy", "*")
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["contdrop", "data", *arguments])
+        code = app.run()
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_help_teaches(run):
+    for arguments in ((), ("--help",)):
+        code, out, err = run(*arguments)
+        assert (code, err) == (0, "")
+        assert all(word in out for word in ("list", "get", "check", "CONTDROP_DATA", "contdrop data get mnist"))
+    for command in ("list", "get", "check"):
+        code, out, err = run(command, "--help")
+        assert (code, err) == (0, "")
+        assert f"contdrop data {command}" in out
+        assert "--data-dir" in out
+
+
+def test_list(run, tmp_path):
+    write(tmp_path / "mnist", ARRAYS)
+    (tmp_path / "mnist" / f"{NAMES[0]}.gz").unlink()
+    write(tmp_path / "fashion-mnist", OTHERS, "")
+    code, out, err = run("list")
+    assert (code, err) == (0, "")
+    rows = {line.split()[0]: line for line in out.splitlines() if line.split()}
+    assert rows["digits"].split()[1:6] == ["1,000", "797", "1x8x8", "10", "yes"]
+    assert rows["mnist"].split()[1:8] == ["40", "12", "1x28x28", "10", "no,", "1", "missing"]
+    assert rows["fashion-mnist"].split()[1:6] == ["40", "12", "1x28x28", "10", "yes"]
+    assert out.endswith(f"Data directory: {tmp_path}\n")
+
+
+def test_list_as_json(run, tmp_path):
+    write(tmp_path / "other" / "mnist", ARRAYS)
+    code, out, err = run("list", "--json", "--data-dir", str(tmp_path / "other"))
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert found["directory"] == str(tmp_path / "other")
+    rows = {row["name"]: row for row in found["data_sets"]}
+    assert list(rows) == ["digits", "mnist", "fashion-mnist"]
+    assert rows["mnist"] == {
+        "name": "mnist",
+        "title": "Tiny",
+        "train": 40,
+        "test": 12,
+        "shape": [1, 28, 28],
+        "classes": list("0123456789"),
+        "present": True,
+        "missing": [],
+        "place": str(tmp_path / "other" / "mnist"),
+    }
+    assert rows["fashion-mnist"]["missing"] == [f"{name}.gz" for name in NAMES]
+
+
+def test_check_without_names_minds_damage_only(run, tmp_path):
+    write(tmp_path / "mnist", ARRAYS)
+    code, out, err = run("check")
+    assert (code, err) == (0, "")
+    assert [line.split(": ")[:2] for line in out.splitlines()] == [
+        ["digits", "ok"],
+        ["mnist", "ok"],
+        ["fashion-mnist", "missing"],
+    ]
+    assert "put train-images-idx3-ubyte.gz, " in out
+    (tmp_path / "mnist" / f"{NAMES[3]}.gz").write_bytes(b"")
+    code, out, err = run("check")
+    assert (code, err) == (2, "")
+    path = tmp_path / "mnist" / f"{NAMES[3]}.gz"
+    assert f"\nmnist: damaged: {path}: expected labels in IDX format; it is empty; to get it again, run: contd" in out
+
+
+def test_check_of_names_minds_what_is_missing(run, tmp_path):
+    write(tmp_path / "mnist", ARRAYS)
+    assert run("check", "mnist", "mnist")[:2] == (0, run("check", "mnist")[1])
+    code, out, _ = run("check", "mnist", "fashion-mnist")
+    assert code == 2
+    assert out.count("\n") == 2
+    code, out, _ = run("check", "fashion-mnist", "--json")
+    assert code == 2
+    (row,) = json.loads(out)["data_sets"]
+    assert (row["name"], row["status"]) == ("fashion-mnist", "missing")
+    assert "contdrop data get fashion-mnist" in row["detail"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("get mnits", "got 'mnits'; did you mean mnist?"),
+        ("check digits mnits", "got 'mnits'; did you mean mnist?"),
+        ("get", "Missing argument 'NAME'"),
+        ("fetch mnist", "fetch"),
+        ("get mnist", "mnist: cannot be downloaded here (127.0.0.1:9 cannot be reached (Connection refused)); from"),
+        ("get mnist --data-dir {tmp}/file", "cannot write {tmp}/file/mnist: Not a directory; make room or choose"),
+    ],
+)
+def test_mistakes_get_one_line(run, tmp_path, arguments, message):
+    (tmp_path / "file").write_text("")
+    code, out, err = run(*arguments.format(tmp=tmp_path).split())
+    assert (code, out) == (2, "")
+    (line,) = (line for line in err.splitlines() if line.startswith("contdrop: "))
+    assert message.format(tmp=tmp_path) in line
+    assert err.splitlines()[-1] == line
+
+
+def test_get_what_is_here(run, tmp_path):
+    write(tmp_path / "mnist", ARRAYS)
+    assert run("get", "mnist") == (0, f"mnist: complete and verified, {tmp_path}/mnist\n", "")
+    assert run("get", "digits") == (0, "digits: complete and verified, in scikit-learn\n", "")
+
+
+class _Mirror(http.server.ThreadingHTTPServer):
+    def handle_error(self, *_):
+        """Who is interrupted hangs up; that is nothing to print."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        content = packed(idx(ARRAYS[NAMES.index(self.path.strip("/").removesuffix(".gz"))]))
+        start = int(self.headers.get("Range", "bytes=0-")[6:-1])
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.end_headers()
+        for at in range(start, len(content), 10_000):
+            self.wfile.write(content[at : at + 10_000])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def mirror(run, monkeypatch):
+    with _Mirror(("127.0.0.1", 0), _Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        monkeypatch.setattr(registry, "SOURCES", (make_source(ARRAYS, [*UNREACHABLE, f"http://{address}/"]),))
+        yield address
+        server.shutdown()
+
+
+def test_get_tells_what_it_does_in_plain_lines(run, tmp_path, mirror):
+    code, out, err = run("get", "mnist")
+    assert (code, out) == (0, f"mnist: complete and verified, {tmp_path}/mnist\n")
+    assert err.splitlines() == [
+        "127.0.0.1:9 cannot be reached (Connection refused)",
+        *(f"{name}.gz: complete, from {mirror}" for name in NAMES),
+    ]
+    assert run("check", "mnist")[0] == 0
+
+
+def test_slow_downloads_say_how_far_they_are(run, mirror, monkeypatch):
+    monkeypatch.setattr(data._Lines, "SECONDS", 0.0)
+    _, _, err = run("get", "mnist")
+    assert f"{NAMES[0]}.gz: 0.0 of 0.0 MB" in err
+
+
+def test_get_on_a_terminal_has_bars(run, mirror, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    code, out, err = run("get", "mnist")
+    assert code == 0
+    assert "complete and verified" in out
+    assert "━" in err
+    assert "31.4/31.4 kB" in err
+
+
+def test_interrupted_and_gone_on_with(run, tmp_path, mirror, monkeypatch):
+    with monkeypatch.context() as patch:
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        patch.setattr(data._Lines, "received", interrupt)
+        code, out, err = run("get", "mnist")
+    assert (code, out) == (130, "")
+    assert err.splitlines()[-1] == (
+        "contdrop: interrupted; what has come is kept, and this goes on with it: contdrop data get mnist"
+    )
+    (part,) = (tmp_path / "mnist").iterdir()
+    assert part.name == f"{NAMES[0]}.gz.part"
+    assert 0 < part.stat().st_size <= len(packed(idx(ARRAYS[0])))
+    assert run("get", "mnist")[0] == 0

@@ -1,0 +1,157 @@
+"""`contdrop list`, `run`, `status` and `export`: what they print, and what a mistake looks like."""
+
+import csv
+import io
+import json
+import os
+import pathlib
+import sqlite3
+import sys
+
+import pytest
+
+import stores
+from contdrop.cli import app
+from contdrop.lab import catalogue
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path):
+    """Runs the command line in an empty directory; returns the exit code and what was printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONTDROP_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["contdrop", *arguments])
+        code = app.run()
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def test_list_shows_every_experiment_with_both_sizes(cli):
+    code, out, _ = cli("list", "--json")
+    rows = {row["experiment"]: row for row in json.loads(out)}
+    assert code == 0
+    assert set(rows) == set(catalogue.EXPERIMENTS)
+    assert rows["mnist-mlp-relu"]["sizes"]["paper"] == {"runs": 30, "epochs": 3000, "selection_runs": 1}
+    code, out, _ = cli("list")
+    assert code == 0
+    assert all(name in out for name in catalogue.EXPERIMENTS)
+    assert "mnist-mlp names mnist-mlp-sigmoid and mnist-mlp-relu" in out
+
+
+def test_run_compares_and_is_counted_and_exported(cli):
+    code, out, err = cli("run", "digits-mlp", "--methods", "none,gaussian:sigma=0.3", "--runs", "2", "--epochs", "2")
+    assert code == 0, err
+    assert "2 paired runs of 2 epochs" in out
+    assert "gaussian:sigma=0.3 minus it" in out
+    assert "fewer than 6: a p-value means little" in out
+    code, out, _ = cli("status", "--json")
+    (row,) = json.loads(out)["experiments"]
+    counts = {name: row[name] for name in ("planned", "waiting", "running", "finished", "failed")}
+    assert counts == {"planned": 4, "waiting": 0, "running": 0, "finished": 4, "failed": 0}
+    _, out, _ = cli("export")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [(row["method"], row["run"], row["epochs"]) for row in rows] == [
+        ("none", "0", "2"),
+        ("gaussian:sigma=0.3", "0", "2"),
+        ("none", "1", "2"),
+        ("gaussian:sigma=0.3", "1", "2"),
+    ]
+    assert {"experiment", "val_error", "test_error", "seconds"} <= set(rows[0])
+    assert all(0 < float(row["test_error"]) < 100 for row in rows)
+    _, out, _ = cli("export", "--format", "json", "--per-epoch")
+    epochs = json.loads(out)
+    assert [row["epoch"] for row in epochs] == [1, 2] * 4
+    assert epochs[1]["test_error"] == pytest.approx(float(rows[0]["test_error"]))
+
+
+def test_failed_jobs_are_exit_code_1_and_keep_their_reason(cli, monkeypatch):
+    stores.make_store("runs.db", methods=("none", "gaussian"), runs=2, failed=[("none", 1)])
+    code, out, _ = cli("status")
+    assert code == 0
+    assert "failed: digits-mlp none run 1:" in out
+    _, out, _ = cli("status", "--json")
+    status = json.loads(out)
+    assert status["experiments"][0]["failed"] == 1
+    assert status["failures"][0]["run"] == 1
+
+
+def test_empty_store_says_so(cli):
+    pathlib.Path("runs.db").touch()
+    code, out, _ = cli("status")
+    assert code == 0
+    assert "runs.db is empty" in out
+    code, out, _ = cli("export")
+    assert code == 0
+    assert out.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "digits-mpl"], "unknown experiment 'digits-mpl'; did you mean 'digits-mlp'?"),
+        (["run", "digits-mlp", "--methods", "gausian"], "unknown method 'gausian'; did you mean 'gaussian'?"),
+        (["run", "digits-mlp", "--methods", "gaussian:sigma=-1"], "expected a number of at least 0 for sigma; got -1"),
+        (["run", "digits-mlp", "--methods", ","], "--methods: expected names separated by commas"),
+        (["run", "digits-mlp", "--runs", "0"], "--runs: expected a whole number of at least 1; got 0"),
+        (["run", "digits-mlp", "--epochs", "-3"], "--epochs: expected a whole number of at least 1; got -3"),
+        (["run", "digits-mlp", "--workers", "0"], "--workers: expected a whole number of at least 1; got 0"),
+        (["run", "digits-mlp", "--threads", "0"], "--threads: expected a whole number of at least 1; got 0"),
+        (["run", "digits-mlp", "--preset", "huge"], "--preset: expected quick for digits-mlp; got 'huge'"),
+        (["run", "digits-mlp", "--executor", "slurm"], "--executor: expected local; got 'slurm'"),
+        (["run", "digits-mlp", "--seed", "-1"], "--seed: expected a whole number from 0 to 2^63 - 1; got -1"),
+        (["run", "digits-mlp", "--store", "no/such/runs.db"], "--store: there is no directory"),
+        (["run", "digits-mlp", "--runs", "many"], "--runs"),
+        (["run", "mnist-mlp-relu", "--preset", "quick"], "contdrop data get mnist"),
+        (["run"], "EXPERIMENT"),
+        (["status"], "--store: there is no store runs.db"),
+        (["export", "--format", "xml"], "--format: expected csv or json; got 'xml'"),
+    ],
+)
+def test_mistake_is_one_line_and_nothing_is_made(cli, arguments, message):
+    code, out, err = cli(*arguments)
+    assert code == 2
+    assert message in err
+    assert (out, err.count("\n")) == ("", 1)
+    assert not os.path.exists("runs.db")
+
+
+@pytest.mark.parametrize("command", [["status"], ["export"], ["run", "digits-mlp", "--epochs", "1"]])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: pathlib.Path("runs.db").write_text("no database" * 100), "is none, or damaged"),
+        (lambda: _with_version(99), "install a newer contdrop"),
+        (lambda: os.mkdir("runs.db"), "is a directory"),
+    ],
+)
+def test_file_that_is_no_store_is_one_line_and_left_alone(cli, command, make, message):
+    make()
+    path = pathlib.Path("runs.db")
+    before = path.read_bytes() if path.is_file() else None
+    code, _, err = cli(*command)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert before is None or path.read_bytes() == before
+
+
+def _with_version(version):
+    stores.make_store("runs.db", runs=1)
+    with sqlite3.connect("runs.db") as db:
+        db.execute(f"PRAGMA user_version = {version}")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+
+
+def test_commas_inside_and_between_methods(cli):
+    code, out, err = cli(
+        "run", "digits-mlp", "--methods", "adaptive:alpha=1,beta=0.5,none", "--runs", "1", "--epochs", "1", "--json"
+    )
+    assert code == 0, err
+    (found,) = json.loads(out)
+    assert [row["variant"] for row in found["methods"]] == ["none", "adaptive:alpha=1,beta=0.5"]

@@ -1,0 +1,313 @@
+"""``contdrop report`` and ``contdrop serve``: what they print, refuse and serve."""
+
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from stores import METHODS, make_store
+
+pytest.importorskip("typer")
+
+from contdrop.cli import app
+from contdrop.errors import UserError
+from contdrop.lab.report import changes, page
+from contdrop.lab.report.server import ReportServer
+from contdrop.lab.store import Store
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["contdrop", *map(str, arguments)])
+        code = app.run()
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_figures():
+    """They have tests of their own, and take time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page.figures, "figures", lambda store, results: [])
+        patch.setattr(page.figures, "samples", lambda name, directory: None)
+        yield
+
+
+@pytest.fixture
+def store(tmp_path):
+    return make_store(tmp_path / "runs.db", runs=6, epochs=1, images=200)
+
+
+def test_help_teaches(run):
+    for command, words in {
+        "report": ("--watch", "--margin", "--json", "--out"),
+        "serve": ("--port", "127.0.0.1"),
+    }.items():
+        code, out, err = run(command, "--help")
+        assert (code, err) == (0, "")
+        assert f"contdrop {command}\n" in out
+        assert all(word in out for word in words)
+
+
+def test_report(run, store, tmp_path):
+    code, out, err = run("report", "--store", store, "--out", tmp_path / "deep" / "out")
+    assert (code, err) == (0, "")
+    assert out.startswith("digits-mlp (quick): ")
+    assert f"The page is {tmp_path / 'deep' / 'out' / 'index.html'}\n" in out
+    assert (tmp_path / "deep" / "out" / "index.html").is_file()
+    assert (tmp_path / "deep" / "out" / "tables" / "digits-mlp-quick-comparison.csv").is_file()
+    assert (tmp_path / "deep" / "out" / "figures").is_dir()
+
+
+def test_report_as_json(run, store, tmp_path):
+    code, out, err = run("report", "--store", store, "--out", tmp_path / "out", "--margin", "0.5", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["index"] == str(tmp_path / "out" / "index.html")
+    assert all(pathlib.Path(path).is_file() for path in found["tables"] + found["figures"])
+    assert found["failed"] == 0
+    (verdict,) = found["verdicts"]
+    assert verdict["experiment"] == "digits-mlp"
+    assert verdict["headline"].startswith("Gaussian is ")
+    assert set(verdict["outcomes"]) == set(METHODS) - {"gaussian"}
+
+
+def test_exit_code_tells_of_failed_jobs(run, tmp_path):
+    store = make_store(tmp_path / "runs.db", runs=2, epochs=1, images=50, failed={("none", 1)})
+    code, out, err = run("report", "--store", store, "--out", tmp_path / "out")
+    assert (code, err) == (1, "")
+    assert "1 job has failed; the page says why." in out
+
+
+def test_empty_store_is_no_mistake(run, tmp_path):
+    Store(tmp_path / "runs.db", create=True).close()
+    code, out, err = run("report", "--store", tmp_path / "runs.db", "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert out.startswith("The store is empty")
+
+
+@pytest.mark.parametrize("command", ["report", "serve"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--store", "{tmp}/none.db"), "--store: there is no store {tmp}/none.db"),
+        (("--store", "{tmp}"), "--store: expected a file; {tmp} is a directory"),
+        (("--store", "{tmp}/text.db"), "--store: expected a store of contdrop; {tmp}/text.db is none, or damaged"),
+        (("--store", "{tmp}/runs.db", "--margin", "0"), "--margin: expected a number of percentage points above 0"),
+        (("--store", "{tmp}/runs.db", "--margin", "nan"), "--margin: expected a number of percentage points above 0"),
+    ],
+)
+def test_mistakes(run, store, tmp_path, command, arguments, message):
+    (tmp_path / "text.db").write_text("not a database, but long enough to be read as one" * 20)
+    places = ("--out", tmp_path / "out") if command == "report" else ("--port", 0)
+    code, out, err = run(command, *(each.format(tmp=tmp_path) for each in arguments), *places)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"contdrop: {message.format(tmp=tmp_path)}")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_more_mistakes(run, store, tmp_path):
+    assert run("report", "--store", store, "--watch", "--json")[2].startswith("contdrop: --json: prints one report")
+    (tmp_path / "file").write_text("mine")
+    code, out, err = run("report", "--store", store, "--out", tmp_path / "file")
+    assert (code, out, err) == (2, "", f"contdrop: --out: expected a directory; {tmp_path / 'file'} is a file\n")
+    code, _, err = run("report", "--store", store, "--out", tmp_path / "file" / "below")
+    assert code == 2
+    assert err.startswith(f"contdrop: --out: cannot write {tmp_path / 'file' / 'below'}: ")
+    code, _, err = run("serve", "--store", store, "--port", 65536)
+    assert (code, err) == (2, "contdrop: --port: expected a number from 0 to 65535; got 65536\n")
+
+
+def test_a_port_that_is_taken(run, store):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        code, out, err = run("serve", "--store", store, "--port", port)
+    assert (code, out) == (2, "")
+    assert err == (
+        f"contdrop: --port: {port} is taken by another program; choose another, or --port 0 for any that is free\n"
+    )
+
+
+# ---- watching
+
+
+def test_changes_are_noticed(store):
+    with changes.Changes(store) as seen:
+        assert [seen.there_are() for _ in range(3)] == [True, False, False]
+        page.Store(store).close()  # reading is no change
+        assert not seen.there_are()
+        make_store(store, runs=1, epochs=2, images=50)
+        assert [seen.there_are() for _ in range(2)] == [True, False]
+        store.unlink()
+        assert seen.there_are()
+        make_store(store, runs=1, epochs=1, images=50)
+        assert seen.there_are()
+        assert not seen.there_are()
+
+
+def test_follow_says_a_mistake_once_and_goes_on(store):
+    told, built, looks = [], [], iter([False] * 6 + [True])
+
+    def rebuild():
+        built.append(len(told))
+        if 2 <= len(built) <= 4:
+            raise UserError("runs are not paired")
+
+    def stop():
+        if len(built) == 1:
+            make_store(store, runs=1, epochs=2, images=50)
+        return next(looks)
+
+    changes.follow(store, rebuild, told.append, seconds=0, stop=stop)
+    assert told == ["runs are not paired"]
+    assert len(built) == 5  # the first, the change, and again until it is mended; then nothing more
+
+
+def test_the_first_mistake_is_raised(tmp_path):
+    def rebuild():
+        raise UserError("no")
+
+    with pytest.raises(UserError, match="no"):
+        changes.follow(tmp_path / "none.db", rebuild, print)
+
+
+def test_watch(run, store, tmp_path, monkeypatch):
+    """Rewritten when the store changes, and once more at the end, when it no longer reloads itself."""
+    pages = []
+
+    def look(seconds):
+        pages.append((tmp_path / "out" / "index.html").read_text())
+        if len(pages) == 1:
+            make_store(store, runs=1, epochs=2, images=50)
+        if len(pages) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(changes.time, "sleep", look)
+    code, out, err = run("report", "--store", store, "--out", tmp_path / "out", "--watch")
+    assert (code, err) == (0, "")
+    assert "Watching; Ctrl-C ends this." in out
+    assert all('http-equiv="refresh"' in text for text in pages)
+    assert "2 experiments" not in pages[0]
+    assert "2 experiments" in pages[1]
+    assert 'http-equiv="refresh"' not in (tmp_path / "out" / "index.html").read_text()
+
+
+# ---- serving
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, no_figures):
+    directory = tmp_path_factory.mktemp("served")
+    with ReportServer(0) as server:
+        store = make_store(directory / "runs.db", runs=2, epochs=1, images=50)
+        server.publish(page.write(store, directory / "out"))
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def ask(server, path, method="GET", host=None):
+    port = server.server_address[1]
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.putrequest(method, path, skip_host=True)
+    if host != "":
+        connection.putheader("Host", host or f"127.0.0.1:{port}")
+    connection.endheaders()
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, answer.headers, body
+
+
+def test_serves_the_page_and_its_files(server):
+    status, headers, body = ask(server, "/")
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert body.startswith(b"<!DOCTYPE html>")
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+    for link in re.findall(r'href="(tables/[^"]+)"', body.decode()):
+        status, headers, content = ask(server, f"/{link}")
+        assert status == 200
+        assert content
+        assert "sandbox" in headers["Content-Security-Policy"]
+    status, headers, nothing = ask(server, "/?x=1", "HEAD")
+    assert (status, int(headers["Content-Length"]), nothing) == (200, len(body), b"")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/index.html", "/runs.db", "/../runs.db", "/tables/", "/tables/../../runs.db", "/tables/%2e%2e/%2e%2e/runs.db",
+     "//etc/passwd", "/tables/..%2f..%2fruns.db", "/figures/none.svg", "*"],
+)  # fmt: skip
+def test_serves_nothing_else(server, path):
+    assert ask(server, path)[0] == 404
+
+
+def test_serves_reading_only(server):
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE"):
+        assert ask(server, "/", method)[0] == 501
+
+
+@pytest.mark.parametrize("host", ["example.org", "example.org:{port}", "127.0.0.1", "127.0.0.1.example.org:{port}", ""])
+def test_refuses_other_names(server, host):
+    status, _, body = ask(server, "/", host=host.format(port=server.server_address[1]) or "")
+    assert status == 403
+    assert b"html" not in body
+    assert ask(server, "/", host=f"LOCALHOST:{server.server_address[1]}")[0] == 200
+
+
+def test_serve_command(store, tmp_path):
+    """In a process of its own: prints the address, serves what changes, and ends cleanly with Ctrl-C."""
+    code = (
+        "import sys; from contdrop.lab.report import page, changes; changes.POLL_SECONDS = 0.1; "
+        "page.figures.figures = lambda *_: []; page.figures.samples = lambda *_: None; "
+        "from contdrop.cli import main; main()"
+    )
+    arguments = ["serve", "--store", str(store), "--port", "0"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment,
+    )  # fmt: skip
+    try:
+        line = process.stdout.readline()
+        port = int(re.search(r"http://127\.0\.0\.1:(\d+)/", line)[1])
+
+        def body():
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+                connection.request("GET", "/")
+                return connection.getresponse().read().decode()
+
+        assert "Methods on digits" in body()
+        make_store(store, runs=1, epochs=2, images=50)
+        for _ in range(600):
+            if "2 experiments" in body():
+                break
+            threading.Event().wait(0.1)
+        else:
+            pytest.fail("the page did not change")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, out.strip(), err) == (0, "Stopped.", "")
+    assert not list(tmp_path.glob("contdrop-report-*"))

@@ -1,0 +1,200 @@
+"""The plan: what is done, what is shared, what is selected; and the catalogue that plans are made from."""
+
+import dataclasses
+
+import pytest
+
+from contdrop.errors import UserError
+from contdrop.lab import catalogue, paper, selection
+from contdrop.lab.data import Split
+from contdrop.lab.experiment import Experiment, Size, plan
+from contdrop.lab.models import MLP
+from contdrop.lab.recipes import Adam
+from contdrop.lab.store import FAILED, FINAL, FINISHED, SELECTION, Store
+
+EXPERIMENT = Experiment(
+    name="some",
+    title="Some experiment",
+    paper="",
+    dataset="digits",
+    split=Split(60, 40),
+    model=MLP(widths=(64, 16, 10)),
+    recipe=Adam(batch_size=20),
+    methods=("none", "gaussian", "bernoulli-matched"),
+    sizes={"paper": Size(runs=3, epochs=4, selection_runs=2), "quick": Size(runs=1, epochs=2, selection_epochs=1)},
+    candidates={"gaussian": ("gaussian:sigma=0.2", "gaussian:sigma=0.4")},
+    follows={"bernoulli-matched": "gaussian"},
+)
+
+
+def names(jobs):
+    return [(job.stage, job.method, job.run) for job in jobs]
+
+
+def test_plan_selects_first_and_then_goes_run_by_run():
+    jobs = plan(EXPERIMENT)
+    assert names(jobs) == [
+        *[(SELECTION, f"gaussian:sigma={sigma}", run) for run in range(2) for sigma in ("0.2", "0.4")],
+        *[(FINAL, method, run) for run in range(3) for method in EXPERIMENT.methods],
+    ]
+    assert {job.epochs for job in jobs} == {4}
+
+
+def test_preset_and_options_change_the_size():
+    jobs = plan(EXPERIMENT, preset="quick", labels=["gaussian"], runs=2, epochs=5)
+    assert names(jobs)[2:] == [(FINAL, "gaussian", 0), (FINAL, "gaussian", 1)]
+    assert [job.epochs for job in jobs] == [1, 1, 5, 5]
+
+
+def test_only_what_is_needed_is_selected():
+    assert names(plan(EXPERIMENT, preset="quick", labels=["none", "gaussian:sigma=0.3"])) == [
+        (FINAL, "none", 0),
+        (FINAL, "gaussian:sigma=0.3", 0),
+    ]
+    assert plan(EXPERIMENT, labels=["bernoulli-matched"])[0].method == "gaussian:sigma=0.2"
+
+
+def test_method_is_written_one_way():
+    (job,) = plan(EXPERIMENT, preset="quick", labels=[" gaussian:sigma=0.30 "])
+    assert job.method == "gaussian:sigma=0.3"
+
+
+def test_variant_takes_the_selected_parameters():
+    none, gaussian, matched = plan(EXPERIMENT, preset="quick")[2:]
+    selected = {"gaussian": "gaussian:sigma=0.4"}
+    variants = [str(job.variant(selected)) for job in (none, gaussian, matched)]
+    assert variants == ["none", "gaussian:sigma=0.4", "bernoulli-matched:sigma=0.4"]
+
+
+def test_more_runs_keep_the_keys_of_earlier_ones():
+    keys = [job.key for job in plan(EXPERIMENT, runs=2)]
+    assert keys == [job.key for job in plan(EXPERIMENT, runs=5)][: len(keys)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epochs": 9},
+        {"seed": 1},
+        {"preset": "quick"},
+    ],
+)
+def test_whatever_changes_results_changes_the_key(change):
+    assert plan(EXPERIMENT)[-1].protocol.key != plan(EXPERIMENT, **change)[-1].protocol.key
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"split": Split(50, 40)},
+        {"model": MLP(widths=(64, 17, 10))},
+        {"recipe": Adam(batch_size=20, learning_rate=0.1)},
+        {"candidates": {"gaussian": ("gaussian:sigma=0.2",)}},
+        {"dataset": "mnist"},
+    ],
+)
+def test_whatever_changes_the_experiment_changes_the_key(change):
+    other = dataclasses.replace(EXPERIMENT, **change)
+    assert plan(EXPERIMENT)[-1].key != plan(other)[-1].key
+
+
+def test_words_do_not_change_the_key():
+    other = dataclasses.replace(EXPERIMENT, title="Other words", notes=("A note.",), reference="none")
+    assert plan(EXPERIMENT)[-1].key == plan(other)[-1].key
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"runs": 0}, "--runs: expected a whole number of at least 1; got 0"),
+        ({"epochs": -1}, "--epochs: expected a whole number of at least 1; got -1"),
+        ({"seed": -1}, "--seed: expected"),
+        ({"preset": "huge"}, "--preset: expected paper or quick for some; got 'huge'"),
+        ({"labels": ["gausian"]}, "unknown method 'gausian'; did you mean 'gaussian'?"),
+        ({"labels": ["none", "none"]}, "--methods: expected each method once; got 'none' twice"),
+        ({"labels": ["none", ""]}, "--methods: expected names separated by commas"),
+    ],
+)
+def test_bad_options_get_one_line(options, message):
+    with pytest.raises(UserError) as caught:
+        plan(EXPERIMENT, **options)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def _selection_jobs(tmp_path, outcomes):
+    """A store in which the selection's jobs ended with these validation errors and losses, or failed (None)."""
+    jobs = plan(EXPERIMENT)
+    rows = [
+        {"key": j.key, "stage": j.stage, "method": j.method, "run": j.run, "epochs": j.epochs, "configuration": {}}
+        for j in jobs
+    ]
+    protocol = jobs[0].protocol
+    with Store(tmp_path / "runs.db", create=True) as store:
+        store.add_jobs(protocol.configuration, protocol.description, protocol.key, rows)
+        for record, outcome in zip(store.jobs(), outcomes):
+            if outcome is None:
+                store.fail(record.id, "diverged")
+            else:
+                store.finish(record.id, [], dict(zip(("val_error", "val_loss"), outcome)), {})
+        records = store.jobs()
+    assert {r.status for r in records[: len(outcomes)]} <= {FINISHED, FAILED}
+    return protocol, records
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "chosen"),
+    [
+        ([(2.0, 1), (1.0, 1), (2.0, 1), (2.5, 1)], "gaussian:sigma=0.4"),  # means 2.0 and 1.75
+        ([(2.0, 1), (2.0, 3), (2.0, 5), (2.0, 2)], "gaussian:sigma=0.4"),  # equal errors; losses 3 and 2.5
+        ([(2.0, 1), (2.0, 1), (2.0, 1), (2.0, 1)], "gaussian:sigma=0.2"),  # equal in all: named first
+        ([(9.0, 1), None, (9.0, 1), (1.0, 1)], "gaussian:sigma=0.2"),  # one that fails is out
+        ([None, None, None, None], None),
+    ],
+)
+def test_lowest_mean_validation_error_is_selected(tmp_path, outcomes, chosen):
+    decision = selection.decide(*_with_label(_selection_jobs(tmp_path, outcomes)))
+    assert decision.variant == chosen
+    assert set(decision.candidates) == set(EXPERIMENT.candidates["gaussian"])
+
+
+def test_nothing_is_selected_before_all_candidates_are_done(tmp_path):
+    assert selection.decide(*_with_label(_selection_jobs(tmp_path, [(1.0, 1)] * 3))) is None
+
+
+def _with_label(found):
+    protocol, records = found
+    return protocol, "gaussian", records
+
+
+# ---- the catalogue
+
+
+def test_catalogue_has_the_papers_mnist_experiments():
+    wanted = "digits-mlp mnist-mlp-sigmoid mnist-mlp-relu mnist-cnn-gaussian mnist-cnn-uniform mnist-sigma mnist-epochs"
+    assert set(wanted.split()) | {"mnist-covariance"} <= set(catalogue.EXPERIMENTS)
+    assert [e.name for e in catalogue.find("mnist-mlp")] == ["mnist-mlp-sigmoid", "mnist-mlp-relu"]
+
+
+def test_unknown_experiment_gets_the_nearest_name():
+    with pytest.raises(UserError, match="unknown experiment 'mnist-mpl'; did you mean 'mnist-mlp'"):
+        catalogue.find("mnist-mpl")
+
+
+@pytest.mark.parametrize("experiment", catalogue.EXPERIMENTS.values(), ids=list(catalogue.EXPERIMENTS))
+def test_every_experiment_can_be_planned_and_built(experiment):
+    for preset in experiment.sizes:
+        for job in plan(experiment, preset=preset, runs=1):
+            chosen = {label: variants[-1] for label, variants in experiment.candidates.items()}
+            method = job.variant(chosen)
+            experiment.model.build(method, scale=experiment.recipe.scale, input_keep=experiment.recipe.input_keep)
+    assert "quick" in experiment.sizes
+    assert experiment.reference in experiment.methods
+    if experiment.paper:
+        assert experiment.sizes["paper"].epochs >= experiment.sizes["quick"].epochs
+
+
+def test_tables_of_the_paper_have_their_experiment():
+    for name in ("mnist-mlp-sigmoid", "mnist-mlp-relu", "mnist-cnn-gaussian", "mnist-cnn-uniform"):
+        assert name in paper.TABLES
+        assert name in catalogue.EXPERIMENTS

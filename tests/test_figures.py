@@ -1,0 +1,397 @@
+# ruff: noqa: RUF001  (Greek letters are what is tested)
+"""Figures of the report: what they show, that everything fits, and that names are only ever text."""
+
+import ast
+import itertools
+import pathlib
+import xml.etree.ElementTree as ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+
+import stores
+from contdrop.lab import data
+from contdrop.lab.report import colours, figures
+from contdrop.lab.report.comparisons import compare
+from contdrop.lab.report.figures import classes, drawing
+from contdrop.lab.report.figures.samples import samples_of
+from contdrop.lab.results import collect_all
+from contdrop.lab.store import Store
+
+ODD = ("<script>alert(1)</script>", "$x_1$ & 50% \\frac{", "a name that goes on and on, and does not end", "gaussian")
+SWEEP = (
+    "bernoulli",
+    *(f"gaussian:sigma={tenths / 10:g}" for tenths in range(1, 7)),
+    *(f"gaussian:variance={tenths / 10:g}" for tenths in range(1, 7)),
+)
+CASES = {
+    "eight": {"methods": stores.ALL_METHODS, "runs": 4, "epochs": 12, "covariance": True},
+    "one run": {"methods": stores.ALL_METHODS, "runs": 1, "epochs": 3, "dataset": "fashion-mnist"},
+    "two": {"methods": ("bernoulli", "gaussian"), "runs": 3, "epochs": 2, "covariance": True},
+    "sweep": {"methods": SWEEP, "runs": 2, "epochs": 8, "reference": "bernoulli"},
+    "odd": {"methods": ODD, "runs": 3, "epochs": 8, "covariance": True, "missing": [("gaussian", 1)]},
+}
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    """By name the results and the pictures of each case."""
+    directory = tmp_path_factory.mktemp("stores")
+    found = {}
+    for name, options in CASES.items():
+        with Store(stores.make_store(directory / f"{name}.db", **options)) as store:
+            (results,) = collect_all(store)
+            found[name] = results, {picture.name: picture for picture in figures.figures(store, results)}
+    return found
+
+
+def test_figures_are_those_that_apply(cases):
+    usual = ["pairs", "noise", "curves", "covariances", "classes", "confusion"]
+    assert list(cases["eight"][1]) == usual
+    assert list(cases["one run"][1]) == ["pairs", "noise", "curves", "classes", "confusion"]
+    assert list(cases["two"][1]) == ["pairs", "curves", "covariances", "classes", "confusion"]
+    assert list(cases["sweep"][1]) == ["pairs", "sweep", "noise", "curves", "classes"]
+
+
+def test_captions_state_runs_epochs_and_preset_and_what_bands_are(cases):
+    for _, pictures in cases.values():
+        for picture in pictures.values():
+            assert picture.title
+            assert picture.alt.endswith(".")
+            assert "preset “quick”" in picture.caption, picture.name
+    assert "4 runs of 12 epochs" in cases["eight"][1]["curves"].caption
+    assert "± 1 standard deviation over runs" in cases["eight"][1]["curves"].caption
+    assert "standard deviation" not in cases["one run"][1]["curves"].caption
+    assert "95 %" not in cases["one run"][1]["pairs"].caption
+    assert "2 to 3 runs of 8 epochs" in cases["odd"][1]["pairs"].caption
+
+
+def _texts(figure):
+    """Texts that are drawn, with their boxes in pixels; not those of ticks outside the axes, which are not drawn."""
+    with drawing.styled():
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        unseen = set()
+        for axes in figure.axes:
+            for axis in (axes.xaxis, axes.yaxis):
+                low, high = sorted(axis.get_view_interval())
+                for tick in axis.get_major_ticks():
+                    if not low - 1e-9 <= tick.get_loc() <= high + 1e-9:
+                        unseen |= {id(tick.label1), id(tick.label2)}
+        shown = [text for text in figure.findobj(Text) if text.get_text().strip() and id(text) not in unseen]
+        return [
+            (text.get_text(), text.get_window_extent(canvas.get_renderer())) for text in shown if text.get_visible()
+        ]
+
+
+def _check_texts(figure, *, may_cross=False):
+    texts = _texts(figure)
+    assert texts
+    for text, box in texts:
+        inside = box.x0 > -1 and box.y0 > -1 and box.x1 < figure.bbox.width + 1 and box.y1 < figure.bbox.height + 1
+        assert inside, (text, box)
+    for (first, a), (second, b) in itertools.combinations(texts, 2):
+        wide, high = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
+        assert may_cross or not (wide > 1 and high > 2), (first, second)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_text_is_inside_and_none_hides_another(cases, case):
+    for name, picture in cases[case][1].items():
+        # Names of classes that are words stand aslant, and their boxes do not.
+        _check_texts(picture.draw(), may_cross=case == "one run" and name == "classes")
+
+
+def test_names_are_text_whatever_they_hold(cases, tmp_path):
+    """No mathematics, no markup: the SVG's own text is the name, cut if it is long."""
+    for picture in cases["odd"][1].values():
+        (path,) = drawing.save(picture.draw(), tmp_path, picture.name, ("svg",))
+        root = ElementTree.fromstring(path.read_text())
+        tags = {element.tag.rpartition("}")[2] for element in root.iter()}
+        assert "script" not in tags
+        words = {text.strip() for text in root.itertext()}
+        assert {"<script>alert(1)</scr…", "$x_1$ & 50% \\frac{"} <= words or picture.name == "noise", picture.name
+
+
+def test_files_have_the_same_bytes_again_and_nothing_is_left_behind(cases, tmp_path):
+    pictures = cases["two"][1]
+    formats = {name: ("svg", "png", "pdf") if name == "confusion" else ("svg",) for name in pictures}
+    first, second = tmp_path / "first", tmp_path / "second"
+    for directory in (first, second):
+        directory.mkdir()
+        for name, picture in pictures.items():
+            paths = figures.save(picture.draw(), directory, name, formats[name])
+            assert paths == [directory / f"{name}.{ending}" for ending in formats[name]]
+    for path in first.iterdir():
+        assert path.read_bytes() == (second / path.name).read_bytes(), path.name
+        assert path.suffix != ".svg" or "DejaVu Sans', Verdana" in path.read_text()
+    assert len(list(first.iterdir())) == len(pictures) + 2
+
+
+def test_user_settings_change_nothing_and_are_left_alone(cases, tmp_path):
+    picture = cases["two"][1]["pairs"]
+    (plain,) = drawing.save(picture.draw(), tmp_path, "plain", ("svg",))
+    with matplotlib.rc_context({"font.size": 30, "xtick.major.size": 20, "svg.fonttype": "path"}):
+        before = dict(matplotlib.rcParams)
+        (other,) = drawing.save(picture.draw(), tmp_path, "other", ("svg",))
+        assert dict(matplotlib.rcParams) == before
+    assert plain.read_bytes() == other.read_bytes()
+
+
+def test_names_in_scripts_that_the_font_lacks_do_not_warn(tmp_path):
+    with Store(stores.make_store(tmp_path / "s.db", methods=("方法", "😀\x00\n", "gaussian"), runs=2)) as store:
+        pictures = figures.figures(store, collect_all(store)[0])
+    for picture in pictures:
+        svg, _ = figures.save(picture.draw(), tmp_path, picture.name, ("svg", "png"))
+        ElementTree.fromstring(svg.read_text())
+
+
+# ---- what is drawn
+
+
+def _line(axes, colour, at_least=2):
+    """The points of the one line of a colour that has so many."""
+    (found,) = (line for line in axes.lines if line.get_color() == colour and len(line.get_xdata()) >= at_least
+                and line.get_transform() == axes.transData)  # fmt: skip
+    return np.asarray(found.get_xdata()), np.asarray(found.get_ydata())
+
+
+def _floats(values):
+    """What error bars keep as objects."""
+    return np.asarray(values, dtype=float)
+
+
+def test_curves_are_means_with_bands_of_a_standard_deviation(tmp_path):
+    with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=5, epochs=12)) as store:
+        (results,) = collect_all(store)
+        errors = np.array([[e.test_error for e in store.epochs(job.id)] for job in results.finished
+                           if job.method == "gaussian"])  # fmt: skip
+        (picture,) = (each for each in figures.figures(store, results) if each.name == "curves")
+    whole, half = picture.draw().axes
+    colour = colours.style("gaussian").colour
+    x, y = _line(whole, colour, at_least=12)
+    np.testing.assert_allclose(x, range(1, 13))
+    np.testing.assert_allclose(y, errors.mean(axis=0))
+    _, band = half.collections
+    corners = band.get_paths()[0].vertices
+    low, high = corners[corners[:, 0] == 12][:, 1].min(), corners[corners[:, 0] == 12][:, 1].max()
+    np.testing.assert_allclose([low, high], errors[:, -1].mean() + np.array([-1, 1]) * errors[:, -1].std(ddof=1))
+    assert half.get_xlim() == (6, 12)
+
+
+def test_long_training_is_thinned_and_says_so(tmp_path):
+    with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=1, epochs=1000)) as store:
+        (results,) = collect_all(store)
+        (picture,) = (each for each in figures.figures(store, results) if each.name == "curves")
+    x, _ = _line(picture.draw().axes[0], colours.style("none").colour)
+    assert (len(x), x[0], x[-1]) == (400, 1, 1000)
+    assert "400 of 1,000 epochs are drawn" in picture.caption
+
+
+def test_every_run_is_a_line_and_differences_have_the_tables_sign(cases):
+    results, pictures = cases["eight"]
+    runs, differences = pictures["pairs"].draw().axes
+    grey = [line for line in runs.lines if line.get_color() == colours.FAINT]
+    errors = results.errors()
+    order = sorted(errors, key=lambda method: np.mean(list(errors[method].values())))
+    assert len(grey) == 4
+    for run, line in enumerate(grey):
+        np.testing.assert_allclose(line.get_xdata(), [errors[method][run] for method in order])
+    comparison = compare(results)["none"]
+    drawn = [line for line in differences.lines if line.get_color() == colours.style("none").colour]
+    dots, interval, mean = (np.asarray(line.get_xdata()) for line in drawn)
+    np.testing.assert_allclose(sorted(dots), sorted(errors["gaussian"][run] - errors["none"][run] for run in range(4)))
+    np.testing.assert_allclose(interval, comparison.interval)
+    np.testing.assert_allclose(mean, [comparison.difference])
+    assert comparison.difference < 0
+
+
+def test_a_run_that_a_method_lacks_breaks_its_line(cases):
+    results, pictures = cases["odd"]
+    runs, _ = pictures["pairs"].draw().axes
+    grey = [np.asarray(line.get_xdata()) for line in runs.lines if line.get_color() == colours.FAINT]
+    assert [int(np.isnan(line).sum()) for line in grey] == [0, 1, 0]
+    assert compare(results)[ODD[0]].runs == 2
+
+
+def test_sweep_has_both_readings_over_the_standard_deviation_and_bernoulli_as_a_band(cases):
+    results, pictures = cases["sweep"]
+    axes = pictures["sweep"].draw().axes[0]
+    errors = {method: np.array(list(runs.values())) for method, runs in results.errors().items()}
+    sigma, variance = (container[0] for container in axes.containers)
+    tenths = np.arange(1, 7) / 10
+    np.testing.assert_allclose(_floats(sigma.get_xdata()), tenths)
+    np.testing.assert_allclose(_floats(sigma.get_ydata()), [errors[f"gaussian:sigma={x:g}"].mean() for x in tenths])
+    np.testing.assert_allclose(_floats(variance.get_xdata()), np.sqrt(tenths))
+    np.testing.assert_allclose(
+        _floats(variance.get_ydata()), [errors[f"gaussian:variance={x:g}"].mean() for x in tenths]
+    )
+    (band,) = axes.patches
+    mean, sd = errors["bernoulli"].mean(), errors["bernoulli"].std(ddof=1)
+    np.testing.assert_allclose([band.get_y(), band.get_y() + band.get_height()], [mean - sd, mean + sd])
+
+
+def test_noise_plot_has_every_law_and_names_those_without(cases):
+    results, pictures = cases["eight"]
+    axes = pictures["noise"].draw().axes[0]
+    drawn = {container[0].get_color(): container[0] for container in axes.containers}
+    assert len(drawn) == 7
+    uniform = drawn[colours.style("uniform").colour]
+    np.testing.assert_allclose(_floats(uniform.get_ydata()), [np.mean(list(results.errors()["uniform"].values()))])
+    assert "not drawn: Adaptive" in pictures["noise"].caption
+    # Three laws of relative variance 1 stand side by side around it, and none hides another.
+    equal = [
+        _floats(drawn[colours.style(method).colour].get_xdata())[0] for method in ("bernoulli", "dropconnect", "fast")
+    ]
+    assert np.mean(equal) == pytest.approx(1)
+    assert np.diff(sorted(equal)).min() > 0.01
+
+
+def test_covariances_are_means_over_runs(tmp_path):
+    options = {"methods": ("bernoulli", "gaussian"), "runs": 2, "covariance": True}
+    with Store(stores.make_store(tmp_path / "s.db", **options)) as store:
+        (results,) = collect_all(store)
+        counts = np.mean(
+            [store.artefact(results.job("gaussian", run).id, "covariance_layer2") for run in (0, 1)], axis=0
+        )
+        (picture,) = (each for each in figures.figures(store, results) if each.name == "covariances")
+    first, second = picture.draw().axes
+    assert first.get_yscale() == second.get_yscale() == "log"
+    _, y = _line(second, colours.style("gaussian").colour, at_least=200)
+    np.testing.assert_allclose(y, np.where(counts > 0, counts, np.nan))
+    assert "10,000 times" in picture.caption
+
+
+def test_classes_and_wins_by_hand():
+    shares = {
+        "a": np.array([[90.0, 10, 0], [0, 80, 20], [0, 0, 100]]),
+        "b": np.array([[95.0, 5, 0], [0, 80, 20], [3, 0, 97]]),
+    }
+    errors = {method: classes.class_errors(found) for method, found in shares.items()}
+    np.testing.assert_allclose(errors["a"], [10, 20, 0])
+    assert classes.wins(errors) == {"a": 2, "b": 2}
+
+
+def test_matrices_agree_with_the_errors(cases, tmp_path):
+    with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=3)) as store:
+        (results,) = collect_all(store)
+        labels = store.artefact(results.finished[0].id, "test_labels")
+        shares = classes.matrices(store, results)
+    weights = np.bincount(labels) / len(labels)
+    for method, runs in results.errors().items():
+        np.testing.assert_allclose(shares[method].sum(axis=1), 100)
+        assert weights @ classes.class_errors(shares[method]) == pytest.approx(np.mean(list(runs.values())))
+
+
+def test_critical_difference_diagram_needs_three_data_sets(tmp_path):
+    names = ("digits", "mnist", "svhn")
+    for number, name in enumerate(names):
+        stores.make_store(tmp_path / "s.db", experiment=f"{name}-mlp", dataset=name, seed=number, runs=3)
+        # A second experiment on a data set does not make it count twice.
+        stores.make_store(tmp_path / "s.db", experiment=f"{name}-again", dataset=name, seed=number, runs=2)
+        with Store(tmp_path / "s.db") as store:
+            picture = figures.across(collect_all(store))
+        assert (picture is None) == (number < 2)
+    assert "over 3 data sets (digits, mnist, svhn)" in picture.caption
+    figure = picture.draw()
+    _check_texts(figure)
+    assert any(text.startswith("Gaussian 1.") for text, _ in _texts(figure))
+
+
+def test_samples_show_each_class():
+    picture = figures.samples("digits")
+    assert picture.name == "samples-digits"
+    assert "8x8 pixels" in " ".join(picture.caption.split())
+    (image,) = picture.draw().axes[0].images
+    found = data.load("digits")
+    first = found.train_images[found.train_labels == 0][0, 0] / found.divisor
+    np.testing.assert_allclose(image.get_array()[:8, :8, 0], first, atol=1e-6)
+    assert figures.samples("no such data set") is None
+    colour = data.Dataset(
+        "c", "C", np.zeros((4, 3, 6, 5), np.uint8), np.array([0, 1, 0, 1]), np.zeros((1, 3, 6, 5), np.uint8),
+        np.array([0]), 255.0, ("one", "two"), "made up", "0",
+    )  # fmt: skip
+    assert "5x6 pixels, colour" in samples_of(colour).caption.replace("  ", " ")
+
+
+def test_nothing_is_drawn_of_an_experiment_without_results(tmp_path):
+    jobs = [(method, run) for method in stores.METHODS for run in range(2)]
+    with Store(stores.make_store(tmp_path / "s.db", runs=2, missing=jobs[:5], failed=jobs[5:])) as store:
+        everything = collect_all(store)
+        assert figures.figures(store, everything[0]) == []
+        assert figures.across(everything) is None
+
+
+# ---- places and colours
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1), max_size=12), st.floats(0.001, 0.08))
+def test_spread_keeps_order_and_distance(wanted, gap):
+    found = drawing.spread(wanted, gap, 0.0, 1.0)
+    order = np.argsort(wanted, kind="stable")
+    placed = np.array(found)[order]
+    assert (np.diff(placed) >= gap - 1e-6).all()
+    assert ((placed >= -1e-6) & (placed <= 1 + 1e-6)).all()
+    if len(wanted) > 1 and np.diff(np.sort(wanted)).min() >= gap + 1e-6:
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def _luminance(colour):
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _contrast(one, other):
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("method", [*stores.ALL_METHODS, "gaussian:sigma=0.05", "gaussian:sigma=1", "my own", "方法"])
+def test_colours_stand_out_on_light_and_dark(method):
+    """By 3 to 1, what WCAG 2 asks of graphics."""
+    look = colours.style(method)
+    assert _contrast(look.colour, colours.PAPER) >= 3
+    assert _contrast(look.dark, colours.DARK_PAPER) >= 3
+    assert colours.dark(look.colour) == look.dark
+    assert _contrast(colours.dark(colours.INK), colours.DARK_PAPER) >= 7
+    assert _contrast(colours.INK, colours.PAPER) >= 7
+
+
+def test_every_method_has_a_look_of_its_own():
+    looks = [colours.style(method) for method in stores.ALL_METHODS]
+    assert len({look.colour for look in looks}) == len({look.marker for look in looks}) == len(looks)
+    assert colours.style("mine") == colours.style("mine") != colours.style("yours")
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("none", "No dropout"),
+        ("gaussian:variance=0.3", "Gaussian σ²=0.3"),
+        ("adaptive:alpha=-1,beta=0.5", "Adaptive α=-1 β=0.5"),
+        ("gaussian:oops", "gaussian:oops"),
+        ("bad\x00\u202ename\n two", "bad\ufffd\ufffdname two"),
+        ("x" * 40, "x" * 27 + "…"),
+    ],
+)
+def test_names_of_methods(method, expected):
+    assert colours.name(method) == expected
+
+
+def test_report_imports_nothing_that_imports_torch():
+    allowed = {"store", "results", "stats", "paper", "data", "report", "streams"}
+    for path in pathlib.Path(colours.__file__).parent.rglob("*.py"):
+        depth = len(path.relative_to(pathlib.Path(colours.__file__).parents[1]).parts) - 1
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == depth + 1:
+                names = [node.module] if node.module else [alias.name for alias in node.names]
+                assert {name.partition(".")[0] for name in names} <= allowed, path
+            if isinstance(node, ast.Import):
+                assert not {alias.name.partition(".")[0] for alias in node.names} & {"torch", "matplotlib.pyplot"}, path

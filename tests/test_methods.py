@@ -1,0 +1,235 @@
+"""The dropout methods by name, and the layers built with them."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import contdrop as cd
+from contdrop.errors import UserError
+from contdrop.lab import methods
+from contdrop.lab.methods import NAMES, Method, hidden_layer, output_layer, parse
+
+every_method = pytest.mark.parametrize("name", NAMES)
+every_scale = pytest.mark.parametrize("scale", ["paper", "inverted"])
+every_activation = pytest.mark.parametrize("activation", methods.ACTIVATIONS)
+
+
+def build(text, n_in=6, units=5, *, activation="relu", scale="paper", reads_hidden=False):
+    torch.manual_seed(0)
+    return hidden_layer(parse(text), n_in, units, activation=activation, scale=scale, reads_hidden=reads_hidden)
+
+
+# Text.
+
+
+def test_names():
+    assert NAMES == ("none", "bernoulli", "uniform", "gaussian", "adaptive", "dropconnect", "fast", "bernoulli-matched")
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("none", "none"),
+        ("bernoulli", "bernoulli:keep=0.5"),
+        ("uniform", "uniform"),
+        ("gaussian", "gaussian:sigma=0.3"),
+        ("adaptive", "adaptive:alpha=1,beta=0"),
+        ("dropconnect", "dropconnect:keep=0.5"),
+        ("fast", "fast:keep=0.5"),
+        ("bernoulli-matched", "bernoulli-matched:sigma=0.3"),
+        ("gaussian:variance=0.2", "gaussian:variance=0.2"),
+        ("bernoulli-matched:variance=0.2", "bernoulli-matched:variance=0.2"),
+        ("adaptive:beta=-0.5", "adaptive:alpha=1,beta=-0.5"),
+        ("adaptive:beta=0.5,alpha=-1", "adaptive:alpha=-1,beta=0.5"),
+        ("adaptive:alpha=-0,beta=-0.0", "adaptive:alpha=0,beta=0"),
+        (" Gaussian : sigma = 0.30 ", "gaussian:sigma=0.3"),
+        ("gaussian:sigma=1e-7", "gaussian:sigma=1e-07"),
+    ],
+)
+def test_text_form(text, written):
+    method = parse(text)
+    assert str(method) == written
+    assert parse(written) == method
+    assert isinstance(method, Method)
+
+
+@given(st.floats(0, 1e300), st.sampled_from(["gaussian:sigma", "gaussian:variance", "bernoulli-matched:sigma"]))
+def test_any_strength_is_read_back_exactly(value, parameter):
+    method = parse(f"{parameter}={value!r}")
+    assert parse(str(method)) == method
+    assert method.parameters[0][1] == value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gausian", "unknown method 'gausian'; did you mean 'gaussian'?"),
+        ("bernouli-matched:sigma=0.3", "unknown method 'bernouli-matched'; did you mean 'bernoulli-matched'?"),
+        ("zzz", f"unknown method 'zzz'; known: {', '.join(NAMES)}"),
+        ("", f"unknown method ''; known: {', '.join(NAMES)}"),
+        ("gaussian:sigm=0.3", "method 'gaussian:sigm=0.3': gaussian has no parameter 'sigm'; did you mean 'sigma'?"),
+        ("gaussian:keep=0.3", "method 'gaussian:keep=0.3': gaussian has no parameter 'keep'; known: sigma, variance"),
+        ("uniform:low=0", "method 'uniform:low=0': uniform has no parameter 'low'; it has none: leave it out"),
+        (
+            "gaussian:0.3",
+            "method 'gaussian:0.3': expected name or name:parameter=number,..., such as gaussian:sigma=0.3; "
+            "got '0.3' for a parameter",
+        ),
+        (
+            "gaussian:",
+            "method 'gaussian:': expected name or name:parameter=number,..., such as gaussian:sigma=0.3; "
+            "got '' for a parameter",
+        ),
+        ("gaussian:sigma=big", "method 'gaussian:sigma=big': expected a number for sigma; got 'big'"),
+        ("gaussian:sigma=-1", "method 'gaussian:sigma=-1': expected a number of at least 0 for sigma; got -1"),
+        ("gaussian:sigma=nan", "method 'gaussian:sigma=nan': expected a number of at least 0 for sigma; got nan"),
+        ("gaussian:sigma=inf", "method 'gaussian:sigma=inf': expected a number of at least 0 for sigma; got inf"),
+        (
+            "bernoulli:keep=0",
+            "method 'bernoulli:keep=0': expected a probability above 0 and at most 1 for keep; got 0",
+        ),
+        ("fast:keep=1.5", "method 'fast:keep=1.5': expected a probability above 0 and at most 1 for keep; got 1.5"),
+        ("adaptive:alpha=inf", "method 'adaptive:alpha=inf': expected a finite number for alpha; got inf"),
+        (
+            "gaussian:sigma=0.3,sigma=0.2",
+            "method 'gaussian:sigma=0.3,sigma=0.2': sigma is given twice; give it once",
+        ),
+        (
+            "gaussian:sigma=0.3,variance=0.2",
+            "method 'gaussian:sigma=0.3,variance=0.2': sigma and variance say the same thing; give one of them",
+        ),
+    ],
+)
+def test_mistakes_get_one_line(text, message):
+    with pytest.raises(UserError) as caught:
+        parse(text)
+    assert str(caught.value) == message
+
+
+def test_law():
+    def relative_variance(text):
+        return parse(text).law.relative_variance
+
+    assert relative_variance("none") == 0
+    assert relative_variance("bernoulli") == relative_variance("fast") == relative_variance("dropconnect") == 1
+    assert relative_variance("uniform") == pytest.approx(1 / 3)
+    assert relative_variance("gaussian:sigma=0.3") == pytest.approx(0.302, abs=5e-4)
+    assert parse("gaussian:variance=0.09").law == cd.Gaussian(sigma=math.sqrt(0.09))
+    assert parse("adaptive").law is None
+
+
+@pytest.mark.parametrize("strength", ["sigma=0.2", "sigma=0.5", "variance=0.2"])
+def test_the_control_has_the_same_relative_variance(strength):
+    control, gaussian = parse(f"bernoulli-matched:{strength}").law, parse(f"gaussian:{strength}").law
+    assert isinstance(control, cd.Bernoulli)
+    assert control.relative_variance == pytest.approx(gaussian.relative_variance)
+
+
+# Layers.
+
+
+@every_method
+@every_activation
+@every_scale
+def test_parameters_do_not_depend_on_the_method(name, activation, scale):
+    for reads_hidden in (True, False):
+        layer = build(name, activation=activation, scale=scale, reads_hidden=reads_hidden)
+        shapes = [(key, tuple(value.shape)) for key, value in layer.named_parameters()]
+        assert shapes == [("linear.weight", (5, 6)), ("linear.bias", (5,))]
+        output = output_layer(parse(name), 6, 5, scale=scale, reads_hidden=reads_hidden)
+        assert [key for key, _ in output.named_parameters()] == ["weight", "bias"]
+
+
+@every_method
+@every_activation
+@every_scale
+def test_evaluation_is_the_mean_of_training(name, activation, scale):
+    # The next layer reads units linearly, so its mean over masks is what evaluation should give. Fast dropout and
+    # DropConnect take the pre-activation for Gaussian, which with 300 inputs it is.
+    draws = 20_000
+    layer = build(name, 300, 4, activation=activation, scale=scale)
+    output = output_layer(parse(name), 4, 3, scale=scale)
+    x = torch.randn(300, generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(2)
+    with torch.no_grad():
+        samples = output(layer(x.expand(draws, -1))).double()
+        layer.eval(), output.eval()
+        expected = output(layer(x.unsqueeze(0)))[0].double()
+    errors = samples.std(0) / math.sqrt(draws)
+    assert bool((errors > 0).all()) == (name != "none")
+    assert ((samples.mean(0) - expected).abs() < 5 * errors + 1e-6).all()
+
+
+@pytest.mark.parametrize("text", ["bernoulli", "uniform", "gaussian:sigma=0.3", "bernoulli-matched:variance=0.2"])
+@every_activation
+@every_scale
+def test_a_law_masks_the_activations(text, activation, scale):
+    layer = build(text, activation=activation, scale=scale)
+    x = torch.randn(7, 6)
+    h = getattr(torch, activation)(layer.linear(x))
+    torch.manual_seed(3)
+    expected = cd.functional.dropout(h, parse(text).law, scale=scale)
+    torch.manual_seed(3)
+    assert torch.equal(layer(x), expected)
+    factor = parse(text).law.mean if scale == "paper" else 1
+    torch.testing.assert_close(layer.eval()(x), h * factor)
+
+
+@every_activation
+def test_none_is_the_plain_layer(activation):
+    layer = build("none", activation=activation)
+    x = torch.randn(7, 6)
+    assert torch.equal(layer(x), getattr(torch, activation)(layer.linear(x)))
+    assert torch.equal(layer.eval()(x), layer.train()(x))
+
+
+@every_activation
+def test_adaptive_keeps_by_the_preactivation(activation):
+    layer = build("adaptive:alpha=-1,beta=0.5", activation=activation)
+    x = torch.randn(7, 6)
+    a = layer.linear(x)
+    h = getattr(torch, activation)(a)
+    torch.testing.assert_close(layer.eval()(x), h * torch.sigmoid(0.5 - a))
+    masked = layer.train()(x)
+    assert ((masked == 0) | (masked == h)).all()
+
+
+def test_dropconnect_draws_a_mask_for_every_example():
+    layer = build("dropconnect:keep=0.5", activation="sigmoid")
+    rows = layer(torch.ones(9, 6))
+    assert len(rows.unique(dim=0)) > 1
+    weights = torch.where(torch.rand(20_000, 5, 7, generator=torch.Generator().manual_seed(4)) < 0.5, 1.0, 0.0)
+    z = (weights * torch.cat([layer.linear.weight, layer.linear.bias.unsqueeze(1)], 1)).sum(2)
+    torch.manual_seed(5)
+    samples = layer(torch.ones(20_000, 6))
+    difference = samples.mean(0) - z.sigmoid().mean(0)
+    assert (difference.abs() < 5 * samples.std(0) * math.sqrt(2 / 20_000)).all()
+    assert isinstance(output_layer(parse("dropconnect"), 6, 5, scale="paper"), nn.Linear)
+
+
+@every_scale
+def test_fast_dropout_is_in_the_layer_that_reads(scale):
+    x = torch.randn(6).relu().expand(50_000, -1)
+    first = build("fast", scale=scale)
+    assert torch.equal(first(x), first.linear(x).relu())  # its input is data, not hidden units
+    torch.manual_seed(6)
+    output = output_layer(parse("fast"), 6, 5, scale=scale)
+    fast = output(x)
+    masked = nn.functional.linear(cd.functional.dropout(x, cd.Bernoulli(0.5), scale=scale), output.weight, output.bias)
+    errors = masked.std(0) * math.sqrt(2 / len(x))
+    assert ((fast.mean(0) - masked.mean(0)).abs() < 5 * errors).all()
+    torch.testing.assert_close(fast.std(0), masked.std(0), rtol=0.05, atol=0)
+    second = build("fast", reads_hidden=True, scale=scale)
+    assert second(x).std(0).max() > 0
+    assert type(output_layer(parse("fast"), 6, 5, scale=scale, reads_hidden=False)) is nn.Linear
+
+
+def test_unknown_activation_or_scale():
+    with pytest.raises(ValueError, match="expected activation to be one of 'relu', 'sigmoid'; got 'tanh'"):
+        build("none", activation="tanh")
+    with pytest.raises(ValueError, match="expected scale to be one of"):
+        build("bernoulli", scale="half")

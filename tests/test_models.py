@@ -1,0 +1,157 @@
+"""The lab's networks."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from contdrop.lab.methods import NAMES, parse
+from contdrop.lab.models import CNN, MLP
+
+every_method = pytest.mark.parametrize("name", NAMES)
+
+# Small enough to be quick: 12 -> 10 -> 5 -> 3 -> 1 pixels a side.
+SMALL_CNN = CNN(maps=(3, 4), kernel=3, hidden=7, classes=5, image=(2, 12, 12))
+SMALL_MLP = MLP((288, 9, 8, 5))
+SMALL = pytest.mark.parametrize("model", [SMALL_MLP, MLP((288, 9, 5), "sigmoid"), SMALL_CNN], ids=str)
+IMAGES = torch.rand(6, 2, 12, 12, generator=torch.Generator().manual_seed(0))
+
+
+def shapes(network):
+    return [(name, tuple(value.shape)) for name, value in network.named_parameters()]
+
+
+def test_default_networks_are_those_of_the_paper():
+    method = parse("gaussian")
+    assert shapes(MLP().build(method, scale="paper")) == [
+        ("hidden1.linear.weight", (800, 784)),
+        ("hidden1.linear.bias", (800,)),
+        ("hidden2.linear.weight", (800, 800)),
+        ("hidden2.linear.bias", (800,)),
+        ("output.weight", (10, 800)),
+        ("output.bias", (10,)),
+    ]
+    network = CNN().build(method, scale="paper")
+    assert shapes(network) == [
+        ("convolution1.weight", (32, 1, 5, 5)),
+        ("convolution1.bias", (32,)),
+        ("convolution2.weight", (64, 32, 5, 5)),
+        ("convolution2.bias", (64,)),
+        ("hidden1.linear.weight", (150, 1024)),
+        ("hidden1.linear.bias", (150,)),
+        ("output.weight", (10, 150)),
+        ("output.bias", (10,)),
+    ]
+    assert network(torch.rand(2, 1, 28, 28)).shape == (2, 10)
+
+
+@every_method
+@SMALL
+@pytest.mark.parametrize("scale", ["paper", "inverted"])
+def test_names_shapes_and_order_of_parameters_do_not_depend_on_the_method(name, model, scale):
+    network = model.build(parse(name), scale=scale, input_keep=0.8)
+    plain = model.build(parse("none"), scale=scale)
+    assert shapes(network) == shapes(plain)
+    assert list(network.state_dict()) == list(plain.state_dict())
+    logits = network(IMAGES)
+    assert logits.shape == (6, 5)
+    logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+@every_method
+@SMALL
+def test_hidden_layers_put_out_units_after_dropout(name, model):
+    network = model.build(parse(name), scale="paper")
+    units = {}
+    for layer in model.hidden_layers:
+        network.get_submodule(layer).register_forward_hook(
+            lambda _, __, output, layer=layer: units.update({layer: output})
+        )
+    logits = network(IMAGES)
+    assert list(units) == list(model.hidden_layers)
+    widths = model.widths[1:-1] if isinstance(model, MLP) else (model.hidden,)
+    assert tuple(output.shape for output in units.values()) == tuple((6, width) for width in widths)
+    if name != "fast":  # which masks them in the layer that reads them
+        assert torch.equal(logits, network.output(units[model.hidden_layers[-1]]))
+    if name == "bernoulli" and isinstance(model, MLP) and model.activation == "sigmoid":
+        assert all((output == 0).any() and (output > 0).any() for output in units.values())
+
+
+@every_method
+@SMALL
+def test_evaluation_is_deterministic_and_training_is_not(name, model):
+    network = model.build(parse(name), scale="paper")
+    assert torch.equal(network(IMAGES), network(IMAGES)) == (name == "none")
+    network.eval()
+    assert torch.equal(network(IMAGES), network(IMAGES))
+
+
+def test_mlp_is_the_textbook_network():
+    network = SMALL_MLP.build(parse("bernoulli:keep=0.25"), scale="paper").eval()
+    x = IMAGES.flatten(1)
+    for layer in (network.hidden1, network.hidden2):
+        x = 0.25 * nn.functional.linear(x, layer.linear.weight, layer.linear.bias).relu()
+    torch.testing.assert_close(network(IMAGES), nn.functional.linear(x, network.output.weight, network.output.bias))
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_cnn_is_convolution_relu_pooling(channels):
+    model = dataclasses.replace(SMALL_CNN, image=(channels, 12, 12))
+    network, copy = (model.build(parse("none"), scale="paper") for _ in range(2))
+    copy.load_state_dict(network.state_dict())
+    images = IMAGES[:, :channels]
+    x = images
+    for layer in (copy.convolution1, copy.convolution2):
+        x = nn.functional.max_pool2d(layer(x).relu(), 2)
+    expected = copy.output(copy.hidden1.linear(x.flatten(1)).relu())
+    logits = network(images)
+    torch.testing.assert_close(logits, expected)
+    logits.square().sum().backward()
+    expected.square().sum().backward()
+    for ours, theirs in zip(network.parameters(), copy.parameters()):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+        assert ours.grad.is_contiguous()
+        assert (ours.grad != 0).any()
+
+
+@SMALL
+def test_input_keep_drops_pixels(model):
+    network = model.build(parse("none"), scale="paper", input_keep=0.8)
+    torch.manual_seed(0)
+    pixels = network.input(torch.ones(20, 2, 12, 12))
+    assert set(pixels.unique().tolist()) == {0.0, 1.0}
+    assert pixels.mean() == pytest.approx(0.8, abs=5 * (0.16 / pixels.numel()) ** 0.5)
+    assert torch.equal(network.eval().input(IMAGES), IMAGES * 0.8)
+    assert "input" not in dict(model.build(parse("none"), scale="paper").named_children())
+
+
+def test_as_dict_is_what_json_gives_back():
+    assert MLP().as_dict() == {"kind": "mlp", "widths": [784, 800, 800, 10], "activation": "relu"}
+    assert CNN().as_dict() == {
+        "kind": "cnn",
+        "maps": [32, 64],
+        "kernel": 5,
+        "hidden": 150,
+        "classes": 10,
+        "image": [1, 28, 28],
+    }
+    for model in (MLP(), CNN()):
+        assert json.loads(json.dumps(model.as_dict())) == model.as_dict()
+
+
+def test_networks_that_cannot_be():
+    with pytest.raises(ValueError, match=r"expected at least two widths, each at least 1; got \(784,\)"):
+        MLP((784,))
+    with pytest.raises(ValueError, match="expected activation to be one of relu, sigmoid; got 'tanh'"):
+        MLP(activation="tanh")
+    with pytest.raises(ValueError, match="nothing is left of images"):
+        CNN(image=(1, 14, 14))
+
+
+def test_no_hidden_layer_is_allowed():
+    network = MLP((288, 5)).build(parse("fast"), scale="paper")
+    assert MLP((288, 5)).hidden_layers == ()
+    assert type(network.output) is nn.Linear

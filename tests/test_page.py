@@ -1,0 +1,276 @@
+"""The page: what it says about any store, that it holds everything, and that nothing in a store can act on it."""
+
+import base64
+import hashlib
+import html.parser
+import re
+import time
+
+import pytest
+
+from contdrop.errors import UserError
+from contdrop.lab.report import describing, page
+from contdrop.lab.report.embedding import Embedding
+from contdrop.lab.results import collect_all
+from contdrop.lab.store import Store
+from stores import ALL_METHODS, METHODS, make_store
+
+EVIL = "<script>alert(1)</script>"
+QUOTED = "\"><img src=x onerror='alert(2)'>"
+
+
+class Reader(html.parser.HTMLParser):
+    """All elements of a page with their attributes, and its text outside of style and script."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.words, self.inside, self._open = [], [], {"style": "", "script": ""}, None
+        self.feed(text)
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        self._open = tag if tag in self.inside else None
+
+    def handle_endtag(self, tag):
+        self._open = None
+
+    def handle_data(self, data):
+        if self._open:
+            self.inside[self._open] += data
+        else:
+            self.words.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture
+def one_figure(monkeypatch):
+    """Figures have tests of their own, and take time: one will do."""
+    real = page.figures.figures
+    monkeypatch.setattr(page.figures, "figures", lambda store, results: real(store, results)[:1])
+    monkeypatch.setattr(page.figures, "samples", lambda name, directory: None)
+    monkeypatch.setattr(page.drawing, "FORMATS", ("svg",))
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory):
+    """A page on a store in which everything that can be named has a dangerous name."""
+    directory = tmp_path_factory.mktemp("evil")
+    store = make_store(
+        directory / "<b>.db", methods=[EVIL, "gaussian", "bernoulli", QUOTED], runs=6, epochs=3, images=100,
+        experiment=EVIL, title=f"{EVIL}</title></style>", paper=EVIL, paper_runs=30, paper_epochs=99, notes=[EVIL],
+        preset=QUOTED, failed={(EVIL, 1)}, missing={("bernoulli", 2)},
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page.drawing, "FORMATS", ("svg",))
+        written = page.write(store, directory / "out")
+    return written, written.index.read_text(encoding="utf-8")
+
+
+def test_names_are_text(evil):
+    written, text = evil
+    reader = Reader(text)
+    assert len(reader.all("script")) == len(reader.all("style")) == 1
+    assert reader.all("img") == []
+    assert not any(name.startswith("on") or name == "style" for _, attributes in reader.elements for name in attributes)
+    assert EVIL in reader.text
+    assert QUOTED in reader.text
+    assert written.verdicts[0].experiment == EVIL
+    shown = " ".join(reader.text.split())
+    assert f"contdrop run '{EVIL}' --preset " in shown
+    assert all(re.fullmatch(r"[a-z0-9.-]+", path.name) for path in (*written.tables, *written.figures))
+    assert all(EVIL not in path.read_text() for path in written.figures)
+
+
+def test_nothing_is_loaded_from_elsewhere(evil):
+    _, text = evil
+    reader = Reader(text)
+    for tag, attributes in reader.elements:
+        for name, value in attributes.items():
+            if name in ("href", "src", "srcset", "action", "data", "poster", "xlink:href"):
+                assert re.match(r"#|tables/|figures/|data:image/png;base64,", value), f"<{tag} {name}={value}>"
+    assert not re.search(r"url\((?!#)", text)
+    assert "@import" not in text
+
+
+def test_policy_allows_this_style_and_this_script_alone(evil):
+    _, text = evil
+    reader = Reader(text)
+    (policy,) = (m["content"] for m in reader.all("meta") if m.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'; img-src data:; ")
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        digest = base64.b64encode(hashlib.sha256(reader.inside[tag].encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    # Before anything that it governs.
+    assert text.index("Content-Security-Policy") < text.index("<style")
+
+
+def test_links_lead_somewhere(evil):
+    written, text = evil
+    reader = Reader(text)
+    identifiers = [attributes["id"] for _, attributes in reader.elements if attributes.get("id")]
+    assert len(identifiers) == len(set(identifiers))
+    links = [a["href"] for tag, a in reader.elements if tag in ("a", "use") and a.get("href")]
+    for link in links:
+        assert link[1:] in identifiers if link.startswith("#") else (written.index.parent / link).is_file(), link
+    for path in (*written.tables, *written.figures):
+        assert f"{path.parent.name}/{path.name}" in links
+    assert {path.suffix for path in written.tables} == {".md", ".tex", ".csv"}
+    assert not [path for path in written.index.parent.rglob("*") if path.name.startswith(".")]
+
+
+def test_says_what_failed_and_what_is_missing(evil):
+    written, text = evil
+    assert written.failed == 1
+    reader = Reader(text)
+    assert "24 planned 22 finished 1 failed 1 not finished yet" in reader.text
+    assert "diverged: the training loss is nan in epoch 1" in reader.text
+    assert "bernoulli: run 2" in reader.text
+
+
+def test_protocol_is_told(tmp_path, one_figure):
+    store = make_store(
+        tmp_path / "runs.db", methods=ALL_METHODS, selection=True, covariance=True, paper="Table I, ReLU",
+        paper_runs=30, paper_epochs=3000, notes=["Chosen by us."], runs=6, images=100,
+    )  # fmt: skip
+    text = Reader(page.write(store, tmp_path / "out").index.read_text(encoding="utf-8")).text
+    for expected in (
+        "6 runs of 5 epochs, preset quick", "The paper's Table I, ReLU: 30 runs of 3,000 epochs",
+        "digits: 800 images to train on and 200 to validate on",
+        "data, data order, initial weights and split: their fingerprints are equal for all methods of a run",
+        "On validation data only, by 1 run of 5 epochs per candidate",
+        "gaussian: gaussian:sigma=0.2 (lowest validation error of 2 candidates: 2.40 %)",
+        "bernoulli-matched takes over what is selected for gaussian", "mlp; activation relu; hidden 100-100",
+        "torch 2.13.0", "processor Example 1", "Chosen by us.", "No job has failed.", "No run is missing.",
+        "contdrop run digits-mlp --preset quick --runs 6 --epochs 5 --store runs.db",
+        "contdrop report --store runs.db", "Not a replication of the paper's Table I, ReLU",
+    ):  # fmt: skip
+        assert expected in text, expected
+    assert text.index("Gaussian is ") < text.index("The evidence")
+
+
+def test_commands_name_what_differs_from_the_experiment(tmp_path):
+    path = make_store(tmp_path / "my runs.db", methods=["gaussian", "none"], runs=2, epochs=1, seed=3, images=50)
+    with Store(path) as store:
+        (results,) = collect_all(store)
+    record = results.protocol
+    record.description["methods"].append("bernoulli")
+    assert describing.commands(results, path.name) == (
+        "contdrop run digits-mlp --preset quick --methods gaussian,none --runs 2 --epochs 1 --seed 3 "
+        "--store 'my runs.db'\n"
+        "contdrop report --store 'my runs.db'"
+    )
+
+
+def test_empty_store(tmp_path):
+    Store(tmp_path / "runs.db", create=True).close()
+    written = page.write(tmp_path / "runs.db", tmp_path / "out")
+    assert (written.failed, written.verdicts, written.tables, written.figures) == (0, (), (), ())
+    text = Reader(written.index.read_text(encoding="utf-8")).text
+    assert "The store is empty: no experiment has been planned in it yet." in text
+    assert "contdrop run digits-mlp --store runs.db" in text
+
+
+def test_store_where_all_failed_or_nothing_is_done(tmp_path, one_figure):
+    everything = {(method, run) for method in METHODS for run in range(2)}
+    failed = make_store(tmp_path / "failed.db", runs=2, failed=everything)
+    written = page.write(failed, tmp_path / "failed")
+    assert written.failed == 12
+    text = Reader(written.index.read_text(encoding="utf-8")).text
+    assert "No verdict: all 12 runs failed." in text
+    assert "diverged: the training loss is nan" in text
+    planned = make_store(tmp_path / "planned.db", runs=2, missing=everything)
+    written = page.write(planned, tmp_path / "planned")
+    assert written.failed == 0
+    text = Reader(written.index.read_text(encoding="utf-8")).text
+    assert "No verdict yet: none of 12 planned runs has finished." in text
+    assert "gaussian: runs 0-1" in text
+
+
+def test_same_experiment_at_two_sizes(tmp_path, one_figure):
+    store = make_store(tmp_path / "runs.db", runs=3, epochs=2, images=50)
+    make_store(store, runs=3, epochs=4, images=50)
+    written = page.write(store, tmp_path / "out")
+    assert [verdict.experiment for verdict in written.verdicts] == ["digits-mlp"] * 2
+    assert len({path.name for path in written.tables}) == len(written.tables)
+    text = Reader(written.index.read_text(encoding="utf-8")).text
+    assert "3 runs of 2 epochs, preset quick" in text
+    assert "3 runs of 4 epochs, preset quick" in text
+
+
+def test_runs_that_are_not_paired_leave_everything_as_it_was(tmp_path, one_figure):
+    path = make_store(tmp_path / "runs.db", runs=2, epochs=1, images=50)
+    out = tmp_path / "out"
+    page.write(path, out)
+    before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    with Store(path) as store, store.transaction() as db:
+        db.execute("UPDATE jobs SET fingerprints = '{\"split\": \"other\"}' WHERE method = 'none' AND run = 1")
+    with pytest.raises(UserError, match=r"digits-mlp: in run 1 .* not paired"):
+        page.write(path, out)
+    assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
+    with pytest.raises(UserError, match="not paired"):
+        page.write(path, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_somebody_elses_page_is_left_alone(tmp_path):
+    Store(tmp_path / "runs.db", create=True).close()
+    (tmp_path / "index.html").write_text("<h1>Mine</h1>")
+    with pytest.raises(UserError, match=r"index.html is not a report of contdrop, and stays as it is"):
+        page.write(tmp_path / "runs.db", tmp_path)
+    assert (tmp_path / "index.html").read_text() == "<h1>Mine</h1>"
+    with pytest.raises(UserError, match=r"--out: expected a directory; .* is a file"):
+        page.write(tmp_path / "runs.db", tmp_path / "index.html")
+    (tmp_path / "index.html").unlink()
+    for _ in range(2):  # one of ours is replaced
+        assert page.write(tmp_path / "runs.db", tmp_path).index.exists()
+
+
+def test_only_a_watched_page_reloads(tmp_path):
+    Store(tmp_path / "runs.db", create=True).close()
+    still = page.write(tmp_path / "runs.db", tmp_path / "out").index.read_text()
+    live = page.write(tmp_path / "runs.db", tmp_path / "out", refresh=7).index.read_text()
+    assert 'http-equiv="refresh"' not in still
+    assert "data-refresh" not in still
+    assert '<noscript><meta http-equiv="refresh" content="7"></noscript>' in live
+    assert '<body data-refresh="7">' in live
+
+
+# ---- embedding
+
+SVG = """<?xml version="1.0"?>
+<svg xmlns:xlink="http://www.w3.org/1999/xlink" width="9pt" height="9pt" viewBox="0 0 9 9" xmlns="http://www.w3.org/2000/svg">
+<metadata>x</metadata><defs><style type="text/css">*{stroke: red}</style><path id="m" d="M0 0"/></defs>
+<g clip-path="url(#c)"><use xlink:href="#m" style="fill: #0072b2; stroke: #ffffff"/></g>
+<text style="font: 9px 'DejaVu Sans'">&lt;script&gt; style="}" id="m"</text>
+<script>alert(1)</script><use xlink:href="https://example.org/x"/><g onclick="alert(2)" style="x: url(evil)}"/>
+<image xlink:href="data:image/png;base64,AAAA"/>
+</svg>"""
+
+
+def test_embedding():
+    embedding = Embedding()
+    found = embedding.embed(SVG, "f1", 'a "picture"')
+    assert found.startswith('<svg viewBox="0 0 9 9" role="img" aria-label="a &quot;picture&quot;" class="drawing">')
+    assert '<path id="f1-m" d="M0 0">' in found
+    assert '<g clip-path="url(#f1-c)"><use href="#f1-m" class="d0">' in found
+    assert ">&lt;script&gt; style=&quot;}&quot; id=&quot;m&quot;</text>" in found
+    assert '<image href="data:image/png;base64,AAAA">' in found
+    for gone in ("<script", "onclick", "example.org", "<style", "metadata", "url(evil)"):
+        assert gone not in found
+    assert embedding.colours == {"0072b2", "ffffff"}
+    assert embedding.rules() == (
+        ".d0 { fill: var(--c-0072b2, #0072b2); stroke: var(--c-ffffff, #ffffff) }\n.d1 { font: 9px 'DejaVu Sans' }"
+    )
+    assert 'class="d0"' in embedding.embed(SVG, "f2", "")
+
+
+@pytest.mark.slow
+def test_a_full_report_takes_less_than_15_seconds(tmp_path):
+    store = make_store(tmp_path / "runs.db", methods=METHODS, runs=30, epochs=100, images=10_000, covariance=True)
+    began = time.process_time()
+    page.write(store, tmp_path / "out")
+    assert time.process_time() - began < 15

@@ -1,0 +1,637 @@
+"""Paired statistics: against scipy, against naive second computations, and by simulation."""
+
+import ast
+import dataclasses
+import itertools
+import math
+import pathlib
+import sys
+import time
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contdrop.errors import UserError
+from contdrop.lab import paper, stats
+from contdrop.lab.stats import differences as pairing
+
+INPUTS = 500
+EXACT = {"rel": 1e-10, "abs": 1e-10}
+
+
+def cases(seed=0, smallest=2):
+    """Random pairs of errors in per cent, half of them counts over 10 000 so that ties and zeros abound."""
+    rng = np.random.default_rng(seed)
+    for index in range(INPUTS):
+        n = int(rng.integers(smallest, 41))
+        if index % 2:
+            yield rng.normal(1.0, 0.1, n), rng.normal(1.05, 0.1, n), None
+        else:
+            counts = rng.integers(90, 90 + rng.integers(2, 40), (2, n))
+            reference, other = counts / 100
+            yield reference, other, counts[0] - counts[1]
+
+
+# Second computations.
+
+
+def enumerated_signed_rank(differences):
+    """P(W <= w) and the two-sided p-value over all 2^n signs, each equally likely."""
+    ranks = scipy.stats.rankdata(np.abs(differences))
+    observed = sum(ranks[np.asarray(differences) > 0])
+    sums = [sum(itertools.compress(ranks, signs)) for signs in itertools.product((0, 1), repeat=len(ranks))]
+    less = sum(value <= observed + 1e-9 for value in sums) / len(sums)
+    greater = sum(value >= observed - 1e-9 for value in sums) / len(sums)
+    return less, min(1.0, 2 * min(less, greater))
+
+
+def bca_by_hand(differences, cut, seed, resamples):
+    values = [float(value) for value in differences]
+    n = len(values)
+    mean = math.fsum(values) / n
+    means = []
+    for row in np.random.default_rng(seed).integers(0, n, (resamples, n)):
+        means.append(math.fsum(values[index] for index in row) / n)
+    size = max(map(abs, values))
+    below = sum(value < mean - 1e-9 * size for value in means)
+    equal = sum(abs(value - mean) <= 1e-9 * size for value in means)
+    normal = scipy.stats.norm
+    bias = normal.ppf((below + equal / 2) / resamples)
+    without = [(math.fsum(values) - value) / (n - 1) for value in values]
+    centre = math.fsum(without) / n
+    cubes = math.fsum((centre - value) ** 3 for value in without)
+    squares = math.fsum((centre - value) ** 2 for value in without)
+    acceleration = cubes / (6 * squares**1.5)
+    ends = []
+    for z in (-cut, cut):
+        level = normal.cdf(bias + (bias + z) / (1 - acceleration * (bias + z)))
+        place = level * (resamples - 1)
+        ordered = sorted(means)
+        low = ordered[math.floor(place)]
+        ends.append(low + (ordered[math.ceil(place)] - low) * (place - math.floor(place)))
+    return ends
+
+
+def closed_testing(p_values):
+    """Holm's adjustment as what it shortens: the largest Bonferroni p-value of all families that hold a hypothesis."""
+    everyone = range(len(p_values))
+    families = [family for size in everyone for family in itertools.combinations(everyone, size + 1)]
+    return [
+        max(
+            min(1.0, len(family) * min(p_values[member] for member in family)) for family in families if index in family
+        )
+        for index in everyone
+    ]
+
+
+# The paper's own p-values.
+
+
+def test_all_wins_of_thirty_with_ties_give_the_papers_p():
+    counts = np.r_[2:31, 30]
+    result = stats.compare_paired(1 + 0 * counts, 1 + counts / 100)
+    assert f"{result.wilcoxon_p:.1e}" == "9.1e-07"
+    assert result.wilcoxon_method == "approximate"
+    assert result.t_p < 1e-10
+    reversed_ = stats.compare_paired(1 + counts / 100, 1 + 0 * counts)
+    assert reversed_.wilcoxon_p > 0.999999
+    assert reversed_.t_p > 0.999999
+    assert reversed_.wilcoxon_p_two_sided == pytest.approx(result.wilcoxon_p_two_sided, **EXACT)
+
+
+def test_all_wins_of_ten_without_ties_give_the_papers_p():
+    result = stats.compare_paired(np.full(10, 8.0), 8 + np.arange(1, 11) / 50)
+    assert result.wilcoxon_p == 2**-10
+    assert f"{result.wilcoxon_p:.1e}" == "9.8e-04"
+    assert result.wilcoxon_method == "exact"
+    assert stats.compare_paired(8 + np.arange(1, 11) / 50, np.full(10, 8.0)).wilcoxon_p == 1.0
+
+
+# Against scipy and by hand.
+
+
+def test_p_values_agree_with_scipy():
+    seen = set()
+    for index, (reference, other, counts) in enumerate(cases()):
+        change = reference - other if counts is None else counts
+        if np.ptp(change) == 0:
+            continue
+        found = pairing.differences(reference, other)
+        t, wilcoxon = stats.t_test(found), stats.signed_rank_test(found)
+        exact = len(np.unique(np.abs(change[change != 0]))) == len(change)
+        assert wilcoxon.method == ("exact" if exact else "approximate")
+        seen.add((exact, counts is None))
+        for alternative, ours, our_wilcoxon in zip(("less", "two-sided"), t, wilcoxon):
+            expected = scipy.stats.ttest_rel(reference, other, alternative=alternative).pvalue
+            assert ours == pytest.approx(expected, **EXACT)
+            expected = scipy.stats.wilcoxon(
+                change, alternative=alternative, correction=True, method="exact" if exact else "approx"
+            ).pvalue
+            assert our_wilcoxon == pytest.approx(expected, **EXACT)
+        if index < 50:
+            whole = stats.compare_paired(reference, other)
+            assert (whole.t_p, whole.t_p_two_sided) == t
+            assert (whole.wilcoxon_p, whole.wilcoxon_p_two_sided, whole.wilcoxon_method) == wilcoxon
+    assert seen == {(True, True), (True, False), (False, False)}
+
+
+def test_exact_signed_rank_test_agrees_with_enumeration():
+    rng = np.random.default_rng(1)
+    for _ in range(100):
+        change = rng.normal(0.2, 1, int(rng.integers(1, 10)))
+        found = stats.signed_rank_test(change)
+        assert found.method == "exact"
+        assert found[:2] == pytest.approx(enumerated_signed_rank(change), **EXACT)
+
+
+def test_signed_rank_test_of_many_runs_is_exact_up_to_a_limit_and_close_to_it_beyond():
+    rng = np.random.default_rng(2)
+    change = rng.normal(-0.05, 1, 501)
+    assert stats.signed_rank_test(change[:500]).method == "exact"
+    beyond = stats.signed_rank_test(change)
+    assert beyond.method == "approximate"
+    assert beyond.less == pytest.approx(
+        scipy.stats.wilcoxon(change, alternative="less", method="exact").pvalue, rel=0.01
+    )
+
+
+def test_equivalence_test_agrees_with_two_t_tests():
+    for reference, other, counts in cases():
+        change = reference - other if counts is None else counts / 100
+        if np.ptp(change) == 0:
+            continue
+        n, margin = len(change), 0.07
+        error = np.std(change, ddof=1) / math.sqrt(n)
+        above = scipy.stats.t.sf((np.mean(change) + margin) / error, n - 1)
+        below = scipy.stats.t.cdf((np.mean(change) - margin) / error, n - 1)
+        assert stats.tost(change, margin) == pytest.approx(max(above, below), **EXACT)
+    result = stats.compare_paired(reference, other, margin=margin)
+    assert (result.margin, result.equivalence_p) == (margin, pytest.approx(stats.tost(change, margin), **EXACT))
+
+
+def test_interval_agrees_with_scipy_and_with_a_naive_computation():
+    for index, (reference, other, counts) in enumerate(cases(smallest=3)):
+        change = reference - other if counts is None else counts / 100
+        if np.ptp(change) == 0:
+            continue
+        plain = stats.bca_interval(change, seed=index, resamples=99, small_sample=False)
+        widened = stats.bca_interval(change, seed=index, resamples=99)
+        n = len(change)
+        assert plain == pytest.approx(bca_by_hand(change, scipy.stats.norm.ppf(0.975), index, 99), **EXACT)
+        cut = math.sqrt(n / (n - 1)) * scipy.stats.t.ppf(0.975, n - 1)
+        assert widened == pytest.approx(bca_by_hand(change, cut, index, 99), **EXACT)
+        if counts is None:  # scipy splits resampled means that equal the mean but for rounding by chance
+            rng = np.random.default_rng(index)
+            theirs = scipy.stats.bootstrap((change,), np.mean, method="BCa", n_resamples=99, rng=rng, batch=99)
+            assert plain == pytest.approx(tuple(theirs.confidence_interval), **EXACT)
+
+
+def test_interval_of_extreme_confidence_stays_within_the_differences():
+    change = np.array([0.0, 0.0, 0.0, 0.0, 1.0])
+    low, high = stats.bca_interval(change, confidence=0.99999)
+    assert (low, high) == (0.0, 1.0)
+    assert stats.bca_interval(-change, confidence=0.99999) == (-1.0, 0.0)
+
+
+def test_mcnemar_agrees_with_binomial_sums_and_scipy():
+    rng = np.random.default_rng(3)
+    for _ in range(INPUTS):
+        n = int(rng.integers(1, 200))
+        labels, a, b = rng.integers(0, 3, (3, n)).tolist()
+        result = stats.mcnemar(a, b, labels)
+        only_a = sum(x == y != z for x, y, z in zip(a, labels, b))
+        only_b = sum(z == y != x for x, y, z in zip(a, labels, b))
+        assert (result.only_a_right, result.only_b_right) == (only_a, only_b)
+        assert result.both_right == sum(x == y == z for x, y, z in zip(a, labels, b))
+        assert result.both_right + result.both_wrong + only_a + only_b == n
+        trials = only_a + only_b
+        tail = sum(math.comb(trials, k) for k in range(min(only_a, only_b) + 1))
+        assert result.p == pytest.approx(min(1.0, 2 * tail / 2**trials), **EXACT)
+        if trials:
+            assert result.p == pytest.approx(scipy.stats.binomtest(only_a, trials).pvalue, **EXACT)
+    assert stats.mcnemar([0], [0], [0]).p == 1.0
+    assert stats.mcnemar([0], [0], [0]).method == "exact"
+
+
+def test_holm_agrees_with_closed_testing():
+    rng = np.random.default_rng(4)
+    for _ in range(INPUTS):
+        p_values = (rng.integers(0, 20, int(rng.integers(0, 6))) / 20 * rng.choice([0.1, 1.0])).tolist()
+        assert stats.holm(p_values) == pytest.approx(closed_testing(p_values), **EXACT)
+    assert stats.holm([0.02, math.nan, 0.01]) == pytest.approx([0.02, math.nan, 0.02], nan_ok=True)
+    with pytest.raises(ValueError, match=r"between 0 and 1, got \[1.5\]"):
+        stats.holm([1.5])
+
+
+def test_power_agrees_with_scipys_noncentral_t():
+    for n in (2, 3, 5, 10, 30, 100, 1000):
+        for noncentrality in (0.0, 0.5, 1.7, 2.8, 4.0):
+            for alpha in (0.001, 0.05, 0.3):
+                critical = scipy.stats.t.ppf(1 - alpha / 2, n - 1)
+                law = scipy.stats.nct(n - 1, noncentrality)
+                expected = law.sf(critical) + law.cdf(-critical)
+                found = stats.power(-noncentrality * 3.0, 3.0 * math.sqrt(n), n, alpha)
+                assert found == pytest.approx(expected, **EXACT)
+
+
+def test_detectable_difference_and_needed_runs_invert_the_power():
+    for n in (2, 5, 10, 30, 200):
+        for power in (0.5, 0.8, 0.99):
+            difference = stats.minimum_detectable(0.04, n, power=power)
+            assert stats.power(difference, 0.04, n) == pytest.approx(power, **EXACT)
+            assert stats.runs_needed(difference * 1.000001, 0.04, power=power) == n
+    assert stats.runs_needed(0.5, 1.0) == 34
+    assert stats.runs_needed(-0.5, 1.0) == 34
+    assert stats.runs_needed(1.0, 0.0) == 2
+    assert stats.power(1.0, 0.0, 5) == 1.0
+    assert stats.power(0.0, 0.0, 5, alpha=0.02) == 0.02
+    assert stats.power(1.0, 1.0, 1) == 0.0
+    assert stats.power(1e300, 1.0, 30) == 1.0
+
+
+# What a comparison holds.
+
+
+def test_comparison_describes_the_runs():
+    reference = {4: 0.9, 0: 1.0, 2: 1.1, 1: 1.3}
+    other = {0: 1.2, 1: 1.3, 2: 1.0, 4: 1.4}
+    result = stats.compare_paired(reference, other)
+    change = [-0.2, 0.0, 0.1, -0.5]
+    assert result.runs == 4
+    assert result.difference == pytest.approx(-0.15)
+    assert result.sd == pytest.approx(np.std(change, ddof=1))
+    assert result.effect == pytest.approx(-0.15 / np.std(change, ddof=1))
+    assert result.superiority == (2 + 1 / 2) / 4
+    assert result.minimum_detectable == pytest.approx(stats.minimum_detectable(result.sd, 4))
+    assert result.interval[0] < result.difference < result.interval[1]
+    assert dataclasses.astuple(result.reference) == pytest.approx((1.075, np.std([0.9, 1, 1.1, 1.3], ddof=1), 4))
+    assert dataclasses.astuple(result.other) == pytest.approx((1.225, np.std([1.2, 1.3, 1, 1.4], ddof=1), 4))
+    assert result.margin is None
+    assert result.equivalence_p is None
+    assert result.notes == (
+        "4 runs are fewer than 6: a p-value means little "
+        "(even 4 wins out of 4 give an exact two-sided Wilcoxon test only 0.12).",
+        "The two are equal in 1 of 4 runs, which Wilcoxon's test leaves out.",
+    )
+
+
+def test_order_and_form_of_the_results_do_not_matter():
+    by_run = {run: 1 + run % 7 / 100 for run in range(20)}
+    other = {run: 1.02 + run % 5 / 100 for run in reversed(range(20))}
+    expected = stats.compare_paired(by_run, other)
+    assert stats.compare_paired(list(by_run.values()), [other[run] for run in range(20)]) == expected
+    assert stats.compare_paired(list(by_run.items())[::-1], other) == expected
+    numbered = {np.int64(run): value for run, value in by_run.items()}
+    assert stats.compare_paired(numbered, other) == expected
+
+
+def test_six_runs_need_no_warning():
+    rng = np.random.default_rng(5)
+    assert stats.compare_paired(rng.normal(size=6), rng.normal(size=6)).notes == ()
+    assert "a p-value means little" in stats.compare_paired(rng.normal(size=5), rng.normal(size=5)).notes[0]
+
+
+def test_seed_decides_the_interval_and_touches_nothing_else():
+    rng = np.random.default_rng(6)
+    reference, other = rng.normal(size=(2, 12))
+    before = np.random.get_state()[1].copy()
+    first, again, second = (stats.compare_paired(reference, other, seed=seed) for seed in (0, 0, 1))
+    assert first == again
+    assert first.interval != second.interval
+    assert dataclasses.replace(first, interval=second.interval) == second
+    assert np.array_equal(np.random.get_state()[1], before)
+    narrow = stats.compare_paired(reference, other, confidence=0.5)
+    assert first.interval[0] < narrow.interval[0] < narrow.interval[1] < first.interval[1]
+
+
+def test_equal_counts_are_ties_although_their_floats_differ():
+    reference, other = np.array([1.15, 0.35, 5.00, 0.1 + 0.2]), np.array([1.13, 0.33, 5.02, 0.3])
+    assert len(set(np.abs(reference - other))) == 4
+    found = pairing.differences(reference, other)
+    assert len(set(np.abs(found))) == 2
+    assert found[3] == 0
+    assert stats.compare_paired(reference, other).wilcoxon_method == "approximate"
+
+
+@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 10_000)), min_size=1, max_size=40))
+def test_differences_of_counts_are_equal_exactly_where_the_counts_are(pairs):
+    counts = np.array(pairs)
+    found = pairing.differences(counts[:, 0] * 100 / 10_000, counts[:, 1] * 100 / 10_000)
+    whole = counts[:, 0] - counts[:, 1]
+    assert found == pytest.approx(whole / 100, rel=1e-9, abs=1e-12)
+    equal = np.abs(whole)[:, None] == np.abs(whole)
+    assert np.array_equal(np.abs(found)[:, None] == np.abs(found), equal)
+    assert np.array_equal(np.sign(found), np.sign(whole))
+
+
+def test_different_differences_stay_different():
+    reference = np.array([1.0, 1.0, 1e6])
+    other = reference - np.array([1e-7, 1.01e-7, 5e-3])
+    assert len(set(pairing.differences(reference, other))) == 3
+
+
+# Edges.
+
+
+def test_one_run():
+    result = stats.compare_paired([1.0], [1.2], margin=0.1)
+    undefined = (
+        result.t_p,
+        result.sd,
+        result.effect,
+        *result.interval,
+        result.minimum_detectable,
+        result.equivalence_p,
+    )
+    assert all(map(math.isnan, undefined))
+    assert (result.wilcoxon_p, result.wilcoxon_p_two_sided) == (0.5, 1.0)
+    assert result.difference == pytest.approx(-0.2)
+    assert result.notes == ("1 run has no spread: there is no t-test, no interval and no detectable difference.",)
+    assert math.isnan(stats.compare_paired([1.0], [1.0]).t_p)
+
+
+def test_two_runs():
+    result = stats.compare_paired([1.0, 1.0], [1.1, 1.3])
+    assert result.wilcoxon_p == 0.25
+    assert result.t_p == pytest.approx(scipy.stats.ttest_rel([1.0, 1.0], [1.1, 1.3], alternative="less").pvalue)
+    assert result.interval == pytest.approx((-0.3, -0.1))
+
+
+def test_no_difference_at_all():
+    result = stats.compare_paired([1.1, 1.2, 1.3], [1.1, 1.2, 1.3], margin=0.1)
+    assert result.t_p == result.t_p_two_sided == result.wilcoxon_p == result.wilcoxon_p_two_sided == 1.0
+    assert (result.difference, result.effect, result.superiority) == (0.0, 0.0, 0.5)
+    assert result.interval == (0.0, 0.0)
+    assert result.equivalence_p == 0.0
+    assert "The two are equal in every run: without spread" in result.notes[1]
+
+
+def test_constant_difference():
+    """The floats differ: 0.02000000000000024 and so on."""
+    other = np.array([1.13, 1.05, 1.09, 0.97, 1.01, 1.07, 1.17])
+    better = stats.compare_paired(other - 0.02, other, margin=0.05)
+    assert (better.t_p, better.t_p_two_sided, better.effect) == (0.0, 0.0, -math.inf)
+    assert better.interval == (better.difference, better.difference)
+    assert better.difference == pytest.approx(-0.02)
+    assert better.equivalence_p == 0.0
+    assert better.notes[0].startswith("All differences are equal: without spread, p-values of t-tests")
+    worse = stats.compare_paired(other, other - 0.02, margin=0.02)
+    assert (worse.t_p, worse.t_p_two_sided, worse.effect) == (1.0, 0.0, math.inf)
+    assert worse.equivalence_p == 1.0
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-12, 1e12, 1e300])
+def test_units_do_not_matter(scale):
+    rng = np.random.default_rng(8)
+    reference, other = rng.normal(size=(2, 9))
+    plain = stats.compare_paired(reference, other, margin=0.5)
+    scaled = stats.compare_paired(reference * scale, other * scale, margin=0.5 * scale)
+    for name in ("t_p", "t_p_two_sided", "wilcoxon_p", "effect", "superiority", "equivalence_p"):
+        assert getattr(scaled, name) == pytest.approx(getattr(plain, name), **EXACT)
+    for name in ("difference", "sd", "minimum_detectable"):
+        assert getattr(scaled, name) / scale == pytest.approx(getattr(plain, name), **EXACT)
+    assert [end / scale for end in scaled.interval] == pytest.approx(plain.interval, **EXACT)
+
+
+def test_swapping_mirrors_the_comparison():
+    for reference, other, _ in itertools.islice(cases(seed=9), 50):
+        one, two = stats.compare_paired(reference, other), stats.compare_paired(other, reference)
+        assert one.difference == pytest.approx(-two.difference, **EXACT)
+        assert one.superiority == pytest.approx(1 - two.superiority)
+        assert one.wilcoxon_p_two_sided == two.wilcoxon_p_two_sided
+        if one.sd:
+            assert one.t_p == pytest.approx(1 - two.t_p, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("reference", "other", "message"),
+    [
+        ([], [], "reference: expected at least one run, got none: finish a run first"),
+        ({}, {}, "reference: expected at least one run, got none: finish a run first"),
+        ([1.0, 2.0], [1.0], "expected as many runs of reference as of other, got 2 and 1: compare paired runs only"),
+        (
+            {0: 1.0, 1: 1.0, 2: 1.0},
+            {0: 1.0, 3: 2.0},
+            "expected the same runs of reference and other, but other lacks runs 1, 2: "
+            "compare only runs that both have",
+        ),
+        (
+            {0: 1.0},
+            {0: 1.0, 3: 2.0},
+            "expected the same runs of reference and other, but reference lacks run 3: "
+            "compare only runs that both have",
+        ),
+        (
+            [(0, 1.0), (1, 1.0), (0, 1.1)],
+            {0: 1.0, 1: 1.0},
+            "reference: expected every run once, got run 0 more than once: keep one of each",
+        ),
+        ({0: 1.0}, [1.0], "expected run numbers for both, got them for reference only: give other's as well"),
+        ([1.0], {0: 1.0}, "expected run numbers for both, got them for other only: give reference's as well"),
+        ({"0": 1.0}, {"0": 1.0}, "reference: expected run numbers that are integers, got '0'"),
+        (
+            [1.0, math.nan],
+            [1.0, 1.0],
+            "reference: expected finite values, got nan at position 1: leave diverged runs out",
+        ),
+        ([1.0], [math.inf], "other: expected finite values, got inf at position 0: leave diverged runs out"),
+        (["good"], [1.0], "reference: expected one number per run, got something else: check the values"),
+        ([[1.0, 2.0]], [1.0], "reference: expected one number per run, got values of shape (2,)"),
+        (
+            [1e308],
+            [-1e308],
+            "expected differences that a float can hold, got an overflow: give the values in other units",
+        ),
+    ],
+)
+def test_what_is_not_paired_is_refused(reference, other, message):
+    with pytest.raises(UserError) as caught:
+        stats.compare_paired(reference, other)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: stats.compare_paired([1.0, 2], [2.0, 2], confidence=95),
+            "confidence: expected a number between 0 and 1",
+        ),
+        (lambda: stats.bca_interval([1.0, 2.0], resamples=0), "resamples: expected a positive number, got 0"),
+        (
+            lambda: stats.tost([1.0, 2.0], 0.0),
+            "margin: expected a positive number, the smallest difference that matters",
+        ),
+        (lambda: stats.tost([1.0, 2.0], math.nan), "margin: expected a positive number"),
+        (lambda: stats.power(1, -1, 5), "sd: expected a standard deviation of at least 0, got -1"),
+        (lambda: stats.power(1, 1, 0), "n: expected at least one run, got 0"),
+        (lambda: stats.power(1, 1, 5, alpha=5), "alpha: expected a level between 0 and 1, such as 0.05, got 5"),
+        (lambda: stats.minimum_detectable(1, 5, power=80), "power: expected a probability between alpha (0.05) and 1"),
+        (lambda: stats.runs_needed(0, 1), "expected a difference other than 0 and a finite sd, got 0 and 1"),
+        (lambda: stats.runs_needed(1e-6, 1), "needs over 1e+09 runs: it is too small"),
+        (
+            lambda: stats.mcnemar([1, 2], [1], [1, 2]),
+            "got shapes (2,), (1,) and (2,): use predictions for one test set",
+        ),
+        (lambda: stats.mcnemar([], [], []), "expected two predictions and a label per example"),
+        (lambda: stats.summary([]), "values: expected at least one run, got none"),
+        (
+            lambda: stats.compare_all({"none": [1.0]}, "gaussian"),
+            "results of the reference 'gaussian', got those of none",
+        ),
+    ],
+)
+def test_bad_arguments_get_one_line(call, message):
+    with pytest.raises(UserError) as caught:
+        call()
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# All methods.
+
+
+def test_all_methods_are_compared_with_the_reference_and_adjusted():
+    rng = np.random.default_rng(10)
+    errors = {
+        name: dict(enumerate(rng.normal(1 + shift, 0.05, 12))) for name, shift in zip("abcd", (0.06, 0, 0.03, 0.05))
+    }
+    found = stats.compare_all(errors, "b", margin=0.1)
+    assert list(found) == ["a", "c", "d"]
+    for name in ("t_p", "t_p_two_sided", "wilcoxon_p", "wilcoxon_p_two_sided"):
+        raw = [getattr(comparison, name) for comparison in found.values()]
+        assert [getattr(comparison, f"{name}_holm") for comparison in found.values()] == closed_testing(raw)
+        alone = stats.compare_paired(errors["b"], errors["c"], margin=0.1)
+        assert getattr(alone, name) == getattr(alone, f"{name}_holm") == getattr(found["c"], name)
+    assert found["c"].difference == alone.difference
+    assert stats.compare_all({"b": errors["b"]}, "b") == {}
+    del errors["d"][3]
+    with pytest.raises(UserError, match="expected the same runs of b and d, but d lacks run 3"):
+        stats.compare_all(errors, "b")
+
+
+def test_summary_uses_n_minus_one():
+    assert dataclasses.astuple(stats.summary([0.01, 0.02, 0.03])) == pytest.approx((0.02, 0.01, 3))
+    assert math.isnan(stats.summary([1.0]).sd)
+
+
+# By simulation. A share of 2000 has a standard error of 0.5 percentage points.
+
+
+def share(outcomes):
+    return float(np.mean(list(outcomes)))
+
+
+def rejects(p_values):
+    return share(p <= 0.05 for p in p_values)
+
+
+CALIBRATED = (0.039, 0.061)
+
+
+def test_tests_of_location_reject_no_difference_in_five_per_cent():
+    rng = np.random.default_rng(11)
+    low, high = CALIBRATED
+    normal = rng.normal(0, 0.05, (2000, 30))
+    t, wilcoxon = [stats.t_test(row) for row in normal], [stats.signed_rank_test(row) for row in normal]
+    assert all(result.method == "exact" for result in wilcoxon)
+    assert low <= rejects(result.less for result in t) <= high
+    assert low <= rejects(result.two_sided for result in t) <= high
+    assert low <= rejects(result.less for result in wilcoxon) <= high
+    assert low <= rejects(result.two_sided for result in wilcoxon) <= high
+    # Errors of two networks on 10 000 examples: many ties, some zeros.
+    counts = np.round(rng.normal(0, 5, (2000, 30)))
+    t, wilcoxon = [stats.t_test(row) for row in counts], [stats.signed_rank_test(row) for row in counts]
+    assert sum(result.method == "approximate" for result in wilcoxon) > 1990
+    assert low <= rejects(result.less for result in t) <= high
+    assert low <= rejects(result.two_sided for result in t) <= high
+    assert low <= rejects(result.less for result in wilcoxon) <= high
+    assert low <= rejects(result.two_sided for result in wilcoxon) <= high
+
+
+def test_exact_signed_rank_test_of_few_runs_keeps_its_level():
+    rng = np.random.default_rng(12)
+    for n in (5, 10):
+        found = [stats.signed_rank_test(row) for row in rng.standard_cauchy((2000, n))]
+        assert rejects(result.less for result in found) <= CALIBRATED[1]
+        assert rejects(result.two_sided for result in found) <= CALIBRATED[1]
+
+
+def test_equivalence_test_is_calibrated_at_the_margin():
+    rng = np.random.default_rng(13)
+    rows = rng.normal(0.1, 0.05, (2000, 30))
+    assert CALIBRATED[0] <= rejects(stats.tost(row, 0.1) for row in rows) <= CALIBRATED[1]
+    assert rejects(stats.tost(row - 0.1, 0.1) for row in rows) == 1.0
+
+
+def test_mcnemar_keeps_its_level():
+    rng = np.random.default_rng(14)
+    labels = np.zeros(1000, dtype=int)
+    p_values = [stats.mcnemar(*rng.binomial(1, 0.05, (2, 1000)), labels).p for _ in range(2000)]
+    assert 0.02 <= rejects(p_values) <= CALIBRATED[1]
+
+
+def test_holm_keeps_the_level_of_the_family():
+    rng = np.random.default_rng(15)
+    families = [[stats.t_test(row).two_sided for row in rng.normal(size=(5, 10))] for _ in range(2000)]
+    assert CALIBRATED[0] <= share(min(stats.holm(family)) <= 0.05 for family in families) <= CALIBRATED[1]
+    assert share(min(family) <= 0.05 for family in families) > 0.2
+
+
+@pytest.mark.parametrize(("n", "difference"), [(5, 0.08), (10, 0.05), (30, 0.026)])
+def test_a_known_difference_is_found_at_the_computed_power(n, difference):
+    rng = np.random.default_rng(16)
+    rows = rng.normal(-difference, 0.05, (2000, n))
+    power = stats.power(difference, 0.05, n)
+    assert 0.5 < power < 0.95
+    found = rejects(stats.t_test(row).two_sided for row in rows)
+    assert abs(found - power) < 3 * math.sqrt(power * (1 - power) / 2000)
+
+
+def covers(rows, true, **options):
+    intervals = [stats.bca_interval(row, seed=seed, **options) for seed, row in enumerate(rows)]
+    return share(low <= true <= high for low, high in intervals)
+
+
+def test_intervals_cover_roughly():
+    rng = np.random.default_rng(17)
+    # 400 intervals: a standard error of 1.1 percentage points.
+    assert 0.92 <= covers(rng.normal(-0.05, 0.05, (400, 30)), -0.05, resamples=1000) <= 0.98
+    assert 0.87 <= covers(rng.normal(-0.05, 0.05, (400, 5)), -0.05, resamples=1000) <= 0.97
+
+
+@pytest.mark.slow
+def test_intervals_cover_at_full_size():
+    rng = np.random.default_rng(18)
+    assert 0.925 <= covers(rng.normal(-0.05, 0.05, (2000, 30)), -0.05) <= 0.97
+    assert 0.925 <= covers(np.round(rng.normal(-2, 5, (2000, 30))) / 100, -0.02, resamples=2000) <= 0.97
+    few = rng.normal(size=(2000, 5))
+    assert covers(few, 0.0, resamples=2000) > covers(few, 0.0, resamples=2000, small_sample=False) + 0.04
+
+
+# Cost.
+
+
+def test_a_comparison_takes_milliseconds():
+    rng = np.random.default_rng(19)
+    reference, other = rng.normal(size=(2, 30))
+    stats.compare_paired(reference, other, margin=1.0)
+    started = time.perf_counter()
+    for _ in range(5):
+        stats.compare_paired(reference, other, margin=1.0)
+    assert (time.perf_counter() - started) / 5 < 0.05
+
+
+@pytest.mark.parametrize("module", [stats, paper])
+def test_only_numpy_and_scipy_are_imported(module):
+    file = pathlib.Path(module.__file__)
+    for path in file.parent.glob("*.py") if file.name == "__init__.py" else [file]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            for name in names:
+                assert name.partition(".")[0] in ("numpy", "scipy", *sys.stdlib_module_names), f"{path.name}: {name}"

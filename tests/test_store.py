@@ -1,0 +1,250 @@
+"""The store: one file, many writers, nothing lost, and a clear line for a file that is none."""
+
+import multiprocessing
+import os
+import sqlite3
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from contdrop.errors import UserError
+from contdrop.lab import store as stores
+from contdrop.lab.results import collect
+from contdrop.lab.store import FAILED, FINISHED, PLANNED, RUNNING, Epoch, Selection, Store
+
+PROTOCOL = {"experiment": "some-experiment", "preset": "quick", "epochs": 3}
+DESCRIPTION = {"title": "Some", "reference": "gaussian", "methods": ["none", "gaussian"]}
+FINGERPRINTS = {"data": "d", "split": "s", "initial weights": "w", "data order": "o"}
+
+
+def job(method="none", run=0, stage="final"):
+    key = f"{stage} {method} {run}"
+    return {"key": key, "stage": stage, "method": method, "run": run, "epochs": 3, "configuration": {"run": run}}
+
+
+def epoch(number, seconds=0.5):
+    return Epoch(number, 1.0, 50.0, 1.1, 51.0, 1.2, 52.0, 0.1, seconds)
+
+
+def begin(store, number, fingerprints=FINGERPRINTS, variant="none"):
+    return store.begin(
+        number, variant=variant, seeds={"split": 2**62}, fingerprints=fingerprints, versions={"torch": "2"}, machine={}
+    )
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def store(path):
+    with Store(path, create=True) as opened:
+        yield opened
+
+
+def add(store, *jobs):
+    return store.add_jobs(PROTOCOL, DESCRIPTION, "p", jobs)
+
+
+def test_job_goes_through_its_life(store):
+    (number,) = add(store, job())
+    assert store.job(number).status == PLANNED
+    assert begin(store, number) is None
+    assert store.job(number).status == RUNNING
+    store.progress(number, [epoch(1), epoch(2)], (2, b"state"))
+    assert store.checkpoint(number) == (2, b"state")
+    assert store.job(number).epochs_done == 2
+    predictions = np.arange(5, dtype=np.int16)
+    store.finish(number, [epoch(3)], {"test_error": 1.5}, {"test_predictions": predictions})
+    record = store.job(number)
+    assert (record.status, record.results, record.seconds) == (FINISHED, {"test_error": 1.5}, 1.5)
+    assert (record.seeds, record.versions, record.variant) == ({"split": 2**62}, {"torch": "2"}, "none")
+    assert store.checkpoint(number) is None
+    np.testing.assert_array_equal(store.artefact(number, "test_predictions"), predictions)
+    assert store.epochs(number) == [epoch(1), epoch(2), epoch(3)] == store.curves("p")[number]
+
+
+def test_jobs_are_planned_once_and_keep_their_number(store):
+    first = add(store, job(run=0), job(run=1))
+    assert add(store, job(run=1), job(run=2), job(run=0)) == [first[1], first[1] + 1, first[0]]
+
+
+def test_failure_keeps_its_reason_and_can_be_planned_again(store):
+    (number,) = add(store, job())
+    begin(store, number)
+    store.progress(number, [epoch(1)], (1, b"state"))
+    store.fail(number, "diverged: the loss is nan", [epoch(2)])
+    assert (store.job(number).status, store.job(number).error) == (FAILED, "diverged: the loss is nan")
+    assert store.checkpoint(number) is None
+    store.plan_again(number)
+    assert (store.job(number).status, store.job(number).error, store.epochs(number)) == (PLANNED, None, [])
+
+
+def test_loss_that_is_no_number_is_stored_as_none(store):
+    (number,) = add(store, job())
+    nan, inf = float("nan"), float("inf")
+    store.fail(number, "diverged", [Epoch(1, nan, 90.0, inf, 90.0, None, None, 0.1, 0.5)])
+    (kept,) = store.epochs(number)
+    assert (kept.train_loss, kept.val_loss, kept.test_loss) == (None, None, None)
+
+
+@pytest.mark.parametrize("what", FINGERPRINTS)
+def test_methods_of_a_run_must_share_everything_but_masks(store, what):
+    one, two, other_run = add(store, job("none"), job("gaussian"), job("gaussian", run=1))
+    assert begin(store, one) is None
+    other = {**FINGERPRINTS, what: "another"}
+    assert begin(store, two, other) == f"gaussian and none do not share the same {what}, so they are not paired"
+    assert store.job(two).status == PLANNED
+    assert begin(store, other_run, other) is None
+
+
+def test_results_of_mismatched_runs_are_refused(store):
+    one, two = add(store, job("none"), job("gaussian"))
+    for number in (one, two):
+        begin(store, number)
+        store.finish(number, [], {"test_error": 1.0}, {})
+    (protocol,) = store.protocols()
+    assert collect(store, protocol).errors() == {"none": {0: 1.0}, "gaussian": {0: 1.0}}
+    with store.transaction() as db:
+        db.execute("""UPDATE jobs SET fingerprints = '{"data": "d"}' WHERE id = ?""", (two,))
+    with pytest.raises(UserError, match="in run 0 none and gaussian do not share the same data order"):
+        collect(store, protocol)
+
+
+def test_results_of_two_variants_under_one_name_are_refused(store):
+    numbers = add(store, job("gaussian"), job("gaussian", run=1))
+    for number, variant in zip(numbers, ("gaussian:sigma=0.2", "gaussian:sigma=0.3")):
+        begin(store, number, variant=variant)
+        store.finish(number, [], {"test_error": 1.0}, {})
+    with pytest.raises(UserError, match=r"trained as gaussian:sigma=0\.2 and gaussian:sigma=0\.3"):
+        collect(store, store.protocols()[0])
+
+
+def test_first_selection_stands(store):
+    add(store, job())
+    store.select(Selection("p", "gaussian", "gaussian:sigma=0.2", "why", {"gaussian:sigma=0.2": {"val_error": 1}}, 1.0))
+    store.select(Selection("p", "gaussian", "gaussian:sigma=0.4", "why", {}, 2.0))
+    assert store.selections("p")["gaussian"].variant == "gaussian:sigma=0.2"
+
+
+def test_transaction_that_fails_leaves_nothing(store):
+    (number,) = add(store, job())
+    with pytest.raises(sqlite3.IntegrityError):
+        store.progress(number, [epoch(1), epoch(1)], (1, b"state"))
+    assert store.epochs(number) == []
+    assert store.checkpoint(number) is None
+
+
+def _write_epochs(path, number, count):
+    with Store(path) as store:
+        for i in range(1, count + 1):
+            store.progress(number, [epoch(i)], (i, bytes(100_000)))
+
+
+def test_several_processes_write_at_once(store, path):
+    numbers = add(store, *(job(run=run) for run in range(4)))
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_epochs, args=(path, number, 30)) for number in numbers]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0] * 4
+    assert [record.epochs_done for record in store.jobs()] == [30] * 4
+
+
+def test_lock_is_free_again_after_a_kill(store, path):
+    code = "import sys, time; from contdrop.lab.locks import Locks; import pathlib\n"
+    code += "l = Locks(pathlib.Path(sys.argv[1])); print(l.acquire(7), flush=True); time.sleep(60)"
+    locks = path.with_name(path.name + "-locks")
+    process = subprocess.Popen([sys.executable, "-c", code, str(locks)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "True\n"
+    assert not store.locks.acquire(7)
+    assert store.locks.is_held(7)
+    assert not store.locks.is_held(8)
+    process.kill()
+    process.communicate()
+    assert store.locks.acquire(7)
+    assert store.locks.is_held(7)
+    assert not store.locks.acquire(7)
+
+
+def test_running_job_without_a_process_is_interrupted(store):
+    (number,) = add(store, job())
+    begin(store, number)
+    assert store.is_interrupted(store.job(number))
+    store.locks.acquire(number)
+    assert not store.is_interrupted(store.job(number))
+
+
+# ---- files that are no store
+
+
+def test_newer_store_is_refused_and_left_alone(path):
+    Store(path, create=True).close()
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(UserError, match=r"has version 99, and this contdrop knows versions up to 1; install a newer"):
+        Store(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 500])
+def test_file_that_is_no_database_is_refused_and_left_alone(path, content):
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"expected a store of contdrop; .* is none, or damaged"):
+        Store(path)
+    assert path.read_bytes() == content
+
+
+def test_database_of_another_program_is_refused_and_left_alone(path):
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE theirs (x)")
+    db.commit()
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(UserError, match="is a database of another program"):
+        Store(path, create=True)
+    assert path.read_bytes() == before
+
+
+def test_missing_store_and_directory(tmp_path):
+    with pytest.raises(UserError, match="there is no store"):
+        Store(tmp_path / "no.db")
+    with pytest.raises(UserError, match="there is no directory"):
+        Store(tmp_path / "no" / "no.db", create=True)
+    with pytest.raises(UserError, match="is a directory"):
+        Store(tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_empty_file_becomes_a_store(path):
+    path.touch()
+    with Store(path) as store:
+        assert store.jobs() == []
+
+
+def test_full_disk_is_one_line_and_loses_nothing(store):
+    (number,) = add(store, job())
+    store.progress(number, [epoch(1)], (1, b"state"))
+    store._db.execute("PRAGMA max_page_count = 1")  # clamped to the pages in use: no room for more
+    with pytest.raises(UserError, match=r"cannot write .*full; make room, then give the same command again"):
+        store.progress(number, [epoch(2)], (2, bytes(10_000_000)))
+    assert store.checkpoint(number) == (1, b"state")
+    assert store.job(number).epochs_done == 1
+
+
+def test_older_store_is_migrated(path, monkeypatch):
+    with Store(path, create=True) as store:
+        (number,) = add(store, job())
+    newer = (*stores.MIGRATIONS, "ALTER TABLE selections ADD COLUMN remark TEXT")
+    monkeypatch.setattr(stores, "MIGRATIONS", newer)
+    with Store(path) as store:
+        assert store.job(number).status == PLANNED
+        assert "remark" in [row[1] for row in store._db.execute("PRAGMA table_info(selections)")]
+        assert store._version() == 2

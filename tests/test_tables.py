@@ -1,0 +1,340 @@
+# ruff: noqa: RUF001  (Greek letters and minus signs are what is tested)
+"""Tables of the report: the paper's layout, the careful one, and three ways of writing them."""
+
+import csv
+import io
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stores
+from contdrop.lab import paper, stats
+from contdrop.lab.report import cells, tables
+from contdrop.lab.report.tables import Cell, Table
+from contdrop.lab.results import collect_all
+from contdrop.lab.store import Store
+
+
+def _results(path, **options):
+    with Store(stores.make_store(path / "s.db", **options)) as store:
+        return collect_all(store)[0]
+
+
+def _column(table, heading):
+    return [row[table.headings.index(heading)] for row in table.rows]
+
+
+# ---- the paper's layout
+
+
+def test_comparison_is_in_the_papers_layout(tmp_path):
+    results = _results(tmp_path, runs=8)
+    table = tables.comparison(results)
+    assert table.headings == ("Method", "Test error, % (p-value-T/p-value-W)", "Runs")
+    names = [
+        "No dropout",
+        "Bernoulli keep=0.5",
+        "Adaptive α=1 β=0",
+        "DropConnect keep=0.5",
+        "Uniform",
+        "Gaussian σ=0.3",
+    ]
+    assert [row[0].text for row in table.rows] == names
+    errors = results.errors()
+    runs = range(8)
+    found = stats.compare_paired([errors["gaussian"][r] for r in runs], [errors["bernoulli"][r] for r in runs])
+    expected = (
+        f"{found.other.mean:.2f} ± {found.other.sd:.3f} ({cells.p_value(found.t_p)}/{cells.p_value(found.wilcoxon_p)})"
+    )
+    assert table.rows[1][1] == Cell(expected, found.other.mean)
+    assert re.fullmatch(r"\d\.\d\d ± 0\.\d{3} \(\d\.\de-\d+/\S+\)", table.rows[0][1].text)
+    # The reference has no p-values, and the best mean, and it alone, is bold.
+    assert re.fullmatch(r"\d\.\d\d ± 0\.\d{3}", table.rows[-1][1].text)
+    assert [row[1].bold for row in table.rows] == [False] * 5 + [True]
+
+
+def test_the_papers_own_figures_stand_beside_ours_with_both_sizes(tmp_path):
+    results = _results(
+        tmp_path, experiment="mnist-mlp-sigmoid", methods=stores.ALL_METHODS, runs=6, epochs=4, paper_runs=30,
+        paper_epochs=3000,
+    )  # fmt: skip
+    table = tables.comparison(results)
+    theirs = dict(zip([row[0].text for row in table.rows], _column(table, table.headings[2])))
+    assert theirs["Bernoulli keep=0.5"] == Cell("1.35 ± 0.049 (3.1e-17/9.1e-7)", 1.35)
+    assert theirs["Gaussian σ=0.3"] == Cell("1.15 ± 0.035", 1.15, bold=True)
+    assert theirs["Fast keep=0.5"].text == "–"
+    assert table.notes[0] == (
+        "Ours: 6 runs of 4 epochs each, preset “quick”. The paper's Table I: 30 runs of 3,000 epochs. "
+        "This is no replication of it."
+    )
+
+
+def test_a_run_of_the_papers_size_is_not_called_less(tmp_path):
+    options = {"methods": ("none", "gaussian"), "runs": 30, "epochs": 2, "paper_runs": 30, "paper_epochs": 2}
+    table = tables.comparison(_results(tmp_path, experiment="mnist-cnn-gaussian", **options))
+    assert "no replication" not in table.notes[0]
+    # Three decimals, as in the paper's Table II.
+    assert re.match(r"\d\.\d{3} ± ", table.rows[0][1].text)
+
+
+def test_p_values_are_written_as_in_the_paper():
+    for table in paper.TABLES.values():
+        for result in table.results.values():
+            for p in (result.t_p, result.wilcoxon_p):
+                if p is not None:
+                    assert float(cells.p_value(p)) == p
+    assert [cells.p_value(p) for p in (9.127e-7, 0.0314, 0.9816, 0.0, math.nan, None)] == [
+        "9.1e-7", "0.031", "0.982", "<1e-300", "–", "–",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("runs", [2, 5])
+def test_p_values_of_few_runs_are_marked(tmp_path, runs):
+    results = _results(tmp_path, runs=runs)
+    for table in (tables.comparison(results), tables.differences(results)):
+        assert f"† With fewer than 6 pairs of runs (here {runs}) a p-value means little." in table.notes
+    assert tables.comparison(results).rows[0][1].text.endswith(") †")
+    assert all(cell.text.endswith(" †") for cell in _column(tables.differences(results), "Holm (t)"))
+
+
+def test_p_values_of_six_runs_are_not_marked(tmp_path):
+    results = _results(tmp_path, runs=6)
+    assert "†" not in str(tables.comparison(results)) + str(tables.differences(results))
+
+
+def test_a_single_run_has_no_p_values(tmp_path):
+    results = _results(tmp_path, runs=1)
+    assert "A single pair of runs has no p-value." in tables.comparison(results).notes
+    assert re.fullmatch(r"\d\.\d\d", tables.comparison(results).rows[0][1].text)
+    table = tables.differences(results)
+    for heading in ("95 % interval", "p (t)", "p (W)", "Holm (W)", "Detectable", "Equivalent p", "Effect d"):
+        assert {cell.text for cell in _column(table, heading)} == {"–"}
+
+
+def test_methods_with_different_runs_are_compared_on_those_they_share(tmp_path):
+    results = _results(tmp_path, runs=8, failed=[("gaussian", 0), ("none", 1)], missing=[("none", 2), ("uniform", 3)])
+    table = tables.comparison(results)
+    assert [cell.text for cell in _column(table, "Runs")] == ["6", "8", "8", "8", "7", "7"]
+    (note,) = (note for note in table.notes if "different runs" in note)
+    assert "No dropout 5, Bernoulli 7, Adaptive 7, DropConnect 7, Uniform 6" in note
+    careful = tables.differences(results)
+    assert [cell.text for cell in _column(careful, "Pairs")] == ["5", "7", "7", "7", "6"]
+    errors = results.errors()
+    shared = sorted(errors["gaussian"].keys() & errors["none"].keys())
+    expected = np.mean([errors["gaussian"][run] - errors["none"][run] for run in shared])
+    assert _column(careful, "Difference")[0].value == pytest.approx(expected)
+    # Only the comparison that rests on five runs is doubtful.
+    assert [cell.text.endswith("†") for cell in _column(careful, "p (t)")] == [True] + [False] * 4
+
+
+def test_without_the_reference_there_is_nothing_to_compare(tmp_path):
+    results = _results(tmp_path, runs=2, missing=[("gaussian", 0), ("gaussian", 1)])
+    table = tables.comparison(results)
+    assert len(table.rows) == 5
+    assert any("No run of the reference, Gaussian, is finished" in note for note in table.notes)
+    assert tables.differences(results) is None
+
+
+# ---- the careful table
+
+
+def test_differences_agree_with_the_statistics(tmp_path):
+    results = _results(tmp_path, runs=10)
+    table = tables.differences(results, margin=0.5)
+    found = stats.compare_all(results.errors(), "gaussian", margin=0.5)
+    for (method, expected), row in zip(found.items(), table.rows):
+        values = dict(zip(table.headings, row))
+        assert values["Difference"].value == expected.difference, method
+        assert values["Difference"].text == f"{expected.difference:+.2f}".replace("-", "−")
+        low, high = (f"{end:+.2f}".replace("-", "−") for end in expected.interval)
+        assert values["95 % interval"].text.replace("0.00", "") == f"[{low}, {high}]".replace("0.00", "")
+        assert values["p (t)"].value == expected.t_p_two_sided
+        assert values["Holm (t)"].value == pytest.approx(expected.t_p_two_sided_holm)
+        assert values["p (W)"].value == expected.wilcoxon_p_two_sided
+        assert values["Holm (W)"].value == pytest.approx(expected.wilcoxon_p_two_sided_holm)
+        assert values["Effect d"].value == expected.effect
+        assert values["Superior"].text == f"{100 * expected.superiority:.0f} %"
+        assert values["Detectable"].value == expected.minimum_detectable
+        assert values["Equivalent p"].value == expected.equivalence_p
+        assert values["Pairs"].text == "10"
+    assert any("less than ±0.50 points;" in note for note in table.notes)
+    assert any("a tenth of the reference's error" in note for note in tables.differences(results).notes)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (-0.254, "−0.25"),
+        (0.3, "+0.30"),
+        (-0.001, "0.00"),
+        (0.0, "0.00"),
+        (math.inf, "∞"),
+        (-math.inf, "−∞"),
+        (math.nan, "–"),
+    ],
+)
+def test_signed_numbers(value, expected):
+    assert cells.signed(value) == expected
+
+
+# ---- the others
+
+
+def test_selections_show_candidates_and_the_choice(tmp_path):
+    table = tables.selections(_results(tmp_path, selection=True, runs=2))
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["Gaussian", "gaussian:sigma=0.2", "2.40", "chosen"],
+        ["Gaussian", "gaussian:sigma=0.3", "2.50", ""],
+    ]
+    assert "test data were not looked at" in table.notes[0]
+    assert table.notes[1] == "Bernoulli, matched takes over what was chosen for Gaussian."
+    (tmp_path / "s.db").unlink()
+    assert tables.selections(_results(tmp_path, runs=1)) is None
+
+
+def test_failures_name_their_reason(tmp_path):
+    table = tables.failures(_results(tmp_path, runs=2, failed=[("uniform", 1)]))
+    assert [cell.text for cell in table.rows[0]] == [
+        "uniform", "1", "comparison", "0 of 5", "diverged: the training loss is nan in epoch 1",
+    ]  # fmt: skip
+    (tmp_path / "s.db").unlink()
+    assert tables.failures(_results(tmp_path, runs=2)) is None
+
+
+def test_mcnemar_counts_images_and_runs(tmp_path):
+    with Store(
+        stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=3, levels={"none": 12.0})
+    ) as store:
+        (results,) = collect_all(store)
+        table = tables.mcnemar(results, store)
+        pairs = [
+            [store.artefact(results.job(method, run).id, "test_predictions") for method in ("gaussian", "none")]
+            for run in range(3)
+        ]
+        labels = store.artefact(results.finished[0].id, "test_labels")
+    (row,) = table.rows
+    only_ours = np.mean([np.sum((ours == labels) & (theirs != labels)) for ours, theirs in pairs])
+    assert row[1].value == pytest.approx(only_ours)
+    assert row[4].text == "3 of 3"
+    assert row[5].text == "0 of 3"
+
+
+def test_ranks_need_three_data_sets_and_count_each_once(tmp_path):
+    levels = {"none": 9.0, "bernoulli": 7.0, "uniform": 5.0, "gaussian": 3.0}
+    for number, name in enumerate(("digits", "mnist", "svhn")):
+        for experiment in (f"{name}-mlp", f"{name}-more"):
+            stores.make_store(
+                tmp_path / "s.db", experiment=experiment, dataset=name, seed=number, levels=levels,
+                methods=tuple(levels), runs=2 + experiment.endswith("more"), noise=0.01,
+            )  # fmt: skip
+        with Store(tmp_path / "s.db") as store:
+            table = tables.ranks(collect_all(store))
+        assert (table is None) == (number < 2)
+    assert table.headings == (
+        "Method", "digits", "mnist", "svhn", "Average", "p against Gaussian", "The paper's average"
+    )  # fmt: skip
+    assert [row[0].text for row in table.rows] == ["Gaussian", "Uniform", "Bernoulli", "No dropout"]
+    assert [[cell.text for cell in row[1:5]] for row in table.rows] == [
+        ["1", "1", "1", "1.00"], ["2", "2", "2", "2.00"], ["3", "3", "3", "3.00"], ["4", "4", "4", "4.00"],
+    ]  # fmt: skip
+    assert [row[-1].text for row in table.rows] == ["1.2", "2", "4", "–"]
+    assert table.rows[0][4].bold
+    assert "mnist: mnist-more, 3 runs of 5 epochs each" in table.notes[0]
+
+
+# ---- writing
+
+ODD = Table(
+    "odd",
+    "A <b>bold</b> title with $x_1$",
+    ("Method", "=SUM(A1)", ""),
+    (
+        (Cell("<script>alert(1)</script>"), Cell("a|b *c* _d_ `e` [f](g) ~h~ #i \\"), Cell("1.5", 1.5, bold=True)),
+        (Cell('50 % & "quoted", {x}^2\nnext'), Cell("=cmd|' /C calc'!A0"), Cell("−0.33", -1 / 3)),
+    ),
+    ("A note with 5 % & $.",),
+)
+
+
+def test_markdown_escapes_everything():
+    lines = tables.markdown(ODD).splitlines()
+    assert lines[0] == "**A &lt;b&gt;bold&lt;/b&gt; title with \\$x\\_1\\$**"
+    assert lines[3] == "| --- | --- | --- |"
+    assert lines[4] == (
+        "| &lt;script&gt;alert(1)&lt;/script&gt; "
+        "| a\\|b \\*c\\* \\_d\\_ \\`e\\` \\[f\\](g) \\~h\\~ \\#i \\\\ | **1.5** |"
+    )
+    assert lines[-1] == "A note with 5 % &amp; \\$."
+
+
+def test_latex_escapes_everything_and_uses_booktabs():
+    text = tables.latex(ODD)
+    assert "\\caption{A \\textless{}b\\textgreater{}bold\\textless{}/b\\textgreater{} title with \\$x\\_1\\$}" in text
+    assert "\\begin{tabular}{llr}" in text
+    assert all(rule in text for rule in ("\\toprule", "\\midrule", "\\bottomrule"))
+    assert "50 \\% \\& \\textquotedbl{}quoted\\textquotedbl{}, \\{x\\}\\textasciicircum{}2 next & " in text
+    assert " & \\textbf{1.5} \\\\" in text
+    assert " & $-$0.33 \\\\" in text
+    assert "A note with 5 \\% \\& \\$.\\par" in text
+
+
+def test_latex_makes_the_mean_bold_and_keeps_brackets_from_being_options(tmp_path):
+    results = _results(tmp_path, runs=6)
+    best = r"Gaussian \$\\sigma\$=0.3 & \\textbf\{\d\.\d\d\} \$\\pm\$ 0\.\d{3} & 6 \\\\"
+    assert re.search(best, tables.latex(tables.comparison(results)))
+    assert " & {[$-$" in tables.latex(tables.differences(results))
+
+
+def _braces_balance(text):
+    depth = 0
+    for brace in re.findall(r"(?<!\\)[{}]", text.replace("\\\\", "")):
+        depth += 1 if brace == "{" else -1
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.text(max_size=30))
+def test_any_text_is_safe_in_every_format(text):
+    table = Table("t", text, (text, "b"), ((Cell(text), Cell(text, 1.0, bold=True)),), (text,))
+    row = tables.markdown(table).splitlines()[4]
+    assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == 3, row
+    assert "<" not in tables.markdown(table)
+    latex = tables.latex(table)
+    assert _braces_balance(latex)
+    body = latex.split("\\midrule\n")[1].splitlines()[0]
+    assert len(re.findall(r"(?<!\\)&", body)) == 1
+    assert not re.search(r"(?<!\\)[%#]", body)
+    parsed = list(csv.reader(io.StringIO(tables.csv(table))))
+    assert [len(row) for row in parsed] == [2, 2]
+    for value in parsed[1]:
+        assert value[:1] not in ("=", "+", "-", "@") or _is_number(value)
+
+
+def _is_number(text):
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def test_csv_holds_full_precision_and_no_formulas():
+    headings, first, second = csv.reader(io.StringIO(tables.csv(ODD)))
+    assert headings == ["Method", "'=SUM(A1)", ""]
+    assert first == ["<script>alert(1)</script>", "a|b *c* _d_ `e` [f](g) ~h~ #i \\", "1.5"]
+    assert second == ['50 % & "quoted", {x}^2 next', "'=cmd|' /C calc'!A0", repr(-1 / 3)]
+
+
+def test_csv_of_marked_p_values_and_shares_are_numbers(tmp_path):
+    table = tables.differences(_results(tmp_path, runs=3))
+    rows = list(csv.DictReader(io.StringIO(tables.csv(table))))
+    for row, cells_ in zip(rows, table.rows):
+        values = dict(zip(table.headings, cells_))
+        for heading in ("Difference", "p (t)", "Holm (W)", "Effect d", "Superior", "Detectable", "Equivalent p"):
+            assert float(row[heading]) == values[heading].value

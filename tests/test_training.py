@@ -1,0 +1,240 @@
+"""Training: paired, bit-exact when resumed, blind to test data in the selection, and honest about divergence."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from contdrop.lab import data, methods, training
+from contdrop.lab.data import Split
+from contdrop.lab.experiment import Covariance, Experiment, Job, Protocol, Size
+from contdrop.lab.models import CNN, MLP
+from contdrop.lab.recipes import Adam, Hinton, Plateau
+from contdrop.lab.store import FAILED, FINAL, FINISHED, SELECTION, Store
+from contdrop.lab.training import DivergenceError, Images, Training
+
+EXPERIMENT = Experiment(
+    name="some",
+    title="Some experiment",
+    paper="",
+    dataset="digits",
+    split=Split(80, 40),
+    model=MLP(widths=(64, 24, 16, 10)),
+    recipe=Adam(batch_size=30),
+    methods=methods.NAMES,
+    sizes={"quick": Size(runs=1, epochs=3)},
+)
+
+
+@pytest.fixture(scope="module")
+def images():
+    return Images.of(data.load("digits"))
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def job(method="gaussian", *, run=0, stage=FINAL, epochs=3, **changes):
+    experiment = dataclasses.replace(EXPERIMENT, **changes)
+    return Job(Protocol(experiment, "quick", epochs, 1, epochs, 0), stage, method, run)
+
+
+def start(images, method="gaussian", **options):
+    return Training(job(method, **options), methods.parse(method), images)
+
+
+def exact(epoch):
+    return dataclasses.replace(epoch, seconds=0.0)
+
+
+def weights(training):
+    return {name: value.clone() for name, value in training.network.state_dict().items()}
+
+
+RECIPES = {"adam": Adam(batch_size=30), "hinton": Hinton(learning_rate=1.0, batch_size=30), "plateau": Plateau()}
+
+
+@pytest.mark.parametrize("method", methods.NAMES)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_resumption_is_bit_exact(images, method, recipe):
+    whole = start(images, method, recipe=RECIPES[recipe], epochs=4)
+    undisturbed = [exact(whole.run_epoch()) for _ in range(4)]
+    first = start(images, method, recipe=RECIPES[recipe], epochs=4)
+    resumed = [exact(first.run_epoch()) for _ in range(2)]
+    state = first.state()
+    torch.rand(17)  # whatever else draws from the global generator
+    second = start(images, method, recipe=RECIPES[recipe], epochs=4)
+    second.restore(state)
+    resumed += [exact(second.run_epoch()) for _ in range(2)]
+    assert resumed == undisturbed
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(second)[name])
+
+
+def test_resumption_is_bit_exact_for_a_convolutional_network(images):
+    options = {"model": CNN(maps=(4,), kernel=3, hidden=8, image=(1, 8, 8)), "recipe": Plateau(batch_size=20)}
+    whole = start(images, **options)
+    undisturbed = [exact(whole.run_epoch()) for _ in range(3)]
+    first = start(images, **options)
+    first.run_epoch()
+    second = start(images, **options)
+    second.restore(first.state())
+    assert [exact(second.run_epoch()) for _ in range(2)] == undisturbed[1:]
+
+
+def test_methods_of_a_run_share_all_but_masks(images):
+    shared = [start(images, method).fingerprints for method in methods.NAMES]
+    assert all(found == shared[0] for found in shared)
+    assert set(shared[0]) == {"data", "split", "initial weights", "data order"}
+    seeds = [start(images, method).seeds for method in ("uniform", "gaussian")]
+    assert seeds[0].pop("masks") != seeds[1].pop("masks")
+    assert seeds[0] == seeds[1]
+
+
+def test_runs_and_stages_share_nothing_but_the_data(images):
+    base = start(images).fingerprints
+    for options in ({"run": 1}, {"stage": SELECTION}):
+        other = start(images, **options).fingerprints
+        assert other.pop("data") == base["data"]
+        assert not set(other.values()) & set(base.values())
+
+
+def test_mask_draws_do_not_shift_the_data_order(images):
+    """A method that draws many masks and one that draws none see the same batches in the same epoch."""
+    seen = {}
+    for method in ("none", "dropconnect"):
+        trained = start(images, method)
+        seen[method] = []
+        trained.train_part = _Spy(trained.train_part, seen[method])
+        for _ in range(2):
+            trained.run_epoch()
+    for one, other in zip(seen["none"], seen["dropconnect"], strict=True):
+        assert torch.equal(one, other)
+
+
+class _Spy:
+    def __init__(self, part, seen):
+        self._part, self._seen = part, seen
+
+    def batch(self, indices):
+        self._seen.append(indices)
+        return self._part.batch(indices)
+
+    def __len__(self):
+        return len(self._part)
+
+
+def test_train_and_validation_images_are_disjoint_and_not_test_images(images):
+    trained = start(images)
+    train, validation = trained.train_part.images, trained.validation_part.images
+    assert (len(train), len(validation)) == (80, 40)
+    assert trained.test_part.images is images.test_images
+
+
+def test_selection_never_touches_test_data(images, tmp_path):
+    blind = dataclasses.replace(images, test_images=None, test_labels=None)
+    chosen = job("none", stage=SELECTION)
+    with Store(tmp_path / "runs.db", create=True) as store:
+        number = _add(store, chosen)
+        training.run(store, number, chosen, methods.parse("none"), blind)
+        record = store.job(number)
+    assert record.status == FINISHED
+    assert {"val_error", "train_error"} <= set(record.results)
+    assert not any(name.startswith("test") for name in record.results)
+
+
+def _add(store, added):
+    row = {"key": added.key, "stage": added.stage, "method": added.method, "run": added.run, "epochs": added.epochs}
+    protocol = added.protocol
+    rows = [{**row, "configuration": added.configuration}]
+    return store.add_jobs(protocol.configuration, protocol.description, protocol.key, rows)[0]
+
+
+def test_finished_job_has_everything(images, tmp_path):
+    wanted = job("gaussian:sigma=0.3")
+    epochs = []
+    with Store(tmp_path / "runs.db", create=True) as store:
+        number = _add(store, wanted)
+        training.run(
+            store, number, wanted, methods.parse(wanted.method), images, checkpoint_seconds=0, after_epoch=epochs.append
+        )
+        record = store.job(number)
+        stored = store.epochs(number)
+        predictions, labels = (store.artefact(number, f"test_{what}") for what in ("predictions", "labels"))
+    assert record.status == FINISHED
+    assert stored == epochs
+    assert [epoch.epoch for epoch in stored] == [1, 2, 3]
+    assert record.results["test_error"] == pytest.approx(100 * np.mean(predictions != labels))
+    assert record.results["test_error"] == stored[-1].test_error
+    assert record.results["val_error"] == stored[-1].val_error
+    assert record.results["relative_variance"] == pytest.approx(0.3018, abs=1e-4)
+    assert {"torch", "numpy", "contdrop", "python", "backend"} <= set(record.versions)
+    assert record.machine["threads"] == 1
+
+
+def test_job_goes_on_from_its_checkpoint(images, tmp_path):
+    """Interrupted after two of three epochs, of which only the first was saved."""
+    wanted, method = job(), methods.parse("gaussian")
+    undisturbed = start(images)
+    expected = [exact(undisturbed.run_epoch()) for _ in range(3)]
+
+    class Killed(BaseException):
+        pass
+
+    def kill_after_two(epoch):
+        if epoch.epoch == 2:
+            raise Killed
+
+    with Store(tmp_path / "runs.db", create=True) as store:
+        number = _add(store, wanted)
+        with pytest.raises(Killed):
+            training.run(store, number, wanted, method, images, checkpoint_seconds=0, after_epoch=kill_after_two)
+        assert store.checkpoint(number)[0] == 1
+        seen = []
+        training.run(store, number, wanted, method, images, checkpoint_seconds=0, after_epoch=seen.append)
+        assert [epoch.epoch for epoch in seen] == [2, 3]
+        assert [exact(epoch) for epoch in store.epochs(number)] == expected
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_divergence_is_a_failed_run_with_its_reason(images, tmp_path):
+    wanted = job("none", recipe=Plateau(learning_rate=1e30))
+    trained = Training(wanted, methods.parse("none"), images)
+    with pytest.raises(DivergenceError, match="loss is"):
+        list(iter(trained.run_epoch, None))
+    with Store(tmp_path / "runs.db", create=True) as store:
+        number = _add(store, wanted)
+        training.run(store, number, wanted, methods.parse("none"), images)
+        record = store.job(number)
+    assert record.status == FAILED
+    assert "diverged: the" in record.error
+    assert "in epoch" in record.error
+
+
+def test_mismatched_job_is_a_failed_run(images, tmp_path):
+    one, two = job("none"), job("uniform")
+    other_images = dataclasses.replace(images, fingerprint="other data")
+    with Store(tmp_path / "runs.db", create=True) as store:
+        numbers = [_add(store, each) for each in (one, two)]
+        training.run(store, numbers[0], one, methods.parse("none"), images)
+        training.run(store, numbers[1], two, methods.parse("uniform"), other_images)
+        assert store.job(numbers[1]).error == "uniform and none do not share the same data, so they are not paired"
+
+
+def test_covariance_is_measured_after_training(images, tmp_path):
+    wanted = job("bernoulli", covariance=Covariance(inputs=3, repeats=50, bins=20, largest=2.0))
+    with Store(tmp_path / "runs.db", create=True) as store:
+        number = _add(store, wanted)
+        training.run(store, number, wanted, methods.parse("bernoulli"), images)
+        edges = store.artefact(number, "covariance_edges")
+        counts = [store.artefact(number, f"covariance_layer{layer}") for layer in (1, 2)]
+    assert len(edges) == 21
+    # All pairs of 24 and 16 units, for 3 inputs; a few may be beyond the edges.
+    assert 0.9 * 3 * 24 * 24 < counts[0].sum() <= 3 * 24 * 24
+    assert 0.9 * 3 * 16 * 16 < counts[1].sum() <= 3 * 16 * 16
