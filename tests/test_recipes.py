@@ -212,8 +212,8 @@ def test_plateau_goes_on_with_the_new_rate():
     optimiser, peer = recipe.optimiser(network, 2), torch.optim.SGD(copy.parameters(), 0.01, momentum=0.9)
     for number, batch in enumerate(batches(MODELS[0], 10)):
         if number == 5:
-            optimiser.end_epoch(1.0)
-            optimiser.end_epoch(1.0)
+            for _ in range(3):
+                optimiser.end_epoch(1.0)
             peer.param_groups[0]["lr"] = 0.001
         backward(network, batch)
         optimiser.step()
@@ -235,10 +235,12 @@ def rates(losses, epochs, patience=0.1, factors=(0.5, 0.1)):
 
 def test_plateau_lowers_the_rate():
     assert rates([5, 4, 3, 2, 1], 10) == [1, 1, 1, 1, 1]
-    assert rates([5, 5, 4, 6, 3, 3, 3], 10) == pytest.approx([1, 1, 0.5, 0.5, 0.05, 0.05, 0.025])
-    # Twice the epochs, twice the patience; a new lowest loss starts the count anew.
+    # Two epochs make a plateau; a new lowest loss starts the count anew; the factors come in turn.
     assert rates([5, 5, 4, 4, 5, 6, 6, 7], 20) == pytest.approx([1, 1, 1, 1, 1, 0.5, 0.5, 0.05])
-    assert rates([5, 6, 6], 1) == pytest.approx([1, 1, 0.5])
+    assert rates([5] * 8, 20) == pytest.approx([1, 1, 1, 0.5, 0.5, 0.05, 0.05, 0.025])
+    # Twice the epochs, twice the patience; but one epoch is never enough.
+    assert rates([5] * 10, 40) == pytest.approx([1, 1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.05])
+    assert rates([5] * 5, 3) == pytest.approx([1, 1, 1, 0.5, 0.5])
     assert rates([5, 5, 5, 5, 5, 5], 10, patience=0.3, factors=(0.1,)) == pytest.approx([1, 1, 1, 1, 0.1, 0.1])
 
 
@@ -264,7 +266,7 @@ def test_patience_is_measured_in_the_run():
     def patience(epochs):
         return Plateau(patience=0.1).optimiser(nn.Linear(1, 1), epochs)._patience
 
-    assert [patience(epochs) for epochs in (1, 10, 12, 20, 100)] == [1, 1, 1, 2, 10]
+    assert [patience(epochs) for epochs in (1, 10, 20, 24, 26, 100)] == [2, 2, 2, 2, 3, 10]
 
 
 # What all have in common.

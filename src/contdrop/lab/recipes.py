@@ -106,8 +106,9 @@ class Plateau(Recipe):
     """Stochastic gradient descent with momentum, and a rate that falls when the validation loss reaches a plateau.
 
     The paper: "an initial learning rate of 0.01", decayed by hand "by a multiplier (0.5 or 0.1) when the loss function
-    of the validation error reaches a plateau". Here a plateau is ``patience`` of the run, at least one epoch, without
-    a new lowest validation loss; the rate is then multiplied by 0.5, next time by 0.1, and so on in turn.
+    of the validation error reaches a plateau". Here a plateau is ``patience`` of the run without a new lowest
+    validation loss, at least two epochs, for one is noise; the rate is then multiplied by 0.5, next time by 0.1, and
+    so on in turn.
 
     Attributes:
         learning_rate: The rate at first.
@@ -124,7 +125,7 @@ class Plateau(Recipe):
     patience: float = 0.1
 
     def optimiser(self, network: nn.Module, epochs: int) -> Optimiser:
-        patience = max(1, round(self.patience * epochs))
+        patience = max(2, round(self.patience * epochs))
         return PlateauOptimiser(network, self.learning_rate, self.momentum, self.factors, patience)
 
 
