@@ -375,6 +375,17 @@ def test_as_dict_says_all():
         "squared_length": 15.0,
     }
     assert Adam().as_dict()["initialisation"] == {"kind": "glorot"}
+    assert Plateau(initialisation=Glorot()).as_dict() == {
+        "kind": "plateau",
+        "batch_size": 64,
+        "initialisation": {"kind": "glorot"},
+        "scale": "paper",
+        "input_keep": 1.0,
+        "learning_rate": 0.01,
+        "momentum": 0.9,
+        "factors": [0.5, 0.1],
+        "patience": 0.1,
+    }
 
 
 @pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"scale": "half"}, {"input_keep": 0.0}, {"input_keep": 1.1}])

@@ -55,9 +55,10 @@ def dropout(
         generator: CPU generator to draw the seed from.
     """
     # The commonest case, for which every line of Python counts. It is None for what needs a closer look.
-    commonest = training and scale == "inverted" and not shared_axes and generator is None and type(law) in _LAWS
+    commonest = training and scale in SCALES and not shared_axes and generator is None and type(law) in _LAWS
     if commonest and law.mean and activation in DROPOUT_ACTIVATIONS and not is_dynamo_compiling():
-        y = kernels.express.dropout(x, law.kind, law.params, 1 / law.mean, activation is not None)
+        factor = 1 / law.mean if scale == "inverted" else 1.0
+        y = kernels.express.dropout(x, law.kind, law.params, factor, activation is not None)
         if y is not None:
             return y
     check_input("dropout", x)

@@ -48,8 +48,8 @@ class Dashboard:
         bar = self._bars.get(worker)
         if bar is None:
             bar = self._bars[worker] = self._progress.add_task("", total=1, note="")
-        done = self._store.checkpoint(number)
-        self._progress.reset(bar, total=job.epochs, completed=done[0] if done else 0, description=f"  {job}", note="")
+        done = self._store.job(number).epochs_done
+        self._progress.reset(bar, total=job.epochs, completed=done, description=f"  {job}", note="")
 
     def epoch(self, worker: int, number: int, job: Job, epoch: Epoch) -> None:
         self._estimate.epoch(number, epoch)

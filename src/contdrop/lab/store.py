@@ -417,11 +417,11 @@ class Store:
         query = (
             "SELECT jobs.*, count(epoch) AS epochs_done, coalesce(sum(seconds), 0) AS seconds FROM jobs "
             "LEFT JOIN epochs ON epochs.job = jobs.id WHERE (:protocol IS NULL OR protocol = :protocol) "
+            "AND (:numbers IS NULL OR jobs.id IN (SELECT value FROM json_each(:numbers))) "
             "GROUP BY jobs.id ORDER BY jobs.id"
         )
-        rows = self._read(query, {"protocol": protocol})
-        wanted = None if numbers is None else set(numbers)
-        return [_job(row) for row in rows if wanted is None or row["id"] in wanted]
+        wanted = None if numbers is None else json.dumps(list(numbers))
+        return [_job(row) for row in self._read(query, {"protocol": protocol, "numbers": wanted})]
 
     def job(self, number: int) -> JobRecord:
         return self.jobs(numbers=[number])[0]

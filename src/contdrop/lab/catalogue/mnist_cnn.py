@@ -16,7 +16,7 @@ GAUSSIAN = Experiment(
     model=CNN(),
     recipe=Plateau(initialisation=Normal(0.01)),
     methods=shared.METHODS,
-    sizes={"paper": Size(runs=30, epochs=100), "quick": Size(runs=3, epochs=4, selection_epochs=2)},
+    sizes={"paper": Size(runs=30, epochs=100), "quick": Size(runs=3, epochs=6, selection_epochs=4)},
     candidates=shared.CANDIDATES,
     follows=shared.FOLLOWS,
     notes=("The paper does not say for how many epochs it trained; 100 is our choice.",),

@@ -134,7 +134,9 @@ class _Run:
         label, protocol = job.waits_for, job.protocol
         if label is None:
             return
-        decided = self.selected.setdefault(protocol.key, self.store.selections(protocol.key))
+        if protocol.key not in self.selected:
+            self.selected[protocol.key] = self.store.selections(protocol.key)
+        decided = self.selected[protocol.key]
         if label not in decided:
             if any(
                 self.jobs[other].stage == SELECTION and self.jobs[other].protocol.key == protocol.key
