@@ -3,7 +3,8 @@
 The network is 784-800-800-10 with dropout on both hidden layers, in mini-batches of 100; the data are random, for speed
 does not depend on them. Contestants take turns, and the best of several rounds counts, on whatever cores there are:
 
-- contdrop: processes as the local executor's, one torch thread each, with fused layers and all data in memory;
+- contdrop: the local executor, a worker process with one torch thread per core, from the first job's start to the last
+  one's end in the store;
 - PyTorch: a plain loop in one process with as many threads as cores, a DataLoader, ``nn.Dropout`` and ``optim.SGD``;
 - Keras (on torch) and Lightning: the same network, where they are installed.
 
@@ -15,9 +16,11 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import multiprocessing
+import math
 import os
+import pathlib
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -25,13 +28,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from contdrop.lab import methods
 from contdrop.lab.data import Split
-from contdrop.lab.experiment import Experiment, Job, Protocol, Size
+from contdrop.lab.executors import local
+from contdrop.lab.experiment import Experiment, Job, Size, add_plan, plan
 from contdrop.lab.models import MLP
 from contdrop.lab.recipes import Hinton
-from contdrop.lab.store import FINAL
-from contdrop.lab.training import Images, Training
+from contdrop.lab.store import Epoch, Store
+from contdrop.lab.training import Images
 
 BATCH = 100
 WIDTHS = (784, 800, 800, 10)
@@ -44,8 +47,22 @@ def random_images(count: int) -> Images:
     return Images(pixels, labels, pixels[:100], labels[:100], 255.0, "random")
 
 
-def training_job(method: str, steps: int) -> Training:
-    images = random_images(steps * BATCH + 100)
+class Clock:
+    """An observer of the executor: when the first job began, so that starting processes does not count."""
+
+    def __init__(self) -> None:
+        self.begin: float | None = None
+
+    def started(self, worker: int, number: int, job: Job) -> None:
+        self.begin = self.begin or time.perf_counter()
+
+    def epoch(self, worker: int, number: int, job: Job, epoch: Epoch) -> None: ...
+    def ended(self, number: int, job: Job) -> None: ...
+    def died(self, worker: int, job: Job | None) -> None: ...
+
+
+def executor(method: str, steps: int, workers: int) -> float:
+    """Steps per second of the local executor: all it does, evaluation, checkpoints and the store among it."""
     experiment = Experiment(
         name="throughput",
         title="",
@@ -55,34 +72,17 @@ def training_job(method: str, steps: int) -> Training:
         model=MLP(widths=WIDTHS),
         recipe=Hinton(learning_rate=0.1),
         methods=(method,),
-        sizes={"quick": Size(1, 1)},
+        sizes={"quick": Size(runs=workers, epochs=2)},
     )
-    job = Job(Protocol(experiment, "quick", 1, 1, 1, 0), FINAL, method, 0)
-    return Training(job, methods.parse(method), images)
-
-
-def _worker(method: str, steps: int, barrier: object, results: object) -> None:
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
-    training = training_job(method, steps)
-    training._train()  # warm up
-    barrier.wait()  # type: ignore[attr-defined]
-    start = time.perf_counter()
-    training._train()
-    results.put((start, time.perf_counter()))  # type: ignore[attr-defined]
-
-
-def executor(method: str, steps: int, workers: int) -> float:
-    """Steps per second of all workers together."""
-    context = multiprocessing.get_context("spawn")
-    barrier, results = context.Barrier(workers), context.Queue()
-    processes = [context.Process(target=_worker, args=(method, steps, barrier, results)) for _ in range(workers)]
-    for process in processes:
-        process.start()
-    times = [results.get() for _ in processes]
-    for process in processes:
-        process.join()
-    return workers * steps / (max(end for _, end in times) - min(begin for begin, _ in times))
+    planned = plan(experiment)
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as directory, Store(pathlib.Path(directory) / "runs.db", create=True) as store:
+        jobs = add_plan(store, planned)
+        images = {"random": random_images(steps * BATCH + 100)}
+        local.run(store, jobs, images, clock, workers=workers)
+        seconds = time.perf_counter() - (clock.begin or math.nan)
+        assert all(job.status == "finished" for job in store.jobs())
+    return sum(job.epochs for job in planned) * steps / seconds
 
 
 def network() -> nn.Sequential:

@@ -7,7 +7,7 @@ import pytest
 from contdrop.errors import UserError
 from contdrop.lab import catalogue, paper, selection
 from contdrop.lab.data import Split
-from contdrop.lab.experiment import Experiment, Size, plan
+from contdrop.lab.experiment import Experiment, Size, add_plan, plan
 from contdrop.lab.models import MLP
 from contdrop.lab.recipes import Adam
 from contdrop.lab.store import FAILED, FINAL, FINISHED, SELECTION, Store
@@ -125,13 +125,9 @@ def test_bad_options_get_one_line(options, message):
 def _selection_jobs(tmp_path, outcomes):
     """A store in which the selection's jobs ended with these validation errors and losses, or failed (None)."""
     jobs = plan(EXPERIMENT)
-    rows = [
-        {"key": j.key, "stage": j.stage, "method": j.method, "run": j.run, "epochs": j.epochs, "configuration": {}}
-        for j in jobs
-    ]
     protocol = jobs[0].protocol
     with Store(tmp_path / "runs.db", create=True) as store:
-        store.add_jobs(protocol.configuration, protocol.description, protocol.key, rows)
+        add_plan(store, jobs)
         for record, outcome in zip(store.jobs(), outcomes):
             if outcome is None:
                 store.fail(record.id, "diverged")

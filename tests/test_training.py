@@ -8,7 +8,7 @@ import torch
 
 from contdrop.lab import data, methods, training
 from contdrop.lab.data import Split
-from contdrop.lab.experiment import Covariance, Experiment, Job, Protocol, Size
+from contdrop.lab.experiment import Covariance, Experiment, Job, Protocol, Size, add_plan
 from contdrop.lab.models import CNN, MLP
 from contdrop.lab.recipes import Adam, Hinton, Plateau
 from contdrop.lab.store import FAILED, FINAL, FINISHED, SELECTION, Store
@@ -150,10 +150,8 @@ def test_selection_never_touches_test_data(images, tmp_path):
 
 
 def _add(store, added):
-    row = {"key": added.key, "stage": added.stage, "method": added.method, "run": added.run, "epochs": added.epochs}
-    protocol = added.protocol
-    rows = [{**row, "configuration": added.configuration}]
-    return store.add_jobs(protocol.configuration, protocol.description, protocol.key, rows)[0]
+    (number,) = add_plan(store, [added])
+    return number
 
 
 def test_finished_job_has_everything(images, tmp_path):

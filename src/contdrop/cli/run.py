@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..lab import catalogue, data, results
 from ..lab.estimate import Estimate
 from ..lab.executors import local
-from ..lab.experiment import Experiment, Job, plan
+from ..lab.experiment import Experiment, Job, add_plan, plan
 from ..lab.store import FAILED, FINAL, FINISHED, Store
 from ..lab.training import Images
 from . import options, screens, summary
@@ -119,25 +119,13 @@ def _cores() -> int:
 
 def _planned(store: Store, jobs: list[Job], retry_failed: bool) -> dict[int, Job]:
     """Puts jobs into the store's plan; by their numbers there."""
-    protocol = jobs[0].protocol
-    rows = [
-        {
-            "key": job.key,
-            "stage": job.stage,
-            "method": job.method,
-            "run": job.run,
-            "epochs": job.epochs,
-            "configuration": job.configuration,
-        }
-        for job in jobs
-    ]
-    numbers = store.add_jobs(protocol.configuration, protocol.description, protocol.key, rows)
+    planned = add_plan(store, jobs)
     if retry_failed:
         statuses = store.statuses()
-        for number in numbers:
+        for number in planned:
             if statuses[number] == FAILED:
                 store.plan_again(number)
-    return dict(zip(numbers, jobs))
+    return planned
 
 
 def _announce(store: Store, experiments: list[Experiment], jobs: dict[int, Job], path: object) -> None:

@@ -15,7 +15,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from . import methods
 from .data import Split
 from .models import Model
 from .recipes import Recipe
-from .store import FINAL, SELECTION
+from .store import FINAL, SELECTION, Store
 
 
 @dataclass(frozen=True)
@@ -231,6 +231,23 @@ def plan(
         for variant in experiment.candidates[source]
     ]
     return jobs + [Job(protocol, FINAL, label, run) for run in range(runs or size.runs) for label in chosen]
+
+
+def add_plan(store: Store, jobs: Sequence[Job]) -> dict[int, Job]:
+    """Puts jobs of one protocol into a store, except those that are there; returns all by their numbers in it."""
+    protocol = jobs[0].protocol
+    rows = [
+        {
+            "key": job.key,
+            "stage": job.stage,
+            "method": job.method,
+            "run": job.run,
+            "epochs": job.epochs,
+            "configuration": job.configuration,
+        }
+        for job in jobs
+    ]
+    return dict(zip(store.add_jobs(protocol.configuration, protocol.description, protocol.key, rows), jobs))
 
 
 def _labels(experiment: Experiment, labels: Iterable[str] | None) -> list[str]:
