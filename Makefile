@@ -29,7 +29,7 @@ lint: $(VENV)/.installed
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" --numprocesses auto --dist loadfile
 
 test-slow: $(VENV)/.installed
 	$(BIN)/pytest -m slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 from typing import Annotated
 
 import typer
@@ -142,6 +143,8 @@ def _announce(store: Store, experiments: list[Experiment], jobs: dict[int, Job],
             file=sys.stderr,
             flush=True,
         )
+        for note in experiment.notes:
+            print(textwrap.fill(note, 100), file=sys.stderr, flush=True)
 
 
 def _complain(outcome: local.Outcome, jobs: dict[int, Job]) -> int:

@@ -22,4 +22,9 @@ DIGITS = Experiment(
     sizes={"quick": Size(runs=10, epochs=80, selection_runs=3)},
     candidates=shared.CANDIDATES,
     follows=shared.FOLLOWS,
+    notes=(
+        "Bernoulli dropout is a light switch: while a network learns, it turns each hidden unit on or off at random. "
+        "Continuous dropout is a dimmer that sets it to any level between. Here one small network learns handwritten "
+        "digits with each method, from the same starts, to see whether the kind of noise matters or only its strength.",
+    ),
 )

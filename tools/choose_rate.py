@@ -1,0 +1,50 @@
+"""How the initial rates of the MNIST recipes were chosen: by validation error, with a seed that no experiment uses.
+
+    python tools/choose_rate.py --epochs 8 relu:1:none relu:1:bernoulli sigmoid:5:none
+
+trains 784-800-800-10 by the recipe of the quick preset with that activation, rate and method, and prints the validation
+error after every epoch. Test images are taken away before training starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+import torch
+
+from contdrop.lab import data, methods
+from contdrop.lab.catalogue import mnist_mlp
+from contdrop.lab.experiment import Job, Protocol
+from contdrop.lab.store import SELECTION
+from contdrop.lab.training import DivergenceError, Images, Training
+
+SEED = 777
+EXPERIMENTS = {"relu": mnist_mlp.RELU, "sigmoid": mnist_mlp.SIGMOID}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("settings", nargs="+", metavar="ACTIVATION:RATE:METHOD")
+    parser.add_argument("--epochs", type=int, default=8)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    images = Images.of(data.load("mnist", data.directory()))
+    images = dataclasses.replace(images, test_images=None, test_labels=None)
+    for setting in options.settings:
+        activation, rate, name = setting.split(":", 2)
+        size = mnist_mlp.quick(float(rate))
+        experiment = dataclasses.replace(EXPERIMENTS[activation], sizes={"quick": size})
+        protocol = Protocol(experiment, "quick", options.epochs, 1, options.epochs, SEED)
+        training = Training(Job(protocol, SELECTION, name, 0), methods.parse(name), images)
+        try:
+            errors = [training.run_epoch().val_error for _ in range(options.epochs)]
+        except DivergenceError as reason:
+            print(f"{setting}: {reason}", flush=True)
+            continue
+        print(f"{setting}: {', '.join(f'{error:.2f}' for error in errors)} % validation error", flush=True)
+
+
+if __name__ == "__main__":
+    main()
