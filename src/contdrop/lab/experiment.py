@@ -43,12 +43,15 @@ class Size:
 
 @dataclass(frozen=True)
 class Covariance:
-    """Measure, after training, the covariance of units under dropout noise; see :func:`contdrop.coadaptation`."""
+    """Measure, after training, the covariance of units under dropout noise; see :func:`contdrop.coadaptation`.
+
+    The histogram is of all pairs of different units, from -largest to largest. On MNIST, 999 of 1000 are within 0.01.
+    """
 
     inputs: int = 10
     repeats: int = 10_000
-    bins: int = 200
-    largest: float = 1.0  # the histogram covers covariances from -largest to largest
+    bins: int = 101  # odd, so that one of them is around 0
+    largest: float = 0.05
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ class Training:
         edges = torch.linspace(-what.largest, what.largest, what.bins + 1, dtype=torch.float64)
         kept = {"covariance_edges": edges.numpy()}
         for number, layer in enumerate(layers, 1):
-            counts, _ = found.histogram(layer, edges, include_diagonal=True)  # "all the 800 x 800 unit pairs"
+            counts, _ = found.histogram(layer, edges)
             kept[f"covariance_layer{number}"] = counts.numpy()
         return kept
 
