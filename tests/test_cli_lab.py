@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import sqlite3
+import subprocess
 import sys
 
 import pytest
@@ -95,7 +96,10 @@ def test_empty_store_says_so(cli):
     [
         (["run", "digits-mpl"], "unknown experiment 'digits-mpl'; did you mean 'digits-mlp'?"),
         (["run", "digits-mlp", "--methods", "gausian"], "unknown method 'gausian'; did you mean 'gaussian'?"),
-        (["run", "digits-mlp", "--methods", "gaussian:sigma=-1"], "expected a number of at least 0 for sigma; got -1"),
+        (
+            ["run", "digits-mlp", "--methods", "gaussian:sigma=-1"],
+            "expected a finite number of at least 0 for sigma; got -1",
+        ),
         (["run", "digits-mlp", "--methods", ","], "--methods: expected names separated by commas"),
         (["run", "digits-mlp", "--runs", "0"], "--runs: expected a whole number of at least 1; got 0"),
         (["run", "digits-mlp", "--epochs", "-3"], "--epochs: expected a whole number of at least 1; got -3"),
@@ -155,3 +159,36 @@ def test_commas_inside_and_between_methods(cli):
     assert code == 0, err
     (found,) = json.loads(out)
     assert [row["variant"] for row in found["methods"]] == ["none", "adaptive:alpha=1,beta=0.5"]
+
+
+def test_output_that_cannot_be_written(cli):
+    stores.make_store("runs.db", runs=2)
+    command = [sys.executable, "-m", "contdrop.cli", "export", "--per-epoch"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "contdrop: cannot write the output: No space left on device; make room or write it elsewhere\n"
+    )
+
+
+def test_reader_that_has_seen_enough_is_no_mistake(cli):
+    stores.make_store("runs.db", runs=10, epochs=100)
+    command = [sys.executable, "-m", "contdrop.cli", "export", "--per-epoch"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().startswith("experiment,")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 0
+
+
+def test_store_without_permission_to_write_can_be_read(cli, monkeypatch):
+    stores.make_store("runs.db", runs=2)
+    before = sorted(os.listdir())
+    for leftover in set(before) - {"runs.db"}:
+        os.remove(leftover)
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
+    code, out, err = cli("status", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["experiments"][0]["finished"] > 0
+    assert os.listdir() == ["runs.db"]

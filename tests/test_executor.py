@@ -15,6 +15,12 @@ import time
 
 import pytest
 
+from contdrop.lab import catalogue, data
+from contdrop.lab.executors import local
+from contdrop.lab.experiment import add_plan, plan
+from contdrop.lab.store import Store
+from contdrop.lab.training import Images
+
 CONTDROP = [sys.executable, "-m", "contdrop.cli"]
 SMALL = ["run", "digits-mlp", "--methods", "none,gaussian,bernoulli-matched", "--runs", "2", "--epochs", "30"]
 
@@ -184,3 +190,39 @@ def test_interrupt_stops_cleanly_and_says_how_to_go_on(undisturbed, tmp_path):
     assert row["planned"] == row["waiting"] + row["finished"] + row["failed"]
     finish(*SMALL, store=tmp_path / "runs.db")
     assert content(tmp_path / "runs.db") == undisturbed[0]
+
+
+def test_main_process_that_is_gone_is_no_failure_of_the_job(tmp_path, monkeypatch):
+    (job,) = plan(catalogue.EXPERIMENTS["digits-mlp"], labels=["none"], runs=1, epochs=2)
+
+    class Gone(BaseException):
+        pass
+
+    class Pipe:
+        def send(self, message):
+            if message[0] == "epoch":
+                raise BrokenPipeError
+
+    def leave(code):
+        raise Gone
+
+    monkeypatch.setattr(local.os, "_exit", leave)
+    with Store(tmp_path / "runs.db", create=True) as store:
+        (number,) = add_plan(store, [job])
+        with pytest.raises(Gone):
+            local._do(store, number, job, job.variant({}), Images.of(data.load("digits")), Pipe())
+        assert store.job(number).status == "running"
+        assert store.is_interrupted(store.job(number))
+
+
+def test_interrupt_while_workers_start_is_clean(tmp_path):
+    process = subprocess.Popen(
+        command(*SMALL, store=tmp_path / "runs.db"), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert "jobs of 30 epochs" in process.stderr.readline()
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to workers, too
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert errors.rstrip().endswith("give the same command again to go on")

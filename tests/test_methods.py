@@ -85,9 +85,15 @@ def test_any_strength_is_read_back_exactly(value, parameter):
             "got '' for a parameter",
         ),
         ("gaussian:sigma=big", "method 'gaussian:sigma=big': expected a number for sigma; got 'big'"),
-        ("gaussian:sigma=-1", "method 'gaussian:sigma=-1': expected a number of at least 0 for sigma; got -1"),
-        ("gaussian:sigma=nan", "method 'gaussian:sigma=nan': expected a number of at least 0 for sigma; got nan"),
-        ("gaussian:sigma=inf", "method 'gaussian:sigma=inf': expected a number of at least 0 for sigma; got inf"),
+        ("gaussian:sigma=-1", "method 'gaussian:sigma=-1': expected a finite number of at least 0 for sigma; got -1"),
+        (
+            "gaussian:sigma=nan",
+            "method 'gaussian:sigma=nan': expected a finite number of at least 0 for sigma; got nan",
+        ),
+        (
+            "gaussian:sigma=inf",
+            "method 'gaussian:sigma=inf': expected a finite number of at least 0 for sigma; got inf",
+        ),
         (
             "bernoulli:keep=0",
             "method 'bernoulli:keep=0': expected a probability above 0 and at most 1 for keep; got 0",

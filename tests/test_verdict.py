@@ -87,7 +87,10 @@ def test_no_difference_is_claimed_only_by_the_equivalence_test():
     assert found.outcome == "open"
     assert found.headline == "Undecided: 12 runs cannot tell gaussian from any other method."
     detectable = compare(results_of(wild))["bernoulli"].minimum_detectable
-    assert f"12 such runs could only have seen a gap of {detectable:.2f} points or more." in found.findings[0].text
+    assert (
+        f"12 such runs could only have seen a gap of {detectable:.2f} points or more (with 80 % power)."
+        in found.findings[0].text
+    )
     assert "is open" in found.findings[-1].text
     assert not any("o difference" in finding.text for finding in found.findings)
 

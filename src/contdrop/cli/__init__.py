@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> None:
-    """Runs ``contdrop``. Exit codes: 0 done, 2 wrong usage or bad input."""
+    """Runs ``contdrop``. Exit codes: 0 done, 1 some jobs failed, 2 wrong usage or bad input, 130 interrupted."""
     try:
         from .app import run
+    except KeyboardInterrupt:  # while torch is being imported, which takes a moment
+        sys.exit(130)
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
@@ -17,4 +20,19 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
-    sys.exit(run())
+    code = run()
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        code = spoiled_output(error)
+    sys.exit(code)
+
+
+def spoiled_output(error: OSError) -> int:
+    """What cannot be printed: a reader that has seen enough is no mistake, a full disk is."""
+    # Whatever is left in the buffer cannot be written either.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return 0
+    print(f"contdrop: cannot write the output: {error.strerror}; make room or write it elsewhere", file=sys.stderr)
+    return 2

@@ -10,7 +10,7 @@ import typer
 import contdrop
 
 from ..errors import UserError
-from . import bench, data, export, listing, report, serve, status, theory
+from . import bench, data, export, listing, report, serve, spoiled_output, status, theory
 from . import run as running
 
 # typer carries its own copy of click or depends on click, according to its version. In both, this is UsageError.
@@ -63,8 +63,14 @@ def run() -> int:
         return _complain(str(mistake))
     except _UsageError as mistake:
         return _complain(f"{mistake.format_message().rstrip('.')}; see contdrop --help")
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         return _complain("interrupted", 130)
+    except SystemExit:
+        return 0  # typer ends so, and only so, when the reader of a pipe has seen enough
+    except OSError as error:
+        if error.filename is not None:
+            return _complain(f"{error.filename}: {error.strerror}")
+        return spoiled_output(error)
     return code if isinstance(code, int) else 0
 
 

@@ -28,7 +28,7 @@ when it is given once more, bit for bit. More runs may be added later with a lar
 store at the same time.
 
 Sigma, alpha and beta are selected first, on validation data, by runs of their own. The size of an experiment is that of
-the paper unless --preset quick is given; that takes weeks on a few cores, so see contdrop list before.
+the paper unless --preset quick is given; a table then takes a month on two cores, so see contdrop list before.
 
 \b
 Examples:
@@ -138,13 +138,17 @@ def _announce(store: Store, experiments: list[Experiment], jobs: dict[int, Job],
         protocol = next(iter(mine.values())).protocol
         selecting = f" and {len(mine) - final} to select parameters" if len(mine) > final else ""
         print(
-            f"{experiment.name} ({protocol.preset}): {final} jobs of {protocol.epochs} epochs{selecting}; "
+            f"{experiment.name} ({protocol.preset}): {final} {_jobs(final)} of {protocol.epochs} epochs{selecting}; "
             f"{done} of them are done already. Store: {path}",
             file=sys.stderr,
             flush=True,
         )
         for note in experiment.notes:
             print(textwrap.fill(note, 100), file=sys.stderr, flush=True)
+
+
+def _jobs(number: int) -> str:
+    return "job" if number == 1 else "jobs"
 
 
 def _complain(outcome: local.Outcome, jobs: dict[int, Job]) -> int:

@@ -39,7 +39,8 @@ def show(results: Results) -> None:
         )
     screen.print(table)
     screen.print(
-        f"Negative: {results.reference} errs less. Noise is the relative variance of the mask. Best mean in bold.",
+        f"Negative: {results.reference} errs less. Noise is the relative variance of the mask."
+        + (" Best mean in bold." if screen.is_terminal else ""),
         style="dim",
     )
     if results.selections:

@@ -264,6 +264,12 @@ def _labels(experiment: Experiment, labels: Iterable[str] | None) -> list[str]:
     if len(set(chosen)) < len(chosen):
         twice = next(label for label in chosen if chosen.count(label) > 1)
         raise UserError(f"--methods: expected each method once; got {twice!r} twice")
+    variants: dict[str, str] = {}
+    for label in chosen:
+        if experiment.selected_label(label) is None:
+            same = variants.setdefault(str(methods.parse(label)), label)
+            if same != label:
+                raise UserError(f"--methods: {same} and {label} are the same method; leave one out")
     return chosen
 
 

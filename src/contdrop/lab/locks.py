@@ -16,22 +16,26 @@ from ..errors import UserError
 class Locks:
     """The locks of one process. POSIX drops all of them when the process closes *any* descriptor of the file.
 
-    So a process has one open :class:`Locks` per file, and it is closed last.
+    So a process has one open :class:`Locks` per file, and it is closed last. Without a path, for a store that cannot be
+    written to, no lock can be had, and none is held.
     """
 
-    def __init__(self, path: pathlib.Path) -> None:
+    def __init__(self, path: pathlib.Path | None) -> None:
+        self._file: int | None = None
+        self._mine: set[int] = set()
+        if path is None:
+            return
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise UserError(f"--store: cannot write {path}: {error.strerror}; check its permissions") from error
-        self._mine: set[int] = set()
 
     def acquire(self, number: int) -> bool:
         """Takes a lock if no other process has it; says whether it did.
 
         It may fail by mistake while another process only looks whether the lock is held: try again later.
         """
-        if number in self._mine:
+        if self._file is None or number in self._mine:
             return False
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
@@ -41,17 +45,20 @@ class Locks:
         return True
 
     def release(self, number: int) -> None:
+        assert self._file is not None
         self._mine.discard(number)
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, number)
 
     def is_held(self, number: int) -> bool:
         """Whether this or another process has the lock."""
-        if number in self._mine:
-            return True
+        if self._file is None or number in self._mine:
+            return self._file is not None
         if self.acquire(number):
             self.release(number)
             return False
         return True
 
     def close(self) -> None:
-        os.close(self._file)
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

@@ -205,7 +205,7 @@ def _value(text: str, parameter: str, number: str) -> float:
     if parameter == "keep":
         inside, expected = 0 < value <= 1, "a probability above 0 and at most 1"
     elif parameter in ("sigma", "variance"):
-        inside, expected = 0 <= value < math.inf, "a number of at least 0"
+        inside, expected = 0 <= value < math.inf, "a finite number of at least 0"
     else:
         inside, expected = math.isfinite(value), "a finite number"
     if not inside:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pathlib
 import sqlite3
 import time
@@ -153,15 +154,18 @@ class Store:
                 )
             if not self.path.absolute().parent.is_dir():
                 raise UserError(f"--store: there is no directory {self.path.absolute().parent}; make it first")
+        # Without the right to write beside it, SQLite opens a file in WAL mode only if told that nobody changes it.
+        writable = create or (os.access(self.path, os.W_OK) and os.access(self.path.absolute().parent, os.W_OK))
+        address = self.path.absolute().as_uri() + ("" if writable else "?immutable=1")
         with self._explained():
-            self._db = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+            self._db = sqlite3.connect(address, timeout=60, isolation_level=None, uri=True)
             try:
                 self._db.row_factory = sqlite3.Row
                 self._migrate()
             except BaseException:
                 self._db.close()
                 raise
-        self.locks = Locks(self.path.with_name(self.path.name + "-locks"))
+        self.locks = Locks(self.path.with_name(self.path.name + "-locks") if writable else None)
 
     def _migrate(self) -> None:
         """Brings the file to the newest version, in one transaction, unless it is not ours or newer than we are."""

@@ -16,7 +16,10 @@ def directory(option: pathlib.Path | str | None = None) -> pathlib.Path:
     try:
         chosen = option or os.environ.get(VARIABLE)
         if chosen:
-            return pathlib.Path(chosen).expanduser()
+            path = pathlib.Path(chosen).expanduser()
+            if path.is_file():
+                raise UserError(f"--data-dir: expected a directory; {path} is a file")
+            return path
         cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", ""))
         # The XDG specification has relative paths ignored.
         return (cache if cache.is_absolute() else pathlib.Path.home() / ".cache") / "contdrop"

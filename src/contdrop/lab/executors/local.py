@@ -185,7 +185,12 @@ class _Run:
         ours, theirs = context.Pipe()
         arguments = (theirs, self.store.path.absolute(), dict(self.images), self.threads)
         process = context.Process(target=_work, args=arguments, daemon=True, name=f"contdrop worker {index + 1}")
-        process.start()
+        # A worker inherits this, so Ctrl-C, which goes to all, does not disturb it while it starts either.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         theirs.close()
         return _Worker(index, process, ours)
 
@@ -250,7 +255,6 @@ class _Run:
 
 def _work(pipe: Connection, path: Path, images: dict[str, Images], threads: int) -> None:
     """What a worker process does until it is told to end, or its main process ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the main process decides
     torch.set_num_threads(threads)
     # Tiny numbers would take a hundred times as long to multiply, and mean nothing here.
     torch.set_flush_denormal(True)
@@ -258,12 +262,19 @@ def _work(pipe: Connection, path: Path, images: dict[str, Images], threads: int)
     threading.Thread(target=_receive_tasks, args=(pipe, tasks), daemon=True).start()
     try:
         with Store(path) as store:
-            pipe.send(("ready",))
+            _tell(pipe, "ready")
             while True:
                 number, job, method = tasks.get()
-                pipe.send((_do(store, number, job, method, images[job.protocol.experiment.dataset], pipe),))
+                _tell(pipe, _do(store, number, job, method, images[job.protocol.experiment.dataset], pipe))
     except UserError as error:
-        pipe.send(("error", str(error)))
+        _tell(pipe, "error", str(error))
+
+
+def _tell(pipe: Connection, *message: Any) -> None:
+    try:
+        pipe.send(message)
+    except OSError:
+        os._exit(1)  # the main process is gone, which says nothing about the job
 
 
 def _receive_tasks(pipe: Connection, tasks: queue.Queue[Any]) -> None:
@@ -280,8 +291,8 @@ def _do(store: Store, number: int, job: Job, method: Method, images: Images, pip
     try:
         if store.statuses()[number] in (FINISHED, FAILED):  # another invocation was quicker
             return "ended"
-        pipe.send(("started",))
-        training.run(store, number, job, method, images, after_epoch=lambda epoch: pipe.send(("epoch", epoch)))
+        _tell(pipe, "started")
+        training.run(store, number, job, method, images, after_epoch=lambda epoch: _tell(pipe, "epoch", epoch))
     except UserError:
         raise
     except Exception as error:  # a run that cannot be done is recorded with its reason, not lost

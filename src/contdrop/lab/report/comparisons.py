@@ -6,6 +6,9 @@ no runs from the others.
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 from .. import stats
 from ..results import Results
 
@@ -45,4 +48,14 @@ def compare(results: Results, margin: float | None = None) -> dict[str, stats.Co
                 margin=margin_of(results, margin),
                 names=(reference_of(results), method),
             )
-    return stats.adjusted(comparisons)
+    return stats.adjusted({method: _without_limits(found) for method, found in comparisons.items()})
+
+
+def _without_limits(found: stats.Comparison) -> stats.Comparison:
+    """Differences that are all equal have no spread: what a t-test says of them is a limit, and no evidence."""
+    if found.sd != 0 or found.difference == 0:
+        return found
+    none = math.nan
+    return dataclasses.replace(
+        found, t_p=none, t_p_two_sided=none, effect=none, minimum_detectable=none, interval=(none, none)
+    )

@@ -130,7 +130,8 @@ def differences(results: Results, margin: float | None = None) -> Table | None:
     used = next(iter(comparisons.values())).margin
     notes = [
         f"Ours: {size_of(results)}. Difference: {called} minus the method, in percentage points, mean over the runs "
-        f"that both have; negative means that {called} errs less. Interval: paired bootstrap (BCa).",
+        f"that both have; negative means that {called} errs less. Interval: paired bootstrap (BCa), "
+        "or Student's with fewer than 6 runs.",
         "p-values here are two-sided; “Holm” are adjusted for the number of methods. Effect: mean difference over its "
         f"standard deviation. Superior: share of runs in which {called} errs less, ties counted half. Detectable: the "
         "difference that so many runs would find with 80 % power.",

@@ -97,7 +97,8 @@ def outcome_of(comparison: Comparison) -> str:
     """How the reference fares in one comparison."""
     if comparison.runs < ENOUGH_RUNS:
         return FEW
-    if comparison.t_p_two_sided_holm < ALPHA:
+    p = comparison.t_p_two_sided_holm  # none where all differences are equal
+    if (comparison.wilcoxon_p_two_sided_holm if math.isnan(p) else p) < ALPHA:
         return BETTER if comparison.difference < 0 else WORSE
     return EQUIVALENT if _is_equivalent(comparison) else OPEN
 
@@ -164,7 +165,8 @@ def _headline(results: Results, comparisons: Mapping[str, Comparison], outcomes:
 
 def _few(results: Results, comparisons: Mapping[str, Comparison]) -> str:
     reference = reference_of(results)
-    means = {method: summary(list(runs.values())).mean for method, runs in results.errors().items()}
+    shared = results.complete_runs()  # means over different runs would not be comparable
+    means = {method: summary([runs[run] for run in shared or runs]).mean for method, runs in results.errors().items()}
     place = sorted(means, key=means.__getitem__).index(reference) + 1
     runs = {comparison.runs for comparison in comparisons.values()}
     where = "the lowest mean error" if place == 1 else f"the {ordinal(place)} lowest mean error"
@@ -257,6 +259,9 @@ def _finding(
 def _evidence(found: Comparison, outcome: str, comparisons: int) -> str:
     corrected = f" after correction for {comparisons} comparisons" if comparisons > 1 else ""
     if outcome in (BETTER, WORSE):
+        if math.isnan(found.t_p_two_sided_holm):
+            only = probability(found.wilcoxon_p_two_sided_holm)
+            return f"All differences are equal; that is beyond chance{corrected} by Wilcoxon's test alone ({only})."
         text = f"That is beyond chance{corrected} ({probability(found.t_p_two_sided_holm)})"
         doubts = []
         if not found.wilcoxon_p_two_sided_holm < ALPHA:
@@ -275,8 +280,10 @@ def _evidence(found: Comparison, outcome: str, comparisons: int) -> str:
         )
     if found.runs == 1:
         return "One run says nothing about chance."
+    if math.isnan(found.minimum_detectable):
+        return "All differences are equal, so nothing can be said of their spread."
     gap = points(found.minimum_detectable)
-    seen = f"{count(found.runs, 'such run')} could only have seen a gap of {gap} points or more"
+    seen = f"{count(found.runs, 'such run')} could only have seen a gap of {gap} points or more (with 80 % power)"
     if outcome == FEW:
         return f"Fewer than {ENOUGH_RUNS} runs, so a test means little: {seen}."
     return f"That may be chance ({probability(found.t_p_two_sided_holm)}{corrected}): {seen}."

@@ -27,5 +27,6 @@ from .ranking import Ranks as Ranks
 from .ranking import compare_ranks as compare_ranks
 from .ranking import ranks as ranks
 from .signed_rank import signed_rank_test as signed_rank_test
+from .student import t_interval as t_interval
 from .student import t_test as t_test
 from .student import tost as tost

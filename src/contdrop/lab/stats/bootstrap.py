@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import UserError
-from .differences import RESOLUTION, finite, unit_scale
+from .differences import RESOLUTION, check_confidence, finite, unit_scale
 from .distributions import Array, normal_cdf, normal_quantile, student_quantile
 
 
@@ -43,8 +43,7 @@ def bca_interval(
         small_sample: False gives the plain interval, equal to that of ``scipy.stats.bootstrap``.
     """
     values = finite("differences", differences)
-    if not 0 < confidence < 1:
-        raise UserError(f"confidence: expected a number between 0 and 1, such as 0.95, got {confidence}")
+    check_confidence(confidence)
     if resamples < 1:
         raise UserError(f"resamples: expected a positive number, got {resamples}")
     n = len(values)

@@ -14,7 +14,7 @@ from .detection import minimum_detectable
 from .differences import Results, differences, finite, paired, unit_scale
 from .distributions import Array
 from .signed_rank import signed_rank_test
-from .student import t_test, tost
+from .student import t_interval, t_test, tost
 
 # With five, not even five wins out of five reach 5 % in a two-sided Wilcoxon test: 2 / 2^5 = 0.0625.
 ENOUGH_RUNS = 6
@@ -36,7 +36,8 @@ class Comparison:
     Attributes:
         difference: Mean of reference - other. Errors are compared, so **negative means that the reference is better**.
         sd: Standard deviation of the differences.
-        interval: Bootstrap interval of the difference, see ``bca_interval``.
+        interval: Of the difference: by the bootstrap, see ``bca_interval``; with fewer than ``ENOUGH_RUNS`` runs, which
+            are too few to draw from, Student's, see ``t_interval``.
         t_p: One-sided p-value of the paired t-test; the alternative is that the reference's error is less.
         wilcoxon_p: The same of Wilcoxon's signed-rank test.
         wilcoxon_method: "exact" without ties and zero differences, else "approximate".
@@ -103,7 +104,7 @@ def compare_paired(
     Args:
         reference: Errors of the reference by run number: a mapping or pairs (run, error); or in the order of the runs.
         other: Errors of the other method, for the same runs.
-        confidence: Of the bootstrap interval.
+        confidence: Of the interval.
         seed: Of the bootstrap interval.
         margin: The smallest difference that matters; gives an equivalence test.
         names: What to call the two in messages.
@@ -121,7 +122,7 @@ def compare_paired(
         runs=len(change),
         difference=spread.mean,
         sd=spread.sd,
-        interval=bca_interval(change, confidence=confidence, seed=seed),
+        interval=_interval(change, confidence, seed),
         confidence=confidence,
         t_p=t.less,
         t_p_two_sided=t.two_sided,
@@ -211,6 +212,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(order) - place) * p_values[index]))
         adjusted[index] = largest
     return adjusted
+
+
+def _interval(change: Array, confidence: float, seed: int) -> tuple[float, float]:
+    if len(change) < ENOUGH_RUNS:
+        return t_interval(change, confidence=confidence)
+    return bca_interval(change, confidence=confidence, seed=seed)
 
 
 def _effect(spread: Summary) -> float:

@@ -124,3 +124,8 @@ def unit_scale(values: Array) -> tuple[Array, float]:
     """Values divided by the largest size, and that size: squares then neither overflow nor vanish."""
     scale = float(np.max(np.abs(values)))
     return (values / scale, scale) if scale else (values, 1.0)
+
+
+def check_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise UserError(f"confidence: expected a number between 0 and 1, such as 0.95, got {confidence}")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import UserError
-from .differences import RESOLUTION, finite, unit_scale
-from .distributions import Array, PValues, student_cdf
+from .differences import RESOLUTION, check_confidence, finite, unit_scale
+from .distributions import Array, PValues, student_cdf, student_quantile
 
 
 def t_test(differences: Sequence[float] | Array) -> PValues:
@@ -28,6 +28,22 @@ def t_test(differences: Sequence[float] | Array) -> PValues:
     lower = _lower_tail(values, 0.0)
     # The smaller tail of both signs, since 1 - p has lost the digits of a small p.
     return PValues(lower, 2 * min(lower, _lower_tail(-values, 0.0)))
+
+
+def t_interval(differences: Sequence[float] | Array, *, confidence: float = 0.95) -> tuple[float, float]:
+    """Interval of the mean difference: mean -+ q sd / sqrt(n), q Student's quantile with n - 1 degrees of freedom.
+
+    NaN for one difference, which has no spread.
+    """
+    check_confidence(confidence)
+    values = finite("differences", differences)
+    n = len(values)
+    if n == 1:
+        return math.nan, math.nan
+    scaled, scale = unit_scale(values)
+    mean, sd = float(np.mean(scaled)), float(np.std(scaled, ddof=1)) if np.ptp(scaled) else 0.0
+    reach = student_quantile((1 + confidence) / 2, n - 1) * sd / math.sqrt(n)
+    return (mean - reach) * scale, (mean + reach) * scale
 
 
 def tost(differences: Sequence[float] | Array, margin: float) -> float:

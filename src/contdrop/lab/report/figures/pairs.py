@@ -34,7 +34,11 @@ def pairs(results: Results) -> Picture | None:
         "Run by run",
         f"Left: test error in every run; a grey line joins what one run gave with all methods, which share its split, "
         f"initial weights and data order; the upright stroke is the mean. Right: {called} minus the method, run by run"
-        + ("; the diamond is the mean, its bar the 95 % bootstrap interval (BCa)" if has_interval else "")
+        + (
+            "; the diamond is the mean, its bar the 95 % interval (bootstrap; Student's with fewer than 6 runs)"
+            if has_interval
+            else ""
+        )
         + f". Left of 0, {called} errs less. {size_of(results).capitalize()}; methods by mean error.",
         "Dots of every run. "
         + " ".join(
