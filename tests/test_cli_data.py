@@ -124,7 +124,7 @@ def test_check_of_names_minds_what_is_missing(run, tmp_path):
         ("get", "Missing argument 'NAME'"),
         ("fetch mnist", "fetch"),
         ("get mnist", "mnist: cannot be downloaded here (127.0.0.1:9 cannot be reached (Connection refused)); from"),
-        ("get mnist --data-dir {tmp}/file", "cannot write {tmp}/file/mnist: Not a directory; make room or choose"),
+        ("get mnist --data-dir {tmp}/file", "--data-dir: expected a directory; {tmp}/file is a file"),
     ],
 )
 def test_mistakes_get_one_line(run, tmp_path, arguments, message):

@@ -286,6 +286,7 @@ def test_serve_command(store, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs are deaf to it
     )  # fmt: skip
     try:
         line = process.stdout.readline()

@@ -40,7 +40,19 @@ def command(*arguments, store):
 
 
 def start(*arguments, store):
-    return subprocess.Popen(command(*arguments, store=store), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command(*arguments, store=store),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=listen_to_interrupts,
+    )
+
+
+def listen_to_interrupts():
+    """A shell starts what it runs in the background deaf to Ctrl-C, and the tests may be among it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finish(*arguments, store):
@@ -216,9 +228,7 @@ def test_main_process_that_is_gone_is_no_failure_of_the_job(tmp_path, monkeypatc
 
 
 def test_interrupt_while_workers_start_is_clean(tmp_path):
-    process = subprocess.Popen(
-        command(*SMALL, store=tmp_path / "runs.db"), stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    process = start(*SMALL, store=tmp_path / "runs.db")
     assert "jobs of 30 epochs" in process.stderr.readline()
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to workers, too

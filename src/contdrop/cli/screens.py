@@ -30,16 +30,10 @@ def table(title: str | None, headings: Sequence[str], *, right: Collection[int] 
 def duration(seconds: float) -> str:
     """
     >>> [duration(s) for s in (0.4, 42, 185, 7500, 200000)]
-    ['0 s', '42 s', '3 min 5 s', '2 h 5 min', '2 d 8 h']
+    ['0 s', '42 s', '3 min 5 s', '2 h 5 min', '2 d 7 h']
     """
     whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    for (larger, size), (smaller, part) in (
-        (("min", 60), ("s", 1)),
-        (("h", 3600), ("min", 60)),
-        (("d", 86400), ("h", 3600)),
-    ):
-        if whole < 60 * size or size == 86400 or (size == 3600 and whole < 86400):
+    for size, larger, part, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
             return f"{whole // size} {larger} {whole % size // part} {smaller}"
-    raise AssertionError
+    return f"{whole} s"
