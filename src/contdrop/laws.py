@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import difflib
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,8 @@ from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
+
+from .errors import suggest
 
 FloatOrTensor = TypeVar("FloatOrTensor", float, Tensor)
 
@@ -263,7 +264,7 @@ def parse_law(text: str) -> Law:
     name, _, rest = text.strip().partition(":")
     name = name.strip().lower()
     if name not in LAWS:
-        raise ValueError(f"parse_law: unknown law {name!r} in {text!r}; {_suggest(name, LAWS)}")
+        raise ValueError(f"parse_law: unknown law {name!r} in {text!r}; {suggest(name, LAWS)}")
     law = LAWS[name]
     known = [field.name for field in dataclasses.fields(law)]  # type: ignore[arg-type]
     if law is Gaussian:
@@ -272,7 +273,7 @@ def parse_law(text: str) -> Law:
     for item in rest.split(",") if rest.strip() else []:
         key, _, number = (part.strip() for part in item.partition("="))
         if key not in known:
-            raise ValueError(f"parse_law: {name} has no parameter {key!r} in {text!r}; {_suggest(key, known)}")
+            raise ValueError(f"parse_law: {name} has no parameter {key!r} in {text!r}; {suggest(key, known)}")
         if key in given:
             raise ValueError(f"parse_law: {key} is given twice in {text!r}")
         try:
@@ -360,11 +361,6 @@ def _check_probability(owner: str, u: float | Tensor) -> None:
     if not inside:
         got = "a tensor with other values" if isinstance(u, Tensor) else str(u)
         raise ValueError(f"{owner}.quantile: expected probabilities in [0, 1], got {got}")
-
-
-def _suggest(word: str, known: Sequence[str] | Mapping[str, object]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 
 def _short(value: float) -> str:

@@ -16,12 +16,12 @@ from . import screens
 class Dashboard:
     """An observer of the executor; a context manager."""
 
-    def __init__(self, store: Store, jobs: dict[int, Job], estimate: Estimate, *, workers: int, quiet: bool) -> None:
-        self._store, self._estimate, self._quiet = store, estimate, quiet
+    def __init__(self, store: Store, jobs: dict[int, Job], estimate: Estimate, *, workers: int) -> None:
+        self._store, self._estimate = store, estimate
         self._total, self._done = len(jobs), 0
         self._workers = workers
         self._screen = screens.screen(stderr=True)
-        self._live = self._screen.is_terminal and not quiet
+        self._live = self._screen.is_terminal
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -88,8 +88,6 @@ class Dashboard:
         )
 
     def _say(self, line: str) -> None:
-        if self._quiet:
-            return
         if self._live:
             self._progress.console.print(line, style="dim" if "FAILED" not in line else "red")
         else:

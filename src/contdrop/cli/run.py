@@ -78,7 +78,7 @@ def run(
         _announce(opened, experiments, jobs, store)
         try:
             records = opened.jobs(numbers=list(jobs))
-            with Dashboard(opened, jobs, Estimate(records), workers=workers, quiet=False) as dashboard:
+            with Dashboard(opened, jobs, Estimate(records), workers=workers) as dashboard:
                 outcome = local.run(opened, jobs, images, dashboard, workers=workers, threads=threads)
         except KeyboardInterrupt:
             done = sum(status in (FINISHED, FAILED) for n, status in opened.statuses().items() if n in jobs)

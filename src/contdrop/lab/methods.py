@@ -34,15 +34,13 @@ What ``scale`` means:
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from ..errors import UserError
+from ..errors import UserError, suggest
 from ..functional import check_choice
 from ..laws import Bernoulli, Gaussian, Law, Uniform
 from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
@@ -103,7 +101,7 @@ def parse(text: str) -> Method:
     name, colon, rest = text.strip().partition(":")
     name = name.strip().lower()
     if name not in _DEFAULTS:
-        raise UserError(f"unknown method {name!r}; {_suggest(name, NAMES)}")
+        raise UserError(f"unknown method {name!r}; {suggest(name, NAMES)}")
     defaults = _DEFAULTS[name]
     known = [*defaults, *(["variance"] if "sigma" in defaults else [])]
     given: dict[str, float] = {}
@@ -112,7 +110,7 @@ def parse(text: str) -> Method:
         if not equals:
             raise UserError(f"method {text!r}: expected {_FORM}; got {item.strip()!r} for a parameter")
         if parameter not in known:
-            hint = _suggest(parameter, known) if known else "it has none: leave it out"
+            hint = suggest(parameter, known) if known else "it has none: leave it out"
             raise UserError(f"method {text!r}: {name} has no parameter {parameter!r}; {hint}")
         if parameter in given:
             raise UserError(f"method {text!r}: {parameter} is given twice; give it once")
@@ -211,8 +209,3 @@ def _value(text: str, parameter: str, number: str) -> float:
     if not inside:
         raise UserError(f"method {text!r}: expected {expected} for {parameter}; got {number}")
     return value + 0.0  # no negative zero: equal methods are written alike
-
-
-def _suggest(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, known := list(known), n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

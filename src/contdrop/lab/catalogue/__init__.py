@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...errors import UserError
-from ..experiment import Experiment, nearest
+from ...errors import UserError, suggest
+from ..experiment import Experiment
 from . import digits, mnist_cnn, mnist_figures, mnist_mlp
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -30,6 +30,6 @@ def find(name: str) -> list[Experiment]:
     """The experiment, or the experiments, of that name."""
     names = GROUPS.get(name, (name,))
     if names == (name,) and name not in EXPERIMENTS:
-        hint = nearest(name, [*EXPERIMENTS, *GROUPS])
+        hint = suggest(name, [*EXPERIMENTS, *GROUPS])
         raise UserError(f"unknown experiment {name!r}; {hint} (contdrop list shows all)")
     return [EXPERIMENTS[name] for name in names]

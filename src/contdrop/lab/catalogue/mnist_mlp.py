@@ -11,8 +11,8 @@ from . import shared
 SPLIT = Split(train=50_000, validation=10_000)
 PAPER = Size(runs=30, epochs=3000)
 
-# In few epochs the whole schedule would spend most of them at rates at which nothing is learnt any more (validation
-# error of Bernoulli dropout after 10 epochs: 2.5 %), so a quick run goes through its first third (1.8 %).
+# In few epochs the whole schedule would spend most of them at rates at which nothing is learnt any more, so a quick run
+# goes through its first third.
 QUICK_EPOCHS = 1000
 
 # Chosen on validation data by tools/choose_rate.py; see docs/reproduction.md. With the original's 10 neither kind of

@@ -16,15 +16,11 @@ from ..results import Results
 MARGIN_SHARE = 0.1
 
 
-def reference_of(results: Results) -> str:
-    return results.reference
-
-
 def margin_of(results: Results, wanted: float | None = None) -> float | None:
     """The smallest difference in error, in percentage points, that matters; None if that cannot be said."""
     if wanted is not None:
         return wanted
-    errors = results.errors().get(reference_of(results))
+    errors = results.errors().get(results.reference)
     share = MARGIN_SHARE * stats.summary(list(errors.values())).mean if errors else 0.0
     return share if share > 0 else None
 
@@ -37,7 +33,7 @@ def compare(results: Results, margin: float | None = None) -> dict[str, stats.Co
         margin: The smallest difference that matters, for the equivalence test; ``margin_of`` if None.
     """
     errors = results.errors()
-    reference = errors.pop(reference_of(results), {})
+    reference = errors.pop(results.reference, {})
     comparisons = {}
     for method, found in errors.items():
         shared = sorted(reference.keys() & found.keys())
@@ -46,7 +42,7 @@ def compare(results: Results, margin: float | None = None) -> dict[str, stats.Co
                 {run: reference[run] for run in shared},
                 {run: found[run] for run in shared},
                 margin=margin_of(results, margin),
-                names=(reference_of(results), method),
+                names=(results.reference, method),
             )
     return stats.adjusted({method: _without_limits(found) for method, found in comparisons.items()})
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from ..results import Results
 from ..store import FAILED, FINISHED, JobRecord
-from .comparisons import reference_of
 
 Protocol = list[tuple[str, list[str]]]
 
@@ -43,7 +42,7 @@ def protocol(results: Results) -> Protocol:
             ("Shared in a run", [f"{_listed(shared)}: their fingerprints are equal for all methods of a run (checked)"])
         )
     found.append(("Selected", list(_selection(results))))
-    found.append(("Reference", [f"{reference_of(results)}; every other method is compared with it"]))
+    found.append(("Reference", [f"{results.reference}; every other method is compared with it"]))
     trained = [f"{method}: trained as {variant}" for method, variant in results.variants().items() if variant != method]
     if trained:
         found.append(("Variants", trained))

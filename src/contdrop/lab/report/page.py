@@ -27,7 +27,7 @@ from ..results import Results, collect_all
 from ..stats import Comparison
 from ..store import FAILED, Store
 from . import colours, describing, figures, tables
-from .comparisons import compare, reference_of
+from .comparisons import compare
 from .embedding import Embedding
 from .figures import drawing
 from .verdict import BETTER, EQUIVALENT, FEW, OPEN, WORSE, Verdict, outcome_of, verdict
@@ -232,7 +232,7 @@ def _experiment(store: Store, results: Results, found: Verdict, files: _Files, m
         "title": colours.printable(record.description.get("title") or record.experiment),
         "paper": record.description.get("paper") or "",
         "size": describing.size(results),
-        "reference": called(reference_of(results)),
+        "reference": called(results.reference),
         "verdict": found,
         "chip": _chip(found),
         "forest": _forest(compare(results, margin)),

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from .. import stats
 from ..results import Results
-from .comparisons import reference_of
 
 ENOUGH_DATASETS, ENOUGH_METHODS = 3, 3
 
@@ -31,13 +30,13 @@ def rank(every: Sequence[Results]) -> Ranking | None:
     for results in every:
         dataset = str(results.protocol.configuration.get("dataset"))
         # A sweep over variants of one method ranks nothing that other data sets have.
-        if reference_of(results) in results.errors() and (
+        if results.reference in results.errors() and (
             dataset not in sources or _weight(results) > _weight(sources[dataset])
         ):
             sources[dataset] = results
     if len(sources) < ENOUGH_DATASETS:
         return None
-    reference = reference_of(next(iter(sources.values())))
+    reference = next(iter(sources.values())).reference
     first = next(iter(sources.values())).errors()
     shared = [method for method in first if all(method in results.errors() for results in sources.values())]
     if reference not in shared or len(shared) < ENOUGH_METHODS:

@@ -12,7 +12,6 @@ from ..results import Results
 from ..store import FINAL, Store
 from . import colours, ranking
 from .cells import NONE, Cell, Table, method_cell, p_cell, p_value, size_of, title_of
-from .comparisons import reference_of
 
 
 def selections(results: Results) -> Table | None:
@@ -65,7 +64,7 @@ def failures(results: Results) -> Table | None:
 
 def mcnemar(results: Results, store: Store) -> Table | None:
     """Of each pair of trained networks: on which test images only one of them is right."""
-    reference = reference_of(results)
+    reference = results.reference
     called = colours.name(reference, longest=40)
     rows = []
     for method in results.errors():
@@ -102,7 +101,7 @@ def mcnemar(results: Results, store: Store) -> Table | None:
 
 
 def _mcnemar(results: Results, store: Store, method: str, run: int) -> stats.McNemar | None:
-    jobs = results.job(reference_of(results), run), results.job(method, run)
+    jobs = results.job(results.reference, run), results.job(method, run)
     if jobs[0] is None or jobs[1] is None:
         return None
     first, second = (store.artefact(job.id, "test_predictions") for job in jobs if job)

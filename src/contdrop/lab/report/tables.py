@@ -16,7 +16,7 @@ from . import colours
 from .cells import DOUBTFUL, NONE, doubt, finite, method_cell, p_cell, p_value, signed, size_of, title_of
 from .cells import Cell as Cell
 from .cells import Table as Table
-from .comparisons import compare, reference_of
+from .comparisons import compare
 from .supplements import failures as failures
 from .supplements import mcnemar as mcnemar
 from .supplements import ranks as ranks
@@ -28,7 +28,7 @@ from .writers import markdown as markdown
 
 def comparison(results: Results) -> Table:
     """In the paper's layout: error and one-sided p-values of the reference against each method."""
-    protocol, reference = results.protocol, reference_of(results)
+    protocol, reference = results.protocol, results.reference
     theirs = paper.TABLES.get(protocol.experiment)
     decimals = theirs.decimals if theirs else 2
     errors, comparisons = results.errors(), compare(results)
@@ -121,7 +121,7 @@ def _limits(results: Results, comparisons: dict[str, stats.Comparison]) -> list[
 
 def differences(results: Results, margin: float | None = None) -> Table | None:
     """What a careful reader asks for: how much, how certain, how it would look to a reviewer."""
-    comparisons, called = compare(results, margin), colours.name(reference_of(results), longest=40)
+    comparisons, called = compare(results, margin), colours.name(results.reference, longest=40)
     if not comparisons:
         return None
     spreads = [found.sd for found in comparisons.values() if found.sd > 0]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ..results import Results
 from ..stats import Comparison, summary
 from ..stats.comparison import ENOUGH_RUNS
-from .comparisons import compare, margin_of, reference_of
+from .comparisons import compare, margin_of
 from .wording import all_of, called, capital, count, names, ordinal, percent, points, probability, run_count, within
 
 ALPHA = 0.05
@@ -111,7 +111,7 @@ def _is_equivalent(comparison: Comparison) -> bool:
 
 
 def _nothing(results: Results) -> str:
-    reference = reference_of(results)
+    reference = results.reference
     errors = results.errors()
     planned, failed = len(results.final), sum(job.status == "failed" for job in results.final)
     if not planned:
@@ -128,7 +128,7 @@ def _nothing(results: Results) -> str:
 
 
 def _headline(results: Results, comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]) -> tuple[str, str]:
-    reference = called(reference_of(results))
+    reference = called(results.reference)
     groups: dict[str, list[str]] = {kind: [] for kind in (BETTER, WORSE, EQUIVALENT, OPEN, FEW)}
     for method, kind in outcomes.items():
         groups[kind].append(method)
@@ -164,7 +164,7 @@ def _headline(results: Results, comparisons: Mapping[str, Comparison], outcomes:
 
 
 def _few(results: Results, comparisons: Mapping[str, Comparison]) -> str:
-    reference = reference_of(results)
+    reference = results.reference
     shared = results.complete_runs()  # means over different runs would not be comparable
     means = {method: summary([runs[run] for run in shared or runs]).mean for method, runs in results.errors().items()}
     place = sorted(means, key=means.__getitem__).index(reference) + 1
@@ -203,7 +203,7 @@ def _gaps(comparisons: Mapping[str, Comparison], methods: Sequence[str]) -> str:
 def _findings(
     results: Results, comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]
 ) -> Iterable[Finding]:
-    reference = reference_of(results)
+    reference = results.reference
     is_gaussian = reference.partition(":")[0] == "gaussian"  # whose noise the control has
     rivals = [method for method in comparisons if method != CONTROL or not is_gaussian]
     if BERNOULLI in comparisons:
@@ -331,7 +331,7 @@ def _caveats(results: Results, comparisons: Mapping[str, Comparison], margin: fl
     if len({comparison.runs for comparison in comparisons.values()}) > 1:
         most = max(comparison.runs for comparison in comparisons.values())
         fewer = ", ".join(f"{called(method)} {c.runs}" for method, c in comparisons.items() if c.runs < most)
-        yield f"Not every method shares {count(most, 'run')} with {called(reference_of(results))}: {fewer}."
+        yield f"Not every method shares {count(most, 'run')} with {called(results.reference)}: {fewer}."
     for method, comparison in comparisons.items():
         for note in comparison.notes:
             if "equal" in note and "leaves out" not in note:  # single ties are for the table
@@ -340,6 +340,6 @@ def _caveats(results: Results, comparisons: Mapping[str, Comparison], margin: fl
         share = margin_of(results)
         if share:
             yield (
-                f"Differences of less than {points(share)} points, a tenth of {called(reference_of(results))}'s error, "
+                f"Differences of less than {points(share)} points, a tenth of {called(results.reference)}'s error, "
                 "count as none that matter; --margin sets another bound."
             )

@@ -15,7 +15,6 @@ from ...data import registry
 from ...results import Results
 from ...store import Store
 from .. import colours
-from ..comparisons import reference_of
 from .drawing import LONGEST, SMALL, TINY, WIDTH, Array, Picture, blank, place, size_of, styled, text_width
 
 _MOST_CLASSES = 20
@@ -68,7 +67,7 @@ def classes_of(results: Results, shares: Mapping[str, Array]) -> Picture | None:
     if len(shares) < 2 or len(next(iter(shares.values()))) > _MOST_CLASSES:
         return None
     errors = {method: class_errors(found) for method, found in shares.items()}
-    reference, won = reference_of(results), wins(errors)
+    reference, won = results.reference, wins(errors)
     called = colours.name(reference)
     number = len(next(iter(errors.values())))
     against = {

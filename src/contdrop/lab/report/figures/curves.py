@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from ...results import Results
 from ...store import Store
 from .. import colours
-from ..comparisons import reference_of
 from .drawing import (
     LONGEST,
     SMALL,
@@ -47,7 +46,7 @@ def curves(store: Store, results: Results) -> Picture | None:
     errors = {method: np.array(runs, dtype=np.float64) for method, runs in found.items()}
     epochs, drawn = results.protocol.epochs, _drawn(results.protocol.epochs)
     # Bands of more methods hide each other and everything else.
-    banded = tuple(errors) if len(errors) <= _MOST_BANDS else (reference_of(results),)
+    banded = tuple(errors) if len(errors) <= _MOST_BANDS else (results.reference,)
     last = sorted((float(runs[:, -1].mean()), method) for method, runs in errors.items())
     return Picture(
         "curves",

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from ... import stats
 from ...results import Results
 from .. import colours
-from ..comparisons import compare, reference_of
+from ..comparisons import compare
 from .drawing import LONGEST, SMALL, TINY, WIDTH, Picture, blank, place, size_of, styled, text_width
 
 _ROW = 0.36  # height of a row, in inches
@@ -21,7 +21,7 @@ _ROW = 0.36  # height of a row, in inches
 
 def pairs(results: Results) -> Picture | None:
     errors = results.errors()
-    reference = reference_of(results)
+    reference = results.reference
     comparisons = compare(results)
     if len(errors) < 2 or not comparisons:
         return None

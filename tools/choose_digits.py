@@ -1,0 +1,50 @@
+"""How the settings of ``digits-mlp`` were chosen: by validation error, with a seed that no experiment uses.
+
+    python tools/choose_digits.py
+
+Test images are taken away before training starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+
+import torch
+
+from contdrop.lab import data, methods
+from contdrop.lab.catalogue.digits import DIGITS
+from contdrop.lab.experiment import Job, Protocol
+from contdrop.lab.models import MLP
+from contdrop.lab.recipes import Adam
+from contdrop.lab.store import SELECTION
+from contdrop.lab.training import Images, Training
+
+SEED, RUNS = 12345, 8
+METHODS = ("none", "bernoulli", "uniform", "gaussian")
+# Hidden units, rate, epochs.
+SETTINGS = [(128, 0.005, 40), (128, 0.005, 80), (128, 0.002, 80), (64, 0.005, 80), (128, 0.01, 80), (256, 0.005, 80)]
+
+
+def validation_error(hidden: int, rate: float, epochs: int, method: str, run: int, images: Images) -> float:
+    model, recipe = MLP(widths=(64, hidden, hidden, 10)), Adam(learning_rate=rate, batch_size=25)
+    experiment = dataclasses.replace(DIGITS, model=model, recipe=recipe)
+    job = Job(Protocol(experiment, "quick", epochs, 1, epochs, SEED), SELECTION, method, run)
+    training = Training(job, methods.parse(method), images)
+    return [training.run_epoch().val_error for _ in range(epochs)][-1]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    images = dataclasses.replace(Images.of(data.load("digits")), test_images=None, test_labels=None)
+    for setting in SETTINGS:
+        errors = {
+            m: statistics.mean(validation_error(*setting, m, run, images) for run in range(RUNS)) for m in METHODS
+        }
+        each = ", ".join(f"{method} {error:.2f}" for method, error in errors.items())
+        print(f"{setting}: {statistics.mean(errors.values()):.2f} % validation error ({each})", flush=True)
+
+
+if __name__ == "__main__":
+    main()
