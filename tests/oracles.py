@@ -114,13 +114,26 @@ def word(seed: int, k: int, stream: int) -> int:
 
 
 def element(seed: int, i: int, bits: int, stream: int) -> int:
+    if bits == 32:
+        return number(seed, i, stream)
     run, place = divmod(i, 16 * (32 // bits))
     chosen = word(seed, 16 * run + place % 16, stream)
     return (chosen >> bits * (place // 16)) % 2**bits
 
 
+def number(seed: int, i: int, stream: int) -> int:
+    """Element i where elements have 32 bits: half a word of its own above what two other halves make together."""
+    run, place = divmod(i, 32)
+    group, j, lane = run // 4, run % 4, place % 16
+    halves = [divmod(word(seed, 64 * group + 16 * output + lane, stream), 2**16) for output in range(4)]
+    high, low = halves[j]
+    if place < 16:
+        return high * 2**16 + (low ^ halves[(j + 1) % 4][0])
+    return low * 2**16 + (high ^ halves[(j - 1) % 4][0])
+
+
 def uniform(w: int) -> Fraction:
-    return Fraction(2 * (w >> 9) + 1, 2**24)
+    return Fraction(2 * (w >> 10) + 1, 2**23)
 
 
 def bernoulli_bits(keep: float) -> tuple[int, int]:

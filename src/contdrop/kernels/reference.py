@@ -8,15 +8,26 @@ may draw: see ``STREAM_*``.
 **Order.** The words of a call are numbered 0, 1, 2, ... so that a vector unit needs no shuffles: word k comes from
 block ``16 * (k // 64) + k % 16`` and is that block's output number ``(k // 16) % 4``.
 
-**Elements.** An element of the mask takes b bits, b a power of two up to 32. Elements are numbered in the row-major
-order of the mask's own shape, whatever the layout of the tensor in memory. Element i lies in a run of 16 words that
-holds 16 * (32 / b) elements; with r its place in the run, it is the bits ``b * (r // 16)`` and up of the run's word
-number ``r % 16``. With b = 32 element i is simply word i.
+**Elements.** Elements are numbered in the row-major order of the mask's own shape, whatever the layout of the tensor in
+memory. An element takes b bits, b a power of two up to 32. Element i lies in a run of 16 words that holds 16 * n
+elements, n to a word; with r its place in the run, its word is number ``r % 16`` of the run, and its slot ``r // 16``.
+Up to b = 16 there are n = 32 / b elements to a word, and slot s is the bits ``b * s`` and up.
 
-**Values.** A continuous law takes 32 bits w and turns them into the number ``(2 * (w >> 9) + 1) / 2**24``, which is
-exact in float32, in the open interval (0, 1), and symmetric about one half. So a mask is the same in every type, but
-for rounding. A Bernoulli law with keep = t / 2^b keeps the element if its b bits are less than t, with the smallest b
-for which t is whole: one bit for keep = 0.5. If there is none, b is 32 and t is rounded.
+**Numbers.** With b = 32 there are n = 2: half a word is enough to make a number of 32 bits if its lower half, which
+hardly matters, is borrowed. With w[0] to w[3] the outputs of a block, the elements of word w[j] are
+
+    slot 0: w[j]                      ^  (w[j + 1] >> 16)
+    slot 1: w[j] with halves swapped  ^  (w[j - 1] >> 16)
+
+with j + 1 and j - 1 modulo 4. The upper half of each is a half of w[j] of its own. The lower half is the exclusive or
+of two halves that are the upper halves of two others. So every number is uniform, and every two are independent, to
+the last of their 32 bits: means, variances and covariances of masks are what they would be with a word for each. Only
+three or more numbers of a block know of each other, below a 2^-16 of their range.
+
+**Values.** A continuous law turns such a number e into ``(2 * (e >> 10) + 1) / 2**23``, which is exact in float32, in
+the open interval (0, 1), and symmetric about one half. So a mask is the same in every type, but for rounding. A
+Bernoulli law with keep = t / 2^b keeps the element if its b bits are less than t, with the smallest b up to 16 for
+which t is whole: one bit for keep = 0.5. If there is none, b is 32 and t is rounded.
 
 **Per-example DropConnect.** The mask of example n, output o, input i is element ``(n * out + o) * pitch + i``, where
 the pitch is the number of inputs rounded up to whole runs.
@@ -73,15 +84,26 @@ def words(seed: Tensor, first_group: int, groups: int, stream: int) -> Tensor:
 
 def elements(seed: Tensor, first: int, count: int, bits: int, stream: int) -> Tensor:
     """The bits of elements ``first`` to ``first + count - 1``, as int64 of shape ``[*seed.shape, count]``."""
-    per_word = 32 // bits
-    first_group, last_group = first // (64 * per_word), -(-(first + count) // (64 * per_word))
-    word = words(seed, first_group, last_group - first_group, stream)
-    if per_word > 1:
+    per_group = 64 * per_word(bits)
+    first_group, last_group = first // per_group, -(-(first + count) // per_group)
+    runs = words(seed, first_group, last_group - first_group, stream).unflatten(-1, (-1, 4, 16))
+    if bits == 32:
+        slots = [runs ^ (runs.roll(-1, -2) >> 16), _swap_halves(runs) ^ (runs.roll(1, -2) >> 16)]
+        drawn = torch.stack(slots, dim=-2)
+    else:
         shift = torch.arange(0, 32, bits, device=seed.device)
-        runs = word.unflatten(-1, (-1, 1, 16))
-        word = (runs >> shift[:, None] & (1 << bits) - 1).flatten(-3)
-    start = first - first_group * 64 * per_word
-    return word[..., start : start + count]
+        drawn = runs[..., None, :] >> shift[:, None] & (1 << bits) - 1
+    start = first - first_group * per_group
+    return drawn.flatten(-4)[..., start : start + count]
+
+
+def per_word(bits: int) -> int:
+    """The number of elements that one word serves."""
+    return 2 if bits == 32 else 32 // bits
+
+
+def _swap_halves(word: Tensor) -> Tensor:
+    return word << 16 & _LOW_32 | word >> 16
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -91,7 +113,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def uniforms(word: Tensor, dtype: torch.dtype) -> Tensor:
     """Turns 32-bit words into numbers in (0, 1), exactly, in the type that masks are computed in."""
-    return (2 * (word >> 9) + 1).to(compute_dtype(dtype)) * 2.0**-24
+    return (2 * (word >> 10) + 1).to(compute_dtype(dtype)) * 2.0**-23
 
 
 def bernoulli_bits(keep: float) -> tuple[int, int]:
@@ -109,7 +131,7 @@ def bits_per_element(kind: str, params: Sequence[float]) -> int:
 
 def pitch(inputs: int, bits: int) -> int:
     """The number of elements from one row of a DropConnect mask to the next: the inputs, rounded up to whole runs."""
-    run = 16 * (32 // bits)
+    run = 16 * per_word(bits)
     return -(-inputs // run) * run
 
 

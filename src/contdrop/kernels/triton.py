@@ -8,9 +8,9 @@ compile every kernel for one, which checks types and shapes but runs nothing.
 Same functions as :mod:`contdrop.kernels.reference`, which also defines the random numbers. Masks are never stored: each
 kernel computes them from the seed and the number of the element. Three ways to get at the words, fastest first:
 
-- whole groups: a tile covers groups of 64 words, so one Philox gives four words (``_group_words``). Contiguous tensors
+- whole groups: a tile covers groups of 64 words, so one Philox gives four words (``_of_groups``). Contiguous tensors
   without shared axes, and DropConnect with 32-bit elements where every row begins with a group;
-- whole runs: one Philox for every word, and 32 / b elements from it. The other cases of DropConnect;
+- whole runs: one Philox for every word, and all its elements from it. The other cases of DropConnect;
 - single elements: one Philox for every element. Strides and shared axes.
 
 Random bits are those of the reference; mask values agree to 1e-6. The normal quantile is computed in float32 even for
@@ -42,7 +42,8 @@ _MAX_AXES = 5
 # Fused operations are written out where they are wanted: no compiler's choice comes between interpreter and GPU.
 _OPTIONS = {"enable_fp_fusion": False}
 
-# Random words and mask values. Capital letters are known when a kernel is compiled.
+# Random words and mask values. Capital letters are known when a kernel is compiled. ``32 // BITS + BITS // 32`` is the number
+# of elements that a word serves, ``reference.per_word``.
 
 
 @triton.jit
@@ -52,33 +53,77 @@ def _philox(seed, stream, block):
 
 
 @triton.jit
-def _group_words(seed, stream, group):
-    """The words of groups [n], as runs [4 n, 16]."""
-    GROUPS: tl.constexpr = group.shape[0]
-    first, second, third, fourth = _philox(seed, stream, 16 * group[:, None] + tl.arange(0, 16)[None, :])
-    outputs = tl.join(tl.join(first, third), tl.join(second, fourth))  # output 2 i + j is at [group, block, i, j]
-    return outputs.permute(0, 2, 3, 1).reshape(4 * GROUPS, 16)
+def _upper(word, after):
+    """The 32-bit element in slot 0 of a word, which takes something from the block's next word."""
+    return word ^ (after >> 16)
 
 
 @triton.jit
-def _word(seed, stream, run, lane):
-    """Word number ``lane`` of a run."""
-    first, second, third, fourth = _philox(seed, stream, 16 * (run >> 2) + lane)
-    output = run & 3
-    return tl.where(output < 2, tl.where(output == 0, first, second), tl.where(output == 2, third, fourth))
+def _lower(word, before):
+    """The 32-bit element in slot 1 of a word, which takes something from the block's word before."""
+    return ((word << 16) | (word >> 16)) ^ (before >> 16)
+
+
+@triton.jit
+def _by_output(first, second, third, fourth):
+    """Joins what four outputs of blocks have become: output 2 i + j is at [..., i, j]."""
+    return tl.join(tl.join(first, third), tl.join(second, fourth))
+
+
+@triton.jit
+def _of_groups(seed, stream, group, BITS: tl.constexpr):
+    """The elements of groups [n], in their order."""
+    a, b, c, d = _philox(seed, stream, 16 * group[:, None] + tl.arange(0, 16)[None, :])
+    if BITS == 32:
+        upper = _by_output(_upper(a, b), _upper(b, c), _upper(c, d), _upper(d, a))
+        lower = _by_output(_lower(a, d), _lower(b, a), _lower(c, b), _lower(d, c))
+        return tl.ravel(tl.join(upper, lower).permute(0, 2, 3, 4, 1))
+    return _fields(_by_output(a, b, c, d).permute(0, 2, 3, 1).reshape(4 * group.shape[0], 16), BITS)
+
+
+@triton.jit
+def _pick(outputs, number):
+    """One of four outputs by its number modulo 4."""
+    number = number & 3
+    return tl.where(
+        number < 2, tl.where(number == 0, outputs[0], outputs[1]), tl.where(number == 2, outputs[2], outputs[3])
+    )
+
+
+@triton.jit
+def _of_runs(seed, stream, run, BITS: tl.constexpr):
+    """The elements of runs [n], in their order."""
+    outputs = _philox(seed, stream, (16 * (run >> 2))[:, None] + tl.arange(0, 16)[None, :])
+    word = _pick(outputs, run[:, None])
+    if BITS == 32:
+        after, before = _pick(outputs, run[:, None] + 1), _pick(outputs, run[:, None] + 3)
+        return tl.ravel(tl.join(_upper(word, after), _lower(word, before)).permute(0, 2, 1))
+    return _fields(word, BITS)
 
 
 @triton.jit
 def _fields(words, BITS: tl.constexpr):
-    """The elements of runs [n, 16], as [n, 32 / BITS, 16]."""
+    """The elements of runs [n, 16] of words, in their order."""
     shift = BITS * tl.arange(0, 32 // BITS)
-    return (words[:, None, :] >> shift[None, :, None]) & ((1 << BITS) - 1)
+    return tl.ravel((words[:, None, :] >> shift[None, :, None]) & ((1 << BITS) - 1))
+
+
+@triton.jit
+def _element(seed, stream, element, BITS: tl.constexpr):
+    """Single elements."""
+    RUN: tl.constexpr = 16 * (32 // BITS + BITS // 32)
+    run, slot = element // RUN, (element % RUN) // 16
+    outputs = _philox(seed, stream, 16 * (run >> 2) + element % 16)
+    word = _pick(outputs, run)
+    if BITS == 32:
+        return tl.where(slot == 0, _upper(word, _pick(outputs, run + 1)), _lower(word, _pick(outputs, run + 3)))
+    return (word >> (BITS * slot).to(tl.uint32)) & ((1 << BITS) - 1)
 
 
 @triton.jit
 def _uniform(word):
-    """(2 (w >> 9) + 1) / 2^24 in float32, exactly."""
-    return (2 * (word >> 9).to(tl.int32) + 1).to(tl.float32) * 2.0**-24
+    """(2 (w >> 10) + 1) / 2^23 in float32, exactly."""
+    return (2 * (word >> 10).to(tl.int32) + 1).to(tl.float32) * 2.0**-23
 
 
 @triton.jit
@@ -86,7 +131,7 @@ def _quantile(u):
     """The standard normal quantile of u, in float32.
 
     With v = u - 1/2 and t = -log(4 u (1 - u)), it is v times a rational function of t: the far branch of ``quantile``
-    in ``native/kernels.h``, where the fit is explained. Over all 2^23 values of u the error is at most 1.1e-6, and
+    in ``native/kernels.h``, where the fit is explained. Over all 2^22 values of u the error is at most 1.1e-6, and
     below 6e-7 where the result is within 2.5. The fused operations and the rounded division make it the same on every
     machine, but for the logarithm's last bit.
     """
@@ -147,12 +192,11 @@ def _flat(
     WIDE: tl.constexpr,
 ):
     """Everything contiguous, and the mask too: element i of the mask belongs to element i of x. A tile of groups."""
-    SIZE: tl.constexpr = GROUPS * 64 * (32 // BITS)
+    SIZE: tl.constexpr = GROUPS * 64 * (32 // BITS + BITS // 32)
     tile = tl.program_id(0).to(tl.int64)
     element = tile * SIZE + tl.arange(0, SIZE)
     inside = element < count
-    words = _group_words(seed, stream, tile * GROUPS + tl.arange(0, GROUPS))
-    bits = _fields(words, BITS).reshape(SIZE)
+    bits = _of_groups(seed, stream, tile * GROUPS + tl.arange(0, GROUPS), BITS)
     keep = 0.0
     if KIND == "where":
         keep = tl.load(keep_ptr + element, mask=inside, other=0.0)
@@ -203,10 +247,7 @@ def _strided(
         keep_at += i * keep_strides[axis]
         out_at += i * out_strides[axis]
         element += i * mask_strides[axis]
-    RUN: tl.constexpr = 16 * (32 // BITS)
-    word = _word(seed, stream, element // RUN, element % 16)
-    shift = BITS * ((element % RUN) // 16)
-    bits = (word >> shift.to(tl.uint32)) & ((1 << BITS) - 1)
+    bits = _element(seed, stream, element, BITS)
     keep = 0.0
     if KIND == "where":
         keep = tl.load(keep_ptr + keep_at, mask=inside, other=0.0)
@@ -243,11 +284,11 @@ def _rows(
     start = row * runs + first_run
     if GROUPED:
         group = (start >> 2)[:, None] + tl.arange(0, RUNS // 4)[None, :]
-        words = _group_words(seed, stream, group.reshape(ROWS * (RUNS // 4)))
+        bits = _of_groups(seed, stream, group.reshape(ROWS * (RUNS // 4)), BITS)
     else:
         run = (start[:, None] + tl.arange(0, RUNS)[None, :]).reshape(ROWS * RUNS)
-        words = _word(seed, stream, run[:, None], tl.arange(0, 16)[None, :])
-    bits = _fields(words, BITS).reshape(ROWS, RUNS * 16 * (32 // BITS))
+        bits = _of_runs(seed, stream, run, BITS)
+    bits = bits.reshape(ROWS, RUNS * 16 * (32 // BITS + BITS // 32))
     return _mask(bits, 0.0, threshold, offset, gain, low, high, scale, KIND, WIDE)
 
 
@@ -275,7 +316,7 @@ def _output(
     WIDE: tl.constexpr,
 ):
     """y[n, o]: a program takes one example and ROWS outputs, and goes through the inputs."""
-    RUN: tl.constexpr = 16 * (32 // BITS)
+    RUN: tl.constexpr = 16 * (32 // BITS + BITS // 32)
     COLUMNS: tl.constexpr = RUNS * RUN
     program = tl.program_id(0).to(tl.int64)
     tiles = (outputs + ROWS - 1) // ROWS
@@ -319,7 +360,7 @@ def _input_gradient(
     WIDE: tl.constexpr,
 ):
     """The gradient by x[n, i]: a program takes one example and a tile of inputs, and goes through the outputs."""
-    RUN: tl.constexpr = 16 * (32 // BITS)
+    RUN: tl.constexpr = 16 * (32 // BITS + BITS // 32)
     COLUMNS: tl.constexpr = RUNS * RUN
     program = tl.program_id(0).to(tl.int64)
     tiles = (runs + RUNS - 1) // RUNS
@@ -365,7 +406,7 @@ def _weight_gradient(
     WIDE: tl.constexpr,
 ):
     """The gradient by w[o, i]: a program takes a tile of weights, and goes through the examples."""
-    RUN: tl.constexpr = 16 * (32 // BITS)
+    RUN: tl.constexpr = 16 * (32 // BITS + BITS // 32)
     COLUMNS: tl.constexpr = RUNS * RUN
     program = tl.program_id(0).to(tl.int64)
     tiles = (runs + RUNS - 1) // RUNS
@@ -477,7 +518,7 @@ def _elementwise(
 
 
 def _launch_flat(x: Tensor | None, keep: Tensor | None, out: Tensor, count: int, arguments: dict[str, Any]) -> None:
-    group = 64 * (32 // arguments["BITS"])
+    group = 64 * reference.per_word(arguments["BITS"])
     groups = max(1, _TILE // group)
     with _on(out.device):
         _flat[(triton.cdiv(count, groups * group),)](x, keep, out, count, **arguments, GROUPS=groups)
@@ -561,7 +602,7 @@ def _tile(
     """The arguments that the three kernels of DropConnect share: a tile is eight rows of 128 columns, or like it."""
     _check_device(result.device)
     law = _law(kind, tuple(params), scale)
-    run = 16 * (32 // law["BITS"])
+    run = 16 * reference.per_word(law["BITS"])
     runs = reference.pitch(inputs, law["BITS"]) // run
     runs_at_once = max(1, 128 // run)
     return {

@@ -14,11 +14,13 @@ enum Type : int32_t { kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBFloat16 = 3 };
 // The scale is already in offset, gain, low and high.
 struct Law {
   int32_t kind;
-  int32_t bits;        // per element: 1, 2, 4, 8, 16 or 32
+  int32_t bits;        // per element: 1, 2, 4, 8 or 16 of a word, or 32 that are made of several words
   uint64_t threshold;  // Bernoulli only; up to 2^bits
   double offset, gain, low, high;
   double reach;        // Gaussian only: the largest |quantile| that clamping lets through
 };
+
+inline int elements_per_word(int bits) { return bits == 32 ? 2 : 32 / bits; }
 
 constexpr int kMaxAxes = 16;
 

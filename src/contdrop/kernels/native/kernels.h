@@ -11,69 +11,81 @@ namespace contdrop {
 namespace CONTDROP_LANES {
 
 // What turns words into mask values. One compiled version of every kernel for each.
-enum Recipe { kHalf, kBits, kFlat, kNormalNear, kNormalMiddle, kNormalFar };
+enum Recipe { kHalf, kBits, kThreshold, kFlat, kNormalNear, kNormalMiddle, kNormalFar };
+
+// Whether the elements are numbers of 32 bits, two to a word, rather than fields of a word.
+constexpr bool is_mixed(int recipe) { return recipe >= kThreshold; }
 
 static Recipe choose(const Law& law) {
-  if (law.kind == kBernoulli) return law.bits == 1 && law.threshold == 1 ? kHalf : kBits;
+  if (law.kind == kBernoulli) {
+    if (law.bits == 32) return kThreshold;
+    return law.bits == 1 && law.threshold == 1 ? kHalf : kBits;
+  }
   if (law.kind == kUniform) return kFlat;
   return law.reach <= 1.7 ? kNormalNear : law.reach <= 2.55 ? kNormalMiddle : kNormalFar;
 }
 
+// A float in (1, 2): one more than the uniform number that 32 bits stand for. Its last bit is always set, so that the numbers
+// are the middles of 2^22 equal parts of the interval.
+CONTDROP_INLINE Floats one_to_two(Words e) { return as_floats(bit_or(shift_right(e, 9), set_words(0x3f800001))); }
+
+// The standard normal quantile of a uniform number u = 1/2 + v: v times a rational function of r = 1/4 - v^2 = u (1 - u),
+// or of t = -log(4 r) for the far tails. Coefficients: minimax fits of our own, see tools/fit_quantile.py. The error in
+// float32 is below 1e-6 wherever |quantile| is within the reach of the recipe; beyond it the result is beyond it too.
+template <int recipe>
+struct Fit;
+template <>
+struct Fit<kNormalNear> {
+  static constexpr float top[] = {5.724257517332371f, 369.1221935350234f, 2530.104775220154f, 1345.4353334939901f};
+  static constexpr float bottom[] = {1.0f, 94.60830211430597f, 1029.1339332695027f, 1382.2126594376036f};
+};
+template <>
+struct Fit<kNormalMiddle> {
+  static constexpr float top[] = {6.997654034911748f, 5229.8885862227935f, 565012.8312470522f,
+                                  12705498.3772077f,  55763025.16745699f,  23920051.2242531f};
+  static constexpr float bottom[] = {1.0f,
+                                     945.7437404431153f,
+                                     127482.26131949299f,
+                                     3766066.9934256934f,
+                                     24928078.75934355f,
+                                     26219169.217947505f};
+};
+template <>
+struct Fit<kNormalFar> {
+  static constexpr float top[] = {2.506628688613941f,    0.8710541659783915f,   0.16984079641734212f,
+                                  0.022196474192882495f, 0.0018516205320840565f, 6.845029514853869e-05f};
+  static constexpr float bottom[] = {1.0f,
+                                     0.08570257460314433f,
+                                     0.032283207747469365f,
+                                     0.0019270286384997198f,
+                                     0.00018007063155757382f,
+                                     1.2787585690064028e-06f};
+};
+// log(1 + x) / x for x in [-1/4, 1/2).
+constexpr float kLogarithm[] = {1.0000005962643614f,  -0.5000031876357143f,  0.33326650503210886f, -0.24971392397889833f,
+                                0.20157151193437953f, -0.17463294262217086f, 0.13951711692515645f, -0.06299255761009477f};
+
+CONTDROP_INLINE Floats evaluate(const Floats* coefficients, int n, Floats x) {
+  Floats result = coefficients[n - 1];
+  for (int i = n - 2; i >= 0; --i) result = fused(result, x, coefficients[i]);
+  return result;
+}
 template <int n>
-CONTDROP_INLINE Floats polynomial(const float (&coefficients)[n], Floats x) {
+CONTDROP_INLINE Floats evaluate(const float (&coefficients)[n], Floats x) {
   Floats result = set_floats(coefficients[n - 1]);
   for (int i = n - 2; i >= 0; --i) result = fused(result, x, set_floats(coefficients[i]));
   return result;
 }
 
-CONTDROP_INLINE Floats uniform(Words w) {
-  const Words bits = bit_or(shift_right(w, 9), set_words(0x3f800000));  // a float in [1, 2)
-  return subtract(as_floats(bits), set_floats(1.0f - 0x1p-24f));
-}
-
-// The standard normal quantile of a uniform number u = 1/2 + v: v times a rational function of r = 1/4 - v^2 = u (1 - u),
-// or of -log(4 r) for the far tails. Coefficients: minimax fits of our own, see tools/fit_quantile.py. The error in
-// float32 is below 1e-6 wherever |quantile| is within the reach of the recipe; beyond it the result is beyond it too.
-template <int recipe>
-CONTDROP_INLINE Floats quantile(Words w) {
-  const Floats v = subtract(uniform(w), set_floats(0.5f));
-  const Floats r = quarter_minus_square(v);
-  if (recipe == kNormalNear) {
-    static const float top[] = {5.724257517332371f, 369.1221935350234f, 2530.104775220154f, 1345.4353334939901f};
-    static const float bottom[] = {1.0f, 94.60830211430597f, 1029.1339332695027f, 1382.2126594376036f};
-    return multiply(v, divide(polynomial(top, r), polynomial(bottom, r)));
-  }
-  if (recipe == kNormalMiddle) {
-    static const float top[] = {6.997654034911748f, 5229.8885862227935f, 565012.8312470522f,
-                                12705498.3772077f,  55763025.16745699f,  23920051.2242531f};
-    static const float bottom[] = {1.0f,
-                                   945.7437404431153f,
-                                   127482.26131949299f,
-                                   3766066.9934256934f,
-                                   24928078.75934355f,
-                                   26219169.217947505f};
-    return multiply(v, divide(polynomial(top, r), polynomial(bottom, r)));
-  }
-  // log(4 r) = (exponent + 2) log 2 + log(mantissa), the mantissa in [0.75, 1.5).
+// -log(4 r) = -(exponent + 2) log 2 - log(mantissa), the mantissa in [0.75, 1.5).
+CONTDROP_INLINE Floats minus_log_of_four(Floats r) {
   const Words bits = as_words(r);
   const Words exponent = shift_right(add(bits, set_words(0x00400000)), 23);
   const Words mantissa = add(subtract(bits, shift_left(exponent, 23)), set_words(0x3f800000));
   const Floats x = subtract(as_floats(mantissa), set_floats(1.0f));
-  static const float logarithm[] = {1.0000005962643614f,  -0.5000031876357143f,  0.33326650503210886f,
-                                    -0.24971392397889833f, 0.20157151193437953f, -0.17463294262217086f,
-                                    0.13951711692515645f, -0.06299255761009477f};
   const Floats power = to_floats(subtract(exponent, set_words(125)));
-  const Floats log4r = fused(power, set_floats(0.6931471805599453f), multiply(x, polynomial(logarithm, x)));
-  const Floats t = subtract(set_floats(0.0f), log4r);
-  static const float top[] = {2.506628688613941f,    0.8710541659783915f,   0.16984079641734212f,
-                              0.022196474192882495f, 0.0018516205320840565f, 6.845029514853869e-05f};
-  static const float bottom[] = {1.0f,
-                                 0.08570257460314433f,
-                                 0.032283207747469365f,
-                                 0.0019270286384997198f,
-                                 0.00018007063155757382f,
-                                 1.2787585690064028e-06f};
-  return multiply(v, divide(polynomial(top, t), polynomial(bottom, t)));
+  const Floats log4r = fused(power, set_floats(0.6931471805599453f), multiply(x, evaluate(kLogarithm, x)));
+  return subtract(set_floats(0.0f), log4r);
 }
 
 // A law made ready for one kind of arithmetic: T is float, or double for float64 tensors.
@@ -84,74 +96,113 @@ struct Prepared {
   Words field, threshold;  // Bernoulli: the bits of one element, and the bound they are compared with
   bool always;             // Bernoulli with keep = 1: the threshold does not fit into the field
   Floats unit;             // Bernoulli: what a kept element gets
+  Floats top[6];           // Gaussian: the numerator of the quantile, in float times the gain
   T offset, gain, low, high;
 
   Prepared(const Law& law, uint64_t seed, uint32_t stream)
       : philox(seed, stream),
         bits(law.bits),
-        per_word(32 / law.bits),
+        per_word(elements_per_word(law.bits)),
         field(set_words(law.bits == 32 ? 0xffffffffu : (1u << law.bits) - 1)),
         threshold(set_words(uint32_t(law.threshold))),
         always(law.kind == kBernoulli && law.threshold >> law.bits),
-        unit(set_floats(std::is_same<T, float>::value ? float(law.gain) : 1.0f)),
-        offset(T(law.offset)),
+        unit(set_floats(is_float ? float(law.gain) : 1.0f)),
+        // A uniform law multiplies numbers between one and two.
+        offset(T(law.kind == kUniform ? law.offset - law.gain : law.offset)),
         gain(T(law.gain)),
         low(T(law.low)),
-        high(T(law.high)) {}
+        high(T(law.high)) {
+    const Recipe recipe = choose(law);
+    if (recipe == kNormalNear) set_top(Fit<kNormalNear>::top, law.gain);
+    if (recipe == kNormalMiddle) set_top(Fit<kNormalMiddle>::top, law.gain);
+    if (recipe == kNormalFar) set_top(Fit<kNormalFar>::top, law.gain);
+  }
+
+ private:
+  static constexpr bool is_float = std::is_same<T, float>::value;
+
+  template <int n>
+  void set_top(const float (&coefficients)[n], double factor) {
+    for (int i = 0; i < n; ++i) top[i] = set_floats(is_float ? float(coefficients[i] * factor) : coefficients[i]);
+  }
 };
 
-// The random part of slot s of sixteen words. Where an element takes a whole word, the slot does not matter.
 template <int recipe, class T>
-CONTDROP_INLINE Floats core(const Prepared<T>& p, const Words& w, int s) {
+CONTDROP_INLINE Floats quantile_by_v(const Prepared<T>& p, Floats v) {
+  Floats x = quarter_minus_square(v);
+  if (recipe == kNormalFar) x = minus_log_of_four(x);
+  constexpr int n = sizeof Fit<recipe>::top / sizeof(float);
+  return divide(evaluate(p.top, n, x), evaluate(Fit<recipe>::bottom, x));
+}
+
+// Whether a Bernoulli element is kept: what it gets. A field is slot s of its word; a number of 32 bits has no slots.
+template <int recipe, class T>
+CONTDROP_INLINE Floats kept(const Prepared<T>& p, const Words& w, int s) {
   if (recipe == kHalf) return where(bit_clear(w, 1u << s), p.unit);
-  if (recipe == kBits) {
-    if (p.always) return p.unit;
-    return where(less(bit_and(shift_right(w, p.bits == 32 ? 0 : p.bits * s), p.field), p.threshold), p.unit);
+  if (p.always) return p.unit;
+  const Words bits = recipe == kThreshold ? w : bit_and(shift_right(w, p.bits * s), p.field);
+  return where(less(bits, p.threshold), p.unit);
+}
+
+// Sixteen scaled mask values of slot s of words, or of numbers of 32 bits.
+template <int recipe>
+CONTDROP_INLINE Floats value(const Prepared<float>& p, const Words& w, int s) {
+  if constexpr (recipe < kFlat) {
+    return kept<recipe>(p, w, s);
+  } else if constexpr (recipe == kFlat) {
+    return fused(one_to_two(w), set_floats(p.gain), set_floats(p.offset));
+  } else {
+    const Floats v = subtract(one_to_two(w), set_floats(1.5f));
+    const Floats m = fused(v, quantile_by_v<recipe>(p, v), set_floats(p.offset));
+    return minimum(maximum(m, set_floats(p.low)), set_floats(p.high));
   }
-  if (recipe == kFlat) return uniform(w);
-  return quantile<recipe>(w);
 }
 
-template <int recipe>
-CONTDROP_INLINE Floats value(const Prepared<float>& p, Floats c) {
-  if (recipe == kHalf || recipe == kBits) return c;
-  const Floats m = fused(c, set_floats(p.gain), set_floats(p.offset));
-  if (recipe == kFlat) return m;
-  return minimum(maximum(m, set_floats(p.low)), set_floats(p.high));
-}
-
-template <int recipe>
-CONTDROP_INLINE double value(const Prepared<double>& p, float c) {
-  const double m = double(c) * p.gain + p.offset;
-  return recipe < kNormalNear ? m : std::min(std::max(m, p.low), p.high);
-}
-
-// Sixteen mask values into memory.
+// The same into memory.
 template <int recipe>
 CONTDROP_INLINE void write(const Prepared<float>& p, const Words& w, int s, float* out) {
-  store(out, value<recipe>(p, core<recipe>(p, w, s)));
+  store(out, value<recipe>(p, w, s));
 }
 template <int recipe>
 CONTDROP_INLINE void write(const Prepared<double>& p, const Words& w, int s, double* out) {
   float c[16];
-  store(c, core<recipe>(p, w, s));
-  for (int i = 0; i < 16; ++i) out[i] = value<recipe>(p, c[i]);
+  if constexpr (recipe < kFlat) {
+    store(c, kept<recipe>(p, w, s));
+  } else if constexpr (recipe == kFlat) {
+    store(c, one_to_two(w));
+  } else {
+    const Floats v = subtract(one_to_two(w), set_floats(1.5f));
+    store(c, multiply(v, quantile_by_v<recipe>(p, v)));
+  }
+  for (int i = 0; i < 16; ++i) {
+    const double m = double(c[i]) * p.gain + p.offset;
+    out[i] = recipe < kNormalNear ? m : std::min(std::max(m, p.low), p.high);
+  }
+}
+
+// Two numbers of 32 bits from each word of a group of four runs: the upper half of a number is a half of the word, the
+// lower half is made of halves of two other words, so that any two numbers are independent. See reference.py.
+CONTDROP_INLINE Words mixed(const Words* words, int run, int slot) {
+  return slot == 0 ? bit_xor(words[run], shift_right(words[(run + 1) & 3], 16))
+                   : bit_xor(swap_halves(words[run]), shift_right(words[(run + 3) & 3], 16));
 }
 
 // The words of a run: sixteen words, four runs to a group of sixteen blocks.
-template <class T>
+template <class T, Order order = kNatural>
 struct Runs {
   const Prepared<T>& p;
   int64_t group = -1;
   Words words[4];
 
   explicit Runs(const Prepared<T>& p_) : p(p_) {}
-  const Words& operator[](int64_t run) {
+  // The words of slot s: the same in all slots where elements are fields of the words.
+  template <int recipe>
+  Words get(int64_t run, int s) {
     if (run >> 2 != group) {
       group = run >> 2;
-      philox<1>(p.philox, uint64_t(group) * 16, words);
+      philox<1, order>(p.philox, uint64_t(group) * 16, words);
     }
-    return words[run & 3];
+    return is_mixed(recipe) ? mixed(words, int(run & 3), s) : words[run & 3];
   }
 };
 
@@ -160,40 +211,48 @@ template <int k>
 using Slot = std::integral_constant<int, k>;
 
 // Whole groups of runs, straight from the generator to where they are used, without a stop in memory.
-template <int groups, class T, class Full>
+template <int groups, Order order, class T, class Full>
 CONTDROP_INLINE void use_groups(const Prepared<T>& p, int64_t run, int64_t i, Full full) {
   Words words[4 * groups];
-  philox<groups>(p.philox, uint64_t(run) * 4, words);
+  philox<groups, order>(p.philox, uint64_t(run) * 4, words);
   for (int g = 0; g < groups; ++g) {
-    full(i + 64 * g, words[4 * g], Slot<0>());
-    full(i + 64 * g + 16, words[4 * g + 1], Slot<1>());
-    full(i + 64 * g + 32, words[4 * g + 2], Slot<2>());
-    full(i + 64 * g + 48, words[4 * g + 3], Slot<3>());
+    const Words* group = words + 4 * g;
+    full(i + 128 * g, mixed(group, 0, 0), Slot<0>());
+    full(i + 128 * g + 16, mixed(group, 0, 1), Slot<1>());
+    full(i + 128 * g + 32, mixed(group, 1, 0), Slot<2>());
+    full(i + 128 * g + 48, mixed(group, 1, 1), Slot<3>());
+    full(i + 128 * g + 64, mixed(group, 2, 0), Slot<0>());
+    full(i + 128 * g + 80, mixed(group, 2, 1), Slot<1>());
+    full(i + 128 * g + 96, mixed(group, 3, 0), Slot<2>());
+    full(i + 128 * g + 112, mixed(group, 3, 1), Slot<3>());
   }
 }
 
 // Calls full(i, words, slot) for i = 0, 16, ... as long as sixteen elements are left of count, and rest(i, words, slot)
 // for what remains. The elements begin with a run.
-template <int recipe, class T, class Full, class Rest>
-CONTDROP_INLINE void visit(Runs<T>& runs, int64_t first_run, int64_t count, Full full, Rest rest) {
+template <int recipe, class T, Order order, class Full, class Rest>
+CONTDROP_INLINE void visit(Runs<T, order>& runs, int64_t first_run, int64_t count, Full full, Rest rest) {
   const Prepared<T>& p = runs.p;
   int64_t run = first_run, i = 0;
-  if (recipe >= kFlat || (recipe == kBits && p.per_word == 1)) {  // a word per element
-    for (; run & 3 && i + 16 <= count; i += 16) full(i, runs[run++], Slot<0>());
-    // Pairs begin with an even group, so that the high half of a block's number is the same in both.
-    if (run & 4 && i + 64 <= count) {
-      use_groups<1>(p, run, i, full);
-      i += 64, run += 4;
-    }
-    for (; i + 128 <= count; i += 128, run += 8) use_groups<2>(p, run, i, full);
-    for (; i + 64 <= count; i += 64, run += 4) use_groups<1>(p, run, i, full);
-    for (; i + 16 <= count; i += 16) full(i, runs[run++], Slot<0>());
-    if (i < count) rest(i, runs[run], 0);
+  if constexpr (is_mixed(recipe)) {
+    // What is before the first whole group and after the last one.
+    auto some = [&](int64_t from, int64_t to) __attribute__((noinline)) {
+      for (; from + 16 <= to; from += 16)
+        full(from, runs.template get<recipe>(first_run + from / 32, int(from / 16 % 2)), Slot<0>());
+    };
+    constexpr int64_t per_group = 128 * kGroupsAtOnce;
+    const int64_t start = std::min((-first_run & (4 * kGroupsAtOnce - 1)) * 32, count);
+    some(0, start);
+    for (i = start, run += start / 32; i + per_group <= count; i += per_group, run += 4 * kGroupsAtOnce)
+      use_groups<kGroupsAtOnce, order>(p, run, i, full);
+    some(i, count);
+    const int64_t done = count / 16 * 16;
+    if (done < count) rest(done, runs.template get<recipe>(first_run + done / 32, int(done / 16 % 2)), 0);
     return;
   }
   for (const int64_t per_run = 16 * int64_t(p.per_word); i < count; ++run) {
     const int64_t end = std::min(i + per_run, count);
-    Words w = runs[run];
+    Words w = runs.template get<recipe>(run, 0);
     // The words are shifted so that the slots can be constants.
     for (; i + 64 <= end; i += 64, w = shift_right(w, 4 * p.bits)) {
       full(i, w, Slot<0>());
@@ -211,8 +270,8 @@ CONTDROP_INLINE void visit(Runs<T>& runs, int64_t first_run, int64_t count, Full
 
 // All mask values of a run.
 template <int recipe, class T>
-static void write_run(const Prepared<T>& p, const Words& w, T* out) {
-  for (int s = 0; s < p.per_word; ++s) write<recipe>(p, w, s, out + 16 * s);
+static void write_run(Runs<T>& runs, int64_t run, T* out) {
+  for (int s = 0; s < runs.p.per_word; ++s) write<recipe>(runs.p, runs.template get<recipe>(run, s), s, out + 16 * s);
 }
 
 // Calls the version of a function template that fits the law.
@@ -220,6 +279,7 @@ static void write_run(const Prepared<T>& p, const Words& w, T* out) {
   switch (choose(law)) {                                                       \
     case kHalf: return function<kHalf, E>(__VA_ARGS__);                        \
     case kBits: return function<kBits, E>(__VA_ARGS__);                        \
+    case kThreshold: return function<kThreshold, E>(__VA_ARGS__);              \
     case kFlat: return function<kFlat, E>(__VA_ARGS__);                        \
     case kNormalNear: return function<kNormalNear, E>(__VA_ARGS__);            \
     case kNormalMiddle: return function<kNormalMiddle, E>(__VA_ARGS__);        \
@@ -227,8 +287,8 @@ static void write_run(const Prepared<T>& p, const Words& w, T* out) {
   }
 
 template <class T>
-static void write_run(const Law& law, const Prepared<T>& p, const Words& w, T* out) {
-  CONTDROP_BY_RECIPE(law, write_run, T, p, w, out)
+static void write_run(const Law& law, Runs<T>& runs, int64_t run, T* out) {
+  CONTDROP_BY_RECIPE(law, write_run, T, runs, run, out)
 }
 
 // Mask values one by one, in any order that mostly goes forward.
@@ -246,7 +306,7 @@ struct Values {
     const int64_t wanted = element / per_run, offset = element - wanted * per_run;
     if (wanted != run) {
       run = wanted;
-      write_run(law, runs.p, runs[run], buffer);
+      write_run(law, runs, run, buffer);
     }
     count = per_run - offset;
     return buffer + offset;
@@ -261,44 +321,71 @@ CONTDROP_INLINE void prefetch(const void* from, const void* to) {
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(to) + page), 1);
 }
 
+// How products halfway between two bfloat16 numbers are rounded. Those with a mask value of many digits, one in 65 000, may
+// go the cheaper way; Bernoulli's may be of few, such as 1.25, and then an eighth of the products are halfway.
+constexpr Ties ties_for(bool gaussian) { return gaussian ? kAwayFromZero : kToEven; }
+
 // Element types: how a number is stored, what it is computed in, and the row of products that every kernel ends in.
 template <class E, class S>
 struct Narrow {
   using Stored = S;
   using Wide = float;
+  static constexpr Order order = kNatural;
+  template <Ties ties = kToEven>
   static void multiply_row(const S* x, S* out, const float* m, int64_t n) {
     int64_t i = 0;
-    for (; i + 16 <= n; i += 16) E::store16(out + i, multiply(E::load16(x + i), load(m + i)));
+    for (; i + 16 <= n; i += 16) E::template store16<ties, kNatural>(out + i, multiply(E::template load16<kNatural>(x + i), load(m + i)));
     if (i == n) return;
     S padded[16] = {};
     float mask[16] = {};
     std::copy(x + i, x + n, padded);
     std::copy(m + i, m + n, mask);
-    E::store16(padded, multiply(E::load16(padded), load(mask)));
+    E::template store16<ties, kNatural>(padded, multiply(E::template load16<kNatural>(padded), load(mask)));
     std::copy(padded, padded + (n - i), out + i);
   }
   // m[i] = 1 if u[i] < keep[i], else 0.
   static void below(Floats u, const S* keep, float* m, int64_t n) {
     S padded[16] = {};
     std::copy(keep, keep + n, padded);
-    store(m, where(less(u, E::load16(padded)), set_floats(1.0f)));
+    store(m, where(less(u, E::template load16<kNatural>(padded)), set_floats(1.0f)));
   }
 };
 struct Float32 : Narrow<Float32, float> {
-  static Floats load16(const float* p) { return load(p); }
-  static void store16(float* p, Floats a) { store(p, a); }
+  template <Order>
+  static Floats load16(const float* p) {
+    return load(p);
+  }
+  template <Ties, Order>
+  static void store16(float* p, Floats a) {
+    store(p, a);
+  }
 };
 struct Float16 : Narrow<Float16, uint16_t> {
-  static Floats load16(const uint16_t* p) { return load_half(p); }
-  static void store16(uint16_t* p, Floats a) { store_half(p, a); }
+  template <Order>
+  static Floats load16(const uint16_t* p) {
+    return load_half(p);
+  }
+  template <Ties, Order>
+  static void store16(uint16_t* p, Floats a) {
+    store_half(p, a);
+  }
 };
 struct BFloat16 : Narrow<BFloat16, uint16_t> {
-  static Floats load16(const uint16_t* p) { return load_bfloat(p); }
-  static void store16(uint16_t* p, Floats a) { store_bfloat(p, a); }
+  static constexpr Order order = kBfloatOrder;
+  template <Order order>
+  static Floats load16(const uint16_t* p) {
+    return load_bfloat<order>(p);
+  }
+  template <Ties ties, Order order>
+  static void store16(uint16_t* p, Floats a) {
+    store_bfloat<ties, order>(p, a);
+  }
 };
 struct Float64 {
   using Stored = double;
   using Wide = double;
+  static constexpr Order order = kNatural;
+  template <Ties = kToEven>
   static void multiply_row(const double* x, double* out, const double* m, int64_t n) {
     for (int64_t i = 0; i < n; ++i) out[i] = x[i] * m[i];
   }
@@ -309,34 +396,37 @@ struct Float64 {
   }
 };
 
-// Sixteen products straight from the words, where the element type has lanes.
+// Sixteen products straight from the words, which are in the order of the element type.
 template <int recipe, class E>
-CONTDROP_INLINE void multiply16(const Prepared<float>& p, const Words& w, int s, const typename E::Stored* x,
-                              typename E::Stored* out) {
-  E::store16(out, multiply(E::load16(x), value<recipe>(p, core<recipe>(p, w, s))));
-}
-template <int recipe, class E>
-CONTDROP_INLINE void multiply16(const Prepared<double>& p, const Words& w, int s, const double* x, double* out) {
-  double m[16];
-  write<recipe>(p, w, s, m);
-  E::multiply_row(x, out, m, 16);
+CONTDROP_INLINE void multiply16(const Prepared<typename E::Wide>& p, const Words& w, int s, const typename E::Stored* x,
+                                typename E::Stored* out) {
+  constexpr Ties ties = ties_for(recipe >= kNormalNear);
+  if constexpr (std::is_same<E, Float64>::value) {
+    double m[16];
+    write<recipe>(p, w, s, m);
+    E::multiply_row(x, out, m, 16);
+  } else {
+    E::template store16<ties, E::order>(out, multiply(E::template load16<E::order>(x), value<recipe>(p, w, s)));
+  }
 }
 
-// A row whose elements follow each other in memory and in the mask, the mask beginning with a run.
+// A row whose elements follow each other in memory and in the mask, the mask beginning with a run. A function of its own,
+// so that all registers are its own.
 template <int recipe, class E>
-static void aligned_row(Runs<typename E::Wide>& runs, int64_t first_run, const typename E::Stored* x,
-                        typename E::Stored* out, int64_t n) {
-  const auto& p = runs.p;
+CONTDROP_APART static void aligned_row(const Prepared<typename E::Wide>& p, int64_t first_run, const typename E::Stored* x,
+                                       typename E::Stored* out, int64_t n) {
+  Runs<typename E::Wide, E::order> runs(p);
   visit<recipe>(
       runs, first_run, n,
-      [&](int64_t i, const Words& w, auto s) {
-        prefetch(x + i, out + i);
+      [&](int64_t i, const Words& w, auto s) CONTDROP_INLINE_LAMBDA {
+        if (sizeof *x > 2 || s % 2 == 0) prefetch(x + i, out + i);
         multiply16<recipe, E>(p, w, s, x + i, out + i);
       },
       [&](int64_t i, const Words& w, int s) {
-        typename E::Wide m[16];
-        write<recipe>(p, w, s, m);
-        E::multiply_row(x + i, out + i, m, n - i);
+        typename E::Stored rest[16] = {};
+        std::copy(x + i, x + n, rest);
+        multiply16<recipe, E>(p, w, s, rest, rest);
+        std::copy(rest, rest + (n - i), out + i);
       });
 }
 
@@ -348,6 +438,8 @@ static void strided_row(Values<typename E::Wide>& values, const typename E::Stor
   using Stored = typename E::Stored;
   using Wide = typename E::Wide;
   const bool dense = x_stride == 1 && out_stride == 1;
+  auto multiply_row = values.law.kind == kGaussian ? E::template multiply_row<ties_for(true)>
+                                                   : E::template multiply_row<ties_for(false)>;
   for (int64_t i = 0; i < n;) {
     int64_t count;
     const Wide* m = values.from(element + i * mask_stride, count);
@@ -359,11 +451,11 @@ static void strided_row(Values<typename E::Wide>& values, const typename E::Stor
     }
     count = std::min(count, n - i);
     if (dense) {
-      E::multiply_row(x + i, out + i, m, count);
+      multiply_row(x + i, out + i, m, count);
     } else {
       Stored gathered[512];
       for (int64_t k = 0; k < count; ++k) gathered[k] = x[(i + k) * x_stride];
-      E::multiply_row(gathered, gathered, m, count);
+      multiply_row(gathered, gathered, m, count);
       for (int64_t k = 0; k < count; ++k) out[(i + k) * out_stride] = gathered[k];
     }
     i += count;
@@ -380,8 +472,7 @@ static void dropout_of(const Dropout& d, int64_t first, int64_t last) {
   if (is_single_row(d)) {
     const int64_t begin = first * kStretch, n = std::min(last * kStretch, d.size[0]) - begin;
     if (d.x_stride[0] == 1 && d.out_stride[0] == 1) {
-      Runs<Wide> runs(p);
-      CONTDROP_BY_RECIPE(d.law, aligned_row, E, runs, begin / (16 * p.per_word), x + begin, out + begin, n)
+      CONTDROP_BY_RECIPE(d.law, aligned_row, E, p, begin / (16 * p.per_word), x + begin, out + begin, n)
     }
     Values<Wide> values(d.law, p);
     return strided_row<E>(values, x + begin * d.x_stride[0], out + begin * d.out_stride[0], n, d.x_stride[0],
@@ -422,11 +513,11 @@ static void relu_with(const Relu& r, const Prepared<float>& p, int64_t begin, in
   if (!r.gate) {
     // The second operand of maximum is the result if there is a NaN, as in torch.
     auto rectified = [&](const float* from, const Words& w, int s) {
-      return multiply(maximum(set_floats(0.0f), load(from)), value<recipe>(p, core<recipe>(p, w, s)));
+      return multiply(maximum(set_floats(0.0f), load(from)), value<recipe>(p, w, s));
     };
     visit<recipe>(
         runs, first_run, n,
-        [&](int64_t i, const Words& w, auto s) {
+        [&](int64_t i, const Words& w, auto s) CONTDROP_INLINE_LAMBDA {
           prefetch(x + i, out + i);
           store(out + i, rectified(x + i, w, s));
         },
@@ -440,11 +531,11 @@ static void relu_with(const Relu& r, const Prepared<float>& p, int64_t begin, in
   }
   const float* gate = r.gate + begin;
   auto gated = [&](const float* from, const float* by, const Words& w, int s) {
-    return where(not_zero(load(by)), multiply(load(from), value<recipe>(p, core<recipe>(p, w, s))));
+    return where(not_zero(load(by)), multiply(load(from), value<recipe>(p, w, s)));
   };
   visit<recipe>(
       runs, first_run, n,
-      [&](int64_t i, const Words& w, auto s) {
+      [&](int64_t i, const Words& w, auto s) CONTDROP_INLINE_LAMBDA {
         prefetch(x + i, out + i);
         prefetch(gate + i, out + i);
         store(out + i, gated(x + i, gate + i, w, s));
@@ -477,10 +568,10 @@ static void keep_where_of(const KeepWhere& k, int64_t first, int64_t last) {
   auto some = [&](int64_t i, const Words& w, int) {
     const int64_t count = std::min<int64_t>(16, n - i);
     typename E::Wide m[16];
-    E::below(uniform(w), keep + i, m, count);
+    E::below(subtract(one_to_two(w), set_floats(1.0f)), keep + i, m, count);
     E::multiply_row(x + i, out + i, m, count);
   };
-  visit<kFlat>(runs, begin / 16, n, some, some);
+  visit<kFlat>(runs, begin / (16 * p.per_word), n, some, some);
 }
 
 static void keep_where(const KeepWhere& k, int64_t first, int64_t last) {
@@ -502,7 +593,7 @@ static void normal_of(const Normal& d, int64_t first, int64_t last) {
   const int64_t begin = first * kStretch, n = std::min(last * kStretch, d.count) - begin;
   T* out = static_cast<T*>(d.out) + begin;
   visit<kNormalFar>(
-      runs, begin / 16, n, [&](int64_t i, const Words& w, auto s) { write<kNormalFar>(p, w, s, out + i); },
+      runs, begin / (16 * p.per_word), n, [&](int64_t i, const Words& w, auto s) CONTDROP_INLINE_LAMBDA { write<kNormalFar>(p, w, s, out + i); },
       [&](int64_t i, const Words& w, int s) {
         T last_ones[16];
         write<kNormalFar>(p, w, s, last_ones);
@@ -524,15 +615,15 @@ struct Accumulator32 {
     Floats totals[4] = {set_floats(0.0f), set_floats(0.0f), set_floats(0.0f), set_floats(0.0f)};
     visit<recipe>(
         runs, first_run, n,
-        [&](int64_t i, const Words& words, auto s) {
-          const Floats m = value<recipe>(p, core<recipe>(p, words, s));
+        [&](int64_t i, const Words& words, auto s) CONTDROP_INLINE_LAMBDA {
+          const Floats m = value<recipe>(p, words, s);
           totals[s] = fused(multiply(m, load(w + i)), load(x + i), totals[s]);
         },
         [&](int64_t i, const Words& words, int s) {
           float rest_w[16] = {}, rest_x[16] = {};
           std::copy(w + i, w + n, rest_w);
           std::copy(x + i, x + n, rest_x);
-          const Floats m = value<recipe>(p, core<recipe>(p, words, s));
+          const Floats m = value<recipe>(p, words, s);
           totals[0] = fused(multiply(m, load(rest_w)), load(rest_x), totals[0]);
         });
     return sum(add(add(totals[0], totals[1]), add(totals[2], totals[3])));
@@ -543,15 +634,15 @@ struct Accumulator32 {
     const Floats f = set_floats(factor);
     visit<recipe>(
         runs, first_run, n,
-        [&](int64_t i, const Words& words, auto s) {
-          const Floats m = multiply(f, value<recipe>(p, core<recipe>(p, words, s)));
+        [&](int64_t i, const Words& words, auto s) CONTDROP_INLINE_LAMBDA {
+          const Floats m = multiply(f, value<recipe>(p, words, s));
           store(y + i, fused(m, load(x + i), load(y + i)));
         },
         [&](int64_t i, const Words& words, int s) {
           float rest_x[16] = {}, rest_y[16] = {};
           std::copy(x + i, x + n, rest_x);
           std::copy(y + i, y + n, rest_y);
-          const Floats m = multiply(f, value<recipe>(p, core<recipe>(p, words, s)));
+          const Floats m = multiply(f, value<recipe>(p, words, s));
           store(rest_y, fused(m, load(rest_x), load(rest_y)));
           std::copy(rest_y, rest_y + (n - i), y + i);
         });

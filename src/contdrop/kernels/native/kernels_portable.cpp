@@ -1,5 +1,6 @@
 // Plain loops may well be calls; forcing them inline takes a compiler minutes.
 #define CONTDROP_INLINE static inline
+#define CONTDROP_INLINE_LAMBDA
 
 #include "lanes_portable.h"
 #define CONTDROP_LANES portable

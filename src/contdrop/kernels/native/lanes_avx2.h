@@ -9,6 +9,9 @@
 namespace contdrop {
 namespace avx2 {
 
+constexpr int kGroupsAtOnce = 1;
+constexpr Order kBfloatOrder = kEvenThenOdd;
+
 struct Words {
   __m256i a, b;
 };
@@ -23,16 +26,16 @@ CONTDROP_INLINE Words set_words(uint32_t value) {
   __m256i v = _mm256_set1_epi32(int(value));
   return {v, v};
 }
-CONTDROP_INLINE Words shift_left(Words x, int n) {
-  __m128i count = _mm_cvtsi32_si128(n);
-  return {_mm256_sll_epi32(x.a, count), _mm256_sll_epi32(x.b, count)};
-}
-CONTDROP_INLINE Words shift_right(Words x, int n) {
-  __m128i count = _mm_cvtsi32_si128(n);
-  return {_mm256_srl_epi32(x.a, count), _mm256_srl_epi32(x.b, count)};
+CONTDROP_INLINE Words shift_left(Words x, int n) { return {_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
+CONTDROP_INLINE Words shift_right(Words x, int n) { return {_mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n)}; }
+CONTDROP_INLINE Words swap_halves(Words x) {
+  const __m256i by = _mm256_setr_epi8(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9,
+                                      14, 15, 12, 13);
+  return {_mm256_shuffle_epi8(x.a, by), _mm256_shuffle_epi8(x.b, by)};
 }
 CONTDROP_INLINE Words bit_and(Words x, Words y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
 CONTDROP_INLINE Words bit_or(Words x, Words y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+CONTDROP_INLINE Words bit_xor(Words x, Words y) { return {_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)}; }
 CONTDROP_INLINE Words subtract(Words x, Words y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
 CONTDROP_INLINE Words add(Words x, Words y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
 CONTDROP_INLINE Mask less(Words x, Words y) {
@@ -94,45 +97,65 @@ CONTDROP_INLINE void store_half(uint16_t* p, Floats x) {
   _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(x.a, nearest));
   _mm_storeu_si128((__m128i*)(p + 8), _mm256_cvtps_ph(x.b, nearest));
 }
-CONTDROP_INLINE __m256 widen_bfloat(const uint16_t* p) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16));
+// Sixteen bfloat16 numbers in their order, or the even ones before the odd ones: an even one is the low half of 32 bits, an
+// odd one the high half, and so nothing has to be moved across lanes.
+template <Order order>
+CONTDROP_INLINE Floats load_bfloat(const uint16_t* p) {
+  if (order == kEvenThenOdd) {
+    const __m256i pairs = _mm256_loadu_si256((const __m256i*)p);
+    return as_floats({_mm256_slli_epi32(pairs, 16), _mm256_and_si256(pairs, _mm256_set1_epi32(int(0xffff0000u)))});
+  }
+  const __m256i a = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p));
+  const __m256i b = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)(p + 8)));
+  return as_floats(shift_left({a, b}, 16));
 }
-CONTDROP_INLINE Floats load_bfloat(const uint16_t* p) { return {widen_bfloat(p), widen_bfloat(p + 8)}; }
 // See lanes_avx512.h for why NaN needs no care.
-CONTDROP_INLINE __m256i round_bfloat(__m256 x) {
-  const __m256i bits = _mm256_castps_si256(x);
-  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  return _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd), 16);
-}
+template <Ties ties, Order order>
 CONTDROP_INLINE void store_bfloat(uint16_t* p, Floats x) {
-  const __m256i packed = _mm256_packus_epi32(round_bfloat(x.a), round_bfloat(x.b));  // a b a b, by four
-  _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(packed, 0xD8));
+  const Words bits = as_words(x);
+  __m256i result;
+  if (order == kNatural || ties == kAwayFromZero) {
+    Words rounded = add(bits, set_words(ties == kToEven ? 0x7fff : 0x8000));
+    if (ties == kToEven) rounded = add(rounded, bit_and(shift_right(bits, 16), set_words(1)));
+    if (order == kEvenThenOdd) {
+      result = _mm256_blend_epi16(_mm256_srli_epi32(rounded.a, 16), rounded.b, 0xAA);
+    } else {
+      rounded = shift_right(rounded, 16);
+      result = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded.a, rounded.b), 0xD8);  // packed by four: a b a b
+    }
+  } else {
+    const __m256i kept = _mm256_blend_epi16(_mm256_srli_epi32(bits.a, 16), bits.b, 0xAA);
+    const __m256i lost = _mm256_blend_epi16(bits.a, _mm256_slli_epi32(bits.b, 16), 0xAA);
+    // Up if what is lost is more than half, or half and the last bit that is kept is set.
+    const __m256i even = _mm256_andnot_si256(kept, _mm256_set1_epi16(1));
+    result = _mm256_add_epi16(kept, _mm256_srli_epi16(_mm256_subs_epu16(lost, even), 15));
+  }
+  _mm256_storeu_si256((__m256i*)p, result);
 }
 
 // As in lanes_avx512.h: 64-bit lanes, even blocks apart from odd ones. A chain is four of the eight even or odd blocks of
 // half a group; four chains at once are the best use of sixteen registers.
-template <int groups>
+template <int groups, Order order>
 CONTDROP_INLINE void philox(const Philox& p, uint64_t first_block, Words* out) {
   const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
-  const __m256i even = _mm256_set_epi64x(6, 4, 2, 0);
   const uint32_t low = uint32_t(first_block), high = uint32_t(first_block >> 32);
-  const uint64_t s1 = uint64_t(p.stream) * 0xCD9E8D57u;
-  const uint32_t c0_1 = uint32_t(s1 >> 32) ^ high ^ p.key0[0], c1_1 = uint32_t(s1);
-  const uint64_t s0 = uint64_t(c0_1) * 0xD2511F53u;
-  const __m256i c3_2 = _mm256_set1_epi64x(uint32_t(s0)), hi_2 = _mm256_set1_epi64x(uint32_t(s0 >> 32) ^ p.key1[1]);
-  const __m256i mix_1 = _mm256_set1_epi64x(p.key1[0]), mix_2 = _mm256_set1_epi64x(c1_1 ^ p.key0[1]);
+  const Philox::Start start = high ? p.start(high) : p.low_blocks;
+  const __m256i mix_c0 = _mm256_set1_epi64x(start.mix_c0), mix_c2 = _mm256_set1_epi64x(start.mix_c2);
+  const __m256i c3_2 = _mm256_set1_epi64x(start.c3), key1_0 = _mm256_set1_epi64x(p.key1[0]);
+  const __m256i base = _mm256_set1_epi64x(low);
   constexpr int n = 4;
-  for (int start = 0; start < 4 * groups; start += n) {
+  for (int first = 0; first < 4 * groups; first += n) {
     __m256i c0[n], c1[n], c2[n], c3[n];
     for (int i = 0; i < n; ++i) {
-      const int chain = start + i;
-      const __m256i block = _mm256_add_epi64(_mm256_set1_epi64x(uint64_t(low) + uint64_t(8 * (chain / 2) + chain % 2)), even);
+      const int b = 4 * first + (order == kNatural ? 8 * (i / 2) + i % 2 : i / 2 + 2 * (i % 2));
+      const int step = order == kNatural ? 2 : 4;
+      const __m256i block = _mm256_add_epi64(base, _mm256_set_epi64x(b + 3 * step, b + 2 * step, b + step, b));
       __m256i product = _mm256_mul_epu32(block, m0);
-      const __m256i c2_1 = _mm256_xor_si256(_mm256_srli_epi64(product, 32), mix_1), c3_1 = product;
+      const __m256i c2_1 = _mm256_xor_si256(_mm256_srli_epi64(product, 32), key1_0), c3_1 = product;
       product = _mm256_mul_epu32(c2_1, m1);
-      c0[i] = _mm256_xor_si256(_mm256_srli_epi64(product, 32), mix_2);
+      c0[i] = _mm256_xor_si256(_mm256_srli_epi64(product, 32), mix_c0);
       c1[i] = product;
-      c2[i] = _mm256_xor_si256(c3_1, hi_2);
+      c2[i] = _mm256_xor_si256(c3_1, mix_c2);
       c3[i] = c3_2;
     }
     for (int r = 2; r < 7; ++r) {
@@ -146,7 +169,7 @@ CONTDROP_INLINE void philox(const Philox& p, uint64_t first_block, Words* out) {
     }
     auto join = [](__m256i a, __m256i b) { return _mm256_blend_epi32(a, _mm256_slli_epi64(b, 32), 0xAA); };
     for (int i = 0; i < n; i += 2) {
-      const int chain = start + i;
+      const int chain = first + i;
       const __m256i words[4] = {join(c0[i], c0[i + 1]), join(c1[i], c1[i + 1]), join(c2[i], c2[i + 1]), join(c3[i], c3[i + 1])};
       for (int w = 0; w < 4; ++w) (chain % 4 / 2 ? out[chain / 4 * 4 + w].b : out[chain / 4 * 4 + w].a) = words[w];
     }

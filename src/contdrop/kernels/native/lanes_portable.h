@@ -9,6 +9,9 @@
 namespace contdrop {
 namespace portable {
 
+constexpr int kGroupsAtOnce = 1;
+constexpr Order kBfloatOrder = kNatural;
+
 template <class T>
 struct Lanes {
   T v[16];
@@ -38,6 +41,12 @@ CONTDROP_INLINE Words shift_right(const Words& a, int n) {
 }
 CONTDROP_INLINE Words bit_and(const Words& a, const Words& b) {
   return each<Words>([&](int i) { return a.v[i] & b.v[i]; });
+}
+CONTDROP_INLINE Words bit_xor(const Words& a, const Words& b) {
+  return each<Words>([&](int i) { return a.v[i] ^ b.v[i]; });
+}
+CONTDROP_INLINE Words swap_halves(const Words& a) {
+  return each<Words>([&](int i) { return a.v[i] << 16 | a.v[i] >> 16; });
 }
 CONTDROP_INLINE Words bit_or(const Words& a, const Words& b) {
   return each<Words>([&](int i) { return a.v[i] | b.v[i]; });
@@ -148,18 +157,21 @@ CONTDROP_INLINE Floats load_half(const uint16_t* p) {
 CONTDROP_INLINE void store_half(uint16_t* p, const Floats& a) {
   for (int i = 0; i < 16; ++i) p[i] = round_half(a.v[i]);
 }
+template <Order>
 CONTDROP_INLINE Floats load_bfloat(const uint16_t* p) {
   return as_floats(each<Words>([&](int i) { return uint32_t(p[i]) << 16; }));
 }
+template <Ties ties, Order>
 CONTDROP_INLINE void store_bfloat(uint16_t* p, const Floats& a) {
   const Words bits = as_words(a);
   for (int i = 0; i < 16; ++i) {
     const bool nan = (bits.v[i] & 0x7fffffffu) > 0x7f800000u;
-    p[i] = nan ? uint16_t(0x7fc0) : uint16_t((bits.v[i] + 0x7fffu + (bits.v[i] >> 16 & 1u)) >> 16);
+    const uint32_t half = ties == kAwayFromZero ? 0x8000u : 0x7fffu + (bits.v[i] >> 16 & 1u);
+    p[i] = nan ? uint16_t(0x7fc0) : uint16_t((bits.v[i] + half) >> 16);
   }
 }
 
-template <int groups>
+template <int groups, Order>
 CONTDROP_INLINE void philox(const Philox& p, uint64_t first_block, Words* out) {
   constexpr int n = 16;
   for (int g = 0; g < groups; ++g, first_block += n, out += 4) {
