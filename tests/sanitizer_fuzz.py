@@ -333,7 +333,7 @@ def _normal_case(rng: random.Random) -> Case:
         binding._Normal.threads.offset,
         arrays,
         f"normal {dtype} {count} seed {seed}",
-        _compare(expected, expected, 1e-6, arrays[-1][1]),
+        _compare(expected, expected, 1e-6 * expected.abs().clamp(min=1), arrays[-1][1]),
     )
 
 

@@ -92,7 +92,9 @@ def prepare(kind: str, params: tuple[float, ...], scale: float) -> _Law:
         low, high = params
         return _Law(_KINDS[kind], 32, 0, low * scale, (high - low) * scale, 0.0, 0.0, 0.0)
     mu, sigma, low, high = params
-    reach = max(abs(low - mu), abs(high - mu)) / sigma if sigma else 0.0
+    if sigma == 0:  # one value, which every element keeps
+        return _Law(_KINDS["bernoulli"], 1, 2, 0.0, min(max(mu, low), high) * scale, 0.0, 0.0, 0.0)
+    reach = max(abs(low - mu), abs(high - mu)) / sigma
     # A negative scale turns the interval round; a scale of 0 leaves nothing of an infinite one.
     bounds = sorted((low * scale, high * scale)) if scale else (0.0, 0.0)
     return _Law(_KINDS[kind], 32, 0, mu * scale, sigma * scale, *bounds, reach)

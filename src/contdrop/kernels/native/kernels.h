@@ -31,7 +31,8 @@ CONTDROP_INLINE Floats one_to_two(Words e) { return as_floats(bit_or(shift_right
 
 // The standard normal quantile of a uniform number u = 1/2 + v: v times a rational function of r = 1/4 - v^2 = u (1 - u),
 // or of t = -log(4 r) for the far tails. Coefficients: minimax fits of our own, see tools/fit_quantile.py. The error in
-// float32 is below 1e-6 wherever |quantile| is within the reach of the recipe; beyond it the result is beyond it too.
+// float32 is below 1e-6, or 3e-7 of the quantile in the far tails, wherever |quantile| is within the reach of the recipe;
+// beyond it the result is beyond it too.
 template <int recipe>
 struct Fit;
 template <>
@@ -321,26 +322,22 @@ CONTDROP_INLINE void prefetch(const void* from, const void* to) {
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(to) + page), 1);
 }
 
-// How products halfway between two bfloat16 numbers are rounded. Those with a mask value of many digits, one in 65 000, may
-// go the cheaper way; Bernoulli's may be of few, such as 1.25, and then an eighth of the products are halfway.
-constexpr Ties ties_for(bool gaussian) { return gaussian ? kAwayFromZero : kToEven; }
-
 // Element types: how a number is stored, what it is computed in, and the row of products that every kernel ends in.
 template <class E, class S>
 struct Narrow {
   using Stored = S;
   using Wide = float;
   static constexpr Order order = kNatural;
-  template <Ties ties = kToEven>
+  static constexpr Ties ties = kToEven;
   static void multiply_row(const S* x, S* out, const float* m, int64_t n) {
     int64_t i = 0;
-    for (; i + 16 <= n; i += 16) E::template store16<ties, kNatural>(out + i, multiply(E::template load16<kNatural>(x + i), load(m + i)));
+    for (; i + 16 <= n; i += 16) E::template store16<kNatural>(out + i, multiply(E::template load16<kNatural>(x + i), load(m + i)));
     if (i == n) return;
     S padded[16] = {};
     float mask[16] = {};
     std::copy(x + i, x + n, padded);
     std::copy(m + i, m + n, mask);
-    E::template store16<ties, kNatural>(padded, multiply(E::template load16<kNatural>(padded), load(mask)));
+    E::template store16<kNatural>(padded, multiply(E::template load16<kNatural>(padded), load(mask)));
     std::copy(padded, padded + (n - i), out + i);
   }
   // m[i] = 1 if u[i] < keep[i], else 0.
@@ -355,7 +352,7 @@ struct Float32 : Narrow<Float32, float> {
   static Floats load16(const float* p) {
     return load(p);
   }
-  template <Ties, Order>
+  template <Order>
   static void store16(float* p, Floats a) {
     store(p, a);
   }
@@ -365,18 +362,20 @@ struct Float16 : Narrow<Float16, uint16_t> {
   static Floats load16(const uint16_t* p) {
     return load_half(p);
   }
-  template <Ties, Order>
+  template <Order>
   static void store16(uint16_t* p, Floats a) {
     store_half(p, a);
   }
 };
-struct BFloat16 : Narrow<BFloat16, uint16_t> {
+template <Ties ties_>
+struct BFloat16 : Narrow<BFloat16<ties_>, uint16_t> {
   static constexpr Order order = kBfloatOrder;
+  static constexpr Ties ties = ties_;
   template <Order order>
   static Floats load16(const uint16_t* p) {
     return load_bfloat<order>(p);
   }
-  template <Ties ties, Order order>
+  template <Order order>
   static void store16(uint16_t* p, Floats a) {
     store_bfloat<ties, order>(p, a);
   }
@@ -385,7 +384,7 @@ struct Float64 {
   using Stored = double;
   using Wide = double;
   static constexpr Order order = kNatural;
-  template <Ties = kToEven>
+  static constexpr Ties ties = kToEven;
   static void multiply_row(const double* x, double* out, const double* m, int64_t n) {
     for (int64_t i = 0; i < n; ++i) out[i] = x[i] * m[i];
   }
@@ -400,13 +399,12 @@ struct Float64 {
 template <int recipe, class E>
 CONTDROP_INLINE void multiply16(const Prepared<typename E::Wide>& p, const Words& w, int s, const typename E::Stored* x,
                                 typename E::Stored* out) {
-  constexpr Ties ties = ties_for(recipe >= kNormalNear);
   if constexpr (std::is_same<E, Float64>::value) {
     double m[16];
     write<recipe>(p, w, s, m);
     E::multiply_row(x, out, m, 16);
   } else {
-    E::template store16<ties, E::order>(out, multiply(E::template load16<E::order>(x), value<recipe>(p, w, s)));
+    E::template store16<E::order>(out, multiply(E::template load16<E::order>(x), value<recipe>(p, w, s)));
   }
 }
 
@@ -415,6 +413,7 @@ CONTDROP_INLINE void multiply16(const Prepared<typename E::Wide>& p, const Words
 template <int recipe, class E>
 CONTDROP_APART static void aligned_row(const Prepared<typename E::Wide>& p, int64_t first_run, const typename E::Stored* x,
                                        typename E::Stored* out, int64_t n) {
+  if constexpr (E::ties == kAwayFromZero && recipe < kNormalNear) return;  // see ties_matter
   Runs<typename E::Wide, E::order> runs(p);
   visit<recipe>(
       runs, first_run, n,
@@ -438,8 +437,6 @@ static void strided_row(Values<typename E::Wide>& values, const typename E::Stor
   using Stored = typename E::Stored;
   using Wide = typename E::Wide;
   const bool dense = x_stride == 1 && out_stride == 1;
-  auto multiply_row = values.law.kind == kGaussian ? E::template multiply_row<ties_for(true)>
-                                                   : E::template multiply_row<ties_for(false)>;
   for (int64_t i = 0; i < n;) {
     int64_t count;
     const Wide* m = values.from(element + i * mask_stride, count);
@@ -451,11 +448,11 @@ static void strided_row(Values<typename E::Wide>& values, const typename E::Stor
     }
     count = std::min(count, n - i);
     if (dense) {
-      multiply_row(x + i, out + i, m, count);
+      E::multiply_row(x + i, out + i, m, count);
     } else {
       Stored gathered[512];
       for (int64_t k = 0; k < count; ++k) gathered[k] = x[(i + k) * x_stride];
-      multiply_row(gathered, gathered, m, count);
+      E::multiply_row(gathered, gathered, m, count);
       for (int64_t k = 0; k < count; ++k) out[(i + k) * out_stride] = gathered[k];
     }
     i += count;
@@ -494,12 +491,24 @@ static void dropout_of(const Dropout& d, int64_t first, int64_t last) {
   }
 }
 
+// Whether products are often halfway between two bfloat16 numbers. With a normal number hardly ever, one in 65 000, and
+// then they may be rounded the cheaper way. But where a law has few values, such as 1.25, it is an eighth of them.
+static bool ties_matter(const Law& law) {
+  auto exact = [](double value) {  // times any number
+    int exponent;
+    return value == 0 || std::isinf(value) || (std::frexp(std::fabs(value), &exponent) == 0.5 && exponent > 0);
+  };
+  return law.kind != kGaussian || !exact(law.low) || !exact(law.high);
+}
+
 static void dropout(const Dropout& d, int64_t first, int64_t last) {
   switch (d.type) {
     case kFloat32: return dropout_of<Float32>(d, first, last);
     case kFloat64: return dropout_of<Float64>(d, first, last);
     case kFloat16: return dropout_of<Float16>(d, first, last);
-    case kBFloat16: return dropout_of<BFloat16>(d, first, last);
+    case kBFloat16:
+      return ties_matter(d.law) ? dropout_of<BFloat16<kToEven>>(d, first, last)
+                                : dropout_of<BFloat16<kAwayFromZero>>(d, first, last);
   }
 }
 
@@ -579,7 +588,7 @@ static void keep_where(const KeepWhere& k, int64_t first, int64_t last) {
     case kFloat32: return keep_where_of<Float32>(k, first, last);
     case kFloat64: return keep_where_of<Float64>(k, first, last);
     case kFloat16: return keep_where_of<Float16>(k, first, last);
-    case kBFloat16: return keep_where_of<BFloat16>(k, first, last);
+    case kBFloat16: return keep_where_of<BFloat16<kToEven>>(k, first, last);
   }
 }
 
