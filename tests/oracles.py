@@ -164,7 +164,7 @@ def mask_tolerance(kind: str, params: Sequence[float], dtype: torch.dtype) -> fl
     """Bounds the rounding error of a mask value.
 
     Bernoulli values are exact. A uniform value takes the roundings of high - low, of low, of the product and of the
-    sum. A Gaussian value is computed in float64, where the normal quantile (below 6.4 for a multiple of 2^-24) is
+    sum. A Gaussian value is computed in float64, where the normal quantile (below 6.4 for a multiple of 2^-23) is
     good to 7.2e-16 = 6.5 roundings by the documentation of Cephes and to about one in Python, and is rounded once.
     """
     unit = UNIT_ROUNDOFF[torch.float64 if dtype == torch.float64 else torch.float32]

@@ -7,6 +7,7 @@ another. ``pytest -m slow -s tests/test_quality.py`` prints the numbers.
 
 import dataclasses
 import functools
+import itertools
 import math
 import statistics
 import zlib
@@ -24,10 +25,19 @@ from oracles import FIVE_SIGMA
 WIDTH = 4096
 ROWS = 512
 CHUNK = ROWS * WIDTH  # 2 * 10^6 elements are drawn at a time, 8 MB
-FINE, COARSE = 1 << 14, 128
+# Numbers of bins that are no powers of two, so that most edges depend on all bits of a number and not on the first few.
+FINE, COARSE = 16_000, 125
+SQUARE = 200  # bins along each axis of a pair: 6.5 pairs to a bin in the smaller tests
 # How far apart elements are that should not be correlated. Sixteen apart in a row are neighbouring bits of one word if
-# a law takes less than a word per element, and mostly the same block of the generator if it takes one.
-LAGS = {"row": 1, "row by 2": 2, "row by 16": 16, "row by 64": 64, "row by 512": 512, "column": WIDTH}
+# a law takes up to 16 bits per element. If it takes 32, the four words of a block of the generator make eight elements,
+# sixteen apart, the first two of them from the same word.
+LAGS = {
+    "row": 1,
+    "row by 2": 2,
+    **{f"row by {16 * k}": 16 * k for k in range(1, 8)},
+    "row by 512": 512,
+    "column": WIDTH,
+}
 
 each_law = pytest.mark.parametrize("law", LAWS, ids=str)
 each_size = pytest.mark.parametrize("chunks", [1, pytest.param(48, marks=pytest.mark.slow)], ids=["2e6", "1e8"])
@@ -160,6 +170,69 @@ def test_masks_are_not_correlated(law, chunks):
         assert abs(value) < 5, f"{name}: {value:.1f} standard errors"
 
 
+# The eight numbers of 32 bits that the four words of a block make. Every two are independent by construction: see
+# test_reference.py. Three or four are not, to the last bit, and that must not show.
+
+
+def blocks(seed: int) -> torch.Tensor:
+    """Uniform numbers [8, blocks] of a mask: in every column the eight of one block."""
+    return mask(cd.Uniform(), seed).double().view(-1, 8, 16).transpose(0, 1).flatten(1)
+
+
+@functools.cache
+def bin_probabilities() -> torch.Tensor:
+    """Of SQUARE equal bins, exactly: there are 2^22 uniform numbers, which do not spread over them evenly."""
+    numbers = (2 * torch.arange(1 << 22, dtype=torch.float64) + 1) * 2.0**-23
+    return torch.bincount((numbers * SQUARE).long()).double() / len(numbers)
+
+
+@functools.cache
+def examine_blocks(chunks: int) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], float]]:
+    """P-values of a two-dimensional chi-square for every pair of the eight, and the means of products of centred
+    numbers for every three and every four, in standard errors.
+    """
+    counts = {pair: torch.zeros(SQUARE**2, dtype=torch.int64) for pair in itertools.combinations(range(8), 2)}
+    sums = {few: 0.0 for size in (3, 4) for few in itertools.combinations(range(8), size)}
+    first = zlib.crc32(b"blocks")
+    for seed in range(first, first + chunks):
+        numbers = blocks(seed)
+        place = (numbers * SQUARE).long()
+        for (one, other), total in counts.items():
+            total += torch.bincount(place[one] * SQUARE + place[other], minlength=SQUARE**2)
+        centred = (numbers - 0.5) * math.sqrt(12)  # mean 0, variance 1
+        pairs = {pair: centred[pair[0]] * centred[pair[1]] for pair in counts}
+        for few in sums:
+            rest = pairs[few[2:]] if len(few) == 4 else centred[few[2]]
+            sums[few] += torch.dot(pairs[few[:2]], rest).item()
+    draws = chunks * CHUNK // 8
+    expected = torch.outer(bin_probabilities(), bin_probabilities()).flatten() * draws
+    return (
+        {
+            pair: float(chi2.sf(((total - expected) ** 2 / expected).sum().item(), SQUARE**2 - 1))
+            for pair, total in counts.items()
+        },
+        {few: total / math.sqrt(draws) for few, total in sums.items()},
+    )
+
+
+@each_size
+def test_pairs_of_a_block_fill_the_square_evenly(chunks):
+    p_values, _ = examine_blocks(chunks)
+    print(f"\n{len(p_values)} pairs: p from {min(p_values.values()):.3g} to {max(p_values.values()):.3g}")
+    assert len(p_values) == 28
+    for pair, p in p_values.items():
+        assert FIVE_SIGMA < p < 1 - FIVE_SIGMA, f"{pair}: p = {p:.1e}"
+
+
+@each_size
+def test_three_and_four_numbers_of_a_block_have_no_product_moment(chunks):
+    _, products = examine_blocks(chunks)
+    print(f"\n{len(products)} products: {min(products.values()):+.2f} to {max(products.values()):+.2f} standard errors")
+    assert len(products) == 56 + 70
+    for few, value in products.items():
+        assert abs(value) < 5, f"{few}: {value:.1f} standard errors"
+
+
 # The tests can fail.
 
 
@@ -190,3 +263,34 @@ def test_a_seed_used_twice_is_noticed(monkeypatch):
     monkeypatch.setitem(globals(), "mask", lambda law, seed: real(law, seed // 2))
     report = examine.__wrapped__(cd.Uniform(), 2)
     assert abs(report.correlations["seed"]) > 5
+
+
+def test_a_block_that_repeats_a_number_now_and_then_is_noticed(monkeypatch):
+    """In one block of fifty number 5 is number 2."""
+    real = blocks
+
+    def repeated(seed: int) -> torch.Tensor:
+        numbers = real(seed)
+        numbers[5, ::50] = numbers[2, ::50]
+        return numbers
+
+    monkeypatch.setitem(globals(), "blocks", repeated)
+    p_values, _ = examine_blocks.__wrapped__(1)
+    assert {pair for pair, p in p_values.items() if p < FIVE_SIGMA} == {(2, 5)}
+
+
+def test_three_numbers_of_which_only_two_are_independent_are_noticed(monkeypatch):
+    """In one block of fifty number 6 is mirrored so that an even number of numbers 1, 4 and 6 are below one half."""
+    real = blocks
+
+    def tied(seed: int) -> torch.Tensor:
+        numbers = real(seed)
+        some = numbers[:, ::50]  # a view
+        odd = ((some[[1, 4, 6]] < 0.5).sum(0) % 2).bool()
+        some[6] = torch.where(odd, 1 - some[6], some[6])
+        return numbers
+
+    monkeypatch.setitem(globals(), "blocks", tied)
+    p_values, products = examine_blocks.__wrapped__(1)
+    assert min(p_values.values()) > FIVE_SIGMA
+    assert {few for few, value in products.items() if abs(value) > 5} == {(1, 4, 6)}

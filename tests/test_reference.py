@@ -138,9 +138,105 @@ def test_elements_of_batched_seeds_are_those_of_each_seed(bits):
     assert got.flatten(0, 1).tolist() == [oracle_elements(seed, 33, 40, bits, stream=0) for seed in SEEDS[:6]]
 
 
+# The eight numbers of 32 bits that come from the four words of a block, as a linear map of bits.
+
+
+def numbers_of_basis(monkeypatch, lane: int) -> torch.Tensor:
+    """The elements [128, 128] of a group of words, for each of the 128 bits of one of its blocks set alone."""
+    group = torch.zeros(128, 64, dtype=torch.int64)
+    for bit in range(128):
+        group[bit, 16 * (bit // 32) + lane] = 1 << bit % 32
+    with monkeypatch.context() as patch:
+        patch.setattr(reference, "words", lambda seed, first_group, groups, stream: group)
+        return reference.elements(torch.zeros(128, dtype=torch.int64), 0, 128, 32, stream=0)
+
+
+def rank(rows) -> int:
+    """The rank over the field of two elements of rows that are the bits of integers."""
+    reduced: list[int] = []
+    for row in rows:
+        for other in reduced:
+            row = min(row, row ^ other)  # clears the other's highest bit
+        if row:
+            reduced.append(row)
+    return len(reduced)
+
+
+def joint_rank(images: torch.Tensor) -> int:
+    """The rank of some numbers together: images [128, numbers] of the bits of a block, each number 32 bits or less."""
+    return rank(sum(number << 32 * k for k, number in enumerate(row)) for row in images.tolist())
+
+
+def test_ranks_are_those_of_known_matrices():
+    assert rank([0, 0]) == 0
+    assert rank([1 << k for k in range(128)]) == 128
+    assert rank([0b110, 0b011, 0b101]) == 2
+    assert rank([0b111, 0b011, 0b001, 0b100]) == 3
+
+
+@pytest.mark.parametrize("lane", range(16))
+def test_a_block_makes_eight_numbers_sixteen_apart_and_no_others(lane, monkeypatch):
+    drawn = numbers_of_basis(monkeypatch, lane).view(128, 8, 16)
+    others = [other for other in range(16) if other != lane]
+    assert (drawn[..., others] == 0).all()
+    assert torch.equal(drawn[..., lane], numbers_of_basis(monkeypatch, 0)[:, ::16])
+
+
+def test_numbers_are_linear_in_the_bits_of_their_words(monkeypatch):
+    """So that ranks are all there is to know about them."""
+    images = numbers_of_basis(monkeypatch, 0)[:, ::16]
+    for seed in SEEDS:
+        block = reference.words(torch.tensor(seed), 5, 1, stream=0).view(4, 16)
+        numbers = reference.elements(torch.tensor(seed), 128 * 5, 128, 32, stream=0).view(8, 16)
+        for lane in range(16):
+            expected = [0] * 8
+            for bit in range(128):
+                if block[bit // 32, lane].item() >> bit % 32 & 1:
+                    expected = [a ^ b for a, b in zip(expected, images[bit].tolist())]
+            assert numbers[:, lane].tolist() == expected
+
+
+def test_every_number_is_uniform_and_every_two_are_independent(monkeypatch):
+    # A linear map of full rank takes uniform bits to uniform bits.
+    images = numbers_of_basis(monkeypatch, 0)[:, ::16]
+    for number in range(8):
+        assert joint_rank(images[:, [number]]) == 32
+    for pair in itertools.combinations(range(8), 2):
+        assert joint_rank(images[:, pair]) == 64, pair
+
+
+def test_upper_halves_of_all_numbers_of_a_block_are_independent(monkeypatch):
+    images = numbers_of_basis(monkeypatch, 0)[:, ::16]
+    assert joint_rank(images >> 16) == 128
+
+
+def test_lower_halves_are_made_of_two_upper_halves_of_other_numbers(monkeypatch):
+    images = numbers_of_basis(monkeypatch, 0)[:, ::16]
+    upper, lower = images >> 16, images & 0xFFFF
+    for number in range(8):
+        makers = [
+            pair
+            for pair in itertools.combinations(range(8), 2)
+            if torch.equal(lower[:, number], upper[:, pair[0]] ^ upper[:, pair[1]])
+        ]
+        assert len(makers) == 1
+        assert number not in makers[0]
+
+
+def test_three_numbers_of_a_block_may_depend_on_each_other(monkeypatch):
+    """The documented limit: what holds for every two numbers does not hold for every three."""
+    images = numbers_of_basis(monkeypatch, 0)[:, ::16]
+    ranks = {three: joint_rank(images[:, three]) for three in itertools.combinations(range(8), 3)}
+    # Eight times a number and the two that make its lower half, such as 0, 1 and 2: both of word 0, and slot 0 of
+    # word 1. Four times two of one word and slot 1 of the next, such as 0, 1 and 3, whose lower halves have words in
+    # common.
+    assert sorted(ranks.values()) == [80] * 12 + [96] * 44
+    assert ranks[0, 1, 2] == ranks[0, 1, 3] == 80
+
+
 # Values.
 
-EXTREME_WORDS = [0, 1, 511, 512, 513, 2**31 - 1, 2**31, 2**31 + 511, 2**32 - 513, 2**32 - 512, 2**32 - 1]
+EXTREME_WORDS = [0, 1, 1023, 1024, 1025, 2**31 - 1, 2**31, 2**31 + 1023, 2**32 - 1025, 2**32 - 1024, 2**32 - 1]
 
 
 @each_dtype
@@ -375,7 +471,8 @@ def test_dropconnect_and_its_gradients_match_the_oracle(kind, params, dtype):
 @pytest.mark.parametrize(
     ("kind", "params", "inputs"),
     [
-        ("uniform", (0.0, 1.0), 16),
+        ("uniform", (0.0, 1.0), 32),
+        ("uniform", (0.0, 1.0), 33),
         ("uniform", (0.0, 1.0), 1),
         ("bernoulli", (0.5,), 512),
         ("bernoulli", (0.5,), 513),

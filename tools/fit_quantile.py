@@ -1,4 +1,4 @@
-"""Fits the normal quantile for ``quantile()`` in src/contdrop/kernels/native/kernels.h, and prints the coefficients.
+"""Fits the normal quantile that src/contdrop/kernels/native/kernels.h computes, and prints the coefficients.
 
 With u = 1/2 + v the quantile is z = v N(r) / D(r), where r = 1/4 - v^2, or for the far tails v N(t) / D(t), where
 t = -log(4 r); the logarithm is log(1 + x) = x P(x) for x in [-1/4, 1/2). Each fit makes the largest error of z (of the
@@ -58,7 +58,7 @@ def log4(r, logarithm):
 
 def float32_error(top, bottom, reach, logarithm=None):
     """The largest error of z over all uniform numbers above 1/2 whose quantile is within reach."""
-    exact_v = (2 * np.arange(1 << 22) + 1) * 2.0**-24
+    exact_v = (2 * np.arange(1 << 21) + 1) * 2.0**-23
     exact_v = exact_v[exact_v <= ndtr(reach) - 0.5]
     v = exact_v.astype(np.float32)
     r = (0.25 - exact_v**2).astype(np.float32)
@@ -67,10 +67,11 @@ def float32_error(top, bottom, reach, logarithm=None):
     return np.abs(z + ndtri(0.5 - exact_v)).max()
 
 
-def shipped():
-    """The arrays in kernels.h, in their order there."""
-    texts = re.findall(r"static const float \w+\[\] = \{(.*?)\};", KERNELS.read_text(), re.DOTALL)
-    return [np.array([float(number.strip().rstrip("f")) for number in text.split(",")]) for text in texts]
+def shipped(name, recipe=None):
+    """An array in kernels.h: a fit's ``top`` or ``bottom`` for a recipe, or one that stands alone."""
+    place = "" if recipe is None else rf"struct Fit<{recipe}> .*?"
+    (text,) = re.findall(rf"{place}constexpr float {name}\[\] = \{{(.*?)\}};", KERNELS.read_text(), re.DOTALL)
+    return np.array([float(number.strip().rstrip("f")) for number in text.split(",")])
 
 
 def show(name, error, error32, *arrays):
@@ -80,22 +81,23 @@ def show(name, error, error32, *arrays):
 
 
 def main():
-    near_top, near_bottom, middle_top, middle_bottom, there_log, far_top, far_bottom = shipped()
-    cases = (("near", 1.7, 3, near_top, near_bottom), ("middle", 2.55, 5, middle_top, middle_bottom))
-    for name, reach, degree, there_top, there_bottom in cases:
+    for name, recipe, reach, degree in (("near", "kNormalNear", 1.7, 3), ("middle", "kNormalMiddle", 2.55, 5)):
         v = (ndtr(reach) - 0.5) * np.sin(np.linspace(0, np.pi / 2, POINTS)[1:])
         top, bottom, error = fit(0.25 - v**2, v, ndtri(0.5 + v), degree, degree)
-        show(name, error, float32_error(top, bottom, reach), (top, there_top), (bottom, there_bottom))
+        there = shipped("top", recipe), shipped("bottom", recipe)
+        show(name, error, float32_error(top, bottom, reach), *zip((top, bottom), there))
 
     x = 0.125 + 0.375 * np.cos(np.linspace(0, np.pi, POINTS))
     logarithm, _, error = fit(x, x, np.log1p(x), 7, 0)
     r = np.geomspace(2.0**-24, 0.25, 1_000_000).astype(np.float32)
     error32 = np.abs(log4(r, logarithm) - np.log(4 * r.astype(np.float64))).max()
-    show("logarithm", error, error32, (logarithm, there_log))
+    show("logarithm", error, error32, (logarithm, shipped("kLogarithm")))
 
+    # A little further out than the smallest uniform number, 2^-23: what is left is all rounding.
     y = np.concatenate([np.geomspace(2.0**-24.2, 0.5, POINTS)[:-1], np.linspace(0.4, 0.5 - 1e-6, POINTS // 3)])
     top, bottom, error = fit(-np.log(4 * y * (1 - y)), 0.5 - y, -ndtri(y), 5, 5)
-    show("far", error, float32_error(top, bottom, np.inf, logarithm), (top, far_top), (bottom, far_bottom))
+    there = shipped("top", "kNormalFar"), shipped("bottom", "kNormalFar")
+    show("far", error, float32_error(top, bottom, np.inf, logarithm), *zip((top, bottom), there))
 
 
 if __name__ == "__main__":

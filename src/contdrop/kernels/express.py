@@ -38,13 +38,17 @@ def _general(x: Tensor, call: tuple[int, bytes, str, tuple[float, ...], float, b
     return y if gate is None else torch.where(gate != 0, y, 0)
 
 
+def _declines(*_: Any) -> Tensor | None:
+    return None
+
+
 def _connect() -> Callable[..., Tensor | None]:
     from . import native
 
     try:
         from .native import _express  # type: ignore[attr-defined]
     except ImportError:  # built without Python's headers
-        return lambda *_: None
+        return _declines
 
     class Dropout(torch.autograd.Function):
         forward = staticmethod(_express.forward)
@@ -53,9 +57,10 @@ def _connect() -> Callable[..., Tensor | None]:
     node: Any = Dropout._backward_cls
     node.apply = _express.method_of(node)
     library = native.loader.library()
-    _express.connect(
+    connected = _express.connect(
         ctypes.cast(library.contdrop_dropout_row, ctypes.c_void_p).value,
         ctypes.cast(library.contdrop_relu, ctypes.c_void_p).value,
+        Tensor.__dlpack_c_exchange_api__,
         Tensor,
         torch.nn.Parameter,
         torch.empty_like,
@@ -68,7 +73,6 @@ def _connect() -> Callable[..., Tensor | None]:
         torch._C._len_torch_dispatch_stack,
         torch._C._get_tracing_state,
         forward_ad,
-        native.binding.TYPES,
         _law_bytes,
         backends.chosen,
         native,
@@ -76,7 +80,7 @@ def _connect() -> Callable[..., Tensor | None]:
         _general,
     )
     found: Callable[..., Tensor | None] = _express.dropout
-    return found
+    return found if connected else _declines
 
 
 def _dropout_before_native(*arguments: Any) -> Tensor | None:

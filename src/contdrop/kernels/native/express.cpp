@@ -5,8 +5,8 @@
 // value per element, torch's default generator. Everything else is declined, and goes the general way in ops.py, which
 // gives the same numbers.
 //
-// Only Python's limited interface is used, and torch only through its Python objects: no torch headers, and one build
-// serves many versions of both.
+// Only Python's limited interface is used, and torch only through its Python objects and through DLPack's table of C functions,
+// which is the same for all versions: no torch headers, and one build serves many versions of both.
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
 #include <Python.h>
@@ -24,7 +24,6 @@ struct Torch {
   PyObject *empty_like, *place, *zero, *limit;  // place() makes a tensor for a seed, from zero up to the limit
   PyObject *threads, *gradients_enabled;
   PyObject *transforms_active, *modes, *tracing, *forward_mode;  // who else may be looking at the tensor
-  PyObject *types;                                            // from torch's types to the kernels'
   PyObject *law_of;                                           // (kind, params, scale) to the bytes of a Law
   PyObject *backends, *native;                                // the back ends in use by device, and ours
   PyObject *apply, *general;                                  // the autograd function, and the general way
@@ -36,8 +35,26 @@ Row row;
 Rectify rectify;
 constexpr uint32_t kMaskStream = 0;  // reference.STREAM_MASK
 
-PyObject *s_call, *s_cpu, *s_current_level, *s_data_ptr, *s_dtype, *s_is_contiguous, *s_is_cpu, *s_is_neg,
-    *s_numel, *s_random, *s_requires_grad, *s_saved_tensors, *s_to_save;
+PyObject *s_call, *s_cpu, *s_current_level, *s_is_neg, *s_random, *s_requires_grad, *s_saved_tensors, *s_to_save;
+
+// DLPack's table, version 1 (github.com/dmlc/dlpack): what a tensor is and where, by one call.
+struct DLTensor {
+  void* data;
+  int32_t device, device_number, axes;
+  uint8_t type, bits;
+  uint16_t lanes;
+  int64_t *shape, *strides;
+  uint64_t offset;  // in bytes
+};
+struct Exchange {
+  uint32_t major, minor;
+  const void* older;
+  void *allocate, *hand_over, *take_over;
+  int (*describe)(void*, DLTensor*);
+};
+const Exchange* exchange;
+constexpr int32_t kDLCpu = 1;
+constexpr uint8_t kDLFloat = 2, kDLBfloat = 4;
 
 // Owns a reference.
 struct Ref {
@@ -61,16 +78,43 @@ int64_t number(PyObject* owned) {
   const Ref value(owned);
   return value.object ? PyLong_AsLongLong(value) : -1;
 }
-int64_t number_from(PyObject* object, PyObject* name) {
-  return number(PyObject_CallMethodObjArgs(object, name, nullptr));
+
+// A dense tensor on the CPU of a type that the kernels know, with its elements one after the other.
+struct View {
+  void* data;
+  int type;
+  int64_t count;
+};
+
+bool is_contiguous(const DLTensor& t) {
+  int64_t expected = 1;
+  for (int axis = t.axes - 1; axis >= 0; --axis) {
+    if (t.shape[axis] != 1 && t.strides[axis] != expected) return false;
+    expected *= t.shape[axis];
+  }
+  return true;
 }
 
-// The kernels' number for the type of the elements; -1 if they have none, or with an exception.
-int type_code(PyObject* x) {
-  const Ref type(PyObject_GetAttr(x, s_dtype));
-  if (!type.object) return -1;
-  PyObject* code = PyDict_GetItemWithError(torch.types, type);
-  return code ? int(PyLong_AsLong(code)) : -1;
+// 1 if there is such a view, 0 if not, -1 with an exception.
+int view(PyObject* x, View& v) {
+  DLTensor t;
+  if (exchange->describe(x, &t)) {
+    // Sparse tensors and those inside of transformations have no memory of their own.
+    if (!PyErr_ExceptionMatches(PyExc_RuntimeError) && !PyErr_ExceptionMatches(PyExc_BufferError)) return -1;
+    PyErr_Clear();
+    return 0;
+  }
+  if (t.device != kDLCpu || t.lanes != 1) return 0;
+  if (t.type == kDLFloat && t.bits == 32) v.type = contdrop::kFloat32;
+  else if (t.type == kDLFloat && t.bits == 64) v.type = contdrop::kFloat64;
+  else if (t.type == kDLFloat && t.bits == 16) v.type = contdrop::kFloat16;
+  else if (t.type == kDLBfloat && t.bits == 16) v.type = contdrop::kBFloat16;
+  else return 0;
+  v.data = static_cast<char*>(t.data) + t.offset;
+  v.count = 1;
+  for (int axis = 0; axis < t.axes; ++axis) v.count *= t.shape[axis];
+  // torch has tensors that stand for zeros, without memory.
+  return v.count == 0 || (t.data && is_contiguous(t));
 }
 
 bool is_plain_type(PyObject* x) {
@@ -78,21 +122,18 @@ bool is_plain_type(PyObject* x) {
   return type == torch.tensor || type == torch.parameter;
 }
 
-// Whether a tensor may go the short way: 1, 0, or -1 with an exception.
-int is_plain(PyObject* x) {
+// Whether a tensor may go the short way: 1, with its view, or 0, or -1 with an exception.
+int is_plain(PyObject* x, View& v) {
   if (!is_plain_type(x)) return 0;
   if (PyDict_GetItemWithError(torch.backends, s_cpu) != torch.native) return PyErr_Occurred() ? -1 : 0;
   int answer;
-  if ((answer = attribute(x, s_is_cpu)) != 1) return answer;
   if ((answer = call(torch.transforms_active)) != 0) return answer < 0 ? -1 : 0;
   if ((answer = call(torch.modes)) != 0) return answer < 0 ? -1 : 0;
   if ((answer = call(torch.tracing)) != 0) return answer < 0 ? -1 : 0;
   if (number(PyObject_GetAttr(torch.forward_mode, s_current_level)) >= 0) return 0;
   if (PyErr_Occurred()) return -1;
-  if ((answer = type_code(x)) < 0) return PyErr_Occurred() ? -1 : 0;
-  if ((answer = method(x, s_is_contiguous)) != 1) return answer;
   if ((answer = method(x, s_is_neg)) != 0) return answer < 0 ? -1 : 0;
-  return 1;
+  return view(x, v);
 }
 
 int needs_graph(PyObject* x) {
@@ -109,53 +150,36 @@ struct Call {
   bool relu() const { return PyTuple_GetItem(tuple, 5) == Py_True; }
 };
 
-// The address of a tensor's numbers. 0 if torch has none in memory, as for a tensor that stands for zeros; -1 with an
-// exception.
-int64_t address(PyObject* x) {
-  const int64_t result = number_from(x, s_data_ptr);
-  if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-    PyErr_Clear();  // a tensor without storage
-    return 0;
-  }
-  return result;
-}
-
 // x times its mask, rectified before in the forward pass, or gated by what forward gave in the backward pass. None if
 // it cannot be done here.
-PyObject* multiply(PyObject* x, const Call& call, PyObject* gate) {
-  const int type = type_code(x);
-  if (type < 0) return nullptr;
-  if (call.relu() && type != 0) Py_RETURN_NONE;
-  const int64_t count = number_from(x, s_numel);
-  if (count < 0) return nullptr;
-  const int64_t from = address(x), by = gate && from >= 0 ? address(gate) : 0;
-  if (PyErr_Occurred()) return nullptr;
-  if (count && (!from || (gate && !by))) Py_RETURN_NONE;
+PyObject* multiply(PyObject* x, const View& from, const Call& call, const View* gate) {
+  const bool relu = call.relu();
+  if (relu && from.type != contdrop::kFloat32) Py_RETURN_NONE;
   Ref out(PyObject_CallFunctionObjArgs(torch.empty_like, x, nullptr));
   if (!out.object) return nullptr;
-  const int64_t to = number_from(out, s_data_ptr);
-  if (PyErr_Occurred()) return nullptr;
+  View to;
+  const int there = view(out, to);
+  if (there < 0) return nullptr;
+  if (!there) Py_RETURN_NONE;
   const int64_t threads = number(PyObject_CallNoArgs(torch.threads));
   if (PyErr_Occurred()) return nullptr;
   const unsigned long long key = PyLong_AsUnsignedLongLong(call.seed());
   if (PyErr_Occurred()) return nullptr;
-  const bool relu = call.relu();
   contdrop::Law law;
   std::memcpy(&law, PyBytes_AsString(call.law()), sizeof law);
   Py_BEGIN_ALLOW_THREADS;
   if (relu) {
-    const contdrop::Relu r = {reinterpret_cast<const float*>(from),
-                              reinterpret_cast<const float*>(by),
-                              reinterpret_cast<float*>(to),
-                              count,
+    const contdrop::Relu r = {static_cast<const float*>(from.data),
+                              static_cast<const float*>(gate ? gate->data : nullptr),
+                              static_cast<float*>(to.data),
+                              from.count,
                               key,
                               kMaskStream,
                               int32_t(threads),
                               law};
     rectify(&r);
   } else {
-    row(reinterpret_cast<const void*>(from), reinterpret_cast<void*>(to), type, count, key, kMaskStream,
-        int32_t(threads), &law);
+    row(from.data, to.data, from.type, from.count, key, kMaskStream, int32_t(threads), &law);
   }
   Py_END_ALLOW_THREADS;
   return Py_NewRef(out);
@@ -167,9 +191,9 @@ PyObject* draw_seed() {
   static thread_local const int64_t* number_there;
   if (!place) {
     Ref made(PyObject_CallNoArgs(torch.place));
-    const int64_t address = made.object ? number_from(made, s_data_ptr) : -1;
-    if (PyErr_Occurred()) return nullptr;
-    number_there = reinterpret_cast<const int64_t*>(address);
+    DLTensor t;
+    if (!made.object || exchange->describe(made, &t)) return nullptr;
+    number_there = static_cast<const int64_t*>(t.data);
     place = made.object;
     made.object = nullptr;
   }
@@ -181,7 +205,8 @@ PyObject* draw_seed() {
 PyObject* dropout(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 5) return PyErr_Format(PyExc_TypeError, "dropout: expected 5 arguments, got %zd", count);
   PyObject *x = arguments[0], *relu = arguments[4];
-  const int plain = is_plain(x);
+  View from;
+  const int plain = is_plain(x, from);
   if (plain < 0) return nullptr;
   if (!plain) Py_RETURN_NONE;
   const Ref law(PyObject_CallFunctionObjArgs(torch.law_of, arguments[1], arguments[2], arguments[3], nullptr));
@@ -193,7 +218,7 @@ PyObject* dropout(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   const int graph = needs_graph(x);
   if (graph < 0) return nullptr;
   if (graph) return PyObject_CallFunctionObjArgs(torch.apply, x, call.object, nullptr);
-  PyObject* out = multiply(x, Call(call), nullptr);
+  PyObject* out = multiply(x, from, Call(call), nullptr);
   if (out != Py_None) return out;
   Py_DECREF(out);
   return PyObject_CallFunctionObjArgs(torch.general, x, call.object, Py_None, nullptr);
@@ -204,7 +229,10 @@ PyObject* forward(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 3) return PyErr_Format(PyExc_TypeError, "forward: expected 3 arguments, got %zd", count);
   PyObject *x = arguments[1], *call = arguments[2];
   if (PyObject_SetAttr(arguments[0], s_call, call) < 0) return nullptr;
-  PyObject* out = multiply(x, Call(call), nullptr);
+  View from;
+  const int there = view(x, from);
+  if (there < 0) return nullptr;
+  PyObject* out = there ? multiply(x, from, Call(call), nullptr) : Py_NewRef(Py_None);
   if (out == Py_None) {
     Py_DECREF(out);
     out = PyObject_CallFunctionObjArgs(torch.general, x, call, Py_None, nullptr);
@@ -216,21 +244,13 @@ PyObject* forward(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return Py_NewRef(result);
 }
 
-// Whether a saved tensor is as it was when it was saved; hooks may have made another of it.
-int fits(PyObject* gate, PyObject* gradient) {
-  const int plain = is_plain(gate);
-  if (plain != 1) return plain;
-  const int64_t mine = number_from(gate, s_numel), others = number_from(gradient, s_numel);
-  const int type = type_code(gate);
-  return PyErr_Occurred() ? -1 : mine == others && type == 0;
-}
-
 PyObject* backward(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 2) return PyErr_Format(PyExc_TypeError, "backward: expected 2 arguments, got %zd", count);
   PyObject* gradient = arguments[1];
   const Ref call(PyObject_GetAttr(arguments[0], s_call));
   if (!call.object) return nullptr;
-  int plain = is_plain(gradient);
+  View from, by;
+  int plain = is_plain(gradient, from);
   if (plain == 1) {
     const int graph = needs_graph(gradient);
     plain = graph < 0 ? -1 : !graph;
@@ -239,8 +259,10 @@ PyObject* backward(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   const Ref saved(Call(call).relu() ? PyObject_GetAttr(arguments[0], s_saved_tensors) : Py_NewRef(Py_None));
   if (!saved.object) return nullptr;
   PyObject* gate = saved.object == Py_None ? nullptr : PyTuple_GetItem(saved, 0);
-  if (plain && gate && (plain = fits(gate, gradient)) < 0) return nullptr;
-  PyObject* out = plain ? multiply(gradient, Call(call), gate) : Py_NewRef(Py_None);
+  // Hooks may have made another of the saved tensor.
+  if (plain && gate && (plain = is_plain(gate, by)) < 0) return nullptr;
+  if (plain && gate) plain = by.count == from.count && by.type == contdrop::kFloat32;
+  PyObject* out = plain ? multiply(gradient, from, Call(call), gate ? &by : nullptr) : Py_NewRef(Py_None);
   if (out == Py_None) {
     Py_DECREF(out);
     out = PyObject_CallFunctionObjArgs(torch.general, gradient, call.object, gate ? gate : Py_None, nullptr);
@@ -250,19 +272,24 @@ PyObject* backward(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return PyTuple_Pack(2, result.object, Py_None);
 }
 
-// connect(addresses of contdrop_dropout_row and contdrop_relu, everything in Torch in its order)
+// connect(addresses of contdrop_dropout_row and contdrop_relu, DLPack's table, everything in Torch in its order): whether
+// there is a way.
 PyObject* connect(PyObject*, PyObject* arguments) {
   unsigned long long address, relu_address;
+  PyObject* table;
   Torch t;
-  if (!PyArg_ParseTuple(arguments, "KKOOOOOOOOOOOOOOOOOO", &address, &relu_address, &t.tensor, &t.parameter,
-                        &t.empty_like, &t.place, &t.zero, &t.limit, &t.threads, &t.gradients_enabled, &t.transforms_active, &t.modes,
-                        &t.tracing, &t.forward_mode, &t.types, &t.law_of, &t.backends, &t.native, &t.apply, &t.general))
+  if (!PyArg_ParseTuple(arguments, "KKOOOOOOOOOOOOOOOOOO", &address, &relu_address, &table, &t.tensor, &t.parameter,
+                        &t.empty_like, &t.place, &t.zero, &t.limit, &t.threads, &t.gradients_enabled, &t.transforms_active,
+                        &t.modes, &t.tracing, &t.forward_mode, &t.law_of, &t.backends, &t.native, &t.apply, &t.general))
     return nullptr;
+  exchange = static_cast<const Exchange*>(PyCapsule_GetPointer(table, "dlpack_exchange_api"));
+  if (!exchange) return nullptr;
+  if (exchange->major != 1) Py_RETURN_FALSE;
   Py_INCREF(arguments);  // and so everything in it
   torch = t;
   row = reinterpret_cast<Row>(static_cast<uintptr_t>(address));
   rectify = reinterpret_cast<Rectify>(static_cast<uintptr_t>(relu_address));
-  Py_RETURN_NONE;
+  Py_RETURN_TRUE;
 }
 
 // A method apply(ctx, gradient) of the class of the graph's nodes, in place of torch's in Python, which looks for what
@@ -302,11 +329,9 @@ PyMODINIT_FUNC PyInit__express() {
     PyObject** name;
     const char* text;
   } const names[] = {
-      {&s_call, "call"},         {&s_cpu, "cpu"},   {&s_current_level, "_current_level"},
-      {&s_data_ptr, "data_ptr"}, {&s_dtype, "dtype"}, {&s_is_contiguous, "is_contiguous"},
-      {&s_is_cpu, "is_cpu"},     {&s_is_neg, "is_neg"}, {&s_numel, "numel"},
-      {&s_random, "random_"},    {&s_requires_grad, "requires_grad"}, {&s_saved_tensors, "saved_tensors"},
-      {&s_to_save, "to_save"},
+      {&s_call, "call"},     {&s_cpu, "cpu"},       {&s_current_level, "_current_level"},
+      {&s_is_neg, "is_neg"}, {&s_random, "random_"}, {&s_requires_grad, "requires_grad"},
+      {&s_saved_tensors, "saved_tensors"}, {&s_to_save, "to_save"},
   };
   for (const auto& name : names)
     if (!(*name.name = PyUnicode_InternFromString(name.text))) return nullptr;
