@@ -5,8 +5,8 @@
 // value per element, torch's default generator. Everything else is declined, and goes the general way in ops.py, which
 // gives the same numbers.
 //
-// Only Python's limited interface is used, and torch only through its Python objects and through DLPack's table of C functions,
-// which is the same for all versions: no torch headers, and one build serves many versions of both.
+// Only Python's limited interface is used, and torch only through its Python objects and through DLPack's table of C
+// functions, which does not change with its version: no torch headers, and one build serves many versions of both.
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
 #include <Python.h>

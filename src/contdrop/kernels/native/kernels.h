@@ -196,13 +196,14 @@ struct Runs {
   Words words[4];
 
   explicit Runs(const Prepared<T>& p_) : p(p_) {}
+  CONTDROP_APART void draw(int64_t group_) {
+    group = group_;
+    philox<1, order>(p.philox, uint64_t(group) * 16, words);
+  }
   // The words of slot s: the same in all slots where elements are fields of the words.
   template <int recipe>
   Words get(int64_t run, int s) {
-    if (run >> 2 != group) {
-      group = run >> 2;
-      philox<1, order>(p.philox, uint64_t(group) * 16, words);
-    }
+    if (run >> 2 != group) draw(run >> 2);
     return is_mixed(recipe) ? mixed(words, int(run & 3), s) : words[run & 3];
   }
 };
@@ -230,28 +231,28 @@ CONTDROP_INLINE void use_groups(const Prepared<T>& p, int64_t run, int64_t i, Fu
 }
 
 // Calls full(i, words, slot) for i = 0, 16, ... as long as sixteen elements are left of count, and rest(i, words, slot)
-// for what remains. The elements begin with a run.
-template <int recipe, class T, Order order, class Full, class Rest>
+// for what remains. The elements begin with a run. Several groups at once are faster, but not for short rows.
+template <int recipe, int at_once = kGroupsAtOnce, class T, Order order, class Full, class Rest>
 CONTDROP_INLINE void visit(Runs<T, order>& runs, int64_t first_run, int64_t count, Full full, Rest rest) {
   const Prepared<T>& p = runs.p;
-  int64_t run = first_run, i = 0;
+  int64_t i = 0;
   if constexpr (is_mixed(recipe)) {
-    // What is before the first whole group and after the last one.
-    auto some = [&](int64_t from, int64_t to) __attribute__((noinline)) {
+    // What is before the first whole groups and after the last ones.
+    auto some = [&](int64_t from, int64_t to) CONTDROP_APART {
       for (; from + 16 <= to; from += 16)
         full(from, runs.template get<recipe>(first_run + from / 32, int(from / 16 % 2)), Slot<0>());
     };
-    constexpr int64_t per_group = 128 * kGroupsAtOnce;
-    const int64_t start = std::min((-first_run & (4 * kGroupsAtOnce - 1)) * 32, count);
-    some(0, start);
-    for (i = start, run += start / 32; i + per_group <= count; i += per_group, run += 4 * kGroupsAtOnce)
-      use_groups<kGroupsAtOnce, order>(p, run, i, full);
+    // Pairs begin with an even group, so that the high half of a block's number is the same in both.
+    i = std::min((-first_run & (4 * at_once - 1)) * 32, count);
+    some(0, i);
+    for (; i + 128 * at_once <= count; i += 128 * at_once) use_groups<at_once, order>(p, first_run + i / 32, i, full);
     some(i, count);
     const int64_t done = count / 16 * 16;
     if (done < count) rest(done, runs.template get<recipe>(first_run + done / 32, int(done / 16 % 2)), 0);
     return;
   }
-  for (const int64_t per_run = 16 * int64_t(p.per_word); i < count; ++run) {
+  const int64_t per_run = 16 * int64_t(p.per_word);
+  for (int64_t run = first_run; i < count; ++run) {
     const int64_t end = std::min(i + per_run, count);
     Words w = runs.template get<recipe>(run, 0);
     // The words are shifted so that the slots can be constants.
@@ -331,7 +332,8 @@ struct Narrow {
   static constexpr Ties ties = kToEven;
   static void multiply_row(const S* x, S* out, const float* m, int64_t n) {
     int64_t i = 0;
-    for (; i + 16 <= n; i += 16) E::template store16<kNatural>(out + i, multiply(E::template load16<kNatural>(x + i), load(m + i)));
+    for (; i + 16 <= n; i += 16)
+      E::template store16<kNatural>(out + i, multiply(E::template load16<kNatural>(x + i), load(m + i)));
     if (i == n) return;
     S padded[16] = {};
     float mask[16] = {};
@@ -415,7 +417,7 @@ CONTDROP_APART static void aligned_row(const Prepared<typename E::Wide>& p, int6
                                        typename E::Stored* out, int64_t n) {
   if constexpr (E::ties == kAwayFromZero && recipe < kNormalNear) return;  // see ties_matter
   Runs<typename E::Wide, E::order> runs(p);
-  visit<recipe>(
+  visit<recipe, std::is_same<E, Float64>::value ? 1 : kGroupsAtOnce>(
       runs, first_run, n,
       [&](int64_t i, const Words& w, auto s) CONTDROP_INLINE_LAMBDA {
         if (sizeof *x > 2 || s % 2 == 0) prefetch(x + i, out + i);
@@ -602,7 +604,8 @@ static void normal_of(const Normal& d, int64_t first, int64_t last) {
   const int64_t begin = first * kStretch, n = std::min(last * kStretch, d.count) - begin;
   T* out = static_cast<T*>(d.out) + begin;
   visit<kNormalFar>(
-      runs, begin / (16 * p.per_word), n, [&](int64_t i, const Words& w, auto s) CONTDROP_INLINE_LAMBDA { write<kNormalFar>(p, w, s, out + i); },
+      runs, begin / (16 * p.per_word), n,
+      [&](int64_t i, const Words& w, auto s) CONTDROP_INLINE_LAMBDA { write<kNormalFar>(p, w, s, out + i); },
       [&](int64_t i, const Words& w, int s) {
         T last_ones[16];
         write<kNormalFar>(p, w, s, last_ones);
@@ -619,10 +622,10 @@ static void normal(const Normal& d, int64_t first, int64_t last) {
 struct Accumulator32 {
   using T = float;
   template <int recipe>
-  static float dot(Runs<float>& runs, int64_t first_run, const float* w, const float* x, int64_t n) {
+  CONTDROP_APART static float dot(Runs<float>& runs, int64_t first_run, const float* w, const float* x, int64_t n) {
     const auto& p = runs.p;
     Floats totals[4] = {set_floats(0.0f), set_floats(0.0f), set_floats(0.0f), set_floats(0.0f)};
-    visit<recipe>(
+    visit<recipe, 1>(
         runs, first_run, n,
         [&](int64_t i, const Words& words, auto s) CONTDROP_INLINE_LAMBDA {
           const Floats m = value<recipe>(p, words, s);
@@ -638,10 +641,10 @@ struct Accumulator32 {
     return sum(add(add(totals[0], totals[1]), add(totals[2], totals[3])));
   }
   template <int recipe>
-  static void axpy(Runs<float>& runs, int64_t first_run, float factor, const float* x, float* y, int64_t n) {
+  CONTDROP_APART static void axpy(Runs<float>& runs, int64_t first_run, float factor, const float* x, float* y, int64_t n) {
     const auto& p = runs.p;
     const Floats f = set_floats(factor);
-    visit<recipe>(
+    visit<recipe, 1>(
         runs, first_run, n,
         [&](int64_t i, const Words& words, auto s) CONTDROP_INLINE_LAMBDA {
           const Floats m = multiply(f, value<recipe>(p, words, s));
@@ -660,24 +663,24 @@ struct Accumulator32 {
 struct Accumulator64 {
   using T = double;
   template <int recipe>
-  static double dot(Runs<double>& runs, int64_t first_run, const double* w, const double* x, int64_t n) {
+  CONTDROP_APART static double dot(Runs<double>& runs, int64_t first_run, const double* w, const double* x, int64_t n) {
     double total = 0;
     auto some = [&](int64_t i, const Words& words, int s) {
       double m[16];
       write<recipe>(runs.p, words, s, m);
       for (int64_t k = i; k < std::min(i + 16, n); ++k) total += m[k - i] * w[k] * x[k];
     };
-    visit<recipe>(runs, first_run, n, some, some);
+    visit<recipe, 1>(runs, first_run, n, some, some);
     return total;
   }
   template <int recipe>
-  static void axpy(Runs<double>& runs, int64_t first_run, double factor, const double* x, double* y, int64_t n) {
+  CONTDROP_APART static void axpy(Runs<double>& runs, int64_t first_run, double factor, const double* x, double* y, int64_t n) {
     auto some = [&](int64_t i, const Words& words, int s) {
       double m[16];
       write<recipe>(runs.p, words, s, m);
       for (int64_t k = i; k < std::min(i + 16, n); ++k) y[k] += factor * m[k - i] * x[k];
     };
-    visit<recipe>(runs, first_run, n, some, some);
+    visit<recipe, 1>(runs, first_run, n, some, some);
   }
 };
 

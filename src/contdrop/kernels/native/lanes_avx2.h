@@ -29,8 +29,8 @@ CONTDROP_INLINE Words set_words(uint32_t value) {
 CONTDROP_INLINE Words shift_left(Words x, int n) { return {_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
 CONTDROP_INLINE Words shift_right(Words x, int n) { return {_mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n)}; }
 CONTDROP_INLINE Words swap_halves(Words x) {
-  const __m256i by = _mm256_setr_epi8(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9,
-                                      14, 15, 12, 13);
+  const __m256i by =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
   return {_mm256_shuffle_epi8(x.a, by), _mm256_shuffle_epi8(x.b, by)};
 }
 CONTDROP_INLINE Words bit_and(Words x, Words y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
@@ -170,7 +170,8 @@ CONTDROP_INLINE void philox(const Philox& p, uint64_t first_block, Words* out) {
     auto join = [](__m256i a, __m256i b) { return _mm256_blend_epi32(a, _mm256_slli_epi64(b, 32), 0xAA); };
     for (int i = 0; i < n; i += 2) {
       const int chain = first + i;
-      const __m256i words[4] = {join(c0[i], c0[i + 1]), join(c1[i], c1[i + 1]), join(c2[i], c2[i + 1]), join(c3[i], c3[i + 1])};
+      const __m256i words[4] = {join(c0[i], c0[i + 1]), join(c1[i], c1[i + 1]), join(c2[i], c2[i + 1]),
+                                join(c3[i], c3[i + 1])};
       for (int w = 0; w < 4; ++w) (chain % 4 / 2 ? out[chain / 4 * 4 + w].b : out[chain / 4 * 4 + w].a) = words[w];
     }
   }

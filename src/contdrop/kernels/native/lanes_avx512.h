@@ -68,14 +68,17 @@ CONTDROP_INLINE void store_bfloat(uint16_t* p, Floats a) {
                        11 << 16 | 9, 7 << 16 | 5, 3 << 16 | 1);
   const Words bits = as_words(a);
   Words rounded = add(bits, set_words(ties == kToEven ? 0x7fff : 0x8000));
-  // Adds 1 where the last bit that stays is set.
-  if (ties == kToEven) rounded = _mm512_mask_sub_epi32(rounded, _mm512_test_epi32_mask(bits, set_words(0x10000)), rounded, set_words(~0u));
+  if (ties == kToEven) {  // adds 1 where the last bit that stays is set
+    const Mask odd = _mm512_test_epi32_mask(bits, set_words(0x10000));
+    rounded = _mm512_mask_sub_epi32(rounded, odd, rounded, set_words(~0u));
+  }
   _mm256_storeu_si256((__m256i*)p, _mm512_castsi512_si256(_mm512_permutexvar_epi16(from_high, rounded)));
 }
 
 // Philox on sixteen consecutive blocks, or on several such groups at once, whose chains of dependent operations then
-// overlap: four words per block, sixteen lanes each, group after group. The state is kept in 64-bit lanes, even blocks apart from odd ones, because the
-// multiplication reads the low half of a 64-bit lane and ignores the high one; so no shuffles are needed.
+// overlap: four words per block, sixteen lanes each, group after group. The state is kept in 64-bit lanes, even blocks
+// apart from odd ones, because the multiplication reads the low half of a 64-bit lane and ignores the high one; so no
+// shuffles are needed.
 template <int groups, Order>
 CONTDROP_INLINE void philox(const Philox& p, uint64_t first_block, Words* out) {
   const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57);
