@@ -1,5 +1,5 @@
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
-# ruff: noqa: N803, N806
+# ruff: noqa: N803, N806, RET505
 """The Triton back end: kernels for GPUs, with the numbers of the reference back end.
 
 Tested in Triton's interpreter only (``TRITON_INTERPRET=1``, tensors on the CPU), **not yet on a GPU**. The tests also
@@ -42,8 +42,9 @@ _MAX_AXES = 5
 # Fused operations are written out where they are wanted: no compiler's choice comes between interpreter and GPU.
 _OPTIONS = {"enable_fp_fusion": False}
 
-# Random words and mask values. Capital letters are known when a kernel is compiled. ``32 // BITS + BITS // 32`` is the number
-# of elements that a word serves, ``reference.per_word``.
+# Random words and mask values. Capital letters are known when a kernel is compiled. A word serves
+# ``32 // BITS + BITS // 32`` elements (``reference.per_word``). Branches that return need their ``else``: the compiler
+# wants one type from all that comes after an ``if``.
 
 
 @triton.jit
