@@ -260,6 +260,38 @@ def test_nan_and_infinity_come_out_as_from_a_multiplication(instructions, dtype,
                 assert_same_bits(result.nan_to_num(nan=1.0), expected.nan_to_num(nan=1.0))
 
 
+@each_set
+@pytest.mark.parametrize(
+    "law", [cd.Gaussian(sigma=0.3), cd.Gaussian(sigma=0.2), cd.Uniform(), cd.Bernoulli(0.8)], ids=str
+)
+def test_bfloat16_products_are_rounded_to_nearest(instructions, law):
+    x = numbers(20_000).bfloat16()
+    arguments = (SEED, law.kind, law.params, training_factor("test", law, "inverted"), [], 0)
+    with native.use_instructions(instructions):
+        mask, got = native.dropout(torch.ones(len(x)), *arguments), native.dropout(x, *arguments).double()
+    exact = (x.float() * mask).double()
+    half_a_step = torch.exp2(torch.frexp(exact).exponent.double() - 9)
+    assert ((got - exact).abs() <= half_a_step).all()
+
+
+@each_set
+@pytest.mark.parametrize("law", [cd.Gaussian(sigma=0.5, low=0.25, high=0.75), cd.Bernoulli(0.8)], ids=str)
+def test_where_many_products_are_halfway_bfloat16_rounds_ties_to_even(instructions, law):
+    x = numbers(20_000).bfloat16()
+    scale = 1.0 if law.kind == "gaussian" else 1.25
+    arguments = (SEED, law.kind, law.params, scale, [], 0)
+    with native.use_instructions(instructions):
+        mask = native.dropout(torch.ones(len(x)), *arguments)
+        got = native.dropout(x, *arguments)
+        strided = native.dropout(torch.stack([x, x], 1)[:, 0], *arguments)
+    short = (mask == 0.75) | (mask == 1.25)
+    product = x.float() * mask
+    ties = short & (product.view(torch.int32) & 0xFFFF == 0x8000)
+    assert ties.sum() > 500
+    for result in (got, strided):
+        assert_same_bits(result[short], product.bfloat16()[short])
+
+
 # What the operators are given must arrive: each of these once went wrong somewhere in a package of this kind.
 
 
