@@ -1,10 +1,10 @@
-"""Fits the normal quantile that src/contdrop/kernels/native/kernels.h computes, and prints the coefficients.
+"""Fits the normal quantile that src/contdrop/kernels/native/values.h computes, and prints the coefficients.
 
 With u = 1/2 + v the quantile is z = v N(r) / D(r), where r = 1/4 - v^2, or for the far tails v N(t) / D(t), where
 t = -log(4 r); the logarithm is log(1 + x) = x P(x) for x in [-1/4, 1/2). Each fit makes the largest error of z (of the
 logarithm) as small as it can: least squares for N - f D, whose weights grow where the error is large (Lawson's method).
 For each it prints the coefficients, their error in exact arithmetic and in the float32 arithmetic of the kernels (for
-every uniform number there is), and how far the coefficients in kernels.h are from them.
+every uniform number there is), and how far the coefficients in values.h are from them.
 
 Needs numpy and scipy; takes some ten seconds: ``python tools/fit_quantile.py``.
 """
@@ -15,7 +15,7 @@ import re
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-KERNELS = pathlib.Path(__file__).parents[1] / "src" / "contdrop" / "kernels" / "native" / "kernels.h"
+VALUES = pathlib.Path(__file__).parents[1] / "src" / "contdrop" / "kernels" / "native" / "values.h"
 POINTS = 1500
 
 
@@ -68,16 +68,16 @@ def float32_error(top, bottom, reach, logarithm=None):
 
 
 def shipped(name, recipe=None):
-    """An array in kernels.h: a fit's ``top`` or ``bottom`` for a recipe, or one that stands alone."""
+    """An array in values.h: a fit's ``top`` or ``bottom`` for a recipe, or one that stands alone."""
     place = "" if recipe is None else rf"struct Fit<{recipe}> .*?"
-    (text,) = re.findall(rf"{place}constexpr float {name}\[\] = \{{(.*?)\}};", KERNELS.read_text(), re.DOTALL)
+    (text,) = re.findall(rf"{place}constexpr float {name}\[\] = \{{(.*?)\}};", VALUES.read_text(), re.DOTALL)
     return np.array([float(number.strip().rstrip("f")) for number in text.split(",")])
 
 
 def show(name, error, error32, *arrays):
     print(f"{name}: largest error {error:.1e}, in float32 {error32:.1e}")
     for fitted, there in arrays:
-        print(f"  {fitted.tolist()}\n    in kernels.h within {np.abs(there / fitted - 1).max():.0e}")
+        print(f"  {fitted.tolist()}\n    in values.h within {np.abs(there / fitted - 1).max():.0e}")
 
 
 def main():

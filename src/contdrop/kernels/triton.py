@@ -134,8 +134,8 @@ def _uniform(word):
 def _quantile(u):
     """The standard normal quantile of u, in float32.
 
-    With v = u - 1/2 and t = -log(4 u (1 - u)), it is v times a rational function of t: the far branch of ``quantile``
-    in ``native/kernels.h``, where the fit is explained. Over all 2^22 values of u the error is at most 1.2e-6, and
+    With v = u - 1/2 and t = -log(4 u (1 - u)), it is v times a rational function of t: the fit for the far tails
+    in ``native/values.h``, where it is explained. Over all 2^22 values of u the error is at most 1.2e-6, and
     below 6e-7 where the result is within 2.5. The fused operations and the rounded division make it the same on every
     machine, but for the logarithm's last bit.
     """
