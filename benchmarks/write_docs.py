@@ -11,10 +11,11 @@ import pathlib
 import subprocess
 import sys
 
-from contdrop.cli.speed import plot, sheets
-from contdrop.cli.speed.results import Report
-from contdrop.cli.speed.sections import LARGE, SMALL
-from contdrop.cli.speed.sheets import Sheet
+from contdrop.bench import plot, sheets
+from contdrop.bench.results import Report
+from contdrop.bench.sections import LARGE, SMALL
+from contdrop.bench.sheets import Sheet
+from contdrop.cli.plots import save
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- measured by benchmarks/write_docs.py -->", "<!-- end of what is measured -->"
@@ -64,7 +65,7 @@ def main() -> None:
     if options.results:
         report = Report.from_dict(json.loads(options.results.read_text()))
         if report.elementwise:
-            plot.draw(report, picture)
+            save(plot.draw(report), picture)
     else:
         command = [sys.executable, "-m", "contdrop.cli", "bench", "--json", "--plot", str(_short(picture))]
         run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)

@@ -17,12 +17,12 @@ import contdrop
 
 pytest.importorskip("typer")
 
+from contdrop.bench import contestants, plot, sections, sheets
+from contdrop.bench.goals import goals
+from contdrop.bench.results import BOTH, FORWARD, Report, Timing
+from contdrop.bench.timing import interleave, repetitions
 from contdrop.cli import app
 from contdrop.cli.bench import SECTIONS, parse_sections, parse_sizes
-from contdrop.cli.speed import contestants, plot, sections, sheets
-from contdrop.cli.speed.bars import bars
-from contdrop.cli.speed.results import BOTH, FORWARD, Report, Timing
-from contdrop.cli.speed.timing import interleave, repetitions
 from contdrop.errors import UserError
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -123,7 +123,7 @@ def test_what_is_missing_gets_one_line_and_code_2(before, message):
 
 def test_json_is_complete(quick):
     found = json.loads(quick[0])
-    assert set(found) == {"environment", "settings", "left_out", *SECTIONS, "bars"}
+    assert set(found) == {"environment", "settings", "left_out", *SECTIONS, "goals"}
     assert {"contdrop", "backend", "torch", "cpu", "threads"} <= set(found["environment"])
     names = {*contestants.LAWS, contestants.NN_DROPOUT, contestants.TORCH_GAUSSIAN, contestants.PRODUCT}
     measured = {(row["contestant"], tuple(row["shape"]), row["passes"]) for row in found["elementwise"]}
@@ -132,7 +132,7 @@ def test_json_is_complete(quick):
     assert [len(row["seconds"]) for row in found["step"]] == [2] * 7
     assert all(row["nanoseconds_per_element"] > 0 for name in ("elementwise", "types") for row in found[name])
     assert len(found["dropconnect"]) == 4
-    assert len(found["bars"]) == 11
+    assert len(found["goals"]) == 11
     assert "torch.compile" in found["left_out"]
     assert found["settings"]["command"].startswith("contdrop bench --quick --json")
 
@@ -250,15 +250,15 @@ def _report(**seconds):
     return Report({}, {}, {}, elementwise=rows)
 
 
-def test_bars_pass_fail_or_are_not_measured():
-    fast = {bar.what: bar for bar in bars(_report(contdrop=0.1, torch=0.61, **{"nn.Dropout(0.5)": 2.0}))}
-    bar = fast["Gaussian(0.3), 1024x4096: faster than plain torch"]
-    assert (bar.measured, bar.passed) == (pytest.approx(6.1), True)
+def test_goals_pass_fail_or_are_not_measured():
+    fast = {goal.what: goal for goal in goals(_report(contdrop=0.1, torch=0.61, **{"nn.Dropout(0.5)": 2.0}))}
+    goal = fast["Gaussian(0.3), 1024x4096: faster than plain torch"]
+    assert (goal.measured, goal.passed) == (pytest.approx(6.1), True)
     assert fast["Bernoulli(0.5), 1024x4096: faster than nn.Dropout"].passed is False  # 20 of 24
     assert fast["Uniform, 1024x4096: faster than plain torch"].passed is None
     floor = "slowest law, 1024x4096: times a multiplication"
     assert fast[floor].measured == pytest.approx(0.1)
-    assert {bar.what: bar for bar in bars(_report(contdrop=2.6))}[floor].passed is False
+    assert {goal.what: goal for goal in goals(_report(contdrop=2.6))}[floor].passed is False
 
 
 def test_labels_are_spread_no_more_than_needed():

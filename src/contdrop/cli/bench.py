@@ -19,15 +19,15 @@ from rich.table import Table
 
 import contdrop
 
+from ..bench import environment, plot, sheets
+from ..bench.goals import goals
+from ..bench.harness import measure
+from ..bench.results import Report, to_json
+from ..bench.sections import SECTIONS, Settings
 from ..errors import UserError
 from . import plots
 from .progress import Stages
-from .speed import contestants, environment, plot, sections, sheets
-from .speed.bars import bars
-from .speed.results import Report, to_json
-from .speed.sections import Settings
 
-SECTIONS = ("elementwise", "types", "memory", "step", "dropconnect")
 SIZES, QUICK_SIZES = "1e3,1e4,128x800,1e6,1024x4096,3e7", "1e3,128x800,1024x4096"
 ROUNDS, QUICK_ROUNDS = 15, 6
 STEPS, QUICK_STEPS = 500, 100
@@ -124,48 +124,16 @@ def bench(
         _check_backend()
         if instructions:
             _force_instructions(instructions, stack)
-        report = measure(settings)
+        report = measure(settings, Stages(settings.stages), shlex.join(["contdrop", *sys.argv[1:]]))
     if as_json:
-        print(to_json({**report.as_dict(), "bars": [bar.as_dict() for bar in bars(report)]}))
+        print(to_json({**report.as_dict(), "goals": [goal.as_dict() for goal in goals(report)]}))
     else:
         _show(report)
     if plot_file:
         try:
-            plot.draw(report, plot_file)
+            plots.save(plot.draw(report), plot_file)
         except OSError as error:
             raise UserError(f"--plot: cannot write {plot_file}: {error.strerror}") from error
-
-
-def measure(settings: Settings) -> Report:
-    """Runs the chosen sections."""
-    asked = {
-        "command": shlex.join(["contdrop", *sys.argv[1:]]),
-        "sections": list(settings.sections),
-        "sizes": [list(shape) for shape in settings.sizes],
-        "rounds": settings.rounds,
-        "steps": settings.steps,
-        "compiled": settings.compiled,
-        "freed_memory_kept": environment.keep_freed_memory(),
-    }
-    report = Report(environment.describe(), asked, left_out={})
-    who: list[contestants.Contestant] = []
-    if {"elementwise", "memory"} & set(settings.sections):
-        who, report.left_out = contestants.elementwise(settings.compiled)
-    stage = Stages(settings.stages)
-    others = environment.Others()
-    for section in settings.sections:
-        if section == "elementwise":
-            report.elementwise = sections.elementwise(settings, who, stage)
-        elif section == "types":
-            report.types = sections.types(settings, stage)
-        elif section == "memory":
-            report.memory = sections.memory(who, stage)
-        elif section == "step":
-            report.step = sections.step(settings, stage)
-        else:
-            report.dropconnect = sections.dropconnect(settings, stage)
-    report.environment["others"] = others.share()
-    return report
 
 
 def parse_sections(text: str) -> tuple[str, ...]:

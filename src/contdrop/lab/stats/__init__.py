@@ -9,8 +9,6 @@ better. A figure that does not exist (the spread of one run) is NaN; one that wa
 - ``power``, ``minimum_detectable``, ``runs_needed``: what a number of runs can show.
 """
 
-from .agreement import McNemar as McNemar
-from .agreement import mcnemar as mcnemar
 from .bootstrap import bca_interval as bca_interval
 from .comparison import Comparison as Comparison
 from .comparison import Summary as Summary
@@ -22,6 +20,8 @@ from .comparison import summary as summary
 from .detection import minimum_detectable as minimum_detectable
 from .detection import power as power
 from .detection import runs_needed as runs_needed
+from .mcnemar import McNemar as McNemar
+from .mcnemar import mcnemar as mcnemar
 from .ranking import RankComparison as RankComparison
 from .ranking import Ranks as Ranks
 from .ranking import compare_ranks as compare_ranks

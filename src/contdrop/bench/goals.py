@@ -11,7 +11,7 @@ from .results import Report, Timing, find
 
 
 @dataclasses.dataclass(frozen=True)
-class Bar:
+class Goal:
     """A bound on a measured number: from below, or else from above. Not measured is neither passed nor failed."""
 
     what: str
@@ -30,7 +30,7 @@ class Bar:
         return {**dataclasses.asdict(self), "passed": self.passed}
 
 
-def bars(report: Report) -> list[Bar]:
+def goals(report: Report) -> list[Goal]:
     def faster(contestant: str, than: str, shape: tuple[int, ...] = sections.LARGE) -> float | None:
         return _ratio(find(report.elementwise, than, shape), find(report.elementwise, contestant, shape))
 
@@ -49,27 +49,27 @@ def bars(report: Report) -> list[Bar]:
     halves = [_ratio(types.get((name, "bfloat16")), types.get((name, "float32"))) for name in (BERNOULLI, GAUSSIAN)]
     stored = find(report.dropconnect, sections.MATERIALISED[BERNOULLI], sections.DROPCONNECT)
     return [
-        Bar("Gaussian(0.3), 1024x4096: faster than plain torch", faster(GAUSSIAN, TORCH_GAUSSIAN), 6, True),
-        Bar("Gaussian(0.3), 1024x4096: faster than nn.Dropout", faster(GAUSSIAN, NN_DROPOUT), 16, True),
-        Bar("Uniform, 1024x4096: faster than plain torch", faster(UNIFORM, TORCH_UNIFORM), 7, True),
-        Bar("Bernoulli(0.5), 1024x4096: faster than nn.Dropout", faster(BERNOULLI, NN_DROPOUT), 24, True),
-        Bar("slowest law, 1024x4096: times a multiplication", _largest(floor), 2.5, False),
-        Bar("Gaussian(0.3), 128x800: faster than nn.Dropout", faster(GAUSSIAN, NN_DROPOUT, sections.SMALL), 8, True),
-        Bar("any law, 1024x4096: saved for backward", max(saved) if saved else None, 99, False, " bytes"),
-        Bar("SGD step with Gaussian(0.3): times no dropout", slowdown(GAUSSIAN), 1.05, False),
-        Bar(
+        Goal("Gaussian(0.3), 1024x4096: faster than plain torch", faster(GAUSSIAN, TORCH_GAUSSIAN), 6, True),
+        Goal("Gaussian(0.3), 1024x4096: faster than nn.Dropout", faster(GAUSSIAN, NN_DROPOUT), 16, True),
+        Goal("Uniform, 1024x4096: faster than plain torch", faster(UNIFORM, TORCH_UNIFORM), 7, True),
+        Goal("Bernoulli(0.5), 1024x4096: faster than nn.Dropout", faster(BERNOULLI, NN_DROPOUT), 24, True),
+        Goal("slowest law, 1024x4096: times a multiplication", _largest(floor), 2.5, False),
+        Goal("Gaussian(0.3), 128x800: faster than nn.Dropout", faster(GAUSSIAN, NN_DROPOUT, sections.SMALL), 8, True),
+        Goal("any law, 1024x4096: saved for backward", max(saved) if saved else None, 99, False, " bytes"),
+        Goal("SGD step with Gaussian(0.3): times no dropout", slowdown(GAUSSIAN), 1.05, False),
+        Goal(
             "SGD step with Gaussian(0.3), relu inside: times no dropout",
             slowdown(sections.FUSED[GAUSSIAN]),
             1.05,
             False,
         ),
-        Bar(
+        Goal(
             "DropConnect, Bernoulli(0.5): faster than stored masks",
             _ratio(stored, find(report.dropconnect, BERNOULLI, sections.DROPCONNECT)),
             40,
             True,
         ),
-        Bar("bfloat16, 1024x4096, Bernoulli or Gaussian: times float32", _largest(halves), 1.0, False),
+        Goal("bfloat16, 1024x4096, Bernoulli or Gaussian: times float32", _largest(halves), 1.0, False),
     ]
 
 

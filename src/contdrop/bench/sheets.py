@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from . import goals as goals_
 from . import sections
-from .bars import bars
 from .contestants import COUNTERPARTS, NN_DROPOUT, PRODUCT
 from .results import BOTH, FORWARD, Report, Timing, find
 
@@ -127,11 +127,11 @@ def dropconnect(report: Report) -> Sheet:
 
 def goals(report: Report) -> Sheet:
     rows = []
-    for bar in bars(report):
-        goal = f"{'at least' if bar.at_least else 'at most'} {bar.bound:g}{bar.unit}"
-        measured = "" if bar.measured is None else f"{bar.measured:.4g}{bar.unit}"
-        verdict = {True: "pass", False: "FAIL", None: "not measured"}[bar.passed]
-        rows.append((bar.what, goal, measured, verdict))
+    for goal in goals_.goals(report):
+        bound = f"{'at least' if goal.at_least else 'at most'} {goal.bound:g}{goal.unit}"
+        measured = "" if goal.measured is None else f"{goal.measured:.4g}{goal.unit}"
+        verdict = {True: "pass", False: "FAIL", None: "not measured"}[goal.passed]
+        rows.append((goal.what, bound, measured, verdict))
     return Sheet("What contdrop aims at, forward+backward, on two idle cores", ("", "goal", "measured", ""), rows)
 
 

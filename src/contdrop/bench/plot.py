@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import pathlib
 from typing import Any
 
-from .. import plots
 from . import sheets
 from .contestants import (
     BERNOULLI,
@@ -54,8 +52,8 @@ _STYLES: dict[str, tuple[str, Any, str]] = {
 }
 
 
-def draw(report: Report, path: pathlib.Path) -> None:
-    """Draws forward+backward of every contestant at every size."""
+def draw(report: Report) -> Any:
+    """A figure of matplotlib's: forward+backward of every contestant at every size."""
     from matplotlib.figure import Figure
 
     lines: dict[str, list[Timing]] = {}
@@ -90,7 +88,7 @@ def draw(report: Report, path: pathlib.Path) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    plots.save(figure, path)
+    return figure
 
 
 def _write_title(axes: Any, where: dict[str, Any]) -> None:

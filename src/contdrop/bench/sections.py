@@ -21,6 +21,7 @@ from .timing import Call, interleave
 # The name of a stage and the number of its rounds; gives what is to be called after every round.
 Stage = Callable[[str, int], contextlib.AbstractContextManager[Callable[[], None]]]
 
+SECTIONS = ("elementwise", "types", "memory", "step", "dropconnect")
 SMALL, LARGE = (128, 800), (1024, 4096)
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 PLAIN = "no dropout"
