@@ -1,6 +1,7 @@
 #include "lanes_avx512.h"
 #define CONTDROP_LANES avx512
-#include "kernels.h"
+#include "dropconnect.h"
+#include "elementwise.h"
 
 namespace contdrop {
 extern const Kernels kAvx512 = {avx512::dropout, avx512::relu, avx512::keep_where, avx512::normal, avx512::dropconnect};

@@ -4,7 +4,8 @@
 
 #include "lanes_portable.h"
 #define CONTDROP_LANES portable
-#include "kernels.h"
+#include "dropconnect.h"
+#include "elementwise.h"
 
 namespace contdrop {
 extern const Kernels kPortable = {portable::dropout, portable::relu, portable::keep_where, portable::normal, portable::dropconnect};
