@@ -119,8 +119,8 @@ def test_check_of_names_minds_what_is_missing(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("get mnits", "got 'mnits'; did you mean mnist?"),
-        ("check digits mnits", "got 'mnits'; did you mean mnist?"),
+        ("get mnits", "unknown data set 'mnits'; did you mean 'mnist'?"),
+        ("check digits mnits", "unknown data set 'mnits'; did you mean 'mnist'?"),
         ("get", "Missing argument 'NAME'"),
         ("fetch mnist", "fetch"),
         ("get mnist", "mnist: cannot be downloaded here (127.0.0.1:9 cannot be reached (Connection refused)); from"),

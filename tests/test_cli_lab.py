@@ -95,7 +95,10 @@ def test_empty_store_says_so(cli):
     ("arguments", "message"),
     [
         (["run", "digits-mpl"], "unknown experiment 'digits-mpl'; did you mean 'digits-mlp'?"),
-        (["run", "digits-mlp", "--methods", "gausian"], "unknown method 'gausian'; did you mean 'gaussian'?"),
+        (
+            ["run", "digits-mlp", "--methods", "gausian"],
+            "unknown method 'gausian' in 'gausian'; did you mean 'gaussian'?",
+        ),
         (
             ["run", "digits-mlp", "--methods", "gaussian:sigma=-1"],
             "expected a finite number of at least 0 for sigma; got -1",

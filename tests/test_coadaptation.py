@@ -381,8 +381,7 @@ class Odd(nn.Module):
         (
             {"layers": ["0"]},
             ValueError,
-            "coadaptation: expected the name of a layer, got '0'; there are 'twice', 'never', 'tuple', 'single', "
-            "'drop'",
+            "coadaptation: expected the name of a layer, got '0'; known: twice, never, tuple, single, drop",
         ),
         (
             {"layers": ["drop", "never"]},

@@ -120,17 +120,17 @@ def test_names():
 @pytest.mark.parametrize(
     ("name", "ending"),
     [
-        ("mnits", "got 'mnits'; did you mean mnist?"),
-        ("MNIST", "got 'MNIST'; did you mean mnist?"),
-        ("fashion_mnist", "; did you mean fashion-mnist?"),
-        ("", "got ''"),
-        ("cifar-1000", "got 'cifar-1000'"),
+        ("mnits", "'mnits'; did you mean 'mnist'?"),
+        ("MNIST", "'MNIST'; did you mean 'mnist'?"),
+        ("fashion_mnist", "; did you mean 'fashion-mnist'?"),
+        ("", "''; known: digits, mnist, fashion-mnist"),
+        ("cifar-1000", "'cifar-1000'; known: digits, mnist, fashion-mnist"),
     ],
 )
 def test_an_unknown_name_gets_the_nearest(name, ending):
     with pytest.raises(UserError) as caught:
         data.load(name)
-    assert str(caught.value).startswith("data set: expected one of digits, mnist, fashion-mnist; got ")
+    assert str(caught.value).startswith("unknown data set ")
     assert str(caught.value).endswith(ending)
 
 

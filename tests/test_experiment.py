@@ -110,7 +110,7 @@ def test_words_do_not_change_the_key():
         ({"epochs": -1}, "--epochs: expected a whole number of at least 1; got -1"),
         ({"seed": -1}, "--seed: expected"),
         ({"preset": "huge"}, "--preset: expected paper or quick for some; got 'huge'"),
-        ({"labels": ["gausian"]}, "unknown method 'gausian'; did you mean 'gaussian'?"),
+        ({"labels": ["gausian"]}, "unknown method 'gausian' in 'gausian'; did you mean 'gaussian'?"),
         ({"labels": ["none", "none"]}, "--methods: expected each method once; got 'none' twice"),
         ({"labels": ["uniform", "bernoulli", "bernoulli:keep=0.5"]}, "bernoulli and bernoulli:keep=0.5 are the same"),
         ({"labels": ["none", ""]}, "--methods: expected names separated by commas"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import inference, nn
+from .errors import suggest
 from .functional import check_input
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -374,11 +374,7 @@ def _check(
 
 
 def _unknown(layer: str, known: Iterable[str]) -> str:
-    names = [name for name in known if name]
-    nearest = difflib.get_close_matches(str(layer), names, n=1)
-    few = ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
-    advice = f"did you mean {nearest[0]!r}?" if nearest else f"there are {few or 'none'}"
-    return f"expected the name of a layer, got {layer!r}; {advice}"
+    return f"expected the name of a layer, got {layer!r}; {suggest(str(layer), filter(None, known))}"
 
 
 def _off_diagonal(matrices: Tensor) -> Tensor:

@@ -1,15 +1,28 @@
-"""Mistakes of the user."""
+"""Usage errors, and the help that their text gives."""
 
 import difflib
 from collections.abc import Iterable
 
+_MOST = 10  # names in one line
+
 
 class UserError(Exception):
-    """Wrong usage or bad input. Its text is the one line that the user sees, and the exit code is 2."""
+    """A usage error: a wrong option, a bad file. Its text is the one line that the user sees; the exit code is 2."""
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """What the user may have meant by an unknown word."""
+    """What the user may have meant by an unknown word.
+
+    >>> suggest("gausian", ["bernoulli", "gaussian"]), suggest("x", ["bernoulli", "gaussian"])
+    ("did you mean 'gaussian'?", 'known: bernoulli, gaussian')
+    """
     names = list(known)
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    near = nearest(word, names)
+    if near is not None:
+        return f"did you mean {near!r}?"
+    return f"known: {', '.join(names[:_MOST]) or 'none'}{', ...' if len(names) > _MOST else ''}"
+
+
+def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> str | None:
+    """The known word that is most like this one; None if none is at least so similar, from 0 to 1."""
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..text import plural
 from . import goals as goals_
 from . import sections
 from .contestants import COUNTERPARTS, NN_DROPOUT, PRODUCT
@@ -152,8 +153,7 @@ def environment(report: Report) -> list[str]:
 
 
 def threads(environment: Mapping[str, Any]) -> str:
-    number = environment["threads"]
-    return f"{number} thread{'s' if number > 1 else ''}"
+    return plural(environment["threads"], "thread")
 
 
 def _nanoseconds(timing: Timing | None) -> str:

@@ -6,6 +6,7 @@ import json
 
 from ..lab import catalogue
 from ..lab.experiment import Experiment, Size
+from ..text import plural
 from . import options, screens
 
 HELP = """Show the experiments: what each compares, its size in the paper, and its affordable size (--preset quick).
@@ -41,7 +42,7 @@ def list_command(as_json: options.Json = False) -> None:
 
 
 def _size(size: Size) -> str:
-    return f"{size.runs} {'run' if size.runs == 1 else 'runs'} x {size.epochs} epochs"
+    return f"{plural(size.runs, 'run')} x {plural(size.epochs, 'epoch')}"
 
 
 def _plain(experiment: Experiment) -> dict[str, object]:

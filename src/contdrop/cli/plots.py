@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import pathlib
-import tempfile
 from typing import Any
 
 from ..errors import UserError
+from ..files import replacing
 
 FORMATS = (".png", ".svg")
 
@@ -24,15 +23,10 @@ def check(path: pathlib.Path) -> None:
 
 
 def save(figure: Any, path: pathlib.Path) -> None:
-    """Writes a figure under a temporary name and renames it; the same numbers give the same file."""
+    """Writes a figure; the same numbers give the same file."""
     import matplotlib
 
-    handle, name = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    try:
-        with matplotlib.rc_context({"svg.hashsalt": "contdrop"}):
-            figure.savefig(name, dpi=160, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
-        pathlib.Path(name).chmod(0o644)
-        pathlib.Path(name).replace(path)
-    finally:
-        pathlib.Path(name).unlink(missing_ok=True)
+    ending = path.suffix.lower()
+    with replacing(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "contdrop"}):
+        metadata = {"Date": None} if ending == ".svg" else None
+        figure.savefig(temporary, format=ending.removeprefix("."), dpi=160, metadata=metadata)

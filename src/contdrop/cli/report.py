@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UserError
+from ..text import plural
 from . import options, screens
 
 OUT = pathlib.Path("report")
@@ -106,6 +107,6 @@ def _show(written: Any) -> None:
     if not written.verdicts:
         screen.print("The store is empty: there is nothing to compare yet.")
     if written.failed:
-        have = "job has" if written.failed == 1 else "jobs have"
-        screen.print(f"{written.failed} {have} failed; the page says why.", style="red")
+        have = "has" if written.failed == 1 else "have"
+        screen.print(f"{plural(written.failed, 'job')} {have} failed; the page says why.", style="red")
     screen.print(f"The page is {written.index}", style="dim", soft_wrap=True)

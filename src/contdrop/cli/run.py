@@ -17,6 +17,7 @@ from ..lab.executors import local
 from ..lab.experiment import Experiment, Job, add_plan, plan
 from ..lab.store import FAILED, FINAL, FINISHED, Store
 from ..lab.training import Images
+from ..text import plural
 from . import options, screens, summary
 from .dashboard import Dashboard
 
@@ -137,18 +138,14 @@ def _announce(store: Store, experiments: list[Experiment], jobs: dict[int, Job],
         done = sum(statuses[number] in (FINISHED, FAILED) for number in mine)
         protocol = next(iter(mine.values())).protocol
         selecting = f" and {len(mine) - final} to select parameters" if len(mine) > final else ""
+        size = f"{plural(final, 'job')} of {plural(protocol.epochs, 'epoch')}"
         print(
-            f"{experiment.name} ({protocol.preset}): {final} {_jobs(final)} of {protocol.epochs} epochs{selecting}; "
-            f"{done} of them are done already. Store: {path}",
+            f"{experiment.name} ({protocol.preset}): {size}{selecting}; {done} of them are done already. Store: {path}",
             file=sys.stderr,
             flush=True,
         )
         for note in experiment.notes:
             print(textwrap.fill(note, 100), file=sys.stderr, flush=True)
-
-
-def _jobs(number: int) -> str:
-    return "job" if number == 1 else "jobs"
 
 
 def _complain(outcome: local.Outcome, jobs: dict[int, Job]) -> int:

@@ -9,6 +9,7 @@ from ..lab import stats
 from ..lab.report.comparisons import compare
 from ..lab.report.verdict import verdict
 from ..lab.results import Results
+from ..text import plural
 from . import screens
 
 
@@ -59,9 +60,8 @@ def show(results: Results) -> None:
 def _title(results: Results) -> str:
     protocol = results.protocol
     runs = max(len(found) for found in results.errors().values())
-    count = f"{runs} paired {'run' if runs == 1 else 'runs'}"
-    epochs = f"{protocol.epochs} {'epoch' if protocol.epochs == 1 else 'epochs'}"
-    return f"{protocol.description['title']}: {count} of {epochs} ({protocol.preset})"
+    size = f"{plural(runs, 'paired run')} of {plural(protocol.epochs, 'epoch')}"
+    return f"{protocol.description['title']}: {size} ({protocol.preset})"
 
 
 def plain(results: Results) -> dict[str, Any]:

@@ -40,10 +40,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from ..errors import UserError, suggest
+from ..errors import UserError
 from ..functional import check_choice
 from ..laws import Bernoulli, Gaussian, Law, Uniform
 from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
+from ..text import parse_label
 
 ACTIVATIONS = ("relu", "sigmoid")
 
@@ -59,7 +60,7 @@ _DEFAULTS: dict[str, dict[str, float]] = {
 }
 NAMES: tuple[str, ...] = tuple(_DEFAULTS)
 
-_FORM = "name or name:parameter=number,..., such as gaussian:sigma=0.3"
+_KNOWN = {name: [*given, *(["variance"] if "sigma" in given else [])] for name, given in _DEFAULTS.items()}
 
 
 @dataclass(frozen=True)
@@ -98,28 +99,12 @@ def parse(text: str) -> Method:
     Raises:
         UserError: The text is malformed, or names an unknown method or parameter, or a value that is out of range.
     """
-    name, colon, rest = text.strip().partition(":")
-    name = name.strip().lower()
-    if name not in _DEFAULTS:
-        raise UserError(f"unknown method {name!r}; {suggest(name, NAMES)}")
-    defaults = _DEFAULTS[name]
-    known = [*defaults, *(["variance"] if "sigma" in defaults else [])]
-    given: dict[str, float] = {}
-    for item in rest.split(",") if colon else []:
-        parameter, equals, number = (part.strip() for part in item.partition("="))
-        if not equals:
-            raise UserError(f"method {text!r}: expected {_FORM}; got {item.strip()!r} for a parameter")
-        if parameter not in known:
-            hint = suggest(parameter, known) if known else "it has none: leave it out"
-            raise UserError(f"method {text!r}: {name} has no parameter {parameter!r}; {hint}")
-        if parameter in given:
-            raise UserError(f"method {text!r}: {parameter} is given twice; give it once")
-        given[parameter] = _value(text, parameter, number)
-    if "variance" in given:
-        if "sigma" in given:
-            raise UserError(f"method {text!r}: sigma and variance say the same thing; give one of them")
-        return Method(name, tuple(given.items()))
-    return Method(name, tuple((defaults | given).items()))
+    try:
+        name, found = parse_label(text, _KNOWN, "method")
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    given = {parameter: _checked(text, parameter, value) for parameter, value in found.items()}
+    return Method(name, tuple((given if "variance" in given else _DEFAULTS[name] | given).items()))
 
 
 def hidden_layer(
@@ -195,11 +180,7 @@ def _gaussian(strength: dict[str, float]) -> Gaussian:
     return Gaussian.from_variance(**strength) if "variance" in strength else Gaussian(**strength)
 
 
-def _value(text: str, parameter: str, number: str) -> float:
-    try:
-        value = float(number)
-    except ValueError:
-        raise UserError(f"method {text!r}: expected a number for {parameter}; got {number!r}") from None
+def _checked(text: str, parameter: str, value: float) -> float:
     if parameter == "keep":
         inside, expected = 0 < value <= 1, "a probability above 0 and at most 1"
     elif parameter in ("sigma", "variance"):
@@ -207,5 +188,5 @@ def _value(text: str, parameter: str, number: str) -> float:
     else:
         inside, expected = math.isfinite(value), "a finite number"
     if not inside:
-        raise UserError(f"method {text!r}: expected {expected} for {parameter}; got {number}")
+        raise UserError(f"method {text!r}: expected {expected} for {parameter}; got {value:g}")
     return value + 0.0  # no negative zero: equal methods are written alike

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import math
 import os
@@ -13,7 +12,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import UserError
+from ...errors import UserError, nearest
 from . import download, idx, location, npm
 from .dataset import Dataset, fingerprint
 from .source import MissingError, Progress
@@ -194,9 +193,9 @@ class IdxSource:
         found = {}
         for stray in sorted(_listing(folder) - known):
             stem, gz, rest = stray.lower().partition(".gz")
-            nearest = difflib.get_close_matches(re.sub(r"[^a-z0-9]+", "-", stem), plain, n=1)
-            if nearest and plain[nearest[0]] and not rest.endswith(download.PART):
-                found[stray] = nearest[0] + gz
+            meant = nearest(re.sub(r"[^a-z0-9]+", "-", stem), plain, cutoff=0.6)
+            if meant and plain[meant] and not rest.endswith(download.PART):
+                found[stray] = meant + gz
         return found
 
     def _misplaced(self, missing: tuple[str, ...], directory: pathlib.Path) -> list[pathlib.Path]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import pathlib
 from typing import Literal
 
-from ...errors import UserError
+from ...errors import UserError, suggest
 from . import location
 from .dataset import Dataset
 from .digits import DIGITS
@@ -25,9 +24,7 @@ def find(name: str) -> Source:
     for source in SOURCES:
         if source.name == name:
             return source
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), names(), n=1)
-    suggestion = f"; did you mean {near[0]}?" if near else ""
-    raise UserError(f"data set: expected one of {', '.join(names())}; got {name!r}{suggestion}")
+    raise UserError(f"unknown data set {name!r}; {suggest(name.lower().replace('_', '-'), names())}")
 
 
 def load(name: str, directory: pathlib.Path | None = None) -> Dataset:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ...text import plural
 from ..results import Results
 from ..stats.comparison import ENOUGH_RUNS
 from . import colours
@@ -97,6 +98,6 @@ def size_of(results: Results) -> str:
     protocol = results.protocol
     counts = sorted({len(runs) for runs in results.errors().values()}) or [0]
     runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    epochs = "1 epoch" if protocol.epochs == 1 else f"{protocol.epochs:,} epochs"
+    epochs = plural(protocol.epochs, "epoch")
     each = f"run of {epochs}" if runs == "1" else f"runs of {epochs} each"
     return f"{runs} {each}, preset “{colours.printable(protocol.preset)}”"

@@ -12,6 +12,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
+from ...text import parse_label
+
 # Of what is no method: text, and lines that guide the eye.
 INK, FAINT, GRID, PAPER = "#1f2328", "#6b7280", "#d9dce1", "#ffffff"
 DARK_PAPER = "#16181d"
@@ -94,15 +96,10 @@ def parameters(method: str) -> tuple[str, dict[str, float]]:
         >>> parameters("adaptive:alpha=1,beta=0")
         ('adaptive', {'alpha': 1.0, 'beta': 0.0})
     """
-    name, _, rest = method.partition(":")
-    found = {}
-    for item in rest.split(",") if rest else []:
-        parameter, _, number = item.partition("=")
-        try:
-            found[parameter.strip()] = float(number)
-        except ValueError:
-            return method, {}
-    return name, found
+    try:
+        return parse_label(method)
+    except ValueError:
+        return method, {}
 
 
 def gaussian_width(method: str) -> float | None:

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...text import plural
 from ..results import Results
 from ..store import FAILED, FINISHED, JobRecord
 
@@ -17,7 +18,7 @@ Protocol = list[tuple[str, list[str]]]
 def size(results: Results) -> str:
     """The size in a few words, which stand beside every verdict."""
     protocol = results.protocol
-    return f"{_number(_runs(results.finished), 'run')} of {_number(protocol.epochs, 'epoch')}, preset {protocol.preset}"
+    return f"{plural(_runs(results.finished), 'run')} of {plural(protocol.epochs, 'epoch')}, preset {protocol.preset}"
 
 
 def protocol(results: Results) -> Protocol:
@@ -77,12 +78,12 @@ def tally(results: Results) -> list[tuple[int, str]]:
 def missing(results: Results) -> list[str]:
     """By method the runs that are not done."""
     waiting = [job for job in results.selection if job.status not in (FINISHED, FAILED)]
-    lines = [f"selection: {_number(len(waiting), 'job')}"] if waiting else []
+    lines = [f"selection: {plural(len(waiting), 'job')}"] if waiting else []
     by_method: dict[str, list[int]] = {}
     for job in results.missing:
         by_method.setdefault(job.method, []).append(job.run)
     return lines + [
-        f"{method}: {'run' if len(runs) == 1 else 'runs'} {_ranges(runs)}" for method, runs in by_method.items()
+        f"{method}: run{'' if len(runs) == 1 else 's'} {_ranges(runs)}" for method, runs in by_method.items()
     ]
 
 
@@ -124,14 +125,14 @@ def _size(results: Results) -> Iterable[str]:
     counts = {method: len(found) for method, found in results.errors().items()}
     planned = _runs(results.final)
     yield (
-        f"{_number(planned, 'run')} planned per method, {_number(min(counts.values(), default=0), 'run')} finished by "
-        f"every method with results; {_number(record.epochs, 'epoch')} each; preset {record.preset}"
+        f"{plural(planned, 'run')} planned per method, {plural(min(counts.values(), default=0), 'run')} finished by "
+        f"every method with results; {plural(record.epochs, 'epoch')} each; preset {record.preset}"
     )
     description = record.description
     if description.get("paper") and description.get("paper_runs"):
         yield (
-            f"The paper's {description['paper']}: {_number(description['paper_runs'], 'run')} of "
-            f"{_number(description['paper_epochs'], 'epoch')}"
+            f"The paper's {description['paper']}: {plural(description['paper_runs'], 'run')} of "
+            f"{plural(description['paper_epochs'], 'epoch')}"
         )
 
 
@@ -142,8 +143,8 @@ def _selection(results: Results) -> Iterable[str]:
         yield "Nothing: all parameters were fixed beforehand"
         return
     yield (
-        f"On validation data only, by {_number(selection.get('runs', 1), 'run')} of "
-        f"{_number(selection.get('epochs', results.protocol.epochs), 'epoch')} per candidate with seeds of their own; "
+        f"On validation data only, by {plural(selection.get('runs', 1), 'run')} of "
+        f"{plural(selection.get('epochs', results.protocol.epochs), 'epoch')} per candidate with seeds of their own; "
         "test data were not looked at"
     )
     for label, variants in candidates.items():
@@ -151,7 +152,7 @@ def _selection(results: Results) -> Iterable[str]:
             made = results.selections[label]
             yield f"{label}: {made.variant or 'none'} ({made.reason})"
         elif label in results.methods:
-            yield f"{label}: not decided yet, out of {_number(len(variants), 'candidate')}"
+            yield f"{label}: not decided yet, out of {plural(len(variants), 'candidate')}"
     for label, source in (selection.get("follows") or {}).items():
         if label in results.methods:
             yield f"{label} takes over what is selected for {source}"
@@ -169,7 +170,7 @@ def _distinct(records: Sequence[Mapping[str, Any]]) -> list[str]:
     )
     if len(counts) < 2:
         return list(counts)
-    return [f"{text} ({_number(count, 'job')})" for text, count in counts.most_common()]
+    return [f"{text} ({plural(count, 'job')})" for text, count in counts.most_common()]
 
 
 def _time(results: Results) -> str:
@@ -214,7 +215,3 @@ def _ranges(runs: Sequence[int]) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _number(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -10,10 +10,8 @@ import base64
 import contextlib
 import datetime
 import hashlib
-import os
 import pathlib
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +21,7 @@ import markupsafe
 
 from ... import __version__
 from ...errors import UserError
+from ...files import replacing
 from ..results import Results, collect_all
 from ..stats import Comparison
 from ..store import FAILED, Store
@@ -117,14 +116,8 @@ def _prepare(out: pathlib.Path) -> None:
 
 
 def _write_text(path: pathlib.Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(suffix=path.suffix, prefix=".", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
-            file.write(text)
-        pathlib.Path(temporary).chmod(0o644)
-        pathlib.Path(temporary).replace(path)
-    finally:
-        pathlib.Path(temporary).unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="replace", newline="\n")
 
 
 class _Files:

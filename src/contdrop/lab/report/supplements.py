@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...text import plural
 from .. import paper, stats
 from ..results import Results
 from ..store import FINAL, Store
@@ -34,7 +35,7 @@ def selections(results: Results) -> Table | None:
         return None
     settings = results.protocol.configuration.get("selection") or {}
     runs, epochs = settings.get("runs"), settings.get("epochs")
-    size = f" by {runs} {'run' if runs == 1 else 'runs'} of {epochs} epochs each" if runs and epochs else ""
+    size = f" by {plural(runs, 'run')} of {plural(epochs, 'epoch')} each" if runs and epochs else ""
     notes = [f"Chosen by validation error{size}, with seeds of their own; test data were not looked at."]
     for label, source in (settings.get("follows") or {}).items():
         notes.append(

@@ -13,11 +13,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...text import plural
 from ..results import Results
 from ..stats import Comparison, summary
 from ..stats.comparison import ENOUGH_RUNS
 from .comparisons import compare, margin_of
-from .wording import all_of, called, capital, count, names, ordinal, percent, points, probability, run_count, within
+from .wording import all_of, called, capital, names, ordinal, percent, points, probability, run_count, within
 
 ALPHA = 0.05
 _NOTHING = 1e-9  # a difference of means that is rounding
@@ -119,7 +120,7 @@ def _nothing(results: Results) -> str:
     if not errors and failed == planned:
         return f"No verdict: {all_of(planned, 'run')} failed."
     if not errors:
-        return f"No verdict yet: none of {count(planned, 'planned run')} has finished."
+        return f"No verdict yet: none of {plural(planned, 'planned run')} has finished."
     if list(errors) == [reference]:
         return f"No verdict: only {called(reference)} has finished runs, and there is nothing to compare it with."
     if reference in errors:
@@ -252,7 +253,7 @@ def _finding(
     if math.isfinite(low):
         text += f" ({found.confidence:.0%} interval {points(low)} to {points(high)})".replace("%", " %")
     wins = found.superiority * found.runs
-    text += f", better in {wins:g} of {count(found.runs, 'run')}{'' if wins.is_integer() else ', a tie counting half'}"
+    text += f", better in {wins:g} of {plural(found.runs, 'run')}{'' if wins.is_integer() else ', a tie counting half'}"
     return Finding(label, summed, f"{text}. {_evidence(found, outcomes[other], len(comparisons))}", outcomes[other])
 
 
@@ -283,7 +284,7 @@ def _evidence(found: Comparison, outcome: str, comparisons: int) -> str:
     if math.isnan(found.minimum_detectable):
         return "All differences are equal, so nothing can be said of their spread."
     gap = points(found.minimum_detectable)
-    seen = f"{count(found.runs, 'such run')} could only have seen a gap of {gap} points or more (with 80 % power)"
+    seen = f"{plural(found.runs, 'such run')} could only have seen a gap of {gap} points or more (with 80 % power)"
     if outcome == FEW:
         return f"Fewer than {ENOUGH_RUNS} runs, so a test means little: {seen}."
     return f"That may be chance ({probability(found.t_p_two_sided_holm)}{corrected}): {seen}."
@@ -314,24 +315,24 @@ def _caveats(results: Results, comparisons: Mapping[str, Comparison], margin: fl
         each = collections.Counter(job.method for job in failed)
         which = ", ".join(f"{called(method)} {number}" for method, number in each.items())
         yield (
-            f"{len(failed)} of {count(total, 'run')} failed ({which}). The comparison has to leave them out, which "
+            f"{len(failed)} of {plural(total, 'run')} failed ({which}). The comparison has to leave them out, which "
             "flatters methods that fail."
         )
     if results.missing:
         are = "is" if len(results.missing) == 1 else "are"
-        yield f"{len(results.missing)} of {count(total, 'run')} {are} not finished yet, so this may change."
+        yield f"{len(results.missing)} of {plural(total, 'run')} {are} not finished yet, so this may change."
     if description.get("paper") and description.get("paper_runs"):
         runs = max((len(found) for found in results.errors().values()), default=0)
         size, wanted = (runs, results.protocol.epochs), (description["paper_runs"], description["paper_epochs"])
         if size != wanted:
             yield (
-                f"Not a replication of the paper's {description['paper']}: {count(runs, 'run')} of "
-                f"{count(size[1], 'epoch')} here, {wanted[0]} of {wanted[1]} there."
+                f"Not a replication of the paper's {description['paper']}: {plural(runs, 'run')} of "
+                f"{plural(size[1], 'epoch')} here, {wanted[0]} of {wanted[1]} there."
             )
     if len({comparison.runs for comparison in comparisons.values()}) > 1:
         most = max(comparison.runs for comparison in comparisons.values())
         fewer = ", ".join(f"{called(method)} {c.runs}" for method, c in comparisons.items() if c.runs < most)
-        yield f"Not every method shares {count(most, 'run')} with {called(results.reference)}: {fewer}."
+        yield f"Not every method shares {plural(most, 'run')} with {called(results.reference)}: {fewer}."
     for method, comparison in comparisons.items():
         for note in comparison.notes:
             if "equal" in note and "leaves out" not in note:  # single ties are for the table

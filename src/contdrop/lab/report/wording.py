@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ...text import plural
+
 _MOST_NAMES = 4  # in one sentence
 
 
@@ -43,17 +45,13 @@ def within(margin: float | None) -> str:
     return f"±{points(margin or 0)} percentage points"
 
 
-def count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 def all_of(number: int, what: str) -> str:
     return f"the only {what}" if number == 1 else f"all {number} {what}s"
 
 
 def run_count(numbers: Iterable[int]) -> str:
     low, high = min(numbers), max(numbers)
-    return count(low, "run") if low == high else f"{low} to {high} runs"
+    return plural(low, "run") if low == high else f"{low} to {high} runs"
 
 
 def ordinal(place: int) -> str:

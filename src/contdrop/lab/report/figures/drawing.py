@@ -6,10 +6,8 @@ Nothing here touches matplotlib's state for longer than a call, and pyplot is no
 
 from __future__ import annotations
 
-import os
 import pathlib
 import re
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +22,8 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
 
+from ....files import replacing
+from ....text import plural
 from ...results import Results
 from .. import colours
 
@@ -196,15 +196,13 @@ def runs_of(results: Results) -> str:
     counts = sorted({len(runs) for runs in results.errors().values()})
     if not counts:
         return "no runs"
-    if counts == [1]:
-        return "1 run"
-    return f"{counts[0]} runs" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
+    return plural(counts[0], "run") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
 
 
 def size_of(results: Results) -> str:
     """The size of an experiment, for captions: nobody is to take a quick run for a replication."""
     protocol = results.protocol
-    epochs = "1 epoch" if protocol.epochs == 1 else f"{protocol.epochs:,} epochs"
+    epochs = plural(protocol.epochs, "epoch")
     return f"{runs_of(results)} of {epochs}, preset “{colours.printable(protocol.preset)}”"
 
 
@@ -218,22 +216,15 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def save(figure: Figure, directory: pathlib.Path, name: str, formats: Sequence[str] = FORMATS) -> list[pathlib.Path]:
-    """Writes a figure as SVG, PNG and PDF, each under a temporary name first. The same figure gives the same bytes."""
+    """Writes a figure as SVG, PNG and PDF. The same figure gives the same bytes."""
     written = []
     for ending in formats:
         path = directory / f"{name}.{ending}"
-        handle, temporary = tempfile.mkstemp(suffix=f".{ending}", prefix=f".{name[:40]}-", dir=directory)
-        os.close(handle)
-        try:
+        with replacing(path) as temporary:
             with styled():
                 figure.savefig(temporary, format=ending, metadata=_METADATA[ending])
             if ending == "svg":
-                content = pathlib.Path(temporary).read_text(encoding="utf-8")
-                pathlib.Path(temporary).write_text(_families(content), encoding="utf-8")
-            pathlib.Path(temporary).chmod(0o644)
-            pathlib.Path(temporary).replace(path)
-        finally:
-            pathlib.Path(temporary).unlink(missing_ok=True)
+                temporary.write_text(_families(temporary.read_text(encoding="utf-8")), encoding="utf-8")
         written.append(path)
     return written
 

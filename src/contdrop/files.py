@@ -1,0 +1,34 @@
+"""Writing files so that nobody ever sees half of one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator
+
+TEMPORARY = ".tmp"
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path, *, durable: bool = False) -> Iterator[pathlib.Path]:
+    """Gives a temporary name beside ``path``; what is written there takes its place at the end, or vanishes on error.
+
+    Args:
+        path: The file to make or replace. Readers see what was there before, or all of what is new.
+        durable: Waits until the content is on the disk before the name points to it. Needed where a file that is
+            there is taken to be whole after a power cut; not for what can be made again at once.
+    """
+    handle, name = tempfile.mkstemp(suffix=TEMPORARY, prefix=f".{path.name[:40]}-", dir=path.parent)
+    os.close(handle)
+    temporary = pathlib.Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)  # mkstemp's files are for their owner alone
+        if durable:
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

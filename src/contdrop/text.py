@@ -1,0 +1,53 @@
+"""Words that every part of the package writes or reads in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .errors import suggest
+
+
+def plural(number: int, noun: str) -> str:
+    """A number and what it counts.
+
+    >>> plural(1, "run"), plural(0, "run"), plural(1500, "epoch")
+    ('1 run', '0 runs', '1,500 epochs')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def parse_label(
+    text: str, known: Mapping[str, Sequence[str]] | None = None, kind: str = "label"
+) -> tuple[str, dict[str, float]]:
+    """Reads the text form of laws and methods, ``name`` or ``name:parameter=number,parameter=number``.
+
+    >>> parse_label("gaussian:sigma=0.3", {"gaussian": ["sigma"]}, "law")
+    ('gaussian', {'sigma': 0.3})
+
+    Args:
+        text: What to read.
+        known: The parameters of every name; if not given, any name and parameter will do. Defaults are the caller's.
+        kind: What the names are names of, for the message.
+
+    Raises:
+        ValueError: The text is malformed, or a name in it is unknown. Its message is one line.
+    """
+    name, _, rest = text.strip().partition(":")
+    name = name.strip().lower()
+    if known is not None and name not in known:
+        raise ValueError(f"unknown {kind} {name!r} in {text!r}; {suggest(name, known)}")
+    given: dict[str, float] = {}
+    for item in rest.split(",") if rest.strip() else []:
+        key, _, number = (part.strip() for part in item.partition("="))
+        if known is not None and key not in known[name]:
+            hint = suggest(key, known[name]) if known[name] else "it has none: leave it out"
+            raise ValueError(f"{name} has no parameter {key!r} in {text!r}; {hint}")
+        if key in given:
+            raise ValueError(f"{key} is given twice in {text!r}")
+        try:
+            given[key] = float(number)
+        except ValueError:
+            raise ValueError(f"expected {key}=<number>, got {item.strip()!r} in {text!r}") from None
+    if "variance" in given and "sigma" in given:
+        raise ValueError(f"give sigma or variance, not both, in {text!r}")
+    return name, given
