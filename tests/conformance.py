@@ -18,9 +18,9 @@ import contdrop as cd
 INFINITY = float("inf")
 
 LAWS = [
-    cd.Bernoulli(0.5),
-    cd.Bernoulli(0.75),
-    cd.Bernoulli(0.3),
+    cd.Bernoulli(keep=0.5),
+    cd.Bernoulli(keep=0.75),
+    cd.Bernoulli(keep=0.3),
     cd.Uniform(),
     cd.Uniform(0.2, 0.7),
     cd.Gaussian(sigma=0.2),
@@ -143,12 +143,12 @@ CASES = [
     *DROPOUT_CASES,
     _adaptive_case(1.0, 0.0),
     _adaptive_case(-1.0, 0.5),
-    _dropconnect_case(cd.Bernoulli(0.5), "inverted"),
-    _dropconnect_case(cd.Bernoulli(0.3), "paper"),
+    _dropconnect_case(cd.Bernoulli(keep=0.5), "inverted"),
+    _dropconnect_case(cd.Bernoulli(keep=0.3), "paper"),
     _dropconnect_case(cd.Gaussian(sigma=0.4), "inverted", inference="analytic"),
-    _dropconnect_case(cd.Bernoulli(0.5), "paper", inference="sampled", samples=64),
+    _dropconnect_case(cd.Bernoulli(keep=0.5), "paper", inference="sampled", samples=64),
     _dropconnect_case(cd.Uniform(), "inverted", masks="batch"),
-    _fast_case(cd.Bernoulli(0.5), "paper"),
+    _fast_case(cd.Bernoulli(keep=0.5), "paper"),
     _fast_case(cd.Gaussian(sigma=0.3), "inverted"),
 ]
 # One case per mechanism, for checks whose outcome does not depend on the law.
@@ -156,7 +156,7 @@ MECHANISMS = [
     next(case for case in CASES if case.name.startswith(start))
     for start in (
         "Dropout-bernoulli:keep=0.5-inverted",
-        "Dropout-gaussian:mu=0.9",
+        "Dropout-gaussian:sigma=0.3,mu=0.9",
         "AdaptiveDropout",
         "DropConnectLinear-bernoulli",
         "DropConnectLinear-uniform",

@@ -138,7 +138,7 @@ def _laws():
     infinity = float("inf")
     keeps = [0.0, 1.0, 0.5, 0.25, 0.75, 0.0625, 3 / 256, 1 / 65536, 0.3, 1 - 1e-12]
     return [
-        *(cd.Bernoulli(keep) for keep in keeps),
+        *(cd.Bernoulli(keep=keep) for keep in keeps),
         *(cd.Uniform(), cd.Uniform(-1, 0.5)),
         *(cd.Gaussian(sigma=sigma) for sigma in (0.0, 0.1, 0.2, 0.3, 0.5, 1e6)),
         cd.Gaussian(sigma=0.3, low=-infinity, high=infinity),

@@ -126,7 +126,7 @@ def every_operator(x: torch.Tensor) -> torch.Tensor:
     y = cd.functional.dropout(x, cd.Gaussian(sigma=0.3))
     z = cd.functional.adaptive_dropout(y, x)
     connected = cd.functional.dropconnect_linear(z, weight)
-    return connected.sum() + cd.functional.fast_dropout_linear(z, weight, None, cd.Bernoulli(0.5)).sum()
+    return connected.sum() + cd.functional.fast_dropout_linear(z, weight, None, cd.Bernoulli(keep=0.5)).sum()
 
 
 FORWARD = ["dropout", "keep_where", "dropconnect", "normal"]

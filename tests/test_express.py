@@ -318,7 +318,7 @@ def test_relu_where_one_pass_is_not_possible_or_special(x, gradient, options):
 
 def test_relu_of_a_negative_mask():
     """A law that is not clipped gives negative values too; the gradient must pass there."""
-    law = cd.Gaussian(0.5, 2.0, -math.inf, math.inf)
+    law = cd.Gaussian(sigma=2.0, low=-math.inf, high=math.inf)
     (y, g), (expected_y, expected_g) = relu_both(torch.randn(5000, requires_grad=True), law)
     assert (y < 0).any()
     assert torch.equal(y, expected_y)

@@ -58,7 +58,7 @@ def test_adaptive_with_a_flat_gate_is_bernoulli():
 # DropConnect.
 
 
-@pytest.mark.parametrize("law", [cd.Bernoulli(0.5), cd.Bernoulli(0.3), cd.Gaussian(sigma=0.3)], ids=str)
+@pytest.mark.parametrize("law", [cd.Bernoulli(keep=0.5), cd.Bernoulli(keep=0.3), cd.Gaussian(sigma=0.3)], ids=str)
 def test_dropconnect_masks_every_example_by_itself(law):
     # With an identity as input, row i of the output is column i of its own masked weight.
     weight = torch.ones(64, 16, dtype=torch.float64)
@@ -97,7 +97,7 @@ def test_dropconnect_equals_materialised_masks():
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "sigmoid"])
-@pytest.mark.parametrize("law", [cd.Bernoulli(0.5), cd.Gaussian(sigma=0.4)], ids=str)
+@pytest.mark.parametrize("law", [cd.Bernoulli(keep=0.5), cd.Gaussian(sigma=0.4)], ids=str)
 @pytest.mark.parametrize("scale", ["inverted", "paper"])
 def test_sampled_inference_converges_to_analytic(activation, law, scale):
     torch.manual_seed(1)
@@ -163,7 +163,7 @@ def test_autocast_reaches_the_linear_layers():
         (lambda: F.dropout(torch.ones(3, 2), cd.Uniform(), shared_axes=(1, -1)), ValueError, "named twice"),
         (lambda: F.dropout(torch.ones(3), cd.Uniform(), generator=5), TypeError, "torch.Generator or None, got int"),
         (lambda: F.dropout(torch.ones(3), cd.Gaussian(sigma=-1)), ValueError, "sigma.*at least 0; got -1"),
-        (lambda: cd.Dropout(cd.Bernoulli(1.5)), ValueError, r"keep.*\[0, 1\]; got 1.5"),
+        (lambda: cd.Dropout(cd.Bernoulli(keep=1.5)), ValueError, r"keep.*\[0, 1\]; got 1.5"),
         (lambda: cd.Dropout(cd.Uniform(1, 0)), ValueError, "low must be less than high"),
         (lambda: cd.Dropout(cd.Uniform(-1, 1)), ValueError, "Dropout:.*mean 0"),
         (lambda: cd.BernoulliDropout(1.5), ValueError, r"p is the probability.*got 1.5"),

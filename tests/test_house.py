@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "contdrop"
 
 # Lower may not import higher.
 ORDER = [
-    *["errors", "files", "text", "laws", "kernels", "expectations", "functional", "nn"],
+    *["errors", "files", "text", "clipped_normal", "laws", "kernels", "masks", "expectations", "functional", "nn"],
     *["theory", "inference", "coadaptation", "bench", "lab", "cli"],
 ]
 

@@ -104,7 +104,7 @@ def test_variance_is_that_of_theory():
         cd.UniformDropout(),
         cd.DropConnectLinear(4, 4),
         cd.DropConnectLinear(4, 4, masks="batch"),
-        cd.FastDropoutLinear(4, 4, law=cd.Bernoulli(0.5)),
+        cd.FastDropoutLinear(4, 4, law=cd.Bernoulli(keep=0.5)),
     ],
     ids=lambda layer: type(layer).__name__,
 )

@@ -1,22 +1,27 @@
 """The laws as values: text, equality, immutability, and what they say to wrong parameters."""
 
 import dataclasses
+import inspect
 import itertools
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import contdrop as cd
 from conformance import LAWS
+from contdrop.lab import methods
 from contdrop.laws import Bernoulli, Gaussian, Law, Uniform, parse_law
 
 INF = math.inf
 
 relaxed = settings(deadline=None)
-bernoullis = st.floats(0, 1).map(Bernoulli)
+values = st.floats(-1e3, 1e3).filter(bool)
+bernoullis = st.builds(Bernoulli, keep=st.floats(0, 1), value=st.just(1.0) | values)
 
 # Text, equality, immutability.
 
@@ -25,7 +30,12 @@ bounds = st.tuples(finite | st.just(-INF), finite | st.just(INF)).filter(lambda 
 writable_law = st.one_of(
     bernoullis,
     bounds.filter(lambda pair: all(map(math.isfinite, pair))).map(lambda pair: Uniform(*pair)),
-    st.builds(lambda mu, sigma, pair: Gaussian(mu, sigma, *pair), finite, st.floats(0, 1e9), bounds),
+    st.builds(
+        lambda mu, sigma, pair: Gaussian(mu=mu, sigma=sigma, low=pair[0], high=pair[1]),
+        finite,
+        st.floats(0, 1e9),
+        bounds,
+    ),
 )
 
 
@@ -46,12 +56,12 @@ def test_repr_evaluates_back(law):
     ("law", "text", "representation"),
     [
         (Bernoulli(), "bernoulli:keep=0.5", "Bernoulli(keep=0.5)"),
-        (Bernoulli(1), "bernoulli:keep=1", "Bernoulli(keep=1.0)"),
+        (Bernoulli(keep=1), "bernoulli:keep=1", "Bernoulli(keep=1.0)"),
         (Uniform(), "uniform", "Uniform()"),
         (Uniform(-1, 1), "uniform:low=-1", "Uniform(low=-1.0)"),
-        (Gaussian(), "gaussian:sigma=0.2", "Gaussian(sigma=0.2)"),
-        (Gaussian(mu=1, sigma=1e-9, high=INF), "gaussian:mu=1,sigma=1e-09,high=inf", None),
-        (Gaussian(low=-INF), "gaussian:sigma=0.2,low=-inf", "Gaussian(sigma=0.2, low=float('-inf'))"),
+        (Gaussian(), "gaussian:sigma=0.3", "Gaussian(sigma=0.3)"),
+        (Gaussian(mu=1, sigma=1e-9, high=INF), "gaussian:sigma=1e-09,mu=1,high=inf", None),
+        (Gaussian(low=-INF), "gaussian:sigma=0.3,low=-inf", "Gaussian(sigma=0.3, low=float('-inf'))"),
     ],
     ids=str,
 )
@@ -68,7 +78,7 @@ def test_text_form_is_short(law, text, representation):
         ("  Gaussian : sigma = 0.3 , mu = 1e0 ", Gaussian(mu=1, sigma=0.3)),
         ("gaussian:variance=0.25,low=-inf", Gaussian(sigma=0.5, low=-INF)),
         ("UNIFORM:high=2", Uniform(0, 2)),
-        ("bernoulli:keep=.8", Bernoulli(0.8)),
+        ("bernoulli:keep=.8", Bernoulli(keep=0.8)),
     ],
 )
 def test_parse_law_is_lenient_about_spelling(text, law):
@@ -77,17 +87,17 @@ def test_parse_law_is_lenient_about_spelling(text, law):
 
 @pytest.mark.parametrize(
     ("law", "params"),
-    [(Bernoulli(1), (1,)), (Uniform(-1, 2), (-1, 2)), (Gaussian(low=-INF), (0.5, 0.2, -INF, 1))],
+    [(Bernoulli(keep=1), (1,)), (Uniform(-1, 2), (-1, 2)), (Gaussian(low=-INF), (0.5, 0.3, -INF, 1))],
     ids=str,
 )
-def test_params_are_floats_in_declaration_order(law, params):
+def test_params_are_floats_in_the_order_of_the_kernels(law, params):
     assert law.params == params
     assert all(type(value) is float for value in law.params)
 
 
 def test_equal_laws_hash_alike_and_others_differ():
-    assert Gaussian(mu=1, sigma=2, low=0, high=3) == Gaussian(1.0, 2.0, 0.0, 3.0)
-    assert hash(Gaussian(mu=1, sigma=2, low=0, high=3)) == hash(Gaussian(1.0, 2.0, 0.0, 3.0))
+    assert Gaussian(mu=1, sigma=2, low=0, high=3) == Gaussian(mu=1.0, sigma=2.0, low=0.0, high=3.0)
+    assert hash(Gaussian(mu=1, sigma=2, low=0, high=3)) == hash(Gaussian(mu=1.0, sigma=2.0, low=0.0, high=3.0))
     assert len({*LAWS, *map(eval, map(repr, LAWS))}) == len(LAWS)
     for one, other in itertools.combinations(LAWS, 2):
         assert one != other
@@ -112,13 +122,13 @@ def test_law_itself_is_abstract():
     ("make", "error", "message"),
     [
         (lambda: Gaussian(sigma=-0.1), ValueError, r"Gaussian: sigma is a standard deviation, at least 0; got -0\.1"),
-        (lambda: Bernoulli(1.5), ValueError, r"Bernoulli: keep is the probability .* in \[0, 1\]; got 1\.5"),
-        (lambda: Bernoulli(-0.5), ValueError, r"Bernoulli: keep is the probability .* in \[0, 1\]; got -0\.5"),
+        (lambda: Bernoulli(keep=1.5), ValueError, r"Bernoulli: keep is the probability .* in \[0, 1\]; got 1\.5"),
+        (lambda: Bernoulli(keep=-0.5), ValueError, r"Bernoulli: keep is the probability .* in \[0, 1\]; got -0\.5"),
         (lambda: Uniform(1, 0), ValueError, r"Uniform: low must be less than high; got low=1\.0, high=0\.0"),
         (lambda: Uniform(1, 1), ValueError, r"Uniform: low must be less than high; got low=1\.0, high=1\.0"),
         (lambda: Gaussian(low=2), ValueError, r"Gaussian: low must be less than high; got low=2\.0, high=1\.0"),
         (lambda: Gaussian(low=INF, high=INF), ValueError, r"Gaussian: low must be less than high; got low=inf"),
-        (lambda: Bernoulli(math.nan), ValueError, "Bernoulli: expected a finite number for keep, got nan"),
+        (lambda: Bernoulli(keep=math.nan), ValueError, "Bernoulli: expected a finite number for keep, got nan"),
         (lambda: Uniform(high=math.nan), ValueError, "Uniform: expected a finite number for high, got nan"),
         (lambda: Uniform(low=-INF), ValueError, "Uniform: expected a finite number for low, got -inf"),
         (lambda: Gaussian(mu=math.nan), ValueError, "Gaussian: expected a finite number for mu, got nan"),
@@ -127,8 +137,8 @@ def test_law_itself_is_abstract():
         (lambda: Gaussian(low=math.nan), ValueError, "Gaussian: expected a number for low, got nan"),
         (lambda: Gaussian(sigma="0.3"), TypeError, "Gaussian: expected a number for sigma, got str"),
         (lambda: Gaussian(sigma=torch.tensor(0.3)), TypeError, "Gaussian: expected a number for sigma, got Tensor"),
-        (lambda: Bernoulli(None), TypeError, "Bernoulli: expected a number for keep, got NoneType"),
-        (lambda: Bernoulli(True), TypeError, "Bernoulli: expected a number for keep, got bool"),
+        (lambda: Bernoulli(keep=None), TypeError, "Bernoulli: expected a number for keep, got NoneType"),
+        (lambda: Bernoulli(keep=True), TypeError, "Bernoulli: expected a number for keep, got bool"),
         (lambda: Uniform(low=False), TypeError, "Uniform: expected a number for low, got bool"),
         (lambda: Gaussian.from_variance(-1), ValueError, r"Gaussian\.from_variance: variance is at least 0; got -1\.0"),
         (
@@ -141,9 +151,9 @@ def test_law_itself_is_abstract():
         (
             lambda: Bernoulli.matching(Uniform(-1, 1)),
             ValueError,
-            r"Bernoulli\.matching: Uniform\(low=-1\.0\) has mean 0, so its relative variance is infinite",
+            r"Bernoulli\.matching: expected a law whose mean is not 0, got Uniform\(low=-1\.0\); its relative variance",
         ),
-        (lambda: Bernoulli.matching(Bernoulli(0)), ValueError, r"Bernoulli\(keep=0\.0\) has mean 0"),
+        (lambda: Bernoulli.matching(Bernoulli(keep=0)), ValueError, r"whose mean is not 0, got Bernoulli\(keep=0\.0\)"),
     ],
 )
 def test_wrong_parameters_are_explained(make, error, message):
@@ -159,8 +169,8 @@ def test_wrong_parameters_are_explained(make, error, message):
         ("xyz", "unknown law 'xyz' in 'xyz'; known: bernoulli, uniform, gaussian"),
         ("", "unknown law '' in ''; known: bernoulli, uniform, gaussian"),
         ("gaussian:sgima=1", "gaussian has no parameter 'sgima' in 'gaussian:sgima=1'; did you mean 'sigma'?"),
-        ("bernoulli:xyz=1", "bernoulli has no parameter 'xyz' in 'bernoulli:xyz=1'; known: keep"),
-        ("bernoulli:variance=1", "bernoulli has no parameter 'variance' in 'bernoulli:variance=1'; known: keep"),
+        ("bernoulli:xyz=1", "bernoulli has no parameter 'xyz' in 'bernoulli:xyz=1'; known: keep, value"),
+        ("bernoulli:variance=1", "bernoulli has no parameter 'variance' in 'bernoulli:variance=1'; known: keep, value"),
         ("uniform:low=a", "expected low=<number>, got 'low=a' in 'uniform:low=a'"),
         ("uniform:low", "expected low=<number>, got 'low' in 'uniform:low'"),
         ("gaussian:sigma=1=2", "expected sigma=<number>, got 'sigma=1=2' in 'gaussian:sigma=1=2'"),
@@ -204,3 +214,90 @@ def test_quantile_refuses_what_is_no_probability(law, u):
         law.quantile(u)
     with pytest.raises(ValueError, match=rf"{name}\.quantile: .* \[0, 1\], got a tensor with other values"):
         law.quantile(torch.tensor([0.5, u]))
+
+
+# Keywords, and NumPy's numbers.
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Gaussian(0.3),
+            r"^Gaussian: expected its parameters by keyword, got 0\.3; "
+            r"write Gaussian\(sigma=0\.3\) if it is the standard deviation$",
+        ),
+        (
+            lambda: Gaussian(0.5, 0.3, low=0.0),
+            r"^Gaussian: expected its parameters by keyword, got 0\.5, 0\.3; write Gaussian\(sigma=0\.5\) if",
+        ),
+        (
+            lambda: Bernoulli(0.2),
+            r"^Bernoulli: expected its parameters by keyword, got 0\.2; "
+            r"write Bernoulli\(keep=0\.2\) if it is the probability of keeping a unit$",
+        ),
+    ],
+)
+def test_a_parameter_by_position_is_told_its_keyword(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+def test_signatures_name_the_keywords():
+    assert str(inspect.signature(Bernoulli)) == "(*, keep: 'float' = 0.5, value: 'float' = 1.0) -> None"
+    assert list(inspect.signature(Gaussian).parameters) == ["sigma", "mu", "low", "high"]
+
+
+def test_there_is_one_default_sigma():
+    assert Gaussian() == parse_law("gaussian") == cd.GaussianDropout().law == methods.parse("gaussian").law
+    assert Gaussian().sigma == 0.3
+
+
+@pytest.mark.parametrize("number", [np.float64(0.25), np.float32(0.25), np.float16(0.25), np.int64(1), np.uint8(1)])
+def test_scalars_of_numpy_are_numbers(number):
+    value = float(number)
+    laws = Gaussian(sigma=number), Bernoulli(keep=number, value=number), Uniform(0, number)
+    assert laws == (Gaussian(sigma=value), Bernoulli(keep=value, value=value), Uniform(0, value))
+    assert all(type(parameter) is float for law in laws for parameter in (*law.params, law.mean, law.variance))
+
+
+def test_a_boolean_of_numpy_is_not_a_number():
+    with pytest.raises(TypeError, match="Bernoulli: expected a number for keep, got bool"):
+        Bernoulli(keep=np.bool_(True))
+
+
+# The kept value.
+
+
+@pytest.mark.parametrize(
+    ("law", "text"),
+    [
+        (Bernoulli(keep=0.77, value=0.65), "bernoulli:keep=0.77,value=0.65"),
+        (Bernoulli(keep=1, value=-2), "bernoulli:keep=1,value=-2"),
+    ],
+)
+def test_the_kept_value_is_written_where_it_is_not_one(law, text):
+    assert str(law) == text
+    assert parse_law(text) == law
+    assert law != Bernoulli(keep=law.keep)
+
+
+def test_the_kept_value_is_folded_into_the_scale():
+    law = Bernoulli(keep=0.75, value=0.5)
+    assert (law.kind, law.params, law.factor) == ("bernoulli", (0.75,), 0.5)
+    assert (law.mean, law.variance) == (0.375, 0.75 * 0.25 * 0.25)
+
+
+@pytest.mark.parametrize("value", [0, -0.0])
+def test_a_kept_value_of_zero_is_refused(value):
+    with pytest.raises(ValueError, match=r"^Bernoulli: value is what a kept unit is multiplied by, not 0; got 0\.0$"):
+        Bernoulli(value=value)
+
+
+# What the kernels draw, only they know.
+
+
+def test_a_built_in_law_is_final():
+    message = r"^Other: expected to derive from contdrop\.Law, got Gaussian, which the kernels draw"
+    with pytest.raises(TypeError, match=message):
+        type("Other", (Gaussian,), {})

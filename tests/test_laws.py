@@ -16,8 +16,8 @@ INF = math.inf
 DRAWS = 100_000
 
 REPRESENTATIVE_LAWS = [
-    Bernoulli(0.5),
-    Bernoulli(0.3),
+    Bernoulli(keep=0.5),
+    Bernoulli(keep=0.3),
     Uniform(),
     Uniform(-1.0, 2.5),
     Gaussian(),
@@ -49,10 +49,12 @@ def intervals(draw, infinite: bool = True):
 
 @st.composite
 def gaussians(draw, sigmas: st.SearchStrategy[float] = log_floats(1e-3, 1e3), infinite: bool = True):
-    return Gaussian(draw(st.floats(-2, 3)), draw(sigmas), *draw(intervals(infinite)))
+    return Gaussian(
+        mu=draw(st.floats(-2, 3)), sigma=draw(sigmas), **dict(zip(("low", "high"), draw(intervals(infinite))))
+    )
 
 
-bernoullis = st.floats(0, 1).map(Bernoulli)
+bernoullis = st.floats(0, 1).map(lambda keep: Bernoulli(keep=keep))
 uniforms = intervals(infinite=False).map(lambda interval: Uniform(*interval))
 any_law = st.one_of(bernoullis, uniforms, gaussians(st.just(0.0) | log_floats(1e-3, 1e3)))
 
@@ -89,12 +91,12 @@ def assert_moments_are_exact(law: Law) -> None:
 @pytest.mark.parametrize("sigma", [0.01, 0.1, 0.2, 0.3, 0.5, 1, 2, 10, 100])
 def test_clipped_gaussian_moments_match_quadrature(sigma, low, high):
     for mu in (-1.0, 0.0, 0.3, 0.5, 0.9, 2.0):
-        assert_moments_are_exact(Gaussian(mu, sigma, low, high))
+        assert_moments_are_exact(Gaussian(mu=mu, sigma=sigma, low=low, high=high))
 
 
 @relaxed
 @given(gaussians())
-@example(Gaussian(0.3, 1e3, 0, 1))
+@example(Gaussian(mu=0.3, sigma=1e3))
 def test_gaussian_moments_match_quadrature_for_any_parameters(law):
     assert_moments_are_exact(law)
 
@@ -121,14 +123,14 @@ def test_relative_variance_of_the_clipped_gaussian(sigma, relative_variance):
 
 
 def test_relative_variance_of_the_other_laws():
-    assert Bernoulli(0.5).relative_variance == 1
+    assert Bernoulli(keep=0.5).relative_variance == 1
     assert Uniform().relative_variance == pytest.approx(1 / 3, rel=4 * 2.0**-53)
-    assert Bernoulli(0).relative_variance == INF
+    assert Bernoulli(keep=0).relative_variance == INF
     assert Uniform(-1, 1).relative_variance == INF
 
 
 def test_relative_variance_of_a_tiny_mean():
-    assert Bernoulli(1e-200).relative_variance == pytest.approx(1e200, rel=8 * 2.0**-53)
+    assert Bernoulli(keep=1e-200).relative_variance == pytest.approx(1e200, rel=8 * 2.0**-53)
 
 
 @given(st.floats(0, 1e15))
@@ -165,7 +167,7 @@ def test_tiny_sigma_has_the_moments_of_a_constant(sigma):
 
 @given(st.floats(-1e3, 1e3), log_floats(1e-6, 1e6))
 def test_unclipped_gaussian_has_the_moments_of_its_parameters(mu, sigma):
-    law = Gaussian(mu, sigma, low=-INF, high=INF)
+    law = Gaussian(mu=mu, sigma=sigma, low=-INF, high=INF)
     assert law.mean == mu
     assert law.variance == pytest.approx(sigma**2, rel=4 * 2.0**-53, abs=0)
 
@@ -174,7 +176,7 @@ def test_half_infinite_bounds_give_the_rectified_gaussian():
     # max(z, 0) for z ~ N(0, 1) has mean 1 / sqrt(2 pi) and second moment 1/2.
     mean = 1 / math.sqrt(2 * math.pi)
     variance = 0.5 - mean**2
-    above, below = Gaussian(0, 1, low=0, high=INF), Gaussian(0, 1, low=-INF, high=0)
+    above, below = Gaussian(mu=0, sigma=1, low=0, high=INF), Gaussian(mu=0, sigma=1, low=-INF, high=0)
     rounding = 8 * 2.0**-53
     assert (above.mean, above.variance) == pytest.approx((mean, variance), rel=rounding)
     assert (below.mean, below.variance) == pytest.approx((-mean, variance), rel=rounding)
@@ -185,7 +187,7 @@ def test_from_variance_takes_the_square_root(variance):
     law = Gaussian.from_variance(variance, mu=0.4, low=-1, high=2)
     assert law.sigma**2 == pytest.approx(variance, rel=4 * 2.0**-53)
     assert (law.mu, law.low, law.high) == (0.4, -1, 2)
-    assert law == Gaussian(0.4, math.sqrt(variance), -1, 2)
+    assert law == Gaussian(mu=0.4, sigma=math.sqrt(variance), low=-1, high=2)
 
 
 @relaxed
@@ -265,7 +267,7 @@ def test_quantile_of_zero_and_one_are_the_ends_of_the_support(law):
 
 
 def test_quantile_of_a_coin_at_the_jump():
-    law, jump = Bernoulli(0.75), 0.25
+    law, jump = Bernoulli(keep=0.75), 0.25
     after = math.nextafter(jump, 1)
     assert (law.quantile(jump), law.quantile(after)) == (0, 1)
     assert law.quantile(torch.tensor([jump, after], dtype=torch.float64)).tolist() == [0, 1]
@@ -338,7 +340,9 @@ def test_sample_has_the_distribution_of_the_law(law):
     assert np.abs(empirical - scipy_cdf(law, points)).max() <= distance
 
 
-@pytest.mark.parametrize("law", [Gaussian(sigma=0.5), Gaussian(0.3, 1.0, -0.2, 0.9), Gaussian(1.2, 0.4)], ids=str)
+@pytest.mark.parametrize(
+    "law", [Gaussian(sigma=0.5), Gaussian(mu=0.3, sigma=1.0, low=-0.2, high=0.9), Gaussian(mu=1.2, sigma=0.4)], ids=str
+)
 def test_sample_has_the_atoms_of_the_law(law):
     draws = law.sample((DRAWS,), generator=generator(3), dtype=torch.float64)
     for end, p in [
@@ -350,7 +354,7 @@ def test_sample_has_the_atoms_of_the_law(law):
 
 @pytest.mark.parametrize("keep", [0.0, 1.0])
 def test_sample_of_a_certain_coin_is_constant(keep):
-    assert Bernoulli(keep).sample((1000,)).unique().tolist() == [keep]
+    assert Bernoulli(keep=keep).sample((1000,)).unique().tolist() == [keep]
 
 
 @each_law

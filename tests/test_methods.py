@@ -119,10 +119,11 @@ def test_law():
 
 
 @pytest.mark.parametrize("strength", ["sigma=0.2", "sigma=0.5", "variance=0.2"])
-def test_the_control_has_the_same_relative_variance(strength):
+def test_the_control_has_the_same_relative_variance_and_mean(strength):
     control, gaussian = parse(f"bernoulli-matched:{strength}").law, parse(f"gaussian:{strength}").law
     assert isinstance(control, cd.Bernoulli)
     assert control.relative_variance == pytest.approx(gaussian.relative_variance)
+    assert control.mean == pytest.approx(gaussian.mean)
 
 
 # Layers.
@@ -215,7 +216,9 @@ def test_fast_dropout_is_in_the_layer_that_reads(scale):
     torch.manual_seed(6)
     output = output_layer(parse("fast"), 6, 5, scale=scale)
     fast = output(x)
-    masked = nn.functional.linear(cd.functional.dropout(x, cd.Bernoulli(0.5), scale=scale), output.weight, output.bias)
+    masked = nn.functional.linear(
+        cd.functional.dropout(x, cd.Bernoulli(keep=0.5), scale=scale), output.weight, output.bias
+    )
     errors = masked.std(0) * math.sqrt(2 / len(x))
     assert ((fast.mean(0) - masked.mean(0)).abs() < 5 * errors).all()
     torch.testing.assert_close(fast.std(0), masked.std(0), rtol=0.05, atol=0)

@@ -29,7 +29,7 @@ SEED = torch.tensor(0x0123456789ABCDEF)
 ALL_LAWS = [
     *LAWS,
     # Certain coins, every number of bits, and a threshold that rounds up to 2^32.
-    *(cd.Bernoulli(keep) for keep in (0.0, 1.0, 0.25, 3 / 16, 3 / 256, 1 - 2.0**-16, 1 - 1e-12)),
+    *(cd.Bernoulli(keep=keep) for keep in (0.0, 1.0, 0.25, 3 / 16, 3 / 256, 1 - 2.0**-16, 1 - 1e-12)),
     cd.Uniform(-1, 0.5),
     *(cd.Gaussian(sigma=sigma) for sigma in (0.0, 0.1, 1e6)),
     cd.Gaussian(sigma=1e6, low=-INFINITY, high=INFINITY),
@@ -220,7 +220,7 @@ def test_all_quantiles_agree_to_the_tails(instructions, reach):
 
 @each_set
 @pytest.mark.parametrize(
-    ("law", "bits"), [(cd.Uniform(), 32), (cd.Bernoulli(0.5), 1), (cd.Bernoulli(3 / 256), 8)], ids=str
+    ("law", "bits"), [(cd.Uniform(), 32), (cd.Bernoulli(keep=0.5), 1), (cd.Bernoulli(keep=3 / 256), 8)], ids=str
 )
 def test_elements_far_out_use_the_high_half_of_the_counter(instructions, law, bits):
     first = 2**42 + 5  # words from 2^34 on have a block number above 2^32
@@ -262,7 +262,7 @@ def test_nan_and_infinity_come_out_as_from_a_multiplication(instructions, dtype,
 
 @each_set
 @pytest.mark.parametrize(
-    "law", [cd.Gaussian(sigma=0.3), cd.Gaussian(sigma=0.2), cd.Uniform(), cd.Bernoulli(0.8)], ids=str
+    "law", [cd.Gaussian(sigma=0.3), cd.Gaussian(sigma=0.2), cd.Uniform(), cd.Bernoulli(keep=0.8)], ids=str
 )
 def test_bfloat16_products_are_rounded_to_nearest(instructions, law):
     x = numbers(20_000).bfloat16()
@@ -275,7 +275,7 @@ def test_bfloat16_products_are_rounded_to_nearest(instructions, law):
 
 
 @each_set
-@pytest.mark.parametrize("law", [cd.Gaussian(sigma=0.5, low=0.25, high=0.75), cd.Bernoulli(0.8)], ids=str)
+@pytest.mark.parametrize("law", [cd.Gaussian(sigma=0.5, low=0.25, high=0.75), cd.Bernoulli(keep=0.8)], ids=str)
 def test_where_many_products_are_halfway_bfloat16_rounds_ties_to_even(instructions, law):
     x = numbers(20_000).bfloat16()
     scale = 1.0 if law.kind == "gaussian" else 1.25
@@ -298,7 +298,7 @@ def test_where_many_products_are_halfway_bfloat16_rounds_ties_to_even(instructio
 def test_negated_views_are_resolved():
     x = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
     assert x.is_neg()
-    keep_all = cd.functional.dropout(x, cd.Bernoulli(1.0))
+    keep_all = cd.functional.dropout(x, cd.Bernoulli(keep=1.0))
     assert keep_all.tolist() == [-2.0, 4.0]
     assert cd.functional.adaptive_dropout(x, torch.full_like(x, 1e9)).tolist() == [-2.0, 4.0]
 
@@ -430,7 +430,7 @@ def test_dropconnect_of_small_whole_numbers_is_exact(instructions, name, keep, d
 def large_calls(dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Every operator on more elements than are worth a second thread."""
     results = {}
-    for law in (cd.Bernoulli(0.5), cd.Bernoulli(0.3), cd.Uniform(), cd.Gaussian(sigma=0.3), ALL_LAWS[8]):
+    for law in (cd.Bernoulli(keep=0.5), cd.Bernoulli(keep=0.3), cd.Uniform(), cd.Gaussian(sigma=0.3), ALL_LAWS[8]):
         arguments = (SEED, law.kind, law.params, 2.0)
         x = numbers(70_001, dtype=dtype)
         results[f"flat {law}"] = native.dropout(x, *arguments, [], 0)

@@ -221,7 +221,7 @@ def test_derivatives_of_every_kind(case):
 
 
 def test_fast_dropout_and_dropconnect_have_finite_gradients_for_an_input_of_zeros():
-    fast = cd.FastDropoutLinear(4, 3, law=cd.Bernoulli(0.5))
+    fast = cd.FastDropoutLinear(4, 3, law=cd.Bernoulli(keep=0.5))
     connect = cd.DropConnectLinear(4, 3, bias=False, activation="relu", inference="analytic").eval()
     sampled = cd.DropConnectLinear(4, 3, bias=False, activation="sigmoid", samples=3).eval()
     for layer in (fast, connect, sampled):
@@ -415,7 +415,7 @@ def test_repr_is_short(text):
 def test_drop_rate_and_law_can_be_scheduled():
     layer = cd.BernoulliDropout(0.5)
     layer.p = 0.1
-    assert layer.law == cd.Bernoulli(0.9)
+    assert layer.law == cd.Bernoulli(keep=0.9)
     layer = cd.GaussianDropout(0.2)
     layer.law = cd.Gaussian(sigma=0.4)
     assert repr(layer) == "GaussianDropout(sigma=0.4)"

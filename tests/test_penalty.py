@@ -229,7 +229,7 @@ def linear_unit(law, scale="inverted"):
     return nn.Sequential(cd.Dropout(law, scale=scale), nn.Linear(6, 1)).double()
 
 
-LAWS = [cd.Bernoulli(0.5), cd.Uniform(0, 1), cd.Gaussian(sigma=0.3), cd.Gaussian(mu=0.4, sigma=0.3)]
+LAWS = [cd.Bernoulli(keep=0.5), cd.Uniform(0, 1), cd.Gaussian(sigma=0.3), cd.Gaussian(mu=0.4, sigma=0.3)]
 
 
 @pytest.mark.parametrize("method", METHODS)

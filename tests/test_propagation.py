@@ -96,7 +96,7 @@ def assert_within_errors(samples, mean, variance, *, bias=0.0, variance_bias=0.0
 @pytest.mark.parametrize("keep", [0.5, 0.3])
 def test_two_dropout_layers_equal_the_sum_over_all_masks(keep, scale, covariance):
     first, second, x = linear(3, 4, 1), linear(4, 2, 2), fixed(1, 3, seed=3)
-    dropout = cd.Dropout(cd.Bernoulli(keep), scale=scale)
+    dropout = cd.Dropout(cd.Bernoulli(keep=keep), scale=scale)
     model = nn.Sequential(dropout, first, nn.Sequential(dropout, second))
     factor = 1 / keep if scale == "inverted" else 1.0
     expected = sum_over_masks(lambda m, n: second(n * first(m * x[0])), [(3,), (4,)], keep, factor)
@@ -123,7 +123,7 @@ def test_diagonal_leaves_out_correlations():
 @pytest.mark.parametrize("shared", [(2, 3), (3,), (1, 2, 3), (0, 1), (-1,)])
 def test_shared_mask_values(shared, covariance):
     layer, x = linear(8, 3, 1), fixed(1, 2, 2, 2, seed=3)
-    model = nn.Sequential(cd.Dropout(cd.Bernoulli(0.4), shared_axes=shared), nn.Flatten(), layer)
+    model = nn.Sequential(cd.Dropout(cd.Bernoulli(keep=0.4), shared_axes=shared), nn.Flatten(), layer)
     mask_shape = [1 if axis in [s % 4 for s in shared] else size for axis, size in enumerate(x.shape)]
     expected = sum_over_masks(lambda m: layer((m * x).flatten()), [mask_shape], 0.4, 2.5)
     assert_exact(propagation.moments(model, x, covariance=covariance), *expected)
@@ -135,7 +135,7 @@ def test_shared_mask_values(shared, covariance):
 @pytest.mark.parametrize("scale", ["inverted", "paper"])
 def test_shared_mask_values_of_correlated_input(scale):
     first, second, x = linear(3, 4, 1), linear(4, 2, 2), fixed(1, 3, seed=3)
-    drop, shared = (cd.Dropout(cd.Bernoulli(0.4), shared_axes=axes, scale=scale) for axes in ((), (2,)))
+    drop, shared = (cd.Dropout(cd.Bernoulli(keep=0.4), shared_axes=axes, scale=scale) for axes in ((), (2,)))
     model = nn.Sequential(drop, first, Reshape(2, 2), shared, nn.Flatten(), second)
     expected = sum_over_masks(
         lambda m, n: second((n * first(m * x[0]).reshape(2, 2)).flatten()),
@@ -149,7 +149,7 @@ def test_shared_mask_values_of_correlated_input(scale):
 @pytest.mark.parametrize("covariance", CORRELATED)
 def test_shared_mask_values_of_uncorrelated_input(covariance):
     last, x = linear(4, 2, 2), fixed(1, 2, 2, seed=3)
-    shared = cd.Dropout(cd.Bernoulli(0.4), shared_axes=(2,))
+    shared = cd.Dropout(cd.Bernoulli(keep=0.4), shared_axes=(2,))
     model = nn.Sequential(nn.Dropout(0.6), shared, nn.Flatten(), last)
     expected = sum_over_masks(lambda m, n: last((n * m * x[0]).flatten()), [(2, 2), (2, 1)], 0.4, 2.5)
     assert_exact(propagation.moments(model, x, covariance=covariance), *expected)
@@ -170,8 +170,10 @@ class Reshape(nn.Module):
 def test_dropconnect_equals_the_sum_over_all_masks(scale, mask_bias, covariance):
     keep, x = 0.4, fixed(1, 2, seed=3)
     factor = 1 / keep if scale == "inverted" else 1.0
-    layer = cd.DropConnectLinear(2, 3, law=cd.Bernoulli(keep), scale=scale, mask_bias=mask_bias, dtype=torch.float64)
-    model = nn.Sequential(cd.Dropout(cd.Bernoulli(keep), scale=scale), layer)
+    layer = cd.DropConnectLinear(
+        2, 3, law=cd.Bernoulli(keep=keep), scale=scale, mask_bias=mask_bias, dtype=torch.float64
+    )
+    model = nn.Sequential(cd.Dropout(cd.Bernoulli(keep=keep), scale=scale), layer)
     weight, bias = layer.weight.detach(), layer.bias.detach()
 
     def forward(m, w, b):
@@ -546,7 +548,7 @@ def dense_network(kind, law, width, inputs=784, seed=0):
     return model
 
 
-BARS_LAWS = [cd.Gaussian(sigma=0.2), cd.Gaussian(sigma=0.3), cd.Bernoulli(0.5)]
+BARS_LAWS = [cd.Gaussian(sigma=0.2), cd.Gaussian(sigma=0.3), cd.Bernoulli(keep=0.5)]
 each_law = pytest.mark.parametrize("law", BARS_LAWS, ids=str)
 each_kind = pytest.mark.parametrize("kind", ["relu", "sigmoid"])
 
@@ -651,7 +653,7 @@ def test_what_is_computed_beside_the_output_does_not_matter(covariance):
 
 @pytest.mark.parametrize("covariance", propagation.COVARIANCES)
 def test_examples_do_not_depend_on_their_batch(covariance):
-    model = dense_network("relu", cd.Bernoulli(0.5), 20, inputs=6)
+    model = dense_network("relu", cd.Bernoulli(keep=0.5), 20, inputs=6)
     x = torch.rand(3, 6)
     together = propagation.moments(model, x, covariance=covariance)
     alone = propagation.moments(model, x[1:2], covariance=covariance)

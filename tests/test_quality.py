@@ -247,10 +247,10 @@ def test_bins_hold_the_whole_probability(law):
         assert (low, high) == ((1 - law.keep, law.keep) if law.kind == "bernoulli" else (0, 0))
 
 
-@pytest.mark.parametrize("law", [cd.Bernoulli(0.5), cd.Gaussian(sigma=0.3)], ids=str)
+@pytest.mark.parametrize("law", [cd.Bernoulli(keep=0.5), cd.Gaussian(sigma=0.3)], ids=str)
 def test_a_slightly_wrong_law_is_noticed(law, monkeypatch):
     """Off by one per cent in keep or in sigma."""
-    wrong = cd.Bernoulli(0.505) if law.kind == "bernoulli" else cd.Gaussian(sigma=0.303)
+    wrong = cd.Bernoulli(keep=0.505) if law.kind == "bernoulli" else cd.Gaussian(sigma=0.303)
     real = mask
     monkeypatch.setitem(globals(), "mask", lambda law, seed: real(wrong, seed))
     report = examine.__wrapped__(law, 1)

@@ -17,8 +17,8 @@ from test_theory_static import ANY_LAW, DRAWS, STEPS, all_masks
 
 UNCLIPPED = cd.Gaussian(sigma=0.3, low=-INFINITY, high=INFINITY)
 SOME_LAWS = [
-    cd.Bernoulli(0.5),
-    cd.Bernoulli(0.8),
+    cd.Bernoulli(keep=0.5),
+    cd.Bernoulli(keep=0.8),
     cd.Uniform(),
     cd.Gaussian(sigma=0.3),
     cd.Gaussian(mu=0.9, sigma=0.5),
@@ -62,7 +62,7 @@ def test_linear_unit_agrees_with_monte_carlo(law, inputs, seed, target):
 @pytest.mark.parametrize("keep", [0.5, 0.3])
 @pytest.mark.parametrize(("unit", "gain"), [("linear", 1.0), ("sigmoid", 1.0), ("sigmoid", -7.0)])
 def test_everything_equals_the_sum_over_all_masks(n, keep, unit, gain):
-    weight, x, target, law = fixed(n, seed=1), fixed(n, seed=2), 0.7, cd.Bernoulli(keep)
+    weight, x, target, law = fixed(n, seed=1), fixed(n, seed=2), 0.7, cd.Bernoulli(keep=keep)
     options = {"unit": unit, "gain": gain}
     masks, probability = all_masks(n, keep)
     s = masks @ (weight * x)
@@ -208,7 +208,7 @@ def test_exact_regulariser_is_never_negative(law, inputs, seed, target, gain):
 
 
 @pytest.mark.parametrize("form", dynamic.FORMS)
-@pytest.mark.parametrize("law", [cd.Bernoulli(0.7), UNCLIPPED], ids=str)
+@pytest.mark.parametrize("law", [cd.Bernoulli(keep=0.7), UNCLIPPED], ids=str)
 def test_gain_is_a_factor_of_the_weight(form, law):
     weight, x, gain = 0.5 * fixed(6, seed=1), fixed(6, seed=2), 2.5
     scaled = {"weight": gain * weight, "x": x, "target": 0.2, "law": law, "unit": "sigmoid", "form": form}
@@ -229,7 +229,7 @@ def test_saturated_units_keep_their_digits():
 
 def test_a_constant_mask_adds_nothing():
     weight, x = fixed(5, seed=1), fixed(5, seed=2)
-    for law in (cd.Bernoulli(1.0), cd.Gaussian(mu=0.4, sigma=0.0)):
+    for law in (cd.Bernoulli(keep=1.0), cd.Gaussian(mu=0.4, sigma=0.0)):
         for unit in dynamic.UNITS:
             base = dynamic.ensemble_gradient(weight, x, 0.3, law, unit=unit)
             for form in dynamic.FORMS:
@@ -393,7 +393,7 @@ class OtherLaw(cd.Law):
             r"masks of shape \[..., 3\], got \(5, 2\)",
         ),
         (
-            lambda: dynamic.unexplained_share(X, X, 1.0, cd.Bernoulli(1.0)),
+            lambda: dynamic.unexplained_share(X, X, 1.0, cd.Bernoulli(keep=1.0)),
             ValueError,
             "noise that changes the gradient",
         ),

@@ -59,7 +59,7 @@ def test_linear_moments_equal_the_sum_over_all_masks(n, keep):
     s = (masks * x) @ weight.T + bias
     mean = probability @ s
     covariance = (s - mean).T @ (probability.unsqueeze(-1) * (s - mean))
-    got_mean, got_covariance = static.linear_moments(weight, x, cd.Bernoulli(keep), bias)
+    got_mean, got_covariance = static.linear_moments(weight, x, cd.Bernoulli(keep=keep), bias)
     torch.testing.assert_close(got_mean, mean, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(got_covariance, covariance, rtol=1e-12, atol=1e-14)
 
@@ -108,7 +108,7 @@ def test_trade_off_is_what_is_sampled():
 
 
 def test_trade_off_of_a_law_without_noise():
-    (row,) = static.trade_off([cd.Bernoulli(1.0)], fixed(2, 3), fixed(3))
+    (row,) = static.trade_off([cd.Bernoulli(keep=1.0)], fixed(2, 3), fixed(3))
     assert row.variance == row.covariance == 0
     assert math.isnan(row.ratio)
 
@@ -247,7 +247,7 @@ def test_distance_of_bernoulli_sums_is_that_of_the_binomial():
     normal = ndtr((kept - n * keep) / math.sqrt(n * keep * (1 - keep)))
     binomial = stats.binom(n, keep)
     oracle = max(abs(binomial.cdf(kept) - normal).max(), abs(binomial.cdf(kept - 1) - normal).max())
-    value, error = static.normal_distance(torch.ones(n), torch.full((n,), -0.7), cd.Bernoulli(keep))
+    value, error = static.normal_distance(torch.ones(n), torch.full((n,), -0.7), cd.Bernoulli(keep=keep))
     assert value == pytest.approx(oracle, abs=1e-11)
     assert error <= 1e-11
 
@@ -268,7 +268,7 @@ def test_distance_of_uniform_sums_is_that_of_irwin_and_hall():
 
 @pytest.mark.parametrize(
     ("law", "n"),
-    [(cd.Gaussian(sigma=0.5), 2), (cd.Gaussian(mu=0.8, sigma=0.3), 5), (cd.Uniform(), 2), (cd.Bernoulli(0.9), 25)],
+    [(cd.Gaussian(sigma=0.5), 2), (cd.Gaussian(mu=0.8, sigma=0.3), 5), (cd.Uniform(), 2), (cd.Bernoulli(keep=0.9), 25)],
     ids=str,
 )
 def test_distance_is_what_is_sampled(law, n):
@@ -286,7 +286,7 @@ def test_distance_is_what_is_sampled(law, n):
 
 
 def test_inversion_agrees_with_listing_all_values():
-    law = cd.Bernoulli(0.4)
+    law = cd.Bernoulli(keep=0.4)
     for n in (6, 18):
         terms = fixed(n, seed=6).abs().sort().values
         terms = terms / (law.variance * terms.square().sum()).sqrt()
@@ -313,7 +313,7 @@ def test_bound_holds_and_both_fall(law):
 
 
 def test_bound_of_equal_terms_is_lyapunovs_ratio():
-    law = cd.Bernoulli(0.5)  # E|m - 1/2|^3 = Var(m)^(3/2)
+    law = cd.Bernoulli(keep=0.5)  # E|m - 1/2|^3 = Var(m)^(3/2)
     weight = float64(1.0, 1e-200).unsqueeze(-1) * torch.ones(400)
     assert static.berry_esseen(weight, torch.ones(400), law).tolist() == pytest.approx([0.56 / 20] * 2, rel=1e-12)
 
@@ -323,9 +323,9 @@ def test_bounded_terms_need_not_tend_to_a_normal_variable():
     uniform = max(abs(u - ndtr((u - 0.5) * math.sqrt(12))) for u in torch.linspace(0, 1, 10_001).tolist())
     for n in (16, 100):
         weight = 0.5 ** torch.arange(n, dtype=torch.float64)
-        value, error = static.normal_distance(weight, torch.ones(n), cd.Bernoulli(0.5))
+        value, error = static.normal_distance(weight, torch.ones(n), cd.Bernoulli(keep=0.5))
         assert abs(value - uniform) < 1e-4 + error
-        assert static.berry_esseen(weight, torch.ones(n), cd.Bernoulli(0.5)).item() > uniform
+        assert static.berry_esseen(weight, torch.ones(n), cd.Bernoulli(keep=0.5)).item() > uniform
 
 
 # Mistakes.
@@ -365,7 +365,7 @@ X, W, LAW = fixed(3), fixed(2, 3), cd.Uniform()
         (lambda: static.berry_esseen(0 * W, X, LAW), ValueError, "only zeros in weight"),
         (lambda: static.normal_distance(W, X, LAW), ValueError, "weight to have 1 axes"),
         (
-            lambda: static.normal_distance(X, X, cd.Bernoulli(1.0)),
+            lambda: static.normal_distance(X, X, cd.Bernoulli(keep=1.0)),
             ValueError,
             r"variance above 0, got Bernoulli\(keep=1.0\)$",
         ),

@@ -111,9 +111,9 @@ def test_a_compiled_function_follows_the_generator_it_is_given():
 
 
 def test_laws_can_be_made_inside_a_compiled_function():
-    fast = compiled(lambda x: F.dropout(x, cd.Bernoulli(0.5)) + F.dropout(x, cd.Gaussian(sigma=0.3)))
+    fast = compiled(lambda x: F.dropout(x, cd.Bernoulli(keep=0.5)) + F.dropout(x, cd.Gaussian(sigma=0.3)))
     torch.manual_seed(3)
-    expected = F.dropout(torch.ones(9), cd.Bernoulli(0.5)) + F.dropout(torch.ones(9), cd.Gaussian(sigma=0.3))
+    expected = F.dropout(torch.ones(9), cd.Bernoulli(keep=0.5)) + F.dropout(torch.ones(9), cd.Gaussian(sigma=0.3))
     torch.manual_seed(3)
     assert torch.equal(fast(torch.ones(9)), expected)
 

@@ -10,6 +10,7 @@ from that seed in backward.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +18,11 @@ from torch.compiler import is_dynamo_compiling
 
 from . import kernels
 from .expectations import expected_relu, expected_sigmoid, standard_deviation
-from .laws import Bernoulli, Gaussian, Law, Uniform
+from .laws import LAWS, Bernoulli, Law
+from .masks import connect, multiply
 
 FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
-_LAWS = frozenset((Bernoulli, Gaussian, Uniform))
+_BUILT_IN = frozenset(LAWS.values())
 SCALES = ("inverted", "paper")
 MASKS = ("example", "batch")
 INFERENCES = ("sampled", "analytic", "mean")
@@ -55,10 +57,11 @@ def dropout(
         generator: CPU generator to draw the seed from.
     """
     # The commonest case, for which every line of Python counts. It is None for what needs a closer look.
-    commonest = training and scale in SCALES and not shared_axes and generator is None and type(law) in _LAWS
+    commonest = training and scale in SCALES and not shared_axes and generator is None and type(law) in _BUILT_IN
     if commonest and law.mean and activation in DROPOUT_ACTIVATIONS and not is_dynamo_compiling():
-        factor = 1 / law.mean if scale == "inverted" else 1.0
-        y = kernels.express.dropout(x, law.kind, law.params, factor, activation is not None)
+        built_in: Any = law
+        factor = built_in.factor / law.mean if scale == "inverted" else built_in.factor
+        y = kernels.express.dropout(x, built_in.kind, built_in.params, factor, activation is not None)
         if y is not None:
             return y
     check_input("dropout", x)
@@ -69,8 +72,7 @@ def dropout(
     axes = _normalise_axes(shared_axes, x.dim()) if shared_axes else []
     check_generator("dropout", generator)
     if training:
-        seed = kernels.draw_seed(generator)
-        return kernels.dropout(x, seed, law.kind, law.params, factor, axes, kernels.STREAM_MASK)
+        return multiply(x, kernels.draw_seed(generator), law, factor, axes, kernels.STREAM_MASK)
     return x if scale == "inverted" else x * law.mean
 
 
@@ -115,7 +117,7 @@ def dropconnect_linear(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    law: Law = Bernoulli(0.5),
+    law: Law = Bernoulli(keep=0.5),
     *,
     training: bool = True,
     masks: str = "example",
@@ -223,16 +225,15 @@ def fast_dropout_linear(
 def _masked_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, law: Law, factor: float, masks: str, seed: Tensor
 ) -> Tensor:
-    arguments = (seed, law.kind, law.params, factor)
     if masks == "batch":
-        weight = kernels.dropout(weight, *arguments, [], kernels.STREAM_MASK)
+        weight = multiply(weight, seed, law, factor, [], kernels.STREAM_MASK)
         if bias is not None:
-            bias = kernels.dropout(bias, *arguments, [], kernels.STREAM_BIAS)
+            bias = multiply(bias, seed, law, factor, [], kernels.STREAM_BIAS)
         return torch.nn.functional.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
-    z = kernels.dropconnect(rows, weight, *arguments)
+    z = connect(rows, weight, seed, law, factor)
     if bias is not None:
-        z = z + kernels.dropout(bias.expand_as(z), *arguments, [], kernels.STREAM_BIAS)
+        z = z + multiply(bias.expand_as(z), seed, law, factor, [], kernels.STREAM_BIAS)
     return z.reshape(*x.shape[:-1], weight.shape[0])
 
 

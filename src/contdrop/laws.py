@@ -1,15 +1,18 @@
 """What a mask value is: the laws from which dropout draws its multipliers.
 
-A law is a frozen, hashable value. It knows the exact moments of what is sampled from it. For the clipped Gaussian
-these are the moments *after* clipping, because that is what a network sees: with ``sigma=0.3`` the clipped law has
-variance 0.0755, not 0.09.
+A law is an immutable value. It knows the exact moments of what is sampled from it. For the clipped Gaussian these are
+the moments *after* clipping, because that is what a network sees: with ``sigma=0.3`` the clipped law has variance
+0.0754, not 0.09.
 
-Every law has a text form that parses back::
+``Bernoulli``, ``Uniform`` and ``Gaussian`` are built in: the kernels draw them, and they have a text form that parses
+back::
 
     >>> str(Gaussian(sigma=0.3))
     'gaussian:sigma=0.3'
     >>> parse_law("gaussian:sigma=0.3")
     Gaussian(sigma=0.3)
+
+Any other law is a subclass of ``Law`` that gives ``mean``, ``variance`` and ``quantile``.
 """
 
 from __future__ import annotations
@@ -18,51 +21,69 @@ import abc
 import dataclasses
 import functools
 import math
+import numbers
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
+from . import clipped_normal
 from .errors import suggest
 
+# How far the relative variance of a law at the end of a range may be beyond it by rounding.
+_ROUNDING = 2.0**-50
+
 FloatOrTensor = TypeVar("FloatOrTensor", float, Tensor)
+_Class = TypeVar("_Class", bound=type)
 
 
 class Law(abc.ABC):
-    """A distribution of mask values, with exact moments.
+    """A distribution of mask values, with exact moments. Open: derive from it for a law of your own.
+
+    A subclass gives three things, and works on every layer: ``mean`` and ``variance``, as fields, properties or class
+    attributes, and the method ``quantile``. They must belong together, for the layers scale by the mean.
 
     Attributes:
-        kind: The law's name in text form and in the kernels.
         mean: E[m] of what is sampled.
         variance: Var(m) of what is sampled.
-        params: The parameters in declaration order, as the kernels take them.
     """
-
-    kind: ClassVar[str]
-    # The parameter that names the law's strength is always written in the text form and in repr; the others only where
-    # they differ from their default.
-    _leading: ClassVar[tuple[str, ...]]
 
     mean: float
     variance: float
-    params: tuple[float, ...]
+
+    @abc.abstractmethod
+    def quantile(self, u: FloatOrTensor) -> FloatOrTensor:
+        """The smallest mask value x with ``cdf(x) >= u``, for u in [0, 1].
+
+        For a law of your own: turns a tensor of numbers in (0, 1) into mask values, elementwise and in its type, with
+        operations of torch. It does not fall as u grows. The built-in laws take single numbers too.
+        """
 
     @property
     def relative_variance(self) -> float:
         """Var(m) / E[m]^2: the noise strength that a network sees once the mask is scaled to mean one."""
         return self.variance / self.mean / self.mean if self.mean else math.inf
 
-    @abc.abstractmethod
     def cdf(self, x: FloatOrTensor) -> FloatOrTensor:
-        """P(m <= x), right-continuous, for a number or elementwise for a tensor."""
+        """P(m <= x), right-continuous, for a number or elementwise for a tensor.
 
-    @abc.abstractmethod
-    def quantile(self, u: FloatOrTensor) -> FloatOrTensor:
-        """The smallest mask value x with ``cdf(x) >= u``, for u in [0, 1]."""
+        By default the largest u with ``quantile(u) <= x``, found by halving, to 2^-53.
+        """
+        if not isinstance(x, Tensor):
+            return float(self.cdf(torch.tensor(x, dtype=torch.float64)))
+        wanted = x.double()
+        low, high = torch.zeros_like(wanted), torch.ones_like(wanted)
+        for _ in range(53):
+            middle = (low + high) / 2
+            reached = self.quantile(middle) <= wanted
+            low, high = torch.where(reached, middle, low), torch.where(reached, high, middle)
+        # Halving never tries the ends, where the quantile may be infinite.
+        return torch.where(high == 1, 1.0, torch.where(low == 0, 0.0, low)).to(x.dtype)
 
-    @abc.abstractmethod
-    def _draw(self, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor: ...
+    def _draw(self, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
+        u = torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
+        return self.quantile(u.clamp(min=2.0**-54))  # the quantile of 0 may be infinite
 
     def sample(
         self,
@@ -87,6 +108,38 @@ class Law(abc.ABC):
             device = generator.device if generator is not None else torch.get_default_device()
         return self._draw(shape, generator, torch.device(device)).to(dtype or torch.get_default_dtype())
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(mean={self.mean:.4g}, variance={self.variance:.4g})"
+
+
+class BuiltIn(Law):
+    """A law that the kernels draw by themselves, and that has a text form. Its subclasses are final.
+
+    A mask value is ``factor`` times what the kernels draw for ``kind`` and ``params``.
+
+    Attributes:
+        kind: The law's name in text form and in the kernels.
+        params: The parameters in the kernels' order.
+        factor: What the kernels' scale is multiplied by.
+    """
+
+    kind: ClassVar[str]
+    # The parameter that names the law's strength, and what it is. It is always written in the text form and in repr;
+    # the others only where they differ from their default.
+    _leading: ClassVar[Mapping[str, str]]
+
+    params: tuple[float, ...]
+    factor: float
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        for base in cls.__bases__:
+            if "kind" in vars(base):
+                raise TypeError(
+                    f"{cls.__name__}: expected to derive from contdrop.Law, got {base.__name__}, which the kernels "
+                    "draw themselves; derive from Law and give mean, variance and quantile"
+                )
+
     def _written_params(self) -> list[tuple[str, float]]:
         return [
             (field.name, getattr(self, field.name))
@@ -105,66 +158,92 @@ class Law(abc.ABC):
         )
         return f"{type(self).__name__}({written})"
 
-    def _set(self, mean: float, variance: float, **params: float) -> None:
-        """Stores normalised parameters and derived moments in a frozen instance."""
-        for name, value in params.items():
+    def _set(self, **values: Any) -> None:
+        """Stores normalised parameters and what is derived from them in a frozen instance."""
+        for name, value in values.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "params", tuple(params.values()))
-        object.__setattr__(self, "mean", mean)
-        object.__setattr__(self, "variance", variance)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Bernoulli(Law):
-    """Ordinary dropout: m = 1 with probability ``keep``, else 0.
+def _by_keyword(law: _Class) -> _Class:
+    """Makes a clear line of an argument by position: which of the numbers it is cannot be seen there."""
+    initialise: Any = law.__init__  # type: ignore[misc]
 
-    The kernels resolve ``keep`` to a multiple of 2^-32.
+    @functools.wraps(initialise)
+    def by_keyword(self: Any, *positional: Any, **named: Any) -> None:
+        if positional:
+            ((keyword, meaning),) = law._leading.items()  # type: ignore[attr-defined]
+            raise TypeError(
+                f"{law.__name__}: expected its parameters by keyword, got {', '.join(map(repr, positional))}; "
+                f"write {law.__name__}({keyword}={positional[0]!r}) if it is the {meaning}"
+            )
+        initialise(self, **named)
+
+    law.__init__ = by_keyword  # type: ignore[misc]
+    return law
+
+
+@_by_keyword
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class Bernoulli(BuiltIn):
+    """Ordinary dropout: m = ``value`` with probability ``keep``, else 0.
+
+    With unscaled masks the kept value matters: see ``matching``. The kernels resolve ``keep`` to a multiple of 2^-32.
     """
 
     kind: ClassVar[str] = "bernoulli"
-    _leading: ClassVar[tuple[str, ...]] = ("keep",)
+    _leading: ClassVar[Mapping[str, str]] = {"keep": "probability of keeping a unit"}
 
     keep: float = 0.5
+    value: float = 1.0
 
     def __post_init__(self) -> None:
-        keep = _number("Bernoulli", "keep", self.keep)
+        keep, value = (_number("Bernoulli", name, getattr(self, name)) for name in ("keep", "value"))
         if not 0 <= keep <= 1:
             raise ValueError(f"Bernoulli: keep is the probability of keeping a unit, in [0, 1]; got {keep}")
-        self._set(keep, keep * (1 - keep), keep=keep)
+        if value == 0:
+            raise ValueError("Bernoulli: value is what a kept unit is multiplied by, not 0; got 0.0")
+        mean, variance = keep * value, keep * (1 - keep) * value * value
+        self._set(keep=keep, value=value, mean=mean, variance=variance, params=(keep,), factor=value)
 
     @classmethod
     def matching(cls, law: Law) -> Bernoulli:
-        """The Bernoulli law with the relative variance r of ``law``: keep = 1 / (1 + r).
+        """The Bernoulli law of the relative variance r and the mean m of ``law``: keep = 1 / (1 + r), value = m / keep.
 
-        The control for a comparison of distributions at equal noise strength.
+        The control for a comparison of distributions: equal noise strength, and with unscaled masks equal means too, so
+        that the layers which read the units learn at the same rate.
         """
-        if not isinstance(law, Law):
-            raise TypeError(f"Bernoulli.matching: expected a law, got {type(law).__name__}")
-        if law.mean == 0:
-            raise ValueError(f"Bernoulli.matching: {law!r} has mean 0, so its relative variance is infinite")
-        return cls(1 / (1 + law.relative_variance))
+        keep = 1 / (1 + _strength("Bernoulli.matching", law))
+        return cls(keep=keep, value=law.mean / keep)
 
     def cdf(self, x: FloatOrTensor) -> FloatOrTensor:
+        below, _, first, last = self._atoms()
         if isinstance(x, Tensor):
-            return torch.where(x < 1, torch.full_like(x, 1 - self.keep), 1).masked_fill(x < 0, 0)
-        return 0.0 if x < 0 else 1 - self.keep if x < 1 else 1.0
+            return torch.where(x < last, torch.full_like(x, below), 1).masked_fill(x < first, 0)
+        return 0.0 if x < first else below if x < last else 1.0
 
     def quantile(self, u: FloatOrTensor) -> FloatOrTensor:
         _check_probability("Bernoulli", u)
+        below, above, first, last = self._atoms()
         if isinstance(u, Tensor):
-            return ((u > 1 - self.keep) | (self.keep == 1)).to(u.dtype)
-        return float(u > 1 - self.keep or self.keep == 1)
+            return torch.where((u > below) | (above == 1), torch.full_like(u, last), first)
+        return last if u > below or above == 1 else first
+
+    def _atoms(self) -> tuple[float, float, float, float]:
+        """The probabilities of the lower and of the upper value, and the two values."""
+        drop = 1 - self.keep
+        return (drop, self.keep, 0.0, self.value) if self.value > 0 else (self.keep, drop, self.value, 0.0)
 
     def _draw(self, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        return torch.rand(shape, generator=generator, dtype=torch.float64, device=device) < self.keep
+        kept = torch.rand(shape, generator=generator, dtype=torch.float64, device=device) < self.keep
+        return kept.double() * self.value
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Uniform(Law):
+class Uniform(BuiltIn):
     """Uniform dropout: m is uniform on (low, high)."""
 
     kind: ClassVar[str] = "uniform"
-    _leading: ClassVar[tuple[str, ...]] = ()
+    _leading: ClassVar[Mapping[str, str]] = {}
 
     low: float = 0.0
     high: float = 1.0
@@ -172,7 +251,24 @@ class Uniform(Law):
     def __post_init__(self) -> None:
         low, high = (_number("Uniform", name, getattr(self, name)) for name in ("low", "high"))
         _check_interval("Uniform", low, high)
-        self._set((low + high) / 2, (high - low) * (high - low) / 12, low=low, high=high)
+        mean, variance = (low + high) / 2, (high - low) * (high - low) / 12
+        self._set(low=low, high=high, mean=mean, variance=variance, params=(low, high), factor=1.0)
+
+    @classmethod
+    def matching(cls, law: Law) -> Uniform:
+        """The uniform law of the relative variance r and the mean m of ``law``: m (1 - a) to m (1 + a), a = sqrt(3 r).
+
+        It reaches r up to 1/3, where it begins at 0.
+        """
+        r = _strength("Uniform.matching", law)
+        a = math.sqrt(3 * r)
+        low, high = sorted((law.mean * (1 - a), law.mean * (1 + a)))
+        if a > 1 + _ROUNDING or low == high:
+            raise ValueError(
+                f"Uniform.matching: expected a relative variance above 0 and at most 1/3, got {r:.6g} of {law!r}; "
+                "Gaussian.matching and Bernoulli.matching reach others"
+            )
+        return cls(low, high) if a <= 1 else cls(*sorted((0.0, 2 * law.mean)))
 
     def cdf(self, x: FloatOrTensor) -> FloatOrTensor:
         if isinstance(x, Tensor):
@@ -188,26 +284,21 @@ class Uniform(Law):
         return self.low + (self.high - self.low) * u
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Gaussian(Law):
+@_by_keyword
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class Gaussian(BuiltIn):
     """Gaussian dropout: g ~ N(mu, sigma^2), and m = g clipped to [low, high].
 
     ``sigma`` is always a standard deviation; ``Gaussian.from_variance`` takes a variance. ``low=-inf, high=inf`` gives
     the unclipped law. With ``sigma=0`` the mask is constant; as sigma grows the law tends to a Bernoulli law on
-    {low, high}.
-
-    With a = (low - mu) / sigma, b = (high - mu) / sigma, phi and Phi the normal density and distribution function, the
-    clipped law has atoms Phi(a) at low and 1 - Phi(b) at high, and (direct integration)::
-
-        mean     = mu + sigma [(phi(a) + a Phi(a)) - (phi(b) - b (1 - Phi(b)))]
-        variance = (low - mean)^2 Phi(a) + (high - mean)^2 (1 - Phi(b)) + integral of (x - mean)^2 between the atoms
+    {low, high}. The moments: see :mod:`contdrop.clipped_normal`.
     """
 
     kind: ClassVar[str] = "gaussian"
-    _leading: ClassVar[tuple[str, ...]] = ("sigma",)
+    _leading: ClassVar[Mapping[str, str]] = {"sigma": "standard deviation"}
 
+    sigma: float = 0.3
     mu: float = 0.5
-    sigma: float = 0.2
     low: float = 0.0
     high: float = 1.0
 
@@ -217,16 +308,37 @@ class Gaussian(Law):
         if sigma < 0:
             raise ValueError(f"Gaussian: sigma is a standard deviation, at least 0; got {sigma}")
         _check_interval("Gaussian", low, high)
-        mean, variance = _clipped_normal_moments(mu, sigma, low, high)
-        self._set(mean, variance, mu=mu, sigma=sigma, low=low, high=high)
+        mean, variance = clipped_normal.moments(mu, sigma, low, high)
+        self._set(sigma=sigma, mu=mu, low=low, high=high, mean=mean, variance=variance)
+        self._set(params=(mu, sigma, low, high), factor=1.0)
 
     @classmethod
-    def from_variance(cls, variance: float, mu: float = 0.5, low: float = 0.0, high: float = 1.0) -> Gaussian:
+    def from_variance(cls, variance: float, *, mu: float = 0.5, low: float = 0.0, high: float = 1.0) -> Gaussian:
         """The law whose *unclipped* normal has this variance: the other reading of the paper's N(0.5, 0.2)."""
         variance = _number("Gaussian.from_variance", "variance", variance)
         if variance < 0:
             raise ValueError(f"Gaussian.from_variance: variance is at least 0; got {variance}")
-        return cls(mu, math.sqrt(variance), low, high)
+        return cls(sigma=math.sqrt(variance), mu=mu, low=low, high=high)
+
+    @classmethod
+    def matching(cls, law: Law, *, clip: bool = True) -> Gaussian:
+        """The Gaussian law of the relative variance r and the mean m of ``law``: mu = m, clipped to [0, 2 m].
+
+        Sigma is found by search, to the last bit of the clipped variance. It reaches r up to 1, where it is the
+        Bernoulli law with keep 0.5: all values are at the bounds. With ``clip=False`` the law is not clipped, and
+        reaches every r with sigma = m sqrt(r).
+        """
+        r = _strength("Gaussian.matching", law)
+        m = law.mean
+        if not clip:
+            return cls(sigma=abs(m) * math.sqrt(r), mu=m, low=-math.inf, high=math.inf)
+        if r > 1 + _ROUNDING:
+            raise ValueError(
+                f"Gaussian.matching: expected a relative variance of at most 1, got {r:.6g} of {law!r}; "
+                "Gaussian.matching(law, clip=False) reaches every one"
+            )
+        low, high = sorted((0.0, 2 * m))
+        return cls(sigma=abs(m) * clipped_normal.sigma_of(r), mu=m, low=low, high=high)
 
     def cdf(self, x: FloatOrTensor) -> FloatOrTensor:
         if isinstance(x, Tensor):
@@ -248,7 +360,7 @@ class Gaussian(Law):
         return (self.mu + self.sigma * g).clamp(self.low, self.high)
 
 
-LAWS: Mapping[str, type[Law]] = {law.kind: law for law in (Bernoulli, Uniform, Gaussian)}
+LAWS: Mapping[str, type[BuiltIn]] = {law.kind: law for law in (Bernoulli, Uniform, Gaussian)}
 
 
 def parse_law(text: str) -> Law:
@@ -287,68 +399,27 @@ def parse_law(text: str) -> Law:
     return law(**given)
 
 
-def _clipped_normal_moments(mu: float, sigma: float, low: float, high: float) -> tuple[float, float]:
-    constant = min(max(mu, low), high)
-    if sigma == 0:
-        return constant, 0.0
-    a, b = (low - mu) / sigma, (high - mu) / sigma
-    if math.isinf(a) > math.isinf(low) or math.isinf(b) > math.isinf(high):
-        return constant, 0.0  # sigma is so small that a finite bound is infinitely many standard deviations away
-    atom_low, atom_high = _normal_cdf(a), _normal_cdf(-b)
-    middle = (low + high) / 2
-    if b - a < 1:
-        # A wide normal cut to a narrow interval: the closed forms would subtract nearly equal numbers and multiply the
-        # difference by sigma. The integrands are smooth there, so Gauss-Legendre is exact to rounding.
-        half = (high - low) / 2
-        points = [(middle + half * node, weight * half / sigma) for node, weight in _gauss_legendre()]
-        density = [(x, weight * _normal_density((x - mu) / sigma)) for x, weight in points]
-        mean = middle + half * (atom_high - atom_low) + sum((x - middle) * weight for x, weight in density)
-        mean = mu if mu == middle else mean
-        between = sum((x - mean) * (x - mean) * weight for x, weight in density)
-    else:
-        # Written around mu so that a symmetric interval gives mu exactly. Products with infinite bounds tend to 0.
-        pull_up = _normal_density(a) + (a * atom_low if math.isfinite(a) else 0.0)
-        pull_down = _normal_density(b) - (b * atom_high if math.isfinite(b) else 0.0)
-        mean = min(max(mu + sigma * (pull_up - pull_down), low), high)
-        at_a = a * _normal_density(a) if math.isfinite(a) else 0.0
-        at_b = b * _normal_density(b) if math.isfinite(b) else 0.0
-        shift = (mu - mean) / sigma
-        first = _normal_density(a) - _normal_density(b)
-        inside = 1 - atom_low - atom_high
-        moment = inside * (1 + shift * shift) + 2 * shift * first + at_a - at_b if inside > 0 else 0.0
-        between = sigma * sigma * moment if moment else 0.0
-    atoms = (low - mean) * (low - mean) * atom_low if atom_low else 0.0
-    atoms += (high - mean) * (high - mean) * atom_high if atom_high else 0.0
-    return mean, max(atoms + between, 0.0)
-
-
-def _normal_density(z: float) -> float:
-    return math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-
-
-def _normal_cdf(z: float) -> float:
-    return math.erfc(-z / math.sqrt(2)) / 2
-
-
-@functools.cache
-def _gauss_legendre() -> list[tuple[float, float]]:
-    """24 nodes and weights on [-1, 1]: eigenvalues of the Jacobi matrix of the Legendre polynomials (Golub-Welsch)."""
-    k = torch.arange(1, 24, dtype=torch.float64)
-    off_diagonal = k / (4 * k**2 - 1).sqrt()
-    nodes, vectors = torch.linalg.eigh(torch.diag(off_diagonal, 1) + torch.diag(off_diagonal, -1))
-    return list(zip(nodes.tolist(), (2 * vectors[0] ** 2).tolist()))
-
-
 def _number(owner: str, name: str, value: object, *, finite: bool = True) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):  # NumPy's scalars are among them
         raise TypeError(f"{owner}: expected a number for {name}, got {type(value).__name__}")
     try:
         number = float(value)
     except OverflowError:
-        number = math.inf if value > 0 else -math.inf
+        number = math.inf if value > 0 else -math.inf  # type: ignore[operator]
     if math.isnan(number) or (finite and math.isinf(number)):
         raise ValueError(f"{owner}: expected a {'finite ' if finite else ''}number for {name}, got {number}")
     return number
+
+
+def _strength(owner: str, law: Law) -> float:
+    """The relative variance that is to be matched."""
+    if not isinstance(law, Law):
+        raise TypeError(f"{owner}: expected a law, got {type(law).__name__}; contdrop.parse_law reads one from text")
+    if law.mean == 0:
+        raise ValueError(f"{owner}: expected a law whose mean is not 0, got {law!r}; its relative variance is infinite")
+    if not (math.isfinite(law.mean) and math.isfinite(law.relative_variance)):
+        raise ValueError(f"{owner}: expected a law with finite moments, got {law!r}")
+    return law.relative_variance
 
 
 def _check_interval(owner: str, low: float, high: float) -> None:

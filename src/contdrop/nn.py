@@ -115,9 +115,9 @@ class GaussianDropout(Dropout):
     """Gaussian dropout: mask values from N(mu, sigma^2) clipped to [low, high]."""
 
     def __init__(
-        self, sigma: float = 0.2, *, mu: float = 0.5, low: float = 0.0, high: float = 1.0, **options: Any
+        self, sigma: float = 0.3, *, mu: float = 0.5, low: float = 0.0, high: float = 1.0, **options: Any
     ) -> None:
-        super().__init__(Gaussian(mu, sigma, low, high), **options)
+        super().__init__(Gaussian(mu=mu, sigma=sigma, low=low, high=high), **options)
 
     def _law_repr(self) -> str:
         return _inside_brackets(self._law)
@@ -154,7 +154,7 @@ class DropConnectLinear(torch.nn.Linear):
         out_features: int,
         bias: bool = True,
         *,
-        law: Law = Bernoulli(0.5),
+        law: Law = Bernoulli(keep=0.5),
         masks: str = "example",
         scale: str = "inverted",
         inference: str = "sampled",
@@ -263,7 +263,7 @@ def _bernoulli(p: float) -> Bernoulli:
         raise TypeError(f"BernoulliDropout: expected a number for the drop rate p, got {type(p).__name__}")
     if not 0 <= p <= 1:
         raise ValueError(f"BernoulliDropout: p is the probability of dropping a unit, in [0, 1]; got {p}")
-    return Bernoulli(1 - p)
+    return Bernoulli(keep=1 - p)
 
 
 def _complement(keep: float) -> float:

@@ -29,8 +29,8 @@ JAX_GAUSSIAN = "JAX Gaussian(0.3), jit"
 JAX_BERNOULLI = "JAX Bernoulli(0.5), jit"
 
 LAWS: dict[str, cd.Law] = {
-    "contdrop Bernoulli(0.5)": cd.Bernoulli(0.5),
-    "contdrop Bernoulli(0.3)": cd.Bernoulli(0.3),
+    "contdrop Bernoulli(0.5)": cd.Bernoulli(keep=0.5),
+    "contdrop Bernoulli(0.3)": cd.Bernoulli(keep=0.3),
     "contdrop Uniform": cd.Uniform(),
     "contdrop Gaussian(0.3)": cd.Gaussian(sigma=0.3),
     "contdrop Gaussian(0.2)": cd.Gaussian(sigma=0.2),

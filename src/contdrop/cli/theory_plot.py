@@ -15,7 +15,7 @@ SIZES = (10, 30, 100, 300, 800)
 
 # Of Okabe and Ito, the same for a law as in the plot of speeds.
 _COLOURS: dict[Law, str] = {
-    Bernoulli(0.5): "#D55E00",
+    Bernoulli(keep=0.5): "#D55E00",
     Uniform(): "#009E73",
     Gaussian(sigma=0.3): "#0072B2",
 }

@@ -135,6 +135,11 @@ def pitch(inputs: int, bits: int) -> int:
     return -(-inputs // run) * run
 
 
+def row_of_numbers(inputs: int) -> int:
+    """The pitch of a DropConnect mask with a continuous law."""
+    return pitch(inputs, bits_per_element("uniform", (0.0, 1.0)))
+
+
 def mask_values(bits: Tensor, kind: str, params: Sequence[float], dtype: torch.dtype) -> Tensor:
     """Turns the bits of elements into mask values of a law, in the type masks are computed in."""
     dtype = compute_dtype(dtype)

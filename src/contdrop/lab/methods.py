@@ -17,7 +17,7 @@ gaussian           sigma=0.3           multiplies activations by N(0.5, sigma^2)
 adaptive           alpha=1, beta=0     keeps unit j with probability sigmoid(alpha a_j + beta), a_j its pre-activation
 dropconnect        keep=0.5            multiplies the layer's weights and biases by 0 or 1, anew for every example
 fast               keep=0.5            as bernoulli, but drawn in the pre-activations of the layer that reads the units
-bernoulli-matched  sigma=0.3           as bernoulli, with the relative variance of that clipped Gaussian: the control
+bernoulli-matched  sigma=0.3           0 or one value, with that Gaussian's mean and relative variance: the control
 =================  ==================  ===============================================================================
 
 ``variance`` may stand for ``sigma``: it is the variance before clipping, the other reading of the paper. The defaults
@@ -81,11 +81,11 @@ class Method:
         """
         match self.name, dict(self.parameters):
             case "none", _:
-                return Bernoulli(1.0)
+                return Bernoulli(keep=1.0)
             case "uniform", _:
                 return Uniform()
             case _, {"keep": keep}:
-                return Bernoulli(keep)
+                return Bernoulli(keep=keep)
             case "gaussian", strength:
                 return _gaussian(strength)
             case "bernoulli-matched", strength:

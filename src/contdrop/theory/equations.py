@@ -14,7 +14,7 @@ from .laboratory import INPUTS, Check, Comparison, Laboratory
 
 CLIPPED = Gaussian(sigma=0.3)
 UNCLIPPED = Gaussian(sigma=0.3, low=-math.inf, high=math.inf)
-LAWS: tuple[Law, ...] = (Bernoulli(0.5), Uniform(), CLIPPED)
+LAWS: tuple[Law, ...] = (Bernoulli(keep=0.5), Uniform(), CLIPPED)
 TARGET = 0.8
 
 # Static properties.
@@ -57,7 +57,7 @@ def _variance(lab: Laboratory) -> Check:
         "1",
         "variances and covariances of a linear layer",
         "Cov(S_i, S_l) = v sum w_ij w_lj I_j^2, v = 1/12, sigma^2, 1/4",
-        tuple(_covariances(lab, {Uniform(): 1 / 12, UNCLIPPED: 0.3**2, Bernoulli(0.5): 1 / 4})),
+        tuple(_covariances(lab, {Uniform(): 1 / 12, UNCLIPPED: 0.3**2, Bernoulli(keep=0.5): 1 / 4})),
         "Variances and covariances are the same number v times a matrix that does not know the law: there is one knob.",
     )
 
@@ -127,7 +127,7 @@ def _without_root(lab: Laboratory) -> Check:
     comparisons = []
     for mean, variance in ((1.553, 0.4285), (4.0, 16.0), (20.0, 100.0)):
         # A unit with one input has exactly this mean and variance under N(mean, variance) masks.
-        law = Gaussian(mean, math.sqrt(variance), -math.inf, math.inf)
+        law = Gaussian(mu=mean, sigma=math.sqrt(variance), low=-math.inf, high=math.inf)
         exact = static.expected_sigmoid(mean, variance, method="quadrature")
         formula = static.expected_sigmoid(mean, variance, method="paper")
         sampled, error = lab.mean(law, lambda m: torch.sigmoid(m[:, 0]), 1)
@@ -146,7 +146,7 @@ def _means_only(lab: Laboratory) -> Check:
         "6",
         "Bernoulli dropout's recursion of means",
         "E[O] = sigmoid(E[S])",
-        _sigmoid(lab, "mean", (Bernoulli(0.5),)),
+        _sigmoid(lab, "mean", (Bernoulli(keep=0.5),)),
         "Ignores the variance. Nothing in it is peculiar to Bernoulli dropout: equation 4 holds for that as well.",
     )
 
@@ -244,7 +244,11 @@ def _linear_continuous(lab: Laboratory) -> Check:
 
 def _linear_bernoulli(lab: Laboratory) -> Check:
     return _linear_regulariser(
-        lab, "11", (Bernoulli(0.5), Bernoulli(0.8)), "E_D = E_ENS + 1/2 sum w_i^2 I_i^2 Var(p_i)", "The same penalty."
+        lab,
+        "11",
+        (Bernoulli(keep=0.5), Bernoulli(keep=0.8)),
+        "E_D = E_ENS + 1/2 sum w_i^2 I_i^2 Var(p_i)",
+        "The same penalty.",
     )
 
 
@@ -399,7 +403,7 @@ def _bernoulli_regulariser(lab: Laboratory) -> Check:
         "19",
         "the same for Bernoulli dropout, to second order",
         "E_D = E_ENS + (lambda/2) sigmoid'(U) sum w_i^2 I_i^2 Var(p_i)",
-        tuple(_sigmoid_regulariser(lab, "bernoulli", law, "geometric") for law in (Bernoulli(0.5), CLIPPED)),
+        tuple(_sigmoid_regulariser(lab, "bernoulli", law, "geometric") for law in (Bernoulli(keep=0.5), CLIPPED)),
         "Good for every law, the continuous ones included: to second order only the variance of the mask matters.",
     )
 

@@ -155,12 +155,12 @@ def _dropout(module: nn.Dropout, belief: Belief, full: bool) -> Step:
 
 
 def _torch_dropout(module: torch.nn.Dropout, belief: Belief, full: bool) -> Step:
-    return masking(belief, full, Bernoulli(1 - module.p), "inverted")
+    return masking(belief, full, Bernoulli(keep=1 - module.p), "inverted")
 
 
 def _torch_map_dropout(module: torch.nn.Dropout2d, belief: Belief, full: bool) -> Step:
     _expect_axes(belief, 4)
-    return masking(belief, full, Bernoulli(1 - module.p), "inverted", (2, 3))
+    return masking(belief, full, Bernoulli(keep=1 - module.p), "inverted", (2, 3))
 
 
 def _dropconnect(module: nn.DropConnectLinear, belief: Belief, full: bool) -> Step:

@@ -32,13 +32,13 @@ class Distance(NamedTuple):
 def third_absolute_moment(law: Law) -> float:
     """E|m - E[m]|^3, exactly.
 
-    Bernoulli with p = keep, q = 1 - p: p q (p^2 + q^2). Uniform: (high - low)^3 / 32. Unclipped Gaussian:
+    Bernoulli with p = keep, q = 1 - p: p q (p^2 + q^2) |value|^3. Uniform: (high - low)^3 / 32. Unclipped Gaussian:
     2 sqrt(2 / pi) sigma^3. Clipped Gaussian: its atoms, and Gauss-Legendre panels on either side of the mean.
     """
     law = arguments.law("third_absolute_moment", law)
     if isinstance(law, Bernoulli):
         p, q = law.keep, 1 - law.keep
-        return p * q * (p * p + q * q)
+        return p * q * (p * p + q * q) * abs(law.value) ** 3
     if isinstance(law, Uniform):
         return (law.high - law.low) ** 3 / 32
     if is_normal(law):
@@ -116,7 +116,7 @@ def _distance_of_atoms(terms: Tensor, counts: Tensor, law: Bernoulli) -> float:
         log_choices = math.lgamma(count + 1) - torch.lgamma(kept + 1) - torch.lgamma(count - kept + 1)
         log_keep, log_drop = math.log(law.keep), math.log1p(-law.keep)
         binomial = torch.exp(log_choices + kept * log_keep + (count - kept) * log_drop)
-        values = (values.unsqueeze(-1) + term * (kept - count * law.keep)).flatten()
+        values = (values.unsqueeze(-1) + term * law.value * (kept - count * law.keep)).flatten()
         probabilities = (probabilities.unsqueeze(-1) * binomial).flatten()
     values, order = values.sort()
     top = probabilities[order].cumsum(0)

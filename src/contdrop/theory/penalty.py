@@ -155,7 +155,7 @@ def _torch_dropout(layer: _DropoutNd, noise: _Noise, x: Tensor) -> Tensor:
     unbatched = isinstance(layer, torch.nn.Dropout1d) and x.dim() == 2
     unbatched |= isinstance(layer, torch.nn.Dropout3d) and x.dim() == 4
     shared_axes = () if isinstance(layer, torch.nn.Dropout) else range(1 if unbatched else 2, x.dim())
-    return _masked(x, noise, Bernoulli(1 - layer.p), "inverted", shared_axes)
+    return _masked(x, noise, Bernoulli(keep=1 - layer.p), "inverted", shared_axes)
 
 
 def _masked(x: Tensor, noise: _Noise, law: Law, scale: str, shared_axes: Sequence[int]) -> Tensor:

@@ -392,7 +392,7 @@ def _mask_law(module: torch.nn.Module) -> Law | None:
         return None
     if isinstance(module, nn.Dropout):
         return module.law if module.activation is None else None
-    return Bernoulli(1 - module.p) if isinstance(module, (torch.nn.Dropout, torch.nn.Dropout2d)) else None
+    return Bernoulli(keep=1 - module.p) if isinstance(module, (torch.nn.Dropout, torch.nn.Dropout2d)) else None
 
 
 def _attribute(model: torch.nn.Module, path: str) -> Any:

@@ -36,10 +36,12 @@ _CELLS = 2_000_000  # of the largest intermediate tensor: 32 MB of complex numbe
 def support(law: Law) -> tuple[float, float]:
     """The smallest and the largest mask value."""
     if isinstance(law, Bernoulli):
-        return 0.0, 1.0
+        return min(0.0, law.value), max(0.0, law.value)
     if isinstance(law, (Uniform, Gaussian)):
         return law.low, law.high
-    raise TypeError(f"theory: expected a Bernoulli, Uniform or Gaussian law here, got {type(law).__name__}")
+    raise TypeError(
+        f"theory: expected a Bernoulli, Uniform or Gaussian law where more than two moments enter, got {law!r}"
+    )
 
 
 def is_normal(law: Law) -> bool:
@@ -59,7 +61,7 @@ def points(law: Law, frequency: float = 0.0, split: float | None = None) -> tupl
     """
     low, high = support(law)
     if isinstance(law, Bernoulli):
-        return torch.tensor([0.0, 1.0], dtype=torch.float64), torch.tensor(
+        return torch.tensor([0.0, law.value], dtype=torch.float64), torch.tensor(
             [1 - law.keep, law.keep], dtype=torch.float64
         )
     atoms: list[tuple[float, float]] = []
@@ -98,8 +100,8 @@ def points(law: Law, frequency: float = 0.0, split: float | None = None) -> tupl
 def transform(law: Law, z: Tensor) -> tuple[Tensor, Tensor]:
     """M(z) = E[exp(z m)] and M'(z) = E[m exp(z m)] for complex z."""
     if isinstance(law, Bernoulli):
-        kept = law.keep * torch.exp(z)
-        return (1 - law.keep) + kept, kept
+        kept = law.keep * torch.exp(law.value * z)
+        return (1 - law.keep) + kept, law.value * kept
     if is_normal(law):
         m = torch.exp(law.mean * z + law.variance / 2 * z * z)
         return m, (law.mean + law.variance * z) * m

@@ -39,5 +39,5 @@ class Model(Configuration, abc.ABC):
 def network(layers: dict[str, nn.Module], *, scale: str, input_keep: float) -> nn.Sequential:
     """The layers one after another, behind a dropout of the pixels if there is to be one."""
     if input_keep < 1:
-        layers = {"input": Dropout(Bernoulli(input_keep), scale=scale), **layers}
+        layers = {"input": Dropout(Bernoulli(keep=input_keep), scale=scale), **layers}
     return nn.Sequential(OrderedDict(layers))
