@@ -13,7 +13,8 @@ SOURCE = ROOT / "src" / "contdrop"
 
 # Lower may not import higher.
 ORDER = [
-    *["errors", "files", "text", "clipped_normal", "laws", "kernels", "masks", "expectations", "functional", "nn"],
+    *["choices", "errors", "files", "text", "clipped_normal", "laws", "kernels", "masks", "expectations"],
+    *["functional", "nn"],
     *["theory", "inference", "coadaptation", "bench", "lab", "cli"],
 ]
 

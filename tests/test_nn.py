@@ -164,8 +164,10 @@ def test_found_by_code_that_looks_for_torch_dropout():
     model = torch.nn.Sequential(cd.GaussianDropout(0.3), cd.BernoulliDropout(0.1), cd.Dropout(cd.Gaussian(mu=0.9)))
     found = [module for module in model.modules() if isinstance(module, torch.nn.modules.dropout._DropoutNd)]
     assert len(found) == 3
-    assert [found[0].p, found[1].p] == [0.5, 0.1]
-    assert found[2].p == pytest.approx(1 - cd.Gaussian(mu=0.9).mean)
+    # The drop rate of the Bernoulli law of the same strength; exactly 1 - keep if it is a Bernoulli law.
+    assert found[1].p == 0.1
+    for layer in found:
+        assert layer.p == pytest.approx(1 - cd.Bernoulli.matching(layer.law).keep, rel=1e-15)
 
 
 # Gradients.

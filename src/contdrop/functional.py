@@ -9,6 +9,7 @@ from that seed in backward.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,17 +18,24 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from . import kernels
+from .choices import (
+    ACTIVATIONS,
+    DROPOUT_ACTIVATIONS,
+    INFERENCES,
+    MASKS,
+    SCALES,
+    Activation,
+    DropoutActivation,
+    Inference,
+    Masks,
+    Scale,
+)
 from .expectations import expected_relu, expected_sigmoid, standard_deviation
 from .laws import LAWS, Bernoulli, Law
 from .masks import connect, multiply
 
 FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 _BUILT_IN = frozenset(LAWS.values())
-SCALES = ("inverted", "paper")
-MASKS = ("example", "batch")
-INFERENCES = ("sampled", "analytic", "mean")
-ACTIVATIONS = (None, "relu", "sigmoid")
-DROPOUT_ACTIVATIONS = (None, "relu")
 
 # Sampled inference draws at most this many numbers at a time.
 _SAMPLES_AT_ONCE = 1 << 22
@@ -39,8 +47,9 @@ def dropout(
     *,
     training: bool = True,
     shared_axes: Sequence[int] = (),
-    scale: str = "inverted",
-    activation: str | None = None,
+    scale: Scale = "inverted",
+    activation: DropoutActivation = None,
+    inplace: bool = False,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Multiplies every element of x by an independent mask value.
@@ -54,6 +63,7 @@ def dropout(
         scale: "inverted" or "paper"; see the module.
         activation: "relu" to rectify x first. The result is that of ``dropout(torch.relu(x), ...)``; for contiguous
             float32 on the CPU both are done in one pass, forward and backward.
+        inplace: Whether to write the result into x and return x, as torch.nn.functional.dropout does.
         generator: CPU generator to draw the seed from.
     """
     # The commonest case, for which every line of Python counts. It is None for what needs a closer look.
@@ -63,17 +73,18 @@ def dropout(
         factor = built_in.factor / law.mean if scale == "inverted" else built_in.factor
         y = kernels.express.dropout(x, built_in.kind, built_in.params, factor, activation is not None)
         if y is not None:
-            return y
+            return x.copy_(y) if inplace else y
     check_input("dropout", x)
     factor = training_factor("dropout", law, scale)
     check_choice("dropout", "activation", activation, DROPOUT_ACTIVATIONS)
-    if activation == "relu":
-        x = torch.relu(x)
     axes = _normalise_axes(shared_axes, x.dim()) if shared_axes else []
     check_generator("dropout", generator)
+    y = torch.relu(x) if activation == "relu" else x
     if training:
-        return multiply(x, kernels.draw_seed(generator), law, factor, axes, kernels.STREAM_MASK)
-    return x if scale == "inverted" else x * law.mean
+        y = multiply(y, kernels.draw_seed(generator), law, factor, axes, kernels.STREAM_MASK)
+    elif scale == "paper":
+        y = y * law.mean
+    return x.copy_(y) if inplace and y is not x else y
 
 
 def adaptive_dropout(
@@ -107,6 +118,7 @@ def adaptive_dropout(
             f"got {tuple(h.shape)} and {tuple(preactivation.shape)}"
         )
     check_generator("adaptive_dropout", generator)
+    alpha, beta = (check_number("adaptive_dropout", *each) for each in (("alpha", alpha), ("beta", beta)))
     keep = torch.sigmoid(alpha * preactivation.detach() + beta)
     if training:
         return kernels.keep_where(h, kernels.draw_seed(generator), keep, [])
@@ -120,11 +132,11 @@ def dropconnect_linear(
     law: Law = Bernoulli(keep=0.5),
     *,
     training: bool = True,
-    masks: str = "example",
-    scale: str = "inverted",
-    inference: str = "sampled",
+    masks: Masks = "example",
+    scale: Scale = "inverted",
+    inference: Inference = "sampled",
     samples: int = 1000,
-    activation: str | None = None,
+    activation: Activation = None,
     mask_bias: bool = True,
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -191,7 +203,7 @@ def fast_dropout_linear(
     law: Law,
     *,
     training: bool = True,
-    scale: str = "inverted",
+    scale: Scale = "inverted",
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """A linear layer with dropout on its input, by sampling the output (fast dropout: Wang and Manning, 2013).
@@ -288,9 +300,16 @@ def check_choice(owner: str, name: str, value: object, choices: Sequence[object]
         raise ValueError(f"{owner}: expected {name} to be one of {expected}; got {value!r}")
 
 
-def check_samples(owner: str, samples: int) -> None:
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+def check_samples(owner: str, samples: object) -> None:
+    if isinstance(samples, bool) or not isinstance(samples, numbers.Integral) or int(samples) < 1:
         raise ValueError(f"{owner}: expected samples to be a whole number of at least 1, got {samples!r}")
+
+
+def check_number(owner: str, name: str, value: object) -> float:
+    """The number as Python's own; NumPy's scalars are welcome, but torch would take some of them for arrays."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{owner}: expected a number for {name}, got {type(value).__name__}")
+    return float(value)
 
 
 def check_generator(owner: str, generator: torch.Generator | None) -> None:

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from . import nn
+from .choices import METHODS, TRANSFORMS, Covariance, Method, Transform
 from .functional import check_choice, check_input
 from .theory import propagation
-
-METHODS = ("monte-carlo", "moments")
-TRANSFORMS = (None, "softmax", "probabilities")
 
 _STOCHASTIC = (torch.nn.modules.dropout._DropoutNd, nn.AdaptiveDropout, nn.DropConnectLinear, nn.FastDropoutLinear)
 
@@ -42,7 +40,7 @@ class Prediction:
 
 
 def mc_predict(
-    model: torch.nn.Module, x: Tensor, samples: int = 50, *, transform: str | None = None, seed: int | None = None
+    model: torch.nn.Module, x: Tensor, samples: int = 50, *, transform: Transform = None, seed: int | None = None
 ) -> Prediction:
     """Monte-Carlo dropout: mean and variance over ``samples`` passes (Gal and Ghahramani, 2016).
 
@@ -82,11 +80,11 @@ def predict(
     model: torch.nn.Module,
     x: Tensor,
     *,
-    method: str = "monte-carlo",
+    method: Method = "monte-carlo",
     samples: int | None = None,
-    transform: str | None = None,
+    transform: Transform = None,
     seed: int | None = None,
-    covariance: str = "output",
+    covariance: Covariance = "output",
 ) -> Prediction:
     """Prediction with dropout on, by one of two methods.
 
@@ -174,7 +172,7 @@ def _entropy(probabilities: Tensor, axis: int) -> Tensor:
     return torch.as_tensor(torch.special.entr(probabilities)).sum(axis)
 
 
-def _transformed(owner: str, output: Tensor, transform: str | None) -> Tensor:
+def _transformed(owner: str, output: Tensor, transform: Transform) -> Tensor:
     if transform is None:
         return output
     if output.dim() < 2:
@@ -254,7 +252,7 @@ def _calls(layers: dict[str, torch.nn.Module]) -> Iterator[list[str]]:
 
 
 def _check(
-    owner: str, model: torch.nn.Module, x: Tensor, samples: int, transform: str | None, seed: int | None
+    owner: str, model: torch.nn.Module, x: Tensor, samples: int, transform: Transform, seed: int | None
 ) -> dict[str, torch.nn.Module]:
     """Checks the arguments; returns the model's dropout layers by path."""
     if not isinstance(model, torch.nn.Module):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,17 +11,29 @@ import torch
 from torch import Tensor
 
 from . import functional as F
+from .choices import (
+    ACTIVATIONS,
+    DROPOUT_ACTIVATIONS,
+    INFERENCES,
+    MASKS,
+    Activation,
+    DropoutActivation,
+    Inference,
+    Masks,
+    Scale,
+)
 from .laws import Bernoulli, Gaussian, Law, Uniform
 
 
 class Dropout(torch.nn.modules.dropout._DropoutNd):
     """Dropout with any law; see :func:`contdrop.functional.dropout`.
 
-    A ``_DropoutNd`` with ``p = 1 - E[m]``, so code that looks for torch's dropout layers finds it. ``law`` may be
-    assigned at any time, for example by a schedule.
+    A ``_DropoutNd``, so code that looks for torch's dropout layers finds it. ``law`` may be assigned at any time, for
+    example by a schedule.
 
     Args:
         law: Distribution of the mask values.
+        inplace: Whether to write the result into the input, as torch.nn.Dropout does.
         shared_axes: Axes along which one mask value is shared.
         scale: "inverted" (torch's convention) or "paper".
         activation: "relu" makes this layer do the work of a torch.nn.ReLU before it as well, in the same pass.
@@ -30,18 +44,19 @@ class Dropout(torch.nn.modules.dropout._DropoutNd):
         self,
         law: Law,
         *,
+        inplace: bool = False,
         shared_axes: Sequence[int] = (),
-        scale: str = "inverted",
-        activation: str | None = None,
+        scale: Scale = "inverted",
+        activation: DropoutActivation = None,
         generator: torch.Generator | None = None,
     ) -> None:
         torch.nn.Module.__init__(self)  # _DropoutNd's own wants p, which is derived from the law here
         F.check_generator(type(self).__name__, generator)
-        self.inplace = False
-        F.check_choice(type(self).__name__, "activation", activation, F.DROPOUT_ACTIVATIONS)
+        self.inplace = inplace
+        F.check_choice(type(self).__name__, "activation", activation, DROPOUT_ACTIVATIONS)
         self.shared_axes = tuple(shared_axes)
-        self.scale = scale
-        self.activation = activation
+        self.scale: Scale = scale
+        self.activation: DropoutActivation = activation
         self.generator = generator
         self.law = law
 
@@ -55,9 +70,19 @@ class Dropout(torch.nn.modules.dropout._DropoutNd):
         self._law = law
 
     @property
-    def p(self) -> float:  # type: ignore[override]
-        """The drop rate, 1 - E[m]."""
-        return _complement(self._law.mean)
+    def p(self) -> float:
+        """The drop rate of the Bernoulli law of the same noise strength: r / (1 + r), r the relative variance.
+
+        So a model that hands ``dropout.p`` on to an attention function gets noise of the same strength there.
+        """
+        if isinstance(self._law, Bernoulli):
+            return _complement(self._law.keep)
+        strength = self._law.relative_variance
+        return strength / (1 + strength) if math.isfinite(strength) else 1.0
+
+    @p.setter
+    def p(self, p: float) -> None:
+        raise AttributeError(f"{type(self).__name__}: p follows from the law, so it cannot be assigned; assign law")
 
     def forward(self, x: Tensor) -> Tensor:
         return F.dropout(
@@ -67,6 +92,7 @@ class Dropout(torch.nn.modules.dropout._DropoutNd):
             shared_axes=self.shared_axes,
             scale=self.scale,
             activation=self.activation,
+            inplace=self.inplace,
             generator=self.generator,
         )
 
@@ -75,6 +101,8 @@ class Dropout(torch.nn.modules.dropout._DropoutNd):
 
     def extra_repr(self) -> str:
         parts = [self._law_repr()]
+        if self.inplace:
+            parts.append("inplace=True")
         if self.shared_axes:
             parts.append(f"shared_axes={self.shared_axes}")
         if self.activation:
@@ -82,16 +110,51 @@ class Dropout(torch.nn.modules.dropout._DropoutNd):
         return ", ".join(part for part in (*parts, *_common_repr(self)) if part)
 
 
-class BernoulliDropout(Dropout):
-    """Ordinary dropout; ``p`` is the drop rate, as in torch.nn.Dropout, and may be assigned."""
+def _parameter_of_the_law(name: str) -> Any:
+    """A property that reads a parameter of a layer's law, and puts another law in its place when it is assigned."""
 
-    def __init__(self, p: float = 0.5, **options: Any) -> None:
-        super().__init__(_bernoulli(p), **options)
+    def read(layer: Dropout) -> float:
+        value: float = getattr(layer.law, name)
+        return value
+
+    def assign(layer: Dropout, value: float) -> None:
+        law: Any = layer.law
+        layer.law = dataclasses.replace(law, **{name: value})
+
+    return property(read, assign, doc=f"The parameter {name} of the law; may be assigned.")
+
+
+class BernoulliDropout(Dropout):
+    """Ordinary dropout; ``p`` is the drop rate, as in torch.nn.Dropout, and may be assigned.
+
+    Args:
+        p: Probability of dropping a unit.
+        inplace, shared_axes, scale, activation, generator: See :class:`Dropout`.
+    """
+
+    def __init__(
+        self,
+        p: float = 0.5,
+        inplace: bool = False,
+        *,
+        shared_axes: Sequence[int] = (),
+        scale: Scale = "inverted",
+        activation: DropoutActivation = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            _bernoulli(p),
+            inplace=inplace,
+            shared_axes=shared_axes,
+            scale=scale,
+            activation=activation,
+            generator=generator,
+        )
 
     @property
     def p(self) -> float:
         """The drop rate, 1 - keep."""
-        return _complement(self._law.mean)
+        return Dropout.p.fget(self)  # type: ignore[attr-defined, no-any-return]
 
     @p.setter
     def p(self, p: float) -> None:
@@ -102,22 +165,76 @@ class BernoulliDropout(Dropout):
 
 
 class UniformDropout(Dropout):
-    """Uniform dropout: mask values from U(low, high)."""
+    """Uniform dropout: mask values from U(low, high). ``low`` and ``high`` may be assigned.
 
-    def __init__(self, low: float = 0.0, high: float = 1.0, **options: Any) -> None:
-        super().__init__(Uniform(low, high), **options)
+    Args:
+        low, high: Bounds of the mask values.
+        inplace, shared_axes, scale, activation, generator: See :class:`Dropout`.
+    """
+
+    low: float = _parameter_of_the_law("low")
+    high: float = _parameter_of_the_law("high")
+
+    def __init__(
+        self,
+        low: float = 0.0,
+        high: float = 1.0,
+        *,
+        inplace: bool = False,
+        shared_axes: Sequence[int] = (),
+        scale: Scale = "inverted",
+        activation: DropoutActivation = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            Uniform(low, high),
+            inplace=inplace,
+            shared_axes=shared_axes,
+            scale=scale,
+            activation=activation,
+            generator=generator,
+        )
 
     def _law_repr(self) -> str:
         return _inside_brackets(self._law)
 
 
 class GaussianDropout(Dropout):
-    """Gaussian dropout: mask values from N(mu, sigma^2) clipped to [low, high]."""
+    """Gaussian dropout: mask values from N(mu, sigma^2) clipped to [low, high]. All four may be assigned.
+
+    Args:
+        sigma: Standard deviation before clipping.
+        mu: Mean before clipping.
+        low, high: Bounds of the mask values.
+        inplace, shared_axes, scale, activation, generator: See :class:`Dropout`.
+    """
+
+    sigma: float = _parameter_of_the_law("sigma")
+    mu: float = _parameter_of_the_law("mu")
+    low: float = _parameter_of_the_law("low")
+    high: float = _parameter_of_the_law("high")
 
     def __init__(
-        self, sigma: float = 0.3, *, mu: float = 0.5, low: float = 0.0, high: float = 1.0, **options: Any
+        self,
+        sigma: float = 0.3,
+        *,
+        mu: float = 0.5,
+        low: float = 0.0,
+        high: float = 1.0,
+        inplace: bool = False,
+        shared_axes: Sequence[int] = (),
+        scale: Scale = "inverted",
+        activation: DropoutActivation = None,
+        generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(Gaussian(mu=mu, sigma=sigma, low=low, high=high), **options)
+        super().__init__(
+            Gaussian(mu=mu, sigma=sigma, low=low, high=high),
+            inplace=inplace,
+            shared_axes=shared_axes,
+            scale=scale,
+            activation=activation,
+            generator=generator,
+        )
 
     def _law_repr(self) -> str:
         return _inside_brackets(self._law)
@@ -129,8 +246,8 @@ class AdaptiveDropout(torch.nn.Module):
     def __init__(self, alpha: float = 1.0, beta: float = 0.0, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
         F.check_generator(type(self).__name__, generator)
-        self.alpha = alpha
-        self.beta = beta
+        self.alpha = F.check_number(type(self).__name__, "alpha", alpha)
+        self.beta = F.check_number(type(self).__name__, "beta", beta)
         self.generator = generator
 
     def forward(self, h: Tensor, preactivation: Tensor) -> Tensor:
@@ -155,11 +272,11 @@ class DropConnectLinear(torch.nn.Linear):
         bias: bool = True,
         *,
         law: Law = Bernoulli(keep=0.5),
-        masks: str = "example",
-        scale: str = "inverted",
-        inference: str = "sampled",
+        masks: Masks = "example",
+        scale: Scale = "inverted",
+        inference: Inference = "sampled",
         samples: int = 1000,
-        activation: str | None = None,
+        activation: Activation = None,
         mask_bias: bool = True,
         generator: torch.Generator | None = None,
         device: torch.device | str | None = None,
@@ -168,17 +285,17 @@ class DropConnectLinear(torch.nn.Linear):
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         owner = type(self).__name__
         F.training_factor(owner, law, scale)
-        F.check_choice(owner, "masks", masks, F.MASKS)
-        F.check_choice(owner, "inference", inference, F.INFERENCES)
-        F.check_choice(owner, "activation", activation, F.ACTIVATIONS)
+        F.check_choice(owner, "masks", masks, MASKS)
+        F.check_choice(owner, "inference", inference, INFERENCES)
+        F.check_choice(owner, "activation", activation, ACTIVATIONS)
         F.check_samples(owner, samples)
         F.check_generator(owner, generator)
         self.law = law
-        self.masks = masks
-        self.scale = scale
-        self.inference = inference
-        self.samples = samples
-        self.activation = activation
+        self.masks: Masks = masks
+        self.scale: Scale = scale
+        self.inference: Inference = inference
+        self.samples = int(samples)
+        self.activation: Activation = activation
         self.mask_bias = mask_bias
         self.generator = generator
 
@@ -221,7 +338,7 @@ class FastDropoutLinear(torch.nn.Linear):
         bias: bool = True,
         *,
         law: Law,
-        scale: str = "inverted",
+        scale: Scale = "inverted",
         generator: torch.Generator | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -230,7 +347,7 @@ class FastDropoutLinear(torch.nn.Linear):
         F.training_factor(type(self).__name__, law, scale)
         F.check_generator(type(self).__name__, generator)
         self.law = law
-        self.scale = scale
+        self.scale: Scale = scale
         self.generator = generator
 
     def forward(self, x: Tensor) -> Tensor:
@@ -259,8 +376,7 @@ def _inside_brackets(law: Law) -> str:
 
 
 def _bernoulli(p: float) -> Bernoulli:
-    if isinstance(p, bool) or not isinstance(p, (int, float)):
-        raise TypeError(f"BernoulliDropout: expected a number for the drop rate p, got {type(p).__name__}")
+    p = F.check_number("BernoulliDropout", "the drop rate p", p)
     if not 0 <= p <= 1:
         raise ValueError(f"BernoulliDropout: p is the probability of dropping a unit, in [0, 1]; got {p}")
     return Bernoulli(keep=1 - p)

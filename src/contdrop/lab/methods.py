@@ -40,6 +40,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from ..choices import Activation, Scale
 from ..errors import UserError
 from ..functional import check_choice
 from ..laws import Bernoulli, Gaussian, Law, Uniform
@@ -108,7 +109,7 @@ def parse(text: str) -> Method:
 
 
 def hidden_layer(
-    method: Method, in_features: int, out_features: int, *, activation: str, scale: str, reads_hidden: bool
+    method: Method, in_features: int, out_features: int, *, activation: Activation, scale: Scale, reads_hidden: bool
 ) -> nn.Module:
     """A linear layer with its activation and the method. Parameters are ``linear.weight`` and ``linear.bias`` always.
 
@@ -141,7 +142,7 @@ def hidden_layer(
 
 
 def output_layer(
-    method: Method, in_features: int, out_features: int, *, scale: str, reads_hidden: bool = True
+    method: Method, in_features: int, out_features: int, *, scale: Scale, reads_hidden: bool = True
 ) -> nn.Linear:
     """The linear layer that makes the logits: an ordinary one, unless the method acts on what it reads (fast)."""
     if method.name == "fast" and reads_hidden:
@@ -166,7 +167,7 @@ def _sequence(**layers: nn.Module) -> nn.Sequential:
     return nn.Sequential(OrderedDict(layers))
 
 
-def _activation(name: str) -> nn.Module:
+def _activation(name: Activation) -> nn.Module:
     return nn.ReLU() if name == "relu" else nn.Sigmoid()
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from ..functional import SCALES
+from ..choices import SCALES, Scale
 from .configuration import Configuration
 from .initialisation import Glorot as Glorot
 from .initialisation import Initialisation as Initialisation
@@ -35,7 +35,7 @@ class Recipe(Configuration, abc.ABC):
 
     batch_size: int = 100
     initialisation: Initialisation = field(default_factory=Normal)
-    scale: str = "paper"
+    scale: Scale = "paper"
     input_keep: float = 1.0
 
     def __post_init__(self) -> None:
@@ -138,7 +138,7 @@ class Adam(Recipe):
     kind: ClassVar[str] = "adam"
 
     initialisation: Initialisation = field(default_factory=Glorot)
-    scale: str = "inverted"
+    scale: Scale = "inverted"
     learning_rate: float = 0.005
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8

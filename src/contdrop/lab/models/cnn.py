@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ...choices import Scale
 from ..methods import Method, hidden_layer, output_layer
 from .spec import Model, network
 
@@ -46,7 +47,7 @@ class CNN(Model):
     def hidden_layers(self) -> tuple[str, ...]:
         return ("hidden1",)
 
-    def build(self, method: Method, *, scale: str, input_keep: float = 1.0) -> nn.Module:
+    def build(self, method: Method, *, scale: Scale, input_keep: float = 1.0) -> nn.Module:
         layers: dict[str, nn.Module] = {"layout": _ChannelsLast()}
         channels = self.image[0]
         for number, maps in enumerate(self.maps, 1):

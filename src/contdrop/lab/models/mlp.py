@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import nn
 
+from ...choices import Activation, Scale
 from ..methods import ACTIVATIONS, Method, hidden_layer, output_layer
 from .spec import Model, network
 
@@ -23,7 +24,7 @@ class MLP(Model):
     kind: ClassVar[str] = "mlp"
 
     widths: tuple[int, ...] = (784, 800, 800, 10)
-    activation: str = "relu"
+    activation: Activation = "relu"
 
     def __post_init__(self) -> None:
         if len(self.widths) < 2 or min(self.widths) < 1:
@@ -35,7 +36,7 @@ class MLP(Model):
     def hidden_layers(self) -> tuple[str, ...]:
         return tuple(f"hidden{number}" for number in range(1, len(self.widths) - 1))
 
-    def build(self, method: Method, *, scale: str, input_keep: float = 1.0) -> nn.Module:
+    def build(self, method: Method, *, scale: Scale, input_keep: float = 1.0) -> nn.Module:
         layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
         reads_hidden = False
         for name, before, units in zip(self.hidden_layers, self.widths, self.widths[1:]):

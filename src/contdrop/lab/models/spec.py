@@ -7,6 +7,7 @@ from collections import OrderedDict
 
 from torch import nn
 
+from ...choices import Scale
 from ...laws import Bernoulli
 from ...nn import Dropout
 from ..configuration import Configuration
@@ -26,7 +27,7 @@ class Model(Configuration, abc.ABC):
         """Names of the modules that put out the activations, after dropout, of each hidden layer with the method."""
 
     @abc.abstractmethod
-    def build(self, method: Method, *, scale: str, input_keep: float = 1.0) -> nn.Module:
+    def build(self, method: Method, *, scale: Scale, input_keep: float = 1.0) -> nn.Module:
         """The network, with the method on its hidden layers.
 
         Args:
@@ -36,7 +37,7 @@ class Model(Configuration, abc.ABC):
         """
 
 
-def network(layers: dict[str, nn.Module], *, scale: str, input_keep: float) -> nn.Sequential:
+def network(layers: dict[str, nn.Module], *, scale: Scale, input_keep: float) -> nn.Sequential:
     """The layers one after another, behind a dropout of the pixels if there is to be one."""
     if input_keep < 1:
         layers = {"input": Dropout(Bernoulli(keep=input_keep), scale=scale), **layers}
