@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conformance import fixed
@@ -15,12 +15,16 @@ BERNOULLI = ("bernoulli", (0.5,), 2.0)
 
 ARGUMENTS = {
     "dropout": (ops.dropout_operator, (fixed(4, 6), SEED, *GAUSSIAN, [1], 0)),
+    "dropout-window": (ops.dropout_operator, (fixed(4, 6), SEED, *GAUSSIAN, [], 0, [9, 8, 5, 1])),
     "dropout-batched-seed": (ops.dropout_operator, (fixed(2, 6), torch.tensor([5, 6]), *BERNOULLI, [], 1)),
     "keep_where": (ops.keep_where, (fixed(4, 6), SEED, fixed(4, 6, seed=1).sigmoid(), [])),
+    "keep_where-window": (ops.keep_where, (fixed(4, 6), SEED, fixed(4, 6, seed=1).sigmoid(), [0], [9, 8, 5, 1])),
+    "normal-window": (ops.normal, (SEED, [3, 5], torch.float32, torch.device("cpu"), [3, 9, 0, 4])),
     "normal": (ops.normal, (SEED, [3, 5], torch.float32, torch.device("cpu"))),
     "dropconnect": (ops.dropconnect, (fixed(4, 6), fixed(3, 6, seed=1), SEED, *GAUSSIAN)),
     "input-gradient": (ops._input_gradient, (fixed(4, 3), fixed(3, 6, seed=1), SEED, *BERNOULLI)),
     "weight-gradient": (ops._weight_gradient, (fixed(4, 3), fixed(4, 6, seed=1), SEED, *GAUSSIAN)),
+    "dropconnect-later-examples": (ops.dropconnect, (fixed(4, 6), fixed(3, 6, seed=1), SEED, *GAUSSIAN, 5)),
 }
 
 
@@ -37,7 +41,7 @@ def test_registration_is_complete(op, arguments):
     torch.library.opcheck(op, differentiable)
 
 
-@pytest.mark.parametrize("name", [name for name in ARGUMENTS if name != "normal"])
+@pytest.mark.parametrize("name", [name for name in ARGUMENTS if not name.startswith("normal")])
 def test_derivatives_against_finite_differences(name):
     op, arguments = ARGUMENTS[name]
     places = [0, 1] if op in (ops.dropconnect, ops._input_gradient, ops._weight_gradient) else [0]
@@ -55,7 +59,7 @@ def test_derivatives_against_finite_differences(name):
     assert torch.autograd.gradgradcheck(run, values, check_fwd_over_rev=True, check_rev_over_rev=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     shape=st.lists(st.integers(1, 4), min_size=0, max_size=3),
     batch=st.integers(1, 3),

@@ -251,6 +251,29 @@ class TestKernels:
         check_dropout(x.transpose(-1, -2), setting, [first], seed=seed)
         check_dropout(tensor(*seeds), setting, seed=seed)
 
+    @pytest.mark.parametrize("shared_axes", [[], [1]], ids=str)
+    @pytest.mark.parametrize("setting", [GAUSSIAN, ONE_BIT], ids=["gaussian", "bernoulli"])
+    def test_windows_are_parts_of_the_whole(self, setting, shared_axes):
+        x, keep = tensor(6, 9, 70), tensor(6, 9, 70, seed=1).sigmoid()
+        part, window = (slice(2, 5), slice(0, 9), slice(3, 60)), [6, 9, 70, 2, 0, 3]
+        got = backend.dropout(x[part], SEED, *setting, shared_axes, 0, window)
+        assert torch.equal(got, backend.dropout(x, SEED, *setting, shared_axes, 0)[part])
+        kept = backend.keep_where(x[part], SEED, keep[part], shared_axes, window)
+        assert torch.equal(kept, backend.keep_where(x, SEED, keep, shared_axes)[part])
+        numbers = backend.normal(SEED, [3, 9], torch.float64, DEVICE, [6, 9, 2, 0])
+        assert torch.equal(numbers, reference.normal(SEED, [6, 9], torch.float64, DEVICE)[2:5])
+
+    @pytest.mark.parametrize("setting", [GAUSSIAN, ONE_BIT], ids=["gaussian", "bernoulli"])
+    def test_examples_from_a_number_on(self, setting):
+        x, weight, gradient = tensor(5, 70, seed=1), tensor(3, 70, seed=2), tensor(5, 3, seed=3)
+        y = backend.dropconnect(x, weight, SEED, *setting)
+        assert torch.equal(backend.dropconnect(x[2:], weight, SEED, *setting, 2), y[2:])
+        by_x = backend.dropconnect_input_gradient(gradient, weight, SEED, *setting)
+        assert torch.equal(backend.dropconnect_input_gradient(gradient[2:], weight, SEED, *setting, 2), by_x[2:])
+        got = backend.dropconnect_weight_gradient(gradient[2:], x[2:], SEED, *setting, 2)
+        expected = reference.dropconnect_weight_gradient(gradient[2:], x[2:], SEED, *setting, 2)
+        assert torch.allclose(got, expected, rtol=0, atol=1e-5)
+
     # Adaptive dropout and normal numbers.
 
     @each_layout
@@ -403,6 +426,7 @@ CALLS = {
     "dropout-bfloat16": lambda module: module.dropout(torch.ones(9).bfloat16(), SEED, *ONE_BIT, [], 0),
     "dropout-shared": lambda module: module.dropout(torch.ones(4, 5, 6), SEED, *GAUSSIAN, [1], 0),
     "dropout-shared-all": lambda module: module.dropout(torch.ones(4).half(), SEED, *FOUR_BITS, [0], 0),
+    "dropout-window": lambda module: module.dropout(torch.ones(4, 5), SEED, *GAUSSIAN, [], 0, [5, 6, 1, 1]),
     "keep_where": lambda module: module.keep_where(torch.ones(9), SEED, torch.ones(9), []),
     "keep_where-shared": lambda module: module.keep_where(torch.ones(9, 4).double(), SEED, torch.ones(9, 4), [1]),
     "normal": lambda module: module.normal(SEED, [9], torch.float64, torch.device("cpu")),

@@ -23,12 +23,13 @@ from .library import LIBRARY
 
 _LAW = "Tensor seed, str kind, float[] params, float scale"
 
-LIBRARY.define(f"dropout(Tensor x, {_LAW}, int[] shared_axes, int stream) -> Tensor")
-LIBRARY.define("keep_where(Tensor x, Tensor seed, Tensor keep, int[] shared_axes) -> Tensor")
-LIBRARY.define("normal(Tensor seed, SymInt[] size, ScalarType dtype, Device device) -> Tensor")
-LIBRARY.define(f"dropconnect(Tensor x, Tensor weight, {_LAW}) -> Tensor")
-LIBRARY.define(f"dropconnect_input_gradient(Tensor gradient, Tensor weight, {_LAW}) -> Tensor")
-LIBRARY.define(f"dropconnect_weight_gradient(Tensor gradient, Tensor x, {_LAW}) -> Tensor")
+LIBRARY.define(f"dropout(Tensor x, {_LAW}, int[] shared_axes, int stream, SymInt[] window=[]) -> Tensor")
+LIBRARY.define("keep_where(Tensor x, Tensor seed, Tensor keep, int[] shared_axes, SymInt[] window=[]) -> Tensor")
+LIBRARY.define("normal(Tensor seed, SymInt[] size, ScalarType dtype, Device device, SymInt[] window=[]) -> Tensor")
+_EXAMPLES = f"{_LAW}, SymInt first_example=0"
+LIBRARY.define(f"dropconnect(Tensor x, Tensor weight, {_EXAMPLES}) -> Tensor")
+LIBRARY.define(f"dropconnect_input_gradient(Tensor gradient, Tensor weight, {_EXAMPLES}) -> Tensor")
+LIBRARY.define(f"dropconnect_weight_gradient(Tensor gradient, Tensor x, {_EXAMPLES}) -> Tensor")
 
 dropout_operator: Any = torch.ops.contdrop.dropout.default
 keep_where: Any = torch.ops.contdrop.keep_where.default
@@ -58,7 +59,7 @@ def _fake_like(x: Tensor, *_: Any) -> Tensor:
 
 
 @torch.library.register_fake("contdrop::normal", lib=LIBRARY)
-def _fake_normal(seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+def _fake_normal(seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device, *_: Any) -> Tensor:
     return torch.empty((*seed.shape, *size), dtype=dtype, device=device)
 
 
@@ -172,7 +173,7 @@ for _op in (dropconnect, _input_gradient, _weight_gradient):
     LIBRARY.impl(_op, _autograd_kernel(_Bilinear, _op), "Autograd")
 
 
-# The short way for elementwise dropout in plain eager mode: for a small layer, a pass through the dispatcher would cost
+# The fast path for elementwise dropout in plain eager mode: for a small layer, a pass through the dispatcher would cost
 # more than the kernel.
 
 
@@ -184,14 +185,16 @@ class _PlainDropout(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        return dropout(gradient, *ctx.arguments), None, None, None, None, None, None
+        return dropout(gradient, *ctx.arguments), *(None for _ in ctx.arguments)
 
 
 _apply_plain: Any = super(torch.autograd.Function, _PlainDropout).apply
 
 
 def dropout(x: Tensor, *arguments: Any) -> Tensor:
-    """The operator ``contdrop::dropout``, by the shortest way: (x, seed, kind, params, scale, shared_axes, stream)."""
+    """The operator ``contdrop::dropout``, by the fast path where there is one; the arguments are those of
+    :func:`contdrop.kernels.reference.dropout`.
+    """
     if not _is_plain(x):
         return dropout_operator(x, *arguments)
     if x.requires_grad and torch.is_grad_enabled():
@@ -242,24 +245,48 @@ def _shift_axes(shared_axes: Sequence[int], axis: int, seed_is_batched: bool) ->
     return moved if seed_is_batched else [axis, *moved]
 
 
+def _widen(window: Sequence[int], batch_size: int, seed_is_batched: bool) -> list[int]:
+    """The window with a batch axis in front, of which it has all; a batched seed's axis is none of a window's."""
+    if not window or seed_is_batched:
+        return list(window)
+    half = len(window) // 2
+    return [batch_size, *window[:half], 0, *window[half:]]
+
+
 @torch.library.register_vmap("contdrop::dropout", lib=LIBRARY)
 def _vmap_dropout(
-    info: Any, in_dims: Any, x: Tensor, seed: Tensor, kind: str, params: Any, scale: float, shared: Any, stream: int
+    info: Any,
+    in_dims: Any,
+    x: Tensor,
+    seed: Tensor,
+    kind: str,
+    params: Any,
+    scale: float,
+    shared: Any,
+    stream: int,
+    window: Sequence[int] = (),
 ) -> tuple[Tensor, int]:
+    batched = in_dims[1] is not None
     seed, (x,), axis = _align(info.batch_size, seed, in_dims[1], (x, in_dims[0]))
-    shared = _shift_axes(shared, axis, in_dims[1] is not None)
-    return dropout_operator(x, seed, kind, params, scale, shared, stream), axis
+    shared, window = _shift_axes(shared, axis, batched), _widen(window, info.batch_size, batched)
+    return dropout_operator(x, seed, kind, params, scale, shared, stream, window), axis
 
 
 @torch.library.register_vmap("contdrop::keep_where", lib=LIBRARY)
-def _vmap_keep_where(info: Any, in_dims: Any, x: Tensor, seed: Tensor, keep: Tensor, shared: Any) -> tuple[Tensor, int]:
+def _vmap_keep_where(
+    info: Any, in_dims: Any, x: Tensor, seed: Tensor, keep: Tensor, shared: Any, window: Sequence[int] = ()
+) -> tuple[Tensor, int]:
+    batched = in_dims[1] is not None
     seed, (x, keep), axis = _align(info.batch_size, seed, in_dims[1], (x, in_dims[0]), (keep, in_dims[2]))
-    return keep_where(x, seed, keep, _shift_axes(shared, axis, in_dims[1] is not None)), axis
+    shared, window = _shift_axes(shared, axis, batched), _widen(window, info.batch_size, batched)
+    return keep_where(x, seed, keep, shared, window), axis
 
 
 @torch.library.register_vmap("contdrop::normal", lib=LIBRARY)
-def _vmap_normal(info: Any, in_dims: Any, seed: Tensor, size: Any, dtype: Any, device: Any) -> tuple[Tensor, int]:
-    return normal(seed.movedim(in_dims[0], 0), size, dtype, device), 0
+def _vmap_normal(
+    info: Any, in_dims: Any, seed: Tensor, size: Any, dtype: Any, device: Any, window: Sequence[int] = ()
+) -> tuple[Tensor, int]:
+    return normal(seed.movedim(in_dims[0], 0), size, dtype, device, window), 0
 
 
 def _vmap_by_loop(op: Any) -> Callable[..., tuple[Tensor, int]]:

@@ -153,15 +153,55 @@ def mask_values(bits: Tensor, kind: str, params: Sequence[float], dtype: torch.d
     return (mu + sigma * torch.special.ndtri(u.double())).clamp(low, high).to(dtype)
 
 
-def shared_bits(x: Tensor, seed: Tensor, shared_axes: Sequence[int], bits: int, stream: int) -> Tensor:
+def mask_layout(shape: Sequence[int], shared_axes: Sequence[int], window: Sequence[int] = ()) -> tuple[int, list[int]]:
+    """The number of the mask's first element, and its strides: how far the number rises along each axis.
+
+    Args:
+        shape: Of the tensor.
+        shared_axes: Axes along which one value is shared; their stride is 0.
+        window: Empty, or the shape of the whole tensor that this one is a part of, followed by the place of its first
+            element in the whole. The mask is then that part of the mask of the whole.
+    """
+    whole, start = (window[: len(shape)], window[len(shape) :]) if window else (shape, [0] * len(shape))
+    if window and len(window) != 2 * len(shape):
+        raise ValueError(f"window: expected {2 * len(shape)} numbers, a shape and an offset; got {list(window)}")
+    for size, part, offset in zip(whole, shape, start):
+        if not 0 <= offset <= offset + part <= size:
+            raise ValueError(f"window: expected a part of {list(whole)}, got {list(shape)} from {list(start)} on")
+    first, stride, strides = 0, 1, [0] * len(shape)
+    for axis in reversed(range(len(shape))):
+        if axis not in shared_axes:
+            first += stride * start[axis]
+            strides[axis] = stride
+            stride *= whole[axis]
+    return first, strides
+
+
+def _drawn(
+    seed: Tensor, shape: Sequence[int], shared_axes: Sequence[int], bits: int, stream: int, window: Sequence[int]
+) -> Tensor:
+    """The bits of a tensor's mask, of shape ``[*seed.shape, *shape]`` with 1 in place of shared axes."""
+    first, strides = mask_layout(shape, shared_axes, window)
+    shape = [1 if axis in shared_axes else size for axis, size in enumerate(shape)]
+    if not window:
+        return elements(seed, 0, math.prod(shape), bits, stream).reshape((*seed.shape, *shape))
+    if 0 in shape:
+        return seed.new_empty((*seed.shape, *shape))
+    count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
+    drawn = elements(seed, first, count, bits, stream).contiguous()
+    return drawn.as_strided((*seed.shape, *shape), (*drawn.stride()[:-1], *strides))
+
+
+def shared_bits(
+    x: Tensor, seed: Tensor, shared_axes: Sequence[int], bits: int, stream: int, window: Sequence[int] = ()
+) -> Tensor:
     """Bits for every element of x, of a shape that broadcasts to x.
 
     The leading axes of x are those of ``seed``, each entry with a mask of its own; along ``shared_axes`` one value is
-    shared.
+    shared. A ``window`` is about the axes after the seed's; see :func:`mask_layout`.
     """
-    shape = [1 if axis in shared_axes else size for axis, size in enumerate(x.shape)][seed.dim() :]
-    seed = seed.to(x.device)
-    return elements(seed, 0, math.prod(shape), bits, stream).reshape((*seed.shape, *shape))
+    own = [axis - seed.dim() for axis in shared_axes]
+    return _drawn(seed.to(x.device), x.shape[seed.dim() :], own, bits, stream, window)
 
 
 def _multiply(x: Tensor, mask: Tensor) -> Tensor:
@@ -170,22 +210,31 @@ def _multiply(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def dropout(
-    x: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float, shared_axes: Sequence[int], stream: int
+    x: Tensor,
+    seed: Tensor,
+    kind: str,
+    params: Sequence[float],
+    scale: float,
+    shared_axes: Sequence[int],
+    stream: int,
+    window: Sequence[int] = (),
 ) -> Tensor:
     """x times mask times scale."""
-    bits = shared_bits(x, seed, shared_axes, bits_per_element(kind, params), stream)
+    bits = shared_bits(x, seed, shared_axes, bits_per_element(kind, params), stream, window)
     return _multiply(x, mask_values(bits, kind, params, x.dtype) * scale)
 
 
-def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int]) -> Tensor:
+def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int], window: Sequence[int] = ()) -> Tensor:
     """x where a uniform number is less than the element's own ``keep``, and x times zero elsewhere."""
-    u = uniforms(shared_bits(x, seed, shared_axes, 32, STREAM_MASK), x.dtype)
+    u = uniforms(shared_bits(x, seed, shared_axes, 32, STREAM_MASK, window), x.dtype)
     return _multiply(x, (u < keep).to(u.dtype))
 
 
-def normal(seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+def normal(
+    seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device, window: Sequence[int] = ()
+) -> Tensor:
     """Standard normal numbers of shape ``[*seed.shape, *size]``."""
-    word = elements(seed.to(device), 0, math.prod(size), 32, STREAM_NORMAL).reshape((*seed.shape, *size))
+    word = _drawn(seed.to(device), size, [], 32, STREAM_NORMAL, window)
     return torch.special.ndtri(uniforms(word, dtype).double()).to(dtype)
 
 
@@ -196,9 +245,10 @@ def _example_masks(
     kind: str,
     params: Sequence[float],
     scale: float,
+    first_example: int,
     like: Tensor,
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Scaled masks [n, out, in] for successive slices of the examples."""
+    """Scaled masks [n, out, in] for successive slices of the examples, the first of which has number first_example."""
     outputs, inputs = weight_shape
     bits = bits_per_element(kind, params)
     row = pitch(inputs, bits)
@@ -207,39 +257,61 @@ def _example_masks(
     seed = seed.to(like.device)
     for start in range(0, examples, step):
         stop = min(start + step, examples)
-        drawn = elements(seed, start * per_example, (stop - start) * per_example, bits, STREAM_MASK)
+        drawn = elements(seed, (first_example + start) * per_example, (stop - start) * per_example, bits, STREAM_MASK)
         mask = drawn.view(stop - start, outputs, row)[..., :inputs]
         yield slice(start, stop), mask_values(mask, kind, params, like.dtype) * scale
 
 
-def dropconnect(x: Tensor, weight: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float) -> Tensor:
-    """y[n, o] = sum over i of mask[n, o, i] weight[o, i] x[n, i]."""
+def dropconnect(
+    x: Tensor,
+    weight: Tensor,
+    seed: Tensor,
+    kind: str,
+    params: Sequence[float],
+    scale: float,
+    first_example: int = 0,
+) -> Tensor:
+    """y[n, o] = sum over i of mask[first_example + n, o, i] weight[o, i] x[n, i]."""
     wide = compute_dtype(x.dtype)
     result = x.new_empty(x.shape[0], weight.shape[0])
-    for part, mask in _example_masks(x.shape[0], weight.shape, seed, kind, params, scale, x):
+    for part, mask in _example_masks(x.shape[0], weight.shape, seed, kind, params, scale, first_example, x):
         result[part] = torch.bmm(mask.mul_(weight), x[part, :, None].to(wide)).squeeze(2)
     return result
 
 
 def dropconnect_input_gradient(
-    gradient: Tensor, weight: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float
+    gradient: Tensor,
+    weight: Tensor,
+    seed: Tensor,
+    kind: str,
+    params: Sequence[float],
+    scale: float,
+    first_example: int = 0,
 ) -> Tensor:
     """The gradient by x of sum(gradient * y): sum over o of mask[n, o, i] weight[o, i] gradient[n, o]."""
     wide = compute_dtype(gradient.dtype)
     result = gradient.new_empty(gradient.shape[0], weight.shape[1])
-    for part, mask in _example_masks(gradient.shape[0], weight.shape, seed, kind, params, scale, gradient):
+    for part, mask in _example_masks(
+        gradient.shape[0], weight.shape, seed, kind, params, scale, first_example, gradient
+    ):
         result[part] = torch.bmm(gradient[part, None, :].to(wide), mask.mul_(weight)).squeeze(1)
     return result
 
 
 def dropconnect_weight_gradient(
-    gradient: Tensor, x: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float
+    gradient: Tensor,
+    x: Tensor,
+    seed: Tensor,
+    kind: str,
+    params: Sequence[float],
+    scale: float,
+    first_example: int = 0,
 ) -> Tensor:
     """The gradient by weight of sum(gradient * y): sum over n of mask[n, o, i] gradient[n, o] x[n, i]."""
     wide = compute_dtype(x.dtype)
     shape = torch.Size((gradient.shape[1], x.shape[1]))
     result = torch.zeros(shape, dtype=wide, device=x.device)
-    for part, mask in _example_masks(x.shape[0], shape, seed, kind, params, scale, x):
+    for part, mask in _example_masks(x.shape[0], shape, seed, kind, params, scale, first_example, x):
         outer = gradient[part, :, None].to(wide) * x[part, None, :].to(wide)
         result += mask.mul_(outer).sum(0)
     return result.to(x.dtype)

@@ -173,7 +173,13 @@ def _mask(bits, keep, threshold, offset, gain, low, high, scale, KIND: tl.conste
 
 # Elementwise: x times mask for dropout and keep_where, the mask itself for normal numbers (x_ptr is None).
 
-_LAW_VALUES = ("seed", "stream", "threshold")  # must not be compiled into a kernel where they happen to be 1
+_LAW_VALUES = (
+    "seed",
+    "stream",
+    "threshold",
+    "first",
+    "first_example",
+)  # must not be compiled into a kernel where they happen to be 1
 
 
 @triton.jit(do_not_specialize=_LAW_VALUES)
@@ -221,6 +227,7 @@ def _strided(
     keep_strides,
     out_strides,
     mask_strides,
+    first: tl.int64,
     seed: tl.int64,
     stream,
     threshold: tl.int64,
@@ -236,14 +243,16 @@ def _strided(
     SIZE: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Any strides, those of the mask among them (0 along a shared axis). Axes run from the fastest to the slowest.
+    """Any strides, those of the mask among them (0 along a shared axis), whose first element has number ``first``.
+
+    Axes run from the fastest to the slowest.
 
     INDEX is the type that counts the elements of x: division is slow in 64 bits.
     """
     place = tl.program_id(0).to(INDEX) * SIZE + tl.arange(0, SIZE)
     inside = place < count
     x_at = tl.zeros((SIZE,), tl.int64)
-    keep_at, out_at, element = x_at, x_at, x_at
+    keep_at, out_at, element = x_at, x_at, x_at + first
     for axis in tl.static_range(AXES):
         i = (place % sizes[axis]).to(tl.int64)
         place = place // sizes[axis]
@@ -304,6 +313,7 @@ def _output(
     outputs: tl.int64,
     inputs: tl.int64,
     runs: tl.int64,
+    first_example: tl.int64,
     seed: tl.int64,
     stream,
     threshold: tl.int64,
@@ -330,7 +340,7 @@ def _output(
     for first_run in range(0, runs, RUNS):
         i = first_run * RUN + tl.arange(0, COLUMNS)
         mask = _rows(
-            n * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high, scale,
+            (first_example + n) * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high, scale,
             KIND, BITS, RUNS, GROUPED, WIDE,
         )  # fmt: skip
         inside = (o < outputs)[:, None] & (i < inputs)[None, :]
@@ -348,6 +358,7 @@ def _input_gradient(
     outputs: tl.int64,
     inputs: tl.int64,
     runs: tl.int64,
+    first_example: tl.int64,
     seed: tl.int64,
     stream,
     threshold: tl.int64,
@@ -375,7 +386,7 @@ def _input_gradient(
     for first_output in range(0, outputs, ROWS):
         o = first_output + tl.arange(0, ROWS).to(tl.int64)
         mask = _rows(
-            n * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high, scale,
+            (first_example + n) * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high, scale,
             KIND, BITS, RUNS, GROUPED, WIDE,
         )  # fmt: skip
         inside = (o < outputs)[:, None] & (i < inputs)[None, :]
@@ -394,6 +405,7 @@ def _weight_gradient(
     outputs: tl.int64,
     inputs: tl.int64,
     runs: tl.int64,
+    first_example: tl.int64,
     seed: tl.int64,
     stream,
     threshold: tl.int64,
@@ -420,7 +432,7 @@ def _weight_gradient(
     total = tl.zeros((ROWS, COLUMNS), WIDE)
     for n in range(examples):
         mask = _rows(
-            n * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high, scale,
+            (first_example + n) * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high, scale,
             KIND, BITS, RUNS, GROUPED, WIDE,
         )  # fmt: skip
         g = tl.load(g_ptr + n * outputs + o, mask=o < outputs, other=0.0).to(WIDE)
@@ -473,27 +485,41 @@ def _wide(dtype: torch.dtype) -> Any:
 
 
 def dropout(
-    x: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float, shared_axes: Sequence[int], stream: int
+    x: Tensor,
+    seed: Tensor,
+    kind: str,
+    params: Sequence[float],
+    scale: float,
+    shared_axes: Sequence[int],
+    stream: int,
+    window: Sequence[int] = (),
 ) -> Tensor:
     _check_device(x.device)
     law = _law(kind, tuple(params), scale)
     out = torch.empty_like(x)
-    if _elementwise(x, x, out, seed, law, shared_axes, stream):
+    if _elementwise(x, x, out, seed, law, shared_axes, stream, window):
         return out
-    return reference.dropout(x, seed, kind, params, scale, shared_axes, stream)
+    return reference.dropout(x, seed, kind, params, scale, shared_axes, stream, window)
 
 
-def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int]) -> Tensor:
+def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int], window: Sequence[int] = ()) -> Tensor:
     _check_device(x.device)
     out = torch.empty_like(x)
     law = _law("where", (), 1.0)
-    if _elementwise(x, keep.expand(x.shape), out, seed, law, shared_axes, reference.STREAM_MASK):
+    if _elementwise(x, keep.expand(x.shape), out, seed, law, shared_axes, reference.STREAM_MASK, window):
         return out
-    return reference.keep_where(x, seed, keep, shared_axes)
+    return reference.keep_where(x, seed, keep, shared_axes, window)
 
 
 def _elementwise(
-    x: Tensor, keep: Tensor, out: Tensor, seed: Tensor, law: dict[str, Any], shared_axes: Sequence[int], stream: int
+    x: Tensor,
+    keep: Tensor,
+    out: Tensor,
+    seed: Tensor,
+    law: dict[str, Any],
+    shared_axes: Sequence[int],
+    stream: int,
+    window: Sequence[int],
 ) -> bool:
     """Fills ``out`` with x times mask; False if the layout takes too many axes.
 
@@ -501,22 +527,32 @@ def _elementwise(
     """
     if seed.dim():
         inner = [axis - 1 for axis in shared_axes]
-        return all(_elementwise(*part, law, inner, stream) for part in zip(x, keep, out, seed))
+        return all(_elementwise(*part, law, inner, stream, window) for part in zip(x, keep, out, seed))
     count = x.numel()
     if count == 0:
         return True
     arguments = {**law, "seed": seed.item(), "stream": stream, "WIDE": _wide(x.dtype)}
-    if not shared_axes and all(tensor.is_contiguous() for tensor in (x, keep, out)):
+    if not shared_axes and not window and all(tensor.is_contiguous() for tensor in (x, keep, out)):
         _launch_flat(x, keep, out, count, arguments)
         return True
-    axes = _merged_axes(x, keep, out, shared_axes)
+    first, mask_strides = reference.mask_layout(x.shape, shared_axes, window)
+    axes = _merged_axes(x, keep, out, mask_strides)
     if len(axes) > _MAX_AXES:
         return False
     tiles = triton.cdiv(count, _STRIDED_TILE)
     index = tl.int32 if tiles * _STRIDED_TILE < 2**31 else tl.int64
     with _on(x.device):
         _strided[(tiles,)](
-            x, keep, out, count, *map(tuple, zip(*axes)), **arguments, AXES=len(axes), INDEX=index, SIZE=_STRIDED_TILE
+            x,
+            keep,
+            out,
+            count,
+            *map(tuple, zip(*axes)),
+            first,
+            **arguments,
+            AXES=len(axes),
+            INDEX=index,
+            SIZE=_STRIDED_TILE,
         )
     return True
 
@@ -528,20 +564,16 @@ def _launch_flat(x: Tensor | None, keep: Tensor | None, out: Tensor, count: int,
         _flat[(triton.cdiv(count, groups * group),)](x, keep, out, count, **arguments, GROUPS=groups)
 
 
-def _merged_axes(x: Tensor, keep: Tensor, out: Tensor, shared_axes: Sequence[int]) -> list[list[int]]:
+def _merged_axes(x: Tensor, keep: Tensor, out: Tensor, mask_strides: Sequence[int]) -> list[list[int]]:
     """Describes the tensors and the mask by as few axes as possible, the one fastest in the result's memory first.
 
     An axis is its size, and its strides in x, keep, the result and the mask.
     """
-    axes = []
-    mask_stride = 1
-    for axis in reversed(range(x.dim())):
-        shared = axis in shared_axes
-        if x.shape[axis] > 1:
-            strides = [tensor.stride(axis) for tensor in (x, keep, out)]
-            axes.append([x.shape[axis], *strides, 0 if shared else mask_stride])
-        if not shared:
-            mask_stride *= x.shape[axis]
+    axes = [
+        [x.shape[axis], *(tensor.stride(axis) for tensor in (x, keep, out)), mask_strides[axis]]
+        for axis in reversed(range(x.dim()))
+        if x.shape[axis] > 1
+    ]
     axes.sort(key=operator.itemgetter(3))
     merged: list[list[int]] = []
     for size, *strides in axes:
@@ -552,8 +584,12 @@ def _merged_axes(x: Tensor, keep: Tensor, out: Tensor, shared_axes: Sequence[int
     return merged or [[1, 0, 0, 0, 0]]
 
 
-def normal(seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+def normal(
+    seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device, window: Sequence[int] = ()
+) -> Tensor:
     _check_device(torch.device(device))
+    if window:
+        return reference.normal(seed, size, dtype, device, window)
     out = torch.empty((*seed.shape, *size), dtype=dtype, device=device)
     law = _law("gaussian", (0.0, 1.0, -math.inf, math.inf), 1.0)
     arguments = {**law, "stream": reference.STREAM_NORMAL, "WIDE": _wide(dtype)}
@@ -564,9 +600,17 @@ def normal(seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.
     return out
 
 
-def dropconnect(x: Tensor, weight: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float) -> Tensor:
+def dropconnect(
+    x: Tensor,
+    weight: Tensor,
+    seed: Tensor,
+    kind: str,
+    params: Sequence[float],
+    scale: float,
+    first_example: int = 0,
+) -> Tensor:
     result = x.new_empty(x.shape[0], weight.shape[0])
-    tile = _tile(result, weight.shape[1], seed, kind, params, scale)
+    tile = _tile(result, weight.shape[1], seed, kind, params, scale, first_example)
     programs = x.shape[0] * triton.cdiv(weight.shape[0], tile["ROWS"])
     if result.numel():
         with _on(x.device):
@@ -575,10 +619,16 @@ def dropconnect(x: Tensor, weight: Tensor, seed: Tensor, kind: str, params: Sequ
 
 
 def dropconnect_input_gradient(
-    gradient: Tensor, weight: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float
+    gradient: Tensor,
+    weight: Tensor,
+    seed: Tensor,
+    kind: str,
+    params: Sequence[float],
+    scale: float,
+    first_example: int = 0,
 ) -> Tensor:
     result = gradient.new_empty(gradient.shape[0], weight.shape[1])
-    tile = _tile(result, weight.shape[1], seed, kind, params, scale)
+    tile = _tile(result, weight.shape[1], seed, kind, params, scale, first_example)
     programs = gradient.shape[0] * triton.cdiv(tile["runs"], tile["RUNS"])
     if result.numel():
         with _on(gradient.device):
@@ -587,10 +637,16 @@ def dropconnect_input_gradient(
 
 
 def dropconnect_weight_gradient(
-    gradient: Tensor, x: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float
+    gradient: Tensor,
+    x: Tensor,
+    seed: Tensor,
+    kind: str,
+    params: Sequence[float],
+    scale: float,
+    first_example: int = 0,
 ) -> Tensor:
     result = x.new_empty(gradient.shape[1], x.shape[1])
-    tile = _tile(result, x.shape[1], seed, kind, params, scale)
+    tile = _tile(result, x.shape[1], seed, kind, params, scale, first_example)
     programs = triton.cdiv(gradient.shape[1], tile["ROWS"]) * triton.cdiv(tile["runs"], tile["RUNS"])
     if result.numel():
         with _on(x.device):
@@ -601,7 +657,13 @@ def dropconnect_weight_gradient(
 
 
 def _tile(
-    result: Tensor, inputs: int, seed: Tensor, kind: str, params: Sequence[float], scale: float
+    result: Tensor,
+    inputs: int,
+    seed: Tensor,
+    kind: str,
+    params: Sequence[float],
+    scale: float,
+    first_example: int,
 ) -> dict[str, Any]:
     """The arguments that the three kernels of DropConnect share: a tile is eight rows of 128 columns, or like it."""
     _check_device(result.device)
@@ -614,6 +676,7 @@ def _tile(
         "seed": seed.item(),
         "stream": reference.STREAM_MASK,
         "runs": runs,
+        "first_example": first_example,
         "ROWS": max(1, _TILE // (runs_at_once * run)),
         "RUNS": runs_at_once,
         "GROUPED": law["BITS"] == 32 and runs % 4 == 0,

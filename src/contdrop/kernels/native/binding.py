@@ -101,8 +101,17 @@ def prepare(kind: str, params: tuple[float, ...], scale: float) -> _Law:
 
 
 def dropout(
-    x: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float, shared_axes: Sequence[int], stream: int
+    x: Tensor,
+    seed: Tensor,
+    kind: str,
+    params: Sequence[float],
+    scale: float,
+    shared_axes: Sequence[int],
+    stream: int,
+    window: Sequence[int] = (),
 ) -> Tensor:
+    if window:
+        return reference.dropout(x, seed, kind, params, scale, shared_axes, stream, window)
     if seed.dim():
         return _per_seed(
             x, seed, shared_axes, lambda part, s, axes: dropout(part, s, kind, params, scale, axes, stream)
@@ -172,11 +181,11 @@ def _per_seed(x: Tensor, seed: Tensor, shared_axes: Sequence[int], one) -> Tenso
     return torch.empty_like(x).copy_(stacked.view(x.shape))
 
 
-def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int]) -> Tensor:
+def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int], window: Sequence[int] = ()) -> Tensor:
     x, keep = _in_memory(x), _in_memory(keep)
     alike = keep.shape == x.shape and keep.dtype == x.dtype and x.is_contiguous() and keep.is_contiguous()
-    if seed.dim() or shared_axes or not alike:
-        return reference.keep_where(x, seed, keep, shared_axes)
+    if seed.dim() or shared_axes or window or not alike:
+        return reference.keep_where(x, seed, keep, shared_axes, window)
     out = torch.empty_like(x)
     call = _KeepWhere(
         x.data_ptr(),
@@ -192,7 +201,11 @@ def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int]
     return out
 
 
-def normal(seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+def normal(
+    seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device, window: Sequence[int] = ()
+) -> Tensor:
+    if window:
+        return reference.normal(seed, size, dtype, device, window)
     if seed.dim():
         parts = [normal(s, size, dtype, device) for s in seed.flatten()]
         return torch.stack(parts).view(*seed.shape, *size) if parts else seed.new_empty(*seed.shape, *size, dtype=dtype)
@@ -210,19 +223,45 @@ def normal(seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.
     return out.to(dtype)
 
 
-def dropconnect(x: Tensor, weight: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float) -> Tensor:
+def dropconnect(
+    x: Tensor,
+    weight: Tensor,
+    seed: Tensor,
+    kind: str,
+    params: Sequence[float],
+    scale: float,
+    first_example: int = 0,
+) -> Tensor:
+    if first_example:
+        return reference.dropconnect(x, weight, seed, kind, params, scale, first_example)
     return _contract("output", None, weight, x, seed, kind, params, scale)
 
 
 def dropconnect_input_gradient(
-    gradient: Tensor, weight: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float
+    gradient: Tensor,
+    weight: Tensor,
+    seed: Tensor,
+    kind: str,
+    params: Sequence[float],
+    scale: float,
+    first_example: int = 0,
 ) -> Tensor:
+    if first_example:
+        return reference.dropconnect_input_gradient(gradient, weight, seed, kind, params, scale, first_example)
     return _contract("input gradient", gradient, weight, None, seed, kind, params, scale)
 
 
 def dropconnect_weight_gradient(
-    gradient: Tensor, x: Tensor, seed: Tensor, kind: str, params: Sequence[float], scale: float
+    gradient: Tensor,
+    x: Tensor,
+    seed: Tensor,
+    kind: str,
+    params: Sequence[float],
+    scale: float,
+    first_example: int = 0,
 ) -> Tensor:
+    if first_example:
+        return reference.dropconnect_weight_gradient(gradient, x, seed, kind, params, scale, first_example)
     return _contract("weight gradient", gradient, None, x, seed, kind, params, scale)
 
 
