@@ -13,8 +13,8 @@ SOURCE = ROOT / "src" / "contdrop"
 
 # Lower may not import higher.
 ORDER = [
-    *["choices", "errors", "files", "text", "clipped_normal", "laws", "kernels", "masks", "expectations"],
-    *["functional", "nn"],
+    *["choices", "compatibility", "errors", "files", "text", "clipped_normal", "laws", "kernels", "masks"],
+    *["expectations", "functional", "nn"],
     *["theory", "inference", "coadaptation", "bench", "lab", "cli"],
 ]
 
@@ -46,6 +46,24 @@ def test_imports_run_one_way():
 def test_theory_does_not_import_what_it_checks():
     for path in (SOURCE / "theory").rglob("*.py"):
         assert not {"kernels", "expectations"} & set(_imports(path)), path.name
+
+
+def test_private_parts_of_torch_are_in_one_file():
+    """What torch makes no promise about is looked up in compatibility.py, each with a way to do without."""
+    private = re.compile(
+        r"\btorch(\.\w+)*\._(?!_)|__dlpack|_DropoutNd\b|\._(current_level|is_zerotensor|backward_cls)\b"
+    )
+    for path in SOURCE.rglob("*.py"):
+        if path.name == "compatibility.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [ast.unparse(node)] if isinstance(node, (ast.Attribute, ast.Name)) else []
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            for name in names:
+                assert not private.search(name), f"{path.name} uses {name}"
 
 
 # Packages beyond torch, and the only place that may import them.

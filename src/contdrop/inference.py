@@ -11,10 +11,17 @@ from torch import Tensor
 
 from . import nn
 from .choices import METHODS, TRANSFORMS, Covariance, Method, Transform
+from .compatibility import TORCH_DROPOUTS
 from .functional import check_choice, check_input
 from .theory import propagation
 
-_STOCHASTIC = (torch.nn.modules.dropout._DropoutNd, nn.AdaptiveDropout, nn.DropConnectLinear, nn.FastDropoutLinear)
+_STOCHASTIC: tuple[type[torch.nn.Module], ...] = (
+    *TORCH_DROPOUTS,
+    nn.Dropout,
+    nn.AdaptiveDropout,
+    nn.DropConnectLinear,
+    nn.FastDropoutLinear,
+)
 
 # Logits are drawn from their Gaussian this many numbers at a time.
 _LOGITS_AT_ONCE = 1 << 20

@@ -22,10 +22,11 @@ from .choices import (
     Masks,
     Scale,
 )
+from .compatibility import DropoutBase
 from .laws import Bernoulli, Gaussian, Law, Uniform
 
 
-class Dropout(torch.nn.modules.dropout._DropoutNd):
+class Dropout(DropoutBase):
     """Dropout with any law; see :func:`contdrop.functional.dropout`.
 
     A ``_DropoutNd``, so code that looks for torch's dropout layers finds it. ``law`` may be assigned at any time, for
@@ -50,7 +51,7 @@ class Dropout(torch.nn.modules.dropout._DropoutNd):
         activation: DropoutActivation = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        torch.nn.Module.__init__(self)  # _DropoutNd's own wants p, which is derived from the law here
+        torch.nn.Module.__init__(self)  # its base class wants p, which is derived from the law here
         F.check_generator(type(self).__name__, generator)
         self.inplace = inplace
         F.check_choice(type(self).__name__, "activation", activation, DROPOUT_ACTIVATIONS)

@@ -1,4 +1,4 @@
-"""The short way of elementwise dropout, for plain eager mode on the CPU; see ``native/express.cpp``.
+"""The fast path of elementwise dropout, for plain eager mode on the CPU; see ``native/express.cpp``.
 
 Between two matrix products a line of Python costs microseconds, because the interpreter has left the caches. A layer
 of a small network would cost more for its Python than for its kernel.
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .. import compatibility
 from . import backends, ops, reference, seeds
 
 
@@ -50,17 +51,21 @@ def _connect() -> Callable[..., Tensor | None]:
     except ImportError:  # built without Python's headers
         return _declines
 
-    class Dropout(torch.autograd.Function):
+    if not compatibility.SEES_EVERYBODY or compatibility.dlpack_table is None:
+        return _declines
+
+    class Dropout(compatibility.OneLevelFunction):
         forward = staticmethod(_express.forward)
         backward = staticmethod(_express.backward)
 
-    node: Any = Dropout._backward_cls
-    node.apply = _express.method_of(node)
+    node = compatibility.node_class(Dropout)
+    if node is not None:
+        node.apply = _express.method_of(node)
     library = native.loader.library()
     connected = _express.connect(
         ctypes.cast(library.contdrop_dropout_row, ctypes.c_void_p).value,
         ctypes.cast(library.contdrop_relu, ctypes.c_void_p).value,
-        Tensor.__dlpack_c_exchange_api__,
+        compatibility.dlpack_table,
         Tensor,
         torch.nn.Parameter,
         torch.empty_like,
@@ -69,14 +74,14 @@ def _connect() -> Callable[..., Tensor | None]:
         seeds.LIMIT,
         torch.get_num_threads,
         torch.is_grad_enabled,
-        torch._C._are_functorch_transforms_active,
-        torch._C._len_torch_dispatch_stack,
-        torch._C._get_tracing_state,
+        compatibility.transforms_active,
+        compatibility.dispatch_modes,
+        compatibility.tracing_state,
         forward_ad,
         _law_bytes,
         backends.chosen,
         native,
-        super(torch.autograd.Function, Dropout).apply,
+        Dropout.apply,
         _general,
     )
     found: Callable[..., Tensor | None] = _express.dropout

@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.utils import enable_single_level_autograd_function
-from torch.autograd import forward_ad
 
-from . import backends
+from .. import compatibility
+from . import backends, reference
 from .library import LIBRARY
 
 _LAW = "Tensor seed, str kind, float[] params, float scale"
@@ -81,7 +80,7 @@ def _fake_weight_gradient(gradient: Tensor, x: Tensor, *_: Any) -> Tensor:
 # Derivatives.
 
 
-class _Linear(torch.autograd.Function):
+class _Linear(compatibility.OneLevelFunction):
     """The derivative of an operator that is linear in its first argument, elementwise, and constant in the others."""
 
     @staticmethod
@@ -91,7 +90,7 @@ class _Linear(torch.autograd.Function):
         ctx.save_for_forward(*tensors)
         ctx.op = op
         ctx.rest = [None if isinstance(value, Tensor) else value for value in rest]
-        with torch._C._AutoDispatchBelowAutograd():
+        with compatibility.below_autograd():
             return op(x, *rest)
 
     @staticmethod
@@ -108,7 +107,7 @@ class _Linear(torch.autograd.Function):
         return _Linear._again(ctx, tangent)
 
 
-class _Bilinear(torch.autograd.Function):
+class _Bilinear(compatibility.OneLevelFunction):
     """The derivatives of the three operators that make up per-example DropConnect.
 
     With T(g, W, x) = sum of mask[n, o, i] g[n, o] W[o, i] x[n, i], the forward pass is dT/dg and the two gradients are
@@ -120,7 +119,7 @@ class _Bilinear(torch.autograd.Function):
         ctx.save_for_backward(left, right, seed)
         ctx.save_for_forward(left, right, seed)
         ctx.op, ctx.law = op, law
-        with torch._C._AutoDispatchBelowAutograd():
+        with compatibility.below_autograd():
             return op(left, right, seed, *law)
 
     @staticmethod
@@ -153,31 +152,31 @@ class _Bilinear(torch.autograd.Function):
         return sum(terms[1:], terms[0])
 
 
-def _autograd_kernel(function: type[torch.autograd.Function], op: Any) -> Callable[..., Tensor]:
-    # Function.apply would start torch.func's transforms anew, although the dispatcher is in the middle of one; its
-    # base class applies the one level that is being processed, which is what an Autograd kernel has to do.
-    apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+def _autograd_kernel(function: type[torch.autograd.Function], op: Any, plain: Callable[..., Tensor]) -> Any:
+    if not compatibility.DERIVATIVES:
+        return plain  # and torch differentiates every step of it
 
     def kernel(*args: Any) -> Tensor:
-        if torch._C._are_functorch_transforms_active():
-            with enable_single_level_autograd_function():
-                return apply(op, *args)
-        return apply(op, *args)
+        return compatibility.apply_one_level(function, op, *args)
 
     return kernel
 
 
-for _op in (dropout_operator, keep_where):
-    LIBRARY.impl(_op, _autograd_kernel(_Linear, _op), "Autograd")
-for _op in (dropconnect, _input_gradient, _weight_gradient):
-    LIBRARY.impl(_op, _autograd_kernel(_Bilinear, _op), "Autograd")
+for _op, _function, _plain in (
+    (dropout_operator, _Linear, reference.dropout),
+    (keep_where, _Linear, reference.keep_where),
+    (dropconnect, _Bilinear, reference.dropconnect),
+    (_input_gradient, _Bilinear, reference.dropconnect_input_gradient),
+    (_weight_gradient, _Bilinear, reference.dropconnect_weight_gradient),
+):
+    LIBRARY.impl(_op, _autograd_kernel(_function, _op, _plain), "Autograd")
 
 
 # The fast path for elementwise dropout in plain eager mode: for a small layer, a pass through the dispatcher would cost
 # more than the kernel.
 
 
-class _PlainDropout(torch.autograd.Function):
+class _PlainDropout(compatibility.OneLevelFunction):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *arguments: Any) -> Tensor:
         ctx.arguments = arguments
@@ -188,9 +187,6 @@ class _PlainDropout(torch.autograd.Function):
         return dropout(gradient, *ctx.arguments), *(None for _ in ctx.arguments)
 
 
-_apply_plain: Any = super(torch.autograd.Function, _PlainDropout).apply
-
-
 def dropout(x: Tensor, *arguments: Any) -> Tensor:
     """The operator ``contdrop::dropout``, by the fast path where there is one; the arguments are those of
     :func:`contdrop.kernels.reference.dropout`.
@@ -198,7 +194,7 @@ def dropout(x: Tensor, *arguments: Any) -> Tensor:
     if not _is_plain(x):
         return dropout_operator(x, *arguments)
     if x.requires_grad and torch.is_grad_enabled():
-        return _apply_plain(x, *arguments)
+        return _PlainDropout.apply(x, *arguments)
     return backends.dropout(x, *arguments)
 
 
@@ -207,12 +203,8 @@ def _is_plain(x: Tensor) -> bool:
     return (
         type(x) in (Tensor, torch.nn.Parameter)
         and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._get_tracing_state() is None
-        and forward_ad._current_level < 0
         and x.device.type != "meta"
-        and torch._C._has_storage(x)  # an older kind of vmap, in batched gradients, works on tensors without one
+        and compatibility.unobserved(x)
     )
 
 

@@ -6,7 +6,8 @@ the examples share a seed.
 
 Under torch.compile the seed is drawn by an operator of our own, because the compiler replaces torch's random functions
 by a generator of its own, and masks would differ from eager ones. The operator is registered as having an effect:
-otherwise the compiler takes two draws for one expression, and two layers silently share a mask.
+otherwise the compiler takes two draws for one expression, and two layers silently share a mask. Where a version of
+torch knows no effects, the graph is broken at the draw instead.
 """
 
 from __future__ import annotations
@@ -14,17 +15,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.fx.traceback
-import torch.utils.checkpoint
 from torch import Tensor
-from torch._functorch.pyfunctorch import coerce_cinterpreter
-from torch._library.effects import EffectType
-from torch._subclasses.functional_tensor import FunctionalTensorMode
 
+from .. import compatibility
 from .library import LIBRARY
 
 LIMIT = 2**63 - 1
@@ -33,11 +30,7 @@ LIMIT = 2**63 - 1
 def draw_seed(generator: torch.Generator | None) -> Tensor:
     """Draws the seed of one call: an int64 scalar tensor on the CPU."""
     if torch.compiler.is_compiling():
-        if generator is None:
-            return _operator(0, [])
-        handle = id(generator)  # makes the compiled code check that it is still the same object
-        _remember(generator)
-        return _operator(handle, [])
+        return _draw_in_graph(generator)
     if generator is None:
         return torch.randint(LIMIT, (), device="cpu")
     return _own.draw(generator, ())
@@ -57,7 +50,7 @@ class _OwnGenerators(threading.local):
                 raise RuntimeError(
                     "checkpoint_context: the function drew more seeds when it was run again than the first time"
                 )
-        elif torch._C._current_graph_task_id() != -1:
+        elif compatibility.in_backward():
             raise RuntimeError(
                 "a dropout layer with a generator of its own ran again inside backward, where activation checkpointing "
                 "restores only torch's default generators, so its mask would differ; call checkpoint(..., "
@@ -120,9 +113,7 @@ def _remember(generator: torch.Generator) -> int:
     return id(generator)
 
 
-# Run while tracing, once: what torch.compiler.assume_constant_result marks. That function imports the whole compiler,
-# which would double the time that importing this package takes.
-_remember._dynamo_marked_constant = True  # type: ignore[attr-defined]
+compatibility.mark_constant(_remember)
 
 
 def _kernel(generator: int, size: list[int]) -> Tensor:
@@ -140,42 +131,34 @@ def _fake(generator: int, size: list[int]) -> Tensor:
 
 
 def _under_vmap(generator: int, size: list[int]) -> Tensor:
-    """Draws under torch.func.vmap as torch's own random functions do: all nested levels at once, outermost first."""
-    stack = torch._C._functorch.get_interpreter_stack() or ()
-    levels: list[Any] = [coerce_cinterpreter(level) for level in stack]
-    levels = [level for level in levels if level.key() == torch._C._functorch.TransformType.Vmap]
-    if any(level.randomness() == "error" for level in levels):
+    return compatibility.draw_under_vmap(_operator, generator, size)
+
+
+def _by_operator(generator: torch.Generator | None) -> Tensor:
+    if generator is None:
+        return _operator(0, [])
+    handle = id(generator)  # makes the compiled code check that it is still the same object
+    _remember(generator)
+    return _operator(handle, [])
+
+
+def _between_graphs(generator: torch.Generator | None) -> Tensor:
+    if torch.compiler.is_compiling():  # an export, which cannot break its graph
         raise RuntimeError(
-            "vmap: dropout draws random numbers, and vmap's randomness is 'error'; "
-            "call vmap with randomness='same' or randomness='different'"
+            f"contdrop: torch {torch.__version__} cannot put a random draw of ours into a graph, so an exported model "
+            "would use one mask for ever; export it in evaluation mode"
         )
-    different = [level for level in levels if level.randomness() == "different"]
-    vmap_mode = torch._C.DispatchKeySet(torch._C.DispatchKey.FuncTorchVmapMode)
-    with torch._C._DisableFuncTorch(), torch._C._ExcludeDispatchKeyGuard(vmap_mode):
-        seed = _operator(generator, [*(level.batch_size() for level in different), *size])
-    for level in different:
-        seed = torch._C._functorch._add_batch_dim(seed, 0, level.level())
-    return seed
+    return draw_seed(generator)
 
 
-def _in_functional_graph(mode: Any, *args: Any, **kwargs: Any) -> Any:
-    """Takes the draw out of the nodes that a compiled activation checkpoint computes again in backward.
-
-    The seed is eight bytes; drawing it a second time would give backward another mask than forward.
-    """
-    meta = torch.fx.traceback.current_meta
-    marks: dict[str, Any] = {name: meta.pop(name) for name in ("recompute", "ac_graph_id") if name in meta}
-    try:
-        return mode.__torch_dispatch__(_operator, (), args, kwargs)
-    finally:
-        meta.update(marks)
-
-
-LIBRARY.define("draw_seed(int generator, SymInt[] size) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
-LIBRARY._register_effectful_op("contdrop::draw_seed", EffectType.ORDERED)
-LIBRARY.impl("draw_seed", _kernel, "CompositeExplicitAutograd")
-LIBRARY.impl("draw_seed", _under_vmap, "FuncTorchVmapMode")
-torch.library.register_fake("contdrop::draw_seed", _fake, lib=LIBRARY)
-_operator: Any = torch.ops.contdrop.draw_seed.default
-_operator.py_impl(FunctionalTensorMode)(_in_functional_graph)
-torch.utils.checkpoint.SAC_IGNORED_OPS.add(_operator)
+_draw_in_graph: Callable[[torch.Generator | None], Tensor]
+if compatibility.DRAWS_IN_GRAPHS:
+    LIBRARY.define("draw_seed(int generator, SymInt[] size) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+    LIBRARY.impl("draw_seed", _kernel, "CompositeExplicitAutograd")
+    LIBRARY.impl("draw_seed", _under_vmap, "FuncTorchVmapMode")
+    torch.library.register_fake("contdrop::draw_seed", _fake, lib=LIBRARY)
+    _operator: Any = torch.ops.contdrop.draw_seed.default
+    compatibility.register_draw(LIBRARY, "contdrop::draw_seed", _operator)
+    _draw_in_graph = _by_operator
+else:
+    _draw_in_graph = torch.compiler.disable(_between_graphs)

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import compatibility
+
 
 class Optimiser(abc.ABC):
     """Changes the weights of one network, step by step.
@@ -188,7 +190,7 @@ class AdamOptimiser(Optimiser):
 
     def _update(self, gradients: list[Tensor]) -> None:
         self._count += 1
-        torch._fused_adam_(
+        (compatibility.fused_adam or _adam)(
             self._parameters,
             gradients,
             self._means,
@@ -226,7 +228,7 @@ def _momentum_step(
     learning_rate: float,
 ) -> None:
     """v <- momentum v + gain gradient; w <- w - learning_rate v."""
-    torch._fused_sgd_(
+    (compatibility.fused_sgd or _sgd)(
         parameters,
         gradients,
         velocities,
@@ -246,3 +248,42 @@ def _copy(saved: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
         raise ValueError(f"the state of another network's optimiser: expected shapes {expected}, got {shapes}")
     for source, target in zip(saved, tensors):
         target.copy_(source)
+
+
+# What torch's fused kernels do, for the arguments that are used above and a version of torch without them.
+
+
+def _sgd(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    velocities: list[Tensor],
+    *,
+    momentum: float,
+    lr: float,
+    dampening: float,
+    **_: Any,
+) -> None:
+    for parameter, gradient, velocity in zip(parameters, gradients, velocities):
+        velocity.mul_(momentum).add_(gradient, alpha=1 - dampening)
+        parameter.sub_(velocity, alpha=lr)
+
+
+def _adam(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    means: list[Tensor],
+    squares: list[Tensor],
+    _largest: list[Tensor],
+    counts: list[Tensor],
+    *,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    **_: Any,
+) -> None:
+    for parameter, gradient, mean, square, count in zip(parameters, gradients, means, squares, counts):
+        mean.lerp_(gradient, 1 - beta1)
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = (square / (1 - beta2**count)).sqrt_().add_(eps)
+        parameter.sub_(mean / (1 - beta1**count) / root, alpha=lr)

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
+from ..compatibility import BATCH_NORMS, TORCH_DROPOUTS, DropoutBase
 from ..functional import training_factor
 from ..laws import Bernoulli, Law
 from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
@@ -150,7 +149,7 @@ def _dropout(layer: Dropout, noise: _Noise, x: Tensor) -> Tensor:
     return _masked(x.relu() if layer.activation == "relu" else x, noise, layer.law, layer.scale, layer.shared_axes)
 
 
-def _torch_dropout(layer: _DropoutNd, noise: _Noise, x: Tensor) -> Tensor:
+def _torch_dropout(layer: DropoutBase, noise: _Noise, x: Tensor) -> Tensor:
     # A feature map is what lies beyond the batch and the channels; torch takes some inputs to be without a batch.
     unbatched = isinstance(layer, torch.nn.Dropout1d) and x.dim() == 2
     unbatched |= isinstance(layer, torch.nn.Dropout3d) and x.dim() == 4
@@ -404,12 +403,12 @@ def _check_layer(name: str, layer: torch.nn.Module, method: str | None) -> bool:
     what = f"layer {name!r} ({type(layer).__name__})"
     if isinstance(layer, (torch.nn.RNNBase, torch.nn.MultiheadAttention)) and layer.dropout:
         raise ValueError(f"penalty: {what} has dropout={layer.dropout} inside, which cannot be seen; set it to 0")
-    if method == "gauss-newton" and isinstance(layer, _BatchNorm) and layer.running_mean is None:
+    if method == "gauss-newton" and isinstance(layer, BATCH_NORMS) and layer.running_mean is None:
         raise ValueError(
             f"penalty: {what} keeps no running statistics, so it couples examples, which method='gauss-newton' does "
             "not allow for; use method='hutchinson'"
         )
     known = _noisy_forward(layer) is not None
-    if isinstance(layer, _DropoutNd) and not known:
+    if isinstance(layer, (*TORCH_DROPOUTS, Dropout)) and not known:
         raise ValueError(f"penalty: {what} is a dropout layer whose noise is not known here; replace it")
     return known

@@ -16,6 +16,7 @@ import torch.fx
 from torch import Tensor
 
 from .. import nn
+from ..compatibility import has_forward_hooks, target_name
 from ..laws import Bernoulli, Law
 from . import activations, arguments, beliefs, graphs, layers
 from .beliefs import Belief, Map, RefusedError, Step
@@ -369,7 +370,7 @@ class _Walk:
     def _name(self, node: torch.fx.Node) -> str:
         if node.op == "call_module":
             return f"layer {str(node.target)!r} ({type(self._module(node)).__name__})"
-        return f"{'method' if node.op == 'call_method' else 'function'} {node._pretty_print_target(node.target)!r}"
+        return f"{'method' if node.op == 'call_method' else 'function'} {target_name(node)!r}"
 
     def _check_in_place(self, node: torch.fx.Node) -> None:
         module = self._module(node) if node.op == "call_module" else None
@@ -383,7 +384,7 @@ class _Walk:
 
 
 def _check_hooks(module: torch.nn.Module) -> None:
-    if module._forward_hooks or module._forward_pre_hooks:
+    if has_forward_hooks(module):
         raise NotImplementedError("has forward hooks, and what they do is not known; remove them")
 
 

@@ -145,7 +145,7 @@ def dropout(
 
 def _in_memory(x: Tensor) -> Tensor:
     """The tensor itself, unless torch only pretends that its numbers are in memory: all zeros, or to be negated."""
-    return torch.zeros_like(x) if x._is_zerotensor() else x.resolve_neg()
+    return x.resolve_neg() if x.data_ptr() else torch.zeros_like(x)
 
 
 def _lay_out(call: _Dropout, x: Tensor, out: Tensor, shared_axes: Sequence[int]) -> bool:

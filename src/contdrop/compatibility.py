@@ -1,0 +1,343 @@
+"""Every part of torch that torch makes no promise about, and what this package does without it.
+
+torch may rename, remove or change what begins with an underscore in any release. So each such part is looked up here
+and nowhere else, tried where that is cheap, and belongs to one ability of the package. If a part is missing or behaves
+otherwise, its ability is turned off and the plain way through torch's dispatcher gives the same numbers:
+
+===================  ============================================================================================
+ability              without it
+===================  ============================================================================================
+``unobserved``       every call passes the dispatcher; slower for small layers, and so is the fast path in C
+``DERIVATIVES``      torch differentiates the reference back end: the same numbers to 1e-6, slower
+``DRAWS_IN_GRAPHS``  a compiled graph breaks where a seed is drawn; with ``fullgraph=True`` torch.compile says so, and
+                     export in training mode raises
+``in_backward``      a warning in place of the error, if a layer with a generator of its own is run in backward
+``dlpack_table``     the fast path in C declines
+``node_class``       the fast path's backward passes through a method in Python
+``DropoutBase``      layers derive from torch.nn.Module
+``fused_*``          the optimisers of the lab are written out in several operations
+===================  ============================================================================================
+
+The environment variable ``CONTDROP_WITHOUT``, a list of names such as ``torch._C._has_storage`` with commas between
+them, makes the package do without them: to test that, and to find out whether one of them is to blame for something.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pkgutil
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx.traceback
+import torch.utils._python_dispatch
+import torch.utils.checkpoint
+from torch import Tensor
+from torch.autograd import forward_ad
+
+VARIABLE = "CONTDROP_WITHOUT"
+_without = frozenset(name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
+
+
+def find(name: str) -> Any:
+    """What has this dotted name, or None."""
+    if name in _without:
+        return None
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return None
+
+
+def _find_all(*names: str) -> list[Any] | None:
+    found = [find(name) for name in names]
+    return None if None in found else found
+
+
+# Who else looks at a tensor: only if nobody does may an operation go past the dispatcher.
+
+transforms_active: Callable[[], bool] | None = find("torch._C._are_functorch_transforms_active")
+dispatch_modes: Callable[[], int] | None = find("torch._C._len_torch_dispatch_stack")
+tracing_state: Callable[[], object] | None = find("torch._C._get_tracing_state")
+_has_storage: Callable[[Tensor], bool] | None = find("torch._C._has_storage")
+_FORWARD_LEVEL = "torch.autograd.forward_ad._current_level"
+
+
+class _Onlooker(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+def _sees_transforms() -> bool:
+    answers = []
+
+    def look(x: Tensor) -> Tensor:
+        answers.append(transforms_active and transforms_active())
+        return x
+
+    torch.func.vmap(look)(torch.zeros(1))
+    return answers == [True]
+
+
+def _sees_modes() -> bool:
+    if dispatch_modes is None:
+        return False
+    before = dispatch_modes()
+    with _Onlooker():
+        return dispatch_modes() == before + 1
+
+
+def _sees_forward_mode() -> bool:
+    if find(_FORWARD_LEVEL) is None:
+        return False
+    if forward_ad._current_level >= 0:
+        return True  # this package is being imported inside of forward mode, which cannot be entered twice
+    with forward_ad.dual_level():
+        return forward_ad._current_level >= 0
+
+
+def _sees_everybody() -> bool:
+    try:
+        found = tracing_state is not None and _has_storage is not None and _has_storage(torch.zeros(1)) is True
+        return found and _sees_transforms() and _sees_modes() and _sees_forward_mode()
+    except Exception:  # whatever a part does that it did not do before, it is not to be relied on
+        return False
+
+
+SEES_EVERYBODY = _sees_everybody()
+
+
+def unobserved(x: Tensor) -> bool:
+    """Whether nothing but reverse-mode differentiation looks at what happens to x; False if that cannot be known."""
+    return (
+        SEES_EVERYBODY
+        and not transforms_active()  # type: ignore[misc]
+        and dispatch_modes() == 0  # type: ignore[misc]
+        and tracing_state() is None  # type: ignore[misc]
+        and forward_ad._current_level < 0
+        and _has_storage(x)  # type: ignore[misc]  # an older kind of vmap, in batched gradients, uses tensors without
+    )
+
+
+# Derivatives of operators, of one level of torch.func's transforms at a time.
+
+_below_autograd: Any = find("torch._C._AutoDispatchBelowAutograd")
+_one_level: Any = find("torch._functorch.utils.enable_single_level_autograd_function")
+_base: Any = find("torch.autograd.function._SingleLevelFunction")
+
+if TYPE_CHECKING:
+    OneLevelFunction = torch.autograd.Function
+else:
+    # torch.autograd.Function starts torch.func's transforms anew, although the dispatcher is in the middle of one when
+    # it calls an Autograd kernel. Its base class applies the one level that is being processed.
+    class OneLevelFunction(_base or torch.autograd.Function):
+        _compiled_autograd_key = staticmethod(
+            find("torch.autograd.Function._compiled_autograd_key") or (lambda ctx: ())
+        )
+
+
+def below_autograd() -> contextlib.AbstractContextManager[Any]:
+    """Operators called here go to their kernels, past the derivatives."""
+    context: contextlib.AbstractContextManager[Any] = _below_autograd()
+    return context
+
+
+def apply_one_level(function: type[torch.autograd.Function], *args: Any) -> Any:
+    """Applies a subclass of :class:`OneLevelFunction` in an Autograd kernel."""
+    if transforms_active():  # type: ignore[misc]
+        with _one_level():
+            return function.apply(*args)
+    return function.apply(*args)
+
+
+class _Double(OneLevelFunction):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        with below_autograd():
+            return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return tangent * 2
+
+
+def _differentiates() -> bool:
+    """Tries the parts above with an operator that doubles: reverse mode, forward mode, and transforms of both."""
+    if None in (_below_autograd, _one_level, _base, transforms_active):
+        return False
+    try:
+        _trial.define("double(Tensor x) -> Tensor")
+        _trial.impl("double", lambda x: x * 2, "CompositeExplicitAutograd")
+        _trial.impl("double", lambda x: apply_one_level(_Double, x), "Autograd")
+        double = torch.ops.contdrop_trial.double.default
+        with torch.inference_mode(False), torch.enable_grad():
+            one = torch.ones(())
+            x = one.clone().requires_grad_()
+            (reverse,) = torch.autograd.grad(double(x), x)
+            transformed = torch.func.grad(lambda x: double(x) * x)(one)
+            forward = torch.func.jvp(double, (one,), (one,))[1]
+        return (reverse.item(), transformed.item(), forward.item()) == (2, 4, 2)
+    except Exception:
+        return False
+
+
+_trial = torch.library.Library("contdrop_trial", "DEF")
+DERIVATIVES = _differentiates()
+
+
+# Random draws inside of compiled graphs.
+
+_effect_type: Any = find("torch._library.effects.EffectType")
+_register_by_library: Any = find("torch.library.Library._register_effectful_op")
+_older_effect_type: Any = find("torch._higher_order_ops.effects._EffectType")
+_register_by_operator: Any = find("torch._higher_order_ops.effects._register_effectful_op")
+functional_mode: Any = find("torch._subclasses.functional_tensor.FunctionalTensorMode")
+_graph_marks: Any = find("torch.fx.traceback.current_meta")
+_never_recomputed: Any = find("torch.utils.checkpoint.SAC_IGNORED_OPS")
+_vmap_parts = _find_all(
+    "torch._C._functorch.get_interpreter_stack",
+    "torch._functorch.pyfunctorch.coerce_cinterpreter",
+    "torch._C._functorch.TransformType.Vmap",
+    "torch._C._functorch._add_batch_dim",
+    "torch._C.DispatchKeySet",
+    "torch._C.DispatchKey.FuncTorchVmapMode",
+    "torch._C._DisableFuncTorch",
+    "torch._C._ExcludeDispatchKeyGuard",
+)
+_effects_known = None not in (_effect_type, _register_by_library) or None not in (
+    _older_effect_type,
+    _register_by_operator,
+)
+DRAWS_IN_GRAPHS = _effects_known and None not in (functional_mode, _graph_marks, _never_recomputed, _vmap_parts)
+
+
+def register_draw(library: torch.library.Library, name: str, op: Any) -> None:
+    """Says of an operator that its calls are neither merged, nor reordered, nor run again in backward."""
+    if None not in (_effect_type, _register_by_library):
+        _register_by_library(library, name, _effect_type.ORDERED)
+    else:
+        _register_by_operator(op, _older_effect_type.ORDERED)
+    op.py_impl(functional_mode)(lambda mode, *args, **kwargs: _without_marks(mode, op, args, kwargs))
+    _never_recomputed.add(op)
+
+
+def _without_marks(mode: Any, op: Any, args: Any, kwargs: Any) -> Any:
+    """Takes the draw out of the nodes that a compiled activation checkpoint computes again in backward.
+
+    The seed is eight bytes; drawing it a second time would give backward another mask than forward.
+    """
+    meta: dict[str, Any] = torch.fx.traceback.current_meta
+    marks: dict[str, Any] = {name: meta.pop(name) for name in ("recompute", "ac_graph_id") if name in meta}
+    try:
+        return mode.__torch_dispatch__(op, (), args, kwargs)
+    finally:
+        meta.update(marks)
+
+
+def draw_under_vmap(op: Any, generator: int, size: list[int]) -> Tensor:
+    """Draws under torch.func.vmap as torch's own random functions do: all nested levels at once, outermost first."""
+    stack, interpreter, vmap, add_batch, key_set, vmap_mode, no_transforms, without_key = _vmap_parts  # type: ignore[misc]
+    levels: list[Any] = [interpreter(level) for level in stack() or ()]
+    levels = [level for level in levels if level.key() == vmap]
+    if any(level.randomness() == "error" for level in levels):
+        raise RuntimeError(
+            "vmap: dropout draws random numbers, and vmap's randomness is 'error'; "
+            "call vmap with randomness='same' or randomness='different'"
+        )
+    different = [level for level in levels if level.randomness() == "different"]
+    with no_transforms(), without_key(key_set(vmap_mode)):
+        seed: Tensor = op(generator, [*(level.batch_size() for level in different), *size])
+    for level in different:
+        seed = add_batch(seed, 0, level.level())
+    return seed
+
+
+def mark_constant(function: Callable[..., Any]) -> None:
+    """Makes torch.compile run a function while tracing, once: what torch.compiler.assume_constant_result does.
+
+    That function imports the whole compiler, which would double the time that importing this package takes.
+    """
+    if "_dynamo_marked_constant" in _without:
+        torch.compiler.assume_constant_result(function)
+    else:
+        function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+_backward_task: Callable[[], int] | None = find("torch._C._current_graph_task_id")
+
+
+def in_backward() -> bool:
+    """Whether this thread is in the middle of a backward pass; warns, and says no, if that cannot be known."""
+    if _backward_task is None:
+        warnings.warn(
+            "contdrop: this version of torch does not tell whether backward is running, so a layer with a generator of "
+            "its own cannot refuse to draw another mask there; under activation checkpointing use "
+            "checkpoint(..., use_reentrant=False, context_fn=contdrop.checkpoint_context)",
+            stacklevel=4,
+        )
+        return False
+    return _backward_task() != -1
+
+
+# What the fast path in C is connected to.
+
+dlpack_table: Any = find("torch.Tensor.__dlpack_c_exchange_api__")
+
+
+def node_class(function: type[torch.autograd.Function]) -> Any:
+    """The class of an autograd function's nodes in the graph, or None."""
+    return None if "_backward_cls" in _without else getattr(function, "_backward_cls", None)
+
+
+# Modules.
+
+_dropout: Any = find("torch.nn.modules.dropout._DropoutNd")
+_batch_norm: Any = find("torch.nn.modules.batchnorm._BatchNorm")
+
+if TYPE_CHECKING:
+    from torch.nn.modules.dropout import _DropoutNd
+
+    DropoutBase = _DropoutNd
+else:
+    DropoutBase = _dropout or torch.nn.Module
+
+TORCH_DROPOUTS: tuple[type[torch.nn.Module], ...] = (
+    (_dropout,)
+    if _dropout
+    else (
+        torch.nn.Dropout,
+        torch.nn.Dropout1d,
+        torch.nn.Dropout2d,
+        torch.nn.Dropout3d,
+        torch.nn.AlphaDropout,
+        torch.nn.FeatureAlphaDropout,
+    )
+)
+BATCH_NORMS: tuple[type[torch.nn.Module], ...] = (
+    (_batch_norm,)
+    if _batch_norm
+    else (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
+)
+
+
+def has_forward_hooks(module: torch.nn.Module) -> bool:
+    return any(getattr(module, name, None) for name in ("_forward_hooks", "_forward_pre_hooks"))
+
+
+def target_name(node: torch.fx.Node) -> str:
+    """What a node of a graph calls, as a reader would write it."""
+    write = find("torch.fx.Node._pretty_print_target")
+    return str(write(node.target) if write else getattr(node.target, "__name__", node.target))
+
+
+# Optimisers.
+
+fused_sgd: Any = find("torch._fused_sgd_")
+fused_adam: Any = find("torch._fused_adam_")
