@@ -74,6 +74,8 @@ OWNERS = {
     "jinja2": ["lab/report/"],
     "markupsafe": ["lab/report/"],
     "numpy": ["lab/"],
+    "pooch": ["lab/data/download.py", "lab/data/npm.py"],
+    "requests": ["lab/data/download.py"],
     "scipy": ["lab/stats/", "lab/report/"],
     "sklearn": ["lab/data/digits.py"],
     "triton": ["kernels/triton.py"],

