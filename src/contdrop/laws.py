@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from . import clipped_normal
-from .errors import suggest
+from .text import parse_label
 
 # How far the relative variance of a law at the end of a range may be beyond it by rounding.
 _ROUNDING = 2.0**-50
@@ -373,30 +373,13 @@ def parse_law(text: str) -> Law:
     """
     if not isinstance(text, str):
         raise TypeError(f"parse_law: expected text such as 'gaussian:sigma=0.3', got {type(text).__name__}")
-    name, _, rest = text.strip().partition(":")
-    name = name.strip().lower()
-    if name not in LAWS:
-        raise ValueError(f"parse_law: unknown law {name!r} in {text!r}; {suggest(name, LAWS)}")
-    law = LAWS[name]
-    known = [field.name for field in dataclasses.fields(law)]  # type: ignore[arg-type]
-    if law is Gaussian:
-        known.append("variance")
-    given: dict[str, float] = {}
-    for item in rest.split(",") if rest.strip() else []:
-        key, _, number = (part.strip() for part in item.partition("="))
-        if key not in known:
-            raise ValueError(f"parse_law: {name} has no parameter {key!r} in {text!r}; {suggest(key, known)}")
-        if key in given:
-            raise ValueError(f"parse_law: {key} is given twice in {text!r}")
-        try:
-            given[key] = float(number)
-        except ValueError:
-            raise ValueError(f"parse_law: expected {key}=<number>, got {item.strip()!r} in {text!r}") from None
-    if "variance" in given:
-        if "sigma" in given:
-            raise ValueError(f"parse_law: give sigma or variance, not both, in {text!r}")
-        return Gaussian.from_variance(**given)
-    return law(**given)
+    known = {name: [field.name for field in dataclasses.fields(law)] for name, law in LAWS.items()}  # type: ignore[arg-type]
+    known[Gaussian.kind].append("variance")
+    try:
+        name, given = parse_label(text, known, "law")
+    except ValueError as error:
+        raise ValueError(f"parse_law: {error}") from error
+    return Gaussian.from_variance(**given) if "variance" in given else LAWS[name](**given)
 
 
 def _number(owner: str, name: str, value: object, *, finite: bool = True) -> float:

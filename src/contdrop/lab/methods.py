@@ -53,11 +53,11 @@ _DEFAULTS: dict[str, dict[str, float]] = {
     "none": {},
     "bernoulli": {"keep": 0.5},
     "uniform": {},
-    "gaussian": {"sigma": 0.3},
+    "gaussian": {"sigma": Gaussian().sigma},
     "adaptive": {"alpha": 1.0, "beta": 0.0},
     "dropconnect": {"keep": 0.5},
     "fast": {"keep": 0.5},
-    "bernoulli-matched": {"sigma": 0.3},
+    "bernoulli-matched": {"sigma": Gaussian().sigma},
 }
 NAMES: tuple[str, ...] = tuple(_DEFAULTS)
 
