@@ -114,7 +114,7 @@ def word(seed: int, k: int, stream: int) -> int:
 
 
 def element(seed: int, i: int, bits: int, stream: int) -> int:
-    if bits == 32:
+    if bits == 21:
         return number(seed, i, stream)
     run, place = divmod(i, 16 * (32 // bits))
     chosen = word(seed, 16 * run + place % 16, stream)
@@ -122,30 +122,29 @@ def element(seed: int, i: int, bits: int, stream: int) -> int:
 
 
 def number(seed: int, i: int, stream: int) -> int:
-    """Element i where elements have 32 bits: half a word of its own above what two other halves make together."""
-    run, place = divmod(i, 32)
-    group, j, lane = run // 4, run % 4, place % 16
-    halves = [divmod(word(seed, 64 * group + 16 * output + lane, stream), 2**16) for output in range(4)]
-    high, low = halves[j]
-    if place < 16:
-        return high * 2**16 + (low ^ halves[(j + 1) % 4][0])
-    return low * 2**16 + (high ^ halves[(j - 1) % 4][0])
+    """Element i where elements have 21 bits: the first ones of a word, or the last ones of two."""
+    group, place = divmod(i, 96)
+    s, lane = divmod(place, 16)
+    block = [format(word(seed, 64 * group + 16 * output + lane, stream), "032b") for output in range(4)]
+    digits = [word[:21] for word in block] + [block[0][-11:] + block[1][-10:], block[2][-11:] + block[3][-10:]]
+    return int(digits[s], 2)
 
 
-def uniform(w: int) -> Fraction:
-    return Fraction(2 * (w >> 10) + 1, 2**23)
+def uniform(number: int) -> Fraction:
+    return Fraction(2 * number + 1, 2**22)
 
 
 def bernoulli_bits(keep: float) -> tuple[int, int]:
-    for bits in (1, 2, 4, 8, 16, 32):
+    for bits in (1, 2, 4, 8, 16):
         threshold = Fraction(keep) * 2**bits
         if threshold.denominator == 1:
             return bits, int(threshold)
-    return 32, round(threshold)
+    bits = 21 if Fraction(1, 64) <= Fraction(keep) <= Fraction(63, 64) else 32
+    return bits, round(Fraction(keep) * 2**bits)
 
 
 def mask_bits(kind: str, params: Sequence[float]) -> int:
-    return bernoulli_bits(params[0])[0] if kind == "bernoulli" else 32
+    return bernoulli_bits(params[0])[0] if kind == "bernoulli" else 21
 
 
 def mask_value(element_bits: int, kind: str, params: Sequence[float], dtype: torch.dtype) -> float:
@@ -164,7 +163,7 @@ def mask_tolerance(kind: str, params: Sequence[float], dtype: torch.dtype) -> fl
     """Bounds the rounding error of a mask value.
 
     Bernoulli values are exact. A uniform value takes the roundings of high - low, of low, of the product and of the
-    sum. A Gaussian value is computed in float64, where the normal quantile (below 6.4 for a multiple of 2^-23) is
+    sum. A Gaussian value is computed in float64, where the normal quantile (below 6.4 for a multiple of 2^-22) is
     good to 7.2e-16 = 6.5 roundings by the documentation of Cephes and to about one in Python, and is rounded once.
     """
     unit = UNIT_ROUNDOFF[torch.float64 if dtype == torch.float64 else torch.float32]

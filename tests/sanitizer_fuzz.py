@@ -136,7 +136,7 @@ def _laws():
     import contdrop as cd
 
     infinity = float("inf")
-    keeps = [0.0, 1.0, 0.5, 0.25, 0.75, 0.0625, 3 / 256, 1 / 65536, 0.3, 1 - 1e-12]
+    keeps = [0.0, 1.0, 0.5, 0.25, 0.75, 0.0625, 3 / 256, 1 / 65536, 0.3, 0.99, 1 - 1e-12]
     return [
         *(cd.Bernoulli(keep=keep) for keep in keeps),
         *(cd.Uniform(), cd.Uniform(-1, 0.5)),
@@ -146,7 +146,7 @@ def _laws():
 
 
 def _size(rng: random.Random) -> int:
-    edge = rng.choice([16, 32, 64, 512, 1024, 2048, 8192]) * rng.choice([1, 1, 2, 5]) + rng.choice([-1, 0, 1])
+    edge = rng.choice([16, 32, 64, 96, 512, 1024, 2048, 6144]) * rng.choice([1, 1, 2, 5]) + rng.choice([-1, 0, 1])
     return rng.choice([rng.randint(1, 40), rng.randint(1, 600), edge])
 
 

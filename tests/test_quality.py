@@ -29,12 +29,11 @@ CHUNK = ROWS * WIDTH  # 2 * 10^6 elements are drawn at a time, 8 MB
 FINE, COARSE = 16_000, 125
 SQUARE = 200  # bins along each axis of a pair: 6.5 pairs to a bin in the smaller tests
 # How far apart elements are that should not be correlated. Sixteen apart in a row are neighbouring bits of one word if
-# a law takes up to 16 bits per element. If it takes 32, the four words of a block of the generator make eight elements,
-# sixteen apart, the first two of them from the same word.
+# a law takes up to 16 bits per element. If it takes 21, a block of the generator makes six elements, sixteen apart.
 LAGS = {
     "row": 1,
     "row by 2": 2,
-    **{f"row by {16 * k}": 16 * k for k in range(1, 8)},
+    **{f"row by {16 * k}": 16 * k for k in range(1, 7)},
     "row by 512": 512,
     "column": WIDTH,
 }
@@ -170,29 +169,29 @@ def test_masks_are_not_correlated(law, chunks):
         assert abs(value) < 5, f"{name}: {value:.1f} standard errors"
 
 
-# The eight numbers of 32 bits that the four words of a block make. Every two are independent by construction: see
-# test_reference.py. Three or four are not, to the last bit, and that must not show.
+# The six numbers of 21 bits that a block makes. They share no bit: see test_reference.py.
 
 
 def blocks(seed: int) -> torch.Tensor:
-    """Uniform numbers [8, blocks] of a mask: in every column the eight of one block."""
-    return mask(cd.Uniform(), seed).double().view(-1, 8, 16).transpose(0, 1).flatten(1)
+    """Uniform numbers [6, blocks] of a mask: in every column the six of one block."""
+    whole = CHUNK // 96 * 96
+    return mask(cd.Uniform(), seed).flatten()[:whole].double().view(-1, 6, 16).transpose(0, 1).flatten(1)
 
 
 @functools.cache
 def bin_probabilities() -> torch.Tensor:
-    """Of SQUARE equal bins, exactly: there are 2^22 uniform numbers, which do not spread over them evenly."""
-    numbers = (2 * torch.arange(1 << 22, dtype=torch.float64) + 1) * 2.0**-23
+    """Of SQUARE equal bins, exactly: there are 2^21 uniform numbers, which do not spread over them evenly."""
+    numbers = (2 * torch.arange(1 << 21, dtype=torch.float64) + 1) * 2.0**-22
     return torch.bincount((numbers * SQUARE).long()).double() / len(numbers)
 
 
 @functools.cache
 def examine_blocks(chunks: int) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], float]]:
-    """P-values of a two-dimensional chi-square for every pair of the eight, and the means of products of centred
+    """P-values of a two-dimensional chi-square for every pair of the six, and the means of products of centred
     numbers for every three and every four, in standard errors.
     """
-    counts = {pair: torch.zeros(SQUARE**2, dtype=torch.int64) for pair in itertools.combinations(range(8), 2)}
-    sums = {few: 0.0 for size in (3, 4) for few in itertools.combinations(range(8), size)}
+    counts = {pair: torch.zeros(SQUARE**2, dtype=torch.int64) for pair in itertools.combinations(range(6), 2)}
+    sums = {few: 0.0 for size in (3, 4) for few in itertools.combinations(range(6), size)}
     first = zlib.crc32(b"blocks")
     for seed in range(first, first + chunks):
         numbers = blocks(seed)
@@ -204,7 +203,7 @@ def examine_blocks(chunks: int) -> tuple[dict[tuple[int, ...], float], dict[tupl
         for few in sums:
             rest = pairs[few[2:]] if len(few) == 4 else centred[few[2]]
             sums[few] += torch.dot(pairs[few[:2]], rest).item()
-    draws = chunks * CHUNK // 8
+    draws = chunks * (CHUNK // 96 * 16)
     expected = torch.outer(bin_probabilities(), bin_probabilities()).flatten() * draws
     return (
         {
@@ -219,7 +218,7 @@ def examine_blocks(chunks: int) -> tuple[dict[tuple[int, ...], float], dict[tupl
 def test_pairs_of_a_block_fill_the_square_evenly(chunks):
     p_values, _ = examine_blocks(chunks)
     print(f"\n{len(p_values)} pairs: p from {min(p_values.values()):.3g} to {max(p_values.values()):.3g}")
-    assert len(p_values) == 28
+    assert len(p_values) == 15
     for pair, p in p_values.items():
         assert FIVE_SIGMA < p < 1 - FIVE_SIGMA, f"{pair}: p = {p:.1e}"
 
@@ -228,7 +227,7 @@ def test_pairs_of_a_block_fill_the_square_evenly(chunks):
 def test_three_and_four_numbers_of_a_block_have_no_product_moment(chunks):
     _, products = examine_blocks(chunks)
     print(f"\n{len(products)} products: {min(products.values()):+.2f} to {max(products.values()):+.2f} standard errors")
-    assert len(products) == 56 + 70
+    assert len(products) == 20 + 15
     for few, value in products.items():
         assert abs(value) < 5, f"{few}: {value:.1f} standard errors"
 
@@ -280,17 +279,17 @@ def test_a_block_that_repeats_a_number_now_and_then_is_noticed(monkeypatch):
 
 
 def test_three_numbers_of_which_only_two_are_independent_are_noticed(monkeypatch):
-    """In one block of fifty number 6 is mirrored so that an even number of numbers 1, 4 and 6 are below one half."""
+    """In one block of fifty number 5 is mirrored so that an even number of numbers 1, 4 and 5 are below one half."""
     real = blocks
 
     def tied(seed: int) -> torch.Tensor:
         numbers = real(seed)
         some = numbers[:, ::50]  # a view
-        odd = ((some[[1, 4, 6]] < 0.5).sum(0) % 2).bool()
-        some[6] = torch.where(odd, 1 - some[6], some[6])
+        odd = ((some[[1, 4, 5]] < 0.5).sum(0) % 2).bool()
+        some[5] = torch.where(odd, 1 - some[5], some[5])
         return numbers
 
     monkeypatch.setitem(globals(), "blocks", tied)
     p_values, products = examine_blocks.__wrapped__(1)
     assert min(p_values.values()) > FIVE_SIGMA
-    assert {few for few, value in products.items() if abs(value) > 5} == {(1, 4, 6)}
+    assert {few for few, value in products.items() if abs(value) > 5} == {(1, 4, 5)}

@@ -16,12 +16,13 @@ from contdrop.kernels import reference
 from oracles import UNIT_ROUNDOFF
 
 INF = math.inf
-BITS = (1, 2, 4, 8, 16, 32)
+BITS = (1, 2, 4, 8, 16, 21, 32)
 SEEDS = (0, 1, 2**31, 2**32 - 1, 2**32, 0x0123456789ABCDEF, 2**63 - 1, -1, -(2**63), -(2**40) + 3)
 LAWS = [
     ("bernoulli", (0.5,)),
     ("bernoulli", (0.75,)),
     ("bernoulli", (0.3,)),
+    ("bernoulli", (0.99,)),
     ("uniform", (0.0, 1.0)),
     ("uniform", (-1.0, 2.5)),
     ("gaussian", (0.5, 0.2, 0.0, 1.0)),
@@ -113,7 +114,7 @@ def test_elements_match_the_oracle(bits, first, count):
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("first_word", [2**34 - 20, 2**34 + 69, 2**41 + 12345])
 def test_elements_far_out_match_the_oracle(bits, first_word):
-    first = first_word * reference.per_word(bits) + 7
+    first = first_word // 64 * reference.per_group(bits) + first_word % 64 + 7
     got = reference.elements(torch.tensor(11), first, 70, bits, stream=0)
     assert got.tolist() == oracle_elements(11, first, 70, bits, stream=0)
 
@@ -138,17 +139,18 @@ def test_elements_of_batched_seeds_are_those_of_each_seed(bits):
     assert got.flatten(0, 1).tolist() == [oracle_elements(seed, 33, 40, bits, stream=0) for seed in SEEDS[:6]]
 
 
-# The eight numbers of 32 bits that come from the four words of a block, as a linear map of bits.
+# The bits of a block and its elements. Ranks over the field of two elements say which are independent.
 
 
-def numbers_of_basis(monkeypatch, lane: int) -> torch.Tensor:
-    """The elements [128, 128] of a group of words, for each of the 128 bits of one of its blocks set alone."""
+def elements_of_basis(monkeypatch, bits: int, lane: int = 0) -> torch.Tensor:
+    """The elements [128, elements / 16, 16] of a group, for each of the 128 bits of one of its blocks set alone."""
     group = torch.zeros(128, 64, dtype=torch.int64)
     for bit in range(128):
         group[bit, 16 * (bit // 32) + lane] = 1 << bit % 32
     with monkeypatch.context() as patch:
         patch.setattr(reference, "words", lambda seed, first_group, groups, stream: group)
-        return reference.elements(torch.zeros(128, dtype=torch.int64), 0, 128, 32, stream=0)
+        count = reference.per_group(bits)
+        return reference.elements(torch.zeros(128, dtype=torch.int64), 0, count, bits, stream=0).view(128, -1, 16)
 
 
 def rank(rows) -> int:
@@ -174,85 +176,89 @@ def test_ranks_are_those_of_known_matrices():
     assert rank([0b111, 0b011, 0b001, 0b100]) == 3
 
 
-@pytest.mark.parametrize("lane", range(16))
-def test_a_block_makes_eight_numbers_sixteen_apart_and_no_others(lane, monkeypatch):
-    drawn = numbers_of_basis(monkeypatch, lane).view(128, 8, 16)
-    others = [other for other in range(16) if other != lane]
-    assert (drawn[..., others] == 0).all()
-    assert torch.equal(drawn[..., lane], numbers_of_basis(monkeypatch, 0)[:, ::16])
+@pytest.mark.parametrize("bits", BITS)
+def test_a_block_makes_elements_sixteen_apart_and_no_others(bits, monkeypatch):
+    images = elements_of_basis(monkeypatch, bits)[..., 0]
+    assert images.shape[1] == (6 if bits == 21 else 128 // bits)
+    for lane in range(16):
+        drawn = elements_of_basis(monkeypatch, bits, lane)
+        assert torch.equal(drawn[..., lane], images)
+        drawn[..., lane] = 0
+        assert (drawn == 0).all()
 
 
-def test_numbers_are_linear_in_the_bits_of_their_words(monkeypatch):
+@pytest.mark.parametrize("bits", BITS)
+def test_elements_are_linear_in_the_bits_of_their_block(bits, monkeypatch):
     """So that ranks are all there is to know about them."""
-    images = numbers_of_basis(monkeypatch, 0)[:, ::16]
+    images = elements_of_basis(monkeypatch, bits)[..., 0]
     for seed in SEEDS:
         block = reference.words(torch.tensor(seed), 5, 1, stream=0).view(4, 16)
-        numbers = reference.elements(torch.tensor(seed), 128 * 5, 128, 32, stream=0).view(8, 16)
-        for lane in range(16):
-            expected = [0] * 8
+        count = reference.per_group(bits)
+        drawn = reference.elements(torch.tensor(seed), 5 * count, count, bits, stream=0).view(-1, 16)
+        for lane in (0, 7, 15):
+            expected = [0] * len(drawn)
             for bit in range(128):
                 if block[bit // 32, lane].item() >> bit % 32 & 1:
                     expected = [a ^ b for a, b in zip(expected, images[bit].tolist())]
-            assert numbers[:, lane].tolist() == expected
+            assert drawn[:, lane].tolist() == expected
 
 
-def test_every_number_is_uniform_and_every_two_are_independent(monkeypatch):
-    # A linear map of full rank takes uniform bits to uniform bits.
-    images = numbers_of_basis(monkeypatch, 0)[:, ::16]
-    for number in range(8):
-        assert joint_rank(images[:, [number]]) == 32
-    for pair in itertools.combinations(range(8), 2):
-        assert joint_rank(images[:, pair]) == 64, pair
+@pytest.mark.parametrize("bits", BITS)
+def test_no_bit_of_a_block_serves_two_elements(bits, monkeypatch):
+    """Every bit of every element is a bit of the block, each another one; for numbers of 21 bits two are left over."""
+    images = elements_of_basis(monkeypatch, bits)[..., 0]
+    uses = torch.stack([images >> place & 1 for place in range(bits)], dim=-1).flatten(1)  # [128, elements * bits]
+    assert (uses.sum(0) == 1).all()
+    used = uses.sum(1)
+    assert used.max() == 1
+    assert (used == 0).nonzero().flatten().tolist() == ([32 + 10, 96 + 10] if bits == 21 else [])
 
 
-def test_upper_halves_of_all_numbers_of_a_block_are_independent(monkeypatch):
-    images = numbers_of_basis(monkeypatch, 0)[:, ::16]
-    assert joint_rank(images >> 16) == 128
+@pytest.mark.parametrize("bits", BITS)
+def test_any_elements_of_a_block_are_independent(bits, monkeypatch):
+    # A linear map of full rank takes uniform bits to uniform bits. What holds for all together holds for any of them.
+    images = elements_of_basis(monkeypatch, bits)[..., 0]
+    assert joint_rank(images) == bits * images.shape[1]
+    if bits == 21:
+        for size in range(1, 7):
+            for some in itertools.combinations(range(6), size):
+                assert joint_rank(images[:, some]) == 21 * size, some
 
 
-def test_lower_halves_are_made_of_two_upper_halves_of_other_numbers(monkeypatch):
-    images = numbers_of_basis(monkeypatch, 0)[:, ::16]
-    upper, lower = images >> 16, images & 0xFFFF
-    for number in range(8):
-        makers = [
-            pair
-            for pair in itertools.combinations(range(8), 2)
-            if torch.equal(lower[:, number], upper[:, pair[0]] ^ upper[:, pair[1]])
+def test_dependence_is_noticed():
+    """The numbers of masks of version 2: any two were independent, but their lower halves were borrowed."""
+    words = [[(1 << bit) >> 32 * j & 0xFFFFFFFF for j in range(4)] for bit in range(128)]
+    images = torch.tensor(
+        [
+            [w[j] ^ w[(j + 1) % 4] >> 16 if s == 0 else (w[j] << 16 & 0xFFFFFFFF | w[j] >> 16) ^ w[(j + 3) % 4] >> 16
+             for j in range(4) for s in range(2)]
+            for w in words
         ]
-        assert len(makers) == 1
-        assert number not in makers[0]
-
-
-def test_three_numbers_of_a_block_may_depend_on_each_other(monkeypatch):
-    """The documented limit: what holds for every two numbers does not hold for every three."""
-    images = numbers_of_basis(monkeypatch, 0)[:, ::16]
-    ranks = {three: joint_rank(images[:, three]) for three in itertools.combinations(range(8), 3)}
-    # Eight times a number and the two that make its lower half, such as 0, 1 and 2: both of word 0, and slot 0 of
-    # word 1. Four times two of one word and slot 1 of the next, such as 0, 1 and 3, whose lower halves have words in
-    # common.
-    assert sorted(ranks.values()) == [80] * 12 + [96] * 44
-    assert ranks[0, 1, 2] == ranks[0, 1, 3] == 80
+    )  # fmt: skip
+    assert all(joint_rank(images[:, two]) == 64 for two in itertools.combinations(range(8), 2))
+    assert joint_rank(images[:, [0, 1, 2]]) == 80
+    assert joint_rank(images >> 10) < 8 * 22
 
 
 # Values.
 
-EXTREME_WORDS = [0, 1, 1023, 1024, 1025, 2**31 - 1, 2**31, 2**31 + 1023, 2**32 - 1025, 2**32 - 1024, 2**32 - 1]
+EXTREME_NUMBERS = [0, 1, 1023, 2**20 - 1, 2**20, 2**20 + 1, 2**21 - 2, 2**21 - 1]
 
 
 @each_dtype
 def test_uniforms_are_exact_and_inside_the_open_interval(dtype):
-    u = reference.uniforms(torch.tensor(EXTREME_WORDS), dtype)
+    u = reference.uniforms(torch.tensor(EXTREME_NUMBERS), dtype)
     assert u.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    assert [Fraction(value) for value in u.tolist()] == [oracles.uniform(w) for w in EXTREME_WORDS]
+    assert [Fraction(value) for value in u.tolist()] == [oracles.uniform(e) for e in EXTREME_NUMBERS]
     assert u.min() > 0
     assert u.max() < 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_uniforms_are_symmetric_about_one_half(dtype):
-    words = torch.cat([torch.tensor(EXTREME_WORDS), reference.words(torch.tensor(3), 0, 100, 0)])
-    u, mirrored = reference.uniforms(words, dtype), reference.uniforms(2**32 - 1 - words, dtype)
-    # 1 - u is exact: u is an odd multiple of 2^-23.
+    numbers = torch.cat([torch.tensor(EXTREME_NUMBERS), reference.elements(torch.tensor(3), 0, 6400, 21, 0)])
+    u, mirrored = reference.uniforms(numbers, dtype), reference.uniforms(2**21 - 1 - numbers, dtype)
+    # 1 - u is exact: u is an odd multiple of 2^-22.
     assert torch.equal(1 - u, mirrored)
     assert not (u == 0.5).any()
 
@@ -271,8 +277,15 @@ def test_uniforms_are_symmetric_about_one_half(dtype):
         (2.0**-16, (16, 1)),
         (2.0**-17, (32, 2**15)),
         (1 - 2.0**-32, (32, 2**32 - 1)),
-        (0.3, (32, 1288490189)),  # 0.3 * 2^32 = 1288490188.8
-        (0.8, (32, 3435973837)),  # 0.8 * 2^32 = 3435973836.8
+        (0.3, (21, 629146)),  # 0.3 * 2^21 = 629145.6
+        (0.9, (21, 1887437)),  # 0.9 * 2^21 = 1887436.8
+        (0.5 + 2.0**-20, (21, 2**20 + 2)),
+        (0.99, (32, 4252017623)),  # 0.99 * 2^32 = 4252017623.04
+        (0.01, (32, 42949673)),  # 0.01 * 2^32 = 42949672.96
+        (math.nextafter(1 / 64, 1), (21, 2**15)),
+        (math.nextafter(1 / 64, 0), (32, 2**26)),
+        (math.nextafter(63 / 64, 0), (21, 63 * 2**15)),
+        (math.nextafter(63 / 64, 1), (32, 63 * 2**26)),
         (1e-20, (32, 0)),
     ],
 )
@@ -288,15 +301,24 @@ def test_certain_coins_never_differ(keep, value):
 
 
 @pytest.mark.parametrize("kind", ["uniform", "gaussian"])
-def test_continuous_laws_take_32_bits(kind):
-    assert reference.bits_per_element(kind, (0.5, 1.0, 0.0, 1.0)) == 32
+def test_continuous_laws_take_21_bits(kind):
+    assert reference.bits_per_element(kind, (0.5, 1.0, 0.0, 1.0)) == 21
+
+
+def test_rounding_of_keep_is_seen_by_nobody():
+    """A keep of 21 bits is off by so little that 10^11 draws miss it by a standard error."""
+    for keep in (1 / 64 + 2.0**-22, 0.3, 0.9):
+        bits, threshold = reference.bernoulli_bits(keep)
+        error = abs(threshold / 2**bits - keep)
+        assert error <= 2.0**-22
+        assert error < math.sqrt(keep * (1 - keep) / 1e11)
 
 
 @each_law
 @each_dtype
 def test_mask_values_match_the_oracle(kind, params, dtype):
     bits = oracles.mask_bits(kind, params)
-    drawn = oracle_elements(77, 0, 200, bits, stream=0) + [w % 2**bits for w in EXTREME_WORDS]
+    drawn = oracle_elements(77, 0, 200, bits, stream=0) + [e % 2**bits for e in EXTREME_NUMBERS]
     got = reference.mask_values(torch.tensor(drawn), kind, params, dtype)
     assert got.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     expected = torch.tensor([oracles.mask_value(b, kind, params, dtype) for b in drawn], dtype=torch.float64)
@@ -383,7 +405,7 @@ def test_keep_where_matches_the_oracle(dtype, shared_axes):
     keep = torch.linspace(0, 1, 36, dtype=torch.float64).view(4, 9).to(dtype)
     got = reference.keep_where(x, torch.tensor(5), keep, shared_axes)
     shape = [1 if axis in shared_axes else size for axis, size in enumerate(x.shape)]
-    u = [oracles.uniform(w) for w in oracle_elements(5, 0, math.prod(shape), 32, stream=0)]
+    u = [oracles.uniform(w) for w in oracle_elements(5, 0, math.prod(shape), 21, stream=0)]
     u = torch.tensor([float(value) for value in u], dtype=torch.float64).view(shape).expand(x.shape)
     assert got.dtype == dtype
     assert torch.equal(got, torch.where(u < keep.double(), x, 0))
@@ -394,7 +416,7 @@ def test_keep_where_takes_a_seed_per_example():
     x, keep = fixed(2, 3, 4, dtype=torch.float32), torch.full((2, 3, 4), 0.5)
     got = reference.keep_where(x, seed_tensor(5, 6), keep, [1])
     for seed, row, result in zip((5, 6), x, got):
-        u = [oracles.uniform(w) for w in oracle_elements(seed, 0, 4, 32, stream=0)]
+        u = [oracles.uniform(w) for w in oracle_elements(seed, 0, 4, 21, stream=0)]
         kept = torch.tensor([value < Fraction(1, 2) for value in u])
         assert torch.equal(result, torch.where(kept, row, 0))
 
@@ -411,7 +433,7 @@ def test_normal_matches_the_oracle(dtype, seeds):
     got = reference.normal(seed_tensor(*seeds), [5, 8], dtype, torch.device("cpu"))
     rows = []
     for seed in seeds:
-        words = oracle_elements(seed, 0, 40, 32, reference.STREAM_NORMAL)
+        words = oracle_elements(seed, 0, 40, 21, reference.STREAM_NORMAL)
         rows.append([statistics.NormalDist().inv_cdf(float(oracles.uniform(w))) for w in words])
     expected = torch.tensor(rows, dtype=torch.float64).view(*seed_tensor(*seeds).shape, 5, 8)
     # The two quantile functions are good to about eight roundings in float64 together: see oracles.mask_tolerance.
@@ -430,8 +452,8 @@ def test_normal_takes_an_empty_size_and_no_size():
 
 def oracle_example_masks(examples, outputs, inputs, seed, kind, params, dtype) -> torch.Tensor:
     bits = oracles.mask_bits(kind, params)
-    run = 16 * (2 if bits == 32 else 32 // bits)
-    pitch = math.ceil(inputs / run) * run
+    whole = 96 if bits == 21 else 16 * (32 // bits)
+    pitch = math.ceil(inputs / whole) * whole
     values = [
         oracles.mask_value(oracles.element(seed, (n * outputs + o) * pitch + i, bits, 0), kind, params, dtype)
         for n in range(examples)
@@ -471,8 +493,10 @@ def test_dropconnect_and_its_gradients_match_the_oracle(kind, params, dtype):
 @pytest.mark.parametrize(
     ("kind", "params", "inputs"),
     [
-        ("uniform", (0.0, 1.0), 32),
-        ("uniform", (0.0, 1.0), 33),
+        ("uniform", (0.0, 1.0), 96),
+        ("uniform", (0.0, 1.0), 97),
+        ("bernoulli", (0.99,), 16),
+        ("bernoulli", (0.99,), 17),
         ("uniform", (0.0, 1.0), 1),
         ("bernoulli", (0.5,), 512),
         ("bernoulli", (0.5,), 513),
@@ -498,7 +522,7 @@ def test_dropconnect_does_not_depend_on_the_chunk(kind, params, chunk, monkeypat
 
 
 def test_dropconnect_materialises_no_more_than_a_chunk(monkeypatch):
-    monkeypatch.setattr(reference, "_CHUNK", 2 * 3 * 32)  # two examples of 3 x 17 masks at a pitch of 32
+    monkeypatch.setattr(reference, "_CHUNK", 2 * 3 * 96)  # two examples of 3 x 17 masks at a pitch of 96
     parts = list(
         reference._example_masks(
             5, torch.Size((3, 17)), torch.tensor(1), "uniform", (0.0, 1.0), 1.0, torch.empty(0, dtype=torch.float32)
@@ -518,7 +542,7 @@ def two_million_words(seed: int = 1, stream: int = 0) -> torch.Tensor:
 
 def correlation(a: torch.Tensor, b: torch.Tensor) -> float:
     """Correlation of uniform numbers in standard errors."""
-    x, y = (reference.uniforms(word, torch.float64) - 0.5 for word in (a, b))
+    x, y = (reference.uniforms(word >> 11, torch.float64) - 0.5 for word in (a, b))
     return (x * y).sum().item() * 12 / math.sqrt(len(x))
 
 

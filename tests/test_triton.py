@@ -34,21 +34,23 @@ if RUNS_HERE:
 
     @triton.jit
     def quantiles(out_ptr, first, step, SIZE: tl.constexpr):
-        """The quantiles of uniform numbers, the smallest of which is number 0 and the largest number 2^22 - 1."""
+        """The quantiles of uniform numbers, the smallest of which is number 0 and the largest number 2^21 - 1."""
         k = first + step * tl.arange(0, SIZE)
-        tl.store(out_ptr + tl.arange(0, SIZE), backend._quantile(backend._uniform(k.to(tl.uint32) << 10)))
+        tl.store(out_ptr + tl.arange(0, SIZE), backend._quantile(backend._uniform(k)))
 
     @triton.jit(do_not_specialize=["seed", "group"])
     def elements_of_a_group(out_ptr, seed: tl.int64, group: tl.int64, BITS: tl.constexpr):
-        """The elements of a group in the three ways that kernels get at them."""
-        COUNT: tl.constexpr = 64 * (32 // BITS + BITS // 32)
-        place = tl.arange(0, COUNT)
+        """The elements of a group in the ways that kernels get at them."""
+        COUNT: tl.constexpr = 96 if BITS == 21 else 64 * (32 // BITS)
+        COLUMNS: tl.constexpr = 128 if BITS == 21 else COUNT
+        place, counts = backend._columns(COLUMNS, BITS)
         grouped = backend._of_groups(seed, 0, tl.full((1,), group, tl.int64), BITS)
-        in_runs = backend._of_runs(seed, 0, tl.full((4,), group, tl.int64) * 4 + tl.arange(0, 4), BITS)
-        single = backend._element(seed, 0, tl.full((COUNT,), group, tl.int64) * COUNT + place, BITS)
-        tl.store(out_ptr + place, grouped.to(tl.int64))
-        tl.store(out_ptr + COUNT + place, in_runs.to(tl.int64))
-        tl.store(out_ptr + 2 * COUNT + place, single.to(tl.int64))
+        single = backend._element(seed, 0, tl.full((COLUMNS,), group, tl.int64) * COUNT + place, BITS)
+        tl.store(out_ptr + place, grouped.to(tl.int64), mask=counts)
+        tl.store(out_ptr + COUNT + place, single.to(tl.int64), mask=counts)
+        if BITS != 21:
+            in_runs = backend._of_runs(seed, 0, tl.full((4,), group, tl.int64) * 4 + tl.arange(0, 4), BITS)
+            tl.store(out_ptr + 2 * COUNT + place, in_runs.to(tl.int64))
 
 
 INFINITY = math.inf
@@ -130,25 +132,25 @@ class TestKernels:
     def test_uniform_numbers_are_bit_equal(self, seed, stream):
         seed = torch.tensor(seed)
         law = ("uniform", (0.0, 1.0), 1.0)
-        expected = reference.uniforms(reference.elements(seed, 0, 1500, 32, stream), torch.float32).to(DEVICE)
+        expected = reference.uniforms(reference.elements(seed, 0, 1500, 21, stream), torch.float32).to(DEVICE)
         contiguous, strided = torch.ones(1500, device=DEVICE), torch.ones(800, device=DEVICE)[::2]
         assert torch.equal(backend.dropout(contiguous, seed, *law, [], stream), expected)
         assert torch.equal(backend.dropout(strided, seed, *law, [], stream), expected[:400])
 
     @pytest.mark.parametrize("seed", [5, 3_000_000_000, 2**63 - 1])
     @pytest.mark.parametrize("group", [0, 2**25, 2**28 - 1, 2**28, 2**31 + 3, 2**40 + 1])
-    @pytest.mark.parametrize("bits", [32, 4])
+    @pytest.mark.parametrize("bits", [21, 4, 32])
     def test_elements_far_out_are_bit_equal(self, seed, group, bits):
         # Block numbers leave 32 bits at group 2^28, element numbers sooner.
-        count = 64 * reference.per_word(bits)
-        got = torch.empty(3, count, dtype=torch.int64, device=DEVICE)
+        count = reference.per_group(bits)
+        got = torch.empty(2 if bits == 21 else 3, count, dtype=torch.int64, device=DEVICE)
         elements_of_a_group[(1,)](got, seed, group, BITS=bits)
         expected = reference.elements(torch.tensor(seed), group * count, count, bits, 0).to(DEVICE)
         for way in got:
             assert torch.equal(way, expected)
 
     @pytest.mark.parametrize(
-        "keep", [0.5, 0.75, 0.3125, 3 / 256, 12345 / 65536, 0.3, 0.9, 0.0, 1.0, 1 - 2.0**-40, 2.0**-40]
+        "keep", [0.5, 0.75, 0.3125, 3 / 256, 12345 / 65536, 0.3, 0.9, 0.99, 0.01, 0.0, 1.0, 1 - 2.0**-40, 2.0**-40]
     )
     def test_bernoulli_masks_are_bit_equal(self, keep):
         law = ("bernoulli", (keep,), 1.0)
@@ -158,14 +160,14 @@ class TestKernels:
 
     @pytest.mark.parametrize(
         ("first", "step"),
-        [(0, 1), (2**22 - 2**17, 1), (2**21 - 2**16, 1), (11, 32)],
+        [(0, 1), (2**21 - 2**17, 1), (2**20 - 2**16, 1), (11, 16)],
         ids=["low", "high", "middle", "all"],
     )
     def test_the_normal_quantile_is_as_exact_as_it_says(self, first, step):
         size = 2**17
         got = torch.empty(size, device=DEVICE)
         quantiles[(1,)](got, first, step, SIZE=size)
-        u = reference.uniforms(first + step * torch.arange(size, device=DEVICE) << 10, torch.float64)
+        u = reference.uniforms(first + step * torch.arange(size, device=DEVICE), torch.float64)
         expected = torch.special.ndtri(u)
         error = (got.double() - expected).abs()
         assert (error <= torch.where(expected.abs() <= 2.5, 6e-7, 1.2e-6)).all()
@@ -345,14 +347,15 @@ class TestKernels:
             bound = (mask_error + 2 * terms * unit) * sizes + ROUNDING[got.dtype] * expected.double().abs()
             assert ((got.double() - expected.double()).abs() <= bound).all(), name
 
-    # In 32 bits rows of 64 or 192 inputs are whole groups; a tile is 128 inputs wide, or 512 with one bit.
+    # With 21 bits a tile is a group of 96 inputs wide, with one bit 512, with the others 128.
     @pytest.mark.parametrize(
         ("setting", "shape"),
         [
-            *((GAUSSIAN, shape) for shape in [(1, 1, 1), (3, 2, 17), (2, 9, 64), (2, 3, 192), (2, 3, 200)]),
+            *((GAUSSIAN, shape) for shape in [(1, 1, 1), (3, 2, 17), (2, 9, 96), (2, 3, 192), (2, 3, 200)]),
             *((UNIFORM, shape) for shape in [(2, 11, 70), (3, 1, 128)]),
             *((ONE_BIT, shape) for shape in [(1, 1, 1), (3, 3, 17), (2, 3, 513)]),
             *((FOUR_BITS, shape) for shape in [(2, 9, 70), (2, 3, 513)]),
+            *((("bernoulli", (0.99,), 1.5), shape) for shape in [(2, 9, 16), (2, 3, 150)]),
         ],
         ids=str,
     )

@@ -187,7 +187,8 @@ def _by_keyword(law: _Class) -> _Class:
 class Bernoulli(BuiltIn):
     """Ordinary dropout: m = ``value`` with probability ``keep``, else 0.
 
-    With unscaled masks the kept value matters: see ``matching``. The kernels resolve ``keep`` to a multiple of 2^-32.
+    With unscaled masks the kept value matters: see ``matching``. The kernels take ``keep`` exactly if it is a multiple
+    of 2^-16. Otherwise they round it, to a multiple of 2^-21, or of 2^-32 where ``keep`` or 1 - ``keep`` is below 1/64.
     """
 
     kind: ClassVar[str] = "bernoulli"

@@ -10,6 +10,7 @@ from . import ops
 from .backends import Backend as Backend
 from .backends import backend as backend
 from .backends import use_backend as use_backend
+from .reference import MASKS_VERSION as MASKS_VERSION
 from .reference import STREAM_BIAS as STREAM_BIAS
 from .reference import STREAM_MASK as STREAM_MASK
 from .reference import compute_dtype as compute_dtype

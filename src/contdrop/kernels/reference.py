@@ -1,36 +1,44 @@
 """The reference back end: plain torch, and the definition of every random number in the package.
 
-**Words.** Random bits come from Philox-4x32 with 7 rounds (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as
+**Blocks.** Random bits come from Philox-4x32 with 7 rounds (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as
 easy as 1, 2, 3", SC 2011), the fewest rounds that pass BigCrush there. The key is the call's 64-bit seed, low half
 first. The counter is (block, low half; block, high half; stream; 0). Streams keep apart the different things one call
-may draw: see ``STREAM_*``.
+may draw: see ``STREAM_*``. The outputs of a block are four words w[0] to w[3] of 32 bits.
 
-**Order.** The words of a call are numbered 0, 1, 2, ... so that a vector unit needs no shuffles: word k comes from
-block ``16 * (k // 64) + k % 16`` and is that block's output number ``(k // 16) % 4``.
+**Groups.** Sixteen blocks make a group, so that a vector unit needs no shuffles: group g is the blocks ``16 * g`` to
+``16 * g + 15``, and the block of an element is number ``i % 16`` of its group, its lane, where i is the number of the
+element. Elements are numbered in the row-major order of the mask's own shape, whatever the layout of the tensor in
+memory. An element takes b bits, and no bit of a block serves two elements.
 
-**Elements.** Elements are numbered in the row-major order of the mask's own shape, whatever the layout of the tensor in
-memory. An element takes b bits, b a power of two up to 32. Element i lies in a run of 16 words that holds 16 * n
-elements, n to a word; with r its place in the run, its word is number ``r % 16`` of the run, and its slot ``r // 16``.
-Up to b = 16 there are n = 32 / b elements to a word, and slot s is the bits ``b * s`` and up.
+**Fields.** With b = 1, 2, 4, 8, 16 or 32 an element is a field of a word: there are 32 / b of them to a word and
+n = 64 * (32 / b) to a group. Element i is in group ``i // n``. With k = i % n its place in there, its word is
+w[k // (n / 4)], and its field is the bits ``b * s`` and up of it, s = k % (n / 4) // 16.
 
-**Numbers.** With b = 32 there are n = 2: half a word is enough to make a number of 32 bits if its lower half, which
-hardly matters, is borrowed. With w[0] to w[3] the outputs of a block, the elements of word w[j] are
+**Numbers.** With b = 21 the 128 bits of a block make six numbers, and two bits are left over. Element i is in group
+``i // 96``, and is its block's number s = i % 96 // 16:
 
-    slot 0: w[j]                      ^  (w[j + 1] >> 16)
-    slot 1: w[j] with halves swapped  ^  (w[j - 1] >> 16)
+    s = 0 to 3: the upper 21 bits of w[s]
+    s = 4:      the lower 11 bits of w[0], followed by the lower 10 bits of w[1]
+    s = 5:      the lower 11 bits of w[2], followed by the lower 10 bits of w[3]
 
-with j + 1 and j - 1 modulo 4. The upper half of each is a half of w[j] of its own. The lower half is the exclusive or
-of two halves that are the upper halves of two others. So every number is uniform, and every two are independent, to
-the last of their 32 bits: means, variances and covariances of masks are what they would be with a word for each. Only
-three or more numbers of a block know of each other, below a 2^-16 of their range.
+No two numbers share a bit, so any of them are independent of all others as far as the bits of Philox are.
 
-**Values.** A continuous law turns such a number e into ``(2 * (e >> 10) + 1) / 2**23``, which is exact in float32, in
-the open interval (0, 1), and symmetric about one half. So a mask is the same in every type, but for rounding. A
-Bernoulli law with keep = t / 2^b keeps the element if its b bits are less than t, with the smallest b up to 16 for
-which t is whole: one bit for keep = 0.5. If there is none, b is 32 and t is rounded.
+**Values.** A continuous law turns such a number e into ``(2 * e + 1) / 2**22``, which is exact in float32, in the open
+interval (0, 1), and symmetric about one half. So a mask is the same in every type, but for rounding. A Bernoulli law
+with keep = t / 2^b keeps the element if its b bits are less than t, with the smallest b up to 16 for which t is whole:
+one bit for keep = 0.5. If there is none, t is rounded: to 21 bits, or to 32 where keep or 1 - keep is below 1/64. The
+first is off by 2^-22 at most; even at 1/64 it takes more than 10^11 elements to see that, by one standard error.
 
 **Per-example DropConnect.** The mask of example n, output o, input i is element ``(n * out + o) * pitch + i``, where
-the pitch is the number of inputs rounded up to whole runs.
+the pitch is the number of inputs rounded up to a multiple of 96 for numbers, and of 16 * (32 / b), the fields of
+sixteen words, for fields. So no row begins in the middle of what a vector unit makes at once.
+
+**Versions.** ``MASKS_VERSION`` names the masks: it changes whenever the same seed gives another mask.
+
+1. A word of 32 bits for every continuous value, and for every Bernoulli value whose keep is no multiple of 2^-16.
+2. Two numbers of 32 bits from a word, their lower halves borrowed from other words of the block. Every two were
+   independent, three were not, and test batteries saw it.
+3. Six numbers of 21 bits from a block, which share no bit: what is written above.
 """
 
 from __future__ import annotations
@@ -41,12 +49,16 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+MASKS_VERSION = 3
 ROUNDS = 7
 STREAM_MASK = 0  # mask values of activations or weights
 STREAM_BIAS = 1  # mask values of a bias beside masked weights
 STREAM_NORMAL = 2  # standard normal numbers
 
+NUMBER_BITS = 21  # of the elements that are numbers, not fields of a word
 _LOW_32 = 0xFFFFFFFF
+# Bernoulli laws that are rarer than this are resolved to 32 bits.
+_RARE = 2.0**-6
 # Largest number of mask elements that DropConnect materialises at once.
 _CHUNK = 1 << 22
 
@@ -71,7 +83,7 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor], rounds: int = ROUND
 
 
 def words(seed: Tensor, first_group: int, groups: int, stream: int) -> Tensor:
-    """Words ``64 * first_group`` and up, as int64 of shape ``[*seed.shape, 64 * groups]``."""
+    """The words of groups in order of (group, output, lane), as int64 of shape ``[*seed.shape, 64 * groups]``."""
     group = torch.arange(first_group, first_group + groups, device=seed.device)
     block = (16 * group)[:, None] + torch.arange(16, device=seed.device)
     key = seed[..., None, None]
@@ -84,26 +96,29 @@ def words(seed: Tensor, first_group: int, groups: int, stream: int) -> Tensor:
 
 def elements(seed: Tensor, first: int, count: int, bits: int, stream: int) -> Tensor:
     """The bits of elements ``first`` to ``first + count - 1``, as int64 of shape ``[*seed.shape, count]``."""
-    per_group = 64 * per_word(bits)
-    first_group, last_group = first // per_group, -(-(first + count) // per_group)
-    runs = words(seed, first_group, last_group - first_group, stream).unflatten(-1, (-1, 4, 16))
-    if bits == 32:
-        slots = [runs ^ (runs.roll(-1, -2) >> 16), _swap_halves(runs) ^ (runs.roll(1, -2) >> 16)]
-        drawn = torch.stack(slots, dim=-2)
-    else:
-        shift = torch.arange(0, 32, bits, device=seed.device)
-        drawn = runs[..., None, :] >> shift[:, None] & (1 << bits) - 1
-    start = first - first_group * per_group
-    return drawn.flatten(-4)[..., start : start + count]
+    size = per_group(bits)
+    first_group, last_group = first // size, -(-(first + count) // size)
+    group = words(seed, first_group, last_group - first_group, stream).unflatten(-1, (-1, 4, 16))
+    drawn = _numbers(group) if bits == NUMBER_BITS else _fields(group, bits)
+    start = first - first_group * size
+    return drawn.flatten(-3)[..., start : start + count]
 
 
-def per_word(bits: int) -> int:
-    """The number of elements that one word serves."""
-    return 2 if bits == 32 else 32 // bits
+def _fields(group: Tensor, bits: int) -> Tensor:
+    """The elements [..., fields, 16] of groups of words [..., 4, 16]."""
+    shift = torch.arange(0, 32, bits, device=group.device)
+    return (group[..., None, :] >> shift[:, None] & (1 << bits) - 1).flatten(-3, -2)
 
 
-def _swap_halves(word: Tensor) -> Tensor:
-    return word << 16 & _LOW_32 | word >> 16
+def _numbers(group: Tensor) -> Tensor:
+    """The elements [..., 6, 16] of groups of words [..., 4, 16]."""
+    joined = (group[..., 0::2, :] & 0x7FF) << 10 | group[..., 1::2, :] & 0x3FF
+    return torch.cat([group >> 11, joined], dim=-2)
+
+
+def per_group(bits: int) -> int:
+    """The number of elements in a group of sixteen blocks."""
+    return 96 if bits == NUMBER_BITS else 64 * (32 // bits)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -111,9 +126,9 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def uniforms(word: Tensor, dtype: torch.dtype) -> Tensor:
-    """Turns 32-bit words into numbers in (0, 1), exactly, in the type that masks are computed in."""
-    return (2 * (word >> 10) + 1).to(compute_dtype(dtype)) * 2.0**-23
+def uniforms(number: Tensor, dtype: torch.dtype) -> Tensor:
+    """Turns numbers of 21 bits into numbers in (0, 1), exactly, in the type that masks are computed in."""
+    return (2 * number + 1).to(compute_dtype(dtype)) * 2.0**-22
 
 
 def bernoulli_bits(keep: float) -> tuple[int, int]:
@@ -122,17 +137,18 @@ def bernoulli_bits(keep: float) -> tuple[int, int]:
         threshold = keep * 2**bits
         if threshold == math.floor(threshold):
             return bits, int(threshold)
-    return 32, round(keep * 2**32)
+    bits = NUMBER_BITS if min(keep, 1 - keep) >= _RARE else 32
+    return bits, round(keep * 2**bits)
 
 
 def bits_per_element(kind: str, params: Sequence[float]) -> int:
-    return bernoulli_bits(params[0])[0] if kind == "bernoulli" else 32
+    return bernoulli_bits(params[0])[0] if kind == "bernoulli" else NUMBER_BITS
 
 
 def pitch(inputs: int, bits: int) -> int:
-    """The number of elements from one row of a DropConnect mask to the next: the inputs, rounded up to whole runs."""
-    run = 16 * per_word(bits)
-    return -(-inputs // run) * run
+    """The number of elements from one row of a DropConnect mask to the next."""
+    whole = per_group(bits) if bits == NUMBER_BITS else per_group(bits) // 4
+    return -(-inputs // whole) * whole
 
 
 def row_of_numbers(inputs: int) -> int:
@@ -226,7 +242,7 @@ def dropout(
 
 def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int], window: Sequence[int] = ()) -> Tensor:
     """x where a uniform number is less than the element's own ``keep``, and x times zero elsewhere."""
-    u = uniforms(shared_bits(x, seed, shared_axes, 32, STREAM_MASK, window), x.dtype)
+    u = uniforms(shared_bits(x, seed, shared_axes, NUMBER_BITS, STREAM_MASK, window), x.dtype)
     return _multiply(x, (u < keep).to(u.dtype))
 
 
@@ -234,8 +250,8 @@ def normal(
     seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device, window: Sequence[int] = ()
 ) -> Tensor:
     """Standard normal numbers of shape ``[*seed.shape, *size]``."""
-    word = _drawn(seed.to(device), size, [], 32, STREAM_NORMAL, window)
-    return torch.special.ndtri(uniforms(word, dtype).double()).to(dtype)
+    number = _drawn(seed.to(device), size, [], NUMBER_BITS, STREAM_NORMAL, window)
+    return torch.special.ndtri(uniforms(number, dtype).double()).to(dtype)
 
 
 def _example_masks(

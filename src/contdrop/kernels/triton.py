@@ -8,10 +8,13 @@ compile every kernel for one, which checks types and shapes but runs nothing.
 Same functions as :mod:`contdrop.kernels.reference`, which also defines the random numbers. Masks are never stored: each
 kernel computes them from the seed and the number of the element. Three ways to get at the words, fastest first:
 
-- whole groups: a tile covers groups of 64 words, so one Philox gives four words (``_of_groups``). Contiguous tensors
-  without shared axes, and DropConnect with 32-bit elements where every row begins with a group;
-- whole runs: one Philox for every word, and all its elements from it. The other cases of DropConnect;
+- whole groups: a tile covers groups of sixteen blocks, and uses all of a block (``_of_groups``). Contiguous tensors
+  without shared axes, and DropConnect with elements of 21 bits, whose rows begin with a group;
+- whole runs: one Philox for every word, and all its elements from it. DropConnect with other elements;
 - single elements: one Philox for every element. Strides and shared axes.
+
+Shapes are powers of two in Triton, but a group has 96 elements of 21 bits: these come in groups of 128 columns, of
+which the last 32 belong to nobody (``_columns``).
 
 Random bits are those of the reference; mask values agree to 1e-6. The normal quantile is computed in float32 even for
 float64 tensors, as in the native back end.
@@ -42,9 +45,9 @@ _MAX_AXES = 5
 # Fused operations are written out where they are wanted: no compiler's choice comes between interpreter and GPU.
 _OPTIONS = {"enable_fp_fusion": False}
 
-# Random words and mask values. Capital letters are known when a kernel is compiled. A word serves
-# ``32 // BITS + BITS // 32`` elements (``reference.per_word``). Branches that return need their ``else``: the compiler
-# wants one type from all that comes after an ``if``.
+# Random words and mask values. Capital letters are known when a kernel is compiled. Elements of 21 bits are numbers
+# that a block makes, others are fields of words: see the reference. Branches that return need their ``else``: the
+# compiler wants one type from all that comes after an ``if``.
 
 
 @triton.jit
@@ -54,15 +57,9 @@ def _philox(seed, stream, block):
 
 
 @triton.jit
-def _upper(word, after):
-    """The 32-bit element in slot 0 of a word, which takes something from the block's next word."""
-    return word ^ (after >> 16)
-
-
-@triton.jit
-def _lower(word, before):
-    """The 32-bit element in slot 1 of a word, which takes something from the block's word before."""
-    return ((word << 16) | (word >> 16)) ^ (before >> 16)
+def _joined(first, second):
+    """The number that is made of what two words have left over."""
+    return ((first & 0x7FF) << 10) | (second & 0x3FF)
 
 
 @triton.jit
@@ -73,12 +70,13 @@ def _by_output(first, second, third, fourth):
 
 @triton.jit
 def _of_groups(seed, stream, group, BITS: tl.constexpr):
-    """The elements of groups [n], in their order."""
+    """The elements of groups [n], in the order of ``_columns``."""
     a, b, c, d = _philox(seed, stream, 16 * group[:, None] + tl.arange(0, 16)[None, :])
-    if BITS == 32:
-        upper = _by_output(_upper(a, b), _upper(b, c), _upper(c, d), _upper(d, a))
-        lower = _by_output(_lower(a, d), _lower(b, a), _lower(c, b), _lower(d, c))
-        return tl.ravel(tl.join(upper, lower).permute(0, 2, 3, 4, 1))
+    if BITS == 21:
+        words = _by_output(a >> 11, b >> 11, c >> 11, d >> 11)
+        fifth, sixth = _joined(a, b), _joined(c, d)
+        rest = _by_output(fifth, sixth, fifth, sixth)  # the last two are for columns that do not count
+        return tl.ravel(tl.join(words, rest).permute(0, 4, 2, 3, 1))
     else:
         return _fields(_by_output(a, b, c, d).permute(0, 2, 3, 1).reshape(4 * group.shape[0], 16), BITS)
 
@@ -96,38 +94,51 @@ def _pick(outputs, number):
 def _of_runs(seed, stream, run, BITS: tl.constexpr):
     """The elements of runs [n], in their order."""
     outputs = _philox(seed, stream, (16 * (run >> 2))[:, None] + tl.arange(0, 16)[None, :])
-    word = _pick(outputs, run[:, None])
-    if BITS == 32:
-        after, before = _pick(outputs, run[:, None] + 1), _pick(outputs, run[:, None] + 3)
-        return tl.ravel(tl.join(_upper(word, after), _lower(word, before)).permute(0, 2, 1))
-    else:
-        return _fields(word, BITS)
+    return _fields(_pick(outputs, run[:, None]), BITS)
 
 
 @triton.jit
 def _fields(words, BITS: tl.constexpr):
     """The elements of runs [n, 16] of words, in their order."""
-    shift = BITS * tl.arange(0, 32 // BITS)
-    return tl.ravel((words[:, None, :] >> shift[None, :, None]) & ((1 << BITS) - 1))
+    if BITS == 32:
+        return tl.ravel(words)
+    else:
+        shift = BITS * tl.arange(0, 32 // BITS)
+        return tl.ravel((words[:, None, :] >> shift[None, :, None]) & ((1 << BITS) - 1))
+
+
+@triton.jit
+def _columns(COUNT: tl.constexpr, BITS: tl.constexpr):
+    """For COUNT columns that begin with a group: how many elements each is after the first, and whether it is one."""
+    column = tl.arange(0, COUNT)
+    if BITS == 21:
+        return column // 128 * 96 + column % 128, column % 128 < 96
+    else:
+        return column, column >= 0
 
 
 @triton.jit
 def _element(seed, stream, element, BITS: tl.constexpr):
     """Single elements."""
-    RUN: tl.constexpr = 16 * (32 // BITS + BITS // 32)
-    run, slot = element // RUN, (element % RUN) // 16
-    outputs = _philox(seed, stream, 16 * (run >> 2) + element % 16)
-    word = _pick(outputs, run)
-    if BITS == 32:
-        return tl.where(slot == 0, _upper(word, _pick(outputs, run + 1)), _lower(word, _pick(outputs, run + 3)))
+    if BITS == 21:
+        slot = (element % 96) // 16
+        a, b, c, d = _philox(seed, stream, 16 * (element // 96) + element % 16)
+        rest = tl.where(slot == 4, _joined(a, b), _joined(c, d))
+        return tl.where(slot < 4, _pick((a, b, c, d), slot) >> 11, rest)
     else:
-        return (word >> (BITS * slot).to(tl.uint32)) & ((1 << BITS) - 1)
+        RUN: tl.constexpr = 16 * (32 // BITS)
+        run, slot = element // RUN, (element % RUN) // 16
+        word = _pick(_philox(seed, stream, 16 * (run >> 2) + element % 16), run)
+        if BITS == 32:
+            return word
+        else:
+            return (word >> (BITS * slot).to(tl.uint32)) & ((1 << BITS) - 1)
 
 
 @triton.jit
-def _uniform(word):
-    """(2 (w >> 10) + 1) / 2^23 in float32, exactly."""
-    return (2 * (word >> 10).to(tl.int32) + 1).to(tl.float32) * 2.0**-23
+def _uniform(number):
+    """(2 e + 1) / 2^22 in float32, exactly."""
+    return (2 * number.to(tl.int32) + 1).to(tl.float32) * 2.0**-22
 
 
 @triton.jit
@@ -135,7 +146,7 @@ def _quantile(u):
     """The standard normal quantile of u, in float32.
 
     With v = u - 1/2 and t = -log(4 u (1 - u)), it is v times a rational function of t: the fit for the far tails
-    in ``native/values.h``, where it is explained. Over all 2^22 values of u the error is at most 1.2e-6, and
+    in ``native/values.h``, where it is explained. Over all 2^21 values of u the error is at most 1.2e-6, and
     below 6e-7 where the result is within 2.5. The fused operations and the rounded division make it the same on every
     machine, but for the logarithm's last bit.
     """
@@ -202,10 +213,12 @@ def _flat(
     WIDE: tl.constexpr,
 ):
     """Everything contiguous, and the mask too: element i of the mask belongs to element i of x. A tile of groups."""
-    SIZE: tl.constexpr = GROUPS * 64 * (32 // BITS + BITS // 32)
+    GROUP: tl.constexpr = 96 if BITS == 21 else 64 * (32 // BITS)
+    SIZE: tl.constexpr = GROUPS * (128 if BITS == 21 else GROUP)
     tile = tl.program_id(0).to(tl.int64)
-    element = tile * SIZE + tl.arange(0, SIZE)
-    inside = element < count
+    column, counts = _columns(SIZE, BITS)
+    element = tile * (GROUPS * GROUP) + column
+    inside = counts & (element < count)
     bits = _of_groups(seed, stream, tile * GROUPS + tl.arange(0, GROUPS), BITS)
     keep = 0.0
     if KIND == "where":
@@ -269,8 +282,9 @@ def _strided(
     tl.store(out_ptr + out_at, value.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-# Per-example DropConnect. A row is the pair of an example and an output; a tile is ROWS of them by RUNS runs of inputs.
-# No two programs add to the same place, so the order of additions is always the same.
+# Per-example DropConnect. A row is the pair of an example and an output; a tile is ROWS of them by RUNS runs of inputs,
+# or by RUNS groups where elements have 21 bits. No two programs add to the same place, so the order of additions is
+# always the same.
 
 
 @triton.jit
@@ -289,19 +303,15 @@ def _rows(
     KIND: tl.constexpr,
     BITS: tl.constexpr,
     RUNS: tl.constexpr,
-    GROUPED: tl.constexpr,
+    COLUMNS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Mask values [rows, columns] of RUNS runs from ``first_run`` on, in rows of ``runs`` runs."""
+    """Mask values [rows, COLUMNS] of RUNS runs or groups from ``first_run`` on, in rows of ``runs`` of them."""
     ROWS: tl.constexpr = row.shape[0]
     start = row * runs + first_run
-    if GROUPED:
-        group = (start >> 2)[:, None] + tl.arange(0, RUNS // 4)[None, :]
-        bits = _of_groups(seed, stream, group.reshape(ROWS * (RUNS // 4)), BITS)
-    else:
-        run = (start[:, None] + tl.arange(0, RUNS)[None, :]).reshape(ROWS * RUNS)
-        bits = _of_runs(seed, stream, run, BITS)
-    bits = bits.reshape(ROWS, RUNS * 16 * (32 // BITS + BITS // 32))
+    run = (start[:, None] + tl.arange(0, RUNS)[None, :]).reshape(ROWS * RUNS)
+    bits = _of_groups(seed, stream, run, BITS) if BITS == 21 else _of_runs(seed, stream, run, BITS)
+    bits = bits.reshape(ROWS, COLUMNS)
     return _mask(bits, 0.0, threshold, offset, gain, low, high, scale, KIND, WIDE)
 
 
@@ -326,26 +336,27 @@ def _output(
     BITS: tl.constexpr,
     ROWS: tl.constexpr,
     RUNS: tl.constexpr,
-    GROUPED: tl.constexpr,
+    COLUMNS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
     """y[n, o]: a program takes one example and ROWS outputs, and goes through the inputs."""
-    RUN: tl.constexpr = 16 * (32 // BITS + BITS // 32)
-    COLUMNS: tl.constexpr = RUNS * RUN
+    RUN: tl.constexpr = 96 if BITS == 21 else 16 * (32 // BITS)
+    column, counts = _columns(COLUMNS, BITS)
     program = tl.program_id(0).to(tl.int64)
     tiles = (outputs + ROWS - 1) // ROWS
     n = program // tiles
     o = program % tiles * ROWS + tl.arange(0, ROWS)
     total = tl.zeros((ROWS, COLUMNS), WIDE)
     for first_run in range(0, runs, RUNS):
-        i = first_run * RUN + tl.arange(0, COLUMNS)
+        i = first_run * RUN + column
         mask = _rows(
             (first_example + n) * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high, scale,
-            KIND, BITS, RUNS, GROUPED, WIDE,
+            KIND, BITS, RUNS, COLUMNS, WIDE,
         )  # fmt: skip
-        inside = (o < outputs)[:, None] & (i < inputs)[None, :]
+        present = counts & (i < inputs)
+        inside = (o < outputs)[:, None] & present[None, :]
         w = tl.load(w_ptr + o[:, None] * inputs + i[None, :], mask=inside, other=0.0).to(WIDE)
-        x = tl.load(x_ptr + n * inputs + i, mask=i < inputs, other=0.0).to(WIDE)
+        x = tl.load(x_ptr + n * inputs + i, mask=present, other=0.0).to(WIDE)
         total = tl.fma(mask * w, x[None, :], total)
     tl.store(y_ptr + n * outputs + o, tl.sum(total, 1).to(y_ptr.dtype.element_ty), mask=o < outputs)
 
@@ -371,29 +382,30 @@ def _input_gradient(
     BITS: tl.constexpr,
     ROWS: tl.constexpr,
     RUNS: tl.constexpr,
-    GROUPED: tl.constexpr,
+    COLUMNS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
     """The gradient by x[n, i]: a program takes one example and a tile of inputs, and goes through the outputs."""
-    RUN: tl.constexpr = 16 * (32 // BITS + BITS // 32)
-    COLUMNS: tl.constexpr = RUNS * RUN
+    RUN: tl.constexpr = 96 if BITS == 21 else 16 * (32 // BITS)
+    column, counts = _columns(COLUMNS, BITS)
     program = tl.program_id(0).to(tl.int64)
     tiles = (runs + RUNS - 1) // RUNS
     n = program // tiles
     first_run = program % tiles * RUNS
-    i = first_run * RUN + tl.arange(0, COLUMNS)
+    i = first_run * RUN + column
+    present = counts & (i < inputs)
     total = tl.zeros((ROWS, COLUMNS), WIDE)
     for first_output in range(0, outputs, ROWS):
         o = first_output + tl.arange(0, ROWS).to(tl.int64)
         mask = _rows(
             (first_example + n) * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high, scale,
-            KIND, BITS, RUNS, GROUPED, WIDE,
+            KIND, BITS, RUNS, COLUMNS, WIDE,
         )  # fmt: skip
-        inside = (o < outputs)[:, None] & (i < inputs)[None, :]
+        inside = (o < outputs)[:, None] & present[None, :]
         w = tl.load(w_ptr + o[:, None] * inputs + i[None, :], mask=inside, other=0.0).to(WIDE)
         g = tl.load(g_ptr + n * outputs + o, mask=o < outputs, other=0.0).to(WIDE)
         total = tl.fma(mask * w, g[:, None], total)
-    tl.store(result_ptr + n * inputs + i, tl.sum(total, 0).to(result_ptr.dtype.element_ty), mask=i < inputs)
+    tl.store(result_ptr + n * inputs + i, tl.sum(total, 0).to(result_ptr.dtype.element_ty), mask=present)
 
 
 @triton.jit(do_not_specialize=_LAW_VALUES)
@@ -418,27 +430,28 @@ def _weight_gradient(
     BITS: tl.constexpr,
     ROWS: tl.constexpr,
     RUNS: tl.constexpr,
-    GROUPED: tl.constexpr,
+    COLUMNS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
     """The gradient by w[o, i]: a program takes a tile of weights, and goes through the examples."""
-    RUN: tl.constexpr = 16 * (32 // BITS + BITS // 32)
-    COLUMNS: tl.constexpr = RUNS * RUN
+    RUN: tl.constexpr = 96 if BITS == 21 else 16 * (32 // BITS)
+    column, counts = _columns(COLUMNS, BITS)
     program = tl.program_id(0).to(tl.int64)
     tiles = (runs + RUNS - 1) // RUNS
     first_run = program % tiles * RUNS
     o = program // tiles * ROWS + tl.arange(0, ROWS)
-    i = first_run * RUN + tl.arange(0, COLUMNS)
+    i = first_run * RUN + column
+    present = counts & (i < inputs)
     total = tl.zeros((ROWS, COLUMNS), WIDE)
     for n in range(examples):
         mask = _rows(
             (first_example + n) * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high, scale,
-            KIND, BITS, RUNS, GROUPED, WIDE,
+            KIND, BITS, RUNS, COLUMNS, WIDE,
         )  # fmt: skip
         g = tl.load(g_ptr + n * outputs + o, mask=o < outputs, other=0.0).to(WIDE)
-        x = tl.load(x_ptr + n * inputs + i, mask=i < inputs, other=0.0).to(WIDE)
+        x = tl.load(x_ptr + n * inputs + i, mask=present, other=0.0).to(WIDE)
         total = tl.fma(mask, g[:, None] * x[None, :], total)
-    inside = (o < outputs)[:, None] & (i < inputs)[None, :]
+    inside = (o < outputs)[:, None] & present[None, :]
     place = o[:, None] * inputs + i[None, :]
     tl.store(result_ptr + place, total.to(result_ptr.dtype.element_ty), mask=inside)
 
@@ -468,7 +481,7 @@ def _law(kind: str, params: tuple[float, ...], scale: float) -> dict[str, Any]:
     A Bernoulli value is ``scale`` if its bits are less than ``threshold``. The others are ``offset + gain * z``, then
     clipped to [low, high] if Gaussian, then times ``scale``; z is uniform or standard normal.
     """
-    bits, threshold, offset, gain, low, high = 32, 0, 0.0, 0.0, 0.0, 0.0
+    bits, threshold, offset, gain, low, high = reference.NUMBER_BITS, 0, 0.0, 0.0, 0.0, 0.0
     if kind == "bernoulli":
         bits, threshold = reference.bernoulli_bits(params[0])
     elif kind == "uniform":
@@ -558,10 +571,15 @@ def _elementwise(
 
 
 def _launch_flat(x: Tensor | None, keep: Tensor | None, out: Tensor, count: int, arguments: dict[str, Any]) -> None:
-    group = 64 * reference.per_word(arguments["BITS"])
-    groups = max(1, _TILE // group)
+    group = reference.per_group(arguments["BITS"])
+    groups = max(1, _TILE // _power_of_two(group))
     with _on(out.device):
         _flat[(triton.cdiv(count, groups * group),)](x, keep, out, count, **arguments, GROUPS=groups)
+
+
+def _power_of_two(count: int) -> int:
+    """The smallest one that is not below: the columns that Triton takes for so many elements."""
+    return 1 << (count - 1).bit_length()
 
 
 def _merged_axes(x: Tensor, keep: Tensor, out: Tensor, mask_strides: Sequence[int]) -> list[list[int]]:
@@ -668,9 +686,10 @@ def _tile(
     """The arguments that the three kernels of DropConnect share: a tile is eight rows of 128 columns, or like it."""
     _check_device(result.device)
     law = _law(kind, tuple(params), scale)
-    run = 16 * reference.per_word(law["BITS"])
+    run = reference.pitch(1, law["BITS"])
     runs = reference.pitch(inputs, law["BITS"]) // run
-    runs_at_once = max(1, 128 // run)
+    columns = _power_of_two(run)
+    runs_at_once = max(1, 128 // columns)
     return {
         **law,
         "seed": seed.item(),
@@ -679,6 +698,6 @@ def _tile(
         "first_example": first_example,
         "ROWS": max(1, _TILE // (runs_at_once * run)),
         "RUNS": runs_at_once,
-        "GROUPED": law["BITS"] == 32 and runs % 4 == 0,
+        "COLUMNS": runs_at_once * columns,
         "WIDE": _wide(result.dtype),
     }

@@ -14,13 +14,16 @@ enum Type : int32_t { kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBFloat16 = 3 };
 // The scale is already in offset, gain, low and high.
 struct Law {
   int32_t kind;
-  int32_t bits;        // per element: 1, 2, 4, 8 or 16 of a word, or 32 that are made of several words
+  int32_t bits;        // per element: a field of 1, 2, 4, 8, 16 or 32 bits of a word, or a number of 21
   uint64_t threshold;  // Bernoulli only; up to 2^bits
   double offset, gain, low, high;
   double reach;        // Gaussian only: the largest |quantile| that clamping lets through
 };
 
-inline int elements_per_word(int bits) { return bits == 32 ? 2 : 32 / bits; }
+// Numbers: a group of sixteen blocks makes six times sixteen. See reference.py.
+constexpr int kNumberBits = 21;
+constexpr int kNumbers = 6;
+constexpr int64_t kGroupOfNumbers = 16 * kNumbers;
 
 constexpr int kMaxAxes = 16;
 
@@ -109,7 +112,8 @@ extern const Kernels kAvx2;
 extern const Kernels kAvx512;
 #endif
 
-constexpr int64_t kStretch = 8192;  // elements of a contiguous part; a whole number of groups for any number of bits
+// Elements of a contiguous part: whole groups for any number of bits, the least common multiple of 96 and 2048.
+constexpr int64_t kStretch = 6144;
 
 // Whether a call is one row of mask values in order, cut into stretches; otherwise its parts are rows.
 inline bool is_single_row(const Dropout& d) { return d.axes == 1 && d.mask_stride[0] == 1; }

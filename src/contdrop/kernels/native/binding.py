@@ -90,14 +90,14 @@ def prepare(kind: str, params: tuple[float, ...], scale: float) -> _Law:
         return _Law(_KINDS[kind], bits, threshold, 0.0, scale, 0.0, 0.0, 0.0)
     if kind == "uniform":
         low, high = params
-        return _Law(_KINDS[kind], 32, 0, low * scale, (high - low) * scale, 0.0, 0.0, 0.0)
+        return _Law(_KINDS[kind], reference.NUMBER_BITS, 0, low * scale, (high - low) * scale, 0.0, 0.0, 0.0)
     mu, sigma, low, high = params
     if sigma == 0:  # one value, which every element keeps
         return _Law(_KINDS["bernoulli"], 1, 2, 0.0, min(max(mu, low), high) * scale, 0.0, 0.0, 0.0)
     reach = max(abs(low - mu), abs(high - mu)) / sigma
     # A negative scale turns the interval round; a scale of 0 leaves nothing of an infinite one.
     bounds = sorted((low * scale, high * scale)) if scale else (0.0, 0.0)
-    return _Law(_KINDS[kind], 32, 0, mu * scale, sigma * scale, *bounds, reach)
+    return _Law(_KINDS[kind], reference.NUMBER_BITS, 0, mu * scale, sigma * scale, *bounds, reach)
 
 
 def dropout(

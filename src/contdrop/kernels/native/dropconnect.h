@@ -11,11 +11,12 @@ namespace CONTDROP_LANES {
 struct Accumulator32 {
   using T = float;
   template <int recipe>
-  CONTDROP_APART static float dot(Runs<float>& runs, int64_t first_run, const float* w, const float* x, int64_t n) {
-    const auto& p = runs.p;
-    Floats totals[4] = {set_floats(0.0f), set_floats(0.0f), set_floats(0.0f), set_floats(0.0f)};
+  CONTDROP_APART static float dot(Groups<float>& groups, int64_t first, const float* w, const float* x, int64_t n) {
+    const auto& p = groups.p;
+    Floats totals[kNumbers];
+    std::fill(totals, totals + kNumbers, set_floats(0.0f));
     visit<recipe, 1>(
-        runs, first_run, n,
+        groups, first, n,
         [&](int64_t i, const Words& words, auto s) CONTDROP_INLINE_LAMBDA {
           const Floats m = value<recipe>(p, words, s);
           totals[s] = fused(multiply(m, load(w + i)), load(x + i), totals[s]);
@@ -27,14 +28,14 @@ struct Accumulator32 {
           const Floats m = value<recipe>(p, words, s);
           totals[0] = fused(multiply(m, load(rest_w)), load(rest_x), totals[0]);
         });
-    return sum(add(add(totals[0], totals[1]), add(totals[2], totals[3])));
+    return sum(add(add(add(totals[0], totals[1]), add(totals[2], totals[3])), add(totals[4], totals[5])));
   }
   template <int recipe>
-  CONTDROP_APART static void axpy(Runs<float>& runs, int64_t first_run, float factor, const float* x, float* y, int64_t n) {
-    const auto& p = runs.p;
+  CONTDROP_APART static void axpy(Groups<float>& groups, int64_t first, float factor, const float* x, float* y, int64_t n) {
+    const auto& p = groups.p;
     const Floats f = set_floats(factor);
     visit<recipe, 1>(
-        runs, first_run, n,
+        groups, first, n,
         [&](int64_t i, const Words& words, auto s) CONTDROP_INLINE_LAMBDA {
           const Floats m = multiply(f, value<recipe>(p, words, s));
           store(y + i, fused(m, load(x + i), load(y + i)));
@@ -52,24 +53,24 @@ struct Accumulator32 {
 struct Accumulator64 {
   using T = double;
   template <int recipe>
-  CONTDROP_APART static double dot(Runs<double>& runs, int64_t first_run, const double* w, const double* x, int64_t n) {
+  CONTDROP_APART static double dot(Groups<double>& groups, int64_t first, const double* w, const double* x, int64_t n) {
     double total = 0;
     auto some = [&](int64_t i, const Words& words, int s) {
       double m[16];
-      write<recipe>(runs.p, words, s, m);
+      write<recipe>(groups.p, words, s, m);
       for (int64_t k = i; k < std::min(i + 16, n); ++k) total += m[k - i] * w[k] * x[k];
     };
-    visit<recipe, 1>(runs, first_run, n, some, some);
+    visit<recipe, 1>(groups, first, n, some, some);
     return total;
   }
   template <int recipe>
-  CONTDROP_APART static void axpy(Runs<double>& runs, int64_t first_run, double factor, const double* x, double* y, int64_t n) {
+  CONTDROP_APART static void axpy(Groups<double>& groups, int64_t first, double factor, const double* x, double* y, int64_t n) {
     auto some = [&](int64_t i, const Words& words, int s) {
       double m[16];
-      write<recipe>(runs.p, words, s, m);
+      write<recipe>(groups.p, words, s, m);
       for (int64_t k = i; k < std::min(i + 16, n); ++k) y[k] += factor * m[k - i] * x[k];
     };
-    visit<recipe, 1>(runs, first_run, n, some, some);
+    visit<recipe, 1>(groups, first, n, some, some);
   }
 };
 
@@ -84,28 +85,27 @@ static void dropconnect_with(const DropConnect& d, int64_t first, int64_t last) 
   const T *g = static_cast<const T*>(d.g), *w = static_cast<const T*>(d.w), *x = static_cast<const T*>(d.x);
   T* result = static_cast<T*>(d.result);
   const Prepared<T> p(d.law, d.seed, d.stream);
-  Runs<T> runs(p);
-  const int64_t runs_per_row = d.pitch / (16 * p.per_word);
-  auto run = [&](int64_t n, int64_t o) { return (n * d.outputs + o) * runs_per_row; };
+  Groups<T> groups(p);
+  auto element = [&](int64_t n, int64_t o) { return (n * d.outputs + o) * d.pitch; };
   if (d.contraction == kOutput) {
     for (int64_t block = first; block < last; block += kBlock)
       for (int64_t n = 0; n < d.examples; ++n)
         for (int64_t o = block; o < std::min(block + kBlock, last); ++o)
           result[n * d.outputs + o] =
-              A::template dot<recipe>(runs, run(n, o), w + o * d.inputs, x + n * d.inputs, d.inputs);
+              A::template dot<recipe>(groups, element(n, o), w + o * d.inputs, x + n * d.inputs, d.inputs);
   } else if (d.contraction == kWeightGradient) {
     for (int64_t o = first; o < last; ++o) {
       T* row = result + o * d.inputs;
       std::fill(row, row + d.inputs, T(0));
       for (int64_t n = 0; n < d.examples; ++n)
-        A::template axpy<recipe>(runs, run(n, o), g[n * d.outputs + o], x + n * d.inputs, row, d.inputs);
+        A::template axpy<recipe>(groups, element(n, o), g[n * d.outputs + o], x + n * d.inputs, row, d.inputs);
     }
   } else {
     std::fill(result + first * d.inputs, result + last * d.inputs, T(0));
     for (int64_t block = 0; block < d.outputs; block += kBlock)
       for (int64_t n = first; n < last; ++n)
         for (int64_t o = block; o < std::min(block + kBlock, d.outputs); ++o)
-          A::template axpy<recipe>(runs, run(n, o), g[n * d.outputs + o], w + o * d.inputs, result + n * d.inputs,
+          A::template axpy<recipe>(groups, element(n, o), g[n * d.outputs + o], w + o * d.inputs, result + n * d.inputs,
                                    d.inputs);
   }
 }

@@ -106,15 +106,15 @@ CONTDROP_INLINE void multiply16(const Prepared<typename E::Wide>& p, const Words
   }
 }
 
-// A row whose elements follow each other in memory and in the mask, the mask beginning with a run. A function of its own,
-// so that all registers are its own.
+// A row whose elements follow each other in memory and in the mask, the mask beginning where visit can begin. A function of
+// its own, so that all registers are its own.
 template <int recipe, class E>
-CONTDROP_APART static void aligned_row(const Prepared<typename E::Wide>& p, int64_t first_run, const typename E::Stored* x,
+CONTDROP_APART static void aligned_row(const Prepared<typename E::Wide>& p, int64_t first, const typename E::Stored* x,
                                        typename E::Stored* out, int64_t n) {
   if constexpr (E::ties == kAwayFromZero && recipe < kNormalNear) return;  // see ties_matter
-  Runs<typename E::Wide, E::order> runs(p);
+  Groups<typename E::Wide, E::order> groups(p);
   visit<recipe, std::is_same<E, Float64>::value ? 1 : kGroupsAtOnce>(
-      runs, first_run, n,
+      groups, first, n,
       [&](int64_t i, const Words& w, auto s) CONTDROP_INLINE_LAMBDA {
         if (sizeof *x > 2 || s % 2 == 0) prefetch(x + i, out + i);
         multiply16<recipe, E>(p, w, s, x + i, out + i);
@@ -167,7 +167,7 @@ static void dropout_of(const Dropout& d, int64_t first, int64_t last) {
   if (is_single_row(d)) {
     const int64_t begin = first * kStretch, n = std::min(last * kStretch, d.size[0]) - begin;
     if (d.x_stride[0] == 1 && d.out_stride[0] == 1) {
-      CONTDROP_BY_RECIPE(d.law, aligned_row, E, p, begin / (16 * p.per_word), x + begin, out + begin, n)
+      CONTDROP_BY_RECIPE(d.law, aligned_row, E, p, begin, x + begin, out + begin, n)
     }
     Values<Wide> values(d.law, p);
     return strided_row<E>(values, x + begin * d.x_stride[0], out + begin * d.out_stride[0], n, d.x_stride[0],
@@ -213,8 +213,7 @@ static void dropout(const Dropout& d, int64_t first, int64_t last) {
 // Rectified linear units and dropout in one pass. What is left at the end goes through buffers padded with zeros.
 template <int recipe, class E>
 static void relu_with(const Relu& r, const Prepared<float>& p, int64_t begin, int64_t n) {
-  Runs<float> runs(p);
-  const int64_t first_run = begin / (16 * p.per_word);
+  Groups<float> groups(p);
   const float* x = r.x + begin;
   float* out = r.out + begin;
   if (!r.gate) {
@@ -223,7 +222,7 @@ static void relu_with(const Relu& r, const Prepared<float>& p, int64_t begin, in
       return multiply(maximum(set_floats(0.0f), load(from)), value<recipe>(p, w, s));
     };
     visit<recipe>(
-        runs, first_run, n,
+        groups, begin, n,
         [&](int64_t i, const Words& w, auto s) CONTDROP_INLINE_LAMBDA {
           prefetch(x + i, out + i);
           store(out + i, rectified(x + i, w, s));
@@ -241,7 +240,7 @@ static void relu_with(const Relu& r, const Prepared<float>& p, int64_t begin, in
     return where(not_zero(load(by)), multiply(load(from), value<recipe>(p, w, s)));
   };
   visit<recipe>(
-      runs, first_run, n,
+      groups, begin, n,
       [&](int64_t i, const Words& w, auto s) CONTDROP_INLINE_LAMBDA {
         prefetch(x + i, out + i);
         prefetch(gate + i, out + i);
@@ -266,19 +265,19 @@ static void relu(const Relu& r, int64_t first, int64_t last) {
 template <class E>
 static void keep_where_of(const KeepWhere& k, int64_t first, int64_t last) {
   using Stored = typename E::Stored;
-  const Law law = {kUniform, 32, 0, 0.0, 1.0, 0.0, 1.0, 0.0};
+  const Law law = {kUniform, kNumberBits, 0, 0.0, 1.0, 0.0, 1.0, 0.0};
   const Prepared<typename E::Wide> p(law, k.seed, k.stream);
-  Runs<typename E::Wide> runs(p);
+  Groups<typename E::Wide> groups(p);
   const int64_t begin = first * kStretch, n = std::min(last * kStretch, k.count) - begin;
   const Stored *x = static_cast<const Stored*>(k.x) + begin, *keep = static_cast<const Stored*>(k.keep) + begin;
   Stored* out = static_cast<Stored*>(k.out) + begin;
   auto some = [&](int64_t i, const Words& w, int) {
     const int64_t count = std::min<int64_t>(16, n - i);
     typename E::Wide m[16];
-    E::below(subtract(one_to_two(w), set_floats(1.0f)), keep + i, m, count);
+    E::below(subtract(one_to_two(w), set_floats(kOne)), keep + i, m, count);
     E::multiply_row(x + i, out + i, m, count);
   };
-  visit<kFlat>(runs, begin / (16 * p.per_word), n, some, some);
+  visit<kFlat>(groups, begin, n, some, some);
 }
 
 static void keep_where(const KeepWhere& k, int64_t first, int64_t last) {
@@ -293,14 +292,14 @@ static void keep_where(const KeepWhere& k, int64_t first, int64_t last) {
 // Standard normal numbers, in stretches.
 template <class T>
 static void normal_of(const Normal& d, int64_t first, int64_t last) {
-  const Law law = {kGaussian, 32, 0, 0.0, 1.0, -std::numeric_limits<double>::infinity(),
+  const Law law = {kGaussian, kNumberBits, 0, 0.0, 1.0, -std::numeric_limits<double>::infinity(),
                    std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
   const Prepared<T> p(law, d.seed, d.stream);
-  Runs<T> runs(p);
+  Groups<T> groups(p);
   const int64_t begin = first * kStretch, n = std::min(last * kStretch, d.count) - begin;
   T* out = static_cast<T*>(d.out) + begin;
   visit<kNormalFar>(
-      runs, begin / (16 * p.per_word), n,
+      groups, begin, n,
       [&](int64_t i, const Words& w, auto s) CONTDROP_INLINE_LAMBDA { write<kNormalFar>(p, w, s, out + i); },
       [&](int64_t i, const Words& w, int s) {
         T last_ones[16];

@@ -9,80 +9,74 @@
 namespace contdrop {
 namespace CONTDROP_LANES {
 
-// Two numbers of 32 bits from each word of a group of four runs: the upper half of a number is a half of the word, the
-// lower half is made of halves of two other words, so that any two numbers are independent. See reference.py.
-CONTDROP_INLINE Words mixed(const Words* words, int run, int slot) {
-  return slot == 0 ? bit_xor(words[run], shift_right(words[(run + 1) & 3], 16))
-                   : bit_xor(swap_halves(words[run]), shift_right(words[(run + 3) & 3], 16));
-}
-
-// The words of a run: sixteen words, four runs to a group of sixteen blocks.
+// The words of a group of sixteen blocks, drawn when another group is wanted.
 template <class T, Order order = kNatural>
-struct Runs {
+struct Groups {
   const Prepared<T>& p;
   int64_t group = -1;
   Words words[4];
 
-  explicit Runs(const Prepared<T>& p_) : p(p_) {}
-  CONTDROP_APART void draw(int64_t group_) {
-    group = group_;
+  explicit Groups(const Prepared<T>& p_) : p(p_) {}
+  CONTDROP_APART void draw(int64_t wanted) {
+    group = wanted;
     philox<1, order>(p.philox, uint64_t(group) * 16, words);
   }
-  // The words of slot s: the same in all slots where elements are fields of the words.
-  template <int recipe>
-  Words get(int64_t run, int s) {
-    if (run >> 2 != group) draw(run >> 2);
-    return is_mixed(recipe) ? mixed(words, int(run & 3), s) : words[run & 3];
+  const Words* get(int64_t wanted) {
+    if (wanted != group) draw(wanted);
+    return words;
   }
 };
 
-// A slot of a word, known when compiling. Sums may be kept apart by slot, so that their additions overlap.
+// A slot of a word or a number of a block, known when compiling. Sums may be kept apart by slot, so that their additions
+// overlap.
 template <int k>
 using Slot = std::integral_constant<int, k>;
 
-// Whole groups of runs, straight from the generator to where they are used, without a stop in memory.
+// Whole groups of numbers, straight from the generator to where they are used, without a stop in memory.
 template <int groups, Order order, class T, class Full>
-CONTDROP_INLINE void use_groups(const Prepared<T>& p, int64_t run, int64_t i, Full full) {
+CONTDROP_INLINE void use_groups(const Prepared<T>& p, int64_t group, int64_t i, Full full) {
   Words words[4 * groups];
-  philox<groups, order>(p.philox, uint64_t(run) * 4, words);
-  for (int g = 0; g < groups; ++g) {
-    const Words* group = words + 4 * g;
-    full(i + 128 * g, mixed(group, 0, 0), Slot<0>());
-    full(i + 128 * g + 16, mixed(group, 0, 1), Slot<1>());
-    full(i + 128 * g + 32, mixed(group, 1, 0), Slot<2>());
-    full(i + 128 * g + 48, mixed(group, 1, 1), Slot<3>());
-    full(i + 128 * g + 64, mixed(group, 2, 0), Slot<0>());
-    full(i + 128 * g + 80, mixed(group, 2, 1), Slot<1>());
-    full(i + 128 * g + 96, mixed(group, 3, 0), Slot<2>());
-    full(i + 128 * g + 112, mixed(group, 3, 1), Slot<3>());
+  philox<groups, order>(p.philox, uint64_t(group) * 16, words);
+  for (int g = 0; g < groups; ++g, i += kGroupOfNumbers) {
+    full(i, number(words + 4 * g, 0), Slot<0>());
+    full(i + 16, number(words + 4 * g, 1), Slot<1>());
+    full(i + 32, number(words + 4 * g, 2), Slot<2>());
+    full(i + 48, number(words + 4 * g, 3), Slot<3>());
+    full(i + 64, number(words + 4 * g, 4), Slot<4>());
+    full(i + 80, number(words + 4 * g, 5), Slot<5>());
   }
 }
 
 // Calls full(i, words, slot) for i = 0, 16, ... as long as sixteen elements are left of count, and rest(i, words, slot)
-// for what remains. The elements begin with a run. Several groups at once are faster, but not for short rows.
+// for what remains. Element number `first` of the mask is the first of all; numbers begin with a group, or with an even one
+// if two are made at once, so that the high half of a block's number is the same in both; fields begin with a run.
+// Several groups at once are faster, but not for short rows.
 template <int recipe, int at_once = kGroupsAtOnce, class T, Order order, class Full, class Rest>
-CONTDROP_INLINE void visit(Runs<T, order>& runs, int64_t first_run, int64_t count, Full full, Rest rest) {
-  const Prepared<T>& p = runs.p;
+CONTDROP_INLINE void visit(Groups<T, order>& groups, int64_t first, int64_t count, Full full, Rest rest) {
+  const Prepared<T>& p = groups.p;
   int64_t i = 0;
-  if constexpr (is_mixed(recipe)) {
-    // What is before the first whole groups and after the last ones.
-    auto some = [&](int64_t from, int64_t to) CONTDROP_APART {
-      for (; from + 16 <= to; from += 16)
-        full(from, runs.template get<recipe>(first_run + from / 32, int(from / 16 % 2)), Slot<0>());
+  if constexpr (is_number(recipe)) {
+    int64_t group = first / kGroupOfNumbers;
+    constexpr int64_t step = kGroupOfNumbers * at_once;
+    for (; i + step <= count; i += step, group += at_once) use_groups<at_once, order>(p, group, i, full);
+    // What is after the last whole groups.
+    auto some = [&](int64_t from, int64_t last) CONTDROP_APART {
+      for (; from < count; ++last) {
+        const Words* words = groups.get(last);
+        for (int s = 0; s < kNumbers && from < count; ++s, from += 16) {
+          if (from + 16 <= count)
+            full(from, number(words, s), Slot<0>());
+          else
+            rest(from, number(words, s), 0);
+        }
+      }
     };
-    // Pairs begin with an even group, so that the high half of a block's number is the same in both.
-    i = std::min((-first_run & (4 * at_once - 1)) * 32, count);
-    some(0, i);
-    for (; i + 128 * at_once <= count; i += 128 * at_once) use_groups<at_once, order>(p, first_run + i / 32, i, full);
-    some(i, count);
-    const int64_t done = count / 16 * 16;
-    if (done < count) rest(done, runs.template get<recipe>(first_run + done / 32, int(done / 16 % 2)), 0);
+    some(i, group);
     return;
   }
-  const int64_t per_run = 16 * int64_t(p.per_word);
-  for (int64_t run = first_run; i < count; ++run) {
-    const int64_t end = std::min(i + per_run, count);
-    Words w = runs.template get<recipe>(run, 0);
+  for (int64_t run = first / p.per_run; i < count; ++run) {
+    const int64_t end = std::min(i + p.per_run, count);
+    Words w = groups.get(run >> 2)[run & 3];
     // The words are shifted so that the slots can be constants.
     for (; i + 64 <= end; i += 64, w = shift_right(w, 4 * p.bits)) {
       full(i, w, Slot<0>());
@@ -98,10 +92,20 @@ CONTDROP_INLINE void visit(Runs<T, order>& runs, int64_t first_run, int64_t coun
   }
 }
 
-// All mask values of a run.
+// Mask values that are made together: those of a group of numbers, or of a run of words.
+template <class T>
+static int64_t stretch_of(const Prepared<T>& p) {
+  return p.bits == kNumberBits ? kGroupOfNumbers : p.per_run;
+}
 template <int recipe, class T>
-static void write_run(Runs<T>& runs, int64_t run, T* out) {
-  for (int s = 0; s < runs.p.per_word; ++s) write<recipe>(runs.p, runs.template get<recipe>(run, s), s, out + 16 * s);
+static void write_stretch(Groups<T>& groups, int64_t k, T* out) {
+  if (is_number(recipe)) {
+    const Words* words = groups.get(k);
+    for (int s = 0; s < kNumbers; ++s) write<recipe>(groups.p, number(words, s), s, out + 16 * s);
+  } else {
+    const Words w = groups.get(k >> 2)[k & 3];
+    for (int s = 0; 16 * s < groups.p.per_run; ++s) write<recipe>(groups.p, w, s, out + 16 * s);
+  }
 }
 
 // Calls the version of a function template that fits the law.
@@ -117,28 +121,28 @@ static void write_run(Runs<T>& runs, int64_t run, T* out) {
   }
 
 template <class T>
-static void write_run(const Law& law, Runs<T>& runs, int64_t run, T* out) {
-  CONTDROP_BY_RECIPE(law, write_run, T, runs, run, out)
+static void write_stretch(const Law& law, Groups<T>& groups, int64_t k, T* out) {
+  CONTDROP_BY_RECIPE(law, write_stretch, T, groups, k, out)
 }
 
 // Mask values one by one, in any order that mostly goes forward.
 template <class T>
 struct Values {
   const Law& law;
-  Runs<T> runs;
-  const int64_t per_run;
-  int64_t run = -1;
+  Groups<T> groups;
+  const int64_t stretch;
+  int64_t present = -1;
   T buffer[512];
 
-  Values(const Law& law_, const Prepared<T>& p) : law(law_), runs(p), per_run(16 * int64_t(p.per_word)) {}
-  // The values from an element on that lie in the same run; count is set to how many there are.
+  Values(const Law& law_, const Prepared<T>& p) : law(law_), groups(p), stretch(stretch_of(p)) {}
+  // The values from an element on that are made together with it; count is set to how many there are.
   const T* from(int64_t element, int64_t& count) {
-    const int64_t wanted = element / per_run, offset = element - wanted * per_run;
-    if (wanted != run) {
-      run = wanted;
-      write_run(law, runs, run, buffer);
+    const int64_t wanted = element / stretch, offset = element - wanted * stretch;
+    if (wanted != present) {
+      present = wanted;
+      write_stretch(law, groups, wanted, buffer);
     }
-    count = per_run - offset;
+    count = stretch - offset;
     return buffer + offset;
   }
 };

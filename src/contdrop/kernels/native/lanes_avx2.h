@@ -28,14 +28,8 @@ CONTDROP_INLINE Words set_words(uint32_t value) {
 }
 CONTDROP_INLINE Words shift_left(Words x, int n) { return {_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
 CONTDROP_INLINE Words shift_right(Words x, int n) { return {_mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n)}; }
-CONTDROP_INLINE Words swap_halves(Words x) {
-  const __m256i by =
-      _mm256_broadcastsi128_si256(_mm_setr_epi8(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
-  return {_mm256_shuffle_epi8(x.a, by), _mm256_shuffle_epi8(x.b, by)};
-}
 CONTDROP_INLINE Words bit_and(Words x, Words y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
 CONTDROP_INLINE Words bit_or(Words x, Words y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
-CONTDROP_INLINE Words bit_xor(Words x, Words y) { return {_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)}; }
 CONTDROP_INLINE Words subtract(Words x, Words y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
 CONTDROP_INLINE Words add(Words x, Words y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
 CONTDROP_INLINE Mask less(Words x, Words y) {

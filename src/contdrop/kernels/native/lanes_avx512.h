@@ -19,8 +19,6 @@ using Mask = __mmask16;  // one truth value per lane
 CONTDROP_INLINE Words set_words(uint32_t value) { return _mm512_set1_epi32(int(value)); }
 CONTDROP_INLINE Words shift_left(Words a, int n) { return _mm512_slli_epi32(a, unsigned(n)); }
 CONTDROP_INLINE Words shift_right(Words a, int n) { return _mm512_srli_epi32(a, unsigned(n)); }
-CONTDROP_INLINE Words swap_halves(Words a) { return _mm512_rol_epi32(a, 16); }
-CONTDROP_INLINE Words bit_xor(Words a, Words b) { return _mm512_xor_si512(a, b); }
 CONTDROP_INLINE Words bit_and(Words a, Words b) { return _mm512_and_si512(a, b); }
 CONTDROP_INLINE Words bit_or(Words a, Words b) { return _mm512_or_si512(a, b); }
 CONTDROP_INLINE Words subtract(Words a, Words b) { return _mm512_sub_epi32(a, b); }

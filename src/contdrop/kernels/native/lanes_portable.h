@@ -42,12 +42,6 @@ CONTDROP_INLINE Words shift_right(const Words& a, int n) {
 CONTDROP_INLINE Words bit_and(const Words& a, const Words& b) {
   return each<Words>([&](int i) { return a.v[i] & b.v[i]; });
 }
-CONTDROP_INLINE Words bit_xor(const Words& a, const Words& b) {
-  return each<Words>([&](int i) { return a.v[i] ^ b.v[i]; });
-}
-CONTDROP_INLINE Words swap_halves(const Words& a) {
-  return each<Words>([&](int i) { return a.v[i] << 16 | a.v[i] >> 16; });
-}
 CONTDROP_INLINE Words bit_or(const Words& a, const Words& b) {
   return each<Words>([&](int i) { return a.v[i] | b.v[i]; });
 }

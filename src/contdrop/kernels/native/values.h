@@ -13,21 +13,30 @@ namespace CONTDROP_LANES {
 // What turns words into mask values. One compiled version of every kernel for each.
 enum Recipe { kHalf, kBits, kThreshold, kFlat, kNormalNear, kNormalMiddle, kNormalFar };
 
-// Whether the elements are numbers of 32 bits, two to a word, rather than fields of a word.
-constexpr bool is_mixed(int recipe) { return recipe >= kThreshold; }
+// Whether the elements are numbers of 21 bits, six to a block, rather than fields of a word.
+constexpr bool is_number(int recipe) { return recipe >= kThreshold; }
 
 static Recipe choose(const Law& law) {
   if (law.kind == kBernoulli) {
-    if (law.bits == 32) return kThreshold;
+    if (law.bits == kNumberBits) return kThreshold;
     return law.bits == 1 && law.threshold == 1 ? kHalf : kBits;
   }
   if (law.kind == kUniform) return kFlat;
   return law.reach <= 1.7 ? kNormalNear : law.reach <= 2.55 ? kNormalMiddle : kNormalFar;
 }
 
-// A float in (1, 2): one more than the uniform number that 32 bits stand for. Its last bit is always set, so that the numbers
-// are the middles of 2^22 equal parts of the interval.
-CONTDROP_INLINE Floats one_to_two(Words e) { return as_floats(bit_or(shift_right(e, 9), set_words(0x3f800001))); }
+// The numbers of 21 bits that the four words of sixteen blocks make, each at the top of 32 bits; what is below does not
+// count. See reference.py.
+CONTDROP_INLINE Words number(const Words* words, int s) {
+  if (s < 4) return words[s];
+  const Words* pair = words + 2 * (s - 4);
+  return bit_or(shift_left(pair[0], 21), shift_left(bit_and(pair[1], set_words(0x3ff)), 11));
+}
+
+// A float in (1, 2): kOne more than the uniform number that a number stands for. Of the 23 bits of the fraction, the last
+// two are set whatever is below the number: where the one is subtracted, the last of them goes as well, and all is exact.
+constexpr float kOne = 1 + 0x1p-23f;
+CONTDROP_INLINE Floats one_to_two(Words w) { return as_floats(bit_or(shift_right(w, 9), set_words(0x3f800003))); }
 
 // The standard normal quantile of a uniform number u = 1/2 + v: v times a rational function of r = 1/4 - v^2 = u (1 - u),
 // or of t = -log(4 r) for the far tails. Coefficients: minimax fits of our own, see tools/fit_quantile.py. The error in
@@ -93,7 +102,8 @@ CONTDROP_INLINE Floats minus_log_of_four(Floats r) {
 template <class T>
 struct Prepared {
   Philox philox;
-  int bits, per_word;
+  int bits;
+  int64_t per_run;         // fields: the elements of sixteen words; numbers: sixteen
   Words field, threshold;  // Bernoulli: the bits of one element, and the bound they are compared with
   bool always;             // Bernoulli with keep = 1: the threshold does not fit into the field
   Floats unit;             // Bernoulli: what a kept element gets
@@ -103,13 +113,13 @@ struct Prepared {
   Prepared(const Law& law, uint64_t seed, uint32_t stream)
       : philox(seed, stream),
         bits(law.bits),
-        per_word(elements_per_word(law.bits)),
-        field(set_words(law.bits == 32 ? 0xffffffffu : (1u << law.bits) - 1)),
-        threshold(set_words(uint32_t(law.threshold))),
+        per_run(law.bits == kNumberBits ? 16 : 16 * (32 / law.bits)),
+        field(set_words(uint32_t((uint64_t(1) << law.bits) - 1))),
+        threshold(set_words(uint32_t(law.threshold << (law.bits == kNumberBits ? 32 - kNumberBits : 0)))),
         always(law.kind == kBernoulli && law.threshold >> law.bits),
         unit(set_floats(is_float ? float(law.gain) : 1.0f)),
         // A uniform law multiplies numbers between one and two.
-        offset(T(law.kind == kUniform ? law.offset - law.gain : law.offset)),
+        offset(T(law.kind == kUniform ? law.offset - double(kOne) * law.gain : law.offset)),
         gain(T(law.gain)),
         low(T(law.low)),
         high(T(law.high)) {
@@ -136,7 +146,7 @@ CONTDROP_INLINE Floats quantile_by_v(const Prepared<T>& p, Floats v) {
   return divide(evaluate(p.top, n, x), evaluate(Fit<recipe>::bottom, x));
 }
 
-// Whether a Bernoulli element is kept: what it gets. A field is slot s of its word; a number of 32 bits has no slots.
+// Whether a Bernoulli element is kept: what it gets. A field is slot s of its word; a number has no slots.
 template <int recipe, class T>
 CONTDROP_INLINE Floats kept(const Prepared<T>& p, const Words& w, int s) {
   if (recipe == kHalf) return where(bit_clear(w, 1u << s), p.unit);
@@ -145,7 +155,7 @@ CONTDROP_INLINE Floats kept(const Prepared<T>& p, const Words& w, int s) {
   return where(less(bits, p.threshold), p.unit);
 }
 
-// Sixteen scaled mask values of slot s of words, or of numbers of 32 bits.
+// Sixteen scaled mask values of slot s of words, or of numbers.
 template <int recipe>
 CONTDROP_INLINE Floats value(const Prepared<float>& p, const Words& w, int s) {
   if constexpr (recipe < kFlat) {
@@ -153,7 +163,7 @@ CONTDROP_INLINE Floats value(const Prepared<float>& p, const Words& w, int s) {
   } else if constexpr (recipe == kFlat) {
     return fused(one_to_two(w), set_floats(p.gain), set_floats(p.offset));
   } else {
-    const Floats v = subtract(one_to_two(w), set_floats(1.5f));
+    const Floats v = subtract(one_to_two(w), set_floats(kOne + 0.5f));
     const Floats m = fused(v, quantile_by_v<recipe>(p, v), set_floats(p.offset));
     return minimum(maximum(m, set_floats(p.low)), set_floats(p.high));
   }
@@ -172,7 +182,7 @@ CONTDROP_INLINE void write(const Prepared<double>& p, const Words& w, int s, dou
   } else if constexpr (recipe == kFlat) {
     store(c, one_to_two(w));
   } else {
-    const Floats v = subtract(one_to_two(w), set_floats(1.5f));
+    const Floats v = subtract(one_to_two(w), set_floats(kOne + 0.5f));
     store(c, multiply(v, quantile_by_v<recipe>(p, v)));
   }
   for (int i = 0; i < 16; ++i) {
