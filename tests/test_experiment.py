@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
+from contdrop import kernels
 from contdrop.errors import UserError
-from contdrop.lab import catalogue, paper, selection
+from contdrop.lab import catalogue, experiment, paper, selection
 from contdrop.lab.data import Split
 from contdrop.lab.experiment import Experiment, Size, add_plan, plan
 from contdrop.lab.models import MLP
@@ -96,6 +97,19 @@ def test_whatever_changes_results_changes_the_key(change):
 def test_whatever_changes_the_experiment_changes_the_key(change):
     other = dataclasses.replace(EXPERIMENT, **change)
     assert plan(EXPERIMENT)[-1].key != plan(other)[-1].key
+
+
+def test_masks_are_a_part_of_the_protocol_and_other_masks_do_not_resume(tmp_path, monkeypatch):
+    protocol = plan(EXPERIMENT)[-1].protocol
+    key = protocol.key
+    assert protocol.configuration["masks"] == kernels.MASKS_VERSION
+    with Store(tmp_path / "runs.db", create=True) as store:
+        planned = add_plan(store, plan(EXPERIMENT))
+        monkeypatch.setattr(experiment, "MASKS_VERSION", kernels.MASKS_VERSION + 1)
+        assert plan(EXPERIMENT)[-1].protocol.key != key
+        with pytest.raises(UserError, match=rf"was begun with version {kernels.MASKS_VERSION} of the masks, and this"):
+            add_plan(store, plan(EXPERIMENT))
+        assert len(store.jobs()) == len(planned)
 
 
 def test_words_do_not_change_the_key():

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -70,6 +71,22 @@ def test_job_goes_through_its_life(store):
 def test_jobs_are_planned_once_and_keep_their_number(store):
     first = add(store, job(run=0), job(run=1))
     assert add(store, job(run=1), job(run=2), job(run=0)) == [first[1], first[1] + 1, first[0]]
+
+
+@pytest.mark.parametrize(("begun", "described"), [(None, "masks of an earlier version"), (2, "version 2 of the masks")])
+def test_a_store_begun_with_other_masks_is_not_continued(store, begun, described):
+    old = PROTOCOL if begun is None else {**PROTOCOL, "masks": begun}
+    (number,) = store.add_jobs(old, DESCRIPTION, "old", [job()])
+    message = (
+        f"--store: {store.path} was begun with {described}, and this contdrop draws version 3, so it does not resume; "
+        "give another file, or use the contdrop that began it"
+    )
+    for other in ({**PROTOCOL, "masks": 3}, {**PROTOCOL, "masks": 3, "experiment": "another"}):
+        with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+            store.add_jobs(other, DESCRIPTION, "new", [job()])
+    assert [record.key for record in store.protocols()] == ["old"]
+    assert [record.id for record in store.jobs()] == [number]
+    assert store.add_jobs(old, DESCRIPTION, "old", [job()]) == [number]
 
 
 def test_failure_keeps_its_reason_and_can_be_planned_again(store):

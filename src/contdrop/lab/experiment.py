@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UserError
+from ..kernels import MASKS_VERSION
 from . import methods
 from .data import Split
 from .models import Model
@@ -116,6 +117,7 @@ class Protocol:
         experiment = self.experiment
         return {
             "experiment": experiment.name,
+            "masks": MASKS_VERSION,
             "preset": self.preset,
             "epochs": self.epochs,
             "seed": self.seed,

@@ -251,6 +251,7 @@ class Store:
         """
         now = time.time()
         with self.transaction() as db:
+            self._refuse_other_masks(db, protocol.get("masks"))
             db.execute(
                 "INSERT INTO protocols VALUES (?, ?, ?, ?, ?, ?, ?) "
                 "ON CONFLICT (key) DO UPDATE SET description = excluded.description",
@@ -285,6 +286,17 @@ class Store:
             )
             numbers = dict(db.execute("SELECT key, id FROM jobs WHERE protocol = ?", (key,)).fetchall())
         return [numbers[job["key"]] for job in jobs]
+
+    def _refuse_other_masks(self, db: sqlite3.Connection, version: int | None) -> None:
+        """Masks of another version are other experiments: their results are not to be mixed in one file."""
+        for (text,) in db.execute("SELECT configuration FROM protocols").fetchall():
+            found = json.loads(text).get("masks")
+            if found != version:
+                begun = "masks of an earlier version" if found is None else f"version {found} of the masks"
+                raise UserError(
+                    f"--store: {self.path} was begun with {begun}, and this contdrop draws version {version}, so it "
+                    "does not resume; give another file, or use the contdrop that began it"
+                )
 
     def plan_again(self, job: int) -> None:
         """Forgets a failure, so that the job is done once more."""
