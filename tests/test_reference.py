@@ -525,7 +525,7 @@ def test_dropconnect_materialises_no_more_than_a_chunk(monkeypatch):
     monkeypatch.setattr(reference, "_CHUNK", 2 * 3 * 96)  # two examples of 3 x 17 masks at a pitch of 96
     parts = list(
         reference._example_masks(
-            5, torch.Size((3, 17)), torch.tensor(1), "uniform", (0.0, 1.0), 1.0, torch.empty(0, dtype=torch.float32)
+            5, torch.Size((3, 17)), torch.tensor(1), "uniform", (0.0, 1.0), 1.0, 0, torch.empty(0, dtype=torch.float32)
         )
     )
     assert [(part.start, part.stop) for part, _ in parts] == [(0, 2), (2, 4), (4, 5)]
