@@ -1,0 +1,301 @@
+"""Runs PractRand and TestU01 on the integers behind the masks, packed into bit streams in several orders.
+
+    python tools/randomness/run.py build --practrand SOURCE --testu01 SOURCE --build FOLDER
+    python tools/randomness/run.py run --build FOLDER --results FOLDER [--jobs 2]
+    python tools/randomness/run.py summary --results FOLDER [--json FILE]
+
+Every finished piece (a stream through PractRand, one test of TestU01) leaves one file in the results folder; a run that
+was stopped resumes with the first piece that has none. Everything runs with the lowest priority.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import verdicts
+
+HERE = pathlib.Path(__file__).parent
+# Most telling first: runs take hours, and may be stopped.
+STREAMS = [
+    "natural",
+    "column16",
+    "seeds",
+    "bernoulli",
+    "column8",
+    "column32",
+    "column128",
+    "calls",
+    "bernoulli-column16",
+]
+BATTERIES = ["smallcrush", "practrand", "crush"]
+LOG2_BYTES = 35  # 32 GB
+FLAGS = ["-O3", "-march=native", "-w"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """One thing to run; ``round`` 2 is the second seed."""
+
+    scheme: str
+    stream: str
+    battery: str
+    round: int = 1
+    test: int | None = None
+
+    @property
+    def name(self) -> str:
+        test = "" if self.test is None else f".{self.test:03d}"
+        return f"{self.scheme}.{self.stream}.{self.battery}.{self.round}{test}"
+
+    @property
+    def seed(self) -> int:
+        """63 bits that no two pieces share."""
+        return int.from_bytes(hashlib.blake2b(self.name.encode(), digest_size=8).digest(), "little") >> 1
+
+
+class UsageError(Exception):
+    """A mistake in the command, in one line."""
+
+
+# Building.
+
+
+def build(practrand: pathlib.Path, testu01: pathlib.Path, folder: pathlib.Path) -> None:
+    """Builds RNG_test, streams and battery into ``folder``."""
+    for source, sign in ((practrand, "tools/RNG_test.cpp"), (testu01, "testu01/bbattery.c")):
+        if not (source / sign).exists():
+            raise UsageError(f"expected a source folder with {sign}, got {source}")
+    folder.mkdir(parents=True, exist_ok=True)
+    _build_practrand(practrand, folder)
+    installed = _build_testu01(testu01, folder)
+    ours = ["-std=c++17", "-O3", "-march=native"]
+    _call(["c++", *ours, HERE / "streams.cpp", "-o", folder / "streams"])
+    libraries = [installed / "lib" / f"lib{name}.a" for name in ("testu01", "probdist", "mylib")]
+    include = f"-I{installed / 'include'}"
+    _call(["c++", *ours, include, HERE / "battery.cpp", "-o", folder / "battery", *libraries, "-lm"])
+
+
+def _build_practrand(source: pathlib.Path, folder: pathlib.Path) -> None:
+    files = [*sorted((source / "src").rglob("*.cpp")), source / "tools" / "RNG_test.cpp"]
+    includes = [f"-I{source / 'include'}", f"-I{source / 'tools'}"]
+    _call(["c++", "-std=c++14", *FLAGS, *includes, *files, "-o", folder / "RNG_test", "-pthread"])
+
+
+def _build_testu01(source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    work, installed = folder / "testu01-build", folder / "testu01"
+    if not (installed / "lib" / "libtestu01.a").exists():
+        # A copy, because its configuration writes into the sources.
+        shutil.copytree(source, work, dirs_exist_ok=True)
+        (work / "configure").chmod(0o755)
+        environment = {**os.environ, "CFLAGS": " ".join(FLAGS)}
+        configure = ["./configure", "--disable-shared", f"--prefix={installed.resolve()}"]
+        for command in (configure, ["make"], ["make", "install"]):
+            _call(command, cwd=work, env=environment)
+    return installed
+
+
+def _call(command: Sequence[Any], **options: Any) -> None:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    if done.returncode:
+        raise UsageError(f"{command[0]} failed with {done.returncode}:\n{done.stdout[-2000:]}")
+
+
+# Running.
+
+
+class Runner:
+    """Takes the pieces that have no result yet, in order, with ``jobs`` of them at a time."""
+
+    def __init__(self, programs: pathlib.Path, results: pathlib.Path, log2_bytes: int) -> None:
+        self.programs, self.results, self.log2_bytes = programs, results, log2_bytes
+        self.lock = threading.Lock()
+        self.running: set[subprocess.Popen[Any]] = set()
+        self.stopped = False
+        self.errors: list[str] = []
+
+    def run(self, pieces: Sequence[Piece], jobs: int) -> None:
+        queue = iter(pieces)
+        workers = [threading.Thread(target=self._work, args=(queue,)) for _ in range(jobs)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        if self.errors:
+            raise UsageError("\n".join(self.errors))
+
+    def stop(self, *_: object) -> None:
+        self.stopped = True
+        for process in list(self.running):
+            process.terminate()
+
+    def _work(self, queue: Iterator[Piece]) -> None:
+        while not self.stopped:
+            with self.lock:
+                piece = next(queue, None)
+            if piece is None:
+                return
+            record = self._result(piece)
+            if record and piece.round == 1 and verdicts.suspicious(record):
+                self._result(dataclasses.replace(piece, round=2))
+
+    def _result(self, piece: Piece) -> verdicts.Record | None:
+        path = self.results / f"{piece.name}.json"
+        if path.exists():
+            return dict(json.loads(path.read_text()))
+        try:
+            found = self._practrand(piece) if piece.battery == "practrand" else self._testu01(piece)
+        except (OSError, ValueError) as error:
+            if not self.stopped:
+                self.errors.append(f"{piece.name}: {error}")
+            return None
+        if self.stopped:
+            return None
+        record = {**dataclasses.asdict(piece), "seed": piece.seed, **found}
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(record))
+        temporary.replace(path)
+        print(f"{piece.name}: {'suspicious' if verdicts.suspicious(record) else 'clean'}", flush=True)
+        return record
+
+    def _start(self, command: Sequence[Any], **options: Any) -> subprocess.Popen[Any]:
+        process = subprocess.Popen([str(word) for word in command], **options)
+        self.running.add(process)
+        return process
+
+    def _wait(self, process: subprocess.Popen[Any]) -> float:
+        """Waits for the end of a process; the processor time it took."""
+        _, status, usage = os.wait4(process.pid, 0)
+        self.running.discard(process)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        return usage.ru_utime + usage.ru_stime
+
+    def _options(self, piece: Piece) -> list[str]:
+        return ["--seed", str(piece.seed), "--scheme", piece.scheme]
+
+    def _practrand(self, piece: Piece) -> verdicts.Record:
+        log = self.results / f"{piece.name}.log"
+        limits = ["-tlmin", "1MB", "-tlmax", str(self.log2_bytes), "-singlethreaded"]
+        with log.open("w") as out:
+            source = self._start(
+                [self.programs / "streams", piece.stream, *self._options(piece)], stdout=subprocess.PIPE
+            )
+            test = self._start(
+                [self.programs / "RNG_test", "stdin32", *limits], stdin=source.stdout, stdout=out, stderr=out
+            )
+            assert source.stdout is not None
+            source.stdout.close()  # so that the source ends when the test does
+            seconds = self._wait(test) + self._wait(source)
+        lengths = verdicts.parse_practrand(log.read_text())
+        failed = any("FAIL" in bad["evaluation"] for bad in verdicts.worse_than_unusual(lengths))
+        if test.returncode or not lengths or not (failed or lengths[-1]["log2_bytes"] == self.log2_bytes):
+            raise ValueError(f"RNG_test ended early with {test.returncode}, see {log}")
+        return {"finished": True, "processor_seconds": round(seconds, 1), "lengths": lengths}
+
+    def _testu01(self, piece: Piece) -> verdicts.Record:
+        command = [self.programs / "battery", piece.battery, piece.stream, "--test", piece.test]
+        process = self._start([*command, *self._options(piece)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        text = process.stdout.read()
+        process.stdout.close()
+        seconds = self._wait(process)
+        if process.returncode:
+            raise ValueError(f"battery ended with {process.returncode}")
+        return {"processor_seconds": round(seconds, 1), **json.loads(text.splitlines()[-1])}
+
+
+def plan(scheme: str, streams: Sequence[str], batteries: Sequence[str]) -> list[Piece]:
+    """All pieces with the first seed: battery after battery, stream after stream."""
+    pieces = []
+    for battery in batteries:
+        tests = range(1, verdicts.TESTS[battery] + 1) if battery in verdicts.TESTS else [None]
+        pieces += [Piece(scheme, stream, battery, test=test) for stream in streams for test in tests]
+    return pieces
+
+
+def run(args: argparse.Namespace) -> None:
+    for program in ("RNG_test", "streams", "battery"):
+        if not (args.build / program).exists():
+            raise UsageError(f"expected {program} in {args.build}; first run the build command")
+    args.results.mkdir(parents=True, exist_ok=True)
+    with (args.results / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another run is writing to {args.results}; wait for it or give another folder") from None
+        os.nice(19)
+        runner = Runner(args.build.resolve(), args.results, args.log2_bytes)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, runner.stop)
+        runner.run(plan(args.scheme, args.streams, args.batteries), args.jobs)
+
+
+# Summing up.
+
+
+def load(results: pathlib.Path, scheme: str) -> list[verdicts.Record]:
+    """The records of a scheme, with those of PractRand's runs that are still under way."""
+    records = [json.loads(path.read_text()) for path in sorted(results.glob(f"{scheme}.*.json"))]
+    for log in sorted(results.glob(f"{scheme}.*.log")):
+        if not log.with_suffix(".json").exists():
+            _, stream, battery, number = log.stem.split(".")
+            piece = Piece(scheme, stream, battery, int(number))
+            lengths = verdicts.parse_practrand(log.read_text())
+            records.append({**dataclasses.asdict(piece), "seed": piece.seed, "finished": False, "lengths": lengths})
+    return records
+
+
+def summary(args: argparse.Namespace) -> None:
+    records = load(args.results, args.scheme)
+    print(verdicts.table(records, args.streams))
+    seconds = sum(record.get("processor_seconds", 0) for record in records)
+    print(f"\nprocessor time of the finished pieces: {seconds / 60:.0f} minutes")
+    if args.json:
+        for record in records:  # the same bytes whenever the results are the same
+            record.pop("processor_seconds", None)
+        lines = ",\n".join(json.dumps(record) for record in records)
+        args.json.write_text(f"[\n{lines}\n]\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    commands = top.add_subparsers(required=True)
+    make = commands.add_parser("build", help="build the batteries and our programs")
+    make.add_argument("--practrand", type=pathlib.Path, required=True, help="sources of PractRand 0.94")
+    make.add_argument("--testu01", type=pathlib.Path, required=True, help="sources of TestU01")
+    make.add_argument("--build", type=pathlib.Path, required=True, help="where the programs go")
+    make.set_defaults(call=lambda args: build(args.practrand.resolve(), args.testu01.resolve(), args.build.resolve()))
+    start = commands.add_parser("run", help="run, or resume, the batteries")
+    start.add_argument("--build", type=pathlib.Path, required=True)
+    start.add_argument("--jobs", type=int, default=1)
+    start.add_argument("--batteries", nargs="+", choices=BATTERIES, default=BATTERIES)
+    start.add_argument("--log2-bytes", type=int, default=LOG2_BYTES, help="how far PractRand goes (35: 32 GB)")
+    start.set_defaults(call=run)
+    show = commands.add_parser("summary", help="print the verdicts")
+    show.add_argument("--json", type=pathlib.Path, help="write all results to this file")
+    show.set_defaults(call=summary)
+    for command in (start, show):
+        command.add_argument("--results", type=pathlib.Path, required=True, help="one file per finished piece")
+        command.add_argument("--streams", nargs="+", choices=STREAMS, default=STREAMS)
+        command.add_argument("--scheme", choices=["independent", "borrowed"], default="independent")
+    return top
+
+
+if __name__ == "__main__":
+    arguments = parser().parse_args()
+    try:
+        arguments.call(arguments)
+    except UsageError as error:
+        sys.exit(f"run.py: {error}")
