@@ -21,6 +21,7 @@ LAWS = [
     cd.Bernoulli(keep=0.5),
     cd.Bernoulli(keep=0.75),
     cd.Bernoulli(keep=0.3),
+    cd.Bernoulli(keep=0.77, value=0.65),
     cd.Uniform(),
     cd.Uniform(0.2, 0.7),
     cd.Gaussian(sigma=0.2),
@@ -28,6 +29,19 @@ LAWS = [
     cd.Gaussian(mu=0.9, sigma=0.3),
     cd.Gaussian(sigma=0.3, low=-INFINITY, high=INFINITY),
 ]
+
+
+class Triangular(cd.Law):
+    """A law of the user's own, as a plain class: the mean of two uniform numbers."""
+
+    mean = 0.5
+    variance = 1 / 24
+
+    def quantile(self, u: Tensor) -> Tensor:
+        return torch.where(u < 0.5, (u / 2).sqrt(), 1 - ((1 - u) / 2).sqrt())
+
+
+OPEN = Triangular()
 
 INPUTS, OUTPUTS = 12, 5
 
@@ -148,8 +162,17 @@ CASES = [
     _dropconnect_case(cd.Gaussian(sigma=0.4), "inverted", inference="analytic"),
     _dropconnect_case(cd.Bernoulli(keep=0.5), "paper", inference="sampled", samples=64),
     _dropconnect_case(cd.Uniform(), "inverted", masks="batch"),
+    _dropconnect_case(cd.Bernoulli(keep=0.75, value=0.5), "paper"),
+    _dropconnect_case(cd.Bernoulli(keep=0.75, value=0.5), "inverted", masks="batch"),
     _fast_case(cd.Bernoulli(keep=0.5), "paper"),
+    _fast_case(cd.Bernoulli(keep=0.75, value=0.5), "paper"),
     _fast_case(cd.Gaussian(sigma=0.3), "inverted"),
+    _dropout_case(OPEN, "inverted"),
+    _dropout_case(OPEN, "paper"),
+    _dropconnect_case(OPEN, "inverted"),
+    _dropconnect_case(OPEN, "paper", inference="sampled", samples=64),
+    _dropconnect_case(OPEN, "inverted", masks="batch", inference="analytic"),
+    _fast_case(OPEN, "inverted"),
 ]
 # One case per mechanism, for checks whose outcome does not depend on the law.
 MECHANISMS = [
@@ -161,6 +184,8 @@ MECHANISMS = [
         "DropConnectLinear-bernoulli",
         "DropConnectLinear-uniform",
         "FastDropoutLinear",
+        "Dropout-Triangular",
+        "DropConnectLinear-Triangular",
     )
 ]
 

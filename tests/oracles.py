@@ -61,14 +61,17 @@ class Moments:
     variance_error: float
 
 
-def moments(kind: str, params: Sequence[float]) -> Moments:
-    """Sums over the atoms of a law and integrates over its density, a Gaussian's in units of sigma around mu."""
+def moments(kind: str, params: Sequence[float], value: float = 1.0) -> Moments:
+    """Sums over the atoms of a law and integrates over its density, a Gaussian's in units of sigma around mu.
+
+    The value is that of a Bernoulli law.
+    """
     atoms: dict[float, float] = {}
     breaks: list[float] = []
     mu, sigma, density = 0.0, 1.0, normal_density
     if kind == "bernoulli":
         (keep,) = params
-        atoms = {0.0: 1 - keep, 1.0: keep}
+        atoms = {0.0: 1 - keep, value: keep}
     elif kind == "uniform":
         low, high = params
         breaks, density = [low, high], lambda x: 1 / (high - low)

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import itertools
 import math
+import pathlib
 import re
 
 import numpy as np
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 
 import contdrop as cd
 from conformance import LAWS
+from contdrop.kernels import reference
 from contdrop.lab import methods
+from contdrop.laws import LAWS as LAWS_BY_NAME
 from contdrop.laws import Bernoulli, Gaussian, Law, Uniform, parse_law
 
 INF = math.inf
@@ -147,7 +150,7 @@ def test_law_itself_is_abstract():
             r"Gaussian\.from_variance: expected a finite number for variance, got inf",
         ),
         (lambda: Gaussian.from_variance("1"), TypeError, "expected a number for variance, got str"),
-        (lambda: Bernoulli.matching(0.5), TypeError, r"Bernoulli\.matching: expected a law, got float"),
+        (lambda: Bernoulli.matching(0.5), TypeError, r"Bernoulli\.matching: expected a law such as .*, got float"),
         (
             lambda: Bernoulli.matching(Uniform(-1, 1)),
             ValueError,
@@ -301,3 +304,21 @@ def test_a_built_in_law_is_final():
     message = r"^Other: expected to derive from contdrop\.Law, got Gaussian, which the kernels draw"
     with pytest.raises(TypeError, match=message):
         type("Other", (Gaussian,), {})
+
+
+def test_one_table_of_kinds():
+    """The names of laws, of the reference back end and of the native one; CONTRIBUTING.md lists where they stand."""
+    native = pathlib.Path(reference.__file__).parent / "native" / "api.h"
+    (enumeration,) = re.findall(r"enum Kind : int32_t \{(.*?)\}", native.read_text())
+    numbers = re.findall(r"k(\w+) = (\d+)", enumeration)
+    assert tuple(LAWS_BY_NAME) == reference.KINDS
+    assert [(name.lower(), int(number)) for name, number in numbers] == [(n, i) for i, n in enumerate(reference.KINDS)]
+
+
+def test_the_places_that_contributors_are_told_of_exist():
+    root = pathlib.Path(__file__).parents[1]
+    text = (root / "CONTRIBUTING.md").read_text()
+    for row in re.findall(r"^\| (`(?:src|tests)/.*?) \|", text, re.MULTILINE):
+        places = re.findall(r"`(.*?)`", row)
+        folder = places[0].rpartition("/")[0]
+        assert all((root / place).exists() or (root / folder / place).exists() for place in places), row

@@ -159,13 +159,18 @@ def test_the_shape_is_scaled_with_the_mean(mean, r):
         ),
         (
             lambda: Bernoulli.matching(Moments(1.0, INF)),
+            TypeError,
+            r"^Bernoulli\.matching: expected Moments to have a variance, a finite number, got inf; a law gives",
+        ),
+        (
+            lambda: Bernoulli.matching(Gaussian(sigma=1e200, low=-INF, high=INF)),
             ValueError,
-            r"^Bernoulli\.matching: expected a law with finite moments, got Moments\(mean=1, variance=inf\)$",
+            r"^Bernoulli\.matching: expected a law with a finite relative variance, got Gaussian\(sigma=1e\+200, low=",
         ),
         (
             lambda: Uniform.matching("gaussian"),
             TypeError,
-            r"^Uniform\.matching: expected a law, got str; contdrop\.parse_law reads one from text$",
+            r"^Uniform\.matching: expected a law such as Gaussian\(sigma=0\.3\), got str; contdrop\.parse_law reads",
         ),
     ],
 )

@@ -14,6 +14,7 @@ from conformance import (
     LAWS,
     MECHANISMS,
     OUTPUTS,
+    Triangular,
     assert_moments,
     bit_equal,
     fixed,
@@ -388,7 +389,7 @@ def test_state_dict_is_that_of_the_torch_layer(case):
 @pytest.mark.parametrize("seeded", [False, True])
 def test_repr_can_be_pasted_back(case, seeded):
     layer = case.build(torch.Generator().manual_seed(5) if seeded else None)
-    clone = eval(repr(layer), {**vars(cd), "torch": torch})
+    clone = eval(repr(layer), {**vars(cd), "torch": torch, "Triangular": Triangular})
     assert type(clone) is type(layer)
     assert repr(clone) == repr(layer)
     clone.load_state_dict(layer.state_dict())
@@ -406,7 +407,7 @@ def test_repr_can_be_pasted_back(case, seeded):
         "UniformDropout()",
         "UniformDropout(low=0.2, high=0.7)",
         "GaussianDropout(sigma=0.3)",
-        "GaussianDropout(mu=0.4, sigma=0.3, shared_axes=(2, 3), scale='paper')",
+        "GaussianDropout(sigma=0.3, mu=0.4, shared_axes=(2, 3), scale='paper')",
         "Dropout(Gaussian(sigma=0.3, low=float('-inf'), high=float('inf')))",
     ],
 )

@@ -19,6 +19,8 @@ UNCLIPPED = cd.Gaussian(sigma=0.3, low=-INFINITY, high=INFINITY)
 SOME_LAWS = [
     cd.Bernoulli(keep=0.5),
     cd.Bernoulli(keep=0.8),
+    cd.Bernoulli(keep=0.77, value=0.65),
+    cd.Bernoulli(keep=0.6, value=-0.8),
     cd.Uniform(),
     cd.Gaussian(sigma=0.3),
     cd.Gaussian(mu=0.9, sigma=0.5),

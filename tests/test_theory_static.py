@@ -19,7 +19,7 @@ from oracles import FIVE_SIGMA, integrate, normal_density, normal_expectation
 
 PROBABILITIES = st.floats(0.1, 0.9)
 ANY_LAW = st.one_of(
-    st.builds(cd.Bernoulli, PROBABILITIES),
+    st.builds(cd.Bernoulli, keep=PROBABILITIES, value=st.sampled_from([1.0, 0.65, -2.0])),
     st.builds(lambda low, width: cd.Uniform(low, low + width), st.floats(-1, 1), st.floats(0.1, 2)),
     st.builds(cd.Gaussian, mu=PROBABILITIES, sigma=st.floats(0.05, 1)),
     st.builds(cd.Gaussian, mu=PROBABILITIES, sigma=st.floats(0.05, 1), low=st.just(-INFINITY), high=st.just(INFINITY)),
@@ -229,7 +229,7 @@ def test_relu_moments_are_possible_ones(mean, variance):
 )
 def test_third_absolute_moment(law):
     if isinstance(law, cd.Bernoulli):
-        oracle = sum(p * abs(v - law.keep) ** 3 for v, p in ((0, 1 - law.keep), (1, law.keep)))
+        oracle = sum(p * abs(v - law.mean) ** 3 for v, p in ((0, 1 - law.keep), (law.value, law.keep)))
     elif isinstance(law, cd.Uniform):
         density = 1 / (law.high - law.low)
         oracle = integrate(lambda v: abs(v - law.mean) ** 3 * density, [law.low, law.mean, law.high])[0]
@@ -268,7 +268,13 @@ def test_distance_of_uniform_sums_is_that_of_irwin_and_hall():
 
 @pytest.mark.parametrize(
     ("law", "n"),
-    [(cd.Gaussian(sigma=0.5), 2), (cd.Gaussian(mu=0.8, sigma=0.3), 5), (cd.Uniform(), 2), (cd.Bernoulli(keep=0.9), 25)],
+    [
+        (cd.Gaussian(sigma=0.5), 2),
+        (cd.Gaussian(mu=0.8, sigma=0.3), 5),
+        (cd.Uniform(), 2),
+        (cd.Bernoulli(keep=0.9), 25),
+        (cd.Bernoulli(keep=0.9, value=-0.4), 12),
+    ],
     ids=str,
 )
 def test_distance_is_what_is_sampled(law, n):

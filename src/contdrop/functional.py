@@ -31,7 +31,7 @@ from .choices import (
     Scale,
 )
 from .expectations import expected_relu, expected_sigmoid, standard_deviation
-from .laws import LAWS, Bernoulli, Law
+from .laws import LAWS, Bernoulli, Law, check_law
 from .masks import connect, multiply
 
 FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
@@ -326,11 +326,7 @@ def check_generator(owner: str, generator: torch.Generator | None) -> None:
 
 def training_factor(owner: str, law: Law, scale: str) -> float:
     """What a mask value is multiplied by in training; checks the law and the scale on the way."""
-    if not isinstance(law, Law):
-        raise TypeError(
-            f"{owner}: expected a law such as Gaussian(sigma=0.3), got {type(law).__name__}; "
-            "contdrop.parse_law reads one from text"
-        )
+    check_law(owner, law)
     check_choice(owner, "scale", scale, SCALES)
     if scale == "paper":
         return 1.0

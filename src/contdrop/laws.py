@@ -108,8 +108,16 @@ class Law(abc.ABC):
             device = generator.device if generator is not None else torch.get_default_device()
         return self._draw(shape, generator, torch.device(device)).to(dtype or torch.get_default_dtype())
 
+    # A plain class is a value as well: two laws of a class are the same if what they were made of is.
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(mean={self.mean:.4g}, variance={self.variance:.4g})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self)))
 
 
 class BuiltIn(Law):
@@ -395,14 +403,32 @@ def _number(owner: str, name: str, value: object, *, finite: bool = True) -> flo
     return number
 
 
+def check_law(owner: str, law: object) -> None:
+    """Refuses what is no law, and a law of the user's own that lacks something."""
+    if isinstance(law, BuiltIn):
+        return
+    if not isinstance(law, Law):
+        raise TypeError(
+            f"{owner}: expected a law such as Gaussian(sigma=0.3), got {type(law).__name__}; "
+            "contdrop.parse_law reads one from text"
+        )
+    for name in ("mean", "variance"):
+        value: Any = getattr(law, name, None)
+        is_number = isinstance(value, (int, float, numbers.Real))  # also while torch.compile looks on
+        if not is_number or not -math.inf < value < math.inf:
+            raise TypeError(
+                f"{owner}: expected {type(law).__name__} to have a {name}, a finite number, "
+                f"got {'none' if value is None else value}; a law gives mean, variance and quantile"
+            )
+
+
 def _strength(owner: str, law: Law) -> float:
     """The relative variance that is to be matched."""
-    if not isinstance(law, Law):
-        raise TypeError(f"{owner}: expected a law, got {type(law).__name__}; contdrop.parse_law reads one from text")
+    check_law(owner, law)
     if law.mean == 0:
         raise ValueError(f"{owner}: expected a law whose mean is not 0, got {law!r}; its relative variance is infinite")
-    if not (math.isfinite(law.mean) and math.isfinite(law.relative_variance)):
-        raise ValueError(f"{owner}: expected a law with finite moments, got {law!r}")
+    if not math.isfinite(law.relative_variance):
+        raise ValueError(f"{owner}: expected a law with a finite relative variance, got {law!r}")
     return law.relative_variance
 
 

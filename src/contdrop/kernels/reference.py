@@ -56,6 +56,10 @@ STREAM_BIAS = 1  # mask values of a bias beside masked weights
 STREAM_NORMAL = 2  # standard normal numbers
 
 NUMBER_BITS = 21  # of the elements that are numbers, not fields of a word
+# The laws that kernels draw, by the name ``contdrop.laws`` has for them. Their numbers in ``native/api.h`` are their
+# places here.
+KINDS = ("bernoulli", "uniform", "gaussian")
+
 _LOW_32 = 0xFFFFFFFF
 # Bernoulli laws that are rarer than this are resolved to 32 bits.
 _RARE = 2.0**-6
@@ -141,7 +145,16 @@ def bernoulli_bits(keep: float) -> tuple[int, int]:
     return bits, round(keep * 2**bits)
 
 
+def check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise ValueError(
+            f"kernels: expected a law of {', '.join(KINDS)}, got {kind!r}; give a law of your own to "
+            "contdrop.functional or to a layer, which draw it by its quantile"
+        )
+
+
 def bits_per_element(kind: str, params: Sequence[float]) -> int:
+    check_kind(kind)
     return bernoulli_bits(params[0])[0] if kind == "bernoulli" else NUMBER_BITS
 
 

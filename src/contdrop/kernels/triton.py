@@ -507,6 +507,7 @@ def dropout(
     stream: int,
     window: Sequence[int] = (),
 ) -> Tensor:
+    reference.check_kind(kind)
     _check_device(x.device)
     law = _law(kind, tuple(params), scale)
     out = torch.empty_like(x)
@@ -684,6 +685,7 @@ def _tile(
     first_example: int,
 ) -> dict[str, Any]:
     """The arguments that the three kernels of DropConnect share: a tile is eight rows of 128 columns, or like it."""
+    reference.check_kind(kind)
     _check_device(result.device)
     law = _law(kind, tuple(params), scale)
     run = reference.pitch(1, law["BITS"])

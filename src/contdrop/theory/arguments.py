@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..laws import Law
+from ..laws import Law, check_law
 
 
 def tensor(owner: str, name: str, value: Any, *, axes: int | None = None) -> Tensor:
@@ -41,14 +41,11 @@ def variance(owner: str, name: str, value: Any) -> Tensor:
 
 def law(owner: str, value: Any) -> Law:
     """A law with a finite mean and a finite variance."""
-    if not isinstance(value, Law):
-        raise TypeError(
-            f"{owner}: expected a law such as Gaussian(sigma=0.3), got {type(value).__name__}; "
-            "contdrop.parse_law reads one from text"
-        )
+    check_law(owner, value)
     if not (math.isfinite(value.mean) and math.isfinite(value.variance)):
         raise ValueError(f"{owner}: expected a law with finite moments, got {value!r}")
-    return value
+    result: Law = value
+    return result
 
 
 def choice(owner: str, name: str, value: object, choices: Sequence[object]) -> None:

@@ -16,7 +16,7 @@ from .loader import library
 _MAX_AXES = 16
 _Axes = ctypes.c_int64 * _MAX_AXES
 TYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
-_KINDS = {"bernoulli": 0, "uniform": 1, "gaussian": 2}
+_KINDS = {name: number for number, name in enumerate(reference.KINDS)}
 _CONTRACTIONS = {"output": 0, "input gradient": 1, "weight gradient": 2}
 
 
@@ -85,6 +85,7 @@ class _DropConnect(ctypes.Structure):
 
 @functools.lru_cache(maxsize=256)
 def prepare(kind: str, params: tuple[float, ...], scale: float) -> _Law:
+    reference.check_kind(kind)
     if kind == "bernoulli":
         bits, threshold = reference.bernoulli_bits(params[0])
         return _Law(_KINDS[kind], bits, threshold, 0.0, scale, 0.0, 0.0, 0.0)

@@ -1,0 +1,396 @@
+"""Laws of the user's own: mean, variance and quantile are enough, on every layer and beyond."""
+
+import copy
+import dataclasses
+import math
+import pickle
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import contdrop as cd
+import contdrop.functional as F
+from conformance import OPEN, Triangular, fixed
+from contdrop import inference, kernels
+from contdrop.kernels import reference
+from contdrop.theory import dynamic, penalty, propagation, static
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnUniform(cd.Law):
+    """The built-in law once more, as a user would write it."""
+
+    low: float = 0.0
+    high: float = 1.0
+
+    @property
+    def mean(self):
+        return (self.low + self.high) / 2
+
+    @property
+    def variance(self):
+        return (self.high - self.low) ** 2 / 12
+
+    def quantile(self, u):
+        return self.low + (self.high - self.low) * u
+
+
+LAYERS = {
+    "dropout": lambda law, scale: cd.Dropout(law, scale=scale),
+    "dropout-relu": lambda law, scale: cd.Dropout(law, scale=scale, activation="relu"),
+    "dropout-shared": lambda law, scale: cd.Dropout(law, scale=scale, shared_axes=(0,)),
+    "dropconnect-example": lambda law, scale: cd.DropConnectLinear(12, 5, law=law, scale=scale, activation="relu"),
+    "dropconnect-batch": lambda law, scale: cd.DropConnectLinear(12, 5, law=law, scale=scale, masks="batch"),
+    "dropconnect-kept-bias": lambda law, scale: cd.DropConnectLinear(12, 5, law=law, scale=scale, mask_bias=False),
+    "fast": lambda law, scale: cd.FastDropoutLinear(12, 5, law=law, scale=scale),
+}
+every_layer = pytest.mark.parametrize("name", LAYERS)
+every_scale = pytest.mark.parametrize("scale", ["inverted", "paper"])
+PAIRS = [(OwnUniform(), cd.Uniform()), (OwnUniform(0.25, 0.75), cd.Uniform(0.25, 0.75))]
+
+
+def results(layer, x, seed=0):
+    """Output and gradients in training, and the output in evaluation mode."""
+    with torch.no_grad():
+        for number, parameter in enumerate(layer.parameters()):
+            parameter.copy_(fixed(*parameter.shape, seed=number + 5))
+    x = x.clone().requires_grad_()
+    torch.manual_seed(seed)
+    y = layer.train()(x)
+    gradients = torch.autograd.grad((y * fixed(*y.shape, seed=4).to(y.dtype)).sum(), [x, *layer.parameters()])
+    return [y.detach(), *gradients, layer.eval()(x).detach()]
+
+
+# The masks of the built-in law.
+
+
+@every_layer
+@every_scale
+@pytest.mark.parametrize(("own", "built_in"), PAIRS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_an_own_uniform_law_is_the_built_in_one(name, scale, own, built_in, dtype, backend):
+    x = fixed(7, 12, seed=1).to(dtype)
+    with cd.use_backend(backend):
+        mine, theirs = (results(LAYERS[name](law, scale).to(dtype), x) for law in (own, built_in))
+    # Mask values are exact here; sums over a row are rounded in another order.
+    unit = torch.finfo(dtype).eps
+    for left, right in zip(mine, theirs, strict=True):
+        assert torch.allclose(left, right, rtol=16 * unit, atol=64 * unit)
+        assert "connect" in name or torch.equal(left, right)
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("axes", [(), (2, 3), (0,), (0, 1, 2, 3)])
+def test_masks_are_bit_for_bit_those_of_the_built_in_law(backend, dtype, axes):
+    x = fixed(3, 4, 5, 6).to(dtype)
+    for layout in (x, x.to(memory_format=torch.channels_last), x.transpose(0, 2).contiguous().transpose(0, 2)):
+        drawn = []
+        with cd.use_backend(backend):
+            for law in (OwnUniform(), cd.Uniform()):
+                torch.manual_seed(1)
+                drawn.append(F.dropout(layout, law, shared_axes=axes))
+        assert torch.equal(*drawn)
+        assert drawn[0].stride() == drawn[1].stride()
+        assert drawn[0].dtype == dtype
+
+
+@pytest.mark.parametrize("inputs", [1, 12, 32, 33, 100])
+def test_per_example_masks_are_bit_for_bit_those_of_the_built_in_law(inputs):
+    """An input of one example and one unit after the other shows the masks themselves."""
+    weight, drawn = torch.ones(3, inputs), []
+    x = torch.eye(inputs).repeat(2, 1)
+    for law in (OwnUniform(), cd.Uniform()):
+        torch.manual_seed(2)
+        drawn.append(F.dropconnect_linear(x, weight, None, law))
+    assert torch.equal(*drawn)
+
+
+def test_uniform_numbers_are_those_of_the_reference():
+    seed = torch.tensor(123456789)
+    got = kernels.uniform(seed, [5, 77], torch.float32, torch.device("cpu"), kernels.STREAM_BIAS)
+    bits = reference.bits_per_element("uniform", (0.0, 1.0))
+    drawn = reference.elements(seed, 0, 5 * 77, bits, kernels.STREAM_BIAS)
+    assert torch.equal(got, reference.uniforms(drawn, torch.float32).view(5, 77))
+    assert 0 < got.min().item() < got.max().item() < 1
+
+
+def test_one_seed_is_drawn_per_call():
+    states = []
+    for law in (OPEN, cd.Uniform()):
+        torch.manual_seed(3)
+        F.dropconnect_linear(torch.ones(2, 4), torch.ones(3, 4), torch.ones(3), law)
+        F.dropout(torch.ones(5), law)
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+
+
+# At home in PyTorch, beyond what every case of tests/conformance.py goes through.
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_keeps_the_mask(reentrant):
+    x = fixed(50).requires_grad_()
+    layer = cd.Dropout(OPEN)
+    y = checkpoint(lambda x: layer(x.sin()).square(), x, use_reentrant=reentrant)
+    y.sum().backward()
+    assert torch.allclose(x.grad, (2 * y * x.cos() / x.sin()).detach().nan_to_num())
+
+
+@pytest.mark.parametrize("name", ["dropout-shared", "dropout-relu", "dropconnect-example", "fast"])
+def test_compiled_layers_draw_the_masks_of_eager_ones(name):
+    torch._dynamo.reset()
+    layer = LAYERS[name](OPEN, "inverted").double()
+    fast = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+    for rows in (3, 6):
+        x = fixed(rows, 12)
+        torch.manual_seed(4)
+        expected = layer(x)
+        torch.manual_seed(4)
+        assert torch.allclose(fast(x), expected, rtol=1e-12)
+    torch._dynamo.reset()
+
+
+def test_a_schedule_may_change_to_an_own_law():
+    layer = cd.GaussianDropout(0.3)
+    layer.law = OPEN
+    assert repr(cd.Dropout(OPEN)) == "Dropout(Triangular())"
+    assert layer(torch.ones(4)).shape == (4,)
+
+
+def test_layers_with_an_own_law_are_copied_and_pickled():
+    layer = cd.Dropout(OwnUniform(0.1, 0.5))
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert other.law == layer.law
+
+
+# As a value.
+
+
+def test_default_distribution_function_inverts_the_quantile():
+    x = torch.linspace(-0.5, 1.5, 401, dtype=torch.float64)
+    own, built_in = OwnUniform(0.2, 0.9), cd.Uniform(0.2, 0.9)
+    assert torch.allclose(own.cdf(x), built_in.cdf(x), rtol=0, atol=4 * 2.0**-53 / 0.7)
+    triangle = torch.where(x < 0.5, 2 * x.square(), 1 - 2 * (1 - x).square())
+    inside = (x > 0) & (x < 1)
+    assert torch.allclose(OPEN.cdf(x)[inside], triangle[inside], rtol=0, atol=1e-14)
+    assert OPEN.cdf(-1.0) == 0
+    assert OPEN.cdf(1.0) == OPEN.cdf(math.inf) == 1
+    assert isinstance(OPEN.cdf(0.3), float)
+
+
+def test_default_distribution_function_knows_atoms():
+    class Steps(cd.Law):
+        mean, variance = 0.75, 0.1875
+
+        def quantile(self, u):
+            return (u > 0.25).to(u.dtype)
+
+    law = Steps()
+    got = [law.cdf(value) for value in (-1e-9, 0.0, 0.9, 1.0)]
+    assert got == pytest.approx([0, 0.25, 0.25, 1], abs=2.0**-53)
+    drawn = law.sample((1000,), generator=torch.Generator().manual_seed(0))
+    assert drawn.mean().item() == pytest.approx(0.75, abs=5 * (0.1875 / 1000) ** 0.5)
+
+
+def test_default_samples_have_the_moments_of_the_law():
+    n = 200_000
+    drawn = OPEN.sample((n,), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert abs(drawn.mean().item() - OPEN.mean) < 5 * (OPEN.variance / n) ** 0.5
+    # The fourth central moment of the triangular law on (0, 1) is 1 / 240.
+    assert abs(drawn.var().item() - OPEN.variance) < 5 * ((1 / 240 - OPEN.variance**2) / n) ** 0.5
+    assert OPEN.sample((2, 3), dtype=torch.float16).dtype == torch.float16
+
+
+def test_equality_hash_and_text():
+    assert OwnUniform(0.1, 0.5) == OwnUniform(0.1, 0.5) != OwnUniform(0.1, 0.6)
+    assert hash(OwnUniform(0.1, 0.5)) == hash(OwnUniform(0.1, 0.5))
+    assert repr(OwnUniform()) == str(OwnUniform()) == "OwnUniform(low=0.0, high=1.0)"
+    assert str(OPEN) == repr(OPEN) == "Triangular()"
+    assert len({OPEN, Triangular()}) == 1
+
+
+def test_equality_hash_and_text_of_a_plain_class():
+    class Constant(cd.Law):
+        variance = 0.0
+
+        def __init__(self, mean):
+            self.mean = mean
+
+        def quantile(self, u):
+            return torch.full_like(u, self.mean)
+
+    assert Constant(0.5) == Constant(0.5) != Constant(0.25)
+    assert Constant(0.5) != OPEN
+    assert len({Constant(0.5), Constant(0.5), Constant(0.25)}) == 2
+    assert repr(Constant(0.5)) == "Constant(mean=0.5)"
+
+
+def test_relative_variance():
+    assert OPEN.relative_variance == pytest.approx(1 / 6)
+
+
+def test_other_families_match_it():
+    for match in (cd.Bernoulli.matching(OPEN), cd.Uniform.matching(OPEN), cd.Gaussian.matching(OPEN)):
+        assert (match.mean, match.relative_variance) == pytest.approx((OPEN.mean, OPEN.relative_variance), rel=1e-12)
+
+
+# Theory and inference.
+
+
+def network(law):
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(6, 10), torch.nn.ReLU(), cd.Dropout(law), torch.nn.Linear(10, 3)]
+    return torch.nn.Sequential(*layers).double()
+
+
+def test_theory_that_needs_moments_alone_is_that_of_the_built_in_law():
+    weight, x = fixed(3, 6), fixed(6, seed=1)
+    rows, target = fixed(5, 6, seed=2), torch.tensor([0, 1, 2, 0, 1])
+    found = []
+    for law in (OwnUniform(), cd.Uniform()):
+        model = network(law)
+        beliefs = propagation.moments(model, rows)
+        found.append(
+            [
+                *static.linear_moments(weight, x, law),
+                dynamic.expected_gradient(weight[0], x, 0.3, law),
+                torch.tensor(dynamic.regulariser(weight[0], x, 0.3, law)),
+                *(beliefs.mean, beliefs.variance),
+                penalty.penalty(model, rows, target, torch.nn.functional.cross_entropy).detach(),
+            ]
+        )
+    for own, built_in in zip(*found, strict=True):
+        assert torch.equal(own, built_in)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: dynamic.expected_gradient(x, x, 0.3, OPEN, unit="sigmoid"),
+        lambda x: dynamic.expected_error(x, x, 0.3, OPEN, unit="sigmoid"),
+        lambda x: static.berry_esseen(x, x, OPEN),
+        lambda x: static.normal_distance(x, x, OPEN),
+    ],
+)
+def test_theory_that_needs_more_says_so(call):
+    message = (
+        r"^theory: expected a Bernoulli, Uniform or Gaussian law where more than two moments enter, got Triangular"
+    )
+    with pytest.raises(TypeError, match=message):
+        call(fixed(4))
+
+
+def test_predictions_are_those_of_the_built_in_law():
+    x = fixed(5, 6, seed=2)
+    found = []
+    for law in (OwnUniform(), cd.Uniform()):
+        torch.manual_seed(1)
+        found.append(cd.mc_predict(network(law), x, samples=20))
+    assert torch.equal(found[0].mean, found[1].mean)
+    assert torch.equal(found[0].variance, found[1].variance)
+    assert torch.equal(*(inference.predict(network(law), x).mean for law in (OwnUniform(), cd.Uniform())))
+
+
+def test_coadaptation_is_that_of_the_built_in_law():
+    x = fixed(2, 6, seed=2)
+    found = []
+    for law in (OwnUniform(), cd.Uniform()):
+        torch.manual_seed(1)
+        found.append(cd.coadaptation(network(law), x, ["3"], repeats=50))
+    assert str(found[0]) == str(found[1])
+
+
+# Mistakes.
+
+
+class Nothing(cd.Law):
+    def quantile(self, u):
+        return u
+
+
+class WithoutVariance(cd.Law):
+    mean = 0.5
+
+    def quantile(self, u):
+        return u
+
+
+class Endless(cd.Law):
+    mean, variance = math.nan, 1.0
+
+    def quantile(self, u):
+        return u
+
+
+class OfOneNumber(cd.Law):
+    mean, variance = 0.5, 1 / 12
+
+    def quantile(self, u):
+        return 0.5
+
+
+class OfAnotherShape(OfOneNumber):
+    def quantile(self, u):
+        return u[:1]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: cd.Dropout(Nothing()),
+            TypeError,
+            r"^Dropout: expected Nothing to have a mean, a finite number, got none; "
+            r"a law gives mean, variance and quantile$",
+        ),
+        (
+            lambda: cd.FastDropoutLinear(2, 2, law=WithoutVariance()),
+            TypeError,
+            r"^FastDropoutLinear: expected WithoutVariance to have a variance, a finite number, got none; a law gives",
+        ),
+        (
+            lambda: F.dropout(torch.ones(2), Endless()),
+            TypeError,
+            r"^dropout: expected Endless to have a mean, a finite number, got nan; a law gives",
+        ),
+        (
+            lambda: static.linear_moments(torch.ones(2, 2), torch.ones(2), Nothing()),
+            TypeError,
+            r"^linear_moments: expected Nothing to have a mean, a finite number, got none; a law gives",
+        ),
+        (
+            lambda: F.dropout(torch.ones(2), OfOneNumber()),
+            ValueError,
+            r"^OfOneNumber\.quantile: expected a tensor of the shape of u, \(2,\), got float$",
+        ),
+        (
+            lambda: F.dropout(torch.ones(2), OfAnotherShape()),
+            ValueError,
+            r"^OfAnotherShape\.quantile: expected a tensor of the shape of u, \(2,\), got shape \(1,\)$",
+        ),
+    ],
+)
+def test_a_law_that_lacks_something_is_told_what(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_law_without_quantile_is_abstract():
+    with pytest.raises(TypeError, match="quantile"):
+        type("Incomplete", (cd.Law,), {"mean": 0.5, "variance": 1.0})()
+
+
+@pytest.mark.parametrize("backend", ["native", "reference", "triton"])
+def test_kernels_refuse_a_kind_they_do_not_know(backend):
+    if backend == "triton":
+        pytest.importorskip("triton")
+    message = r"^kernels: expected a law of bernoulli, uniform, gaussian, got 'triangular'; give a law of your own to "
+    seed, x = torch.tensor(1), torch.ones(3, 4)
+    with cd.use_backend(backend):
+        with pytest.raises(ValueError, match=message):
+            kernels.dropout(x, seed, "triangular", (0.5, 0.3, 0.0, 1.0), 1.0, [], 0)
+        with pytest.raises(ValueError, match=message):
+            kernels.dropconnect(x, torch.ones(2, 4), seed, "triangular", (0.5, 0.3, 0.0, 1.0), 1.0)
