@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+import contdrop as cd
+
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDER = ROOT / "tools" / "randomness"
 SEED = 0x123456789ABCDEF  # both halves differ, and the upper one matters
@@ -151,3 +153,30 @@ def test_usage_errors(streams: pathlib.Path, arguments: list[str], message: str)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith(message)
     assert result.stderr.count("\n") == 1
+
+
+def package_numbers(rows: int, width: int) -> torch.Tensor:
+    """The numbers behind a mask that the package itself draws: a uniform value is (2 number + 1) / 2**22."""
+    u = cd.functional.dropout(torch.ones(rows, width), cd.Uniform(0.0, 1.0), scale="paper")
+    return ((u.double() * 2**22 - 1) / 2).long()
+
+
+def package_bits(rows: int, width: int) -> torch.Tensor:
+    """A kept element is one whose bit is below 1."""
+    return 1 - cd.functional.dropout(torch.ones(rows, width), cd.Bernoulli(keep=0.5), scale="paper").long()
+
+
+@pytest.mark.parametrize("backend", ["reference", "native"])
+def test_the_package_draws_these_numbers(streams: pathlib.Path, backend: str) -> None:
+    """The streams are what a user gets after ``torch.manual_seed``, in the orders they say."""
+    with cd.use_backend(backend), torch.random.fork_rng(devices=[]):
+        for width in (8, 16):
+            torch.manual_seed(SEED)
+            expected = package_numbers(65536, width)[:, :2].T.flatten().tolist()
+            assert numbers(streams, f"column{width}", 2 * 65536) == expected
+        torch.manual_seed(SEED)
+        calls = torch.cat([package_numbers(1, 1000).flatten() for _ in range(5)]).tolist()
+        assert numbers(streams, "calls", 5000) == calls
+        torch.manual_seed(SEED)
+        bits = package_bits(1 << 20, 16)[:, :2].T.flatten().tolist()
+        assert numbers(streams, "bernoulli-column16", 2 << 20, 1) == bits

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 FOLDER = pathlib.Path(__file__).parents[1] / "tools" / "randomness"
+RESULTS = FOLDER / "results"
 
 # As PractRand 0.94 prints it.
 HEAD = """RNG_test using PractRand version 0.94
@@ -193,3 +194,12 @@ def test_usage_errors(programs: pathlib.Path, tmp_path: pathlib.Path) -> None:
     assert missing.stderr == f"run.py: expected RNG_test in {tmp_path}; first run the build command\n"
     source = _run("build", "--practrand", tmp_path, "--testu01", tmp_path, "--build", tmp_path)
     assert source.stderr == f"run.py: expected a source folder with tools/RNG_test.cpp, got {tmp_path}\n"
+
+
+@pytest.mark.parametrize("scheme", ["independent", "borrowed"])
+def test_the_page_shows_the_results(scheme: str) -> None:
+    """The table on the page is what the stored results say."""
+    records = json.loads((RESULTS / f"{scheme}.json").read_text())
+    page = (FOLDER.parents[1] / "docs" / "randomness.md").read_text()
+    rows = set(verdicts.table(records, sorted({record["stream"] for record in records})).splitlines())
+    assert rows <= set(page.splitlines())

@@ -1,4 +1,4 @@
-"""Runs PractRand and TestU01 on the integers behind the masks, packed into bit streams in several orders.
+"""Runs PractRand and TestU01 on the integers behind the masks: see docs/randomness.md.
 
     python tools/randomness/run.py build --practrand SOURCE --testu01 SOURCE --build FOLDER
     python tools/randomness/run.py run --build FOLDER --results FOLDER [--jobs 2]
