@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import contdrop as cd
-from contdrop.theory import checks, equations, laboratory
-from contdrop.theory.checks import Check, Comparison, Laboratory
+from contdrop.theory import checks, equations, montecarlo
+from contdrop.theory.checks import Check, Comparison, MonteCarlo
 
 VERDICTS = {
     "0": "exact",
@@ -122,21 +122,21 @@ def test_a_wrong_formula_is_noticed(monkeypatch):
     real = equations.static.linear_moments
     monkeypatch.setattr(equations.static, "linear_moments", lambda *args: (real(*args)[0], 1.05 * real(*args)[1]))
     monkeypatch.setattr(equations, "LAWS", (cd.Uniform(),))
-    check = equations._variance(Laboratory(50_000))
+    check = equations._variance(MonteCarlo(50_000))
     assert check.verdict != "exact"
 
 
 def test_means_and_their_standard_errors():
-    lab = Laboratory(50_000, seed=3)
-    mean, error = lab.mean(cd.Uniform(), lambda masks: masks)
-    assert mean.shape == error.shape == (laboratory.INPUTS,)
+    mc = MonteCarlo(50_000, seed=3)
+    mean, error = mc.mean(cd.Uniform(), lambda masks: masks)
+    assert mean.shape == error.shape == (montecarlo.INPUTS,)
     assert error.mean().item() == pytest.approx(math.sqrt(1 / 12 / 50_000), rel=0.02)
     assert ((mean - 0.5).abs() < 5 * error).all()
 
 
 def test_same_seed_same_numbers_and_the_global_generator_is_left_alone():
     before = torch.get_rng_state()
-    first, second, other = (Laboratory(1000, seed).mean(cd.Uniform(), lambda m: m)[0] for seed in (1, 1, 2))
+    first, second, other = (MonteCarlo(1000, seed).mean(cd.Uniform(), lambda m: m)[0] for seed in (1, 1, 2))
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), before)

@@ -36,12 +36,12 @@ def draw(shares: dict[str, float], path: pathlib.Path) -> None:
 
 
 def _trade_off(axis: Any) -> None:
-    laboratory = checks.Laboratory()
+    mc = checks.MonteCarlo()
     sigmas = torch.linspace(0.05, 1.0, 39).tolist()
-    curve = static.trade_off([Gaussian(sigma=s) for s in sigmas], laboratory.layer, laboratory.x)
+    curve = static.trade_off([Gaussian(sigma=s) for s in sigmas], mc.layer, mc.x)
     axis.plot([point.variance for point in curve], [point.covariance for point in curve], color=_GREY, zorder=1)
     for law, colour in _COLOURS.items():
-        (point,) = static.trade_off([law], laboratory.layer, laboratory.x)
+        (point,) = static.trade_off([law], mc.layer, mc.x)
         axis.scatter([point.variance], [point.covariance], color=colour, zorder=2, label=str(law))
     axis.set(
         title="One knob: every law is on one line",

@@ -17,9 +17,9 @@ from . import dynamic, static
 from .equations import EQUATIONS as EQUATIONS
 from .equations import LAWS as LAWS
 from .equations import TARGET, UNCLIPPED
-from .laboratory import Check as Check
-from .laboratory import Comparison as Comparison
-from .laboratory import Laboratory as Laboratory
+from .montecarlo import Check as Check
+from .montecarlo import Comparison as Comparison
+from .montecarlo import MonteCarlo as MonteCarlo
 
 
 def run(draws: int = 200_000, seed: int = 0, after_each: Callable[[], object] = lambda: None) -> list[Check]:
@@ -30,10 +30,10 @@ def run(draws: int = 200_000, seed: int = 0, after_each: Callable[[], object] = 
         seed: Of everything that is random.
         after_each: Called after every equation.
     """
-    laboratory = Laboratory(draws, seed)
+    mc = MonteCarlo(draws, seed)
     results = []
     for check in EQUATIONS:
-        results.append(check(laboratory))
+        results.append(check(mc))
         after_each()
     return results
 
@@ -43,9 +43,9 @@ def unexplained_shares(draws: int = 200_000, seed: int = 0) -> dict[str, float]:
 
     Against Monte Carlo with masks of N(0.5, 0.3^2), as the paper derives it; what "exact" leaves is the noise of that.
     """
-    laboratory = Laboratory(draws, seed)
-    w, x = laboratory.weight, laboratory.x
-    gradient, _ = laboratory.mean(UNCLIPPED, lambda m: dynamic.dropout_gradient(w, x, TARGET, m, unit="sigmoid"))
+    mc = MonteCarlo(draws, seed)
+    w, x = mc.weight, mc.x
+    gradient, _ = mc.mean(UNCLIPPED, lambda m: dynamic.dropout_gradient(w, x, TARGET, m, unit="sigmoid"))
     return {
         form: dynamic.unexplained_share(w, x, TARGET, UNCLIPPED, form=form, gradient=gradient) for form in dynamic.FORMS
     }
@@ -53,9 +53,9 @@ def unexplained_shares(draws: int = 200_000, seed: int = 0) -> dict[str, float]:
 
 def trade_offs(seed: int = 0) -> list[static.TradeOff]:
     """Diversity and independence of a linear layer's outputs, for the three laws and the clipped Gaussian's sigmas."""
-    laboratory = Laboratory(seed=seed)
+    mc = MonteCarlo(seed=seed)
     gaussians = [Gaussian(sigma=sigma) for sigma in (0.1, 0.2, 0.4, 0.5, 1.0)]
-    return static.trade_off([*LAWS, *gaussians], laboratory.layer, laboratory.x)
+    return static.trade_off([*LAWS, *gaussians], mc.layer, mc.x)
 
 
 @dataclasses.dataclass(frozen=True)

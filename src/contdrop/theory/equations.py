@@ -1,4 +1,4 @@
-"""The equations of the paper's section III, in their order: each a function that tries it in a laboratory."""
+"""The equations of the paper's section III, in their order: each a function that tries it by Monte Carlo."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..laws import Bernoulli, Gaussian, Law, Uniform
 from . import dynamic, static, transforms
-from .laboratory import INPUTS, Check, Comparison, Laboratory
+from .montecarlo import INPUTS, Check, Comparison, MonteCarlo
 
 CLIPPED = Gaussian(sigma=0.3)
 UNCLIPPED = Gaussian(sigma=0.3, low=-math.inf, high=math.inf)
@@ -20,62 +20,62 @@ TARGET = 0.8
 # Static properties.
 
 
-def _sigmoid_definition(lab: Laboratory) -> Check:
+def _sigmoid_definition(mc: MonteCarlo) -> Check:
     return Check("2", "the sigmoid unit", "O = 1 / (1 + c exp(-lambda S))", ())
 
 
-def _error_definition(lab: Laboratory) -> Check:
+def _error_definition(mc: MonteCarlo) -> Check:
     return Check("12", "the sigmoid unit's error, cross entropy", "E_D = -(t log O + (1 - t) log(1 - O))", ())
 
 
-def _expected_sum(lab: Laboratory) -> Check:
+def _expected_sum(mc: MonteCarlo) -> Check:
     cases = (*LAWS, UNCLIPPED)
-    formula = 0.5 * (lab.weight @ lab.x)
+    formula = 0.5 * (mc.weight @ mc.x)
     return Check(
         "0",
         "expected pre-activation",
         "E[S] = 1/2 sum w_j I_j for all three laws",
-        tuple(lab.compare(str(law), law, formula, lab.product, law.mean * (lab.weight @ lab.x)) for law in cases),
+        tuple(mc.compare(str(law), law, formula, mc.product, law.mean * (mc.weight @ mc.x)) for law in cases),
         "The paper says that I_j is kept with probability u; it is multiplied by u.",
     )
 
 
-def _covariances(lab: Laboratory, laws: dict[Law, float]) -> Iterator[Comparison]:
+def _covariances(mc: MonteCarlo, laws: dict[Law, float]) -> Iterator[Comparison]:
     for law, variance in laws.items():
-        mean, exact = static.linear_moments(lab.layer, lab.x, law)
+        mean, exact = static.linear_moments(mc.layer, mc.x, law)
 
         def products(masks: Tensor, mean: Tensor = mean) -> Tensor:
-            s = (masks * lab.x) @ lab.layer.T - mean
+            s = (masks * mc.x) @ mc.layer.T - mean
             return s.unsqueeze(-1) * s.unsqueeze(-2)
 
-        formula = variance * (lab.layer * lab.x.square()) @ lab.layer.T
-        yield lab.compare(str(law), law, formula, products, exact)
+        formula = variance * (mc.layer * mc.x.square()) @ mc.layer.T
+        yield mc.compare(str(law), law, formula, products, exact)
 
 
-def _variance(lab: Laboratory) -> Check:
+def _variance(mc: MonteCarlo) -> Check:
     return Check(
         "1",
         "variances and covariances of a linear layer",
         "Cov(S_i, S_l) = v sum w_ij w_lj I_j^2, v = 1/12, sigma^2, 1/4",
-        tuple(_covariances(lab, {Uniform(): 1 / 12, UNCLIPPED: 0.3**2, Bernoulli(keep=0.5): 1 / 4})),
+        tuple(_covariances(mc, {Uniform(): 1 / 12, UNCLIPPED: 0.3**2, Bernoulli(keep=0.5): 1 / 4})),
         "Variances and covariances are the same number v times a matrix that does not know the law: there is one knob.",
     )
 
 
-def _clipped_variance(lab: Laboratory) -> Check:
+def _clipped_variance(mc: MonteCarlo) -> Check:
     return Check(
         "1a",
         "the same for the clipped Gaussian, which is what the paper samples",
         "Cov(S_i, S_l) = sigma^2 sum w_ij w_lj I_j^2",
-        tuple(_covariances(lab, {Gaussian(sigma=sigma): sigma**2 for sigma in (0.2, 0.3, 0.4, 0.5)})),
+        tuple(_covariances(mc, {Gaussian(sigma=sigma): sigma**2 for sigma in (0.2, 0.3, 0.4, 0.5)})),
         "Clipping to [0, 1] takes variance away; with the law's own variance it is exact (static.linear_moments).",
     )
 
 
-def _normality(lab: Laboratory) -> Check:
+def _normality(mc: MonteCarlo) -> Check:
     """The distribution function at its quartiles, for ten inputs, where it is hardest."""
     few = 10
-    terms = lab.weight[:few] * lab.x[:few]
+    terms = mc.weight[:few] * mc.x[:few]
     comparisons = []
     for law in LAWS:
         mean, deviation = law.mean * terms.sum(), (law.variance * terms.square().sum()).sqrt()
@@ -85,7 +85,7 @@ def _normality(lab: Laboratory) -> Check:
         def below(masks: Tensor, places: Tensor = places) -> Tensor:
             return ((masks @ terms).unsqueeze(-1) <= places).double()
 
-        sampled, error = lab.mean(law, below, few)
+        sampled, error = mc.mean(law, below, few)
         comparisons.append(Comparison(f"{law}, n = {few}", levels, sampled, error))
     return Check(
         "3",
@@ -97,40 +97,40 @@ def _normality(lab: Laboratory) -> Check:
     )
 
 
-def _sigmoid(lab: Laboratory, method: str, laws: tuple[Law, ...], gain: float = 2.0) -> tuple[Comparison, ...]:
+def _sigmoid(mc: MonteCarlo, method: str, laws: tuple[Law, ...], gain: float = 2.0) -> tuple[Comparison, ...]:
     found = []
     for law in laws:
-        mean, variance = law.mean * (lab.weight @ lab.x), law.variance * (lab.weight * lab.x).square().sum()
+        mean, variance = law.mean * (mc.weight @ mc.x), law.variance * (mc.weight * mc.x).square().sum()
         found.append(
-            lab.compare(
+            mc.compare(
                 str(law),
                 law,
                 static.expected_sigmoid(mean, variance, gain=gain, method=method),
-                lambda m: torch.sigmoid(gain * lab.product(m)),
-                transforms.expected_sigmoid(gain * lab.weight * lab.x, law)[0],
+                lambda m: torch.sigmoid(gain * mc.product(m)),
+                transforms.expected_sigmoid(gain * mc.weight * mc.x, law)[0],
             )
         )
     return tuple(found)
 
 
-def _probit(lab: Laboratory) -> Check:
+def _probit(mc: MonteCarlo) -> Check:
     return Check(
         "4",
         "expected output of a sigmoid unit",
         "E[O] = sigmoid(mu_S / sqrt(1 + pi sigma_S^2 / 8))",
-        _sigmoid(lab, "probit", (*LAWS, UNCLIPPED)),
+        _sigmoid(mc, "probit", (*LAWS, UNCLIPPED)),
         "The probit approximation; its error is never above 0.018. Quadrature: method='quadrature'.",
     )
 
 
-def _without_root(lab: Laboratory) -> Check:
+def _without_root(mc: MonteCarlo) -> Check:
     comparisons = []
     for mean, variance in ((1.553, 0.4285), (4.0, 16.0), (20.0, 100.0)):
         # A unit with one input has exactly this mean and variance under N(mean, variance) masks.
         law = Gaussian(mu=mean, sigma=math.sqrt(variance), low=-math.inf, high=math.inf)
         exact = static.expected_sigmoid(mean, variance, method="quadrature")
         formula = static.expected_sigmoid(mean, variance, method="paper")
-        sampled, error = lab.mean(law, lambda m: torch.sigmoid(m[:, 0]), 1)
+        sampled, error = mc.mean(law, lambda m: torch.sigmoid(m[:, 0]), 1)
         comparisons.append(Comparison(f"mu_S = {mean:g}, sigma_S^2 = {variance:g}", formula, sampled, error, exact))
     return Check(
         "5",
@@ -141,12 +141,12 @@ def _without_root(lab: Laboratory) -> Check:
     )
 
 
-def _means_only(lab: Laboratory) -> Check:
+def _means_only(mc: MonteCarlo) -> Check:
     return Check(
         "6",
         "Bernoulli dropout's recursion of means",
         "E[O] = sigmoid(E[S])",
-        _sigmoid(lab, "mean", (Bernoulli(keep=0.5),)),
+        _sigmoid(mc, "mean", (Bernoulli(keep=0.5),)),
         "Ignores the variance. Nothing in it is peculiar to Bernoulli dropout: equation 4 holds for that as well.",
     )
 
@@ -154,16 +154,16 @@ def _means_only(lab: Laboratory) -> Check:
 # Dynamic properties of the linear unit.
 
 
-def _linear_ensemble(lab: Laboratory) -> Check:
+def _linear_ensemble(mc: MonteCarlo) -> Check:
     def by_autograd(law: Law) -> Tensor:
-        weight = lab.weight.clone().requires_grad_()
-        error = (TARGET - law.mean * (weight @ lab.x)).square() / 2
+        weight = mc.weight.clone().requires_grad_()
+        error = (TARGET - law.mean * (weight @ mc.x)).square() / 2
         (gradient,) = torch.autograd.grad(error, weight)
         return gradient
 
     comparisons = []
     for law in LAWS:
-        formula = dynamic.ensemble_gradient(lab.weight, lab.x, TARGET, law)
+        formula = dynamic.ensemble_gradient(mc.weight, mc.x, TARGET, law)
         exact = by_autograd(law)
         comparisons.append(Comparison(str(law), formula, exact, torch.zeros_like(exact), exact))
     return Check(
@@ -171,13 +171,13 @@ def _linear_ensemble(lab: Laboratory) -> Check:
     )
 
 
-def _by_autograd(lab: Laboratory, unit: str) -> tuple[Comparison, ...]:
+def _by_autograd(mc: MonteCarlo, unit: str) -> tuple[Comparison, ...]:
     """The gradient for given masks, against automatic differentiation of the error."""
     found = []
     for law in LAWS:
-        masks = law.sample((100, INPUTS), generator=lab.generator, dtype=torch.float64)
-        weight = lab.weight.clone().requires_grad_()
-        s = masks @ (weight * lab.x)
+        masks = law.sample((100, INPUTS), generator=mc.generator, dtype=torch.float64)
+        weight = mc.weight.clone().requires_grad_()
+        s = masks @ (weight * mc.x)
         if unit == "linear":
             errors = (TARGET - s).square() / 2
         else:
@@ -185,31 +185,31 @@ def _by_autograd(lab: Laboratory, unit: str) -> tuple[Comparison, ...]:
                 s, torch.full_like(s, TARGET), reduction="none"
             )
         exact = torch.stack([torch.autograd.grad(error, weight, retain_graph=True)[0] for error in errors])
-        formula = dynamic.dropout_gradient(lab.weight, lab.x, TARGET, masks, unit=unit)
+        formula = dynamic.dropout_gradient(mc.weight, mc.x, TARGET, masks, unit=unit)
         found.append(Comparison(str(law), formula, exact, torch.zeros_like(exact), exact))
     return tuple(found)
 
 
-def _linear_gradient(lab: Laboratory) -> Check:
+def _linear_gradient(mc: MonteCarlo) -> Check:
     return Check(
         "8",
         "gradient of the error for a given mask, linear unit",
         "dE_D/dw_i = -t g_i I_i + w_i g_i^2 I_i^2 + sum w_j g_i g_j I_i I_j",
-        _by_autograd(lab, "linear"),
+        _by_autograd(mc, "linear"),
     )
 
 
-def _linear_expected_gradient(lab: Laboratory) -> Check:
+def _linear_expected_gradient(mc: MonteCarlo) -> Check:
     return Check(
         "9",
         "expected gradient, linear unit",
         "E[dE_D/dw_i] = dE_ENS/dw_i + w_i I_i^2 sigma^2",
         tuple(
-            lab.compare(
+            mc.compare(
                 str(law),
                 law,
-                dynamic.expected_gradient(lab.weight, lab.x, TARGET, law),
-                lambda m: dynamic.dropout_gradient(lab.weight, lab.x, TARGET, m),
+                dynamic.expected_gradient(mc.weight, mc.x, TARGET, law),
+                lambda m: dynamic.dropout_gradient(mc.weight, mc.x, TARGET, m),
             )
             for law in (*LAWS, UNCLIPPED)
         ),
@@ -217,23 +217,23 @@ def _linear_expected_gradient(lab: Laboratory) -> Check:
     )
 
 
-def _linear_regulariser(lab: Laboratory, number: str, laws: tuple[Law, ...], statement: str, note: str) -> Check:
+def _linear_regulariser(mc: MonteCarlo, number: str, laws: tuple[Law, ...], statement: str, note: str) -> Check:
     def compare(law: Law) -> Comparison:
-        base = dynamic.ensemble_error(lab.weight, lab.x, TARGET, law)
-        return lab.compare(
+        base = dynamic.ensemble_error(mc.weight, mc.x, TARGET, law)
+        return mc.compare(
             str(law),
             law,
-            dynamic.regulariser(lab.weight, lab.x, TARGET, law),
-            lambda m: (TARGET - lab.product(m)).square() / 2 - base,
+            dynamic.regulariser(mc.weight, mc.x, TARGET, law),
+            lambda m: (TARGET - mc.product(m)).square() / 2 - base,
         )
 
     what = "what the noise adds to the error, linear unit"
     return Check(number, what, statement, tuple(compare(law) for law in laws), note)
 
 
-def _linear_continuous(lab: Laboratory) -> Check:
+def _linear_continuous(mc: MonteCarlo) -> Check:
     return _linear_regulariser(
-        lab,
+        mc,
         "10",
         (Uniform(), CLIPPED, UNCLIPPED),
         "E_D = E_ENS + 1/2 sum w_i^2 I_i^2 sigma^2",
@@ -242,9 +242,9 @@ def _linear_continuous(lab: Laboratory) -> Check:
     )
 
 
-def _linear_bernoulli(lab: Laboratory) -> Check:
+def _linear_bernoulli(mc: MonteCarlo) -> Check:
     return _linear_regulariser(
-        lab,
+        mc,
         "11",
         (Bernoulli(keep=0.5), Bernoulli(keep=0.8)),
         "E_D = E_ENS + 1/2 sum w_i^2 I_i^2 Var(p_i)",
@@ -255,22 +255,22 @@ def _linear_bernoulli(lab: Laboratory) -> Check:
 # Dynamic properties of the sigmoid unit.
 
 
-def _ensemble_output(lab: Laboratory) -> Check:
+def _ensemble_output(mc: MonteCarlo) -> Check:
     return Check(
         "13",
         "the ensemble's output, sigmoid unit",
         "O_ENS = sigmoid(mu_S / sqrt(1 + pi sigma_S^2 / 8))",
-        _sigmoid(lab, "probit", (*LAWS, UNCLIPPED), gain=1.0),
+        _sigmoid(mc, "probit", (*LAWS, UNCLIPPED), gain=1.0),
         "As equation 4. The printed density lacks its normaliser and has (S - mu^2) for (S - mu)^2.",
     )
 
 
-def _sigmoid_ensemble_gradient(lab: Laboratory) -> Check:
+def _sigmoid_ensemble_gradient(mc: MonteCarlo) -> Check:
     def compare(law: Law) -> Comparison:
         some = 8  # of the weights: every numerical derivative takes four expectations
-        formula = dynamic.ensemble_gradient(lab.weight, lab.x, TARGET, law, unit="sigmoid")[:some]
+        formula = dynamic.ensemble_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid")[:some]
         exact = _numerical_gradient(
-            lambda weight: dynamic.ensemble_error(weight, lab.x, TARGET, law, unit="sigmoid"), lab.weight, some
+            lambda weight: dynamic.ensemble_error(weight, mc.x, TARGET, law, unit="sigmoid"), mc.weight, some
         )
         return Comparison(str(law), formula, exact, torch.zeros_like(exact), exact)
 
@@ -284,38 +284,38 @@ def _sigmoid_ensemble_gradient(lab: Laboratory) -> Check:
     )
 
 
-def _sigmoid_gradient(lab: Laboratory) -> Check:
+def _sigmoid_gradient(mc: MonteCarlo) -> Check:
     return Check(
         "15",
         "gradient of the error for a given mask, sigmoid unit",
         "dE_D/dw_i = -lambda (t - O) g_i I_i",
-        _by_autograd(lab, "sigmoid"),
+        _by_autograd(mc, "sigmoid"),
     )
 
 
-def _sigmoid_expected(lab: Laboratory, form: str, laws: tuple[Law, ...]) -> tuple[Comparison, ...]:
+def _sigmoid_expected(mc: MonteCarlo, form: str, laws: tuple[Law, ...]) -> tuple[Comparison, ...]:
     """What is added to the ensemble's gradient: the formula's term, and that of the draws."""
     found = []
     for law in laws:
-        base = dynamic.ensemble_gradient(lab.weight, lab.x, TARGET, law, unit="sigmoid")
-        exact = dynamic.expected_gradient(lab.weight, lab.x, TARGET, law, unit="sigmoid") - base
-        formula = dynamic.expected_gradient(lab.weight, lab.x, TARGET, law, unit="sigmoid", form=form) - base
-        sampled, error = lab.mean(law, lambda m: dynamic.dropout_gradient(lab.weight, lab.x, TARGET, m, unit="sigmoid"))
+        base = dynamic.ensemble_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid")
+        exact = dynamic.expected_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid") - base
+        formula = dynamic.expected_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid", form=form) - base
+        sampled, error = mc.mean(law, lambda m: dynamic.dropout_gradient(mc.weight, mc.x, TARGET, m, unit="sigmoid"))
         found.append(Comparison(str(law), formula, sampled - base, error, exact))
     return tuple(found)
 
 
-def _conditioned(lab: Laboratory) -> Check:
+def _conditioned(mc: MonteCarlo) -> Check:
     comparisons = []
     law = UNCLIPPED
-    base = dynamic.ensemble_gradient(lab.weight, lab.x, TARGET, law, unit="sigmoid")
-    terms = lab.weight * lab.x
+    base = dynamic.ensemble_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid")
+    terms = mc.weight * mc.x
     mean = law.mean * terms.sum()
     others = law.variance * (terms.square().sum() - terms.square())
     conditional = static.expected_sigmoid(mean, others, method="quadrature")
-    formula = -(TARGET - conditional) * law.mean * lab.x - base
-    exact = dynamic.expected_gradient(lab.weight, lab.x, TARGET, law, unit="sigmoid") - base
-    sampled, error = lab.mean(law, lambda m: dynamic.dropout_gradient(lab.weight, lab.x, TARGET, m, unit="sigmoid"))
+    formula = -(TARGET - conditional) * law.mean * mc.x - base
+    exact = dynamic.expected_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid") - base
+    sampled, error = mc.mean(law, lambda m: dynamic.dropout_gradient(mc.weight, mc.x, TARGET, m, unit="sigmoid"))
     comparisons.append(Comparison(str(law), formula, sampled - base, error, exact))
     return Check(
         "16",
@@ -326,9 +326,9 @@ def _conditioned(lab: Laboratory) -> Check:
     )
 
 
-def _conditional_output(lab: Laboratory) -> Check:
+def _conditional_output(mc: MonteCarlo) -> Check:
     law = UNCLIPPED
-    terms = lab.weight * lab.x
+    terms = mc.weight * mc.x
     rest = terms.clone()
     rest[0] = 0
     mean, variance = law.mean * terms.sum(), law.variance * rest.square().sum()
@@ -337,7 +337,7 @@ def _conditional_output(lab: Laboratory) -> Check:
         "expected output with one mask value fixed at its mean",
         "E[O'] = sigmoid(mu_S / sqrt(1 + pi sigma_S'^2 / 8))",
         (
-            lab.compare(
+            mc.compare(
                 str(law),
                 law,
                 static.expected_sigmoid(mean, variance),
@@ -349,61 +349,61 @@ def _conditional_output(lab: Laboratory) -> Check:
     )
 
 
-def _paper_gradient(lab: Laboratory) -> Check:
+def _paper_gradient(mc: MonteCarlo) -> Check:
     return Check(
         "17a",
         "expected gradient, sigmoid unit: what the paper adds to the ensemble's",
         "lambda mu I_i sigmoid'(.) (pi/16) mu_S w_i^2 I_i^2 sigma^2 / (1 + pi sigma_S^2 / 8)",
-        _sigmoid_expected(lab, "paper", (UNCLIPPED, CLIPPED)),
+        _sigmoid_expected(mc, "paper", (UNCLIPPED, CLIPPED)),
         "Follows from equation 16. Stein's lemma gives lambda^2 sigma^2 w_i I_i^2 E[sigmoid'(lambda S)].",
     )
 
 
-def _stein_gradient(lab: Laboratory) -> Check:
+def _stein_gradient(mc: MonteCarlo) -> Check:
     return Check(
         "17b",
         "expected gradient, sigmoid unit: by Stein's lemma",
         "lambda^2 sigma^2 w_i I_i^2 E[sigmoid'(lambda S)]  (not in the paper)",
-        _sigmoid_expected(lab, "stein", (UNCLIPPED,)),
+        _sigmoid_expected(mc, "stein", (UNCLIPPED,)),
         "The right form, exact for the unclipped Gaussian. For any law: form='exact'.",
     )
 
 
-def _sigmoid_regulariser(lab: Laboratory, form: str, law: Law, ensemble: str) -> Comparison:
+def _sigmoid_regulariser(mc: MonteCarlo, form: str, law: Law, ensemble: str) -> Comparison:
     def added(masks: Tensor) -> Tensor:
-        s = lab.product(masks)
+        s = mc.product(masks)
         errors = torch.nn.functional.softplus(s) - TARGET * s
-        return errors - dynamic.ensemble_error(lab.weight, lab.x, TARGET, law, unit="sigmoid", ensemble=ensemble)
+        return errors - dynamic.ensemble_error(mc.weight, mc.x, TARGET, law, unit="sigmoid", ensemble=ensemble)
 
     options = {"unit": "sigmoid", "ensemble": ensemble}
-    return lab.compare(
+    return mc.compare(
         f"{law}, {ensemble} ensemble",
         law,
-        dynamic.regulariser(lab.weight, lab.x, TARGET, law, form=form, **options),  # type: ignore[arg-type]
+        dynamic.regulariser(mc.weight, mc.x, TARGET, law, form=form, **options),  # type: ignore[arg-type]
         added,
-        dynamic.regulariser(lab.weight, lab.x, TARGET, law, form="exact", **options),  # type: ignore[arg-type]
+        dynamic.regulariser(mc.weight, mc.x, TARGET, law, form="exact", **options),  # type: ignore[arg-type]
     )
 
 
-def _paper_regulariser(lab: Laboratory) -> Check:
+def _paper_regulariser(mc: MonteCarlo) -> Check:
     return Check(
         "18",
         "what the noise adds to the error, sigmoid unit",
         "E_D = E_ENS + lambda/2 sigmoid'(.) sum w_i w_j mu^2 I_i I_j (pi/8) w_i^2 I_i^2 sigma^2 / (1 + pi/8 sigma_S^2)",
         (
-            _sigmoid_regulariser(lab, "paper", UNCLIPPED, "arithmetic"),
-            _sigmoid_regulariser(lab, "paper", CLIPPED, "arithmetic"),
+            _sigmoid_regulariser(mc, "paper", UNCLIPPED, "arithmetic"),
+            _sigmoid_regulariser(mc, "paper", CLIPPED, "arithmetic"),
         ),
         "The double sum factorises: sum_j w_j I_j is a number. No pair of units is penalised; it can be negative.",
     )
 
 
-def _bernoulli_regulariser(lab: Laboratory) -> Check:
+def _bernoulli_regulariser(mc: MonteCarlo) -> Check:
     return Check(
         "19",
         "the same for Bernoulli dropout, to second order",
         "E_D = E_ENS + (lambda/2) sigmoid'(U) sum w_i^2 I_i^2 Var(p_i)",
-        tuple(_sigmoid_regulariser(lab, "bernoulli", law, "geometric") for law in (Bernoulli(keep=0.5), CLIPPED)),
+        tuple(_sigmoid_regulariser(mc, "bernoulli", law, "geometric") for law in (Bernoulli(keep=0.5), CLIPPED)),
         "Good for every law, the continuous ones included: to second order only the variance of the mask matters.",
     )
 
@@ -418,7 +418,7 @@ def _numerical_gradient(f: Callable[[Tensor], float], at: Tensor, count: int, st
     return (4 * central(step / 2) - central(step)) / 3
 
 
-EQUATIONS: tuple[Callable[[Laboratory], Check], ...] = (
+EQUATIONS: tuple[Callable[[MonteCarlo], Check], ...] = (
     _expected_sum,
     _variance,
     _clipped_variance,

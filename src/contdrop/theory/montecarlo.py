@@ -131,7 +131,7 @@ class Check:
         }
 
 
-class Laboratory:
+class MonteCarlo:
     """The unit and the layer that all equations are tried on, and the masks.
 
     Args:
