@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from . import quadrature
+from . import quadrature, roots
 
 # Terms of Mehler's series, and the share of a variance that the terms left out may amount to.
 _TERMS = 64
@@ -40,20 +40,24 @@ class Activation:
 
     Attributes:
         function: f itself, for an input that is not random.
+        slope: f', for an input that is not random; between both at a kink.
         moments: (mean, variance) of X to (E[f(X)], Var f(X), E[f'(X)]), elementwise, for positive variances.
         coefficients: (mean, variance) of X, each [N, D], to c_1 ... c_64 of f(X) = sum of c_k h_k(Z), where h_k are the
             Hermite polynomials of variance one and Z is X standardised; [N, D, 64].
     """
 
     function: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
     moments: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
     coefficients: Callable[[Tensor, Tensor], Tensor]
 
 
-def covariance(activation: Activation, mean: Tensor, variance: Tensor, covariance: Tensor) -> Tensor:
+def covariance(activation: Activation, mean: Tensor, variance: Tensor, covariance: Tensor, slope: Tensor) -> Tensor:
     """Cov(f(X_i), f(X_j)) for jointly Gaussian X, by Mehler's formula (Mehler, 1866)::
 
         Cov(f(X_i), f(X_j)) = sum over k >= 1 of c_ik c_jk rho_ij^k
+
+    Its first term is E[f'(X_i)] E[f'(X_j)] Cov(X_i, X_j), whose derivatives are right where a variance is zero, too.
 
     With K terms the error is at most sqrt(t_i t_j) |rho|^(K+1), t_i being the part of Var f(X_i) beyond c_iK (Cauchy
     and Schwarz), so K is chosen from the largest correlation, for an error of 1e-6 of sqrt(Var f(X_i) Var f(X_j)). At
@@ -65,22 +69,22 @@ def covariance(activation: Activation, mean: Tensor, variance: Tensor, covarianc
         mean: Of X, [N, D].
         variance: Of X, [N, D]; all positive where X is random.
         covariance: Of X, [N, D, D].
+        slope: E[f'(X)], [N, D].
 
     Returns:
         [N, D, D]. The diagonal is that of the series; whoever knows the exact variances should set it.
     """
     coefficients = activation.coefficients(mean, variance)
-    inverse = torch.where(variance > 0, variance, 1).rsqrt() * (variance > 0)
+    random = roots.is_random(variance)
+    inverse = torch.where(random, variance, 1).rsqrt() * random
     correlation = (covariance * inverse.unsqueeze(-1)).mul_(inverse.unsqueeze(-2)).clamp_(-1, 1)
     correlation.diagonal(dim1=-2, dim2=-1).zero_()
-    terms = _terms_needed(
-        coefficients, activation.moments(mean, torch.where(variance > 0, variance, 1))[1], correlation
-    )
+    terms = _terms_needed(coefficients, activation.moments(mean, torch.where(random, variance, 1))[1], correlation)
     result = torch.zeros_like(correlation)
-    for k in reversed(range(terms)):  # Horner
+    for k in reversed(range(1, terms)):  # Horner
         c = coefficients[..., k]
         result.addcmul_(c.unsqueeze(-1), c.unsqueeze(-2)).mul_(correlation)
-    return result
+    return result.mul_(correlation).addcmul_(slope.unsqueeze(-1) * slope.unsqueeze(-2), covariance)
 
 
 def _terms_needed(coefficients: Tensor, variance: Tensor, correlation: Tensor) -> int:
@@ -120,8 +124,9 @@ def _relu_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 def _relu_coefficients(mean: Tensor, variance: Tensor) -> Tensor:
     """c_1 = s Phi(z) and c_k = s phi(z) (-1)^k h_{k-2}(z) / sqrt(k (k - 1)): the derivatives of relu are known."""
-    deviation = variance.sqrt()
-    z = torch.where(variance > 0, mean / torch.where(variance > 0, deviation, 1), 0)
+    deviation, random = roots.deviation(variance), roots.is_random(variance)
+    # Beyond 39 the density is zero in float64, and so are all coefficients but the first; powers of z would overflow.
+    z = torch.where(random, mean / torch.where(random, deviation, 1), 0).clamp(-39, 39)
     result = torch.empty(*mean.shape, _TERMS, dtype=mean.dtype, device=mean.device)
     result[..., 0] = deviation * quadrature.normal_distribution(z)
     before, current = torch.zeros_like(z), deviation * quadrature.normal_density(z)
@@ -166,7 +171,7 @@ def _sigmoid_coefficients(mean: Tensor, variance: Tensor) -> Tensor:
     """c_k = E[sigmoid(X) h_k(Z)] by quadrature."""
     z, weighted = _hermite(mean.device)
     parts = [
-        torch.sigmoid(mu.unsqueeze(-1) + v.sqrt().unsqueeze(-1) * z) @ weighted
+        torch.sigmoid(mu.unsqueeze(-1) + roots.deviation(v).unsqueeze(-1) * z) @ weighted
         for mu, v in zip(
             torch.split(mean.reshape(-1), _UNITS_AT_ONCE), torch.split(variance.reshape(-1), _UNITS_AT_ONCE)
         )
@@ -202,6 +207,10 @@ def _hermite(device: torch.device) -> tuple[Tensor, Tensor]:
     return z, torch.stack(columns[1:], dim=1) * weights.unsqueeze(-1)
 
 
-RELU = Activation(torch.relu, _relu_moments, _relu_coefficients)
-SIGMOID = Activation(torch.sigmoid, _sigmoid_moments, _sigmoid_coefficients)
-TANH = Activation(torch.tanh, _tanh_moments, _tanh_coefficients)
+RELU = Activation(
+    torch.relu, lambda x: torch.heaviside(x.detach(), x.new_tensor(0.5)), _relu_moments, _relu_coefficients
+)
+SIGMOID = Activation(
+    torch.sigmoid, lambda x: torch.sigmoid(x) * torch.sigmoid(-x), _sigmoid_moments, _sigmoid_coefficients
+)
+TANH = Activation(torch.tanh, lambda x: 1 - torch.tanh(x).square(), _tanh_moments, _tanh_coefficients)

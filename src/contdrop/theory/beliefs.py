@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..functional import training_factor
 from ..laws import Law
-from . import activations, arguments
+from . import activations, arguments, roots
 from .activations import Activation
 
 # A covariance above this size is refused rather than left to end in a crash; several are in memory at a time.
@@ -177,14 +177,16 @@ def activation(belief: Belief, function: Activation) -> Step:
     """An elementwise function of an input taken as Gaussian; exact if it is, see :mod:`.activations`."""
     if belief.variance is None:
         return Step(Belief(function.function(belief.mean)), lambda c: c)
-    random = belief.variance > 0
+    random = roots.is_random(belief.variance)
     mean, variance, slope = function.moments(belief.mean, torch.where(random, belief.variance, 1))
     mean = torch.where(random, mean, function.function(belief.mean))
-    variance, slope = variance * random, slope * random
+    variance = variance * random
+    # It multiplies covariances of zero there, but their derivatives need not be zero.
+    slope = torch.where(random, slope, function.slope(belief.mean))
     covariance = None
     if belief.covariance is not None:
         covariance = activations.covariance(
-            function, belief.mean.flatten(1), belief.variance.flatten(1), belief.covariance
+            function, belief.mean.flatten(1), belief.variance.flatten(1), belief.covariance, slope.flatten(1)
         )
         covariance.diagonal(dim1=1, dim2=2).copy_(variance.flatten(1))
     flat = slope.flatten(1).unsqueeze(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import quadrature
+from . import quadrature, roots
 
 
 def clark(
@@ -22,10 +22,11 @@ def clark(
     and for any Z that is jointly Gaussian with them, Cov(max(A, B), Z) = Cov(A, Z) Phi(a) + Cov(B, Z) Phi(-a).
     """
     gap = mean_a - mean_b
-    spread = (variance_a + variance_b - 2 * covariance).clamp(min=0).sqrt()
+    difference = variance_a + variance_b - 2 * covariance
     # Rounding may leave a little of the variance of A - B where A and B are one variable.
-    random = spread.square() > 1e-14 * (variance_a + variance_b)
-    alpha = gap / torch.where(random, spread, 1)
+    random = roots.is_random(difference) & (difference > 1e-14 * (variance_a + variance_b))
+    spread = torch.where(random, difference, 1).sqrt()
+    alpha = gap / spread
     first = torch.where(random, quadrature.normal_distribution(alpha), (gap >= 0).to(gap.dtype))
     second = torch.where(random, quadrature.normal_distribution(-alpha), (gap < 0).to(gap.dtype))
     bump = torch.where(random, spread * quadrature.normal_density(alpha), 0)
@@ -111,7 +112,7 @@ class Maxima:
         self.covariance = None
         # Measured with the elements as independent: what correlations between them add is in the response.
         rest = (self.variance - self._weighted_squares(variance)).clamp(min=0)
-        self._rest = (rest / self._weighted_squares(torch.ones_like(variance))).sqrt()
+        self._rest = roots.deviation(rest / self._weighted_squares(torch.ones_like(variance)))
         if covariance is not None:
             self.covariance = self.respond(self.respond(covariance).transpose(1, 2))
             if self._overlap():

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
-from ..compatibility import BATCH_NORMS, TORCH_DROPOUTS, DropoutBase
-from ..functional import training_factor
-from ..laws import Bernoulli, Law
-from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
-from . import arguments
-from .propagation import propagate
+from ..compatibility import BATCH_NORMS, TORCH_DROPOUTS
+from ..nn import Dropout
+from . import arguments, expected_loss
+from .noise import Noise, evaluating, noisy_forward, replaced_forwards
+from .propagation import Moments, propagate
 
-METHODS = ("gauss-newton", "exact", "hutchinson", "moments")
+Method: TypeAlias = Literal["expectation", "moments", "gauss-newton", "exact", "hutchinson"]
+METHODS: tuple[Method, ...] = get_args(Method)
+
+# Those that propagate moments through the network.
+_PROPAGATED = ("expectation", "moments")
 
 # Second derivatives that the exact method takes at a time: bounds its memory.
 _ROWS_AT_ONCE = 256
@@ -30,7 +30,8 @@ def penalty(
     target: Any,
     loss: Callable[[Any, Any], Tensor],
     *,
-    method: str | None = None,
+    method: Method | None = None,
+    samples: int = 512,
     probes: int = 1,
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -41,7 +42,7 @@ def penalty(
 
         E[L(e)] - L(0) = 1/2 sum over k of v_k d^2 L / d e_k^2 + higher orders in the noise
 
-    and this returns the sum, or for "moments" something better. For an activation h with mask m and
+    and this returns the sum, or for "expectation" and "moments" something better. For an activation h with mask m and
     ``scale="inverted"``, v_k = Var(m) / E[m]^2 and d^2 L / d e_k^2 = h^2 d^2 L / d h^2; for ``scale="paper"``, v_k =
     Var(m). Where elements share a mask value, e_k is the noise of the value they share. The higher orders are small if
     no single mask value changes the loss much; for a loss that is quadratic in the noise there are none.
@@ -56,10 +57,14 @@ def penalty(
 
     How it is found:
 
-    * "moments": by propagating mean and covariance through the network (:mod:`.propagation`): E[L] as the loss at the
-      mean output, plus half the trace of its second derivatives times the covariance of the outputs. It holds for
-      stronger noise too, because only the loss is expanded, and it sees kinks. For networks whose layers
-      ``propagation.moments`` knows; needs a loss as "gauss-newton" does.
+    * "expectation": by propagating mean and covariance through the network (:mod:`.propagation`), and averaging the
+      loss over outputs that are Gaussian with these moments (:mod:`.expected_loss`): exactly for squared error, to
+      rounding for ``binary_cross_entropy_with_logits``, over ``samples`` fixed draws for every other loss. It holds for
+      strong noise, because nothing is expanded, and it sees kinks. For networks whose layers ``propagation.moments``
+      knows. The loss must be a mean or a sum over examples, and defined for every output: logits, not probabilities.
+    * "moments": the same with the loss expanded to second order around the mean output: its value there plus half the
+      trace of its second derivatives times the covariance of the outputs. Cheaper, and too low for a network that is
+      sure of its outputs, around which the loss is flat. Needs a loss as "gauss-newton" does.
     * "gauss-newton": the diagonal of J^T H J, with J the derivatives of the model's output with respect to e and H the
       second derivatives of the loss with respect to that output. Deterministic, and not negative if the loss is convex.
       It leaves out the curvature of the model itself, so it equals "exact" where the output is piecewise linear in each
@@ -77,36 +82,39 @@ def penalty(
     In a trained 64-128-128-10 network with sigma = 0.05 after both hidden layers, the sum was 86 to 99 % of what Monte
     Carlo gave with ReLU, and 98 to 100 % with tanh; for a small untrained ReLU network not even the sign need be right.
     In such 20-32-32-5 networks with sigma from 0.1 to 0.3, "moments" was within 10 % of Monte Carlo, beyond its noise,
-    where "exact" gave 76 to 104 %.
+    where "exact" gave 76 to 104 %. Of *trained* networks, "moments" gives too little, by up to a third, and
+    "expectation" is nearer on all that were measured, which is why it is the default: ``docs/theory.md`` has the table.
 
     Args:
         model: A network with dropout layers; called as ``model(x)``.
         x: A batch of inputs.
         target: What ``loss`` compares the output with.
         loss: ``loss(output, target)``, a scalar tensor.
-        method: "moments", "gauss-newton", "exact" or "hutchinson". None takes "moments" if all layers are known to it,
-            and else "gauss-newton".
+        method: "expectation", "moments", "gauss-newton", "exact" or "hutchinson". None takes "expectation" if all
+            layers are known to it, and else "gauss-newton".
+        samples: Number of draws of "expectation", at least 2; at least four per output are taken. They are the same in
+            every call.
         probes: Number of probes of "hutchinson".
         generator: CPU generator of the probes; torch's default generator if None. The other methods draw nothing.
     """
-    _check(model, x, target, method, probes, generator)
+    _check(model, x, target, method, samples, probes, generator)
     differentiable = torch.is_grad_enabled()
-    if method in (None, "moments"):
+    if method is None or method in _PROPAGATED:
         try:
             with torch.enable_grad():
-                total = _by_moments(model, x, target, loss, differentiable)
+                total = _propagated(model, x, target, loss, method or "expectation", samples, differentiable)
             return total if differentiable else total.detach()
         except NotImplementedError as error:
-            if method == "moments":
+            if method is not None:
                 reason = str(error).removeprefix("moments: ")
                 raise NotImplementedError(f"penalty: {reason}; use method='gauss-newton'") from None
             method = "gauss-newton"
         except ValueError as error:
             reason = str(error).removeprefix("moments: ").removeprefix("penalty: ")
             raise ValueError(f"penalty: {reason}") from error
-    noise = _Noise(by_example=method == "gauss-newton")
+    noise = Noise(by_example=method == "gauss-newton")
     with torch.enable_grad():
-        with _replaced_forwards(model, noise):
+        with replaced_forwards(model, noise):
             output = model(x)
         _check_called(noise)
         value = _scalar(loss(output, target))
@@ -120,126 +128,6 @@ def penalty(
                 diagonals = _hutchinson(slopes, noise.values, probes, generator, differentiable)
         total = torch.stack([(v * d).sum() for v, d in zip(noise.variances, diagonals)]).sum() / 2
     return total if differentiable else total.detach()
-
-
-@dataclasses.dataclass
-class _Noise:
-    """The noise e of one forward pass: a tensor of zeros for every call of a dropout layer, and their variances.
-
-    With ``by_example`` nothing is shared between examples: to an expected loss that is a mean over examples it makes no
-    difference, and the Gauss-Newton form needs each value to act on one example only.
-    """
-
-    by_example: bool
-    values: list[Tensor] = dataclasses.field(default_factory=list)
-    variances: list[Tensor | float] = dataclasses.field(default_factory=list)
-
-    def add(self, like: Tensor, variance: Tensor | float, shared_axes: Sequence[int] = ()) -> Tensor:
-        shape = list(like.shape)
-        for axis in shared_axes:
-            if not (self.by_example and axis % like.dim() == 0):
-                shape[axis] = 1
-        value = torch.zeros(shape, dtype=like.dtype, device=like.device, requires_grad=True)
-        self.values.append(value)
-        self.variances.append(variance)
-        return value
-
-
-def _dropout(layer: Dropout, noise: _Noise, x: Tensor) -> Tensor:
-    return _masked(x.relu() if layer.activation == "relu" else x, noise, layer.law, layer.scale, layer.shared_axes)
-
-
-def _torch_dropout(layer: DropoutBase, noise: _Noise, x: Tensor) -> Tensor:
-    # A feature map is what lies beyond the batch and the channels; torch takes some inputs to be without a batch.
-    unbatched = isinstance(layer, torch.nn.Dropout1d) and x.dim() == 2
-    unbatched |= isinstance(layer, torch.nn.Dropout3d) and x.dim() == 4
-    shared_axes = () if isinstance(layer, torch.nn.Dropout) else range(1 if unbatched else 2, x.dim())
-    return _masked(x, noise, Bernoulli(keep=1 - layer.p), "inverted", shared_axes)
-
-
-def _masked(x: Tensor, noise: _Noise, law: Law, scale: str, shared_axes: Sequence[int]) -> Tensor:
-    # The noise is m - E[m] rather than a multiple of E[m], which may be 0 for scale="paper".
-    return x * (training_factor("penalty", law, scale) * (law.mean + noise.add(x, law.variance, shared_axes)))
-
-
-def _adaptive_dropout(layer: AdaptiveDropout, noise: _Noise, h: Tensor, preactivation: Tensor) -> Tensor:
-    keep = torch.sigmoid(layer.alpha * preactivation + layer.beta)
-    return h * (keep + noise.add(h, keep * (1 - keep)))
-
-
-def _fast_dropout(layer: FastDropoutLinear, noise: _Noise, x: Tensor) -> Tensor:
-    factor = training_factor("penalty", layer.law, layer.scale)
-    mean = torch.nn.functional.linear(x, layer.weight) * (layer.law.mean * factor)
-    variance = torch.nn.functional.linear(x.square(), layer.weight.square()) * (layer.law.variance * factor**2)
-    z = mean + noise.add(mean, variance)
-    return z if layer.bias is None else z + layer.bias
-
-
-def _dropconnect(layer: DropConnectLinear, noise: _Noise, x: Tensor) -> Tensor:
-    law, factor = layer.law, training_factor("penalty", layer.law, layer.scale)
-    masked_bias: Tensor | None = layer.bias if layer.mask_bias else None
-    kept_bias: Tensor | None = None if layer.mask_bias else layer.bias
-    if layer.masks == "example" or (noise.by_example and x.dim() == 2):
-        # The masks of a unit's weights act through its pre-activation alone, and each unit has masks of its own. So
-        # one noise value per unit, with the variance of their sum, has the same effect to second order.
-        mean = torch.nn.functional.linear(x, layer.weight, masked_bias) * (law.mean * factor)
-        square_bias = None if masked_bias is None else masked_bias.square()
-        variance = torch.nn.functional.linear(x.square(), layer.weight.square(), square_bias)
-        z = mean + noise.add(mean, variance * (law.variance * factor**2))
-    elif noise.by_example:
-        raise ValueError(
-            "penalty: expected a DropConnectLinear with masks='batch' to get an input [batch, in] for "
-            f"method='gauss-newton', got shape {tuple(x.shape)}; use method='hutchinson'"
-        )
-    else:
-        weight = _masked(layer.weight, noise, law, layer.scale, ())
-        bias = None if masked_bias is None else _masked(masked_bias, noise, law, layer.scale, ())
-        z = torch.nn.functional.linear(x, weight, bias)
-    if kept_bias is not None:
-        z = z + kept_bias
-    return z if layer.activation is None else z.relu() if layer.activation == "relu" else z.sigmoid()
-
-
-_FORWARDS: tuple[tuple[type | tuple[type, ...], Callable[..., Tensor]], ...] = (
-    (Dropout, _dropout),
-    ((torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d), _torch_dropout),
-    (AdaptiveDropout, _adaptive_dropout),
-    (FastDropoutLinear, _fast_dropout),
-    (DropConnectLinear, _dropconnect),
-)
-
-
-def _noisy_forward(layer: torch.nn.Module) -> Callable[..., Tensor] | None:
-    return next((forward for kind, forward in _FORWARDS if isinstance(layer, kind)), None)
-
-
-@contextlib.contextmanager
-def _replaced_forwards(model: torch.nn.Module, noise: _Noise) -> Iterator[None]:
-    """Within it, the model is in evaluation mode and its dropout layers show their noise as explicit zeros."""
-    forwards = [(module, forward) for module in model.modules() if (forward := _noisy_forward(module))]
-    before = [(module, vars(module).get("forward")) for module, _ in forwards]
-    with _evaluating(model):
-        try:
-            for module, forward in forwards:
-                module.forward = functools.partial(forward, module, noise)
-            yield
-        finally:
-            for module, own in before:
-                vars(module).pop("forward", None)
-                if own is not None:
-                    module.forward = own
-
-
-@contextlib.contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        for module, _ in modes:
-            module.training = False
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _derivatives(
@@ -265,7 +153,7 @@ def _derivatives(
     return [value.new_zeros((*stack, *value.shape)) if g is None else g for g, value in zip(gradients, inputs)]
 
 
-def _check_called(noise: _Noise) -> None:
+def _check_called(noise: Noise) -> None:
     if not noise.values:
         raise ValueError(
             "penalty: expected the model's forward pass to call a dropout layer, but it called none; "
@@ -280,25 +168,79 @@ def _scalar(value: Any) -> Tensor:
     return value
 
 
-def _by_moments(
-    model: torch.nn.Module, x: Tensor, target: Any, loss: Callable[[Any, Any], Tensor], differentiable: bool
+def _propagated(
+    model: torch.nn.Module,
+    x: Tensor,
+    target: Any,
+    loss: Callable[[Any, Any], Tensor],
+    method: Method,
+    samples: int,
+    differentiable: bool,
 ) -> Tensor:
-    noise = _Noise(by_example=False)
-    with _replaced_forwards(model, noise):
+    noise = Noise(by_example=False)
+    with replaced_forwards(model, noise):
         output = model(x)
     _check_called(noise)
     base = _scalar(loss(output, target))
-    with _evaluating(model):
+    with evaluating(model):
         found = propagate(model, arguments.tensor("penalty", "x", x), "output")
+    if method == "moments":
+        return _second_order(found, target, loss, output.dtype, differentiable) - base
+    assert found.covariance is not None
     mean = found.mean.to(output.dtype)
+    try:
+        _check_additive(loss, mean.detach(), found.variance.detach().to(mean), target)
+        value = _scalar(loss(mean, target)) - base
+        value = value + expected_loss.increase(loss, mean, found.covariance, target, samples)
+    except (RuntimeError, IndexError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"penalty: loss failed on outputs drawn from a Gaussian, as method='expectation' does it: {reason}; use "
+            "method='moments' or 'hutchinson'"
+        ) from error
+    if not torch.isfinite(value):
+        raise ValueError(
+            "penalty: expected a loss that is defined for every output for method='expectation', got "
+            f"{value.item()} for outputs drawn from a Gaussian; give logits instead of probabilities, or use "
+            "method='moments'"
+        )
+    return value
+
+
+def _second_order(
+    found: Moments, target: Any, loss: Callable[[Any, Any], Tensor], dtype: torch.dtype, differentiable: bool
+) -> Tensor:
+    mean = found.mean.to(dtype)
     mean = mean if mean.requires_grad else mean.requires_grad_()
     value = _scalar(loss(mean, target))
     _, curvature = _loss_curvature(mean, value, "moments", differentiable)
     assert found.covariance is not None
-    spread = (
-        torch.einsum("cno,nco->", curvature.reshape(*curvature.shape[:2], -1), found.covariance.to(output.dtype)) / 2
+    spread = torch.einsum("cno,nco->", curvature.reshape(*curvature.shape[:2], -1), found.covariance.to(dtype)) / 2
+    return value + spread
+
+
+@torch.no_grad()
+def _check_additive(loss: Callable[[Any, Any], Tensor], mean: Tensor, variance: Tensor, target: Any) -> None:
+    """Moves two halves of the examples, and both: does the loss change by the sum of what each half changes?
+
+    Where a loss couples examples, the draws, which are the same for all of them, would not do.
+    """
+    if len(mean) < 2:
+        return
+    half = torch.zeros(len(mean), dtype=torch.bool)
+    half[torch.randperm(len(mean), generator=torch.Generator().manual_seed(0))[: len(mean) // 2]] = True
+    half = half.to(mean.device).reshape(-1, *[1] * (mean.dim() - 1))
+    moved = mean + variance.sqrt()
+    none, first, second, both = (
+        _scalar(loss(output, target)).item()
+        for output in (mean, torch.where(half, moved, mean), torch.where(half, mean, moved), moved)
     )
-    return value + spread - base
+    size = max(abs(first - none), abs(second - none))
+    if abs(both - first - second + none) > 1e-3 * size + 100 * torch.finfo(mean.dtype).eps * max(abs(none), abs(both)):
+        raise ValueError(
+            "penalty: expected loss to be a mean or a sum over examples for method='expectation', got one that "
+            "couples them; use method='hutchinson'"
+        )
 
 
 def _gauss_newton(output: Any, value: Tensor, noise: Sequence[Tensor], differentiable: bool) -> list[Tensor]:
@@ -374,13 +316,20 @@ def _signs(shape: Sequence[int], like: Tensor, generator: torch.Generator | None
 
 
 def _check(
-    model: torch.nn.Module, x: Tensor, target: Any, method: str | None, probes: int, generator: torch.Generator | None
+    model: torch.nn.Module,
+    x: Tensor,
+    target: Any,
+    method: str | None,
+    samples: int,
+    probes: int,
+    generator: torch.Generator | None,
 ) -> None:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"penalty: expected model to be a torch.nn.Module, got {type(model).__name__}")
     arguments.choice("penalty", "method", method, (None, *METHODS))
-    if isinstance(probes, bool) or not isinstance(probes, int) or probes < 1:
-        raise ValueError(f"penalty: expected probes to be a whole number of at least 1, got {probes!r}")
+    for name, count, least in (("samples", samples, 2), ("probes", probes, 1)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < least:
+            raise ValueError(f"penalty: expected {name} to be a whole number of at least {least}, got {count!r}")
     if generator is not None and (not isinstance(generator, torch.Generator) or generator.device.type != "cpu"):
         raise TypeError(f"penalty: expected generator to be a torch.Generator on the cpu or None, got {generator!r}")
     if not isinstance(x, Tensor):
@@ -408,7 +357,7 @@ def _check_layer(name: str, layer: torch.nn.Module, method: str | None) -> bool:
             f"penalty: {what} keeps no running statistics, so it couples examples, which method='gauss-newton' does "
             "not allow for; use method='hutchinson'"
         )
-    known = _noisy_forward(layer) is not None
+    known = noisy_forward(layer) is not None
     if isinstance(layer, (*TORCH_DROPOUTS, Dropout)) and not known:
         raise ValueError(f"penalty: {what} is a dropout layer whose noise is not known here; replace it")
     return known

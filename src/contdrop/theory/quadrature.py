@@ -9,6 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from . import roots
+
 
 @functools.cache
 def nodes(count: int) -> tuple[Tensor, Tensor]:
@@ -65,7 +67,7 @@ def logistic_expectation(mean: Tensor, variance: Tensor, derivative: int = 0) ->
     narrow = variance < 1
     return torch.where(
         narrow,
-        _over_normal(mean, torch.where(narrow, variance, 0).sqrt(), derivative),
+        _over_normal(mean, roots.deviation(torch.where(narrow, variance, 0)), derivative),
         _over_logistic(mean, torch.where(narrow, 1, variance).sqrt(), derivative),
     )
 
