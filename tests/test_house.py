@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "contdrop"
 # Lower may not import higher.
 ORDER = [
     *["choices", "compatibility", "errors", "files", "text", "clipped_normal", "laws", "kernels", "masks"],
-    *["expectations", "functional", "nn"],
+    *["expectations", "sampling", "nested", "functional", "tracing", "scripting", "nn"],
     *["theory", "inference", "coadaptation", "bench", "lab", "cli"],
 ]
 

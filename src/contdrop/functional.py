@@ -9,6 +9,7 @@ from that seed in backward.
 
 from __future__ import annotations
 
+import functools
 import numbers
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
+from torch.overrides import handle_torch_function, has_torch_function_unary, has_torch_function_variadic
 
-from . import kernels
+from . import kernels, nested
 from .choices import (
     ACTIVATIONS,
     DROPOUT_ACTIVATIONS,
@@ -30,15 +32,13 @@ from .choices import (
     Masks,
     Scale,
 )
-from .expectations import expected_relu, expected_sigmoid, standard_deviation
+from .expectations import standard_deviation
 from .laws import LAWS, Bernoulli, Law, check_law
-from .masks import connect, multiply
+from .masks import connect, multiply, standard_normal_times
+from .sampling import activate, expected_activation, sampled_activation
 
 FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 _BUILT_IN = frozenset(LAWS.values())
-
-# Sampled inference draws at most this many numbers at a time.
-_SAMPLES_AT_ONCE = 1 << 22
 
 
 def dropout(
@@ -74,13 +74,30 @@ def dropout(
         y = kernels.express.dropout(x, built_in.kind, built_in.params, factor, activation is not None)
         if y is not None:
             return x.copy_(y) if inplace else y
+    if has_torch_function_unary(x):
+        return handle_torch_function(
+            dropout,
+            (x,),
+            x,
+            law,
+            training=training,
+            shared_axes=shared_axes,
+            scale=scale,
+            activation=activation,
+            inplace=inplace,
+            generator=generator,
+        )
     check_input("dropout", x)
     factor = training_factor("dropout", law, scale)
     check_choice("dropout", "activation", activation, DROPOUT_ACTIVATIONS)
-    axes = _normalise_axes(shared_axes, x.dim()) if shared_axes else []
+    axes = _normalise_axes(shared_axes, x.dim()) if shared_axes and not x.is_nested else []
     check_generator("dropout", generator)
     y = torch.relu(x) if activation == "relu" else x
-    if training:
+    if training and x.is_nested:
+        seed = kernels.draw_seed(generator)
+        masked = functools.partial(multiply, seed=seed, law=law, factor=factor, stream=kernels.STREAM_MASK)
+        y = nested.apply("dropout", lambda values, axes: masked(values, shared_axes=axes), y, shared_axes=shared_axes)
+    elif training:
         y = multiply(y, kernels.draw_seed(generator), law, factor, axes, kernels.STREAM_MASK)
     elif scale == "paper":
         y = y * law.mean
@@ -110,8 +127,22 @@ def adaptive_dropout(
         training: Whether to draw a mask.
         generator: CPU generator to draw the seed from.
     """
+    if has_torch_function_variadic(h, preactivation):
+        return handle_torch_function(
+            adaptive_dropout,
+            (h, preactivation),
+            h,
+            preactivation,
+            alpha,
+            beta,
+            training=training,
+            generator=generator,
+        )
     check_input("adaptive_dropout", h)
     check_input("adaptive_dropout", preactivation)
+    if h.is_nested and preactivation.is_nested:
+        gated = functools.partial(adaptive_dropout, alpha=alpha, beta=beta, training=training, generator=generator)
+        return nested.apply("adaptive_dropout", lambda h, a, _: gated(h, a), h, preactivation)
     if h.shape != preactivation.shape:
         raise ValueError(
             "adaptive_dropout: expected activations and pre-activations of one shape, "
@@ -167,6 +198,20 @@ def dropconnect_linear(
         generator: CPU generator to draw the seed from.
     """
     owner = "dropconnect_linear"
+    options: dict[str, Any] = {
+        "training": training,
+        "masks": masks,
+        "scale": scale,
+        "inference": inference,
+        "samples": samples,
+        "activation": activation,
+        "mask_bias": mask_bias,
+        "generator": generator,
+    }
+    if has_torch_function_unary(x):
+        return handle_torch_function(dropconnect_linear, (x,), x, weight, bias, law, **options)
+    if isinstance(x, Tensor) and x.is_nested:
+        return nested.apply(owner, lambda rows, _: dropconnect_linear(rows, weight, bias, law, **options), x)
     x, weight, bias = _check_linear(owner, x, weight, bias)
     factor = training_factor(owner, law, scale)
     check_choice(owner, "masks", masks, MASKS)
@@ -177,7 +222,7 @@ def dropconnect_linear(
     if training:
         seed = kernels.draw_seed(generator)
         z = _masked_linear(x, weight, bias if mask_bias else None, law, factor, masks, seed)
-        return _activate(z if mask_bias or bias is None else z + bias, activation)
+        return activate(z if mask_bias or bias is None else z + bias, activation)
 
     expectation = law.mean * factor
     kept_bias, masked_bias = (None, bias) if mask_bias else (bias, None)
@@ -185,15 +230,12 @@ def dropconnect_linear(
     if kept_bias is not None:
         mean = mean + kept_bias
     if inference == "mean" or (inference == "analytic" and activation is None):
-        return _activate(mean, activation)
+        return activate(mean, activation)
     square_bias = masked_bias.square() if masked_bias is not None else None
     variance = torch.nn.functional.linear(x.square(), weight.square(), square_bias) * (law.variance * factor**2)
     if inference == "analytic":
-        # Normal tails lose their digits in half precision.
-        mean, variance = (value.to(_at_least_float32(x.dtype)) for value in (mean, variance))
-        expected = expected_relu if activation == "relu" else expected_sigmoid
-        return expected(mean, variance).to(x.dtype)
-    return _sampled_activation(mean, variance, samples, activation, kernels.draw_seed(generator))
+        return expected_activation(mean, variance, activation)
+    return sampled_activation(mean, variance, samples, activation, generator)
 
 
 def fast_dropout_linear(
@@ -221,6 +263,13 @@ def fast_dropout_linear(
         generator: CPU generator to draw the seed from.
     """
     owner = "fast_dropout_linear"
+    if has_torch_function_unary(x):
+        return handle_torch_function(
+            fast_dropout_linear, (x,), x, weight, bias, law, training=training, scale=scale, generator=generator
+        )
+    if isinstance(x, Tensor) and x.is_nested:
+        options: dict[str, Any] = {"training": training, "scale": scale, "generator": generator}
+        return nested.apply(owner, lambda rows, _: fast_dropout_linear(rows, weight, bias, law, **options), x)
     x, weight, bias = _check_linear(owner, x, weight, bias)
     factor = training_factor(owner, law, scale)
     check_generator(owner, generator)
@@ -230,8 +279,7 @@ def fast_dropout_linear(
     if not training:
         return mean
     variance = torch.nn.functional.linear(x.square(), weight.square()) * (law.variance * factor**2)
-    noise = kernels.normal(kernels.draw_seed(generator), mean.shape, mean.dtype, mean.device)
-    return mean + standard_deviation(variance) * noise
+    return mean + standard_normal_times(standard_deviation(variance), kernels.draw_seed(generator))
 
 
 def _masked_linear(
@@ -249,27 +297,6 @@ def _masked_linear(
     return z.reshape(*x.shape[:-1], weight.shape[0])
 
 
-def _sampled_activation(mean: Tensor, variance: Tensor, samples: int, activation: str | None, seed: Tensor) -> Tensor:
-    deviation = standard_deviation(variance)
-    wide = _at_least_float32(mean.dtype)
-    total = torch.zeros_like(mean, dtype=wide)
-    # Each part has a seed of its own, derived from the call's.
-    at_once = max(1, _SAMPLES_AT_ONCE // max(mean.numel(), 1))
-    for part, start in enumerate(range(0, samples, at_once)):
-        size = (min(at_once, samples - start), *mean.shape)
-        noise = kernels.normal(seed + part, size, wide, mean.device)
-        total = total + _activate(mean + deviation * noise, activation).sum(0)
-    return (total / samples).to(mean.dtype)
-
-
-def _activate(z: Tensor, activation: str | None) -> Tensor:
-    return z if activation is None else z.relu() if activation == "relu" else z.sigmoid()
-
-
-def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 def _check_linear(owner: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     check_input(owner, x)
     if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1]:
@@ -278,7 +305,7 @@ def _check_linear(owner: str, x: Tensor, weight: Tensor, bias: Tensor | None) ->
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"{owner}: expected bias [{weight.shape[0]}], got {tuple(bias.shape)}")
-    if torch.is_autocast_enabled(x.device.type):
+    if torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type):
         # torch's own linear does this inside; our operators get their arguments ready-made.
         dtype = torch.get_autocast_dtype(x.device.type)
         return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)

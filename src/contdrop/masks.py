@@ -8,13 +8,16 @@ The numbers are those of a built-in continuous law with the same seed. So a law 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from . import kernels
-from .laws import BuiltIn, Law
+from .laws import BuiltIn, Gaussian, Law
+
+_STANDARD_NORMAL = Gaussian(sigma=1.0, mu=0.0, low=-math.inf, high=math.inf)
 
 
 def multiply(x: Tensor, seed: Tensor, law: Law, factor: float, shared_axes: Sequence[int], stream: int) -> Tensor:
@@ -36,6 +39,11 @@ def connect(x: Tensor, weight: Tensor, seed: Tensor, law: Law, factor: float) ->
     u = kernels.uniform(seed, size, wide, x.device, kernels.STREAM_MASK)[..., : weight.shape[1]]
     mask = _values(law, u) * factor
     return torch.bmm(mask * weight.to(wide), x.to(wide).unsqueeze(-1)).squeeze(-1).to(x.dtype)
+
+
+def standard_normal_times(deviation: Tensor, seed: Tensor) -> Tensor:
+    """deviation times standard normal numbers, one for each element."""
+    return multiply(deviation, seed, _STANDARD_NORMAL, 1.0, [], kernels.STREAM_NORMAL)
 
 
 def _values(law: Law, u: Tensor) -> Tensor:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from . import functional as F
+from . import scripting
 from .choices import (
     ACTIVATIONS,
     DROPOUT_ACTIVATIONS,
@@ -24,6 +25,8 @@ from .choices import (
 )
 from .compatibility import DropoutBase
 from .laws import Bernoulli, Gaussian, Law, Uniform
+from .scripting import is_scripting
+from .tracing import call_node, refuse_generator, scripted_law
 
 
 class Dropout(DropoutBase):
@@ -86,16 +89,30 @@ class Dropout(DropoutBase):
         raise AttributeError(f"{type(self).__name__}: p follows from the law, so it cannot be assigned; assign law")
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(
-            x,
-            self._law,
-            training=self.training,
-            shared_axes=self.shared_axes,
-            scale=self.scale,
-            activation=self.activation,
-            inplace=self.inplace,
-            generator=self.generator,
-        )
+        if is_scripting():
+            relu = self.activation is not None
+            return scripting.dropout(x, self.training, self._scripted_law, self.shared_axes, relu, self.inplace)  # type: ignore[arg-type]
+        else:  # noqa: RET505 (what the script compiler leaves out)
+            if type(x) is not Tensor:
+                node = call_node(self, x)
+                if node is not None:
+                    return node  # type: ignore[no-any-return]
+            return F.dropout(
+                x,
+                self._law,
+                training=self.training,
+                shared_axes=self.shared_axes,
+                scale=self.scale,
+                activation=self.activation,
+                inplace=self.inplace,
+                generator=self.generator,
+            )
+
+    __jit_unused_properties__: ClassVar = ["law", "p", "sigma", "mu", "low", "high"]
+
+    def __prepare_scriptable__(self) -> Dropout:
+        self._scripted_law = scripted_law(type(self).__name__, self._law, self.scale, self.generator)
+        return self
 
     def _law_repr(self) -> str:
         return repr(self._law)
@@ -252,15 +269,46 @@ class AdaptiveDropout(torch.nn.Module):
         self.generator = generator
 
     def forward(self, h: Tensor, preactivation: Tensor) -> Tensor:
-        return F.adaptive_dropout(
-            h, preactivation, self.alpha, self.beta, training=self.training, generator=self.generator
-        )
+        if is_scripting():
+            return scripting.adaptive_dropout(h, preactivation, self.alpha, self.beta, self.training)
+        else:  # noqa: RET505
+            node = call_node(self, h, preactivation)
+            if node is not None:
+                return node  # type: ignore[no-any-return]
+            return F.adaptive_dropout(
+                h, preactivation, self.alpha, self.beta, training=self.training, generator=self.generator
+            )
+
+    def __prepare_scriptable__(self) -> AdaptiveDropout:
+        refuse_generator(type(self).__name__, self.generator)
+        return self
 
     def extra_repr(self) -> str:
         return ", ".join([f"alpha={self.alpha}, beta={self.beta}", *_common_repr(self)])
 
 
-class DropConnectLinear(torch.nn.Linear):
+class _MaskedLinear(torch.nn.Linear):
+    """A linear layer with a law, which may be assigned at any time."""
+
+    __jit_unused_properties__: ClassVar = ["law"]
+
+    @property
+    def law(self) -> Law:
+        return self._law
+
+    @law.setter
+    def law(self, law: Law) -> None:
+        layer: Any = self
+        F.training_factor(type(self).__name__, law, layer.scale)
+        self._law = law
+
+    def __prepare_scriptable__(self) -> _MaskedLinear:
+        layer: Any = self
+        self._scripted_law = scripted_law(type(self).__name__, self._law, layer.scale, layer.generator)
+        return self
+
+
+class DropConnectLinear(_MaskedLinear):
     """A linear layer with masked weights, and its activation; see :func:`contdrop.functional.dropconnect_linear`.
 
     Parameters are named and initialised as in torch.nn.Linear, so a state dict fits either.
@@ -285,15 +333,14 @@ class DropConnectLinear(torch.nn.Linear):
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         owner = type(self).__name__
-        F.training_factor(owner, law, scale)
         F.check_choice(owner, "masks", masks, MASKS)
         F.check_choice(owner, "inference", inference, INFERENCES)
         F.check_choice(owner, "activation", activation, ACTIVATIONS)
         F.check_samples(owner, samples)
         F.check_generator(owner, generator)
+        self.scale: Scale = scale
         self.law = law
         self.masks: Masks = masks
-        self.scale: Scale = scale
         self.inference: Inference = inference
         self.samples = int(samples)
         self.activation: Activation = activation
@@ -301,20 +348,37 @@ class DropConnectLinear(torch.nn.Linear):
         self.generator = generator
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.dropconnect_linear(
-            x,
-            self.weight,
-            self.bias,
-            self.law,
-            training=self.training,
-            masks=self.masks,
-            scale=self.scale,
-            inference=self.inference,
-            samples=self.samples,
-            activation=self.activation,
-            mask_bias=self.mask_bias,
-            generator=self.generator,
-        )
+        if is_scripting():
+            return scripting.dropconnect_linear(
+                x,
+                self.weight,
+                self.bias,
+                self._scripted_law,
+                self.training,
+                self.masks,
+                self.inference,
+                self.samples,
+                self.activation,
+                self.mask_bias,
+            )
+        else:  # noqa: RET505
+            node = call_node(self, x)
+            if node is not None:
+                return node  # type: ignore[no-any-return]
+            return F.dropconnect_linear(
+                x,
+                self.weight,
+                self.bias,
+                self._law,
+                training=self.training,
+                masks=self.masks,
+                scale=self.scale,
+                inference=self.inference,
+                samples=self.samples,
+                activation=self.activation,
+                mask_bias=self.mask_bias,
+                generator=self.generator,
+            )
 
     def extra_repr(self) -> str:
         parts = [
@@ -327,7 +391,7 @@ class DropConnectLinear(torch.nn.Linear):
         return ", ".join([*parts, *_common_repr(self)])
 
 
-class FastDropoutLinear(torch.nn.Linear):
+class FastDropoutLinear(_MaskedLinear):
     """A linear layer with dropout on its input, sampled in its output; see
     :func:`contdrop.functional.fast_dropout_linear`.
     """
@@ -345,16 +409,21 @@ class FastDropoutLinear(torch.nn.Linear):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        F.training_factor(type(self).__name__, law, scale)
         F.check_generator(type(self).__name__, generator)
-        self.law = law
         self.scale: Scale = scale
+        self.law = law
         self.generator = generator
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.fast_dropout_linear(
-            x, self.weight, self.bias, self.law, training=self.training, scale=self.scale, generator=self.generator
-        )
+        if is_scripting():
+            return scripting.fast_dropout_linear(x, self.weight, self.bias, self._scripted_law, self.training)
+        else:  # noqa: RET505
+            node = call_node(self, x)
+            if node is not None:
+                return node  # type: ignore[no-any-return]
+            return F.fast_dropout_linear(
+                x, self.weight, self.bias, self._law, training=self.training, scale=self.scale, generator=self.generator
+            )
 
     def extra_repr(self) -> str:
         first = f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, law={self.law!r}"

@@ -10,9 +10,11 @@ from . import ops
 from .backends import Backend as Backend
 from .backends import backend as backend
 from .backends import use_backend as use_backend
+from .library import LIBRARY as LIBRARY
 from .reference import MASKS_VERSION as MASKS_VERSION
 from .reference import STREAM_BIAS as STREAM_BIAS
 from .reference import STREAM_MASK as STREAM_MASK
+from .reference import STREAM_NORMAL as STREAM_NORMAL
 from .reference import compute_dtype as compute_dtype
 from .reference import row_of_numbers as row_of_numbers
 from .seeds import checkpoint_context as checkpoint_context

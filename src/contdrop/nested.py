@@ -1,0 +1,55 @@
+"""Nested tensors: batches of sequences of different lengths, jagged or strided.
+
+A function is applied to the rows of all components, one after the other. So a mask is that of the packed rows, and the
+same in both layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def apply(owner: str, function: Callable[..., Tensor], *nested: Tensor, shared_axes: Sequence[int] = ()) -> Tensor:
+    """function(values, ..., axes) on the packed values of one or more nested tensors of one shape; axes are theirs."""
+    first: Any = nested[0]
+    if first.layout == torch.jagged:
+        ragged = _ragged_axis(first)
+        axes = _axes_of_values(owner, shared_axes, first.dim(), ragged)
+        values = function(*(x.values() for x in nested), axes)
+        return torch.nested.nested_tensor_from_jagged(values, first.offsets(), first.lengths(), jagged_dim=ragged)
+    components = [x.unbind() for x in nested]
+    axes = _axes_of_values(owner, shared_axes, first.dim(), 1)
+    shapes = [component.shape for component in components[0]]
+    if any(shape[1:] != shapes[0][1:] for shape in shapes):
+        return _apply_to_irregular(owner, function, components, axes)
+    result: Any = function(*(torch.cat(parts) for parts in components), axes)
+    return torch.nested.as_nested_tensor(list(result.split([shape[0] for shape in shapes])))
+
+
+def _apply_to_irregular(owner: str, function: Callable[..., Tensor], components: Any, axes: list[int]) -> Tensor:
+    if axes:
+        raise ValueError(f"{owner}: expected no shared_axes for components that differ along more than one axis")
+    shapes = [component.shape for component in components[0]]
+    result: Any = function(*(torch.cat([part.flatten() for part in parts]) for parts in components), axes)
+    parts = result.split([shape.numel() for shape in shapes])
+    return torch.nested.as_nested_tensor([part.reshape(shape) for part, shape in zip(parts, shapes)])
+
+
+def _ragged_axis(x: Tensor) -> int:
+    return next(axis for axis, size in enumerate(x.shape) if axis and not isinstance(size, int))
+
+
+def _axes_of_values(owner: str, shared_axes: Sequence[int], dimensions: int, ragged: int) -> list[int]:
+    """The axes of the packed values, which have no batch axis."""
+    axes = [axis + dimensions if axis < 0 else axis for axis in shared_axes]
+    for axis in axes:
+        if axis in (0, ragged) or not 0 <= axis < dimensions:
+            raise ValueError(
+                f"{owner}: expected shared_axes of a nested tensor to be axes other than its batch axis 0 and its "
+                f"ragged axis {ragged}, got {tuple(shared_axes)}"
+            )
+    return [axis - 1 for axis in axes]

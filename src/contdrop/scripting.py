@@ -1,0 +1,117 @@
+"""The functions of :mod:`contdrop.functional` in the part of Python that torch.jit.script compiles.
+
+They draw the same seeds and call the same operators, so a scripted layer has the masks of the layer.
+"""
+
+import torch
+from torch import Tensor
+from torch.jit import is_scripting as is_scripting  # type: ignore[attr-defined]
+
+from . import sampling  # defines an operator
+from .expectations import expected_relu, expected_sigmoid, standard_deviation
+from .tracing import ScriptedLaw
+
+__all__ = ["adaptive_dropout", "dropconnect_linear", "dropout", "fast_dropout_linear", "is_scripting", "sampling"]
+
+
+def _draw_seed() -> Tensor:
+    size: list[int] = []
+    return torch.randint(9223372036854775807, size, device="cpu")  # seeds.LIMIT
+
+
+def _multiply(x: Tensor, seed: Tensor, law: ScriptedLaw, stream: int) -> Tensor:
+    axes: list[int] = []
+    result: Tensor = torch.ops.contdrop.dropout(x, seed, law[0], law[1], law[2], axes, stream)
+    return result
+
+
+def dropout(x: Tensor, training: bool, law: ScriptedLaw, shared_axes: list[int], relu: bool, inplace: bool) -> Tensor:
+    y = torch.relu(x) if relu else x
+    if training:
+        axes = [axis + x.dim() if axis < 0 else axis for axis in shared_axes]
+        y = torch.ops.contdrop.dropout(y, _draw_seed(), law[0], law[1], law[2], axes, 0)  # STREAM_MASK
+    elif law[3] != 1.0:
+        y = y * law[3]
+    elif not relu:
+        return x
+    return x.copy_(y) if inplace else y
+
+
+def adaptive_dropout(h: Tensor, preactivation: Tensor, alpha: float, beta: float, training: bool) -> Tensor:
+    keep = torch.sigmoid(alpha * preactivation.detach() + beta)
+    if training:
+        axes: list[int] = []
+        result: Tensor = torch.ops.contdrop.keep_where(h, _draw_seed(), keep, axes)
+        return result
+    return h * keep
+
+
+def fast_dropout_linear(x: Tensor, weight: Tensor, bias: Tensor | None, law: ScriptedLaw, training: bool) -> Tensor:
+    mean = torch.nn.functional.linear(x, weight) * law[3]
+    if bias is not None:
+        mean = mean + bias
+    if not training:
+        return mean
+    deviation = standard_deviation(torch.nn.functional.linear(x.square(), weight.square()) * law[4])
+    return mean + _standard_normal_times(deviation, _draw_seed())
+
+
+def _standard_normal_times(deviation: Tensor, seed: Tensor) -> Tensor:
+    axes: list[int] = []
+    params = [0.0, 1.0, float("-inf"), float("inf")]
+    result: Tensor = torch.ops.contdrop.dropout(deviation, seed, "gaussian", params, 1.0, axes, 2)  # STREAM_NORMAL
+    return result
+
+
+def _activate(z: Tensor, activation: str | None) -> Tensor:
+    if activation is None:
+        return z
+    return z.relu() if activation == "relu" else z.sigmoid()
+
+
+def _masked_linear(x: Tensor, weight: Tensor, bias: Tensor | None, law: ScriptedLaw, masks: str) -> Tensor:
+    seed = _draw_seed()
+    if masks == "batch":
+        masked = _multiply(bias, seed, law, 1) if bias is not None else bias  # STREAM_BIAS
+        return torch.nn.functional.linear(x, _multiply(weight, seed, law, 0), masked)
+    rows = x.reshape([-1, x.shape[-1]])
+    z: Tensor = torch.ops.contdrop.dropconnect(rows, weight, seed, law[0], law[1], law[2])
+    if bias is not None:
+        z = z + _multiply(bias.expand_as(z), seed, law, 1)
+    return z.reshape(x.shape[:-1] + weight.shape[:1])
+
+
+def dropconnect_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    law: ScriptedLaw,
+    training: bool,
+    masks: str,
+    inference: str,
+    samples: int,
+    activation: str | None,
+    mask_bias: bool,
+) -> Tensor:
+    masked_bias = bias if mask_bias else None
+    kept_bias = None if mask_bias else bias
+    if training:
+        z = _masked_linear(x, weight, masked_bias, law, masks)
+        return _activate(z if kept_bias is None else z + kept_bias, activation)
+    mean = torch.nn.functional.linear(x, weight, masked_bias) * law[3]
+    if kept_bias is not None:
+        mean = mean + kept_bias
+    if inference == "mean" or (inference == "analytic" and activation is None):
+        return _activate(mean, activation)
+    square_bias = masked_bias.square() if masked_bias is not None else None
+    variance = torch.nn.functional.linear(x.square(), weight.square(), square_bias) * law[4]
+    if inference == "sampled":
+        averaged: Tensor = torch.ops.contdrop.sampled_activation(
+            mean, standard_deviation(variance), _draw_seed(), samples, activation
+        )
+        return averaged
+    if x.dtype != torch.float64:
+        mean, variance = mean.float(), variance.float()
+    if activation is not None and activation == "relu":
+        return expected_relu(mean, variance).to(x.dtype)
+    return expected_sigmoid(mean, variance).to(x.dtype)
