@@ -90,7 +90,7 @@ def test_version(run):
         ("more", "more"),
     ],
 )
-def test_a_mistake_gets_one_line_and_code_2(run, arguments, message):
+def test_a_usage_error_gets_one_line_and_code_2(run, arguments, message):
     code, out, err = run("bench", *arguments.split())
     assert (code, out) == (2, "")
     assert err.startswith("contdrop: ")

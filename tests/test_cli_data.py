@@ -128,7 +128,7 @@ def test_check_of_names_minds_what_is_missing(run, tmp_path):
         ("get mnist --data-dir {tmp}/file", "--data-dir: expected a directory; {tmp}/file is a file"),
     ],
 )
-def test_mistakes_get_one_line(run, tmp_path, arguments, message):
+def test_usage_errors_get_one_line(run, tmp_path, arguments, message):
     (tmp_path / "file").write_text("")
     code, out, err = run(*arguments.format(tmp=tmp_path).split())
     assert (code, out) == (2, "")

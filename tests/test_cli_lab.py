@@ -1,4 +1,4 @@
-"""`contdrop list`, `run`, `status` and `export`: what they print, and what a mistake looks like."""
+"""`contdrop list`, `run`, `status` and `export`: what they print, and what a usage error looks like."""
 
 import csv
 import io
@@ -119,7 +119,7 @@ def test_empty_store_says_so(cli):
         (["export", "--format", "xml"], "--format: expected csv or json; got 'xml'"),
     ],
 )
-def test_mistake_is_one_line_and_nothing_is_made(cli, arguments, message):
+def test_usage_error_is_one_line_and_nothing_is_made(cli, arguments, message):
     code, out, err = cli(*arguments)
     assert code == 2
     assert message in err
@@ -175,7 +175,7 @@ def test_output_that_cannot_be_written(cli):
     )
 
 
-def test_reader_that_has_seen_enough_is_no_mistake(cli):
+def test_reader_that_has_seen_enough_is_no_error(cli):
     stores.make_store("runs.db", runs=10, epochs=100)
     command = [sys.executable, "-m", "contdrop.cli", "export", "--per-epoch"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -90,7 +90,7 @@ def test_exit_code_tells_of_failed_jobs(run, tmp_path):
     assert "1 job has failed; the page says why." in out
 
 
-def test_empty_store_is_no_mistake(run, tmp_path):
+def test_empty_store_is_no_error(run, tmp_path):
     Store(tmp_path / "runs.db", create=True).close()
     code, out, err = run("report", "--store", tmp_path / "runs.db", "--out", tmp_path / "out")
     assert (code, err) == (0, "")
@@ -108,7 +108,7 @@ def test_empty_store_is_no_mistake(run, tmp_path):
         (("--store", "{tmp}/runs.db", "--margin", "nan"), "--margin: expected a number of percentage points above 0"),
     ],
 )
-def test_mistakes(run, store, tmp_path, command, arguments, message):
+def test_usage_errors(run, store, tmp_path, command, arguments, message):
     (tmp_path / "text.db").write_text("not a database, but long enough to be read as one" * 20)
     places = ("--out", tmp_path / "out") if command == "report" else ("--port", 0)
     code, out, err = run(command, *(each.format(tmp=tmp_path) for each in arguments), *places)
@@ -119,7 +119,7 @@ def test_mistakes(run, store, tmp_path, command, arguments, message):
     assert not (tmp_path / "none.db").exists()
 
 
-def test_more_mistakes(run, store, tmp_path):
+def test_more_usage_errors(run, store, tmp_path):
     assert run("report", "--store", store, "--watch", "--json")[2].startswith("contdrop: --json: prints one report")
     (tmp_path / "file").write_text("mine")
     code, out, err = run("report", "--store", store, "--out", tmp_path / "file")
@@ -160,7 +160,7 @@ def test_changes_are_noticed(store):
         assert not seen.there_are()
 
 
-def test_follow_says_a_mistake_once_and_goes_on(store):
+def test_follow_says_an_error_once_and_continues(store):
     told, built, looks = [], [], iter([False] * 6 + [True])
 
     def rebuild():
@@ -178,7 +178,7 @@ def test_follow_says_a_mistake_once_and_goes_on(store):
     assert len(built) == 5  # the first, the change, and again until it is mended; then nothing more
 
 
-def test_the_first_mistake_is_raised(tmp_path):
+def test_the_first_error_is_raised(tmp_path):
     def rebuild():
         raise UserError("no")
 

@@ -80,7 +80,7 @@ def test_plot(run, tmp_path):
         ("--draws many", "Invalid value for '--draws'"),
     ],
 )
-def test_mistakes_get_one_line(run, arguments, message):
+def test_usage_errors_get_one_line(run, arguments, message):
     code, out, err = run(*arguments.split())
     assert (code, out) == (2, "")
     assert message in err

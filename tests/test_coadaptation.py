@@ -330,7 +330,7 @@ def test_summary_against_a_loop_over_pairs():
     assert list(summary.quantiles.values()) == pytest.approx(quantiles)
 
 
-# Mistakes.
+# Usage errors.
 
 
 class Odd(nn.Module):
@@ -429,14 +429,14 @@ class Odd(nn.Module):
         ),
     ],
 )
-def test_mistakes_get_one_clear_line(change, error, text):
+def test_usage_errors_get_one_clear_line(change, error, text):
     arguments = {"model": Odd(), "x": inputs(), "layers": ["drop"], "repeats": 10, **change}
     with pytest.raises(error) as caught:
         coadaptation(**arguments)
     assert str(caught.value) == text
 
 
-def test_mistakes_in_what_is_asked_of_the_result():
+def test_usage_errors_in_what_is_asked_of_the_result():
     result = Coadaptation({"hidden": torch.eye(3).unsqueeze(0)}, 10)
     for call, text in [
         (

@@ -194,7 +194,7 @@ def test_interrupt_stops_cleanly_and_says_how_to_go_on(undisturbed, tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "give the same command again to go on" in errors
+    assert "give the same command again to resume" in errors
     assert "Traceback" not in errors
     status = json.loads(finish("status", "--json", store=tmp_path / "runs.db").stdout)
     (row,) = status["experiments"]
@@ -235,4 +235,4 @@ def test_interrupt_while_workers_start_is_clean(tmp_path):
     errors = process.communicate(timeout=60)[1]
     assert process.returncode == 130
     assert "Traceback" not in errors
-    assert errors.rstrip().endswith("give the same command again to go on")
+    assert errors.rstrip().endswith("give the same command again to resume")

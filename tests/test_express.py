@@ -1,4 +1,4 @@
-"""The short way of elementwise dropout gives what the general way gives, and declines what it cannot do."""
+"""The fast path of elementwise dropout gives what the general path gives, and declines what it cannot do."""
 
 import gc
 import math

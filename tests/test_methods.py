@@ -100,7 +100,7 @@ def test_any_strength_is_read_back_exactly(value, parameter):
         ("gaussian:sigma=0.3,variance=0.2", "give sigma or variance, not both, in 'gaussian:sigma=0.3,variance=0.2'"),
     ],
 )
-def test_mistakes_get_one_line(text, message):
+def test_usage_errors_get_one_line(text, message):
     with pytest.raises(UserError) as caught:
         parse(text)
     assert str(caught.value) == message

@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def spoiled_output(error: OSError) -> int:
-    """What cannot be printed: a reader that has seen enough is no mistake, a full disk is."""
+    """What cannot be printed: a reader that has seen enough is no error, a full disk is."""
     # Whatever is left in the buffer cannot be written either.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):

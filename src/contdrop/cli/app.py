@@ -1,4 +1,4 @@
-"""All commands together, and what a mistake of the user looks like."""
+"""All commands together, and what a usage error looks like."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("list", help=listing.HELP, short_help="Show the experiments there are.")(listing.list_command)
-app.command("run", help=running.HELP, short_help="Do an experiment, or go on with it.")(running.run)
+app.command("run", help=running.HELP, short_help="Run an experiment, or resume it.")(running.run)
 app.command("status", help=status.HELP, short_help="Show how far the experiments are.")(status.status)
 app.command("export", help=export.HELP, short_help="Print the results as CSV or JSON.")(export.export)
 app.command("report", help=report.HELP, short_help="Write a page with the verdict, tables and figures.")(report.report)
@@ -56,13 +56,13 @@ def contdrop_command(
 
 
 def run() -> int:
-    """Runs the command line and returns the exit code; a mistake of the user is one line on standard error."""
+    """Runs the command line and returns the exit code; a usage error is one line on standard error."""
     try:
         code = app(prog_name="contdrop", standalone_mode=False)
-    except UserError as mistake:
-        return _complain(str(mistake))
-    except _UsageError as mistake:
-        return _complain(f"{mistake.format_message().rstrip('.')}; see contdrop --help")
+    except UserError as error:
+        return _complain(str(error))
+    except _UsageError as error:
+        return _complain(f"{error.format_message().rstrip('.')}; see contdrop --help")
     except (typer.Abort, KeyboardInterrupt):
         return _complain("interrupted", 130)
     except SystemExit:

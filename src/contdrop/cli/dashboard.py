@@ -43,31 +43,31 @@ class Dashboard:
     ) -> None:
         self._progress.stop()
 
-    def started(self, worker: int, number: int, job: Job) -> None:
+    def started(self, worker: int, job_id: int, job: Job) -> None:
         self._begun = True
         bar = self._bars.get(worker)
         if bar is None:
             bar = self._bars[worker] = self._progress.add_task("", total=1, note="")
-        done = self._store.job(number).epochs_done
+        done = self._store.job(job_id).epochs_done
         self._progress.reset(bar, total=job.epochs, completed=done, description=f"  {job}", note="")
 
-    def epoch(self, worker: int, number: int, job: Job, epoch: Epoch) -> None:
-        self._estimate.epoch(number, epoch)
+    def epoch(self, worker: int, job_id: int, job: Job, epoch: Epoch) -> None:
+        self._estimate.epoch(job_id, epoch)
         if not self._live:
             return
         note = f"epoch {epoch.epoch} of {job.epochs}, validation error {epoch.val_error:.2f} %"
         self._progress.update(self._bars[worker], completed=epoch.epoch, note=note)
         self._progress.update(self._whole, note=self._left())
 
-    def ended(self, number: int, job: Job) -> None:
+    def ended(self, job_id: int, job: Job) -> None:
         self._done += 1
-        self._estimate.ended(number)
+        self._estimate.ended(job_id)
         self._progress.update(self._whole, completed=self._done, note=self._left())
         if self._begun:  # what was done before needs no line each
-            self._say(self._line(number, job))
+            self._say(self._line(job_id, job))
 
     def died(self, worker: int, job: Job | None) -> None:
-        doing = f"while it did {job}; another goes on with it" if job else "; another takes its place"
+        doing = f"while it did {job}; another resumes it" if job else "; another takes its place"
         self._say(f"a worker process ended {doing}")
 
     def _left(self) -> str:
@@ -75,8 +75,8 @@ class Dashboard:
         left = f", about {screens.duration(seconds)} left" if seconds is not None and self._done < self._total else ""
         return f"{self._done} of {self._total}{left}"
 
-    def _line(self, number: int, job: Job) -> str:
-        record = self._store.job(number)
+    def _line(self, job_id: int, job: Job) -> str:
+        record = self._store.job(job_id)
         if record.status == FAILED:
             return f"[{self._left()}] {job}: FAILED, {record.error}"
         found = record.results

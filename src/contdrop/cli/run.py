@@ -1,4 +1,4 @@
-"""``contdrop run``: do an experiment, or go on with it."""
+"""``contdrop run``: run an experiment, or resume it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .dashboard import Dashboard
 HELP = """Train every method of an experiment, run by run, and compare them.
 
 In run i all methods share the split, the initial weights and the order of the data; only the masks differ. Everything
-goes into one file, the store: what is finished is never done again, and an interrupted command goes on where it stopped
+goes into one file, the store: what is finished is never done again, and an interrupted command resumes where it stopped
 when it is given once more, bit for bit. More runs may be added later with a larger --runs. Two commands may work on one
 store at the same time.
 
@@ -74,18 +74,18 @@ def run(
     directory = data.directory(data_dir)
     images = {name: Images.of(data.load(name, directory)) for name in {e.dataset for e in experiments}}
     with Store(store, create=True) as opened:
-        jobs = {number: job for planned in plans for number, job in _planned(opened, planned, retry_failed).items()}
+        jobs = {job_id: job for planned in plans for job_id, job in _planned(opened, planned, retry_failed).items()}
         workers = workers or max(1, _cores() // threads)
         _announce(opened, experiments, jobs, store)
         try:
-            records = opened.jobs(numbers=list(jobs))
+            records = opened.jobs(ids=list(jobs))
             with Dashboard(opened, jobs, Estimate(records), workers=workers) as dashboard:
                 outcome = local.run(opened, jobs, images, dashboard, workers=workers, threads=threads)
         except KeyboardInterrupt:
             done = sum(status in (FINISHED, FAILED) for n, status in opened.statuses().items() if n in jobs)
             print(
                 f"contdrop: interrupted; {done} of {len(jobs)} jobs are done and kept in {store}; "
-                "give the same command again to go on",
+                "give the same command again to resume",
                 file=sys.stderr,
             )
             return 130
@@ -120,22 +120,22 @@ def _cores() -> int:
 
 
 def _planned(store: Store, jobs: list[Job], retry_failed: bool) -> dict[int, Job]:
-    """Puts jobs into the store's plan; by their numbers there."""
+    """Puts jobs into the store's plan; by their ids there."""
     planned = add_plan(store, jobs)
     if retry_failed:
         statuses = store.statuses()
-        for number in planned:
-            if statuses[number] == FAILED:
-                store.plan_again(number)
+        for job_id in planned:
+            if statuses[job_id] == FAILED:
+                store.plan_again(job_id)
     return planned
 
 
 def _announce(store: Store, experiments: list[Experiment], jobs: dict[int, Job], path: object) -> None:
     statuses = store.statuses()
     for experiment in experiments:
-        mine = {number: job for number, job in jobs.items() if job.protocol.experiment.name == experiment.name}
+        mine = {job_id: job for job_id, job in jobs.items() if job.protocol.experiment.name == experiment.name}
         final = sum(job.stage == FINAL for job in mine.values())
-        done = sum(statuses[number] in (FINISHED, FAILED) for number in mine)
+        done = sum(statuses[job_id] in (FINISHED, FAILED) for job_id in mine)
         protocol = next(iter(mine.values())).protocol
         selecting = f" and {len(mine) - final} to select parameters" if len(mine) > final else ""
         size = f"{plural(final, 'job')} of {plural(protocol.epochs, 'epoch')}"
@@ -157,7 +157,7 @@ def _complain(outcome: local.Outcome, jobs: dict[int, Job]) -> int:
             file=sys.stderr,
         )
     if outcome.given_up:
-        names = ", ".join(str(jobs[number]) for number in outcome.given_up)
+        names = ", ".join(str(jobs[job_id]) for job_id in outcome.given_up)
         print(
             f"contdrop: worker processes kept ending while they did {names} (is there enough memory?); the same "
             "command tries again",

@@ -29,21 +29,21 @@ class Estimate:
         for key in ((job.experiment, _name(job)), (job.experiment,), ()):
             self._seconds.setdefault(key, []).append(seconds)
 
-    def epoch(self, number: int, epoch: Epoch) -> None:
-        job = self._jobs[number]
-        self._left[number] = job.epochs - epoch.epoch
+    def epoch(self, job_id: int, epoch: Epoch) -> None:
+        job = self._jobs[job_id]
+        self._left[job_id] = job.epochs - epoch.epoch
         self._note(job, epoch.seconds)
 
-    def ended(self, number: int) -> None:
-        self._left.pop(number, None)
+    def ended(self, job_id: int) -> None:
+        self._left.pop(job_id, None)
 
     def seconds_left(self, workers: int) -> float | None:
         """With so many workers; None before anything was measured."""
         if not self._seconds:
             return None
         total = 0.0
-        for number, epochs in self._left.items():
-            job = self._jobs[number]
+        for job_id, epochs in self._left.items():
+            job = self._jobs[job_id]
             keys = ((job.experiment, _name(job)), (job.experiment,), ())
             known = next(self._seconds[key] for key in keys if key in self._seconds)
             total += epochs * statistics.median(known[-50:])

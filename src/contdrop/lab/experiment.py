@@ -238,7 +238,7 @@ def plan(
 
 
 def add_plan(store: Store, jobs: Sequence[Job]) -> dict[int, Job]:
-    """Puts jobs of one protocol into a store, except those that are there; returns all by their numbers in it."""
+    """Puts jobs of one protocol into a store, except those that are there; returns all by their ids in it."""
     protocol = jobs[0].protocol
     rows = [
         {

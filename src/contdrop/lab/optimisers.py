@@ -21,7 +21,7 @@ class Optimiser(abc.ABC):
     """Changes the weights of one network, step by step.
 
     Each epoch is ``begin_epoch``, then for every batch ``backward`` and ``step``, then ``end_epoch``. All state is in
-    the weights and in ``state_dict``, so a run that is loaded goes on bit for bit as if it had never stopped.
+    the weights and in ``state_dict``, so a run that is loaded resumes bit for bit as if it had never stopped.
 
     Attributes:
         learning_rate: The current one.

@@ -241,7 +241,7 @@ class Store:
     def add_jobs(
         self, protocol: Mapping[str, Any], description: Mapping[str, Any], key: str, jobs: Sequence[Mapping[str, Any]]
     ) -> list[int]:
-        """Puts jobs of one protocol into the plan, except those that are there already; returns all their numbers.
+        """Puts jobs of one protocol into the plan, except those that are there already; returns all their ids.
 
         Args:
             protocol: The protocol's configuration.
@@ -284,8 +284,8 @@ class Store:
                     for job in jobs
                 ],
             )
-            numbers = dict(db.execute("SELECT key, id FROM jobs WHERE protocol = ?", (key,)).fetchall())
-        return [numbers[job["key"]] for job in jobs]
+            ids = dict(db.execute("SELECT key, id FROM jobs WHERE protocol = ?", (key,)).fetchall())
+        return [ids[job["key"]] for job in jobs]
 
     def _refuse_other_masks(self, db: sqlite3.Connection, version: int | None) -> None:
         """Masks of another version are other experiments: their results are not to be mixed in one file."""
@@ -343,7 +343,7 @@ class Store:
         return None
 
     def progress(self, job: int, epochs: Sequence[Epoch], checkpoint: tuple[int, bytes] | None = None) -> None:
-        """Writes finished epochs and, together with them, the state to go on from after the last one."""
+        """Writes finished epochs and, together with them, the state to resume from after the last one."""
         with self.transaction() as db:
             self._write_epochs(db, job, epochs)
             if checkpoint:
@@ -428,19 +428,19 @@ class Store:
             for row in self._read("SELECT * FROM protocols ORDER BY created, rowid")
         ]
 
-    def jobs(self, *, protocol: str | None = None, numbers: Sequence[int] | None = None) -> list[JobRecord]:
+    def jobs(self, *, protocol: str | None = None, ids: Sequence[int] | None = None) -> list[JobRecord]:
         """In the order of the plan."""
         query = (
             "SELECT jobs.*, count(epoch) AS epochs_done, coalesce(sum(seconds), 0) AS seconds FROM jobs "
             "LEFT JOIN epochs ON epochs.job = jobs.id WHERE (:protocol IS NULL OR protocol = :protocol) "
-            "AND (:numbers IS NULL OR jobs.id IN (SELECT value FROM json_each(:numbers))) "
+            "AND (:ids IS NULL OR jobs.id IN (SELECT value FROM json_each(:ids))) "
             "GROUP BY jobs.id ORDER BY jobs.id"
         )
-        wanted = None if numbers is None else json.dumps(list(numbers))
-        return [_job(row) for row in self._read(query, {"protocol": protocol, "numbers": wanted})]
+        wanted = None if ids is None else json.dumps(list(ids))
+        return [_job(row) for row in self._read(query, {"protocol": protocol, "ids": wanted})]
 
-    def job(self, number: int) -> JobRecord:
-        return self.jobs(numbers=[number])[0]
+    def job(self, job_id: int) -> JobRecord:
+        return self.jobs(ids=[job_id])[0]
 
     def statuses(self) -> dict[int, str]:
         """Of every job; much cheaper than :meth:`jobs`."""

@@ -1,7 +1,7 @@
 """Named streams of chance: every use has a seed of its own, so no method can shift what another one sees.
 
 A seed depends on names and numbers only, never on what was drawn before. So an interrupted run needs no generator's
-state to go on, and in run i all methods get the same split, initial weights and data order.
+state to resume, and in run i all methods get the same split, initial weights and data order.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Training:
         return torch.from_numpy(streams.permutation(len(self.train_part), seed))
 
     def state(self) -> bytes:
-        """All that is needed to go on after this epoch."""
+        """All that is needed to resume after this epoch."""
         buffer = io.BytesIO()
         content = {"network": self.network.state_dict(), "optimiser": self.optimiser.state_dict(), "epoch": self.epoch}
         torch.save(content, buffer)
@@ -214,7 +214,7 @@ class Training:
 
 def run(
     store: Store,
-    number: int,
+    job_id: int,
     job: Job,
     method: Method,
     images: Images,
@@ -226,7 +226,7 @@ def run(
 
     Args:
         store: Where.
-        number: The job's number in the store.
+        job_id: Of the job, in the store.
         job: What to train.
         method: The job's method with all parameters.
         images: The data set.
@@ -235,7 +235,7 @@ def run(
     """
     training = Training(job, method, images)
     mismatch = store.begin(
-        number,
+        job_id,
         variant=str(method),
         seeds=training.seeds,
         fingerprints=training.fingerprints,
@@ -243,9 +243,9 @@ def run(
         machine=machine(),
     )
     if mismatch:
-        store.fail(number, mismatch)
+        store.fail(job_id, mismatch)
         return
-    saved = store.checkpoint(number)
+    saved = store.checkpoint(job_id)
     if saved:
         training.restore(saved[1])
     unsaved: list[Epoch] = []
@@ -255,13 +255,13 @@ def run(
             unsaved.append(training.run_epoch())
             after_epoch(unsaved[-1])
             if time.monotonic() - last_saved >= checkpoint_seconds and training.epoch < job.epochs:
-                store.progress(number, unsaved, (training.epoch, training.state()))
+                store.progress(job_id, unsaved, (training.epoch, training.state()))
                 unsaved, last_saved = [], time.monotonic()
         results, artefacts = training.results()
     except DivergenceError as reason:
-        store.fail(number, f"diverged: {reason}", unsaved)
+        store.fail(job_id, f"diverged: {reason}", unsaved)
         return
-    store.finish(number, unsaved, results, artefacts)
+    store.finish(job_id, unsaved, results, artefacts)
 
 
 def versions() -> dict[str, str]:

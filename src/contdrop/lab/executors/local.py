@@ -39,9 +39,9 @@ _DEATHS_ALLOWED = 3  # of workers in a row over one job, without an epoch finish
 class Observer(Protocol):
     """Is told what happens, for a progress display."""
 
-    def started(self, worker: int, number: int, job: Job) -> None: ...
-    def epoch(self, worker: int, number: int, job: Job, epoch: Epoch) -> None: ...
-    def ended(self, number: int, job: Job) -> None:
+    def started(self, worker: int, job_id: int, job: Job) -> None: ...
+    def epoch(self, worker: int, job_id: int, job: Job, epoch: Epoch) -> None: ...
+    def ended(self, job_id: int, job: Job) -> None:
         """By this invocation or by another."""
 
     def died(self, worker: int, job: Job | None) -> None: ...
@@ -61,7 +61,7 @@ class _Worker:
     index: int
     process: BaseProcess
     pipe: Connection
-    number: int | None = None  # of the job it is doing
+    job_id: int | None = None  # of the job it is doing
     ready: bool = False
 
 
@@ -78,7 +78,7 @@ def run(
 
     Args:
         store: Where the jobs are planned; workers open it themselves.
-        jobs: By their numbers in the store, in the order in which to do them.
+        jobs: By their ids in the store, in the order in which to do them.
         images: The data sets by name.
         observer: Is told what happens.
         workers: Number of processes.
@@ -118,19 +118,19 @@ class _Run:
     def _collect(self) -> None:
         """Takes what is done, by whomever, off the list; decides selections that can be decided."""
         statuses = self.store.statuses()
-        doing = {worker.number for worker in self.workers}
-        for number in list(self.pending):
-            if statuses[number] in (FINISHED, FAILED) and number not in doing:
-                del self.pending[number]
-                self.busy_until.pop(number, None)
-                kind = self.outcome.finished if statuses[number] == FINISHED else self.outcome.failed
-                kind.append(number)
-                self.observer.ended(number, self.jobs[number])
-        for number in list(self.pending):
-            self._decide_for(number)
+        doing = {worker.job_id for worker in self.workers}
+        for job_id in list(self.pending):
+            if statuses[job_id] in (FINISHED, FAILED) and job_id not in doing:
+                del self.pending[job_id]
+                self.busy_until.pop(job_id, None)
+                kind = self.outcome.finished if statuses[job_id] == FINISHED else self.outcome.failed
+                kind.append(job_id)
+                self.observer.ended(job_id, self.jobs[job_id])
+        for job_id in list(self.pending):
+            self._decide_for(job_id)
 
-    def _decide_for(self, number: int) -> None:
-        job = self.jobs[number]
+    def _decide_for(self, job_id: int) -> None:
+        job = self.jobs[job_id]
         label, protocol = job.waits_for, job.protocol
         if label is None:
             return
@@ -148,33 +148,33 @@ class _Run:
                 return
             self.store.select(decision)
             self.selected[protocol.key] = decided = self.store.selections(protocol.key)
-        if decided[label].variant is None and self.store.locks.acquire(number):
-            self.store.fail(number, f"no parameters could be selected: {decided[label].reason}")
-            self.store.locks.release(number)
+        if decided[label].variant is None and self.store.locks.acquire(job_id):
+            self.store.fail(job_id, f"no parameters could be selected: {decided[label].reason}")
+            self.store.locks.release(job_id)
 
     def _next(self) -> tuple[int, Method] | None:
         now = time.monotonic()
-        doing = {worker.number for worker in self.workers}
-        for number in self.pending:
-            if number in doing or self.busy_until.get(number, 0) > now:
+        doing = {worker.job_id for worker in self.workers}
+        for job_id in self.pending:
+            if job_id in doing or self.busy_until.get(job_id, 0) > now:
                 continue
-            job = self.jobs[number]
+            job = self.jobs[job_id]
             chosen = selection.chosen(self.selected.get(job.protocol.key, {}))
             if job.waits_for is None or job.waits_for in chosen:
-                return number, job.variant(chosen)
+                return job_id, job.variant(chosen)
         return None
 
     def _hand_out(self) -> None:
         for worker in self.workers:
-            if not worker.ready or worker.number is not None:
+            if not worker.ready or worker.job_id is not None:
                 continue
             task = self._next()
             if task is None:
                 return
-            number, method = task
-            worker.number = number
+            job_id, method = task
+            worker.job_id = job_id
             try:
-                worker.pipe.send((number, self.jobs[number], method))
+                worker.pipe.send((job_id, self.jobs[job_id], method))
             except (BrokenPipeError, ConnectionResetError):
                 continue  # it died; _listen finds out
 
@@ -211,38 +211,38 @@ class _Run:
 
     def _receive(self, worker: _Worker, kind: str, content: list[Any]) -> bool:
         """Handles one message; says whether the store should be looked at."""
-        number = worker.number
+        job_id = worker.job_id
         if kind == "ready":
             worker.ready = True
         elif kind == "error":
             raise UserError(content[0])
-        elif number is None:
+        elif job_id is None:
             return False
         elif kind == "started":
-            self.observer.started(worker.index, number, self.jobs[number])
+            self.observer.started(worker.index, job_id, self.jobs[job_id])
         elif kind == "epoch":
-            self.deaths.pop(number, None)
-            self.observer.epoch(worker.index, number, self.jobs[number], content[0])
+            self.deaths.pop(job_id, None)
+            self.observer.epoch(worker.index, job_id, self.jobs[job_id], content[0])
         elif kind == "busy":
-            worker.number = None
-            self.busy_until[number] = time.monotonic() + _POLL_SECONDS
+            worker.job_id = None
+            self.busy_until[job_id] = time.monotonic() + _POLL_SECONDS
         elif kind == "ended":
-            worker.number = None
+            worker.job_id = None
             return True
         return False
 
     def _replace(self, worker: _Worker) -> None:
-        """A worker is dead: another takes its place, and goes on with its job."""
+        """A worker is dead: another takes its place, and resumes its job."""
         worker.process.join()
         worker.pipe.close()
-        number = worker.number
-        self.observer.died(worker.index, None if number is None else self.jobs[number])
-        self.deaths[number] = self.deaths.get(number, 0) + 1
-        if self.deaths[number] >= _DEATHS_ALLOWED:
-            if number is None:
+        job_id = worker.job_id
+        self.observer.died(worker.index, None if job_id is None else self.jobs[job_id])
+        self.deaths[job_id] = self.deaths.get(job_id, 0) + 1
+        if self.deaths[job_id] >= _DEATHS_ALLOWED:
+            if job_id is None:
                 raise RuntimeError(f"worker processes end at once, with exit code {worker.process.exitcode}")
-            self.pending.pop(number, None)
-            self.outcome.given_up.append(number)
+            self.pending.pop(job_id, None)
+            self.outcome.given_up.append(job_id)
         self.workers[self.workers.index(worker)] = self._start(worker.index)
 
     def _stop(self) -> None:
@@ -264,8 +264,8 @@ def _work(pipe: Connection, path: Path, images: dict[str, Images], threads: int)
         with Store(path) as store:
             _tell(pipe, "ready")
             while True:
-                number, job, method = tasks.get()
-                _tell(pipe, _do(store, number, job, method, images[job.protocol.experiment.dataset], pipe))
+                job_id, job, method = tasks.get()
+                _tell(pipe, _do(store, job_id, job, method, images[job.protocol.experiment.dataset], pipe))
     except UserError as error:
         _tell(pipe, "error", str(error))
 
@@ -282,21 +282,21 @@ def _receive_tasks(pipe: Connection, tasks: queue.Queue[Any]) -> None:
         while True:
             tasks.put(pipe.recv())
     except (EOFError, OSError):
-        os._exit(1)  # the main process is gone; whoever comes next goes on
+        os._exit(1)  # the main process is gone; whoever comes next resumes
 
 
-def _do(store: Store, number: int, job: Job, method: Method, images: Images, pipe: Connection) -> str:
-    if not store.locks.acquire(number):
+def _do(store: Store, job_id: int, job: Job, method: Method, images: Images, pipe: Connection) -> str:
+    if not store.locks.acquire(job_id):
         return "busy"
     try:
-        if store.statuses()[number] in (FINISHED, FAILED):  # another invocation was quicker
+        if store.statuses()[job_id] in (FINISHED, FAILED):  # another invocation was quicker
             return "ended"
         _tell(pipe, "started")
-        training.run(store, number, job, method, images, after_epoch=lambda epoch: _tell(pipe, "epoch", epoch))
+        training.run(store, job_id, job, method, images, after_epoch=lambda epoch: _tell(pipe, "epoch", epoch))
     except UserError:
         raise
     except Exception as error:  # a run that cannot be done is recorded with its reason, not lost
-        store.fail(number, f"{type(error).__name__}: {' '.join(str(error).split())}")
+        store.fail(job_id, f"{type(error).__name__}: {' '.join(str(error).split())}")
     finally:
-        store.locks.release(number)
+        store.locks.release(job_id)
     return "ended"

@@ -60,7 +60,7 @@ def follow(
 ) -> None:
     """Calls ``rebuild`` at once and whenever a store has changed, until interrupted.
 
-    A mistake in the store is raised the first time; later on it is said, once, for it may be mended.
+    An error in the store is raised the first time; later on it is said, once, for it may be mended.
 
     Args:
         path: The store.
@@ -79,7 +79,7 @@ def follow(
                 try:
                     rebuild()
                     complaint = ""
-                except UserError as mistake:
-                    if str(mistake) != complaint:
-                        complain(str(mistake))
-                    complaint = str(mistake)
+                except UserError as error:
+                    if str(error) != complaint:
+                        complain(str(error))
+                    complaint = str(error)
