@@ -49,7 +49,7 @@ def ones() -> torch.Tensor:
 
 def mask(law: cd.Law, seed: int) -> torch.Tensor:
     """The mask that a tensor [512, 4096] gets for a seed."""
-    return kernels.dropout(ones(), torch.tensor(seed), law.kind, law.params, 1.0, [], 0)
+    return kernels.dropout(ones(), torch.tensor(seed), law.kind, law.params, law.factor, [], 0)
 
 
 def probabilities(law: cd.Law) -> torch.Tensor:
