@@ -26,7 +26,7 @@ import contdrop as cd
 from contdrop.theory.penalty import penalty
 
 INTRODUCTION = """\
-Dropout adds noise to a network while it learns. On average, and to second order, that noise adds a penalty to the \
+Dropout adds noise to a network while it learns. On average that noise adds a penalty to the \
 loss, which can be computed instead of sampled. Here one small network learns handwritten digits without dropout, with \
 sampled {law!s} dropout, and without noise but with the penalty, {runs} times from the same starts.
 """
@@ -52,8 +52,7 @@ def loss_with_noise(network: nn.Module, pixels: Tensor, digits: Tensor) -> Tenso
 
 
 def loss_with_penalty(network: nn.Module, pixels: Tensor, digits: Tensor) -> Tensor:
-    # The loss to second order: with it the figures of docs/theory.md were measured.
-    added = penalty(network, pixels, digits, nn.functional.cross_entropy, method="moments")
+    added = penalty(network, pixels, digits, nn.functional.cross_entropy)
     return loss_without_noise(network, pixels, digits) + added
 
 

@@ -119,7 +119,7 @@ def _max_pooling(module: torch.nn.MaxPool2d, belief: Belief, full: bool) -> Step
     mean, variance = result.mean.reshape(pooled.shape), result.variance.reshape(pooled.shape)
 
     def fresh(rows: Tensor) -> Tensor:
-        shares = result.share_rest(rows)
+        shares = result.residual_times(rows)
         return shares @ shares.transpose(1, 2)
 
     return Step(Belief(mean, variance, result.covariance), result.respond, fresh)

@@ -137,7 +137,7 @@ class Maxima:
             result = result + weight.unsqueeze(2) * covariance[:, slot]
         return result
 
-    def share_rest(self, rows: Tensor) -> Tensor:
+    def residual_times(self, rows: Tensor) -> Tensor:
         """G, [N, K, M], to G R with R R^T the covariance of what the response leaves of the maxima: [N, K, D]."""
         result = rows.new_zeros(*rows.shape[:2], self._elements)
         for weight, slot in zip(self._weights, self._windows.T):
