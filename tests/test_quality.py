@@ -72,7 +72,7 @@ def count(values: torch.Tensor, law: cd.Law) -> torch.Tensor:
     """How many of the values there are in each of those."""
     values = values.flatten().double()
     if law.kind == "bernoulli":
-        return torch.bincount(values.long(), minlength=2)
+        return torch.bincount(values.div(law.value).round().long(), minlength=2)
     low, high = atoms(law)
     place = (law.cdf(values) - low).mul_(FINE / (1 - low - high)).clamp_(0, FINE - 1).long().add_(1)
     place.masked_fill_(values <= law.quantile(0.0), 0).masked_fill_(values >= law.quantile(1.0), FINE + 1)
