@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "contdrop"
 
 # Lower may not import higher.
 ORDER = [
-    *["choices", "compatibility", "errors", "files", "text", "clipped_normal", "laws", "kernels", "masks"],
+    *["choices", "compatibility", "errors", "files", "text", "clipped_normal", "laws", "kernels", "sharding", "masks"],
     *["expectations", "sampling", "nested", "functional", "tracing", "scripting", "nn"],
     *["theory", "inference", "coadaptation", "bench", "lab", "cli"],
 ]

@@ -34,7 +34,7 @@ from .choices import (
 )
 from .expectations import standard_deviation
 from .laws import LAWS, Bernoulli, Law, check_law
-from .masks import connect, multiply, standard_normal_times
+from .masks import connect, gate, law_in_graph, multiply, standard_normal_times
 from .sampling import activate, expected_activation, sampled_activation
 
 FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
@@ -68,7 +68,7 @@ def dropout(
     """
     # The commonest case, for which every line of Python counts. It is None for what needs a closer look.
     commonest = training and scale in SCALES and not shared_axes and generator is None and type(law) in _BUILT_IN
-    if commonest and law.mean and activation in DROPOUT_ACTIVATIONS and not is_dynamo_compiling():
+    if commonest and not is_dynamo_compiling() and law.mean and activation in DROPOUT_ACTIVATIONS:
         built_in: Any = law
         factor = built_in.factor / law.mean if scale == "inverted" else built_in.factor
         y = kernels.express.dropout(x, built_in.kind, built_in.params, factor, activation is not None)
@@ -88,7 +88,7 @@ def dropout(
             generator=generator,
         )
     check_input("dropout", x)
-    factor = training_factor("dropout", law, scale)
+    law, factor = _law_and_factor("dropout", law, scale)
     check_choice("dropout", "activation", activation, DROPOUT_ACTIVATIONS)
     axes = _normalise_axes(shared_axes, x.dim()) if shared_axes and not x.is_nested else []
     check_generator("dropout", generator)
@@ -100,7 +100,7 @@ def dropout(
     elif training:
         y = multiply(y, kernels.draw_seed(generator), law, factor, axes, kernels.STREAM_MASK)
     elif scale == "paper":
-        y = y * law.mean
+        y = (y * law.mean).to(y.dtype)
     return x.copy_(y) if inplace and y is not x else y
 
 
@@ -152,7 +152,7 @@ def adaptive_dropout(
     alpha, beta = (check_number("adaptive_dropout", *each) for each in (("alpha", alpha), ("beta", beta)))
     keep = torch.sigmoid(alpha * preactivation.detach() + beta)
     if training:
-        return kernels.keep_where(h, kernels.draw_seed(generator), keep, [])
+        return gate(h, kernels.draw_seed(generator), keep)
     return h * keep
 
 
@@ -213,7 +213,7 @@ def dropconnect_linear(
     if isinstance(x, Tensor) and x.is_nested:
         return nested.apply(owner, lambda rows, _: dropconnect_linear(rows, weight, bias, law, **options), x)
     x, weight, bias = _check_linear(owner, x, weight, bias)
-    factor = training_factor(owner, law, scale)
+    law, factor = _law_and_factor(owner, law, scale)
     check_choice(owner, "masks", masks, MASKS)
     check_choice(owner, "inference", inference, INFERENCES)
     check_choice(owner, "activation", activation, ACTIVATIONS)
@@ -271,7 +271,7 @@ def fast_dropout_linear(
         options: dict[str, Any] = {"training": training, "scale": scale, "generator": generator}
         return nested.apply(owner, lambda rows, _: fast_dropout_linear(rows, weight, bias, law, **options), x)
     x, weight, bias = _check_linear(owner, x, weight, bias)
-    factor = training_factor(owner, law, scale)
+    law, factor = _law_and_factor(owner, law, scale)
     check_generator(owner, generator)
     mean = torch.nn.functional.linear(x, weight) * (law.mean * factor)
     if bias is not None:
@@ -282,8 +282,18 @@ def fast_dropout_linear(
     return mean + standard_normal_times(standard_deviation(variance), kernels.draw_seed(generator))
 
 
+def _law_and_factor(owner: str, law: Law, scale: Scale) -> tuple[Any, float]:
+    """The law, and what its mask values are multiplied by in training; in a compiled graph, both as its inputs."""
+    if is_dynamo_compiling():
+        check_choice(owner, "scale", scale, SCALES)
+        known = law_in_graph(law, scale)
+        if known is not None:
+            return known, 1.0
+    return law, training_factor(owner, law, scale)
+
+
 def _masked_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, law: Law, factor: float, masks: str, seed: Tensor
+    x: Tensor, weight: Tensor, bias: Tensor | None, law: Any, factor: float, masks: str, seed: Tensor
 ) -> Tensor:
     if masks == "batch":
         weight = multiply(weight, seed, law, factor, [], kernels.STREAM_MASK)
@@ -297,8 +307,16 @@ def _masked_linear(
     return z.reshape(*x.shape[:-1], weight.shape[0])
 
 
+def _dequantised(weight: Tensor) -> Tensor:
+    """A weight of a quantised type, such as torchao's, as numbers: a mask is for each of them."""
+    if type(weight) in (Tensor, torch.nn.Parameter) or type(weight).dequantize is Tensor.dequantize:
+        return weight
+    return weight.dequantize()
+
+
 def _check_linear(owner: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     check_input(owner, x)
+    weight = _dequantised(weight)
     if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1]:
         raise ValueError(
             f"{owner}: expected x [..., in] and weight [out, in], got {tuple(x.shape)} and {tuple(weight.shape)}"

@@ -138,6 +138,21 @@ class BuiltIn(Law):
 
     params: tuple[float, ...]
     factor: float
+    # For compiled graphs; see prepare_for_graphs. A row for each of choices.SCALES.
+    _numbers: Tensor | None = None
+
+    def prepare_for_graphs(self) -> None:
+        """Makes the tensor by which a compiled graph knows this law: so another law in its place compiles nothing.
+
+        A layer does this when it gets the law. A law that did not go through this is a constant of the graph.
+        """
+        rows = []
+        for inverse in (1 / self.mean if self.mean else 1.0, 1.0):
+            rows.append([self.factor * inverse, self.mean * inverse, self.variance * inverse**2, *self.params])
+        with torch.inference_mode(False):
+            numbers = torch.tensor(rows, dtype=torch.float64, device="cpu")
+        if type(numbers) is Tensor:  # and nothing that belongs to a mode of torch, such as a fake tensor
+            self._set(_numbers=numbers)
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

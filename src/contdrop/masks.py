@@ -4,6 +4,8 @@ For a built-in law the kernels make the mask, multiply by it and make it again i
 the uniform numbers behind the mask, of which ``law.quantile`` makes mask values in plain torch; autograd keeps these.
 The numbers are those of a built-in continuous law with the same seed. So a law of the user's own that is written like
 ``Uniform`` gives the masks of ``Uniform``.
+
+Of a tensor that is sharded over processes, each masks its own part with its part of the mask.
 """
 
 from __future__ import annotations
@@ -14,31 +16,86 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from . import kernels
+from . import kernels, sharding
+from .choices import SCALES
 from .laws import BuiltIn, Gaussian, Law
 
 _STANDARD_NORMAL = Gaussian(sigma=1.0, mu=0.0, low=-math.inf, high=math.inf)
 
 
-def multiply(x: Tensor, seed: Tensor, law: Law, factor: float, shared_axes: Sequence[int], stream: int) -> Tensor:
-    """x times mask times factor, elementwise; along ``shared_axes`` one mask value is shared."""
+class LawInGraph:
+    """A built-in law, scaled, whose numbers are an input of a compiled graph; see :mod:`contdrop.kernels.variable`."""
+
+    def __init__(self, kind: str, numbers: Tensor) -> None:
+        self.kind = kind
+        self.numbers = numbers
+        self.mean = numbers[1]
+        self.variance = numbers[2]
+
+
+def law_in_graph(law: Law, scale: str) -> LawInGraph | None:
+    if not isinstance(law, BuiltIn) or law._numbers is None:
+        return None
+    return LawInGraph(law.kind, law._numbers[SCALES.index(scale)])
+
+
+def multiply(
+    x: Tensor,
+    seed: Tensor,
+    law: Law | LawInGraph,
+    factor: float,
+    shared_axes: Sequence[int],
+    stream: int,
+    window: Sequence[int] = (),
+) -> Tensor:
+    """x times mask times factor, elementwise; along ``shared_axes`` one mask value is shared.
+
+    With a ``window`` the mask is a part of a larger one; see :func:`contdrop.kernels.reference.mask_layout`.
+    """
+    if sharding.is_sharded(x):
+        return sharding.apply(lambda part, window: multiply(part, seed, law, factor, shared_axes, stream, window), x)
+    if isinstance(law, LawInGraph):
+        masked: Tensor = kernels.variable.dropout(x, seed, law.kind, law.numbers, shared_axes, stream, window)
+        return masked
     if isinstance(law, BuiltIn):
-        return kernels.dropout(x, seed, law.kind, law.params, law.factor * factor, shared_axes, stream)
+        return kernels.dropout(x, seed, law.kind, law.params, law.factor * factor, shared_axes, stream, window)
     size = [1 if axis in shared_axes else length for axis, length in enumerate(x.shape)]
-    u = kernels.uniform(seed, size, kernels.compute_dtype(x.dtype), x.device, stream)
+    window = [min(number, 1 - place) if axis in shared_axes else number for place, axis, number in _of_axes(window)]
+    u = kernels.uniform(seed, size, kernels.compute_dtype(x.dtype), x.device, stream, window)
     mask = _values(law, u) * factor
     return (x.to(mask.dtype) * mask).to(x.dtype)
 
 
-def connect(x: Tensor, weight: Tensor, seed: Tensor, law: Law, factor: float) -> Tensor:
-    """y[n, o] = sum over i of mask[n, o, i] weight[o, i] x[n, i], times factor."""
+def _of_axes(window: Sequence[int]) -> list[tuple[int, int, int]]:
+    """The numbers of a window, each with 0 if it is a size or 1 if it is an offset, and its axis."""
+    axes = len(window) // 2
+    return [(place // axes, place % axes, number) for place, number in enumerate(window)]
+
+
+def connect(
+    x: Tensor, weight: Tensor, seed: Tensor, law: Law | LawInGraph, factor: float, first_example: int = 0
+) -> Tensor:
+    """y[n, o] = sum over i of mask[first_example + n, o, i] weight[o, i] x[n, i], times factor."""
+    if sharding.is_sharded(x):
+        return sharding.apply_to_rows(lambda *part: connect(part[0], part[1], seed, law, factor, part[2]), x, weight)
+    if isinstance(law, LawInGraph):
+        connected: Tensor = kernels.variable.dropconnect(x, weight, seed, law.kind, law.numbers, first_example)
+        return connected
     if isinstance(law, BuiltIn):
-        return kernels.dropconnect(x, weight, seed, law.kind, law.params, law.factor * factor)
+        return kernels.dropconnect(x, weight, seed, law.kind, law.params, law.factor * factor, first_example)
     wide = kernels.compute_dtype(x.dtype)
     size = [x.shape[0], weight.shape[0], kernels.row_of_numbers(weight.shape[1])]
-    u = kernels.uniform(seed, size, wide, x.device, kernels.STREAM_MASK)[..., : weight.shape[1]]
-    mask = _values(law, u) * factor
+    window = [first_example + size[0], *size[1:], first_example, 0, 0]
+    u = kernels.uniform(seed, size, wide, x.device, kernels.STREAM_MASK, window if first_example else ())
+    mask = _values(law, u[..., : weight.shape[1]]) * factor
     return torch.bmm(mask * weight.to(wide), x.to(wide).unsqueeze(-1)).squeeze(-1).to(x.dtype)
+
+
+def gate(x: Tensor, seed: Tensor, keep: Tensor) -> Tensor:
+    """x where a uniform number is less than the element's own ``keep``, and x times zero elsewhere."""
+    if sharding.is_sharded(x):
+        return sharding.apply(lambda part, keep, window: kernels.keep_where(part, seed, keep, [], window), x, keep)
+    return kernels.keep_where(x, seed, keep, [])
 
 
 def standard_normal_times(deviation: Tensor, seed: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from .choices import (
     Scale,
 )
 from .compatibility import DropoutBase
-from .laws import Bernoulli, Gaussian, Law, Uniform
+from .laws import Bernoulli, BuiltIn, Gaussian, Law, Uniform
 from .scripting import is_scripting
 from .tracing import call_node, refuse_generator, scripted_law
 
@@ -70,8 +70,7 @@ class Dropout(DropoutBase):
 
     @law.setter
     def law(self, law: Law) -> None:
-        F.training_factor(type(self).__name__, law, self.scale)
-        self._law = law
+        self._law = _checked(type(self).__name__, law, self.scale)
 
     @property
     def p(self) -> float:
@@ -142,8 +141,10 @@ def _parameter_of_the_law(name: str) -> Any:
     return property(read, assign, doc=f"The parameter {name} of the law; may be assigned.")
 
 
-class BernoulliDropout(Dropout):
+class BernoulliDropout(Dropout, torch.nn.Dropout):
     """Ordinary dropout; ``p`` is the drop rate, as in torch.nn.Dropout, and may be assigned.
+
+    A torch.nn.Dropout, because it is one: libraries such as baal look for that very class.
 
     Args:
         p: Probability of dropping a unit.
@@ -299,8 +300,7 @@ class _MaskedLinear(torch.nn.Linear):
     @law.setter
     def law(self, law: Law) -> None:
         layer: Any = self
-        F.training_factor(type(self).__name__, law, layer.scale)
-        self._law = law
+        self._law = _checked(type(self).__name__, law, layer.scale)
 
     def __prepare_scriptable__(self) -> _MaskedLinear:
         layer: Any = self
@@ -428,6 +428,13 @@ class FastDropoutLinear(_MaskedLinear):
     def extra_repr(self) -> str:
         first = f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, law={self.law!r}"
         return ", ".join([first, *_common_repr(self)])
+
+
+def _checked(owner: str, law: Law, scale: Scale) -> Law:
+    F.training_factor(owner, law, scale)
+    if isinstance(law, BuiltIn):
+        law.prepare_for_graphs()
+    return law
 
 
 def _common_repr(module: Any) -> list[str]:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from . import express as express
 from . import ops
+from . import variable as variable
 from .backends import Backend as Backend
 from .backends import backend as backend
 from .backends import use_backend as use_backend
@@ -26,6 +27,13 @@ normal: Callable[..., Tensor] = ops.normal
 dropconnect: Callable[..., Tensor] = ops.dropconnect
 
 
-def uniform(seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device, stream: int) -> Tensor:
+def uniform(
+    seed: Tensor,
+    size: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    stream: int,
+    window: Sequence[int] = (),
+) -> Tensor:
     """The numbers in (0, 1) behind a mask of this size with a continuous law: float32 or float64, and exact in both."""
-    return dropout(torch.ones(size, dtype=dtype, device=device), seed, "uniform", (0.0, 1.0), 1.0, [], stream)
+    return dropout(torch.ones(size, dtype=dtype, device=device), seed, "uniform", (0.0, 1.0), 1.0, [], stream, window)

@@ -77,10 +77,22 @@ def _fake_weight_gradient(gradient: Tensor, x: Tensor, *_: Any) -> Tensor:
     return x.new_empty(gradient.shape[1], x.shape[1])
 
 
+FAKES = {
+    "dropout": _fake_like,
+    "dropconnect": _fake_dropconnect,
+    "dropconnect_input_gradient": _fake_input_gradient,
+    "dropconnect_weight_gradient": _fake_weight_gradient,
+}
+
+
 # Derivatives.
 
+# Of each operator of per-example DropConnect, the three that belong together: see Bilinear.
+_family = (dropconnect, _input_gradient, _weight_gradient)
+DROPCONNECT_FAMILIES: dict[Any, tuple[Any, Any, Any]] = dict.fromkeys(_family, _family)
 
-class _Linear(compatibility.OneLevelFunction):
+
+class Linear(compatibility.OneLevelFunction):
     """The derivative of an operator that is linear in its first argument, elementwise, and constant in the others."""
 
     @staticmethod
@@ -100,14 +112,14 @@ class _Linear(compatibility.OneLevelFunction):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        return None, _Linear._again(ctx, gradient), *(None for _ in ctx.rest)
+        return None, Linear._again(ctx, gradient), *(None for _ in ctx.rest)
 
     @staticmethod
     def jvp(ctx: Any, _op: None, tangent: Tensor, *_: None) -> Tensor:
-        return _Linear._again(ctx, tangent)
+        return Linear._again(ctx, tangent)
 
 
-class _Bilinear(compatibility.OneLevelFunction):
+class Bilinear(compatibility.OneLevelFunction):
     """The derivatives of the three operators that make up per-example DropConnect.
 
     With T(g, W, x) = sum of mask[n, o, i] g[n, o] W[o, i] x[n, i], the forward pass is dT/dg and the two gradients are
@@ -126,15 +138,16 @@ class _Bilinear(compatibility.OneLevelFunction):
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         left, right, seed = ctx.saved_tensors
         # For each operator: the arguments of T that left, right and the cotangent stand for give the derivatives.
-        if ctx.op is dropconnect:  # left = x, right = W, cotangent = g
-            by_left = _input_gradient, cotangent, right
-            by_right = _weight_gradient, cotangent, left
-        elif ctx.op is _input_gradient:  # left = g, right = W, cotangent = x
-            by_left = dropconnect, cotangent, right
-            by_right = _weight_gradient, left, cotangent
+        by_g, by_x, by_w = DROPCONNECT_FAMILIES[ctx.op]
+        if ctx.op is by_g:  # left = x, right = W, cotangent = g
+            by_left = by_x, cotangent, right
+            by_right = by_w, cotangent, left
+        elif ctx.op is by_x:  # left = g, right = W, cotangent = x
+            by_left = by_g, cotangent, right
+            by_right = by_w, left, cotangent
         else:  # left = g, right = x, cotangent = W
-            by_left = dropconnect, right, cotangent
-            by_right = _input_gradient, left, cotangent
+            by_left = by_g, right, cotangent
+            by_right = by_x, left, cotangent
         gradients = [
             op(first, second, seed, *ctx.law) if needed else None
             for (op, first, second), needed in zip((by_left, by_right), ctx.needs_input_grad[1:3])
@@ -152,7 +165,7 @@ class _Bilinear(compatibility.OneLevelFunction):
         return sum(terms[1:], terms[0])
 
 
-def _autograd_kernel(function: type[torch.autograd.Function], op: Any, plain: Callable[..., Tensor]) -> Any:
+def autograd_kernel(function: type[torch.autograd.Function], op: Any, plain: Callable[..., Tensor]) -> Any:
     if not compatibility.DERIVATIVES:
         return plain  # and torch differentiates every step of it
 
@@ -163,13 +176,13 @@ def _autograd_kernel(function: type[torch.autograd.Function], op: Any, plain: Ca
 
 
 for _op, _function, _plain in (
-    (dropout_operator, _Linear, reference.dropout),
-    (keep_where, _Linear, reference.keep_where),
-    (dropconnect, _Bilinear, reference.dropconnect),
-    (_input_gradient, _Bilinear, reference.dropconnect_input_gradient),
-    (_weight_gradient, _Bilinear, reference.dropconnect_weight_gradient),
+    (dropout_operator, Linear, reference.dropout),
+    (keep_where, Linear, reference.keep_where),
+    (dropconnect, Bilinear, reference.dropconnect),
+    (_input_gradient, Bilinear, reference.dropconnect_input_gradient),
+    (_weight_gradient, Bilinear, reference.dropconnect_weight_gradient),
 ):
-    LIBRARY.impl(_op, _autograd_kernel(_function, _op, _plain), "Autograd")
+    LIBRARY.impl(_op, autograd_kernel(_function, _op, _plain), "Autograd")
 
 
 # The fast path for elementwise dropout in plain eager mode: for a small layer, a pass through the dispatcher would cost
@@ -245,6 +258,15 @@ def _widen(window: Sequence[int], batch_size: int, seed_is_batched: bool) -> lis
     return [batch_size, *window[:half], 0, *window[half:]]
 
 
+def batched_arguments(
+    info: Any, in_dims: Any, x: Tensor, seed: Tensor, shared: Sequence[int], window: Sequence[int]
+) -> tuple[Tensor, Tensor, list[int], list[int], int]:
+    """x, seed, shared axes and window of elementwise dropout under vmap, and the batch axis of the result."""
+    batched = in_dims[1] is not None
+    seed, (x,), axis = _align(info.batch_size, seed, in_dims[1], (x, in_dims[0]))
+    return x, seed, _shift_axes(shared, axis, batched), _widen(window, info.batch_size, batched), axis
+
+
 @torch.library.register_vmap("contdrop::dropout", lib=LIBRARY)
 def _vmap_dropout(
     info: Any,
@@ -258,9 +280,7 @@ def _vmap_dropout(
     stream: int,
     window: Sequence[int] = (),
 ) -> tuple[Tensor, int]:
-    batched = in_dims[1] is not None
-    seed, (x,), axis = _align(info.batch_size, seed, in_dims[1], (x, in_dims[0]))
-    shared, window = _shift_axes(shared, axis, batched), _widen(window, info.batch_size, batched)
+    x, seed, shared, window, axis = batched_arguments(info, in_dims, x, seed, shared, window)
     return dropout_operator(x, seed, kind, params, scale, shared, stream, window), axis
 
 
@@ -281,7 +301,7 @@ def _vmap_normal(
     return normal(seed.movedim(in_dims[0], 0), size, dtype, device, window), 0
 
 
-def _vmap_by_loop(op: Any) -> Callable[..., tuple[Tensor, int]]:
+def vmap_by_loop(op: Any) -> Callable[..., tuple[Tensor, int]]:
     """One call per example: a mask of weights is too large to gain anything from batching calls."""
 
     def rule(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
@@ -294,5 +314,5 @@ def _vmap_by_loop(op: Any) -> Callable[..., tuple[Tensor, int]]:
     return rule
 
 
-for _op in (dropconnect, _input_gradient, _weight_gradient):
-    torch.library.register_vmap(_op, _vmap_by_loop(_op), lib=LIBRARY)
+for _op in _family:
+    torch.library.register_vmap(_op, vmap_by_loop(_op), lib=LIBRARY)

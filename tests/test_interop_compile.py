@@ -1,0 +1,138 @@
+"""A law that changes in a compiled model compiles nothing: its numbers are inputs of the graph."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import contdrop as cd
+
+VALUES = [0.05 + 0.045 * number for number in range(20)]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Counting:
+    """A back end for torch.compile that counts graphs."""
+
+    def __init__(self, name):
+        self.count = 0
+        self.compile = torch._dynamo.lookup_backend(name)
+
+    def __call__(self, graph, inputs):
+        self.count += 1
+        return self.compile(graph, inputs)
+
+
+def _gaussian(value):
+    return cd.Gaussian(sigma=value)
+
+
+def _bernoulli(value):
+    return cd.Bernoulli(keep=value)
+
+
+LAYERS = {
+    "sigma": (lambda: cd.GaussianDropout(0.5), _gaussian),
+    "keep": (lambda: cd.BernoulliDropout(0.5), _bernoulli),
+    "high": (lambda: cd.UniformDropout(), lambda value: cd.Uniform(0.0, value)),
+    "value": (lambda: cd.Dropout(cd.Bernoulli(keep=0.3), scale="paper"), lambda v: cd.Bernoulli(keep=0.3, value=v)),
+    "shared": (lambda: cd.GaussianDropout(0.5, shared_axes=(1,)), _gaussian),
+    "dropconnect": (lambda: cd.DropConnectLinear(6, 4), _bernoulli),
+    "dropconnect-batch": (lambda: cd.DropConnectLinear(6, 4, masks="batch", law=cd.Gaussian(sigma=0.3)), _gaussian),
+    "fast": (lambda: cd.FastDropoutLinear(6, 4, law=cd.Gaussian(sigma=0.3)), _gaussian),
+}
+
+
+def _step(layer, x):
+    torch.manual_seed(1)
+    x = x.clone().requires_grad_()
+    y = layer(x)
+    return [y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])]
+
+
+def _assert_one_graph_for_all(name, backend, values):
+    make, law = LAYERS[name]
+    torch.manual_seed(0)
+    layer, counting = make(), Counting(backend)
+    fast = torch.compile(layer, fullgraph=True, backend=counting)
+    x = torch.randn(5, 6)
+    for value in values:
+        layer.law = law(value)
+        for result, expected in zip(_step(fast, x), _step(layer, x)):
+            assert torch.allclose(result, expected, rtol=1e-6, atol=1e-7)
+    assert counting.count == 1
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_one_graph_for_twenty_laws(name):
+    _assert_one_graph_for_all(name, "aot_eager", VALUES)
+
+
+@pytest.mark.parametrize("name", ["sigma", "keep"])
+def test_one_graph_for_twenty_laws_with_inductor(name):
+    _assert_one_graph_for_all(name, "inductor", VALUES)
+
+
+@pytest.mark.parametrize("name", ["sigma", "dropconnect"])
+def test_evaluation_with_unscaled_masks_has_one_graph(name):
+    make, law = LAYERS[name]
+    layer, counting = make().eval(), Counting("aot_eager")
+    layer.scale = "paper"
+    layer.inference = "analytic"
+    fast = torch.compile(layer, fullgraph=True, backend=counting)
+    for value in VALUES:
+        layer.law = law(value)
+        assert torch.allclose(fast(torch.ones(5, 6)), layer(torch.ones(5, 6)), rtol=1e-6, atol=1e-7)
+    assert counting.count == 1
+
+
+def test_a_model_whose_layers_share_a_law():
+    law = cd.Gaussian(sigma=0.3)
+    model, counting = torch.nn.Sequential(cd.Dropout(law), cd.Dropout(law)), Counting("aot_eager")
+    fast = torch.compile(model, fullgraph=True, backend=counting)
+    for value in VALUES:
+        for layer in model:
+            layer.law = cd.Gaussian(sigma=value)
+        torch.manual_seed(1)
+        result = fast(torch.ones(7))
+        torch.manual_seed(1)
+        assert torch.equal(result, model(torch.ones(7)))
+    assert counting.count <= 2  # once more when the laws become two
+
+
+@pytest.mark.parametrize("randomness", ["same", "different"])
+def test_vmap_in_a_compiled_graph(randomness):
+    layer = cd.GaussianDropout(0.3)
+
+    def mapped(x):
+        return torch.vmap(layer, randomness=randomness)(x)
+
+    torch.manual_seed(1)
+    expected = mapped(torch.ones(3, 5))
+    torch.manual_seed(1)
+    assert torch.equal(torch.compile(mapped, fullgraph=True, backend="aot_eager")(torch.ones(3, 5)), expected)
+
+
+def test_nothing_of_it_is_in_a_state_dict_and_copies_keep_it():
+    layer = cd.GaussianDropout(0.3)
+    assert list(layer.state_dict()) == []
+    assert list(cd.DropConnectLinear(3, 2).state_dict()) == ["weight", "bias"]
+    for clone in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert clone.law == layer.law
+        torch.manual_seed(1)
+        expected = layer(torch.ones(9))
+        torch.manual_seed(1)
+        assert torch.equal(torch.compile(clone, fullgraph=True, backend="aot_eager")(torch.ones(9)), expected)
+
+
+def test_a_layer_may_be_made_under_every_mode():
+    with torch.device("meta"), torch.inference_mode():
+        layer = cd.GaussianDropout(0.3)
+    assert torch.compile(layer, fullgraph=True, backend="aot_eager")(torch.ones(9, requires_grad=True)).requires_grad

@@ -1,0 +1,160 @@
+"""Several processes: data parallel, DTensor and sequence parallelism, with two processes on this machine."""
+
+import os
+import socket
+import tempfile
+
+import pytest
+import torch
+import torch.multiprocessing
+
+import contdrop as cd
+import contdrop.functional as F
+
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="torch without gloo"
+)
+LAW = cd.Gaussian(sigma=0.3)
+
+
+def _free_port():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def _enter(rank, port, body, directory):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    try:
+        torch.save(body(rank), f"{directory}/{rank}")
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def in_two_processes(body):
+    """What body(rank) gives in each of two processes."""
+    with tempfile.TemporaryDirectory() as directory:
+        torch.multiprocessing.spawn(_enter, (_free_port(), body, directory), nprocs=2)
+        return [torch.load(f"{directory}/{rank}") for rank in (0, 1)]
+
+
+# Data parallel.
+
+
+def _data_parallel(rank):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), cd.GaussianDropout(0.3), torch.nn.Dropout(0.5))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(4))
+        model[0].bias.zero_()
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    torch.manual_seed(7)
+    same = [model[1](torch.ones(50)), model[2](torch.ones(50))]
+    parallel(torch.ones(8, 4)).sum().backward()
+    torch.manual_seed(7 + torch.distributed.get_rank())  # the one line of the guide
+    return [*same, model[1](torch.ones(50)), model[2](torch.ones(50)), model[0].weight.grad]
+
+
+def test_the_same_seed_gives_the_same_masks_on_every_rank():
+    first, second = in_two_processes(_data_parallel)
+    for place, equal in enumerate([True, True, False, False, True]):  # ours and torch's alike; gradients are averaged
+        assert torch.equal(first[place], second[place]) == equal, place
+
+
+# DTensor.
+
+
+def _whole(rank, *shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(3))
+
+
+def _layers():
+    torch.manual_seed(0)
+    return {
+        "dropout": cd.GaussianDropout(0.3),
+        "bernoulli": cd.BernoulliDropout(0.5),
+        "shared": cd.GaussianDropout(0.3, shared_axes=(1,)),
+        "relu": cd.GaussianDropout(0.3, activation="relu"),
+        "fast": cd.FastDropoutLinear(6, 4, law=LAW),
+        "dropconnect": cd.DropConnectLinear(6, 4),
+        "dropconnect-batch": cd.DropConnectLinear(6, 4, masks="batch"),
+    }
+
+
+def _sharded(rank):
+    from torch.distributed.tensor import (
+        DTensor,
+        Replicate,
+        Shard,
+        distribute_module,
+        distribute_tensor,
+        init_device_mesh,
+    )
+
+    mesh = init_device_mesh("cpu", (2,))
+    results = {}
+    for name, layer in _layers().items():
+        torch.manual_seed(1)
+        x = _whole(rank, 5, 6).requires_grad_()  # five rows: the shards are not equal
+        expected = layer(x)
+        gradients = torch.autograd.grad(expected.square().sum(), [x, *layer.parameters()])
+        distribute_module(layer, mesh)
+        for placement in (Shard(0), Shard(1), Replicate()):
+            torch.manual_seed(1)
+            sharded = distribute_tensor(_whole(rank, 5, 6), mesh, [placement]).requires_grad_()
+            y = layer(sharded)
+            assert isinstance(y, DTensor)
+            if not list(layer.parameters()):
+                assert y.placements == sharded.placements
+            found = torch.autograd.grad(y.square().sum(), [sharded, *layer.parameters()])
+            pairs = zip([y, *found], [expected, *gradients])
+            results[f"{name} {placement}"] = max((a.full_tensor() - b).abs().max().item() for a, b in pairs)
+    h = distribute_tensor(_whole(rank, 5, 6), mesh, [Shard(0)])
+    torch.manual_seed(2)
+    gated = F.adaptive_dropout(h, h).full_tensor()
+    torch.manual_seed(2)
+    results["adaptive"] = (gated - F.adaptive_dropout(_whole(rank, 5, 6), _whole(rank, 5, 6))).abs().max().item()
+    return results
+
+
+def test_the_mask_of_a_shard_is_the_slice_of_the_mask_of_the_whole():
+    for results in in_two_processes(_sharded):
+        assert len(results) == 3 * len(_layers()) + 1
+        # Sums in another order differ by rounding; a wrong mask value would differ by tenths.
+        assert {name: error for name, error in results.items() if error > 2e-5} == {}
+
+
+class _Block(torch.nn.Module):
+    def __init__(self, dropout):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(6)
+        self.dropout = dropout
+
+    def forward(self, x):
+        return self.dropout(self.norm(x))
+
+
+def _sequence_parallel(rank):
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
+    from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2,))
+    results = []
+    for dropout in (cd.GaussianDropout(0.3), torch.nn.Dropout(0.5)):
+        block = _Block(dropout)
+        x = _whole(rank, 3, 8, 6)  # batch, sequence, features: SequenceParallel shards axis 1
+        torch.manual_seed(4)
+        expected = block(x)
+        parallelize_module(block, mesh, {"norm": SequenceParallel(), "dropout": SequenceParallel()})
+        torch.manual_seed(4)
+        y = block(distribute_tensor(x, mesh, [Shard(1)]))
+        assert isinstance(y, DTensor)
+        assert y.to_local().shape == (3, 4, 6)
+        results.append((y.full_tensor() - expected).abs().max().item())
+    return results
+
+
+def test_sequence_parallelism():
+    for ours, _ in in_two_processes(_sequence_parallel):
+        assert ours < 1e-6
