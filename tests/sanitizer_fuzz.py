@@ -72,7 +72,7 @@ class Case:
     """One call: the bytes of its structure without pointers and threads, and what the pointers point to.
 
     Every array is (place of its pointer in the structure, place of the first element in the array, bytes). The last
-    one is the result. ``check`` takes its bytes and says whether they are right; it stays in this process.
+    ones are the results. ``check`` takes their bytes and says whether they are right; it stays in this process.
     """
 
     function: str
@@ -81,6 +81,7 @@ class Case:
     arrays: list[tuple[int, int, bytes]]
     description: str = ""
     check: object = None
+    outputs: int = 1
 
 
 # In the process with the sanitizers: no torch, nothing but ctypes.
@@ -118,8 +119,9 @@ def _run_cases(library_path: str, cases_path: str, results_path: str) -> None:
                 after = [ctypes.string_at(block, len(c)) for block, (_, _, c) in zip(blocks, case["arrays"])]
                 for block in blocks:
                     libc.free(block)
-                untouched = after[:-1] == [content for _, _, content in case["arrays"][:-1]]
-                results.append((name, threads, untouched, after[-1]))
+                inputs = len(after) - case["outputs"]
+                untouched = after[:inputs] == [content for _, _, content in case["arrays"][:inputs]]
+                results.append((name, threads, untouched, after[inputs:]))
     pathlib.Path(results_path).write_bytes(pickle.dumps(results))
 
 
@@ -128,7 +130,9 @@ def _run_cases(library_path: str, cases_path: str, results_path: str) -> None:
 
 def make_cases(count: int, seed: int) -> list[Case]:
     rng = random.Random(seed)
-    makers = [_dropout_case] * 3 + [_relu_case, _keep_where_case, _normal_case] + [_dropconnect_case] * 2
+    makers = (
+        [_dropout_case] * 3 + [_relu_case, _keep_where_case, _normal_case] + [_dropconnect_case] * 2 + [_gradients_case]
+    )
     return [makers[i % len(makers)](rng) for i in range(count)]
 
 
@@ -210,6 +214,9 @@ def _dropout_case(rng: random.Random) -> Case:
     axes = rng.randint(1, 5)
     shape = [rng.randint(1, 4) for _ in range(axes)]
     shape[rng.randrange(axes)] = _size(rng)
+    if rng.random() < 0.3:  # two long axes, for tiles of all kinds
+        shape = [rng.choice([1, 2]), rng.choice([3, 9, 70, 200]), rng.choice([5, 25, 130, 300])][-axes:]
+        axes = len(shape)
     shared = [axis for axis in range(axes) if rng.random() < 0.2]
     # A buffer of which x takes every step-th element along one axis, in any order of the axes; or an expanded one.
     order = rng.sample(range(axes), axes) if rng.random() < 0.5 else list(range(axes))
@@ -226,36 +233,25 @@ def _dropout_case(rng: random.Random) -> Case:
     out = torch.empty_like(x)
     factor = training_factor("fuzz", law, rng.choice(["inverted", "paper"]))
     seed, stream = _seed(rng), rng.randint(0, 2)
-    call = binding._Dropout(type=binding.TYPES[dtype], seed=seed, stream=stream)
+    call = binding.Dropout(type=binding.TYPES[dtype], axes=axes, seed=seed, stream=stream)
     call.law = binding.prepare(law.kind, law.params, factor)
-    assert binding._lay_out(call, x, out, shared)
-    expected = reference.dropout(x, torch.tensor(seed), law.kind, law.params, factor, shared, stream)
-    arrays = [_array(0, x, rng), _array(binding._Dropout.out.offset, out, rng, result=True)]
+    window = []
+    if rng.random() < 0.3:
+        window = [size + rng.choice([0, 1, 7]) for size in shape]
+        window += [rng.randint(0, size - part) for size, part in zip(window, shape)]
+    call.mask_first, call.mask_stride[:axes] = reference.mask_layout(shape, shared, window)
+    call.size[:axes], call.x_stride[:axes], call.out_stride[:axes] = shape, x.stride(), out.stride()
+    expected = reference.dropout(x, torch.tensor(seed), law.kind, law.params, factor, shared, stream, window)
+    arrays = [_array(0, x, rng), _array(binding.Dropout.out.offset, out, rng, result=True)]
     bound = 0 if law.kind == "bernoulli" else 1e-6 * abs(factor) * x.double().abs()
     return Case(
         "dropout",
         bytes(call),
-        binding._Dropout.threads.offset,
+        binding.Dropout.threads.offset,
         arrays,
-        f"dropout {law} {dtype} {tuple(x.shape)} strides {x.stride()} shared {shared} seed {seed}",
+        f"dropout {law} {dtype} {tuple(x.shape)} strides {x.stride()} shared {shared} window {window} seed {seed}",
         _compare(out, expected, bound, arrays[-1][1]),
     )
-
-
-def _relu_structure(law):
-    """Mirrors Relu in api.h, which Python code has no use for otherwise."""
-
-    class Relu(ctypes.Structure):
-        _fields_ = (
-            *((name, ctypes.c_void_p) for name in ("x", "gate", "out")),
-            ("count", ctypes.c_int64),
-            ("seed", ctypes.c_uint64),
-            ("stream", ctypes.c_uint32),
-            ("threads", ctypes.c_int32),
-            ("law", type(law)),
-        )
-
-    return Relu(law=law)
 
 
 def _relu_case(rng: random.Random) -> Case:
@@ -263,14 +259,14 @@ def _relu_case(rng: random.Random) -> Case:
 
     from contdrop.functional import training_factor
     from contdrop.kernels import reference
-    from contdrop.kernels.native import binding
+    from contdrop.kernels.native import binding, structures
 
     law = rng.choice(_laws())
     factor = training_factor("fuzz", law, "inverted")
     x = _random(rng, _size(rng), torch.float32)
     backward = rng.random() < 0.5
     seed = _seed(rng)
-    call = _relu_structure(binding.prepare(law.kind, law.params, factor))
+    call = structures.Relu(law=binding.prepare(law.kind, law.params, factor))
     call.count, call.seed, call.stream = len(x), seed, reference.STREAM_MASK
     arrays = [_array(0, x, rng)]
     mask = (torch.tensor(seed), law.kind, law.params, factor, [], reference.STREAM_MASK)
@@ -302,14 +298,14 @@ def _keep_where_case(rng: random.Random) -> Case:
     x = _random(rng, _size(rng), dtype)
     keep = _random(rng, len(x), torch.float64).sigmoid().to(dtype)
     seed = _seed(rng)
-    call = binding._KeepWhere(type=binding.TYPES[dtype], count=len(x), seed=seed, stream=reference.STREAM_MASK)
-    arrays = [_array(0, x, rng), _array(binding._KeepWhere.keep.offset, keep, rng)]
-    arrays.append(_array(binding._KeepWhere.out.offset, x, rng, result=True))
+    call = binding.KeepWhere(type=binding.TYPES[dtype], count=len(x), seed=seed, stream=reference.STREAM_MASK)
+    arrays = [_array(0, x, rng), _array(binding.KeepWhere.keep.offset, keep, rng)]
+    arrays.append(_array(binding.KeepWhere.out.offset, x, rng, result=True))
     expected = reference.keep_where(x, torch.tensor(seed), keep, [])
     return Case(
         "keep_where",
         bytes(call),
-        binding._KeepWhere.threads.offset,
+        binding.KeepWhere.threads.offset,
         arrays,
         f"keep_where {dtype} {len(x)} seed {seed}",
         _compare(x, expected, 0, arrays[-1][1]),
@@ -324,13 +320,13 @@ def _normal_case(rng: random.Random) -> Case:
 
     dtype = rng.choice([torch.float32, torch.float64])
     count, seed = _size(rng), _seed(rng)
-    call = binding._Normal(type=binding.TYPES[dtype], count=count, seed=seed, stream=reference.STREAM_NORMAL)
+    call = binding.Normal(type=binding.TYPES[dtype], count=count, seed=seed, stream=reference.STREAM_NORMAL)
     expected = reference.normal(torch.tensor(seed), [count], dtype, torch.device("cpu"))
     arrays = [_array(0, expected, rng, result=True)]
     return Case(
         "normal",
         bytes(call),
-        binding._Normal.threads.offset,
+        binding.Normal.threads.offset,
         arrays,
         f"normal {dtype} {count} seed {seed}",
         _compare(expected, expected, 1e-6 * expected.abs().clamp(min=1), arrays[-1][1]),
@@ -360,11 +356,11 @@ def _dropconnect_case(rng: random.Random) -> Case:
         ]
     )
     prepared = binding.prepare(law.kind, law.params, 1.0)
-    call = binding._DropConnect(type=binding.TYPES[dtype], contraction=binding._CONTRACTIONS[contraction])
+    call = binding.DropConnect(type=binding.TYPES[dtype], contraction=binding._CONTRACTIONS[contraction])
     call.examples, call.outputs, call.inputs = examples, outputs, inputs
     call.pitch, call.seed, call.law = reference.pitch(inputs, prepared.bits), seed, prepared
-    arrays = [_array(getattr(binding._DropConnect, name).offset, tensor, rng) for name, tensor in (first, second)]
-    arrays.append(_array(binding._DropConnect.result.offset, result, rng, result=True))
+    arrays = [_array(getattr(binding.DropConnect, name).offset, tensor, rng) for name, tensor in (first, second)]
+    arrays.append(_array(binding.DropConnect.result.offset, result, rng, result=True))
     exact = (first[1].double(), second[1].double(), torch.tensor(seed))
     expected = function(*exact, law.kind, law.params, 1.0)
     # As if the masks were all one: the sum of the sizes of the terms, but for the size of the masks.
@@ -374,17 +370,66 @@ def _dropconnect_case(rng: random.Random) -> Case:
     return Case(
         "dropconnect",
         bytes(call),
-        binding._DropConnect.threads.offset,
+        binding.DropConnect.threads.offset,
         arrays,
         f"dropconnect {contraction} {law} {dtype} {examples} x {outputs} x {inputs} seed {seed}",
         _compare(result, expected, bound, arrays[-1][1]),
     )
 
 
+def _gradients_case(rng: random.Random) -> Case:
+    import torch
+
+    from contdrop.kernels import reference
+    from contdrop.kernels.native import binding
+
+    law = rng.choice(_laws())
+    dtype = rng.choice([torch.float32, torch.float64])
+    examples, outputs = rng.randint(1, 9), rng.choice([1, 3, 8, 9, 17, 70])
+    inputs = rng.choice([rng.randint(1, 70), 95, 96, 97, 512])
+    g, w, x = (
+        _random(rng, rows * columns, dtype).view(rows, columns)
+        for rows, columns in ((examples, outputs), (outputs, inputs), (examples, inputs))
+    )
+    seed, first_example = _seed(rng), rng.choice([0, 3])
+    prepared = binding.prepare(law.kind, law.params, 1.0)
+    call = binding.DropConnect(type=binding.TYPES[dtype], contraction=binding._CONTRACTIONS["gradients"])
+    call.examples, call.outputs, call.inputs, call.first_example = examples, outputs, inputs, first_example
+    call.pitch, call.seed, call.law = reference.pitch(inputs, prepared.bits), seed, prepared
+    arrays = [
+        _array(getattr(binding.DropConnect, name).offset, tensor, rng)
+        for name, tensor in (("g", g), ("w", w), ("x", x))
+    ]
+    places = [binding.DropConnect.result.offset, binding.DropConnect.second.offset]
+    arrays += [_array(place, tensor, rng, result=True) for place, tensor in zip(places, (x, w))]
+    exact = [tensor.double() for tensor in (g, w, x)]
+    expected = reference.dropconnect_gradients(*exact, torch.tensor(seed), law.kind, law.params, 1.0, first_example)
+    ones = (torch.tensor(seed), "bernoulli", (1.0,), 1.0)
+    sizes = reference.dropconnect_gradients(*(tensor.abs() for tensor in exact), *ones)
+    largest = 2.5 if law.kind == "gaussian" else 1.0
+    error = 1e-6 + (max(examples, outputs, inputs) + 8) * torch.finfo(dtype).eps * largest
+    checks = [
+        _compare(like, value, size * error, array[1])
+        for like, value, size, array in zip((x, w), expected, sizes, arrays[-2:])
+    ]
+    return Case(
+        "dropconnect",
+        bytes(call),
+        binding.DropConnect.threads.offset,
+        arrays,
+        f"dropconnect gradients {law} {dtype} {examples} x {outputs} x {inputs} seed {seed}",
+        lambda *raws: all(check(raw) for check, raw in zip(checks, raws)),
+        outputs=2,
+    )
+
+
 def fuzz(library: pathlib.Path, cases: list[Case]) -> int:
     """Runs the cases under the sanitizers; prints what is wrong, and returns 0 if nothing is."""
     plain = [
-        {name: getattr(case, name) for name in ("function", "structure", "threads_at", "arrays", "description")}
+        {
+            name: getattr(case, name)
+            for name in ("function", "structure", "threads_at", "arrays", "description", "outputs")
+        }
         for case in cases
     ]
     with tempfile.TemporaryDirectory() as directory:
@@ -409,7 +454,7 @@ def fuzz(library: pathlib.Path, cases: list[Case]) -> int:
     runs = len(results) // len(cases)
     for number, case in enumerate(cases):
         for instructions, threads, untouched, raw in results[number * runs : (number + 1) * runs]:
-            if not (untouched and case.check(raw)):
+            if not (untouched and case.check(*raw)):
                 wrong.append(f"{case.description} [{instructions}, {threads} threads]")
     sets = sorted({instructions for instructions, *_ in results})
     print("\n".join([*(f"wrong: {line}" for line in wrong[:20]), f"{len(cases)} calls with each of {', '.join(sets)}"]))

@@ -227,7 +227,7 @@ def test_all_quantiles_agree_to_the_tails(instructions, reach):
 def test_elements_far_out_use_the_high_half_of_the_counter(instructions, law, bits):
     first = 2**42 + 5  # words from 2^34 on have a block number above 2^32
     x, out = torch.ones(2, 700), torch.empty(2, 700)
-    call = binding._Dropout(x.data_ptr(), out.data_ptr(), 0, 2, seed=SEED.item(), stream=0, threads=1)
+    call = binding.Dropout(x.data_ptr(), out.data_ptr(), 0, 2, seed=SEED.item(), stream=0, threads=1)
     call.size[:2], call.mask_stride[:2] = [2, 700], [first, 1]
     call.x_stride[:2] = call.out_stride[:2] = [700, 1]
     call.law = binding.prepare(law.kind, law.params, 1.0)
@@ -410,6 +410,51 @@ def test_dropconnect_agrees(instructions, name, examples, outputs, inputs, law, 
     with native.use_instructions(instructions):
         got = getattr(native, name)(left, right, SEED, law.kind, law.params, factor)
     assert_close(got, exact.to(dtype), error)
+
+
+@each_set
+@fuzzed
+@given(
+    examples=st.sampled_from([0, 1, 3, 33]),
+    outputs=st.sampled_from([0, 1, 5, 64, 81]),
+    inputs=st.sampled_from([0, 1, 16, 17, 95, 96, 97, 513]),
+    law=st.sampled_from(ALL_LAWS),
+    dtype=st.sampled_from(DTYPES),
+    first_example=st.sampled_from([0, 7]),
+)
+def test_both_gradients_from_one_draw_agree_with_one_by_one(
+    instructions, examples, outputs, inputs, law, dtype, first_example
+):
+    g, w, x = numbers(examples, outputs, dtype=dtype), numbers(outputs, inputs, dtype=dtype), numbers(examples, inputs)
+    x = x.to(dtype)
+    arguments = (SEED, law.kind, law.params, 1.0, first_example)
+    with native.use_instructions(instructions):
+        by_x, by_weight = native.dropconnect_gradients(g, w, x, *arguments)
+        assert_same_bits(by_weight, native.dropconnect_weight_gradient(g, x, *arguments))
+        expected = native.dropconnect_input_gradient(g, w, *arguments)
+        ones = (SEED, "bernoulli", (1.0,), 1.0)
+        sizes = native.dropconnect_input_gradient(g.double().abs(), w.double().abs(), *ones)
+    # The same terms, added up in another order.
+    unit = oracles.UNIT_ROUNDOFF[reference.compute_dtype(dtype)]
+    low, high = (law.low, law.high) if law.kind != "bernoulli" else (0.0, 1.0)
+    largest = max(-low, high) if math.isfinite(max(-low, high)) else abs(law.mu) + 5.5 * law.sigma
+    assert_close(by_x, expected, 2 * (outputs + 4) * unit * sizes * largest)
+
+
+@each_set
+@pytest.mark.parametrize("team_size", [1, 2, 3, 7, 16])
+def test_both_gradients_do_not_depend_on_how_the_work_is_split(instructions, team_size):
+    # More examples than are done at a time.
+    g, w, x = numbers(700, 70), numbers(70, 97, seed=1), numbers(700, 97, seed=2)
+    arguments = (g, w, x, SEED, "gaussian", (0.5, 0.3, 0.0, 1.0), 2.0)
+    with native.use_instructions(instructions):
+        with threads(1):
+            alone = native.dropconnect_gradients(*arguments)
+        with team(team_size) as calls, threads(2):
+            split = native.dropconnect_gradients(*arguments)
+    assert len(calls) > 2  # a round takes two at most
+    for one, other in zip(alone, split):
+        assert_same_bits(one, other)
 
 
 @each_set

@@ -67,11 +67,12 @@ def dropout(
         generator: CPU generator to draw the seed from.
     """
     # The commonest case, for which every line of Python counts. It is None for what needs a closer look.
-    commonest = training and scale in SCALES and not shared_axes and generator is None and type(law) in _BUILT_IN
+    commonest = training and scale in SCALES and generator is None and type(law) in _BUILT_IN
     if commonest and not is_dynamo_compiling() and law.mean and activation in DROPOUT_ACTIVATIONS:
         built_in: Any = law
         factor = built_in.factor / law.mean if scale == "inverted" else built_in.factor
-        y = kernels.express.dropout(x, built_in.kind, built_in.params, factor, activation is not None)
+        arguments = (built_in.kind, built_in.params, factor, activation is not None, tuple(shared_axes))
+        y = kernels.express.dropout(x, *arguments)
         if y is not None:
             return x.copy_(y) if inplace else y
     if has_torch_function_unary(x):

@@ -141,3 +141,8 @@ def dropconnect_input_gradient(gradient: Tensor, *arguments: Any) -> Tensor:
 
 def dropconnect_weight_gradient(gradient: Tensor, *arguments: Any) -> Tensor:
     return _for(gradient).dropconnect_weight_gradient(gradient, *arguments)
+
+
+def dropconnect_gradients(gradient: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    both: tuple[Tensor, Tensor] = _for(gradient).dropconnect_gradients(gradient, *arguments)
+    return both

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -31,11 +32,16 @@ def _place_for_a_seed() -> Tensor:
         return torch.empty((), dtype=torch.int64, device="cpu")
 
 
-def _general(x: Tensor, call: tuple[int, bytes, str, tuple[float, ...], float, bool], gate: Tensor | None) -> Tensor:
-    seed, _, kind, params, scale, relu = call
+# A call as the graph keeps it: seed, bytes of a Law, kind, params, scale, whether to rectify, shared axes.
+_Call = tuple[int, bytes, str, tuple[float, ...], float, bool, tuple[int, ...]]
+
+
+def _general(x: Tensor, call: _Call, gate: Tensor | None) -> Tensor:
+    seed, _, kind, params, scale, relu, shared_axes = call
     if relu and gate is None:
         x = torch.relu(x)
-    y = ops.dropout(x, torch.tensor(seed), kind, params, scale, [], reference.STREAM_MASK)
+    axes = [axis % x.dim() for axis in shared_axes]
+    y = ops.dropout(x, torch.tensor(seed), kind, params, scale, axes, reference.STREAM_MASK)
     return y if gate is None else torch.where(gate != 0, y, 0)
 
 
@@ -47,10 +53,17 @@ def _connect() -> Callable[..., Tensor | None]:
     from . import native
 
     try:
-        from .native import _express  # type: ignore[attr-defined]
+        from .native import _express, structures  # type: ignore[attr-defined]
     except ImportError:  # built without Python's headers
         return _declines
 
+    if getattr(_express, "interface", str)() != structures.interface():
+        warnings.warn(
+            "contdrop: the fast path for small layers was built from another version of contdrop, and is not used; "
+            "install contdrop again to build it anew",
+            stacklevel=2,
+        )
+        return _declines
     if not compatibility.SEES_EVERYBODY or compatibility.dlpack_table is None:
         return _declines
 
@@ -64,6 +77,7 @@ def _connect() -> Callable[..., Tensor | None]:
     library = native.loader.library()
     connected = _express.connect(
         ctypes.cast(library.contdrop_dropout_row, ctypes.c_void_p).value,
+        ctypes.cast(library.contdrop_dropout, ctypes.c_void_p).value,
         ctypes.cast(library.contdrop_relu, ctypes.c_void_p).value,
         compatibility.dlpack_table,
         Tensor,
@@ -97,6 +111,6 @@ def _dropout_before_native(*arguments: Any) -> Tensor | None:
     return dropout(*arguments)
 
 
-# dropout(x, kind, params, scale, relu) draws a seed from torch's default generator. It returns None, and has drawn
-# nothing, if x has to go the general way.
+# dropout(x, kind, params, scale, relu, shared_axes) draws a seed from torch's default generator. It returns None, and
+# has drawn nothing, if x has to go the general way.
 dropout: Callable[..., Tensor | None] = _dropout_before_native

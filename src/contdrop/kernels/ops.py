@@ -137,6 +137,10 @@ class Bilinear(compatibility.OneLevelFunction):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         left, right, seed = ctx.saved_tensors
+        if ctx.op is dropconnect and all(ctx.needs_input_grad[1:3]) and _is_final(cotangent, left, right):
+            # The fast path: both from one draw of the masks.
+            both = backends.dropconnect_gradients(cotangent, right, left, seed, *ctx.law)
+            return None, *both, None, *(None for _ in ctx.law)
         # For each operator: the arguments of T that left, right and the cotangent stand for give the derivatives.
         by_g, by_x, by_w = DROPCONNECT_FAMILIES[ctx.op]
         if ctx.op is by_g:  # left = x, right = W, cotangent = g
@@ -219,6 +223,11 @@ def _is_plain(x: Tensor) -> bool:
         and x.device.type != "meta"
         and compatibility.unobserved(x)
     )
+
+
+def _is_final(*tensors: Tensor) -> bool:
+    """Whether nothing at all looks at what happens to the tensors: they are not even differentiated again."""
+    return not torch.is_grad_enabled() and all(map(_is_plain, tensors))
 
 
 # Batching for torch.func.vmap.

@@ -233,7 +233,8 @@ def shared_bits(
     return _drawn(seed.to(x.device), x.shape[seed.dim() :], own, bits, stream, window)
 
 
-def _multiply(x: Tensor, mask: Tensor) -> Tensor:
+def multiply(x: Tensor, mask: Tensor) -> Tensor:
+    """x times mask, in the mask's type; the result is rounded once and laid out like x."""
     result = torch.empty_like(x)
     return result.copy_(x.to(mask.dtype) * mask)
 
@@ -250,13 +251,13 @@ def dropout(
 ) -> Tensor:
     """x times mask times scale."""
     bits = shared_bits(x, seed, shared_axes, bits_per_element(kind, params), stream, window)
-    return _multiply(x, mask_values(bits, kind, params, x.dtype) * scale)
+    return multiply(x, mask_values(bits, kind, params, x.dtype) * scale)
 
 
 def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int], window: Sequence[int] = ()) -> Tensor:
     """x where a uniform number is less than the element's own ``keep``, and x times zero elsewhere."""
     u = uniforms(shared_bits(x, seed, shared_axes, NUMBER_BITS, STREAM_MASK, window), x.dtype)
-    return _multiply(x, (u < keep).to(u.dtype))
+    return multiply(x, (u < keep).to(u.dtype))
 
 
 def normal(
@@ -344,3 +345,19 @@ def dropconnect_weight_gradient(
         outer = gradient[part, :, None].to(wide) * x[part, None, :].to(wide)
         result += mask.mul_(outer).sum(0)
     return result.to(x.dtype)
+
+
+def dropconnect_gradients(
+    gradient: Tensor,
+    weight: Tensor,
+    x: Tensor,
+    seed: Tensor,
+    kind: str,
+    params: Sequence[float],
+    scale: float,
+    first_example: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """The gradients by x and by weight. A back end may draw the masks once for both."""
+    arguments = (seed, kind, params, scale, first_example)
+    by_x = dropconnect_input_gradient(gradient, weight, *arguments)
+    return by_x, dropconnect_weight_gradient(gradient, x, *arguments)

@@ -675,6 +675,21 @@ def dropconnect_weight_gradient(
     return result
 
 
+def dropconnect_gradients(
+    gradient: Tensor,
+    weight: Tensor,
+    x: Tensor,
+    seed: Tensor,
+    kind: str,
+    params: Sequence[float],
+    scale: float,
+    first_example: int = 0,
+) -> tuple[Tensor, Tensor]:
+    arguments = (seed, kind, params, scale, first_example)
+    by_x = dropconnect_input_gradient(gradient, weight, *arguments)
+    return by_x, dropconnect_weight_gradient(gradient, x, *arguments)
+
+
 def _tile(
     result: Tensor,
     inputs: int,

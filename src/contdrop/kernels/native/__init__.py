@@ -5,6 +5,7 @@ Same functions as :mod:`contdrop.kernels.reference`.
 """
 
 from .binding import dropconnect as dropconnect
+from .binding import dropconnect_gradients as dropconnect_gradients
 from .binding import dropconnect_input_gradient as dropconnect_input_gradient
 from .binding import dropconnect_weight_gradient as dropconnect_weight_gradient
 from .binding import dropout as dropout

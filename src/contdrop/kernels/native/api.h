@@ -27,8 +27,8 @@ constexpr int64_t kGroupOfNumbers = 16 * kNumbers;
 
 constexpr int kMaxAxes = 16;
 
-// out = x * mask, elementwise. Axes are ordered from outermost to innermost, merged where possible. Strides count
-// elements; mask strides number the elements of the mask and are 0 along shared axes.
+// out = x * mask, elementwise. Axes come in any order. Strides count elements; mask strides number the elements of the mask,
+// whose first has the number mask_first, and are 0 along shared axes. The result fills its memory without gaps.
 struct Dropout {
   const void* x;
   void* out;
@@ -38,9 +38,23 @@ struct Dropout {
   int64_t x_stride[kMaxAxes];
   int64_t out_stride[kMaxAxes];
   int64_t mask_stride[kMaxAxes];
+  int64_t mask_first;
   uint64_t seed;
   uint32_t stream;
   int32_t threads;
+  Law law;
+};
+
+// The same for tensors whose elements follow each other in memory and in the mask. The mask begins with a multiple of kAligned.
+struct Row {
+  const void* x;
+  void* out;
+  int32_t type;
+  int32_t threads;
+  int64_t count;
+  int64_t mask_first;
+  uint64_t seed;
+  uint32_t stream;
   Law law;
 };
 
@@ -79,31 +93,41 @@ struct Normal {
   uint32_t stream;
 };
 
-// The three contractions of T = sum of mask[n, o, i] g[n, o] w[o, i] x[n, i] by two of its three arguments. All arrays
-// are contiguous; the missing argument is the result.
-enum Contraction : int32_t { kOutput = 0, kInputGradient = 1, kWeightGradient = 2 };
+// The three contractions of T = sum of mask[first_example + n, o, i] g[n, o] w[o, i] x[n, i] by two of its three arguments.
+// All arrays are contiguous; the missing argument is the result. With kGradients all three are given, the result is the
+// input gradient and `second` the weight gradient.
+enum Contraction : int32_t { kOutput = 0, kInputGradient = 1, kWeightGradient = 2, kGradients = 3 };
 struct DropConnect {
   const void* g;
   const void* w;
   const void* x;
   void* result;
+  void* second;
   int32_t type;  // float32 or float64
   int32_t contraction;
-  int64_t examples, outputs, inputs, pitch;
+  int64_t examples, outputs, inputs, pitch, first_example;
   uint64_t seed;
   uint32_t stream;
   int32_t threads;
   Law law;
 };
 
+// A call in any layout, cut into tiles: see tiles.h.
+struct Tiles;
+// Both gradients of DropConnect in two steps: see dropconnect.h.
+struct Gradients;
+
 // One set of kernels per instruction set. The work of a call is cut into parts, and a kernel does the parts from first
 // to last - 1; how they are distributed over threads changes no result.
 struct Kernels {
-  void (*dropout)(const Dropout&, int64_t first, int64_t last);
+  void (*row)(const Row&, int64_t first, int64_t last);
+  void (*tiles)(const Tiles&, int64_t first, int64_t last);
   void (*relu)(const Relu&, int64_t first, int64_t last);
   void (*keep_where)(const KeepWhere&, int64_t first, int64_t last);
   void (*normal)(const Normal&, int64_t first, int64_t last);
   void (*dropconnect)(const DropConnect&, int64_t first, int64_t last);
+  void (*gradients)(const Gradients&, int64_t first, int64_t last);
+  void (*sums)(const Gradients&, int64_t first, int64_t last);
 };
 
 extern const Kernels kPortable;
@@ -115,7 +139,7 @@ extern const Kernels kAvx512;
 // Elements of a contiguous part: whole groups for any number of bits, the least common multiple of 96 and 2048.
 constexpr int64_t kStretch = 6144;
 
-// Whether a call is one row of mask values in order, cut into stretches; otherwise its parts are rows.
-inline bool is_single_row(const Dropout& d) { return d.axes == 1 && d.mask_stride[0] == 1; }
+// Where a row of a mask may begin: a multiple of what any number of bits and any instruction set makes at once.
+constexpr int64_t kAligned = 1536;
 
 }  // namespace contdrop

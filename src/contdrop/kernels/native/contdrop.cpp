@@ -4,6 +4,9 @@
 #include <cstring>
 
 #include "api.h"
+#include "gradients.h"
+#include "interface.h"
+#include "tiles.h"
 
 #if defined(_WIN32)
 #define CONTDROP_EXPORT extern "C" __declspec(dllexport)
@@ -92,6 +95,12 @@ CONTDROP_EXPORT void contdrop_use_threads(void* start, void* number, void* size)
   parallel = reinterpret_cast<Parallel>(start);
 }
 
+// The first thing that Python asks: see interface.h.
+CONTDROP_EXPORT const char* contdrop_interface() {
+  static const std::string text = interface();
+  return text.c_str();
+}
+
 CONTDROP_EXPORT const char* contdrop_instructions() { return chosen.load()->name; }
 
 // Chooses an instruction set by name; returns 0, or 1 if there is none of that name or this processor lacks it.
@@ -107,27 +116,23 @@ CONTDROP_EXPORT int contdrop_use_instructions(const char* name) {
   return 1;
 }
 
-CONTDROP_EXPORT void contdrop_dropout(const Dropout* d) {
-  int64_t parts, grain;
-  if (is_single_row(*d)) {
-    parts = stretches(d->size[0]);
-    grain = kGrain / kStretch / 2;
-  } else {
-    parts = 1;
-    for (int a = 0; a + 1 < d->axes; ++a) parts *= d->size[a];
-    grain = kGrain / std::max<int64_t>(d->size[d->axes - 1], 1) / 2;
-  }
-  run(chosen.load()->kernels->dropout, *d, parts, grain);
-}
-
-// The commonest case without a structure to fill: contiguous, nothing shared.
+// Elementwise dropout where nothing is shared and all is contiguous, without a structure to fill.
 CONTDROP_EXPORT void contdrop_dropout_row(const void* x, void* out, int32_t type, int64_t count, uint64_t seed,
                                           uint32_t stream, int32_t threads, const Law* law) {
-  Dropout d = {};
-  d.x = x, d.out = out, d.type = type, d.axes = 1, d.size[0] = count;
-  d.x_stride[0] = d.out_stride[0] = d.mask_stride[0] = 1;
-  d.seed = seed, d.stream = stream, d.threads = threads, d.law = *law;
-  contdrop_dropout(&d);
+  const Row row = {x, out, type, threads, count, 0, seed, stream, *law};
+  run(chosen.load()->kernels->row, row, stretches(count), kGrain / kStretch / 2);
+}
+
+CONTDROP_EXPORT void contdrop_dropout(const Dropout* d) {
+  for (int a = 0; a < d->axes; ++a)
+    if (d->size[a] == 0) return;
+  const Tiles tiles(*d);
+  if (tiles.is_row()) {
+    const Row row = {d->x, d->out, d->type, d->threads, tiles.fast.size, d->mask_first, d->seed, d->stream, d->law};
+    return run(chosen.load()->kernels->row, row, stretches(row.count), kGrain / kStretch / 2);
+  }
+  const int64_t elements = tiles.fast_block * tiles.across_block * tiles.repeat_block;
+  run(chosen.load()->kernels->tiles, tiles, tiles.parts, kGrain / elements / 2);
 }
 
 CONTDROP_EXPORT void contdrop_relu(const Relu* r) {
@@ -143,8 +148,19 @@ CONTDROP_EXPORT void contdrop_normal(const Normal* d) {
 }
 
 CONTDROP_EXPORT void contdrop_dropconnect(const DropConnect* d) {
+  const Kernels& kernels = *chosen.load()->kernels;
+  if (d->contraction == kGradients) {
+    Gradients both(*d);
+    do {  // without examples, too: there is a weight gradient of zeros
+      both.end = std::min(both.begin + both.at_once, d->examples);
+      run(kernels.gradients, both, both.slices, kGrain * both.slices / std::max<int64_t>(both.work(), 1));
+      run(kernels.sums, both, both.end - both.begin, kGrain / std::max<int64_t>(both.slices * d->inputs, 1));
+      both.begin = both.end;
+    } while (both.begin < d->examples);
+    return;
+  }
   const bool by_example = d->contraction == kInputGradient;
   const int64_t parts = by_example ? d->examples : d->outputs;
   const int64_t per_part = (by_example ? d->outputs : d->examples) * d->inputs;
-  run(chosen.load()->kernels->dropconnect, *d, parts, kGrain / std::max<int64_t>(per_part, 1));
+  run(kernels.dropconnect, *d, parts, kGrain / std::max<int64_t>(per_part, 1));
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 
+#include "gradients.h"
 #include "kernels.h"
 
 namespace contdrop {
@@ -30,6 +31,14 @@ struct Accumulator32 {
         });
     return sum(add(add(add(totals[0], totals[1]), add(totals[2], totals[3])), add(totals[4], totals[5])));
   }
+  // y += m x for fewer than sixteen elements.
+  static void add_rest(Floats m, const float* x, float* y, int64_t n) {
+    float rest_x[16] = {}, rest_y[16] = {};
+    std::copy(x, x + n, rest_x);
+    std::copy(y, y + n, rest_y);
+    store(rest_y, fused(m, load(rest_x), load(rest_y)));
+    std::copy(rest_y, rest_y + n, y);
+  }
   template <int recipe>
   CONTDROP_APART static void axpy(Groups<float>& groups, int64_t first, float factor, const float* x, float* y, int64_t n) {
     const auto& p = groups.p;
@@ -41,12 +50,26 @@ struct Accumulator32 {
           store(y + i, fused(m, load(x + i), load(y + i)));
         },
         [&](int64_t i, const Words& words, int s) {
-          float rest_x[16] = {}, rest_y[16] = {};
-          std::copy(x + i, x + n, rest_x);
-          std::copy(y + i, y + n, rest_y);
+          add_rest(multiply(f, value<recipe>(p, words, s)), x + i, y + i, n - i);
+        });
+  }
+  // y += factor m x and z += factor m w.
+  template <int recipe>
+  CONTDROP_APART static void axpy_twice(Groups<float>& groups, int64_t first, float factor, const float* x, float* y,
+                                        const float* w, float* z, int64_t n) {
+    const auto& p = groups.p;
+    const Floats f = set_floats(factor);
+    visit<recipe, 1>(
+        groups, first, n,
+        [&](int64_t i, const Words& words, auto s) CONTDROP_INLINE_LAMBDA {
           const Floats m = multiply(f, value<recipe>(p, words, s));
-          store(rest_y, fused(m, load(rest_x), load(rest_y)));
-          std::copy(rest_y, rest_y + (n - i), y + i);
+          store(y + i, fused(m, load(x + i), load(y + i)));
+          store(z + i, fused(m, load(w + i), load(z + i)));
+        },
+        [&](int64_t i, const Words& words, int s) {
+          const Floats m = multiply(f, value<recipe>(p, words, s));
+          add_rest(m, x + i, y + i, n - i);
+          add_rest(m, w + i, z + i, n - i);
         });
   }
 };
@@ -72,6 +95,19 @@ struct Accumulator64 {
     };
     visit<recipe, 1>(groups, first, n, some, some);
   }
+  template <int recipe>
+  CONTDROP_APART static void axpy_twice(Groups<double>& groups, int64_t first, double factor, const double* x, double* y,
+                                        const double* w, double* z, int64_t n) {
+    auto some = [&](int64_t i, const Words& words, int s) {
+      double m[16];
+      write<recipe>(groups.p, words, s, m);
+      for (int64_t k = i; k < std::min(i + 16, n); ++k) {
+        y[k] += factor * m[k - i] * x[k];
+        z[k] += factor * m[k - i] * w[k];
+      }
+    };
+    visit<recipe, 1>(groups, first, n, some, some);
+  }
 };
 
 // Rows of weights that stay in the first-level cache while all examples pass by.
@@ -86,7 +122,7 @@ static void dropconnect_with(const DropConnect& d, int64_t first, int64_t last) 
   T* result = static_cast<T*>(d.result);
   const Prepared<T> p(d.law, d.seed, d.stream);
   Groups<T> groups(p);
-  auto element = [&](int64_t n, int64_t o) { return (n * d.outputs + o) * d.pitch; };
+  auto element = [&](int64_t n, int64_t o) { return ((d.first_example + n) * d.outputs + o) * d.pitch; };
   if (d.contraction == kOutput) {
     for (int64_t block = first; block < last; block += kBlock)
       for (int64_t n = 0; n < d.examples; ++n)
@@ -118,6 +154,60 @@ static void dropconnect_of(const DropConnect& d, int64_t first, int64_t last) {
 static void dropconnect(const DropConnect& d, int64_t first, int64_t last) {
   return d.type == kFloat64 ? dropconnect_of<Accumulator64>(d, first, last)
                             : dropconnect_of<Accumulator32>(d, first, last);
+}
+
+// Rows of weights and of their gradients that stay in the first-level cache while all examples pass by.
+constexpr int64_t kGradientBlock = 4;
+
+// A part is a slice of the outputs.
+template <int recipe, class A>
+static void gradients_with(const Gradients& both, int64_t first, int64_t last) {
+  using T = typename A::T;
+  const DropConnect& d = both.call;
+  const T *g = static_cast<const T*>(d.g), *w = static_cast<const T*>(d.w), *x = static_cast<const T*>(d.x);
+  T* by_weight = static_cast<T*>(d.second);
+  const Prepared<T> p(d.law, d.seed, d.stream);
+  Groups<T> groups(p);
+  for (int64_t slice = first; slice < last; ++slice) {
+    const int64_t begin = both.first_output(slice), end = both.first_output(slice + 1);
+    T* sums = both.template sums_of<T>(slice, both.begin);
+    std::fill(sums, sums + (both.end - both.begin) * d.inputs, T(0));
+    if (both.begin == 0) std::fill(by_weight + begin * d.inputs, by_weight + end * d.inputs, T(0));
+    for (int64_t block = begin; block < end; block += kGradientBlock)
+      for (int64_t n = both.begin; n < both.end; ++n)
+        for (int64_t o = block; o < std::min(block + kGradientBlock, end); ++o)
+          A::template axpy_twice<recipe>(groups, ((d.first_example + n) * d.outputs + o) * d.pitch, g[n * d.outputs + o],
+                                         x + n * d.inputs, by_weight + o * d.inputs, w + o * d.inputs,
+                                         both.template sums_of<T>(slice, n), d.inputs);
+  }
+}
+
+// A part is an example.
+template <class T>
+static void sums_with(const Gradients& both, int64_t first, int64_t last) {
+  const int64_t inputs = both.call.inputs;
+  for (int64_t n = both.begin + first; n < both.begin + last; ++n) {
+    T* total = static_cast<T*>(both.call.result) + n * inputs;
+    std::copy_n(both.template sums_of<T>(0, n), inputs, total);
+    for (int64_t slice = 1; slice < both.slices; ++slice) {
+      const T* more = both.template sums_of<T>(slice, n);
+      for (int64_t i = 0; i < inputs; ++i) total[i] += more[i];
+    }
+  }
+}
+
+template <class A>
+static void gradients_of(const Gradients& both, int64_t first, int64_t last) {
+  CONTDROP_BY_RECIPE(both.call.law, gradients_with, A, both, first, last)
+}
+
+static void gradients(const Gradients& both, int64_t first, int64_t last) {
+  return both.call.type == kFloat64 ? gradients_of<Accumulator64>(both, first, last)
+                                    : gradients_of<Accumulator32>(both, first, last);
+}
+
+static void sums(const Gradients& both, int64_t first, int64_t last) {
+  return both.call.type == kFloat64 ? sums_with<double>(both, first, last) : sums_with<float>(both, first, last);
 }
 
 }  // namespace CONTDROP_LANES

@@ -1,4 +1,4 @@
-// The elementwise kernels: element types, dropout in any layout, dropout after rectified linear units, choice by an
+// The elementwise kernels: element types, dropout of contiguous tensors, dropout after rectified linear units, choice by an
 // element's own probability, and normal numbers.
 #pragma once
 #include <algorithm>
@@ -28,8 +28,10 @@ struct Narrow {
   static constexpr Ties ties = kToEven;
   static void multiply_row(const S* x, S* out, const float* m, int64_t n) {
     int64_t i = 0;
-    for (; i + 16 <= n; i += 16)
+    for (; i + 16 <= n; i += 16) {
+      prefetch(x + i, out + i);
       E::template store16<kNatural>(out + i, multiply(E::template load16<kNatural>(x + i), load(m + i)));
+    }
     if (i == n) return;
     S padded[16] = {};
     float mask[16] = {};
@@ -127,66 +129,14 @@ CONTDROP_APART static void aligned_row(const Prepared<typename E::Wide>& p, int6
       });
 }
 
-// Elementwise dropout.
-
+// Elementwise dropout of a row; other layouts are in layouts.h.
 template <class E>
-static void strided_row(Values<typename E::Wide>& values, const typename E::Stored* x, typename E::Stored* out,
-                        int64_t n, int64_t x_stride, int64_t out_stride, int64_t element, int64_t mask_stride) {
-  using Stored = typename E::Stored;
-  using Wide = typename E::Wide;
-  const bool dense = x_stride == 1 && out_stride == 1;
-  for (int64_t i = 0; i < n;) {
-    int64_t count;
-    const Wide* m = values.from(element + i * mask_stride, count);
-    Wide same[256];
-    if (mask_stride == 0) {
-      count = 256;
-      std::fill(same, same + std::min<int64_t>(count, n - i), *m);
-      m = same;
-    }
-    count = std::min(count, n - i);
-    if (dense) {
-      E::multiply_row(x + i, out + i, m, count);
-    } else {
-      Stored gathered[512];
-      for (int64_t k = 0; k < count; ++k) gathered[k] = x[(i + k) * x_stride];
-      E::multiply_row(gathered, gathered, m, count);
-      for (int64_t k = 0; k < count; ++k) out[(i + k) * out_stride] = gathered[k];
-    }
-    i += count;
-  }
-}
-
-template <class E>
-static void dropout_of(const Dropout& d, int64_t first, int64_t last) {
-  using Stored = typename E::Stored;
-  using Wide = typename E::Wide;
-  const Stored* x = static_cast<const Stored*>(d.x);
-  Stored* out = static_cast<Stored*>(d.out);
-  const Prepared<Wide> p(d.law, d.seed, d.stream);
-  if (is_single_row(d)) {
-    const int64_t begin = first * kStretch, n = std::min(last * kStretch, d.size[0]) - begin;
-    if (d.x_stride[0] == 1 && d.out_stride[0] == 1) {
-      CONTDROP_BY_RECIPE(d.law, aligned_row, E, p, begin, x + begin, out + begin, n)
-    }
-    Values<Wide> values(d.law, p);
-    return strided_row<E>(values, x + begin * d.x_stride[0], out + begin * d.out_stride[0], n, d.x_stride[0],
-                          d.out_stride[0], begin, 1);
-  }
-  Values<Wide> values(d.law, p);
-  const int inner = d.axes - 1;
-  for (int64_t row = first; row < last; ++row) {
-    int64_t rest = row, x_at = 0, out_at = 0, element = 0;
-    for (int a = inner - 1; a >= 0; --a) {
-      const int64_t i = rest % d.size[a];
-      rest /= d.size[a];
-      x_at += i * d.x_stride[a];
-      out_at += i * d.out_stride[a];
-      element += i * d.mask_stride[a];
-    }
-    strided_row<E>(values, x + x_at, out + out_at, d.size[inner], d.x_stride[inner], d.out_stride[inner], element,
-                   d.mask_stride[inner]);
-  }
+static void row_of(const Row& r, int64_t first, int64_t last) {
+  const Prepared<typename E::Wide> p(r.law, r.seed, r.stream);
+  const int64_t begin = first * kStretch, n = std::min(last * kStretch, r.count) - begin;
+  const auto* x = static_cast<const typename E::Stored*>(r.x) + begin;
+  auto* out = static_cast<typename E::Stored*>(r.out) + begin;
+  CONTDROP_BY_RECIPE(r.law, aligned_row, E, p, r.mask_first + begin, x, out, n)
 }
 
 // Whether products are often halfway between two bfloat16 numbers. With a normal number hardly ever, one in 65 000, and
@@ -199,16 +149,18 @@ static bool ties_matter(const Law& law) {
   return law.kind != kGaussian || !exact(law.low) || !exact(law.high);
 }
 
-static void dropout(const Dropout& d, int64_t first, int64_t last) {
-  switch (d.type) {
-    case kFloat32: return dropout_of<Float32>(d, first, last);
-    case kFloat64: return dropout_of<Float64>(d, first, last);
-    case kFloat16: return dropout_of<Float16>(d, first, last);
-    case kBFloat16:
-      return ties_matter(d.law) ? dropout_of<BFloat16<kToEven>>(d, first, last)
-                                : dropout_of<BFloat16<kAwayFromZero>>(d, first, last);
+// Calls the version of a function template that fits the type of the elements.
+#define CONTDROP_BY_TYPE(call, function, ...)                                          \
+  switch ((call).type) {                                                               \
+    case kFloat32: return function<Float32>(__VA_ARGS__);                              \
+    case kFloat64: return function<Float64>(__VA_ARGS__);                              \
+    case kFloat16: return function<Float16>(__VA_ARGS__);                              \
+    case kBFloat16:                                                                    \
+      return ties_matter((call).law) ? function<BFloat16<kToEven>>(__VA_ARGS__)        \
+                                     : function<BFloat16<kAwayFromZero>>(__VA_ARGS__); \
   }
-}
+
+static void row(const Row& r, int64_t first, int64_t last) { CONTDROP_BY_TYPE(r, row_of, r, first, last) }
 
 // Rectified linear units and dropout in one pass. What is left at the end goes through buffers padded with zeros.
 template <int recipe, class E>

@@ -1,8 +1,8 @@
-// The short way of elementwise dropout: from a layer to the kernel and back without the interpreter.
+// The fast path of elementwise dropout: from a layer to the kernel and back without the interpreter.
 //
 // Between two matrix products the interpreter's data have left the caches, and a line of Python costs microseconds. So
-// what a small layer does most often is a function in C here: plain eager mode, a contiguous tensor on the CPU, a mask
-// value per element, torch's default generator. Everything else is declined, and goes the general way in ops.py, which
+// what a small layer does most often is a function in C here: plain eager mode, a tensor on the CPU in any layout, torch's
+// default generator. Everything else is declined, and goes the general way in ops.py, which
 // gives the same numbers.
 //
 // Only Python's limited interface is used, and torch only through its Python objects and through DLPack's table of C
@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "api.h"
+#include "interface.h"
 
 namespace {
 
@@ -30,8 +30,10 @@ struct Torch {
 } torch;
 
 using Row = void (*)(const void*, void*, int32_t, int64_t, uint64_t, uint32_t, int32_t, const contdrop::Law*);
+using Dropout = void (*)(const contdrop::Dropout*);
 using Rectify = void (*)(const contdrop::Relu*);
 Row row;
+Dropout any_layout;
 Rectify rectify;
 constexpr uint32_t kMaskStream = 0;  // reference.STREAM_MASK
 
@@ -79,11 +81,14 @@ int64_t number(PyObject* owned) {
   return value.object ? PyLong_AsLongLong(value) : -1;
 }
 
-// A dense tensor on the CPU of a type that the kernels know, with its elements one after the other.
+// A tensor on the CPU of a type that the kernels know.
 struct View {
   void* data;
   int type;
   int64_t count;
+  bool contiguous;
+  int axes;
+  const int64_t *shape, *strides;  // they are the tensor's own
 };
 
 bool is_contiguous(const DLTensor& t) {
@@ -113,8 +118,10 @@ int view(PyObject* x, View& v) {
   v.data = static_cast<char*>(t.data) + t.offset;
   v.count = 1;
   for (int axis = 0; axis < t.axes; ++axis) v.count *= t.shape[axis];
+  v.axes = t.axes, v.shape = t.shape, v.strides = t.strides;
+  v.contiguous = v.count == 0 || is_contiguous(t);
   // torch has tensors that stand for zeros, without memory.
-  return v.count == 0 || (t.data && is_contiguous(t));
+  return v.count == 0 || (t.data && (v.contiguous || t.axes <= contdrop::kMaxAxes));
 }
 
 bool is_plain_type(PyObject* x) {
@@ -122,7 +129,7 @@ bool is_plain_type(PyObject* x) {
   return type == torch.tensor || type == torch.parameter;
 }
 
-// Whether a tensor may go the short way: 1, with its view, or 0, or -1 with an exception.
+// Whether a tensor may take the fast path: 1, with its view, or 0, or -1 with an exception.
 int is_plain(PyObject* x, View& v) {
   if (!is_plain_type(x)) return 0;
   if (PyDict_GetItemWithError(torch.backends, s_cpu) != torch.native) return PyErr_Occurred() ? -1 : 0;
@@ -143,30 +150,74 @@ int needs_graph(PyObject* x) {
 
 // What is to be done: made by dropout, kept by the graph.
 struct Call {
-  PyObject* tuple;  // (seed, bytes of a Law, kind, params, scale, whether to rectify)
+  PyObject* tuple;  // (seed, bytes of a Law, kind, params, scale, whether to rectify, shared axes)
   explicit Call(PyObject* tuple_) : tuple(tuple_) {}
   PyObject* seed() const { return PyTuple_GetItem(tuple, 0); }
   PyObject* law() const { return PyTuple_GetItem(tuple, 1); }
   bool relu() const { return PyTuple_GetItem(tuple, 5) == Py_True; }
+  PyObject* shared_axes() const { return PyTuple_GetItem(tuple, 6); }
 };
+
+// One bit for every axis along which a mask value is shared: false if the axes are not such as the kernels take, and then
+// somebody else says what is wrong with them.
+bool shared_bits(PyObject* axes, int count, uint32_t& bits) {
+  bits = 0;
+  if (!PyTuple_Check(axes)) return false;
+  const Py_ssize_t number = PyTuple_Size(axes);
+  if (number && count > contdrop::kMaxAxes) return false;
+  for (Py_ssize_t i = 0; i < number; ++i) {
+    PyObject* item = PyTuple_GetItem(axes, i);
+    if (!PyLong_Check(item)) return false;
+    long axis = PyLong_AsLong(item);
+    if (axis == -1 && PyErr_Occurred()) {
+      PyErr_Clear();
+      return false;
+    }
+    if (axis < 0) axis += count;
+    if (axis < 0 || axis >= count || bits >> axis & 1) return false;
+    bits |= 1u << axis;
+  }
+  return true;
+}
+
+// The mask's elements are numbered in the order of the shape without its shared axes.
+void lay_out(const View& from, const View& to, uint32_t shared, contdrop::Dropout& d) {
+  d.x = from.data, d.out = to.data, d.type = from.type, d.axes = from.axes, d.mask_first = 0;
+  int64_t stride = 1;
+  for (int axis = from.axes - 1; axis >= 0; --axis) {
+    const bool is_shared = shared >> axis & 1;
+    d.size[axis] = from.shape[axis], d.x_stride[axis] = from.strides[axis], d.out_stride[axis] = to.strides[axis];
+    d.mask_stride[axis] = is_shared ? 0 : stride;
+    if (!is_shared) stride *= from.shape[axis];
+  }
+}
 
 // x times its mask, rectified before in the forward pass, or gated by what forward gave in the backward pass. None if
 // it cannot be done here.
 PyObject* multiply(PyObject* x, const View& from, const Call& call, const View* gate) {
   const bool relu = call.relu();
-  if (relu && from.type != contdrop::kFloat32) Py_RETURN_NONE;
+  uint32_t shared;
+  if (!shared_bits(call.shared_axes(), from.axes, shared)) Py_RETURN_NONE;
+  if (relu && (from.type != contdrop::kFloat32 || shared || !from.contiguous || (gate && !gate->contiguous)))
+    Py_RETURN_NONE;
   Ref out(PyObject_CallFunctionObjArgs(torch.empty_like, x, nullptr));
   if (!out.object) return nullptr;
   View to;
   const int there = view(out, to);
   if (there < 0) return nullptr;
-  if (!there) Py_RETURN_NONE;
+  if (!there || (from.contiguous && !to.contiguous)) Py_RETURN_NONE;
   const int64_t threads = number(PyObject_CallNoArgs(torch.threads));
   if (PyErr_Occurred()) return nullptr;
   const unsigned long long key = PyLong_AsUnsignedLongLong(call.seed());
   if (PyErr_Occurred()) return nullptr;
   contdrop::Law law;
   std::memcpy(&law, PyBytes_AsString(call.law()), sizeof law);
+  contdrop::Dropout d;
+  const bool in_order = from.contiguous && !shared;
+  if (!in_order) {
+    lay_out(from, to, shared, d);
+    d.seed = key, d.stream = kMaskStream, d.threads = int32_t(threads), d.law = law;
+  }
   Py_BEGIN_ALLOW_THREADS;
   if (relu) {
     const contdrop::Relu r = {static_cast<const float*>(from.data),
@@ -178,6 +229,8 @@ PyObject* multiply(PyObject* x, const View& from, const Call& call, const View* 
                               int32_t(threads),
                               law};
     rectify(&r);
+  } else if (!in_order) {
+    any_layout(&d);
   } else {
     row(from.data, to.data, from.type, from.count, key, kMaskStream, int32_t(threads), &law);
   }
@@ -201,19 +254,21 @@ PyObject* draw_seed() {
   return drawn.object ? PyLong_FromLongLong(*number_there) : nullptr;
 }
 
-// dropout(x, kind, params, scale, relu): the result, or None if x has to go the general way; then no seed was drawn.
+// dropout(x, kind, params, scale, relu, shared axes): the result, or None if x has to go the general way; then no seed was
+// drawn.
 PyObject* dropout(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 5) return PyErr_Format(PyExc_TypeError, "dropout: expected 5 arguments, got %zd", count);
+  if (count != 6) return PyErr_Format(PyExc_TypeError, "dropout: expected 6 arguments, got %zd", count);
   PyObject *x = arguments[0], *relu = arguments[4];
   View from;
   const int plain = is_plain(x, from);
   if (plain < 0) return nullptr;
-  if (!plain) Py_RETURN_NONE;
+  uint32_t shared;
+  if (!plain || !shared_bits(arguments[5], from.axes, shared)) Py_RETURN_NONE;
   const Ref law(PyObject_CallFunctionObjArgs(torch.law_of, arguments[1], arguments[2], arguments[3], nullptr));
   if (!law.object) return nullptr;
   const Ref seed(draw_seed());
   if (!seed.object) return nullptr;
-  const Ref call(PyTuple_Pack(6, seed.object, law.object, arguments[1], arguments[2], arguments[3], relu));
+  const Ref call(PyTuple_Pack(7, seed.object, law.object, arguments[1], arguments[2], arguments[3], relu, arguments[5]));
   if (!call.object) return nullptr;
   const int graph = needs_graph(x);
   if (graph < 0) return nullptr;
@@ -272,14 +327,14 @@ PyObject* backward(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return PyTuple_Pack(2, result.object, Py_None);
 }
 
-// connect(addresses of contdrop_dropout_row and contdrop_relu, DLPack's table, everything in Torch in its order): whether
-// there is a way.
+// connect(addresses of contdrop_dropout_row, contdrop_dropout and contdrop_relu, DLPack's table, everything in Torch in its
+// order): whether there is a way.
 PyObject* connect(PyObject*, PyObject* arguments) {
-  unsigned long long address, relu_address;
+  unsigned long long address, any_layout_address, relu_address;
   PyObject* table;
   Torch t;
-  if (!PyArg_ParseTuple(arguments, "KKOOOOOOOOOOOOOOOOOO", &address, &relu_address, &table, &t.tensor, &t.parameter,
-                        &t.empty_like, &t.place, &t.zero, &t.limit, &t.threads, &t.gradients_enabled, &t.transforms_active,
+  if (!PyArg_ParseTuple(arguments, "KKKOOOOOOOOOOOOOOOOOO", &address, &any_layout_address, &relu_address, &table, &t.tensor,
+                        &t.parameter, &t.empty_like, &t.place, &t.zero, &t.limit, &t.threads, &t.gradients_enabled, &t.transforms_active,
                         &t.modes, &t.tracing, &t.forward_mode, &t.law_of, &t.backends, &t.native, &t.apply, &t.general))
     return nullptr;
   exchange = static_cast<const Exchange*>(PyCapsule_GetPointer(table, "dlpack_exchange_api"));
@@ -288,6 +343,7 @@ PyObject* connect(PyObject*, PyObject* arguments) {
   Py_INCREF(arguments);  // and so everything in it
   torch = t;
   row = reinterpret_cast<Row>(static_cast<uintptr_t>(address));
+  any_layout = reinterpret_cast<Dropout>(static_cast<uintptr_t>(any_layout_address));
   rectify = reinterpret_cast<Rectify>(static_cast<uintptr_t>(relu_address));
   Py_RETURN_TRUE;
 }
@@ -311,7 +367,11 @@ PyObject* method_of(PyObject*, PyObject* type) {
   return PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type), &apply_method);
 }
 
+// interface(): what this was built with, to be compared with what Python has before connect is called.
+PyObject* describe(PyObject*, PyObject*) { return PyUnicode_FromString(contdrop::interface().c_str()); }
+
 PyMethodDef methods[] = {
+    {"interface", describe, METH_NOARGS, nullptr},
     {"connect", connect, METH_VARARGS, nullptr},
     {"dropout", fast(dropout), METH_FASTCALL, nullptr},
     {"forward", fast(forward), METH_FASTCALL, nullptr},

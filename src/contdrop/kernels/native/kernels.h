@@ -93,22 +93,6 @@ CONTDROP_INLINE void visit(Groups<T, order>& groups, int64_t first, int64_t coun
   }
 }
 
-// Mask values that are made together: those of a group of numbers, or of a run of words.
-template <class T>
-static int64_t stretch_of(const Prepared<T>& p) {
-  return p.bits == kNumberBits ? kGroupOfNumbers : p.per_run;
-}
-template <int recipe, class T>
-static void write_stretch(Groups<T>& groups, int64_t k, T* out) {
-  if (is_number(recipe)) {
-    const Words* words = groups.get(k);
-    for (int s = 0; s < kNumbers; ++s) write<recipe>(groups.p, number(words, s), s, out + 16 * s);
-  } else {
-    const Words w = groups.get(k >> 2)[k & 3];
-    for (int s = 0; 16 * s < groups.p.per_run; ++s) write<recipe>(groups.p, w, s, out + 16 * s);
-  }
-}
-
 // Calls the version of a function template that fits the law.
 #define CONTDROP_BY_RECIPE(law, function, E, ...)                              \
   switch (choose(law)) {                                                       \
@@ -121,31 +105,83 @@ static void write_stretch(Groups<T>& groups, int64_t k, T* out) {
     case kNormalFar: return function<kNormalFar, E>(__VA_ARGS__);              \
   }
 
+// A piece of a mask to be made: where it begins, which is where visit can begin, its size, a multiple of sixteen, and where
+// it goes.
 template <class T>
-static void write_stretch(const Law& law, Groups<T>& groups, int64_t k, T* out) {
-  CONTDROP_BY_RECIPE(law, write_stretch, T, groups, k, out)
+struct Piece {
+  int64_t first, count;
+  T* out;
+};
+
+// Makes pieces. Several at once, because a call costs as much as a short piece does.
+template <int recipe, class T>
+CONTDROP_APART static void fill(Groups<T>& groups, const Piece<T>* pieces, int64_t number) {
+  const Prepared<T>& p = groups.p;
+  for (const Piece<T>* piece = pieces; piece < pieces + number; ++piece) {
+    T* out = piece->out;
+    visit<recipe, std::is_same<T, double>::value ? 1 : kGroupsAtOnce>(
+        groups, piece->first, piece->count,
+        [&](int64_t i, const Words& w, auto s) CONTDROP_INLINE_LAMBDA { write<recipe>(p, w, s, out + i); },
+        [&](int64_t i, const Words& w, int s) { write<recipe>(p, w, s, out + i); });
+  }
 }
 
-// Mask values one by one, in any order that mostly goes forward.
+// A part of a mask in memory. There must be room for what is asked for at a time, and for slack() values more.
 template <class T>
-struct Values {
+struct Stream {
+  T* values = nullptr;
+  int64_t begin = 0, end = 0;  // the elements that are there
+};
+
+// Makes mask values and keeps what was made beyond a request for the next one, so that nothing is made twice by who goes
+// forward through a mask.
+template <class T>
+struct Source {
   const Law& law;
   Groups<T> groups;
-  const int64_t stretch;
-  int64_t present = -1;
-  T buffer[512];
+  const int64_t unit;  // what is made together: where visit can begin
 
-  Values(const Law& law_, const Prepared<T>& p) : law(law_), groups(p), stretch(stretch_of(p)) {}
-  // The values from an element on that are made together with it; count is set to how many there are.
-  const T* from(int64_t element, int64_t& count) {
-    const int64_t wanted = element / stretch, offset = element - wanted * stretch;
-    if (wanted != present) {
-      present = wanted;
-      write_stretch(law, groups, wanted, buffer);
-    }
-    count = stretch - offset;
-    return buffer + offset;
+  Source(const Law& law_, const Prepared<T>& p)
+      : law(law_), groups(p), unit(p.bits == kNumberBits ? kGroupOfNumbers * kGroupsAtOnce : p.per_run) {}
+
+  // A unit may begin before a request and another end after it, and transposing reads a few values more.
+  int64_t slack() const { return 2 * unit + 16; }
+
+  // The values of elements first to first + count - 1.
+  const T* get(Stream<T>& s, int64_t first, int64_t count) {
+    Piece<T> piece;
+    if (extend(s, first, count, piece)) make(&piece, 1);
+    return s.values + (first - s.begin);
   }
+
+  // The same for `number` streams, the first elements of which are a stride apart.
+  template <int most>
+  void get_rows(Stream<T>* streams, int64_t number, int64_t first, int64_t stride, int64_t count, const T** rows) {
+    Piece<T> pieces[most];
+    int64_t wanted = 0;
+    for (int64_t k = 0; k < number; ++k) {
+      const int64_t here = first + k * stride;
+      wanted += extend(streams[k], here, count, pieces[wanted]);
+      rows[k] = streams[k].values + (here - streams[k].begin);
+    }
+    if (wanted) make(pieces, wanted);
+  }
+
+ private:
+  // Makes room in a stream, and says what has yet to be made, if anything.
+  bool extend(Stream<T>& s, int64_t first, int64_t count, Piece<T>& piece) {
+    if (first >= s.begin && first + count <= s.end) return false;
+    if (first < s.begin || first >= s.end) {
+      s.begin = s.end = first / unit * unit;
+    } else {
+      std::copy(s.values + (first - s.begin), s.values + (s.end - s.begin), s.values);
+      s.begin = first;
+    }
+    piece = {s.end, (first + count - s.end + unit - 1) / unit * unit, s.values + (s.end - s.begin)};
+    s.end += piece.count;
+    return true;
+  }
+  void make(const Piece<T>* pieces, int64_t number) { CONTDROP_BY_RECIPE(law, fill, T, groups, pieces, number) }
 };
 
 }  // namespace CONTDROP_LANES

@@ -6,7 +6,9 @@
 #define CONTDROP_LANES portable
 #include "dropconnect.h"
 #include "elementwise.h"
+#include "layouts.h"
 
 namespace contdrop {
-extern const Kernels kPortable = {portable::dropout, portable::relu, portable::keep_where, portable::normal, portable::dropconnect};
+extern const Kernels kPortable = {portable::row,    portable::tiles,       portable::relu,      portable::keep_where,
+                                portable::normal, portable::dropconnect, portable::gradients, portable::sums};
 }

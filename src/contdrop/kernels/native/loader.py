@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import torch
 
+from . import structures
+
 INSTRUCTIONS = ("avx512", "avx2", "portable")
 VARIABLE = "CONTDROP_INSTRUCTIONS"
 
@@ -20,9 +22,16 @@ def library() -> ctypes.CDLL:
     """Loads the library. It uses the best instruction set of this CPU, or the one in ``CONTDROP_INSTRUCTIONS``.
 
     Raises:
-        OSError: If it was not built, or cannot be loaded here, or if that variable asks for what is not there.
+        OSError: If it was not built, or cannot be loaded here, or was built from another version of this package.
+        ValueError: If that variable names no instruction set.
+        RuntimeError: If it names one that this CPU does not have.
     """
-    loaded = ctypes.CDLL(str(_path()))
+    path = _path()
+    loaded = ctypes.CDLL(str(path))
+    if not _agrees(loaded):
+        raise OSError(
+            f"{path.name} was built from another version of contdrop; install contdrop again to build it anew"
+        )
     loaded.contdrop_instructions.restype = ctypes.c_char_p
     loaded.contdrop_use_instructions.argtypes = [ctypes.c_char_p]
     loaded.contdrop_use_threads.argtypes = [ctypes.c_void_p] * 3
@@ -42,13 +51,27 @@ def library() -> ctypes.CDLL:
         ctypes.c_void_p,
     ]
     wanted = os.environ.get(VARIABLE)
+    if wanted and wanted not in INSTRUCTIONS:
+        expected = ", ".join(INSTRUCTIONS)
+        raise ValueError(f"contdrop: expected an instruction set of {expected}; got {wanted!r} (set by {VARIABLE})")
     if wanted and loaded.contdrop_use_instructions(wanted.encode()):
-        raise OSError(f"{VARIABLE}: expected one of {', '.join(INSTRUCTIONS)} that this CPU has, got {wanted!r}")
+        raise RuntimeError(f"contdrop: this CPU does not have the instruction set {wanted} (set by {VARIABLE})")
     openmp = _openmp()
     if openmp is not None:
         names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
         loaded.contdrop_use_threads(*(ctypes.cast(getattr(openmp, name), ctypes.c_void_p) for name in names))
     return loaded
+
+
+def _agrees(loaded: ctypes.CDLL) -> bool:
+    """Whether the library and this package have the same structures and masks. Nothing else is called before this."""
+    try:
+        describe = loaded.contdrop_interface
+    except AttributeError:
+        return False
+    describe.restype = ctypes.c_char_p
+    description: bytes = describe()
+    return description.decode() == structures.interface()
 
 
 def _path() -> pathlib.Path:
