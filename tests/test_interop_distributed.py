@@ -6,6 +6,7 @@ import tempfile
 
 import pytest
 import torch
+import torch.distributed.device_mesh
 import torch.multiprocessing
 
 import contdrop as cd
@@ -89,10 +90,9 @@ def _sharded(rank):
         Shard,
         distribute_module,
         distribute_tensor,
-        init_device_mesh,
     )
 
-    mesh = init_device_mesh("cpu", (2,))
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
     results = {}
     for name, layer in _layers().items():
         torch.manual_seed(1)
@@ -136,10 +136,10 @@ class _Block(torch.nn.Module):
 
 
 def _sequence_parallel(rank):
-    from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
     from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 
-    mesh = init_device_mesh("cpu", (2,))
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
     results = []
     for dropout in (cd.GaussianDropout(0.3), torch.nn.Dropout(0.5)):
         block = _Block(dropout)
