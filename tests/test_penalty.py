@@ -699,9 +699,13 @@ def test_second_derivatives_miss_what_moments_see():
     assert abs(by_moments - increase) + 5 * error < abs(exact - increase)
 
 
-def test_moments_are_the_default_where_they_are_known():
+def test_the_expectation_is_the_default_where_layers_are_known():
     model, x, target = relu_network(0.2, 1.0)
-    assert penalty(model, x, target, cross_entropy) == penalty(model, x, target, cross_entropy, method="moments")
+    default, *others = (
+        penalty(model, x, target, cross_entropy, method=m) for m in (None, "expectation", "moments", "gauss-newton")
+    )
+    assert default == others[0]
+    assert default not in others[1:]
     unknown = nn.Sequential(model[:3], nn.GELU(), model[3:])
     value = penalty(unknown, x, target, cross_entropy)
     assert value == penalty(unknown, x, target, cross_entropy, method="gauss-newton")
