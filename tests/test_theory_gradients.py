@@ -12,7 +12,8 @@ from contdrop.theory import layers
 from contdrop.theory.penalty import penalty
 from contdrop.theory.propagation import propagate
 
-FEW, MANY = range(30), range(30, 1000)
+# 256 has ties between units so saturated that only rounding tells them apart.
+FEW, MANY = (*range(30), 256), range(30, 1000)
 STEP = 1e-6
 
 

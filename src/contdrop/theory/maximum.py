@@ -25,6 +25,8 @@ def clark(
     difference = variance_a + variance_b - 2 * covariance
     # Rounding may leave a little of the variance of A - B where A and B are one variable.
     random = roots.is_random(difference) & (difference > 1e-14 * (variance_a + variance_b))
+    # Nor can means be told apart to less than their rounding, which a smaller spread would magnify in the gradient.
+    random = random & (difference > (1e-12 * (mean_a.abs() + mean_b.abs())).square())
     spread = torch.where(random, difference, 1).sqrt()
     alpha = gap / spread
     first = torch.where(random, quadrature.normal_distribution(alpha), (gap >= 0).to(gap.dtype))
