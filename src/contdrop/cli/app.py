@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +9,7 @@ import typer
 import contdrop
 
 from ..errors import UserError
-from . import bench, data, export, listing, report, serve, spoiled_output, status, theory
+from . import bench, data, export, listing, report, screens, serve, spoiled_output, status, theory
 from . import run as running
 
 # typer carries its own copy of click or depends on click, according to its version. In both, this is UsageError.
@@ -75,5 +74,5 @@ def run() -> int:
 
 
 def _complain(message: str, code: int = 2) -> int:
-    print(f"contdrop: {' '.join(message.split())}", file=sys.stderr)
+    screens.say(f"contdrop: {message}")
     return code

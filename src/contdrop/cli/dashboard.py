@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from types import TracebackType
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
@@ -89,6 +88,6 @@ class Dashboard:
 
     def _say(self, line: str) -> None:
         if self._live:
-            self._progress.console.print(line, style="dim" if "FAILED" not in line else "red")
+            self._screen.print(line, style="dim" if "FAILED" not in line else "red")
         else:
-            print(line, file=sys.stderr, flush=True)
+            screens.say(line)

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 
 from ..lab.data import location, registry
+from ..text import printable
 
 HELP = """List, get and check the data sets that experiments use.
 
@@ -135,7 +136,7 @@ def check_command(
         findings.append(registry.check(name, directory))
         if not as_json:
             detail = findings[-1].detail.removeprefix(f"{name}: ")
-            print(f"{name}: {findings[-1].status}: {detail}", flush=True)
+            print(printable(f"{name}: {findings[-1].status}: {detail}"), flush=True)
     if as_json:
         content = [dataclasses.asdict(finding) for finding in findings]
         print(json.dumps({"directory": str(directory), "data_sets": content}, indent=1))
@@ -179,7 +180,7 @@ class _Bars:
         self._progress.stop()
 
     def note(self, text: str) -> None:
-        self._progress.console.print(text)
+        self._progress.console.print(printable(text))
 
     def received(self, file: str, done: int, size: int) -> None:
         if file not in self._tasks:
@@ -196,7 +197,7 @@ class _Lines:
         self._last = time.monotonic()
 
     def note(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
 
     def received(self, file: str, done: int, size: int) -> None:
         if time.monotonic() - self._last >= self.SECONDS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from typing import Annotated, Any
 
@@ -11,13 +10,15 @@ import typer
 
 from ..errors import UserError
 from ..lab.store import FINAL, FINISHED, Epoch, JobRecord, Store
-from . import options
+from ..text import no_formula
+from . import options, screens
 
 FORMATS = ("csv", "json")
 
 HELP = """Print one row per finished job, or per epoch, as CSV or JSON. Errors are in per cent.
 
-Jobs that select parameters are left out unless --selection is given: they have seen no test data.
+Jobs that select parameters are left out unless --selection is given: they have seen no test data. A text that a
+spreadsheet would take for a formula gets an apostrophe in front.
 
 \b
 Examples:
@@ -45,11 +46,12 @@ def export(
             columns = [*_JOB_COLUMNS, *_RESULT_COLUMNS]
             rows = [{**_job(job, presets), **_result(job)} for job in jobs]
     if form == "json":
-        print(json.dumps(rows, indent=1))
+        screens.print_json(rows)
         return
     writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    for row in rows:
+        writer.writerow({name: no_formula(cell) if isinstance(cell, str) else cell for name, cell in row.items()})
 
 
 _JOB_COLUMNS = ("experiment", "preset", "protocol", "stage", "method", "variant", "run")

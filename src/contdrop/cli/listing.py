@@ -38,7 +38,7 @@ def list_command(as_json: options.Json = False) -> None:
     screen.print(table)
     for group, members in catalogue.GROUPS.items():
         screen.print(f"{group} names {' and '.join(members)}.")
-    screen.print("Run one with: contdrop run EXPERIMENT --preset quick", style="dim")
+    screen.print("Run one with: contdrop run EXPERIMENT (quick, unless --preset paper is given)", style="dim")
 
 
 def _size(size: Size) -> str:

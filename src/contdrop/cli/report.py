@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -59,7 +57,7 @@ def report(
         raise UserError("--json: prints one report, and --watch makes many; leave one of them out")
     if not watch:
         written = page.write(store, out, data_dir=data_dir, margin=margin)
-        print(json.dumps(as_plain(written), indent=1)) if as_json else _show(written)
+        screens.print_json(as_plain(written)) if as_json else _show(written)
         return 1 if written.failed else 0
     shown = False
 
@@ -86,7 +84,7 @@ def check_margin(margin: float | None) -> None:
 
 
 def complain(message: str) -> None:
-    print(f"contdrop: {' '.join(message.split())}; the page stays as it was", file=sys.stderr, flush=True)
+    screens.say(f"contdrop: {message}; the page stays as it was")
 
 
 def as_plain(written: Any) -> dict[str, Any]:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import textwrap
 from typing import Annotated
 
 import typer
 
 from ..errors import UserError
-from ..lab import catalogue, data, results
+from ..lab import catalogue, data, locks, results
 from ..lab.estimate import Estimate
 from ..lab.executors import local
 from ..lab.experiment import Experiment, Job, add_plan, plan
 from ..lab.store import FAILED, FINAL, FINISHED, Store
-from ..lab.training import Images
+from ..lab.training import Images, seconds_per_epoch
 from ..text import plural
 from . import options, screens, summary
 from .dashboard import Dashboard
+
+_DAY = 86400.0  # seconds
+_TRIED_FROM = 10_000_000  # images trained on: below, no experiment of the catalogue takes a day
 
 HELP = """Train every method of an experiment, run by run, and compare them.
 
@@ -28,22 +29,23 @@ goes into one file, the store: what is finished is never done again, and an inte
 when it is given once more, bit for bit. More runs may be added later with a larger --runs. Two commands may work on one
 store at the same time.
 
-Sigma, alpha and beta are selected first, on validation data, by runs of their own. The size of an experiment is that of
-the paper unless --preset quick is given; a table then takes a month on two cores, so see contdrop list before.
+Sigma, alpha and beta are selected first, on validation data, by runs of their own. The size is an affordable one, and
+no replication, unless --preset paper asks for the paper's: a table then takes a month on two cores. What will take
+more than a day says so before it begins.
 
 \b
 Examples:
   contdrop run digits-mlp
-  contdrop run mnist-mlp-relu --preset quick --runs 3
-  contdrop run mnist-mlp-relu --preset quick --methods none,bernoulli,gaussian:sigma=0.3
-  contdrop run mnist-mlp --preset quick --store table1.db --workers 4
+  contdrop run mnist-mlp-relu --runs 3
+  contdrop run mnist-mlp-relu --methods none,bernoulli,gaussian:sigma=0.3
+  contdrop run mnist-mlp --preset paper --store table1.db --workers 4
 """
 
 
 def run(
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A name of contdrop list.")],
     preset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The size: paper (default) or quick; see contdrop list.")
+        str | None, typer.Option(metavar="NAME", help="The size: quick (default) or paper; see contdrop list.")
     ] = None,
     methods: Annotated[
         str | None,
@@ -73,26 +75,27 @@ def run(
     plans = [plan(e, preset=preset, labels=_split(labels), runs=runs, epochs=epochs, seed=seed) for e in experiments]
     directory = data.directory(data_dir)
     images = {name: Images.of(data.load(name, directory)) for name in {e.dataset for e in experiments}}
+    locks.check_available()
     with Store(store, create=True) as opened:
         jobs = {job_id: job for planned in plans for job_id, job in _planned(opened, planned, retry_failed).items()}
         workers = workers or max(1, _cores() // threads)
         _announce(opened, experiments, jobs, store)
         try:
-            records = opened.jobs(ids=list(jobs))
-            with Dashboard(opened, jobs, Estimate(records), workers=workers) as dashboard:
+            estimate = Estimate(opened.jobs(ids=list(jobs)))
+            _warn(estimate, jobs, images, workers, threads)
+            with Dashboard(opened, jobs, estimate, workers=workers) as dashboard:
                 outcome = local.run(opened, jobs, images, dashboard, workers=workers, threads=threads)
         except KeyboardInterrupt:
             done = sum(status in (FINISHED, FAILED) for n, status in opened.statuses().items() if n in jobs)
-            print(
+            screens.say(
                 f"contdrop: interrupted; {done} of {len(jobs)} jobs are done and kept in {store}; "
-                "give the same command again to resume",
-                file=sys.stderr,
+                "give the same command again to resume"
             )
             return 130
         keys = {job.protocol.key for job in jobs.values()}
         found = [results.collect(opened, protocol) for protocol in opened.protocols() if protocol.key in keys]
     if as_json:
-        print(json.dumps([summary.plain(each) for each in found], indent=1))
+        screens.print_json([summary.plain(each) for each in found])
     else:
         for each in found:
             summary.show(each)
@@ -139,28 +142,41 @@ def _announce(store: Store, experiments: list[Experiment], jobs: dict[int, Job],
         protocol = next(iter(mine.values())).protocol
         selecting = f" and {len(mine) - final} to select parameters" if len(mine) > final else ""
         size = f"{plural(final, 'job')} of {plural(protocol.epochs, 'epoch')}"
-        print(
-            f"{experiment.name} ({protocol.preset}): {size}{selecting}; {done} of them are done already. Store: {path}",
-            file=sys.stderr,
-            flush=True,
+        screens.say(
+            f"{experiment.name} ({protocol.preset}): {size}{selecting}; {done} of them are done already. Store: {path}"
         )
         for note in experiment.notes:
-            print(textwrap.fill(note, 100), file=sys.stderr, flush=True)
+            screens.screen(stderr=True).print(note)
+
+
+def _warn(estimate: Estimate, jobs: dict[int, Job], images: dict[str, Images], workers: int, threads: int) -> None:
+    """Says how long it will take, if that is more than a day."""
+    seconds = estimate.seconds_left(workers)
+    passes = sum(jobs[job_id].epochs * jobs[job_id].protocol.experiment.split.train for job_id in estimate.left)
+    if seconds is None and passes > _TRIED_FROM:
+        job = next(jobs[job_id] for job_id in estimate.left)
+        method = job.variant({label: found[0] for label, found in job.protocol.experiment.candidates.items()})
+        each = seconds_per_epoch(job, method, images[job.protocol.experiment.dataset], threads=threads)
+        share = max(1, min(workers, len(estimate.left)))
+        seconds = each * passes / job.protocol.experiment.split.train / share
+    if seconds is not None and seconds > _DAY:
+        screens.say(
+            f"contdrop: this will take about {screens.duration(seconds)} with {plural(workers, 'worker')}; Ctrl-C "
+            "stops it, what is done is kept, and --preset quick or a smaller --runs or --epochs takes less"
+        )
 
 
 def _complain(outcome: local.Outcome, jobs: dict[int, Job]) -> int:
     """Says what did not end well; returns the exit code."""
     if outcome.failed:
-        print(
+        screens.say(
             f"contdrop: {len(outcome.failed)} of {len(jobs)} jobs failed; contdrop status says why, and the same "
-            "command with --retry-failed tries them again",
-            file=sys.stderr,
+            "command with --retry-failed tries them again"
         )
     if outcome.given_up:
         names = ", ".join(str(jobs[job_id]) for job_id in outcome.given_up)
-        print(
+        screens.say(
             f"contdrop: worker processes kept ending while they did {names} (is there enough memory?); the same "
-            "command tries again",
-            file=sys.stderr,
+            "command tries again"
         )
     return 1 if outcome.failed or outcome.given_up else 0

@@ -1,27 +1,63 @@
-"""How tables and durations look in the terminal."""
+"""How tables and durations look in the terminal, and what never gets there: control characters.
+
+What a command prints may come from a store that somebody sent. So all of it goes through :func:`contdrop.text.visible`:
+on a :class:`Screen` by itself, elsewhere by :func:`say` and :func:`print_json`.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ..text import printable, visible
+
 _WIDTH = 120  # where there is no terminal to ask
 
 
-def screen(*, stderr: bool = False) -> Console:
+class Screen(Console):
+    """A console that shows text and obeys nothing in it."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **options)
+
+
+class _Table(Table):
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(*(visible(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
+def screen(*, stderr: bool = False) -> Screen:
     """For plain text: nothing in it is taken for markup, and numbers are not coloured."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(width=None if stream.isatty() else _WIDTH, highlight=False, markup=False, stderr=stderr)
+    return Screen(width=None if stream.isatty() else _WIDTH, highlight=False, markup=False, stderr=stderr)
+
+
+def say(line: str) -> None:
+    """One line on standard error, as it is: not wrapped."""
+    print(printable(line), file=sys.stderr, flush=True)
+
+
+def print_json(content: Any) -> None:
+    """All but ASCII is escaped, and so is the one control character that JSON leaves alone."""
+    print(json.dumps(content, indent=1).replace("\x7f", "\\u007f"))
 
 
 def table(title: str | None, headings: Sequence[str], *, right: Collection[int] | None = None) -> Table:
     """An empty table; columns in ``right`` are aligned right, all but the first if None."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", title_style="bold")
-    for place, heading in enumerate(headings):
+    made = _Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title=None if title is None else visible(title),
+        title_justify="left",
+        title_style="bold",
+    )
+    for place, heading in enumerate(visible(each) for each in headings):
         aligned_right = place > 0 if right is None else place in right
         made.add_column(heading, justify="right" if aligned_right else "left")
     return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import pathlib
+import signal
 import tempfile
 import threading
 from typing import Annotated
@@ -11,6 +12,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UserError
+from ..text import printable
 from . import options
 from .report import REFRESH_SECONDS, Margin, check_margin, complain
 
@@ -53,9 +55,11 @@ def serve(
             server.publish(page.write(store, out, data_dir=data_dir, margin=margin, refresh=REFRESH_SECONDS))
             if not thread.is_alive():
                 thread.start()
-                print(f"The report on {store} is at {server.address} (Ctrl-C ends this)", flush=True)
+                print(printable(f"The report on {store} is at {server.address} (Ctrl-C ends this)"), flush=True)
 
         try:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the directory is removed then, too
             changes.follow(store, rebuild, complain)
         except KeyboardInterrupt:
             print("\nStopped.", flush=True)

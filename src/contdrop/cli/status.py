@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from ..lab.estimate import Estimate
 from ..lab.store import FAILED, FINISHED, RUNNING, JobRecord, ProtocolRecord, Store
+from ..text import plural
 from . import options, screens
 
 HELP = """Show what is planned, running, finished and failed, and about how long the rest will take.
@@ -35,17 +35,19 @@ def status(store: options.Store = options.STORE, as_json: options.Json = False) 
             {"experiment": job.experiment, "stage": job.stage, "method": job.method, "run": job.run, "error": error}
             for job, error in failures
         ]
-        print(json.dumps({"store": str(store), "experiments": rows, "failures": plain_failures}, indent=1))
+        screens.print_json({"store": str(store), "experiments": rows, "failures": plain_failures})
         return
     screen = screens.screen()
     if not rows:
         screen.print(f"{store} is empty. Begin with: contdrop run digits-mlp --store {store}")
         return
-    table = screens.table(None, ("experiment", "size", "epochs", *_COUNTS, "time left"), right=range(2, 9))
+    table = screens.table(None, ("experiment", *_COUNTS, "time left"))
+    table.padding = (0, 0, 0, 0)  # with the space that is there anyway, all fits 80 columns
+    table.columns[0].overflow = "fold"
     for row in rows:
         left = "unknown" if row["seconds_left"] is None else screens.duration(row["seconds_left"])
-        counts = (str(row[name]) for name in ("experiment", "preset", "epochs", *_COUNTS))
-        table.add_row(*counts, left if row["waiting"] or row["running"] else "")
+        name = f"{row['experiment']}\n  {row['preset']}, {plural(row['epochs'], 'epoch')}"
+        table.add_row(name, *(str(row[count]) for count in _COUNTS), left if row["waiting"] or row["running"] else "")
     screen.print(table)
     for job, error in failures:
         stage = " (selection)" if job.stage == "selection" else ""

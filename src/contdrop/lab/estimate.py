@@ -25,6 +25,11 @@ class Estimate:
             if job.epochs_done:
                 self._note(job, job.seconds / job.epochs_done)
 
+    @property
+    def left(self) -> tuple[int, ...]:
+        """Ids of the jobs that are not done."""
+        return tuple(self._left)
+
     def _note(self, job: JobRecord, seconds: float) -> None:
         for key in ((job.experiment, _name(job)), (job.experiment,), ()):
             self._seconds.setdefault(key, []).append(seconds)

@@ -67,7 +67,7 @@ class Experiment:
         model: The network.
         recipe: How it is trained.
         methods: Labels of the methods compared.
-        sizes: By preset; the first is the default.
+        sizes: By preset; "quick" is the default where there is one, for the paper's size takes weeks.
         reference: The method that the others are compared with.
         candidates: For labels whose parameters are selected, the variants to choose from.
         follows: Labels that take over the parameters selected for another label.
@@ -89,6 +89,10 @@ class Experiment:
     follows: Mapping[str, str] = field(default_factory=dict)
     covariance: Covariance | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def default_preset(self) -> str:
+        return "quick" if "quick" in self.sizes else next(iter(self.sizes))
 
     def selected_label(self, label: str) -> str | None:
         """The label whose selection decides the parameters of ``label``; None if they are fixed."""
@@ -212,7 +216,7 @@ def plan(
 
     The selection comes first, then run by run all methods, so that what is finished early is paired.
     """
-    preset = preset or next(iter(experiment.sizes))
+    preset = preset or experiment.default_preset
     if preset not in experiment.sizes:
         known = " or ".join(experiment.sizes)
         raise UserError(f"--preset: expected {known} for {experiment.name}; got {preset!r}")

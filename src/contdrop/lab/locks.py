@@ -6,11 +6,24 @@ killed, so nobody waits for a time-out and no stale lock is left behind.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pathlib
 
 from ..errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows: what only reads a store works without
+    fcntl = None  # type: ignore[assignment]
+
+
+def check_available() -> None:
+    """Raises UserError where the system has no such locks, and so nothing that trains can work."""
+    if fcntl is None:
+        raise UserError(
+            "contdrop run needs POSIX file locks, which this system does not have; use Linux, macOS or WSL "
+            "(status, export, report and check work here)"
+        )
 
 
 class Locks:
@@ -23,7 +36,7 @@ class Locks:
     def __init__(self, path: pathlib.Path | None) -> None:
         self._file: int | None = None
         self._mine: set[int] = set()
-        if path is None:
+        if path is None or fcntl is None:
             return
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -212,13 +212,22 @@ class Store:
             text = str(error)
             if "not a database" in text or "malformed" in text:
                 raise UserError(f"--store: expected a store of contdrop; {self.path} is none, or damaged") from error
-            if "full" in text or "disk I/O" in text:
+            if "disk I/O" in text:
+                raise UserError(f"cannot read or write {self.path}: {text}; {self._why_io_failed()}") from error
+            if "full" in text:
                 raise UserError(
                     f"cannot write {self.path}: {text}; make room, then give the same command again: nothing is lost"
                 ) from error
             if "readonly" in text or "unable to open" in text:
                 raise UserError(f"--store: cannot write {self.path}: {text}; check its permissions") from error
             raise
+
+    def _why_io_failed(self) -> str:
+        """SQLite says the same of a broken disk and of a log that somebody deleted."""
+        log = self.path.with_name(self.path.name + "-wal")
+        if not log.exists():
+            return f"{log.name}, which belongs to it, is gone: put it back, or end what uses the store and try again"
+        return "check the disk, then give the same command again: what was written whole is kept"
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

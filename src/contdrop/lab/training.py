@@ -106,7 +106,7 @@ class Training:
             "data": images.fingerprint,
             "split": _digest(train.numpy(), validation.numpy()),
             "initial weights": _digest(*(p.detach().numpy() for _, p in sorted(self.network.named_parameters()))),
-            "data order": _digest(*(self._order(epoch).numpy() for epoch in range(job.epochs))),
+            "data order": self._order_fingerprint(),
         }
 
     def _seed(self, stream: str, *detail: object) -> int:
@@ -115,6 +115,11 @@ class Training:
     def _order(self, epoch: int) -> Tensor:
         seed = self._seed(streams.ORDER, epoch)
         return torch.from_numpy(streams.permutation(len(self.train_part), seed))
+
+    def _order_fingerprint(self) -> str:
+        """Of every epoch's seed, from which its order follows, and of the first and the last order themselves."""
+        seeds = np.array([self._seed(streams.ORDER, epoch) for epoch in range(self.job.epochs)], np.uint64)
+        return _digest(seeds, *(self._order(epoch).numpy() for epoch in {0, self.job.epochs - 1}))
 
     def state(self) -> bytes:
         """All that is needed to resume after this epoch."""
@@ -262,6 +267,27 @@ def run(
         store.fail(job_id, f"diverged: {reason}", unsaved)
         return
     store.finish(job_id, unsaved, results, artefacts)
+
+
+def seconds_per_epoch(job: Job, method: Method, images: Images, *, threads: int, batches: int = 12) -> float:
+    """About how long an epoch of a job takes on this machine: a few batches are trained, and nothing is kept."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        training = Training(job, method, images)
+        part, size = training.train_part, training.recipe.batch_size
+        times = []
+        training.optimiser.begin_epoch(0)
+        training.network.train()
+        for indices in torch.split(torch.arange(len(part)), size)[:batches]:
+            start = time.perf_counter()
+            pixels, labels = part.batch(indices)
+            torch.nn.functional.cross_entropy(training.network(pixels), labels).backward()  # type: ignore[no-untyped-call]
+            training.optimiser.step()
+            times.append(time.perf_counter() - start)
+    finally:
+        torch.set_num_threads(before)
+    return sorted(times)[len(times) // 2] * len(part) / size
 
 
 def versions() -> dict[str, str]:

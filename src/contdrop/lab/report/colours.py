@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...text import parse_label
+from ...text import printable as printable
 
 # Of what is no method: text, and lines that guide the eye.
 INK, FAINT, GRID, PAPER = "#1f2328", "#6b7280", "#d9dce1", "#ffffff"
@@ -122,11 +123,6 @@ def name(method: str, *, longest: int = 28) -> str:
         values = " ".join(f"{_SYMBOLS[parameter]}={value:g}" for parameter, value in given.items())
         return f"{_NAMES[base]} {values}".strip()
     return shorten(printable(method), longest)
-
-
-def printable(text: str) -> str:
-    """On one line, without characters that XML forbids or that change the direction of writing."""
-    return " ".join("".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in text).split())
 
 
 def shorten(text: str, longest: int) -> str:

@@ -30,6 +30,9 @@ class ReportServer(http.server.ThreadingHTTPServer):
     def address(self) -> str:
         return f"http://{HOST}:{self.server_address[1]}/"
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing: a browser that goes away, or a request that makes no sense, is no news."""
+
     def publish(self, written: Written) -> None:
         """From now on serves these files."""
         self.content = {"/": written.index, **dict(_addresses(written))}
@@ -58,11 +61,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             # A page elsewhere may point its own name at this machine (DNS rebinding); it is not to read the report.
             self._send(403, "text/plain; charset=utf-8", b"Forbidden: ask for 127.0.0.1 or localhost.\n", with_body)
             return
-        path = self.server.content.get(urllib.parse.urlsplit(self.path).path)
         try:
+            path = self.server.content.get(urllib.parse.urlsplit(self.path).path)
             body = path.read_bytes() if path else None
-        except OSError:
-            body = None
+        except (OSError, ValueError):  # gone; or an address that is none
+            path = body = None
         if path is None or body is None:
             self._send(404, "text/plain; charset=utf-8", b"Not found.\n", with_body)
             return

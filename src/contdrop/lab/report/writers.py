@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable
 
+from ...text import no_formula
 from . import colours
 from .cells import DOUBTFUL, MINUS, NONE, Cell, Table
 
@@ -123,7 +124,7 @@ def csv(table: Table) -> str:
     """
     buffer = io.StringIO()
     writer = _csv.writer(buffer)
-    writer.writerow(_harmless(heading) for heading in table.headings)
+    writer.writerow(no_formula(heading) for heading in table.headings)
     for cells in table.rows:
         writer.writerow(_csv_cell(cell) for cell in cells)
     return buffer.getvalue()
@@ -133,7 +134,7 @@ def _csv_cell(cell: Cell) -> str:
     text = cell.text.removesuffix(f" {DOUBTFUL}").replace(MINUS, "-")
     if isinstance(cell.value, int | float) and math.isfinite(cell.value) and _is_number(text.removesuffix(" %")):
         return repr(cell.value).removesuffix(".0")
-    return text if _is_number(text) else _harmless(cell.text)
+    return text if _is_number(text) else no_formula(cell.text)
 
 
 def _is_number(text: str) -> bool:
@@ -142,8 +143,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _harmless(text: str) -> str:
-    text = colours.printable(text)
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

@@ -1,0 +1,221 @@
+"""What reaches the terminal, the size of what is begun, and systems without locks."""
+
+import os
+import pty
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import stores
+from contdrop.cli import app, run, screens
+from contdrop.lab import catalogue, data, locks, methods, training
+from contdrop.lab.experiment import plan
+from contdrop.lab.report.server import ReportServer
+from contdrop.lab.store import Store
+from contdrop.text import visible
+
+EVIL = "evil\x1b]0;title\x07\x1b[2J\x9b2J\r\u202e"
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["contdrop", *arguments])
+        code = app.run()
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+@pytest.fixture
+def evil(tmp_path):
+    """A store whose every text would retitle and clear a terminal."""
+    path = tmp_path / "runs.db"
+    stores.make_store(
+        path, methods=(f"a{EVIL}", "=1+1"), runs=2, experiment=EVIL, title=EVIL, preset=EVIL, notes=[EVIL]
+    )
+    with Store(path) as store:
+        store.fail(store.jobs()[0].id, EVIL)
+    return path
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["status", "--json"], ["export"], ["export", "--format", "json"]])
+def test_nothing_of_a_store_reaches_the_terminal_raw(cli, evil, arguments):
+    code, out, err = cli(*arguments)
+    assert code == 0
+    assert "evil" in out
+    assert not CONTROL.search(out + err)
+
+
+def test_an_error_does_not_reach_the_terminal_raw(cli):
+    code, _, err = cli("status", "--store", EVIL)
+    assert (code, err.count("\n")) == (2, 1)
+    assert not CONTROL.search(err)
+
+
+def test_on_a_real_terminal_too(evil):
+    """A pseudo-terminal: what rich itself sends there are colours only."""
+    parent, child = pty.openpty()
+    command = [sys.executable, "-m", "contdrop.cli", "status", "--store", str(evil)]
+    done = subprocess.run(command, stdout=child, stderr=child, stdin=child, check=False)
+    os.close(child)
+    shown = b""
+    try:
+        while chunk := os.read(parent, 65536):
+            shown += chunk
+    except OSError:
+        pass
+    os.close(parent)
+    assert done.returncode == 0
+    rest = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).replace("\r\n", "\n")
+    assert "evil" in rest
+    assert not CONTROL.search(rest)
+
+
+def test_export_guards_formulas(cli, evil):
+    _, out, _ = cli("export")
+    assert ",'=1+1,'=1+1," in out
+    assert ",=1+1" not in out
+
+
+def test_every_screen_and_table_strips(capsys):
+    screen = screens.screen()
+    screen.print("a\x1b[2J", "b")
+    table = screens.table("t\x07", ("h\x07",))
+    table.add_row("c\x07")
+    screen.print(table)
+    assert not CONTROL.search(capsys.readouterr().out)
+    assert visible("a\tb\nc") == "a b\nc"
+
+
+def test_status_is_readable_at_80_columns(cli, monkeypatch, tmp_path):
+    stores.make_store(
+        tmp_path / "runs.db", experiment="mnist-mlp-sigmoid-authors", runs=3, epochs=3, missing=[("none", 2)]
+    )
+    monkeypatch.setattr(screens, "_WIDTH", 80)
+    _, out, _ = cli("status")
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80
+    (heading,) = (line for line in lines if "planned" in line)
+    assert heading.split() == ["experiment", "planned", "waiting", "running", "finished", "failed", "time", "left"]
+    (row,) = (line for line in lines if "mnist" in line)
+    assert row.split()[:6] == ["mnist-mlp-sigmoid-authors", "18", "1", "0", "17", "0"]
+    assert "quick, 3 epochs" in out
+
+
+def test_quick_is_the_default():
+    for experiment in catalogue.EXPERIMENTS.values():
+        assert plan(experiment, runs=1)[0].protocol.preset == "quick"
+
+
+def test_more_than_a_day_is_said_first(capsys, monkeypatch):
+    experiment = catalogue.EXPERIMENTS["digits-mlp"]
+    jobs = dict(enumerate(plan(experiment, epochs=30_000, runs=30)))
+    images = {"digits": training.Images.of(data.load("digits"))}
+    monkeypatch.setattr(run, "seconds_per_epoch", lambda *_, **__: 1.0)
+
+    class Unmeasured:
+        left = tuple(jobs)
+        seconds_left = staticmethod(lambda workers: None)
+
+    run._warn(Unmeasured(), jobs, images, 2, 1)
+    err = capsys.readouterr().err
+    total = sum(job.epochs for job in jobs.values()) / 2
+    assert err.startswith(f"contdrop: this will take about {screens.duration(total)} with 2 workers; Ctrl-C stops it")
+    Unmeasured.seconds_left = staticmethod(lambda workers: 3600.0)
+    run._warn(Unmeasured(), jobs, images, 2, 1)
+    assert capsys.readouterr().err == ""
+
+
+def test_trial_measures_an_epoch():
+    job = plan(catalogue.EXPERIMENTS["digits-mlp"], labels=["none"], epochs=2)[-1]
+    images = training.Images.of(data.load("digits"))
+    before = training.torch.get_num_threads()
+    assert 0 < training.seconds_per_epoch(job, methods.parse("none"), images, threads=1) < 60
+    assert training.torch.get_num_threads() == before
+
+
+# ---- without fcntl
+
+
+def test_system_without_locks_reads_and_says_what_does_not_work(cli, monkeypatch, tmp_path):
+    monkeypatch.setattr(locks, "fcntl", None)
+    stores.make_store(tmp_path / "runs.db", runs=1)
+    for command in (["status"], ["export"]):
+        assert cli(*command)[0] == 0
+    code, _, err = cli("run", "digits-mlp")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "contdrop run needs POSIX file locks, which this system does not have; use Linux, macOS or WSL" in err
+
+
+def test_package_imports_without_fcntl():
+    code = "import sys; sys.modules['fcntl'] = None\nimport contdrop.cli.app; print('works')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "works\n", done.stderr
+
+
+# ---- serve
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\0\xff\n\r\n", b"GET http://[ HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n", b"GET / HTTP/9\r\n\r\n", b"G"]
+)
+def test_malformed_requests_and_resets_are_silent(sent, capfd):
+    with ReportServer(0) as server:
+        port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        for linger in (False, True):
+            connection = socket.create_connection(("127.0.0.1", port), timeout=5)
+            if linger:  # a reset instead of an orderly end
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            connection.sendall(sent.replace(b"%d", str(port).encode()))
+            if not linger and len(sent) > 1:
+                connection.recv(100)
+            connection.close()
+        time.sleep(0.2)
+        server.shutdown()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_serve_removes_its_directory_on_sigterm(tmp_path):
+    stores.make_store(tmp_path / "runs.db", methods=("none", "gaussian"), runs=2)
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "scratch")}
+    (tmp_path / "scratch").mkdir()
+    command = [sys.executable, "-m", "contdrop.cli", "serve", "--port", "0", "--store", str(tmp_path / "runs.db")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert "is at http" in process.stdout.readline()
+        assert any(name.startswith("contdrop-report-") for name in os.listdir(tmp_path / "scratch"))
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert not any(name.startswith("contdrop-report-") for name in os.listdir(tmp_path / "scratch"))
+
+
+# ---- a log that is gone
+
+
+def test_deleted_log_is_not_called_a_full_disk(tmp_path):
+    with Store(tmp_path / "runs.db", create=True) as store:
+        text = "disk I/O error"
+        (tmp_path / "runs.db-wal").unlink()
+        gone = r"disk I/O error; runs\.db-wal, which belongs to it, is gone: put it"
+        with pytest.raises(app.UserError, match=gone), store._explained():
+            raise sqlite3.OperationalError(text)
+        (tmp_path / "runs.db-wal").touch()
+        broken = r"disk I/O error; check the disk, then give the same command again"
+        with pytest.raises(app.UserError, match=broken), store._explained():
+            raise sqlite3.OperationalError(text)
