@@ -33,7 +33,7 @@ def names(jobs):
 
 
 def test_plan_selects_first_and_then_goes_run_by_run():
-    jobs = plan(EXPERIMENT)
+    jobs = plan(EXPERIMENT, preset="paper")
     assert names(jobs) == [
         *[(SELECTION, f"gaussian:sigma={sigma}", run) for run in range(2) for sigma in ("0.2", "0.4")],
         *[(FINAL, method, run) for run in range(3) for method in EXPERIMENT.methods],
@@ -77,7 +77,7 @@ def test_more_runs_keep_the_keys_of_earlier_ones():
     [
         {"epochs": 9},
         {"seed": 1},
-        {"preset": "quick"},
+        {"preset": "paper"},
     ],
 )
 def test_whatever_changes_results_changes_the_key(change):
@@ -139,7 +139,7 @@ def test_bad_options_get_one_line(options, message):
 
 def _selection_jobs(tmp_path, outcomes):
     """A store in which the selection's jobs ended with these validation errors and losses, or failed (None)."""
-    jobs = plan(EXPERIMENT)
+    jobs = plan(EXPERIMENT, preset="paper")
     protocol = jobs[0].protocol
     with Store(tmp_path / "runs.db", create=True) as store:
         add_plan(store, jobs)
