@@ -30,7 +30,7 @@ static Recipe choose(const Law& law) {
 CONTDROP_INLINE Words number(const Words* words, int s) {
   if (s < 4) return words[s];
   const Words* pair = words + 2 * (s - 4);
-  return bit_or(shift_left(pair[0], 21), shift_left(bit_and(pair[1], set_words(0x3ff)), 11));
+  return bit_or(shift_left(pair[0], 21), shift_right(shift_left(pair[1], 22), 11));
 }
 
 // A float in (1, 2): kOne more than the uniform number that a number stands for. Of the 23 bits of the fraction, the last
