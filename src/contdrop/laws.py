@@ -240,22 +240,21 @@ class Bernoulli(BuiltIn):
         return cls(keep=keep, value=law.mean / keep)
 
     def cdf(self, x: FloatOrTensor) -> FloatOrTensor:
-        below, _, first, last = self._atoms()
+        below, first, last = self._atoms()
         if isinstance(x, Tensor):
             return torch.where(x < last, torch.full_like(x, below), 1).masked_fill(x < first, 0)
         return 0.0 if x < first else below if x < last else 1.0
 
     def quantile(self, u: FloatOrTensor) -> FloatOrTensor:
         _check_probability("Bernoulli", u)
-        below, above, first, last = self._atoms()
+        below, first, last = self._atoms()
         if isinstance(u, Tensor):
-            return torch.where((u > below) | (above == 1), torch.full_like(u, last), first)
-        return last if u > below or above == 1 else first
+            return torch.where((u > below) | (below == 0), torch.full_like(u, last), first)
+        return last if u > below or below == 0 else first
 
-    def _atoms(self) -> tuple[float, float, float, float]:
-        """The probabilities of the lower and of the upper value, and the two values."""
-        drop = 1 - self.keep
-        return (drop, self.keep, 0.0, self.value) if self.value > 0 else (self.keep, drop, self.value, 0.0)
+    def _atoms(self) -> tuple[float, float, float]:
+        """The probability of the lower value, and the two values."""
+        return (1 - self.keep, 0.0, self.value) if self.value > 0 else (self.keep, self.value, 0.0)
 
     def _draw(self, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
         kept = torch.rand(shape, generator=generator, dtype=torch.float64, device=device) < self.keep

@@ -713,7 +713,7 @@ def _tile(
         "stream": reference.STREAM_MASK,
         "runs": runs,
         "first_example": first_example,
-        "ROWS": max(1, _TILE // (runs_at_once * run)),
+        "ROWS": max(1, _TILE // (runs_at_once * columns)),
         "RUNS": runs_at_once,
         "COLUMNS": runs_at_once * columns,
         "WIDE": _wide(result.dtype),
