@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 export PIP_CONSTRAINT := $(CURDIR)/requirements/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo quick test test-slow lint clean
+.PHONY: help demo quick test test-slow test-torch lint clean
 
 help:
 	@echo "make demo       compare every method on handwritten digits, 10 paired runs, and write a report"
 	@echo "make quick      the same as make test with a choice of the tests: under two minutes on two cores"
 	@echo "make test       format check, lint, type check and tests"
 	@echo "make test-slow  the statistical tests at full size"
+	@echo "make test-torch TORCH=2.15.0  the core's tests against another version of torch (5 GB)"
 	@echo "make clean      remove the virtual environment and caches"
 
 $(VENV)/.installed: pyproject.toml CMakeLists.txt requirements/constraints.txt $(wildcard src/contdrop/kernels/native/*.cpp src/contdrop/kernels/native/*.h)
@@ -41,5 +42,19 @@ test: lint
 test-slow: $(VENV)/.installed
 	$(BIN)/pytest -m slow
 
+# The core's tests against another version of torch, in an environment of its own. The index has it with CUDA, which works
+# without a GPU, so this is about 5 GB, and not for continuous integration. The lab is tested with the pinned version only.
+TORCH ?= 2.15.0
+OTHER := .venv-torch-$(TORCH)
+LAB := browser checks cli cli_% data data_% docs executor experiment figures files methods models packaging page paper \
+	randomness_verdicts ranks recipes stats store tables training verdict
+CORE := $(filter-out $(LAB:%=tests/test_%.py),$(wildcard tests/test_*.py))
+
+test-torch:
+	$(PYTHON) -m venv $(OTHER)
+	PIP_CONSTRAINT= $(OTHER)/bin/pip install --quiet "torch==$(TORCH)" numpy scipy pytest pytest-xdist hypothesis
+	PIP_CONSTRAINT= $(OTHER)/bin/pip install --quiet --editable .
+	$(OTHER)/bin/pytest -m "not slow" --numprocesses auto --dist loadfile $(CORE)
+
 clean:
-	rm -rf $(VENV) demo.db* demo-report .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* demo.db* demo-report .mypy_cache .pytest_cache .ruff_cache .hypothesis

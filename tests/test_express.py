@@ -29,8 +29,8 @@ def fast_path():
     return express.dropout
 
 
-def short(x, law, shared_axes=()):
-    return express.dropout(x, law.kind, law.params, 1 / law.mean if law.mean else 1.0, False, shared_axes)
+def fast(x, law, shared_axes=(), generator=None):
+    return express.dropout(x, law.kind, law.params, 1 / law.mean if law.mean else 1.0, False, shared_axes, generator)
 
 
 def general(x, law, shared_axes=()):
@@ -42,7 +42,7 @@ def general(x, law, shared_axes=()):
 def both(x, law, shared_axes=(), seed=5):
     """What the two ways give, and the state of torch's generator afterwards."""
     results = []
-    for way in (short, general):
+    for way in (fast, general):
         torch.manual_seed(seed)
         results.append((way(x, law, shared_axes), torch.get_rng_state()))
     return results
@@ -83,7 +83,7 @@ def test_derivatives_of_second_order():
 
     def function(x):
         torch.manual_seed(3)
-        return short(x * x, law)
+        return fast(x * x, law)
 
     assert torch.autograd.gradcheck(function, x)
     assert torch.autograd.gradgradcheck(function, x)
@@ -125,7 +125,7 @@ def test_gradients_that_need_the_general_way(gradient):
 )
 def test_declines_and_draws_nothing(x):
     before = torch.get_rng_state()
-    assert short(x, cd.Uniform()) is None
+    assert fast(x, cd.Uniform()) is None
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -162,7 +162,7 @@ def test_layouts_and_shared_axes(layout, dtype):
 @pytest.mark.parametrize("axes", [(2,), (-3,), (0, 0), (0, -2), ("a",), (2**70,), [0], 0], ids=str)
 def test_declines_axes_that_are_none(axes):
     before = torch.get_rng_state()
-    assert short(torch.ones(3, 5), cd.Uniform(), axes) is None
+    assert fast(torch.ones(3, 5), cd.Uniform(), axes) is None
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -183,8 +183,8 @@ def test_declines_subclasses_and_takes_parameters():
     class Mine(torch.Tensor):
         pass
 
-    assert short(torch.ones(3).as_subclass(Mine), cd.Uniform()) is None
-    assert short(torch.nn.Parameter(torch.ones(3)), cd.Uniform()) is not None
+    assert fast(torch.ones(3).as_subclass(Mine), cd.Uniform()) is None
+    assert fast(torch.nn.Parameter(torch.ones(3)), cd.Uniform()) is not None
 
 
 def test_declines_while_somebody_else_looks():
@@ -197,7 +197,7 @@ def test_declines_while_somebody_else_looks():
     answers = []
 
     def look(x):
-        answers.append(short(torch.ones(3), cd.Uniform()))
+        answers.append(fast(torch.ones(3), cd.Uniform()))
         return x
 
     with Mode():
@@ -211,7 +211,7 @@ def test_declines_while_somebody_else_looks():
 
 
 def test_empty_and_scalar():
-    assert short(torch.empty(0, 3), cd.Uniform()).shape == (0, 3)
+    assert fast(torch.empty(0, 3), cd.Uniform()).shape == (0, 3)
     (y, _), (expected, _) = both(torch.tensor(2.0), cd.Gaussian(sigma=0.3))
     assert torch.equal(y, expected)
 
@@ -222,8 +222,8 @@ def test_inference_mode_first_does_not_spoil_the_rest():
 
     def run():
         with torch.inference_mode():
-            results.append(short(torch.ones(4), cd.Uniform()))
-        results.append(short(torch.ones(4), cd.Uniform()))
+            results.append(fast(torch.ones(4), cd.Uniform()))
+        results.append(fast(torch.ones(4), cd.Uniform()))
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -237,7 +237,7 @@ def test_threads_draw_different_seeds():
     results = [[] for _ in range(4)]
 
     def run(found):
-        found += [short(x, cd.Uniform()) for _ in range(200)]
+        found += [fast(x, cd.Uniform()) for _ in range(200)]
 
     threads = [threading.Thread(target=run, args=(found,)) for found in results]
     for thread in threads:
@@ -250,7 +250,7 @@ def test_threads_draw_different_seeds():
 
 def test_hooks_and_retained_gradients_see_what_they_would_of_any_function():
     x = torch.randn(4, requires_grad=True)
-    y = short(x, cd.Uniform())
+    y = fast(x, cd.Uniform())
     y.retain_grad()
     seen = []
     y.register_hook(seen.append)
@@ -262,7 +262,7 @@ def test_hooks_and_retained_gradients_see_what_they_would_of_any_function():
 
 def test_backward_twice():
     x = torch.randn(4, requires_grad=True)
-    y = short(x, cd.Uniform()).sum()
+    y = fast(x, cd.Uniform()).sum()
     y.backward(retain_graph=True)
     first = x.grad.clone()
     y.backward()
@@ -275,9 +275,9 @@ def test_nothing_leaks():
 
     def rounds(n):
         for _ in range(n):
-            torch.autograd.grad(short(x, law).sum(), x)
+            torch.autograd.grad(fast(x, law).sum(), x)
             torch.autograd.grad(cd.functional.dropout(x, law, activation="relu").sum(), x)
-            short(torch.ones(3, dtype=torch.int64), law)
+            fast(torch.ones(3, dtype=torch.int64), law)
         gc.collect()
         return sys.getallocatedblocks()
 
@@ -297,7 +297,7 @@ def test_wrong_arguments_are_refused(function):
 def test_wrong_law_is_refused_before_a_seed_is_drawn():
     before = torch.get_rng_state()
     with pytest.raises(ValueError, match="unpack"):
-        express.dropout(torch.ones(3), "gaussian", (0.5,), 2.0, False, ())
+        express.dropout(torch.ones(3), "gaussian", (0.5,), 2.0, False, (), None)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -306,8 +306,69 @@ def test_without_pythons_headers_everything_is_declined(monkeypatch):
     monkeypatch.delattr("contdrop.kernels.native._express", raising=False)
     decline = express._connect()
     before = torch.get_rng_state()
-    assert decline(torch.ones(3), "uniform", (0.0, 1.0), 2.0, False, ()) is None
+    assert decline(torch.ones(3), "uniform", (0.0, 1.0), 2.0, False, (), None) is None
     assert torch.equal(torch.get_rng_state(), before)
+
+
+# Layers with a generator of their own.
+
+
+def test_own_generators_take_it():
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(5, 7, requires_grad=True)
+    y = cd.GaussianDropout(sigma=0.3, generator=generator)(x)
+    assert type(y.grad_fn).__name__ == "DropoutBackward"
+    state = torch.get_rng_state()
+    generator.manual_seed(4)
+    y = fast(x, cd.Uniform(), generator=generator)
+    assert torch.equal(torch.get_rng_state(), state)
+    after = generator.get_state()
+    generator.manual_seed(4)
+    seed = kernels.draw_seed(generator)
+    assert torch.equal(y, kernels.dropout(x, seed, "uniform", (0.0, 1.0), 2.0, [], kernels.STREAM_MASK))
+    assert torch.equal(generator.get_state(), after)
+
+
+def test_what_is_not_a_generator_of_the_cpu_is_declined():
+    for wrong in (3, "text", torch.default_generator.device):
+        assert fast(torch.ones(3), cd.Uniform(), generator=wrong) is None
+    with pytest.raises(TypeError, match=r"dropout: expected a torch.Generator or None, got int"):
+        cd.functional.dropout(torch.ones(3), cd.Uniform(), generator=3)
+
+
+def test_own_generators_are_declined_while_seeds_are_recorded_or_replayed():
+    generator = torch.Generator().manual_seed(3)
+    for context in cd.checkpoint_context():
+        with context:
+            state = generator.get_state()
+            assert fast(torch.ones(3), cd.Uniform(), generator=generator) is None
+            assert torch.equal(generator.get_state(), state)
+            assert fast(torch.ones(3), cd.Uniform()) is not None
+        assert fast(torch.ones(3), cd.Uniform(), generator=generator) is not None
+
+
+def test_own_generators_are_declined_in_backward():
+    generator = torch.Generator().manual_seed(3)
+    answers = []
+    x = torch.ones(3, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda _: answers.append(fast(torch.ones(3), cd.Uniform(), generator=generator)))
+    y.sum().backward()
+    assert answers == [None]
+
+
+@pytest.mark.parametrize("options", [{"shared_axes": (1,)}, {"inplace": True}, {"inplace": True, "activation": "relu"}])
+def test_other_options_give_the_same_numbers(options, monkeypatch):
+    results = []
+    for declined in (False, True):
+        if declined:
+            monkeypatch.setattr(express, "dropout", express._declines)
+        torch.manual_seed(5)
+        x = torch.randn(6, 7)
+        y = cd.functional.dropout(x, cd.Gaussian(sigma=0.3), **options)
+        assert (y is x) == options.get("inplace", False)
+        results.append(y)
+    assert torch.equal(*results)
 
 
 # Rectified linear units and dropout in one pass.

@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 import contdrop as cd
 import contdrop.functional as F
 from conformance import MECHANISMS, bit_equal, fixed, output_and_gradients
+from contdrop.compatibility import GENERATORS_IN_GRAPHS
 
 every_mechanism = pytest.mark.parametrize("case", MECHANISMS, ids=lambda case: case.name)
 
@@ -20,8 +21,12 @@ def _fresh_compiler():
     torch._dynamo.reset()
 
 
-def compiled(function, backend="aot_eager", **options):
-    return torch.compile(function, fullgraph=True, backend=backend, **options)
+def compiled(function, backend="aot_eager", fullgraph=True, **options):
+    return torch.compile(function, fullgraph=fullgraph, backend=backend, **options)
+
+
+def since_2_13(what):
+    return pytest.mark.skipif(torch.__version__ < (2, 13), reason=f"torch {torch.__version__}: {what}")
 
 
 # torch.compile. The aot_eager back end does all of the graph work, common-subexpression elimination included, and skips
@@ -94,7 +99,8 @@ def test_compiled_layers_with_generators_use_their_own():
         )
 
     x = torch.ones(5, 6)
-    eager, fast = make(), compiled(make())
+    # An older compiler breaks the graph at the draw, and the numbers are the same.
+    eager, fast = make(), compiled(make(), fullgraph=GENERATORS_IN_GRAPHS)
     state = torch.get_rng_state()
     for _ in range(3):
         assert torch.equal(eager(x), fast(x))
@@ -102,7 +108,9 @@ def test_compiled_layers_with_generators_use_their_own():
 
 
 def test_a_compiled_function_follows_the_generator_it_is_given():
-    fast = compiled(lambda x, generator: F.dropout(x, cd.Uniform(), generator=generator))
+    fast = compiled(
+        lambda x, generator: F.dropout(x, cd.Uniform(), generator=generator), fullgraph=GENERATORS_IN_GRAPHS
+    )
     x = torch.ones(20)
     for seed in (1, 2, 3):
         result = fast(x, torch.Generator().manual_seed(seed))
@@ -118,6 +126,7 @@ def test_laws_can_be_made_inside_a_compiled_function():
     assert torch.equal(fast(torch.ones(9)), expected)
 
 
+@since_2_13("its compiler fails at any random operator of a library under vmap, and says so")
 @pytest.mark.parametrize("randomness", ["same", "different"])
 def test_compiled_vmap_draws_as_eager(randomness):
     layer = cd.GaussianDropout(0.3)
@@ -155,7 +164,10 @@ def test_compiled_forward_mode_and_grad():
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(
+    "own",
+    [False, pytest.param(True, marks=since_2_13("runs such a block uncompiled, where the layer asks for a context"))],
+)
 def test_compiled_checkpointing_keeps_the_mask(own, backend):
     layer = cd.GaussianDropout(0.3, generator=torch.Generator().manual_seed(6) if own else None)
 

@@ -11,6 +11,7 @@ ability              without it
 ``DERIVATIVES``      torch differentiates the reference back end: the same numbers to 1e-6, slower
 ``DRAWS_IN_GRAPHS``  a compiled graph breaks where a seed is drawn; with ``fullgraph=True`` torch.compile says so, and
                      export in training mode raises
+``GENERATORS_…``     the same, for layers with a generator of their own
 ``in_backward``      a warning in place of the error, if a layer with a generator of its own is run in backward
 ``dlpack_table``     the fast path in C declines
 ``node_class``       the fast path's backward passes through a method in Python
@@ -194,10 +195,11 @@ DERIVATIVES = _differentiates()
 
 # Random draws inside of compiled graphs.
 
-_effect_type: Any = find("torch._library.effects.EffectType")
-_register_by_library: Any = find("torch.library.Library._register_effectful_op")
-_older_effect_type: Any = find("torch._higher_order_ops.effects._EffectType")
-_register_by_operator: Any = find("torch._higher_order_ops.effects._register_effectful_op")
+_effects = _find_all("torch._library.effects.EffectType", "torch.library.Library._register_effectful_op")
+# Where they were before torch 2.10. To look there imports much, so it is done only if need be.
+_older_effects = _effects or _find_all(
+    "torch._higher_order_ops.effects._EffectType", "torch._higher_order_ops.effects._register_effectful_op"
+)
 functional_mode: Any = find("torch._subclasses.functional_tensor.FunctionalTensorMode")
 _graph_marks: Any = find("torch.fx.traceback.current_meta")
 _never_recomputed: Any = find("torch.utils.checkpoint.SAC_IGNORED_OPS")
@@ -211,19 +213,15 @@ _vmap_parts = _find_all(
     "torch._C._DisableFuncTorch",
     "torch._C._ExcludeDispatchKeyGuard",
 )
-_effects_known = None not in (_effect_type, _register_by_library) or None not in (
-    _older_effect_type,
-    _register_by_operator,
-)
-DRAWS_IN_GRAPHS = _effects_known and None not in (functional_mode, _graph_marks, _never_recomputed, _vmap_parts)
+DRAWS_IN_GRAPHS = None not in (_older_effects, functional_mode, _graph_marks, _never_recomputed, _vmap_parts)
+# Older compilers cannot run a function that is given a generator while tracing: tried with 2.6 and 2.8.
+GENERATORS_IN_GRAPHS = DRAWS_IN_GRAPHS and torch.__version__ >= "2.13"
 
 
 def register_draw(library: torch.library.Library, name: str, op: Any) -> None:
     """Says of an operator that its calls are neither merged, nor reordered, nor run again in backward."""
-    if None not in (_effect_type, _register_by_library):
-        _register_by_library(library, name, _effect_type.ORDERED)
-    else:
-        _register_by_operator(op, _older_effect_type.ORDERED)
+    kinds, register = _effects or _older_effects  # type: ignore[misc]
+    register(*((library, name) if _effects else (op,)), kinds.ORDERED)
     op.py_impl(functional_mode)(lambda mode, *args, **kwargs: _without_marks(mode, op, args, kwargs))
     _never_recomputed.add(op)
 
@@ -270,12 +268,12 @@ def mark_constant(function: Callable[..., Any]) -> None:
         function._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-_backward_task: Callable[[], int] | None = find("torch._C._current_graph_task_id")
+backward_task: Callable[[], int] | None = find("torch._C._current_graph_task_id")
 
 
 def in_backward() -> bool:
     """Whether this thread is in the middle of a backward pass; warns, and says no, if that cannot be known."""
-    if _backward_task is None:
+    if backward_task is None:
         warnings.warn(
             "contdrop: this version of torch does not tell whether backward is running, so a layer with a generator of "
             "its own cannot refuse to draw another mask there; under activation checkpointing use "
@@ -283,7 +281,7 @@ def in_backward() -> bool:
             stacklevel=4,
         )
         return False
-    return _backward_task() != -1
+    return backward_task() != -1
 
 
 # What the fast path in C is connected to.

@@ -37,8 +37,9 @@ from .laws import LAWS, Bernoulli, Law, check_law
 from .masks import connect, gate, law_in_graph, multiply, standard_normal_times
 from .sampling import activate, expected_activation, sampled_activation
 
-FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
-_BUILT_IN = frozenset(LAWS.values())
+# Tuples: the compiler of torch 2.6 to 2.8 does not follow a search in a frozenset.
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_BUILT_IN = tuple(LAWS.values())
 
 
 def dropout(
@@ -67,11 +68,11 @@ def dropout(
         generator: CPU generator to draw the seed from.
     """
     # The commonest case, for which every line of Python counts. It is None for what needs a closer look.
-    commonest = training and scale in SCALES and generator is None and type(law) in _BUILT_IN
+    commonest = training and scale in SCALES and type(law) in _BUILT_IN
     if commonest and not is_dynamo_compiling() and law.mean and activation in DROPOUT_ACTIVATIONS:
         built_in: Any = law
         factor = built_in.factor / law.mean if scale == "inverted" else built_in.factor
-        arguments = (built_in.kind, built_in.params, factor, activation is not None, tuple(shared_axes))
+        arguments = (built_in.kind, built_in.params, factor, activation is not None, tuple(shared_axes), generator)
         y = kernels.express.dropout(x, *arguments)
         if y is not None:
             return x.copy_(y) if inplace else y
@@ -359,7 +360,7 @@ def check_number(owner: str, name: str, value: object) -> float:
 
 
 def check_generator(owner: str, generator: torch.Generator | None) -> None:
-    if generator is None:
+    if generator is None or is_dynamo_compiling():  # compilers of torch before 2.9 do not know a generator's device
         return
     if not isinstance(generator, torch.Generator):
         raise TypeError(f"{owner}: expected a torch.Generator or None, got {type(generator).__name__}")

@@ -95,6 +95,9 @@ def _connect() -> Callable[..., Tensor | None]:
         _law_bytes,
         backends.chosen,
         native,
+        torch.Generator,
+        seeds.contexts,
+        compatibility.backward_task or 0,
         Dropout.apply,
         _general,
     )
@@ -111,6 +114,6 @@ def _dropout_before_native(*arguments: Any) -> Tensor | None:
     return dropout(*arguments)
 
 
-# dropout(x, kind, params, scale, relu, shared_axes) draws a seed from torch's default generator. It returns None, and
-# has drawn nothing, if x has to go the general way.
+# dropout(x, kind, params, scale, relu, shared_axes, generator) draws a seed from the generator, or from torch's default
+# one. It returns None, and has drawn nothing, if the general way has to be taken.
 dropout: Callable[..., Tensor | None] = _dropout_before_native

@@ -64,6 +64,9 @@ class _OwnGenerators(threading.local):
 
 
 _own = _OwnGenerators()
+contexts: list[
+    object
+] = []  # those of checkpoint_context that are open, in any thread; the fast path declines meanwhile
 
 
 class _Record(contextlib.AbstractContextManager[None]):
@@ -71,9 +74,11 @@ class _Record(contextlib.AbstractContextManager[None]):
         self.seeds = seeds
 
     def __enter__(self) -> None:
+        contexts.append(self)
         self.outer, _own.recording = _own.recording, self.seeds
 
     def __exit__(self, *_: object) -> None:
+        contexts.remove(self)
         _own.recording = self.outer
         if self.outer is not None:
             self.outer.extend(self.seeds)
@@ -84,9 +89,11 @@ class _Replay(contextlib.AbstractContextManager[None]):
         self.seeds = seeds
 
     def __enter__(self) -> None:
+        contexts.append(self)
         self.outer, _own.replaying = _own.replaying, iter(self.seeds)
 
     def __exit__(self, *_: object) -> None:
+        contexts.remove(self)
         _own.replaying = self.outer
 
 
@@ -137,6 +144,8 @@ def _under_vmap(generator: int, size: list[int]) -> Tensor:
 def _by_operator(generator: torch.Generator | None) -> Tensor:
     if generator is None:
         return _operator(0, [])
+    if _break_graph is not None:
+        return _break_graph(generator)
     handle = id(generator)  # makes the compiled code check that it is still the same object
     _remember(generator)
     return _operator(handle, [])
@@ -151,6 +160,9 @@ def _between_graphs(generator: torch.Generator | None) -> Tensor:
     return draw_seed(generator)
 
 
+_break_graph: Any = None
+if not compatibility.GENERATORS_IN_GRAPHS:
+    _break_graph = torch.compiler.disable(_between_graphs)
 _draw_in_graph: Callable[[torch.Generator | None], Tensor]
 if compatibility.DRAWS_IN_GRAPHS:
     LIBRARY.define("draw_seed(int generator, SymInt[] size) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
@@ -161,4 +173,4 @@ if compatibility.DRAWS_IN_GRAPHS:
     compatibility.register_draw(LIBRARY, "contdrop::draw_seed", _operator)
     _draw_in_graph = _by_operator
 else:
-    _draw_in_graph = torch.compiler.disable(_between_graphs)
+    _draw_in_graph = _break_graph

@@ -1,9 +1,8 @@
 // The fast path of elementwise dropout: from a layer to the kernel and back without the interpreter.
 //
 // Between two matrix products the interpreter's data have left the caches, and a line of Python costs microseconds. So
-// what a small layer does most often is a function in C here: plain eager mode, a tensor on the CPU in any layout, torch's
-// default generator. Everything else is declined, and goes the general way in ops.py, which
-// gives the same numbers.
+// what a small layer does most often is a function in C here: plain eager mode, a tensor on the CPU in any layout.
+// Everything else is declined, and goes the general way in ops.py, which gives the same numbers.
 //
 // Only Python's limited interface is used, and torch only through its Python objects and through DLPack's table of C
 // functions, which does not change with its version: no torch headers, and one build serves many versions of both.
@@ -26,6 +25,8 @@ struct Torch {
   PyObject *transforms_active, *modes, *tracing, *forward_mode;  // who else may be looking at the tensor
   PyObject *law_of;                                           // (kind, params, scale) to the bytes of a Law
   PyObject *backends, *native;                                // the back ends in use by device, and ours
+  PyObject *generator;                                        // type
+  PyObject *contexts, *backward_task;                         // when a layer's own generator may not simply be drawn from
   PyObject *apply, *general;                                  // the autograd function, and the general way
 } torch;
 
@@ -37,7 +38,7 @@ Dropout any_layout;
 Rectify rectify;
 constexpr uint32_t kMaskStream = 0;  // reference.STREAM_MASK
 
-PyObject *s_call, *s_cpu, *s_current_level, *s_is_neg, *s_random, *s_requires_grad, *s_saved_tensors, *s_to_save;
+PyObject *s_call, *s_cpu, *s_current_level, *s_generator, *s_is_neg, *s_random, *s_requires_grad, *s_saved_tensors, *s_to_save;
 
 // DLPack's table, version 1 (github.com/dmlc/dlpack): what a tensor is and where, by one call.
 struct DLTensor {
@@ -238,8 +239,19 @@ PyObject* multiply(PyObject* x, const View& from, const Call& call, const View* 
   return Py_NewRef(out);
 }
 
-// The number that torch.randint(limit, ()) would draw. A tensor to draw it into is kept for each thread.
-PyObject* draw_seed() {
+// Whether a seed may be drawn from a layer's own generator here: 1, 0, or -1 with an exception. Under activation
+// checkpointing seeds are recorded and replayed, and a draw in the middle of backward is an error, both in seeds.py.
+int may_draw(PyObject* generator) {
+  if (generator == Py_None) return 1;
+  if (reinterpret_cast<PyObject*>(Py_TYPE(generator)) != torch.generator || PyList_Size(torch.contexts)) return 0;
+  if (!PyCallable_Check(torch.backward_task)) return 0;
+  const int64_t task = number(PyObject_CallNoArgs(torch.backward_task));
+  return PyErr_Occurred() ? -1 : task == -1;
+}
+
+// The number that torch.randint(limit, (), generator=generator) would draw. A tensor to draw it into is kept for each
+// thread.
+PyObject* draw_seed(PyObject* generator) {
   static thread_local PyObject* place = nullptr;
   static thread_local const int64_t* number_there;
   if (!place) {
@@ -250,24 +262,37 @@ PyObject* draw_seed() {
     place = made.object;
     made.object = nullptr;
   }
-  const Ref drawn(PyObject_CallMethodObjArgs(place, s_random, torch.zero, torch.limit, nullptr));
+  if (generator == Py_None) {
+    const Ref drawn(PyObject_CallMethodObjArgs(place, s_random, torch.zero, torch.limit, nullptr));
+    return drawn.object ? PyLong_FromLongLong(*number_there) : nullptr;
+  }
+  const Ref function(PyObject_GetAttr(place, s_random));
+  const Ref positional(PyTuple_Pack(2, torch.zero, torch.limit)), named(PyDict_New());
+  if (!function.object || !positional.object || !named.object) return nullptr;
+  if (PyDict_SetItem(named, s_generator, generator) < 0) return nullptr;
+  const Ref drawn(PyObject_Call(function, positional, named));
   return drawn.object ? PyLong_FromLongLong(*number_there) : nullptr;
 }
 
-// dropout(x, kind, params, scale, relu, shared axes): the result, or None if x has to go the general way; then no seed was
-// drawn.
+// dropout(x, kind, params, scale, relu, shared axes, generator): the result, or None if it has to go the general way; then
+// no seed was drawn.
 PyObject* dropout(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 6) return PyErr_Format(PyExc_TypeError, "dropout: expected 6 arguments, got %zd", count);
-  PyObject *x = arguments[0], *relu = arguments[4];
+  if (count != 7) return PyErr_Format(PyExc_TypeError, "dropout: expected 7 arguments, got %zd", count);
+  PyObject *x = arguments[0], *relu = arguments[4], *generator = arguments[6];
   View from;
-  const int plain = is_plain(x, from);
+  int plain = may_draw(generator);
+  if (plain == 1) plain = is_plain(x, from);
   if (plain < 0) return nullptr;
   uint32_t shared;
   if (!plain || !shared_bits(arguments[5], from.axes, shared)) Py_RETURN_NONE;
   const Ref law(PyObject_CallFunctionObjArgs(torch.law_of, arguments[1], arguments[2], arguments[3], nullptr));
   if (!law.object) return nullptr;
-  const Ref seed(draw_seed());
-  if (!seed.object) return nullptr;
+  const Ref seed(draw_seed(generator));
+  if (!seed.object) {
+    if (generator == Py_None || !PyErr_ExceptionMatches(PyExc_RuntimeError)) return nullptr;
+    PyErr_Clear();  // a generator of another device: the general way says so
+    Py_RETURN_NONE;
+  }
   const Ref call(PyTuple_Pack(7, seed.object, law.object, arguments[1], arguments[2], arguments[3], relu, arguments[5]));
   if (!call.object) return nullptr;
   const int graph = needs_graph(x);
@@ -333,9 +358,10 @@ PyObject* connect(PyObject*, PyObject* arguments) {
   unsigned long long address, any_layout_address, relu_address;
   PyObject* table;
   Torch t;
-  if (!PyArg_ParseTuple(arguments, "KKKOOOOOOOOOOOOOOOOOO", &address, &any_layout_address, &relu_address, &table, &t.tensor,
+  if (!PyArg_ParseTuple(arguments, "KKKOOOOOOOOOOOOOOOOOOOOO", &address, &any_layout_address, &relu_address, &table, &t.tensor,
                         &t.parameter, &t.empty_like, &t.place, &t.zero, &t.limit, &t.threads, &t.gradients_enabled, &t.transforms_active,
-                        &t.modes, &t.tracing, &t.forward_mode, &t.law_of, &t.backends, &t.native, &t.apply, &t.general))
+                        &t.modes, &t.tracing, &t.forward_mode, &t.law_of, &t.backends, &t.native, &t.generator, &t.contexts,
+                        &t.backward_task, &t.apply, &t.general))
     return nullptr;
   exchange = static_cast<const Exchange*>(PyCapsule_GetPointer(table, "dlpack_exchange_api"));
   if (!exchange) return nullptr;
@@ -390,7 +416,7 @@ PyMODINIT_FUNC PyInit__express() {
     const char* text;
   } const names[] = {
       {&s_call, "call"},     {&s_cpu, "cpu"},       {&s_current_level, "_current_level"},
-      {&s_is_neg, "is_neg"}, {&s_random, "random_"}, {&s_requires_grad, "requires_grad"},
+      {&s_generator, "generator"}, {&s_is_neg, "is_neg"}, {&s_random, "random_"}, {&s_requires_grad, "requires_grad"},
       {&s_saved_tensors, "saved_tensors"}, {&s_to_save, "to_save"},
   };
   for (const auto& name : names)

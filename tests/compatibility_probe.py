@@ -1,0 +1,130 @@
+"""What the package computes without one private part of torch after another; see test_compatibility.py.
+
+Reads names from the command line. torch is imported once; each name gets a fork of this process in which the package is
+imported without it. Prints a JSON object for each.
+"""
+
+import json
+import os
+import sys
+import warnings
+
+import torch
+import torch._dynamo  # once, and not in every fork
+
+
+def numbers():
+    """The outputs and gradients of every kind of layer, and of torch.func's transforms, as lists of numbers."""
+    import contdrop as cd
+
+    torch.manual_seed(1)
+    x = torch.randn(4, 6, requires_grad=True)
+    generator = torch.Generator().manual_seed(2)
+    law = cd.parse_law("gaussian:sigma=0.3")
+    layers = [
+        cd.BernoulliDropout(0.5),
+        cd.GaussianDropout(sigma=0.3),
+        cd.GaussianDropout(sigma=0.3, generator=generator),
+        cd.UniformDropout(activation="relu"),
+        cd.UniformDropout(shared_axes=(1,)),
+        cd.DropConnectLinear(6, 3, law=law),
+        cd.DropConnectLinear(6, 3, law=law, masks="batch"),
+        cd.FastDropoutLinear(6, 3, law=law),
+        lambda x: cd.functional.adaptive_dropout(x, x),
+    ]
+    found = []
+    for layer in layers * 2:  # the fast path is connected by the first call
+        y = layer(x)
+        (gradient,) = torch.autograd.grad(y.square().sum(), x)
+        found += [y, gradient]
+
+    def loss(x):
+        return (cd.functional.dropout(x, law) * cd.DropConnectLinear(6, 6, law=law)(x)).sum()
+
+    transforms = [
+        torch.func.grad(loss),
+        lambda x: torch.func.jvp(loss, (x,), (torch.ones_like(x),))[1],
+        torch.func.vmap(lambda row: cd.functional.dropout(row, law), randomness="different"),
+        torch.func.vmap(lambda row: cd.functional.dropout(row, law), randomness="same"),
+    ]
+    for transform in transforms:
+        torch.manual_seed(3)
+        found.append(transform(x.detach()))
+    # A tensor that stands for zeros has no memory to read from.
+    found.append(cd.functional.dropout(torch._efficientzerotensor((3, 5)), law))
+    return [value.detach().flatten().tolist() for value in found]
+
+
+def compiled():
+    """Whether a compiled function draws what an eager one draws, for two layers that must not share a mask."""
+    import contdrop as cd
+
+    def twice(x):
+        return cd.functional.dropout(x, cd.Uniform()), cd.functional.dropout(x, cd.Uniform())
+
+    results = []
+    for function in (twice, torch.compile(twice, backend="aot_eager")):
+        torch.manual_seed(1)
+        results += function(torch.ones(5, 7))
+    same = torch.equal(results[0], results[2]) and torch.equal(results[1], results[3])
+    return {"same": same, "shared": torch.equal(results[2], results[3])}
+
+
+def theory_and_lab():
+    import contdrop as cd
+    from contdrop.lab import optimisers
+    from contdrop.theory import propagation
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), cd.GaussianDropout(sigma=0.3), torch.nn.Dropout(0.5))
+    torch.manual_seed(0)
+    weights = [torch.randn(3, 2), torch.randn(4)]
+    gradients = [torch.randn(3, 2), torch.randn(4)]
+    velocities = [torch.randn(3, 2), torch.randn(4)]
+    optimisers._momentum_step(weights, gradients, velocities, momentum=0.9, gain=0.1, learning_rate=0.5)
+    net = torch.nn.Linear(3, 2)
+    adam = optimisers.AdamOptimiser(net, 0.1, (0.9, 0.999), 1e-8)
+    for _ in range(3):
+        adam._update([torch.ones_like(p) * (i + 0.5) for i, p in enumerate(net.parameters())])
+    values = [*weights, *velocities, *net.parameters()]
+
+    class Refused(torch.nn.Module):
+        def forward(self, x):
+            return torch.sort(x)[0]
+
+    try:
+        propagation.moments(Refused(), torch.ones(2, 3))
+        message = ""
+    except NotImplementedError as error:
+        message = str(error)
+    return {
+        "values": [value.detach().flatten().tolist() for value in values],
+        "message": message,
+        "predicted": list(cd.mc_predict(model, torch.ones(2, 3), samples=3, seed=1).mean.shape),
+    }
+
+
+def report(name):
+    os.environ["CONTDROP_WITHOUT"] = name.removeprefix("compiled:")
+    from contdrop import compatibility
+    from contdrop.kernels import express
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answer = {"numbers": numbers()}
+    answer["warnings"] = sorted({str(warning.message) for warning in caught})
+    answer["fast"] = express.dropout is not express._declines
+    answer |= {ability: getattr(compatibility, ability) for ability in ("SEES_EVERYBODY", "DERIVATIVES")}
+    answer["DRAWS_IN_GRAPHS"] = compatibility.DRAWS_IN_GRAPHS
+    answer |= theory_and_lab()
+    if name.startswith("compiled:"):
+        answer["compiled"] = compiled()
+    return answer
+
+
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        print(json.dumps({"name": name, **report(name)}), flush=True)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        print(json.dumps({"name": name, "failed": True}), flush=True)
