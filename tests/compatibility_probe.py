@@ -83,8 +83,9 @@ def theory_and_lab():
     optimisers._momentum_step(weights, gradients, velocities, momentum=0.9, gain=0.1, learning_rate=0.5)
     net = torch.nn.Linear(3, 2)
     adam = optimisers.AdamOptimiser(net, 0.1, (0.9, 0.999), 1e-8)
-    for _ in range(3):
-        adam._update([torch.ones_like(p) * (i + 0.5) for i, p in enumerate(net.parameters())])
+    with torch.no_grad():
+        for _ in range(3):
+            adam._update([torch.ones_like(p) * (i + 0.5) for i, p in enumerate(net.parameters())])
     values = [*weights, *velocities, *net.parameters()]
 
     class Refused(torch.nn.Module):

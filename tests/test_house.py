@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "contdrop"
 # Lower may not import higher.
 ORDER = [
     *["choices", "compatibility", "errors", "files", "text", "clipped_normal", "laws", "kernels", "sharding", "masks"],
-    *["expectations", "sampling", "nested", "functional", "tracing", "scripting", "nn"],
+    *["expectations", "sampling", "nested", "functional", "tracing", "scripting", "nn", "fusion"],
     *["theory", "inference", "coadaptation", "bench", "lab", "cli"],
 ]
 

@@ -5,6 +5,7 @@ from . import nn as nn
 from . import theory as theory
 from .coadaptation import Coadaptation as Coadaptation
 from .coadaptation import coadaptation as coadaptation
+from .fusion import fuse_relu as fuse_relu
 from .inference import Prediction as Prediction
 from .inference import mc_predict as mc_predict
 from .kernels import Backend as Backend

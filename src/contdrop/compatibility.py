@@ -329,6 +329,11 @@ def has_forward_hooks(module: torch.nn.Module) -> bool:
     return any(getattr(module, name, None) for name in ("_forward_hooks", "_forward_pre_hooks"))
 
 
+def has_hooks(module: torch.nn.Module) -> bool:
+    backward = any(getattr(module, name, None) for name in ("_backward_hooks", "_backward_pre_hooks"))
+    return backward or has_forward_hooks(module)
+
+
 def target_name(node: torch.fx.Node) -> str:
     """What a node of a graph calls, as a reader would write it."""
     write = find("torch.fx.Node._pretty_print_target")

@@ -21,7 +21,9 @@ ScriptedLaw = tuple[str, list[float], float, float, float]
 
 def call_node(layer: torch.nn.Module, *inputs: Any) -> Any:
     """The node that calls a layer; None if nothing is being traced, or if the layer itself is what is being traced."""
-    proxy = next((value for value in inputs if isinstance(value, Proxy)), None)
+    # Not next(..., None), which the compiler of torch 2.6 does not follow.
+    proxies = [value for value in inputs if isinstance(value, Proxy)]
+    proxy = proxies[0] if proxies else None
     if proxy is None or proxy.tracer.root is layer:  # type: ignore[attr-defined]
         return None
     path = proxy.tracer.path_of_module(layer)  # type: ignore[attr-defined]

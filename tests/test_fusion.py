@@ -1,0 +1,96 @@
+"""Dropout layers that do the work of the ReLU before them: the same numbers, and nothing where it could be seen."""
+
+import pytest
+import torch
+from torch import nn
+
+import contdrop as cd
+
+
+def network(*units):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), *units, nn.Linear(5, 2))
+
+
+def run(model):
+    torch.manual_seed(3)
+    x = torch.randn(4, 6, requires_grad=True)
+    y = model(x)
+    return [y, *torch.autograd.grad(y.square().sum(), [x, *model.parameters()])]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_same_numbers(training):
+    model = network(nn.ReLU(), cd.GaussianDropout(sigma=0.3)).train(training)
+    names, expected = list(model.state_dict()), run(model)
+    assert cd.fuse_relu(model) == ["2"]
+    assert isinstance(model[1], nn.Identity)
+    assert model[2].activation == "relu"
+    assert list(model.state_dict()) == names
+    for mine, other in zip(run(model), expected, strict=True):
+        assert torch.equal(mine, other)
+    assert cd.fuse_relu(model) == []
+
+
+def test_nested_containers_are_named():
+    model = nn.ModuleDict({"inner": network(nn.ReLU(), cd.UniformDropout())})
+    assert cd.fuse_relu(model) == ["inner.2"]
+
+
+def _hooked(module):
+    module.register_forward_hook(lambda *_: None)
+    return module
+
+
+def _pre_hooked(module):
+    module.register_forward_pre_hook(lambda *_: None)
+    return module
+
+
+def _backward_hooked(module):
+    module.register_full_backward_hook(lambda *_: None)
+    return module
+
+
+class Mine(nn.ReLU):
+    def forward(self, x):
+        return x.relu() + 1
+
+
+@pytest.mark.parametrize(
+    "units",
+    [
+        lambda: (_hooked(nn.ReLU()), cd.UniformDropout()),
+        lambda: (_backward_hooked(nn.ReLU()), cd.UniformDropout()),
+        lambda: (nn.ReLU(), _pre_hooked(cd.UniformDropout())),
+        lambda: (nn.ReLU(inplace=True), cd.UniformDropout()),
+        lambda: (nn.ReLU(), cd.UniformDropout(inplace=True)),
+        lambda: (nn.ReLU(), cd.UniformDropout(activation="relu")),
+        lambda: (Mine(), cd.UniformDropout()),
+        lambda: (nn.ReLU(), nn.Identity(), cd.UniformDropout()),
+        lambda: (nn.ReLU(), nn.Dropout()),
+        lambda: [nn.ReLU(), *[cd.UniformDropout()] * 2],
+    ],
+    ids=["hook", "backward", "pre-hook", "relu-inplace", "inplace", "fused", "subclass", "apart", "torch's", "twice"],
+)
+def test_nothing_where_somebody_could_see_it(units):
+    model = network(*units())
+    before = list(model)
+    assert cd.fuse_relu(model) == []
+    assert all(a is b for a, b in zip(model, before, strict=True))
+
+
+def test_nothing_in_a_container_with_a_forward_of_its_own():
+    class Both(nn.Sequential):
+        def forward(self, x):
+            features = self[0](x)
+            return features + self[1](features)
+
+    assert cd.fuse_relu(Both(nn.ReLU(), cd.UniformDropout())) == []
+
+
+def test_a_relu_in_two_places_is_replaced_in_one():
+    relu = nn.ReLU()
+    model = nn.Sequential(relu, cd.UniformDropout(), nn.Linear(3, 3), relu)
+    assert cd.fuse_relu(model) == ["1"]
+    assert model[3] is relu
