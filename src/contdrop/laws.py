@@ -105,7 +105,7 @@ class Law(abc.ABC):
             device: Where the result lives; the generator's device if None, else torch's default.
         """
         if device is None:
-            device = generator.device if generator is not None else torch.get_default_device()
+            device = generator.device if generator is not None else torch.empty(0).device
         return self._draw(shape, generator, torch.device(device)).to(dtype or torch.get_default_dtype())
 
     # A plain class is a value as well: two laws of a class are the same if what they were made of is.

@@ -285,5 +285,6 @@ def _adam(
     for parameter, gradient, mean, square, count in zip(parameters, gradients, means, squares, counts):
         mean.lerp_(gradient, 1 - beta1)
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = (square / (1 - beta2**count)).sqrt_().add_(eps)
-        parameter.sub_(mean / (1 - beta1**count) / root, alpha=lr)
+        steps = count.item()  # powers in float64: 1 - 0.999**n loses five digits in float32
+        root = (square / (1 - beta2**steps)).sqrt_().add_(eps)
+        parameter.sub_(mean / (1 - beta1**steps) / root, alpha=lr)

@@ -266,12 +266,17 @@ PyObject* draw_seed(PyObject* generator) {
     const Ref drawn(PyObject_CallMethodObjArgs(place, s_random, torch.zero, torch.limit, nullptr));
     return drawn.object ? PyLong_FromLongLong(*number_there) : nullptr;
   }
-  const Ref function(PyObject_GetAttr(place, s_random));
-  const Ref positional(PyTuple_Pack(2, torch.zero, torch.limit)), named(PyDict_New());
-  if (!function.object || !positional.object || !named.object) return nullptr;
+  // The arguments of the call are kept too, but for the generator, which belongs to its layer.
+  static thread_local PyObject *function = nullptr, *positional, *named;
+  if (!function) {
+    positional = PyTuple_Pack(2, torch.zero, torch.limit);
+    named = PyDict_New();
+    if (!positional || !named || !(function = PyObject_GetAttr(place, s_random))) return nullptr;
+  }
   if (PyDict_SetItem(named, s_generator, generator) < 0) return nullptr;
   const Ref drawn(PyObject_Call(function, positional, named));
-  return drawn.object ? PyLong_FromLongLong(*number_there) : nullptr;
+  if (!drawn.object || PyDict_SetItem(named, s_generator, Py_None) < 0) return nullptr;
+  return PyLong_FromLongLong(*number_there);
 }
 
 // dropout(x, kind, params, scale, relu, shared axes, generator): the result, or None if it has to go the general way; then
