@@ -325,9 +325,12 @@ def _check_linear(owner: str, x: Tensor, weight: Tensor, bias: Tensor | None) ->
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"{owner}: expected bias [{weight.shape[0]}], got {tuple(bias.shape)}")
-    if torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type):
+    # The compiler of torch 2.6 does not follow is_autocast_available.
+    device = x.device.type
+    known = device != "meta" if is_dynamo_compiling() else torch.amp.is_autocast_available(device)
+    if known and torch.is_autocast_enabled(device):
         # torch's own linear does this inside; our operators get their arguments ready-made.
-        dtype = torch.get_autocast_dtype(x.device.type)
+        dtype = torch.get_autocast_dtype(device)
         return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     return x, weight, bias
 
