@@ -28,10 +28,8 @@ struct Narrow {
   static constexpr Ties ties = kToEven;
   static void multiply_row(const S* x, S* out, const float* m, int64_t n) {
     int64_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-      prefetch(x + i, out + i);
+    for (; i + 16 <= n; i += 16)
       E::template store16<kNatural>(out + i, multiply(E::template load16<kNatural>(x + i), load(m + i)));
-    }
     if (i == n) return;
     S padded[16] = {};
     float mask[16] = {};

@@ -31,10 +31,7 @@ CONTDROP_INLINE void scale_row(const typename E::Stored* x, typename E::Stored* 
     auto sixteen = [&](int64_t at) {
       E::template store16<kNatural>(out + at, multiply(E::template load16<kNatural>(x + at), factor));
     };
-    for (; i + 16 <= n; i += 16) {
-      prefetch(x + i, out + i);
-      sixteen(i);
-    }
+    for (; i + 16 <= n; i += 16) sixteen(i);
     if (i < n && n >= 16 && x != out) return sixteen(n - 16);
     if (i < n) {
       typename E::Stored rest[16] = {};
@@ -140,7 +137,6 @@ struct Tiler {
                  : strided(streams[0], at.element, t.fast.mask, at.fast, turned);
       return;
     }
-    fetch(at);
     if (t.together) {
       rows[0] = source.get(streams[0], at.element, at.fast * at.across);
       for (int64_t f = 1; f < at.fast; ++f) rows[f] = rows[f - 1] + at.across;
@@ -162,18 +158,6 @@ struct Tiler {
 
   // Whether a transposed tile is multiplied while it is transposed.
   bool is_direct(const Place& at) const { return std::is_same<E, Float32>::value && dense && at.fast >= 8; }
-
-  // Asks for the memory of a tile, whose rows are too far apart for the processor to foresee them.
-  void fetch(const Place& at) const {
-    const Stored* x = static_cast<const Stored*>(t.call->x) + at.x;
-    const Stored* out = static_cast<const Stored*>(t.call->out) + at.out;
-    constexpr int64_t line = 64 / sizeof(Stored);
-    for (int64_t j = 0; j < at.across; ++j)
-      for (int64_t i = 0; i < at.fast; i += line) {
-        __builtin_prefetch(x + j * t.across.x + i * t.fast.x, 0);
-        __builtin_prefetch(out + j * t.across.out + i * t.fast.out, 1);
-      }
-  }
 
   void multiply_tile(const Place& at, const Stored* x, Stored* out) const {
     if (t.fast.mask == 0) {

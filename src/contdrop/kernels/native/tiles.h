@@ -112,10 +112,9 @@ struct Tiles {
       across_block = across.size;
       fast_block = std::min(fast.size, std::min(2 * kTile / across.size, kMostRows));
     } else {
-      // Long enough for the generator, which makes so many at once, and small enough for the second-level cache.
-      const int64_t at_once = std::max<int64_t>(2 * kGroupOfNumbers, 512 / call->law.bits);
-      fast_block = std::min(fast.size, std::min(kMostStreams, 3 * kTile / at_once));
-      across_block = std::min(across.size, std::clamp<int64_t>(kTile / fast_block, at_once, kLongest));
+      // Long enough for memory and for the generator, and small enough for the second-level cache.
+      fast_block = std::min(fast.size, kMostStreams);
+      across_block = std::min(across.size, std::clamp<int64_t>(kTile / fast_block, 2 * kGroupOfNumbers, kLongest));
     }
     const int64_t tile = fast_block * across_block;
     repeat_block = std::min(repeat.size, std::max<int64_t>(2 * kTile / tile, 8));
