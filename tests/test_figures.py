@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 import stores
-from contdrop.lab import data
+from contdrop.lab import data, labels
 from contdrop.lab.report import colours, figures
 from contdrop.lab.report.comparisons import compare
 from contdrop.lab.report.figures import classes, drawing
@@ -382,11 +382,11 @@ def test_every_method_has_a_look_of_its_own():
     ],
 )
 def test_names_of_methods(method, expected):
-    assert colours.name(method) == expected
+    assert labels.shown(method) == expected
 
 
 def test_report_imports_nothing_that_imports_torch():
-    allowed = {"store", "results", "stats", "paper", "data", "report", "streams"}
+    allowed = {"store", "results", "stats", "paper", "data", "report", "streams", "labels"}
     for path in pathlib.Path(colours.__file__).parent.rglob("*.py"):
         depth = len(path.relative_to(pathlib.Path(colours.__file__).parents[1]).parts) - 1
         for node in ast.walk(ast.parse(path.read_text())):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable
 
+from . import labels
 from .store import FAILED, FINISHED, Epoch, JobRecord
 
 
@@ -31,7 +32,7 @@ class Estimate:
         return tuple(self._left)
 
     def _note(self, job: JobRecord, seconds: float) -> None:
-        for key in ((job.experiment, _name(job)), (job.experiment,), ()):
+        for key in ((job.experiment, labels.base(job.method)), (job.experiment,), ()):
             self._seconds.setdefault(key, []).append(seconds)
 
     def epoch(self, job_id: int, epoch: Epoch) -> None:
@@ -49,11 +50,7 @@ class Estimate:
         total = 0.0
         for job_id, epochs in self._left.items():
             job = self._jobs[job_id]
-            keys = ((job.experiment, _name(job)), (job.experiment,), ())
+            keys = ((job.experiment, labels.base(job.method)), (job.experiment,), ())
             known = next(self._seconds[key] for key in keys if key in self._seconds)
             total += epochs * statistics.median(known[-50:])
         return total / max(1, min(workers, len(self._left)))
-
-
-def _name(job: JobRecord) -> str:
-    return job.method.partition(":")[0]

@@ -34,46 +34,25 @@ What ``scale`` means:
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from ..choices import Activation, Scale
-from ..errors import UserError
 from ..functional import check_choice
 from ..laws import Bernoulli, Gaussian, Law, Uniform
 from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
-from ..text import parse_label
+from . import labels
+from .labels import NAMES as NAMES
+from .labels import Label
 
 ACTIVATIONS = ("relu", "sigmoid")
 
-_DEFAULTS: dict[str, dict[str, float]] = {
-    "none": {},
-    "bernoulli": {"keep": 0.5},
-    "uniform": {},
-    "gaussian": {"sigma": Gaussian().sigma},
-    "adaptive": {"alpha": 1.0, "beta": 0.0},
-    "dropconnect": {"keep": 0.5},
-    "fast": {"keep": 0.5},
-    "bernoulli-matched": {"sigma": Gaussian().sigma},
-}
-NAMES: tuple[str, ...] = tuple(_DEFAULTS)
-
-_KNOWN = {name: [*given, *(["variance"] if "sigma" in given else [])] for name, given in _DEFAULTS.items()}
-
 
 @dataclass(frozen=True)
-class Method:
+class Method(Label):
     """A dropout method with all its parameters, in the method's own order. Made by :func:`parse`."""
-
-    name: str
-    parameters: tuple[tuple[str, float], ...] = ()
-
-    def __str__(self) -> str:
-        written = ",".join(f"{name}={repr(value).removesuffix('.0')}" for name, value in self.parameters)
-        return f"{self.name}:{written}" if written else self.name
 
     @property
     def law(self) -> Law | None:
@@ -95,17 +74,9 @@ class Method:
 
 
 def parse(text: str) -> Method:
-    """Reads a method from its text form.
-
-    Raises:
-        UserError: The text is malformed, or names an unknown method or parameter, or a value that is out of range.
-    """
-    try:
-        name, found = parse_label(text, _KNOWN, "method")
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    given = {parameter: _checked(text, parameter, value) for parameter, value in found.items()}
-    return Method(name, tuple((given if "variance" in given else _DEFAULTS[name] | given).items()))
+    """Reads a method from its text form; raises UserError as :func:`contdrop.lab.labels.read` does."""
+    label = labels.read(text)
+    return Method(label.name, label.word, label.parameters)
 
 
 def hidden_layer(
@@ -179,15 +150,3 @@ def _law(method: Method) -> Law:
 
 def _gaussian(strength: dict[str, float]) -> Gaussian:
     return Gaussian.from_variance(**strength) if "variance" in strength else Gaussian(**strength)
-
-
-def _checked(text: str, parameter: str, value: float) -> float:
-    if parameter == "keep":
-        inside, expected = 0 < value <= 1, "a probability above 0 and at most 1"
-    elif parameter in ("sigma", "variance"):
-        inside, expected = 0 <= value < math.inf, "a finite number of at least 0"
-    else:
-        inside, expected = math.isfinite(value), "a finite number"
-    if not inside:
-        raise UserError(f"method {text!r}: expected {expected} for {parameter}; got {value:g}")
-    return value + 0.0  # no negative zero: equal methods are written alike

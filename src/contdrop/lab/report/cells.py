@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 from ...text import plural
+from .. import labels
 from ..results import Results
 from ..stats.comparison import ENOUGH_RUNS
-from . import colours
 
 NONE = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
@@ -68,8 +68,8 @@ def signed(value: float, decimals: int = 2) -> str:
 def method_cell(results: Results, method: str) -> Cell:
     """A method with the parameters it was trained with, under its full name."""
     variant = results.variants().get(method, method)
-    shown = colours.name(variant, longest=10_000)
-    return Cell(shown if colours.parameters(variant)[0] == colours.parameters(method)[0] else colours.printable(method))
+    shown = labels.shown(variant, longest=10_000)
+    return Cell(shown if labels.base(variant) == labels.base(method) else labels.printable(method))
 
 
 def p_cell(p: float | None, runs: int = ENOUGH_RUNS) -> Cell:
@@ -90,7 +90,7 @@ def doubt(runs: int) -> str:
 
 def title_of(results: Results) -> str:
     protocol = results.protocol
-    return colours.printable(str(protocol.description.get("title") or protocol.experiment))
+    return labels.printable(str(protocol.description.get("title") or protocol.experiment))
 
 
 def size_of(results: Results) -> str:
@@ -100,4 +100,4 @@ def size_of(results: Results) -> str:
     runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     epochs = plural(protocol.epochs, "epoch")
     each = f"run of {epochs}" if runs == "1" else f"runs of {epochs} each"
-    return f"{runs} {each}, preset “{colours.printable(protocol.preset)}”"
+    return f"{runs} {each}, preset “{labels.printable(protocol.preset)}”"

@@ -12,8 +12,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
-from ...text import parse_label
-from ...text import printable as printable
+from .. import labels
 
 # Of what is no method: text, and lines that guide the eye.
 INK, FAINT, GRID, PAPER = "#1f2328", "#6b7280", "#d9dce1", "#ffffff"
@@ -48,19 +47,6 @@ _KNOWN = {
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 _LINES: tuple[Line, ...] = ("solid", _DASHED, _DASH_DOT, _LONG, _DOUBLE)
 
-_NAMES = {
-    "none": "No dropout",
-    "bernoulli": "Bernoulli",
-    "uniform": "Uniform",
-    "gaussian": "Gaussian",
-    "adaptive": "Adaptive",
-    "dropconnect": "DropConnect",
-    "fast": "Fast",
-    "bernoulli-matched": "Bernoulli, matched",
-}
-SIGMA, ALPHA = "\N{GREEK SMALL LETTER SIGMA}", "\N{GREEK SMALL LETTER ALPHA}"
-_SYMBOLS = {"sigma": SIGMA, "variance": f"{SIGMA}²", "alpha": ALPHA, "beta": "β", "keep": "keep"}
-
 
 def style(method: str) -> Style:
     """Of a method by its label, such as "gaussian" or "gaussian:sigma=0.3"; it depends on nothing else.
@@ -76,7 +62,7 @@ def style(method: str) -> Style:
         return _KNOWN[method]
     number = int.from_bytes(hashlib.sha256(method.encode("utf-8", "replace")).digest()[:8], "big")
     marker, line = _MARKERS[number % len(_MARKERS)], _LINES[number // 8 % len(_LINES)]
-    width = gaussian_width(method)
+    width = labels.gaussian_width(method)
     if width is not None:
         # Hue from 45 degrees down over 0 to 270: the way of a sunset. Darker as it goes.
         share = min(width, 1.0)
@@ -88,45 +74,6 @@ def style(method: str) -> Style:
 
 def _rgb(hue: float, lightness: float, saturation: float) -> str:
     return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, lightness, saturation))
-
-
-def parameters(method: str) -> tuple[str, dict[str, float]]:
-    """The name in a label, and its parameters; none if it is not of the form name:parameter=number,...
-
-    Example:
-        >>> parameters("adaptive:alpha=1,beta=0")
-        ('adaptive', {'alpha': 1.0, 'beta': 0.0})
-    """
-    try:
-        return parse_label(method)
-    except ValueError:
-        return method, {}
-
-
-def gaussian_width(method: str) -> float | None:
-    """The standard deviation, before clipping, that a label such as "gaussian:variance=0.09" states."""
-    name, given = parameters(method)
-    if name != "gaussian":
-        return None
-    return given["variance"] ** 0.5 if given.get("variance", -1.0) >= 0 else given.get("sigma")
-
-
-def name(method: str, *, longest: int = 28) -> str:
-    """What to call a method in a figure: a known one by its usual name, with its parameters; nothing unprintable.
-
-    Example:
-        >>> name("bernoulli-matched:sigma=0.3")
-        'Bernoulli, matched σ=0.3'
-    """
-    base, given = parameters(method)
-    if base in _NAMES and all(parameter in _SYMBOLS for parameter in given):
-        values = " ".join(f"{_SYMBOLS[parameter]}={value:g}" for parameter, value in given.items())
-        return f"{_NAMES[base]} {values}".strip()
-    return shorten(printable(method), longest)
-
-
-def shorten(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
 
 
 def dark(colour: str) -> str:

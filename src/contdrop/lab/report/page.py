@@ -22,6 +22,7 @@ import markupsafe
 from ... import __version__
 from ...errors import UserError
 from ...files import replacing
+from .. import labels
 from ..results import Results, collect_all
 from ..stats import Comparison
 from ..store import FAILED, Store
@@ -221,8 +222,8 @@ def _experiment(store: Store, results: Results, found: Verdict, files: _Files, m
     prefix = (record.experiment, record.preset)
     selections, failures = tables.selections(results), tables.failures(results)
     return {
-        "name": colours.printable(record.experiment),
-        "title": colours.printable(record.description.get("title") or record.experiment),
+        "name": labels.printable(record.experiment),
+        "title": labels.printable(record.description.get("title") or record.experiment),
         "paper": record.description.get("paper") or "",
         "size": describing.size(results),
         "reference": called(results.reference),
@@ -323,7 +324,7 @@ def _render(content: dict[str, Any], store: str, refresh: int | None, embedding:
         script=markupsafe.Markup(script),
         version=__version__,
         made=now.strftime("%Y-%m-%d %H:%M UTC"),
-        store=colours.printable(store),
+        store=labels.printable(store),
         refresh=refresh,
         words=_WORDS,
     )

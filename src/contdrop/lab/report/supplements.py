@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...text import plural
-from .. import paper, stats
+from .. import labels, paper, stats
 from ..results import Results
 from ..store import FINAL, Store
-from . import colours, ranking
+from . import ranking
 from .cells import NONE, Cell, Table, method_cell, p_cell, p_value, size_of, title_of
 
 
@@ -25,8 +25,8 @@ def selections(results: Results) -> Table | None:
             chosen = candidate == selection.variant
             rows.append(
                 (
-                    Cell(colours.name(label, longest=10_000)),
-                    Cell(colours.printable(candidate)),
+                    Cell(labels.shown(label, longest=10_000)),
+                    Cell(labels.printable(candidate)),
                     Cell("failed" if failed else f"{error:.2f}", None if failed else error, chosen),
                     Cell("chosen" if chosen else "", float(chosen), chosen),
                 )
@@ -39,7 +39,7 @@ def selections(results: Results) -> Table | None:
     notes = [f"Chosen by validation error{size}, with seeds of their own; test data were not looked at."]
     for label, source in (settings.get("follows") or {}).items():
         notes.append(
-            f"{colours.name(label, longest=60)} takes over what was chosen for {colours.name(source, longest=60)}."
+            f"{labels.shown(label, longest=60)} takes over what was chosen for {labels.shown(source, longest=60)}."
         )
     headings = ("Method", "Candidate", "Validation error, %", "")
     return Table("selections", f"{title_of(results)}: parameters chosen", headings, tuple(rows), tuple(notes))
@@ -49,11 +49,11 @@ def failures(results: Results) -> Table | None:
     """Every job that failed, with its reason."""
     rows = tuple(
         (
-            Cell(colours.printable(job.method)),
+            Cell(labels.printable(job.method)),
             Cell(str(job.run), float(job.run)),
             Cell("comparison" if job.stage == FINAL else "selection"),
             Cell(f"{job.epochs_done} of {job.epochs}", float(job.epochs_done)),
-            Cell(colours.printable(job.error or "no reason was recorded")),
+            Cell(labels.printable(job.error or "no reason was recorded")),
         )
         for job in results.failed
     )
@@ -66,7 +66,7 @@ def failures(results: Results) -> Table | None:
 def mcnemar(results: Results, store: Store) -> Table | None:
     """Of each pair of trained networks: on which test images only one of them is right."""
     reference = results.reference
-    called = colours.name(reference, longest=40)
+    called = labels.shown(reference, longest=40)
     rows = []
     for method in results.errors():
         found = [each for run in results.errors().get(reference, {}) if (each := _mcnemar(results, store, method, run))]
@@ -106,10 +106,10 @@ def _mcnemar(results: Results, store: Store, method: str, run: int) -> stats.McN
     if jobs[0] is None or jobs[1] is None:
         return None
     first, second = (store.artefact(job.id, "test_predictions") for job in jobs if job)
-    labels = store.artefact(jobs[0].id, "test_labels")
-    if first is None or second is None or labels is None:
+    truth = store.artefact(jobs[0].id, "test_labels")
+    if first is None or second is None or truth is None:
         return None
-    return stats.mcnemar(first, second, labels)
+    return stats.mcnemar(first, second, truth)
 
 
 def _only_a(found: stats.McNemar) -> int:
@@ -133,7 +133,7 @@ def ranks(every: Sequence[Results]) -> Table | None:
         by_dataset = [compared.ranks.by_dataset[dataset][method] for dataset in found.errors]
         rows.append(
             (
-                Cell(colours.name(method, longest=10_000)),
+                Cell(labels.shown(method, longest=10_000)),
                 *(
                     Cell(f"{rank:g}", rank, rank == min(compared.ranks.by_dataset[dataset].values()))
                     for dataset, rank in zip(found.errors, by_dataset)
@@ -147,10 +147,10 @@ def ranks(every: Sequence[Results]) -> Table | None:
             )
         )
     used = "; ".join(
-        f"{colours.printable(dataset)}: {colours.printable(results.protocol.experiment)}, {size_of(results)}"
+        f"{labels.printable(dataset)}: {labels.printable(results.protocol.experiment)}, {size_of(results)}"
         for dataset, results in found.sources.items()
     )
-    called = colours.name(compared.reference, longest=40)
+    called = labels.shown(compared.reference, longest=40)
     notes = (
         "Rank 1 is the lowest mean error; equal ones share the mean of their ranks. Each data set counts once, with "
         f"the experiment that has most methods and runs: {used}.",
@@ -160,6 +160,6 @@ def ranks(every: Sequence[Results]) -> Table | None:
         f"{called}, two-sided, adjusted by Holm.",
         "The paper's ranks are over MNIST, CIFAR-10, SVHN, NORB and ILSVRC-2012, without “no dropout”.",
     )
-    datasets = [colours.printable(dataset) for dataset in found.errors]
+    datasets = [labels.printable(dataset) for dataset in found.errors]
     headings = ("Method", *datasets, "Average", f"p against {called}", "The paper's average")
     return Table("ranks", "Ranks over data sets", headings, tuple(rows), notes)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 
-from .. import paper, stats
+from .. import labels, paper, stats
 from ..results import Results
 from ..stats.comparison import ENOUGH_RUNS
-from . import colours
 from .cells import DOUBTFUL, NONE, doubt, finite, method_cell, p_cell, p_value, signed, size_of, title_of
 from .cells import Cell as Cell
 from .cells import Table as Table
@@ -68,7 +67,7 @@ def _paper_cell(theirs: paper.Table, method: str, best: float) -> Cell:
 def _notes(
     results: Results, comparisons: dict[str, stats.Comparison], theirs: paper.Table | None, reference: str
 ) -> list[str]:
-    description, called = results.protocol.description, colours.name(reference, longest=60)
+    description, called = results.protocol.description, labels.shown(reference, longest=60)
     notes = [f"Ours: {size_of(results)}."]
     if theirs:
         runs = description.get("paper_runs") or theirs.runs
@@ -103,13 +102,13 @@ def _limits(results: Results, comparisons: dict[str, stats.Comparison]) -> list[
     elif fewest < ENOUGH_RUNS:
         notes.append(f"{DOUBTFUL} With fewer than {ENOUGH_RUNS} pairs of runs (here {fewest}) a p-value means little.")
     if len({len(runs) for runs in results.errors().values()}) > 1:
-        pairs = ", ".join(f"{colours.name(method)} {each.runs}" for method, each in comparisons.items())
+        pairs = ", ".join(f"{labels.shown(method)} {each.runs}" for method, each in comparisons.items())
         notes.append(
             "Methods have finished different runs. Tests use the runs that a method shares with the reference: "
             f"{pairs}. Means are over all runs of a method, so compare them by the tests, not by eye."
         )
     approximate = [
-        colours.name(m) for m, each in comparisons.items() if each.wilcoxon_method != "exact" and each.runs > 1
+        labels.shown(m) for m, each in comparisons.items() if each.wilcoxon_method != "exact" and each.runs > 1
     ]
     if approximate:
         notes.append(
@@ -121,7 +120,7 @@ def _limits(results: Results, comparisons: dict[str, stats.Comparison]) -> list[
 
 def differences(results: Results, margin: float | None = None) -> Table | None:
     """What a careful reader asks for: how much, how certain, how it would look to a reviewer."""
-    comparisons, called = compare(results, margin), colours.name(results.reference, longest=40)
+    comparisons, called = compare(results, margin), labels.shown(results.reference, longest=40)
     if not comparisons:
         return None
     spreads = [found.sd for found in comparisons.values() if found.sd > 0]

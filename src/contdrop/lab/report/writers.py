@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from ...text import no_formula
-from . import colours
+from .. import labels
 from .cells import DOUBTFUL, MINUS, NONE, Cell, Table
 
 
@@ -48,7 +48,7 @@ def _markdown_cell(cell: Cell) -> str:
 
 
 def _markdown_text(text: str) -> str:
-    text = colours.printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = labels.printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_{}\[\]|$~#])", r"\\\1", text)
 
 
@@ -57,7 +57,7 @@ _LATEX = {
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", '"': r"\textquotedbl{}", "“": "``", "”": "''", "…": r"\ldots{}", "\ufffd": "?",
     "±": r"$\pm$", "∞": r"$\infty$", "²": r"$^2$", MINUS: "$-$", NONE: "--", DOUBTFUL: r"\textdagger{}",
-    colours.SIGMA: r"$\sigma$", colours.ALPHA: r"$\alpha$", "β": r"$\beta$",
+    labels.SIGMA: r"$\sigma$", labels.ALPHA: r"$\alpha$", "β": r"$\beta$",
 }  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def _latex_cell(cell: Cell) -> str:
 
 
 def _latex_text(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in colours.printable(text))
+    return "".join(_LATEX.get(character, character) for character in labels.printable(text))
 
 
 def _is_numeric(table: Table, column: int) -> bool:

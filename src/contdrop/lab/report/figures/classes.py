@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ....errors import UserError
+from ... import labels
 from ...data import registry
 from ...results import Results
 from ...store import Store
@@ -30,17 +31,17 @@ def matrices(store: Store, results: Results) -> dict[str, Array]:
     for method in results.methods:
         for job in results.finished:
             if job.method == method:
-                predictions, labels = (store.artefact(job.id, f"test_{what}") for what in ("predictions", "labels"))
-                if predictions is not None and labels is not None and len(labels):
-                    counts.setdefault(method, []).append((predictions, labels))
+                predictions, truth = (store.artefact(job.id, f"test_{what}") for what in ("predictions", "labels"))
+                if predictions is not None and truth is not None and len(truth):
+                    counts.setdefault(method, []).append((predictions, truth))
     if not counts:
         return {}
     classes = 1 + max(int(max(p.max(), t.max())) for found in counts.values() for p, t in found)
     shares = {}
     for method, found in counts.items():
         total = np.zeros((classes, classes))
-        for predictions, labels in found:
-            places = labels.astype(np.int64) * classes + predictions
+        for predictions, truth in found:
+            places = truth.astype(np.int64) * classes + predictions
             total += np.bincount(places, minlength=classes**2).reshape(classes, classes)
         with np.errstate(invalid="ignore"):  # a class without images has no share
             shares[method] = 100 * total / total.sum(axis=1, keepdims=True)
@@ -68,7 +69,7 @@ def classes_of(results: Results, shares: Mapping[str, Array]) -> Picture | None:
         return None
     errors = {method: class_errors(found) for method, found in shares.items()}
     reference, won = results.reference, wins(errors)
-    called = colours.name(reference)
+    called = labels.shown(reference)
     number = len(next(iter(errors.values())))
     against = {
         method: int(np.sum(errors[reference].round(9) < found.round(9)))
@@ -83,10 +84,10 @@ def classes_of(results: Results, shares: Mapping[str, Array]) -> Picture | None:
         + (f"; “{called} better” counts the classes on which {called} errs less than the method." if against else ".")
         + " With few runs such counts are mostly chance.",
         f"Of {number} classes, best on: "
-        + ", ".join(f"{colours.name(method)} {count}" for method, count in won.items())
+        + ", ".join(f"{labels.shown(method)} {count}" for method, count in won.items())
         + "."
         + (f" {called} errs less than " if against else "")
-        + ", ".join(f"{colours.name(method)} on {count}" for method, count in against.items())
+        + ", ".join(f"{labels.shown(method)} on {count}" for method, count in against.items())
         + ("." if against else ""),
         partial(_draw_classes, errors, won, against, called, _class_names(results, number)),
     )
@@ -104,10 +105,10 @@ def _draw_classes(
     errors: Mapping[str, Array], won: Mapping[str, int], against: Mapping[str, int], called: str, names: Sequence[str]
 ) -> Figure:
     with styled():
-        labels = [colours.name(method, longest=LONGEST) for method in errors]
-        left = min(1.85, text_width(labels, SMALL) + 0.12)
+        rows = [labels.shown(method, longest=LONGEST) for method in errors]
+        left = min(1.85, text_width(rows, SMALL) + 0.12)
         right = 0.95 if against else 0.5
-        shown = [colours.shorten(name, 12) for name in names]
+        shown = [labels.shorten(name, 12) for name in names]
         tilted = max(len(name) for name in shown) > 3
         top = (0.3 + 0.75 * text_width(shown, TINY) if tilted else 0.3) + 0.12
         cell = (WIDTH - left - right) / len(names)
@@ -132,7 +133,7 @@ def _draw_classes(
                 if best:
                     axes.add_patch(Rectangle((column + 0.05, row + 0.08), 0.9, 0.84, fill=False,
                                              edgecolor=colours.INK, linewidth=1))  # fmt: skip
-        axes.set_yticks(np.arange(len(errors)) + 0.5, labels=labels)
+        axes.set_yticks(np.arange(len(errors)) + 0.5, labels=rows)
         axes.xaxis.tick_top()
         axes.set_xticks(np.arange(len(names)) + 0.5, labels=shown, fontsize=TINY, rotation=50 if tilted else 0,
                         ha="left" if tilted else "center", rotation_mode="anchor")  # fmt: skip
@@ -140,7 +141,7 @@ def _draw_classes(
         axes.grid(visible=False)
         for side in axes.spines.values():
             side.set_visible(False)
-        columns = [("best\non", won), (f"{colours.shorten(called, 10)}\nbetter", against)]
+        columns = [("best\non", won), (f"{labels.shorten(called, 10)}\nbetter", against)]
         for x, (heading, counts) in zip((0.22, 0.65), columns):
             if not counts:
                 continue
@@ -184,15 +185,15 @@ def _worst(method: str, mistakes: Array, names: Sequence[str]) -> str:
     true, taken = divmod(int(np.argmax(mistakes)), len(mistakes))
     share = mistakes[true, taken]
     if not share:
-        return f"{colours.name(method)}, none"
-    return f"{colours.name(method)}, {names[true]} taken for {names[taken]} ({share:.1f} %)"
+        return f"{labels.shown(method)}, none"
+    return f"{labels.shown(method)}, {names[true]} taken for {names[taken]} ({share:.1f} %)"
 
 
 def _draw_confusion(mistakes: Mapping[str, Array], names: Sequence[str]) -> Figure:
     with styled():
         columns = min(len(mistakes), 2 if len(mistakes) <= 4 else 3)
         rows = -(-len(mistakes) // columns)
-        shown = [colours.shorten(name, 11) for name in names]
+        shown = [labels.shorten(name, 11) for name in names]
         left = text_width(shown, 6.5) + 0.32
         gap = 0.14
         side = (WIDTH - left - 0.1 - gap * (columns - 1)) / columns
@@ -223,7 +224,7 @@ def _draw_confusion(mistakes: Mapping[str, Array], names: Sequence[str]) -> Figu
             axes.tick_params(length=0, pad=2)
             for spine in axes.spines.values():
                 spine.set(visible=True, color=colours.GRID)
-            axes.set_title(colours.name(method, longest=LONGEST), fontsize=TINY, pad=3, loc="left",
+            axes.set_title(labels.shown(method, longest=LONGEST), fontsize=TINY, pad=3, loc="left",
                            color=colours.style(method).colour, fontweight="bold")  # fmt: skip
             if column == 0 and row == (rows - 1) // 2:
                 axes.set_ylabel("true class", fontsize=TINY)

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ... import labels
 from ...results import Results
 from ...store import Store
 from .. import colours
@@ -47,7 +48,7 @@ def covariances(store: Store, results: Results) -> Picture | None:
         "narrower too.",
         "; ".join(
             f"Layer {layer}, share of pairs within ±{_near(edges):.2g}: "
-            + ", ".join(f"{colours.name(method)} {_share(edges, counts):.1f} %" for method, counts in methods.items())
+            + ", ".join(f"{labels.shown(method)} {_share(edges, counts):.1f} %" for method, counts in methods.items())
             for layer, methods in layers.items()
         )
         + ".",
@@ -92,7 +93,7 @@ def _draw(edges: Array, layers: Mapping[int, Counts]) -> Figure:
                 axes.set_xlabel("covariance")
         handles = [
             Line2D([], [], color=colours.style(method).colour, linestyle=colours.style(method).line,
-                   label=colours.name(method, longest=LONGEST))
+                   label=labels.shown(method, longest=LONGEST))
             for method in methods
         ]  # fmt: skip
         figure.legend(handles=handles, loc="upper center", ncols=columns, frameon=False, handlelength=3.2,

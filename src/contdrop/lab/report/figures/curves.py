@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ... import labels
 from ...results import Results
 from ...store import Store
 from .. import colours
@@ -53,7 +54,7 @@ def curves(store: Store, results: Results) -> Picture | None:
         "Test error per epoch",
         " ".join(_caption(results, errors, banded, len(drawn))),
         f"Lines of test error over {epochs} epochs for {len(errors)} methods. After the last epoch, from the lowest: "
-        + ", ".join(f"{colours.name(method)} {error:.2f} %" for error, method in last)
+        + ", ".join(f"{labels.shown(method)} {error:.2f} %" for error, method in last)
         + ".",
         partial(_draw, errors, drawn, banded),
     )
@@ -65,7 +66,7 @@ def _caption(results: Results, errors: Mapping[str, Array], banded: Collection[s
     if epochs >= 8:
         yield "Above: all of training, on a logarithmic axis. Below: its second half."
     if several_runs(results):
-        which = "Bands" if len(banded) == len(errors) else f"The band, of {colours.name(next(iter(banded)))} alone"
+        which = "Bands" if len(banded) == len(errors) else f"The band, of {labels.shown(next(iter(banded)))} alone"
         yield f"{which}: ± 1 standard deviation over runs. That is how runs vary; whether methods differ, pairs show."
     if drawn < epochs:
         yield f"{drawn} of {epochs:,} epochs are drawn."
@@ -79,7 +80,7 @@ def _drawn(epochs: int) -> Array:
 
 def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str]) -> Figure:
     with styled():
-        names = [colours.name(method, longest=LONGEST) for method in errors]
+        names = [labels.shown(method, longest=LONGEST) for method in errors]
         height = max(2.2, 0.165 * len(names))
         left = 0.62
         width = WIDTH - left - min(2.1, text_width(names, SMALL) + 0.62)

@@ -24,6 +24,7 @@ from matplotlib.textpath import TextToPath
 
 from ....files import replacing
 from ....text import plural
+from ... import labels
 from ...results import Results
 from .. import colours
 
@@ -170,7 +171,7 @@ def label_ends(axes: Axes, ends: dict[str, tuple[float, float]], height: float) 
     points = [axes.transAxes.inverted().transform(axes.transData.transform(point)) for point in ends.values()]
     heights = spread([float(y) for _, y in points], 1.25 * SMALL / _POINTS / height, 0.02, 0.98)
     for method, (x, y), beside in zip(ends, points, heights):
-        look, name = colours.style(method), colours.name(method, longest=LONGEST)
+        look, name = colours.style(method), labels.shown(method, longest=LONGEST)
         in_axes: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
         axes.plot([x + 0.01, 1.06], [y, beside], color=look.colour, linewidth=0.7, **in_axes)
         axes.plot([1.09], [beside], marker=look.marker, color=look.colour, markersize=4.5, **in_axes)
@@ -203,7 +204,7 @@ def size_of(results: Results) -> str:
     """The size of an experiment, for captions: nobody is to take a quick run for a replication."""
     protocol = results.protocol
     epochs = plural(protocol.epochs, "epoch")
-    return f"{runs_of(results)} of {epochs}, preset “{colours.printable(protocol.preset)}”"
+    return f"{runs_of(results)} of {epochs}, preset “{labels.printable(protocol.preset)}”"
 
 
 def several_runs(results: Results) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ... import labels
 from ...results import Results
 from .. import colours
 from .drawing import SMALL, TINY, WIDTH, Picture, blank, deviation, place, several_runs, size_of, styled, text_width
@@ -26,8 +27,8 @@ def noise(results: Results) -> Picture | None:
     strengths = {method: strengths[method] for method in results.methods if method in strengths}
     if len(strengths) < _ENOUGH:
         return None
-    without = [colours.name(method) for method in errors if method not in strengths]
-    on_weights = any(colours.parameters(method)[0] == "dropconnect" for method in strengths)
+    without = [labels.shown(method) for method in errors if method not in strengths]
+    on_weights = any(labels.base(method) == "dropconnect" for method in strengths)
     matched = "bernoulli-matched" in strengths
     sentences = [
         "Mean test error against the strength of the noise: the relative variance Var(m) / E[m]² of the mask m, "
@@ -48,7 +49,7 @@ def noise(results: Results) -> Picture | None:
         "Error at equal noise",
         " ".join(sentence for sentence in sentences if sentence),
         "Relative variance and mean test error: "
-        + "; ".join(f"{colours.name(m)} {strengths[m]:.3f}, {np.mean(values[m]):.2f} %" for m in strengths)
+        + "; ".join(f"{labels.shown(m)} {strengths[m]:.3f}, {np.mean(values[m]):.2f} %" for m in strengths)
         + ".",
         partial(_draw, values, strengths),
     )
@@ -74,8 +75,8 @@ def _draw(errors: Mapping[str, Sequence[float]], strengths: Mapping[str, float])
     with styled():
         families: dict[str, list[str]] = {}
         for method in strengths:
-            families.setdefault(colours.parameters(method)[0], []).append(method)
-        names = [colours.name(family, longest=18) for family in families]
+            families.setdefault(labels.base(method), []).append(method)
+        names = [labels.shown(family, longest=18) for family in families]
         height, left = 2.7, 0.62
         width = WIDTH - left - min(1.75, text_width(names, SMALL) + 0.42)
         figure = blank(height + 0.7)
@@ -94,7 +95,7 @@ def _draw(errors: Mapping[str, Sequence[float]], strengths: Mapping[str, float])
             )  # fmt: skip
             if len(methods) > 1:
                 for method, up in ((methods[0], 4), (methods[-1], -9)):
-                    axes.annotate(colours.name(method).rpartition(" ")[2], (drawn_at[method], np.mean(errors[method])),
+                    axes.annotate(labels.shown(method).rpartition(" ")[2], (drawn_at[method], np.mean(errors[method])),
                                   xytext=(6, up), textcoords="offset points", fontsize=TINY, color=look.colour,
                                   annotation_clip=False)  # fmt: skip
         axes.set_xlim(-0.06 * reach, 1.09 * reach)
@@ -104,7 +105,7 @@ def _draw(errors: Mapping[str, Sequence[float]], strengths: Mapping[str, float])
         order = sorted(families, key=best.__getitem__, reverse=True)  # as the points are, the worst on top
         handles = [
             Line2D([], [], linestyle="none", marker=colours.style(family).marker, color=colours.style(family).colour,
-                   markersize=6, label=colours.name(family, longest=18))
+                   markersize=6, label=labels.shown(family, longest=18))
             for family in order
         ]  # fmt: skip
         axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, handletextpad=0.2,

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ... import stats
+from ... import labels, stats
 from ...results import Results
 from .. import colours
 from ..comparisons import compare
@@ -28,7 +28,7 @@ def pairs(results: Results) -> Picture | None:
     means = {method: float(np.mean(list(runs.values()))) for method, runs in errors.items()}
     order = sorted(errors, key=means.__getitem__)
     has_interval = any(math.isfinite(each.interval[0]) for each in comparisons.values())
-    called = colours.name(reference)
+    called = labels.shown(reference)
     return Picture(
         "pairs",
         "Run by run",
@@ -42,7 +42,7 @@ def pairs(results: Results) -> Picture | None:
         + f". Left of 0, {called} errs less. {size_of(results).capitalize()}; methods by mean error.",
         "Dots of every run. "
         + " ".join(
-            f"{called} minus {colours.name(method)}: {each.difference:+.2f} points on average, less error in "
+            f"{called} minus {labels.shown(method)}: {each.difference:+.2f} points on average, less error in "
             f"{100 * each.superiority:.0f} % of {each.runs} {'run' if each.runs == 1 else 'runs, ties counted half'}."
             for method, each in comparisons.items()
         ),
@@ -57,7 +57,7 @@ def _draw(
     comparisons: Mapping[str, stats.Comparison],
 ) -> Figure:
     with styled():
-        names = [colours.name(method, longest=LONGEST) for method in order]
+        names = [labels.shown(method, longest=LONGEST) for method in order]
         left = min(1.95, text_width(names, SMALL) + 0.2)
         height = max(_ROW * len(order), 1.3) + 0.1
         width = (WIDTH - left - 0.32) / 2
@@ -111,7 +111,7 @@ def _draw_differences(
         axes.plot(comparison.interval, [row - 0.15] * 2, color=look.colour, linewidth=2.6, solid_capstyle="butt")
         axes.plot([comparison.difference], [row - 0.15], marker="d", markersize=6, color=look.colour,
                   markeredgecolor=colours.PAPER, markeredgewidth=0.7)  # fmt: skip
-    called = colours.name(reference, longest=14)
+    called = labels.shown(reference, longest=14)
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, -0.4 * high), max(high, -0.4 * low))  # 0 well inside: there are two sides
     if reference in order:

@@ -7,6 +7,7 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
+from ... import labels
 from ...results import Results
 from ...stats import RankComparison
 from .. import colours
@@ -21,7 +22,7 @@ def across(every: Sequence[Results]) -> Picture | None:
         return None
     comparison = found.comparison
     average = sorted(comparison.ranks.average.items(), key=lambda item: item[1])
-    datasets = ", ".join(colours.printable(dataset) for dataset in found.errors)
+    datasets = ", ".join(labels.printable(dataset) for dataset in found.errors)
     few = " With so few data sets only very large differences can show." if len(found.errors) < 10 else ""
     return Picture(
         "ranks",
@@ -30,7 +31,7 @@ def across(every: Sequence[Results]) -> Picture | None:
         f"Methods joined by a bar do not differ by Nemenyi's test at {100 * comparison.alpha:g} %: their ranks are "
         f"less than the critical difference of {comparison.critical_difference:.2f} apart. Friedman test: p = "
         f"{comparison.chi_square_p:.2g}.{few}",
-        "Average ranks: " + ", ".join(f"{colours.name(method)} {rank:.2f}" for method, rank in average) + ".",
+        "Average ranks: " + ", ".join(f"{labels.shown(method)} {rank:.2f}" for method, rank in average) + ".",
         partial(_draw, comparison),
     )
 
@@ -39,7 +40,7 @@ def _draw(comparison: RankComparison) -> Figure:
     with styled():
         average = comparison.ranks.average
         order = sorted(average, key=average.__getitem__)
-        names = {method: f"{colours.name(method, longest=LONGEST)} {average[method]:.2f}" for method in order}
+        names = {method: f"{labels.shown(method, longest=LONGEST)} {average[method]:.2f}" for method in order}
         half = -(-len(order) // 2)
         margin = min(1.95, text_width(list(names.values()), SMALL) + 0.25)
         row = 0.21

@@ -10,8 +10,7 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from ....errors import UserError
-from ... import data
-from .. import colours
+from ... import data, labels
 from .drawing import SMALL, WIDTH, Picture, blank, place, styled, text_width
 
 _COLUMNS = 10
@@ -48,7 +47,7 @@ def samples_of(found: data.Dataset) -> Picture:
 
 def _draw(images: list[npt.NDArray[np.uint8]], classes: tuple[str, ...], divisor: float) -> Figure:
     with styled():
-        names = [colours.shorten(colours.printable(name), 16) for name in classes]
+        names = [labels.shorten(labels.printable(name), 16) for name in classes]
         left = text_width(names, SMALL) + 0.2
         high, wide = images[0].shape[-2:]
         cell = min((WIDTH - left - 0.1) / _COLUMNS, 0.36)

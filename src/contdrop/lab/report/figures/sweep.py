@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
+from ... import labels
 from ...results import Results
 from .. import colours
 from .drawing import (
@@ -32,7 +33,7 @@ _ENOUGH = 3  # widths; two of them are no curve
 def sweep(results: Results) -> Picture | None:
     """If several Gaussian variants were trained."""
     errors = {method: list(runs.values()) for method, runs in results.errors().items()}
-    widths = {method: width for method in errors if (width := colours.gaussian_width(method)) is not None}
+    widths = {method: width for method in errors if (width := labels.gaussian_width(method)) is not None}
     if len(set(widths.values())) < _ENOUGH:
         return None
     others = [method for method in errors if method not in widths and method != "gaussian"]
@@ -47,12 +48,12 @@ def sweep(results: Results) -> Picture | None:
         else "The scale above gives the variance.",
         "Bars and band: ± 1 standard deviation over runs." if several_runs(results) else "",
     ]
-    levels = ", ".join(f"{colours.name(method)} {np.mean(errors[method]):.2f} %" for method in others)
+    levels = ", ".join(f"{labels.shown(method)} {np.mean(errors[method]):.2f} %" for method in others)
     return Picture(
         "sweep",
         "Error against the Gaussian's width",
         " ".join(sentence for sentence in sentences if sentence),
-        f"Test error over {len(widths)} widths, lowest for {colours.name(best)} at {np.mean(errors[best]):.2f} %."
+        f"Test error over {len(widths)} widths, lowest for {labels.shown(best)} at {np.mean(errors[best]):.2f} %."
         + (f" For comparison: {levels}." if levels else ""),
         partial(_draw, errors, widths, others, both=both),
     )
@@ -63,7 +64,7 @@ def _draw(
 ) -> Figure:
     with styled():
         look = colours.style("gaussian")
-        names = [colours.name(method, longest=LONGEST) for method in others]
+        names = [labels.shown(method, longest=LONGEST) for method in others]
         height, left = 2.5, 0.62
         width = WIDTH - left - max(0.2, min(1.85, text_width(names, SMALL) + 0.22))
         figure = blank(height + (1.45 if both else 1.2))
@@ -75,8 +76,8 @@ def _draw(
                 axes.axhspan(mean - sd, mean + sd, color=theirs.colour, alpha=0.13, linewidth=0)
             axes.axhline(mean, color=theirs.colour, linestyle=theirs.line, linewidth=1.6)
         series: tuple[tuple[str, colours.Line, str, str, str], ...] = (
-            ("sigma", "solid", "o", look.colour, colours.SIGMA),
-            ("variance", (0, (4, 1.5)), "s", colours.PAPER, f"{colours.SIGMA}²"),
+            ("sigma", "solid", "o", look.colour, labels.SIGMA),
+            ("variance", (0, (4, 1.5)), "s", colours.PAPER, f"{labels.SIGMA}²"),
         )
         for reading, line, marker, face, label in series:
             chosen = sorted((method for method in widths if f"{reading}=" in method), key=widths.__getitem__)
@@ -90,7 +91,7 @@ def _draw(
                 linewidth=1.6, elinewidth=1, label=f"Gaussian, number read as {label}",
             )  # fmt: skip
         axes.set_xlim(0, max(widths.values()) * 1.06)
-        axes.set_xlabel(f"standard deviation {colours.SIGMA} before clipping")
+        axes.set_xlabel(f"standard deviation {labels.SIGMA} before clipping")
         axes.set_ylabel("test error, %")
         axes.set_ylim(axes.get_ylim())
         above = axes.secondary_xaxis("top", functions=(_square, _root))

@@ -1,0 +1,158 @@
+"""The text form of methods, and how they are shown: everything about a label that needs no torch.
+
+A label is a name, then after a colon a word or parameters, such as ``gaussian``, ``gaussian:sigma=0.3`` and
+``bernoulli-matched:uniform``. :func:`read` takes the labels of methods only, checks them and fills in what is missing;
+:func:`split` takes any text, for a report shows whatever a store has.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..errors import UserError, suggest
+from ..text import parse_label
+from ..text import printable as printable
+
+# Parameters of every method with their defaults, in the order in which they are written.
+_DEFAULTS: dict[str, dict[str, float]] = {
+    "none": {},
+    "bernoulli": {"keep": 0.5},
+    "uniform": {},
+    "gaussian": {"sigma": 0.3},
+    "adaptive": {"alpha": 1.0, "beta": 0.0},
+    "dropconnect": {"keep": 0.5},
+    "fast": {"keep": 0.5},
+    "bernoulli-matched": {"sigma": 0.3},
+}
+NAMES: tuple[str, ...] = tuple(_DEFAULTS)
+
+# Parameters that stand for the default ones, and words that do.
+_INSTEAD = {"gaussian": ["variance"], "bernoulli-matched": ["variance"]}
+_WORDS: dict[str, tuple[str, ...]] = {}
+_KNOWN = {name: [*given, *_INSTEAD.get(name, [])] for name, given in _DEFAULTS.items()}
+
+_SHOWN = {
+    "none": "No dropout",
+    "bernoulli": "Bernoulli",
+    "uniform": "Uniform",
+    "gaussian": "Gaussian",
+    "adaptive": "Adaptive",
+    "dropconnect": "DropConnect",
+    "fast": "Fast",
+    "bernoulli-matched": "Bernoulli, matched",
+}
+SIGMA, ALPHA = "\N{GREEK SMALL LETTER SIGMA}", "\N{GREEK SMALL LETTER ALPHA}"
+_SYMBOLS = {"sigma": SIGMA, "variance": f"{SIGMA}²", "alpha": ALPHA, "beta": "β", "keep": "keep"}
+
+
+@dataclass(frozen=True)
+class Label:
+    """The parts of a label.
+
+    Attributes:
+        name: Of the method.
+        word: What stands in place of parameters; empty if nothing does.
+        parameters: With their values, in the method's own order.
+    """
+
+    name: str
+    word: str = ""
+    parameters: tuple[tuple[str, float], ...] = ()
+
+    def __str__(self) -> str:
+        written = self.word or ",".join(f"{name}={repr(value).removesuffix('.0')}" for name, value in self.parameters)
+        return f"{self.name}:{written}" if written else self.name
+
+
+def read(text: str) -> Label:
+    """Reads the label of a method; parameters that are not given have their defaults.
+
+    >>> str(read("gaussian")), str(read(" Adaptive : beta = 0.50"))
+    ('gaussian:sigma=0.3', 'adaptive:alpha=1,beta=0.5')
+
+    Raises:
+        UserError: The text is malformed, or names an unknown method or parameter, or a value that is out of range.
+    """
+    name, word = _word(text)
+    if word:
+        return Label(name, word)
+    try:
+        name, found = parse_label(text, _KNOWN, "method")
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    given = {parameter: _checked(text, parameter, value) for parameter, value in found.items()}
+    instead = set(given) & set(_INSTEAD.get(name, []))
+    return Label(name, "", tuple((given if instead else _DEFAULTS[name] | given).items()))
+
+
+def _word(text: str) -> tuple[str, str]:
+    """The name in a label, and the word behind it; empty if there is none."""
+    name, _, rest = (part.strip().lower() for part in text.partition(":"))
+    words = _WORDS.get(name, ())
+    if rest in words:
+        return name, rest
+    if words and rest and "=" not in rest:
+        hint = suggest(rest, [*words, *_KNOWN[name]])
+        raise UserError(f"{name} has no parameter {rest!r} in {text!r}; {hint}")
+    return name, ""
+
+
+def _checked(text: str, parameter: str, value: float) -> float:
+    if parameter == "keep":
+        inside, expected = 0 < value <= 1, "a probability above 0 and at most 1"
+    elif parameter in ("sigma", "variance"):
+        inside, expected = 0 <= value < math.inf, "a finite number of at least 0"
+    else:
+        inside, expected = math.isfinite(value), "a finite number"
+    if not inside:
+        raise UserError(f"method {text!r}: expected {expected} for {parameter}; got {value:g}")
+    return value + 0.0  # no negative zero: equal methods are written alike
+
+
+def split(text: str) -> Label:
+    """The parts of any text: all of it is the name if it is not of the form of a label.
+
+    >>> split("adaptive:alpha=1,beta=0").parameters
+    (('alpha', 1.0), ('beta', 0.0))
+    """
+    name, _, rest = text.partition(":")
+    if rest and rest in _WORDS.get(name, ()):
+        return Label(name, rest)
+    try:
+        name, given = parse_label(text)
+    except ValueError:
+        return Label(text)
+    return Label(name, "", tuple(given.items()))
+
+
+def base(text: str) -> str:
+    """The name in a label, without word and parameters."""
+    return split(text).name
+
+
+def gaussian_width(text: str) -> float | None:
+    """The standard deviation, before clipping, that a label such as "gaussian:variance=0.09" states."""
+    label = split(text)
+    if label.name != "gaussian":
+        return None
+    given = dict(label.parameters)
+    return given["variance"] ** 0.5 if given.get("variance", -1.0) >= 0 else given.get("sigma")
+
+
+def shown(text: str, *, longest: int = 28) -> str:
+    """What to call a method where it is shown: a known one by its usual name, with its parameters; nothing unprintable.
+
+    Example:
+        >>> shown("bernoulli-matched:sigma=0.3")
+        'Bernoulli, matched σ=0.3'
+    """
+    label = split(text)
+    if label.name in _SHOWN and all(parameter in _SYMBOLS for parameter, _ in label.parameters):
+        values = " ".join(f"{_SYMBOLS[parameter]}={value:g}" for parameter, value in label.parameters)
+        return " ".join(part for part in (_SHOWN[label.name], label.word, values) if part)
+    return shorten(printable(text), longest)
+
+
+def shorten(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
