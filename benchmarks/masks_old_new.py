@@ -36,9 +36,7 @@ def serve() -> None:
     from contdrop.laws import parse_law
 
     if contdrop.backend().name == "reference":
-        raise SystemExit(
-            f"masks_old_new: expected the native back end; {sys.executable} has none that fits"
-        )
+        raise SystemExit(f"masks_old_new: expected the native back end; {sys.executable} has none that fits")
     if sys.platform == "linux":  # keep freed memory: fresh pages can cost as much as the work itself
         for option in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
             ctypes.CDLL(None).mallopt(option, 1 << 30)
