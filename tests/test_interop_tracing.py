@@ -14,6 +14,12 @@ from conformance import bit_equal
 LAW = cd.Gaussian(sigma=0.3)
 
 
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    """torch.export of 2.6 is the compiler's, and the limit on recompilations counts across tests."""
+    torch._dynamo.reset()
+
+
 class Gated(torch.nn.Module):
     """AdaptiveDropout with one input, so that every layer can be used alike."""
 
