@@ -34,7 +34,7 @@ def moments(mu: float, sigma: float, low: float, high: float) -> tuple[float, fl
         points = [(middle + half * node, weight * half / sigma) for node, weight in _gauss_legendre()]
         density = [(x, weight * _normal_density((x - mu) / sigma)) for x, weight in points]
         mean = middle + half * (atom_high - atom_low) + sum((x - middle) * weight for x, weight in density)
-        mean = mu if mu == middle else mean
+        mean = mu if mu == middle else min(max(mean, low), high)
         between = sum((x - mean) * (x - mean) * weight for x, weight in density)
     else:
         # Written around mu so that a symmetric interval gives mu exactly. Products with infinite bounds tend to 0.
