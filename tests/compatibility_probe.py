@@ -113,7 +113,7 @@ def report(name):
         warnings.simplefilter("always")
         answer = {"numbers": numbers()}
     answer["warnings"] = sorted({str(warning.message) for warning in caught})
-    answer["fast"] = express.dropout is not express._declines
+    answer["fast"] = express.dropout not in (express._declines, express._dropout_before_native)
     answer |= {ability: getattr(compatibility, ability) for ability in ("SEES_EVERYBODY", "DERIVATIVES")}
     answer["DRAWS_IN_GRAPHS"] = compatibility.DRAWS_IN_GRAPHS
     answer |= theory_and_lab()
