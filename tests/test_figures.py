@@ -16,8 +16,8 @@ from matplotlib.text import Text
 
 import stores
 from contdrop.lab import data, labels
+from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.report import colours, figures
-from contdrop.lab.report.comparisons import compare
 from contdrop.lab.report.figures import classes, drawing
 from contdrop.lab.report.figures.samples import samples_of
 from contdrop.lab.results import collect_all

@@ -83,8 +83,8 @@ OWNERS = {
 
 # What a report may import of the lab: files that do without torch.
 WITHOUT_TORCH = [
-    *["lab/data", "lab/estimate.py", "lab/labels.py", "lab/locks.py", "lab/paper.py", "lab/report", "lab/results.py"],
-    *["lab/stats", "lab/store.py", "lab/streams.py"],
+    *["lab/analysis", "lab/data", "lab/estimate.py", "lab/labels.py", "lab/locks.py", "lab/paper.py", "lab/report"],
+    *["lab/results.py", "lab/stats", "lab/store.py", "lab/streams.py"],
 ]
 
 
@@ -118,6 +118,17 @@ def test_reports_do_not_import_torch():
                     imported = _file(base / (node.module or "").replace(".", "/"), alias.name)
                     allowed = imported.startswith(("errors.py", "files.py", "text.py", "__init__.py", *WITHOUT_TORCH))
                     assert allowed, f"{place} imports {imported}"
+
+
+def test_analysis_does_not_import_the_report():
+    """What `run` says after its last job needs no page, no figures and none of their packages."""
+    for path in (SOURCE / "lab" / "analysis").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                base = path.parents[node.level - 1]
+                for alias in node.names:
+                    imported = _file(base / (node.module or "").replace(".", "/"), alias.name)
+                    assert not imported.startswith("lab/report"), f"{path.name} imports {imported}"
 
 
 def _file(module, name):

@@ -5,8 +5,8 @@ import pytest
 from scipy import stats as scipy_stats
 
 from contdrop.lab import stats
-from contdrop.lab.report.comparisons import compare, margin_of
-from contdrop.lab.report.verdict import verdict
+from contdrop.lab.analysis.comparisons import compare, margin_of
+from contdrop.lab.analysis.verdict import verdict
 from contdrop.lab.results import Results
 from contdrop.lab.store import FAILED, FINISHED, PLANNED, JobRecord, ProtocolRecord
 

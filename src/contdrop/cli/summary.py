@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from ..lab import stats
-from ..lab.report.comparisons import compare
-from ..lab.report.verdict import verdict
+from ..lab.analysis.comparisons import compare
+from ..lab.analysis.verdict import verdict
 from ..lab.results import Results
 from ..text import plural
 from . import screens

@@ -23,15 +23,15 @@ from ... import __version__
 from ...errors import UserError
 from ...files import replacing
 from .. import labels
+from ..analysis.comparisons import compare
+from ..analysis.verdict import BETTER, EQUIVALENT, FEW, OPEN, WORSE, Verdict, outcome_of, verdict
+from ..analysis.wording import called, points
 from ..results import Results, collect_all
 from ..stats import Comparison
 from ..store import FAILED, Store
 from . import colours, describing, figures, tables
-from .comparisons import compare
 from .embedding import Embedding
 from .figures import drawing
-from .verdict import BETTER, EQUIVALENT, FEW, OPEN, WORSE, Verdict, outcome_of, verdict
-from .wording import called, points
 
 INDEX = "index.html"
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"

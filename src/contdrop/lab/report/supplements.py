@@ -9,9 +9,9 @@ import numpy as np
 
 from ...text import plural
 from .. import labels, paper, stats
+from ..analysis import ranking
 from ..results import Results
 from ..store import FINAL, Store
-from . import ranking
 from .cells import NONE, Cell, Table, method_cell, p_cell, p_value, size_of, title_of
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 
 from .. import labels, paper, stats
+from ..analysis.comparisons import compare
 from ..results import Results
 from ..stats.comparison import ENOUGH_RUNS
 from .cells import DOUBTFUL, NONE, doubt, finite, method_cell, p_cell, p_value, signed, size_of, title_of
 from .cells import Cell as Cell
 from .cells import Table as Table
-from .comparisons import compare
 from .supplements import failures as failures
 from .supplements import mcnemar as mcnemar
 from .supplements import ranks as ranks

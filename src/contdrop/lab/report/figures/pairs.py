@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ... import labels, stats
+from ...analysis.comparisons import compare
 from ...results import Results
 from .. import colours
-from ..comparisons import compare
 from .drawing import LONGEST, SMALL, TINY, WIDTH, Picture, blank, place, size_of, styled, text_width
 
 _ROW = 0.36  # height of a row, in inches

@@ -8,10 +8,10 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from ... import labels
+from ...analysis.ranking import rank
 from ...results import Results
 from ...stats import RankComparison
 from .. import colours
-from ..ranking import rank
 from .drawing import LONGEST, SMALL, TINY, WIDTH, Picture, blank, place, styled, text_width
 
 
