@@ -32,7 +32,7 @@ def address(tmp_path_factory):
     real = page.figures.figures
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page.drawing, "FORMATS", ("svg",))
-        patch.setattr(page.figures, "figures", lambda store, results: real(store, results)[::3])
+        patch.setattr(page.figures, "figures", lambda *arguments: real(*arguments)[::3])
         return page.write(store, directory / "out").index.as_uri()
 
 
@@ -215,7 +215,7 @@ def test_a_live_page_reloads_but_not_under_an_enlarged_figure(chromium, tmp_path
     store = make_store(tmp_path / "runs.db", runs=2, epochs=1, images=50)
     with pytest.MonkeyPatch.context() as patch:
         real = page.figures.figures
-        patch.setattr(page.figures, "figures", lambda store, results: real(store, results)[:1])
+        patch.setattr(page.figures, "figures", lambda *arguments: real(*arguments)[:1])
         patch.setattr(page.figures, "samples", lambda name, directory: None)
         patch.setattr(page, "_LIVE_FORMATS", ("svg",))
         index = page.write(store, tmp_path / "out", refresh=1).index

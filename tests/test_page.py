@@ -9,7 +9,10 @@ import time
 import pytest
 
 from contdrop.errors import UserError
+from contdrop.lab import stats
+from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.report import describing, page
+from contdrop.lab.report.cells import MINUS
 from contdrop.lab.report.embedding import Embedding
 from contdrop.lab.results import collect_all
 from contdrop.lab.store import Store
@@ -49,7 +52,7 @@ class Reader(html.parser.HTMLParser):
 def one_figure(monkeypatch):
     """Figures have tests of their own, and take time: one will do."""
     real = page.figures.figures
-    monkeypatch.setattr(page.figures, "figures", lambda store, results: real(store, results)[:1])
+    monkeypatch.setattr(page.figures, "figures", lambda *arguments: real(*arguments)[:1])
     monkeypatch.setattr(page.figures, "samples", lambda name, directory: None)
     monkeypatch.setattr(page.drawing, "FORMATS", ("svg",))
 
@@ -118,7 +121,7 @@ def test_links_lead_somewhere(evil):
         assert link[1:] in identifiers if link.startswith("#") else (written.index.parent / link).is_file(), link
     for path in (*written.tables, *written.figures):
         assert f"{path.parent.name}/{path.name}" in links
-    assert {path.suffix for path in written.tables} == {".md", ".tex", ".csv"}
+    assert {path.suffix for path in written.tables} == {".md", ".tex", ".csv", ".json"}
     assert not [path for path in written.index.parent.rglob("*") if path.name.startswith(".")]
 
 
@@ -150,6 +153,33 @@ def test_protocol_is_told(tmp_path, one_figure):
     ):  # fmt: skip
         assert expected in text, expected
     assert text.index("Gaussian is ") < text.index("The evidence")
+
+
+def test_comparisons_are_made_once_for_a_report(tmp_path, one_figure, monkeypatch):
+    store = make_store(tmp_path / "runs.db", methods=METHODS, runs=6, epochs=1, images=50)
+    made, real = [], stats.compare_paired
+    monkeypatch.setattr(stats, "compare_paired", lambda *a, **k: made.append(k["names"]) or real(*a, **k))
+    page.write(store, tmp_path / "out")
+    assert sorted(made) == sorted(("gaussian", method) for method in METHODS if method != "gaussian")
+
+
+def test_one_sign_on_the_page(tmp_path, one_figure):
+    """Negative means that the reference errs less: in the sentences, in the picture above and in the table."""
+    store = make_store(tmp_path / "runs.db", methods=["gaussian", "none"], runs=8, images=50, noise=0.05)
+    text = page.write(store, tmp_path / "out", margin=0.2).index.read_text(encoding="utf-8")
+    with Store(store) as opened:
+        (found,) = compare(collect_all(opened)[0]).values()
+    assert found.interval[1] < 0
+    words = Reader(text).text
+    shown = f"{found.difference:.2f}".replace("-", MINUS)
+    low, high = (f"{end:.2f}".replace("-", MINUS) for end in found.interval)
+    assert f"{shown} [{low}, {high}]" in words  # the picture
+    assert f"interval of the difference {low} to {high}" in words
+    assert f"[{low}, {high}]" in words.split("against each method", 1)[1]
+    assert "Error of gaussian minus that of each method" in words
+    assert "The margin of ±0.20 points was chosen after the fact" in words
+    assert "small-sample widened BCa" in words
+    assert "Swipe the table to see all its columns" in words
 
 
 def test_commands_name_what_differs_from_the_experiment(tmp_path):

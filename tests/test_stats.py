@@ -647,3 +647,22 @@ def test_only_numpy_and_scipy_are_imported(module):
                 names = [node.module]
             for name in names:
                 assert name.partition(".")[0] in ("numpy", "scipy", *sys.stdlib_module_names), f"{path.name}: {name}"
+
+
+def test_simultaneous_intervals_hold_together_and_agree_with_holm():
+    """Bonferroni's: Student's interval at 1 - 0.05 / 3; excludes 0 only where Holm's p-value is below 5 %."""
+    rng = np.random.default_rng(5)
+    for _ in range(50):
+        runs = int(rng.integers(2, 15))
+        errors = {m: list(rng.normal(rng.choice([3.0, 3.1]), 0.1, runs)) for m in "abcd"}
+        for method, found in stats.compare_all(errors, "a").items():
+            change = np.subtract(errors["a"], errors[method])
+            expected = scipy.stats.t.interval(1 - 0.05 / 3, runs - 1, change.mean(), scipy.stats.sem(change))
+            assert found.simultaneous == pytest.approx(expected, rel=1e-7, abs=1e-12)
+            if found.simultaneous[0] > 0 or found.simultaneous[1] < 0:
+                assert found.t_p_two_sided_holm < 0.05
+
+
+def test_wins_ties_and_losses_are_counted():
+    found = stats.compare_paired([1.0, 2.0, 3.0, 4.0], [1.5, 2.0, 2.0, 3.0])
+    assert (found.wins, found.ties, found.losses) == (1, 1, 2)

@@ -3,6 +3,7 @@
 
 import csv
 import io
+import json
 import math
 import re
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import stores
 from contdrop.lab import paper, stats
+from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.report import cells, tables
 from contdrop.lab.report.tables import Cell, Table
 from contdrop.lab.results import collect_all
@@ -158,11 +160,14 @@ def test_differences_agree_with_the_statistics(tmp_path):
         assert values["p (W)"].value == expected.wilcoxon_p_two_sided
         assert values["Holm (W)"].value == pytest.approx(expected.wilcoxon_p_two_sided_holm)
         assert values["Effect d"].value == expected.effect
-        assert values["Superior"].text == f"{100 * expected.superiority:.0f} %"
+        assert values["Wins/ties/losses"].text == f"{expected.wins}/{expected.ties}/{expected.losses}"
+        low, high = (f"{end:+.2f}".replace("-", "−") for end in expected.simultaneous)
+        assert values["Simultaneous"].text.replace("0.00", "") == f"[{low}, {high}]".replace("0.00", "")
         assert values["Detectable"].value == expected.minimum_detectable
-        assert values["Equivalent p"].value == expected.equivalence_p
+        assert values["Equivalent p"].value == pytest.approx(expected.equivalence_p_holm)
         assert values["Pairs"].text == "10"
-    assert any("less than ±0.50 points;" in note for note in table.notes)
+    assert any("less than ±0.50 points, chosen after the fact;" in note for note in table.notes)
+    assert "small-sample widened BCa" in table.notes[0]
     assert any("a tenth of the reference's error" in note for note in tables.differences(results).notes)
 
 
@@ -332,10 +337,41 @@ def test_csv_holds_full_precision_and_no_formulas():
     assert second == ['50 % & "quoted", {x}^2 next', "'=cmd|' /C calc'!A0", repr(-1 / 3)]
 
 
-def test_csv_of_marked_p_values_and_shares_are_numbers(tmp_path):
-    table = tables.differences(_results(tmp_path, runs=3))
+def test_tables_for_programs_have_a_column_for_each_number(tmp_path):
+    results = _results(tmp_path, runs=7, failed={("none", 3)})
+    comparisons = compare(results)
+    table = tables.differences(results)
     rows = list(csv.DictReader(io.StringIO(tables.csv(table))))
-    for row, cells_ in zip(rows, table.rows):
-        values = dict(zip(table.headings, cells_))
-        for heading in ("Difference", "p (t)", "Holm (W)", "Effect d", "Superior", "Detectable", "Equivalent p"):
-            assert float(row[heading]) == values[heading].value
+    assert [row["method"] for row in rows] == list(comparisons)
+    for row, found in zip(rows, comparisons.values()):
+        exact = {
+            "difference": found.difference, "difference_sd": found.sd, "method_mean": found.other.mean,
+            "method_sd": found.other.sd, "reference_mean": found.reference.mean, "reference_sd": found.reference.sd,
+            "interval_low": found.interval[0], "interval_high": found.interval[1],
+            "simultaneous_low": found.simultaneous[0], "simultaneous_high": found.simultaneous[1],
+            "t_p": found.t_p, "t_p_two_sided_holm": found.t_p_two_sided_holm, "wilcoxon_p": found.wilcoxon_p,
+            "equivalence_p": found.equivalence_p, "equivalence_p_holm": found.equivalence_p_holm,
+            "wins": found.wins, "ties": found.ties, "losses": found.losses, "pairs": found.runs,
+        }  # fmt: skip
+        assert {name: float(row[name]) for name in exact} == exact
+    assert all(character.isascii() for character in tables.csv(table))
+    loaded = json.loads(tables.json(table))
+    assert loaded["rows"][0]["interval_low"] == next(iter(comparisons.values())).interval[0]
+    assert loaded["notes"] == list(table.notes)
+    assert any("Runs that failed or diverged have no error and are left out" in note for note in table.notes)
+    means = list(csv.DictReader(io.StringIO(tables.csv(tables.comparison(results)))))
+    for row in means:
+        expected = stats.summary(list(results.errors()[row["method"]].values()))
+        assert (float(row["mean"]), float(row["sd"]), int(row["runs"])) == (expected.mean, expected.sd, expected.n)
+
+
+def test_what_does_not_exist_is_empty_or_null_for_programs(tmp_path):
+    table = tables.differences(_results(tmp_path, runs=1))
+    (row, *_) = csv.DictReader(io.StringIO(tables.csv(table)))
+    assert row["interval_low"] == row["t_p"] == row["difference_sd"] == ""
+    assert json.loads(tables.json(table))["rows"][0]["t_p"] is None
+
+
+def test_csv_of_other_tables_has_an_ascii_minus():
+    table = tables.Table("t", "", ("a",), ((tables.Cell("[−0.30, +0.10]", -0.3),),))
+    assert tables.csv(table) == 'a\r\n"[-0.30, +0.10]"\r\n'

@@ -6,7 +6,7 @@ from scipy import stats as scipy_stats
 
 from contdrop.lab import stats
 from contdrop.lab.analysis.comparisons import compare, margin_of
-from contdrop.lab.analysis.verdict import verdict
+from contdrop.lab.analysis.verdict import HEADLINE, verdict
 from contdrop.lab.results import Results
 from contdrop.lab.store import FAILED, FINISHED, PLANNED, JobRecord, ProtocolRecord
 
@@ -53,10 +53,10 @@ def test_better_than_all():
     assert set(found.outcomes.values()) == {"better"}
     first = found.findings[0]
     assert (first.label, first.gap, first.outcome) == ("Against Bernoulli", "1.00 points less", "better")
-    assert first.text.startswith("Gaussian errs 2.00 %, bernoulli 3.00 %: 1.00 points less (95 % interval ")
-    assert (
-        "better in 12 of 12 runs. That is beyond chance after correction for 3 comparisons (p < 0.001)." in first.text
+    assert first.text.startswith(
+        "Gaussian errs 2.00 %, bernoulli 3.00 %: 1.00 points less (95 % interval of the difference \N{MINUS SIGN}1."
     )
+    assert "better in all 12 runs. That is beyond chance after correction for 3 comparisons (p < 0.001)." in first.text
     assert found.findings[-1].text.endswith("So the shape of gaussian's noise matters here, not its strength alone.")
 
 
@@ -78,9 +78,7 @@ def test_no_difference_is_claimed_only_by_the_equivalence_test():
     same = {m: noisy(3, spread=0.02, runs=20, seed=i) for i, m in enumerate(METHODS)}
     found = verdict(results_of(same))
     assert found.outcome == "equivalent"
-    assert found.headline == (
-        "Gaussian makes no difference that matters: it and every other method are within ±0.30 percentage points."
-    )
+    assert found.headline == "Gaussian is within ±0.30 percentage points of every other method."
     assert "with as much noise, its shape makes no difference that matters" in found.findings[-1].text
     wild = {m: noisy(3, spread=1.0, seed=i) for i, m in enumerate(METHODS)}
     found = verdict(results_of(wild))
@@ -100,16 +98,33 @@ def test_what_matters_can_be_said():
     assert verdict(same, margin=1.0).outcome == "equivalent"
     assert verdict(same, margin=0.001).outcome == "open"
     assert margin_of(same) == pytest.approx(0.3)
-    assert "Differences of less than 0.30 points" in verdict(same).caveats[-1]
-    assert verdict(same, margin=1.0).caveats == ()
+    assert "Differences of less than 0.30 points, a tenth of gaussian's error" in verdict(same).caveats[0]
+    assert "comes from the results" in verdict(same).caveats[0]
+
+
+def test_the_margin_is_the_experiments_and_one_chosen_afterwards_is_called_that():
+    errors = {m: noisy(3, spread=0.1, seed=i) for i, m in enumerate(METHODS[:2])}
+    planned = results_of(errors, margin=0.2, margin_reason="half of the paper's gap.")
+    assert margin_of(planned) == 0.2
+    assert compare(planned)["bernoulli"].margin == 0.2
+    assert verdict(planned).caveats[0] == (
+        "Differences of less than 0.20 points count as none that matter, which the experiment fixed before the "
+        "results: half of the paper's gap."
+    )
+    assert verdict(planned, margin=1.0).caveats[0] == (
+        "The margin of ±1.00 points was chosen after the fact (--margin), not before the results; the experiment had "
+        "fixed ±0.20."
+    )
+    assert compare(planned, 1.0)["bernoulli"].margin == 1.0
+    assert verdict(results_of(errors), margin=1.0).caveats[0].endswith("not before the results.")
 
 
 def test_a_gain_by_strength_of_noise_alone_is_called_that():
     errors = {"gaussian": 2.0, "bernoulli": 3.0, "bernoulli-matched": 2.0}
     found = verdict(results_of({m: noisy(e, spread=0.02, runs=20, seed=i) for i, (m, e) in enumerate(errors.items())}))
     assert found.headline == (
-        "Gaussian is better than bernoulli, by 1.00 percentage points of error; no different from bernoulli-matched "
-        "(within ±0.20 percentage points)."
+        "Gaussian is better than bernoulli, by 1.00 percentage points of error. Within ±0.20 percentage points of "
+        "bernoulli-matched."
     )
     assert found.findings[-1].text.endswith("comes from the strength of its noise, not from its shape.")
 
@@ -123,6 +138,25 @@ def test_a_control_with_other_noise_is_none():
         "Nothing to say: bernoulli-matched was run with another amount of noise, relative variance 0.156 instead "
         "of 0.300."
     )
+
+
+def test_a_control_with_masks_of_another_mean_is_none():
+    results = results_of({m: noisy(2 + i, seed=i) for i, m in enumerate(METHODS)})
+    for each in results.final:
+        each.results["mean"] = 0.77 if each.method == "bernoulli-matched" else 0.5
+    assert verdict(results).findings[-1].text == (
+        "Nothing to say: bernoulli-matched was run with masks of another mean, mean of the masks 0.770 instead "
+        "of 0.500."
+    )
+    for each in results.final:
+        each.results["mean"] = 0.5
+    assert verdict(results).findings[-1].outcome == "better"
+    for each in results.final:
+        del each.results["mean"]
+    results.protocol.configuration["recipe"] = {"scale": "paper"}
+    assert "the store does not say whether those of bernoulli-matched have" in verdict(results).findings[-1].text
+    results.protocol.configuration["recipe"] = {"scale": "inverted"}
+    assert verdict(results).findings[-1].outcome == "better"
 
 
 def test_no_dropout_is_called_that():
@@ -141,6 +175,109 @@ def test_real_but_too_small_to_matter():
     found = verdict(results_of({"gaussian": base, "bernoulli": other}))
     assert found.outcome == "better"
     assert "less than the 0.30 points that would matter" in found.findings[0].text
+    assert found.headline == (
+        "Gaussian is better than bernoulli, by 0.05 percentage points of error, less than the 0.30 that matter."
+    )
+    large = [error + 1 + 0.01 * (-1) ** run for run, error in enumerate(base)]
+    found = verdict(results_of({"gaussian": base, "bernoulli": other, "none": large}))
+    assert "by 0.05 to 1.00 percentage points of error (for bernoulli less than the 0.30 that matter)" in found.headline
+
+
+def test_ties_are_ties():
+    found = verdict(results_of({"gaussian": [3.0] * 10, "bernoulli": [3.0] * 10}))
+    assert "equal in all 10 runs. There is no difference to test." in found.findings[0].text
+    assert "better in" not in found.findings[0].text
+    assert "interval" not in found.findings[0].text
+    some = verdict(results_of({"gaussian": [3.0] * 10, "bernoulli": [3.1] * 5 + [3.0] * 3 + [2.9] * 2}))
+    assert "better in 5 of 10 runs and equal in 3 and worse in 2." in some.findings[0].text
+
+
+def test_wilcoxons_disagreement_is_said_whichever_test_sees_a_difference():
+    """Twelve wins of twelve, of which one is so large that the t-test takes the rest for chance."""
+    other = [3.01 + 0.001 * run for run in range(11)] + [9.0]
+    found = verdict(results_of({"gaussian": [3.0] * 12, "bernoulli": other}))
+    assert found.outcome == "open"
+    assert found.headline.endswith("Wilcoxon's test, unlike the t-test, sees a difference from bernoulli.")
+    assert (
+        "The t-test leaves it open (p = 0.33), but Wilcoxon's test sees a difference (p < 0.001), so the two tests "
+        "disagree." in found.findings[0].text
+    )
+    assert "could only have seen" not in found.findings[0].text
+
+
+def test_no_errors_at_all():
+    found = verdict(results_of({"gaussian": [0.0] * 10, "bernoulli": [0.0] * 10}))
+    assert found.findings[0].text == (
+        "Gaussian and bernoulli both err 0.00 %, equal in all 10 runs. There is no difference to test."
+    )
+    assert any("gaussian makes no errors, so a share of them cannot say" in caveat for caveat in found.caveats)
+    better = verdict(results_of({"gaussian": [0.0] * 10, "bernoulli": noisy(1, runs=10)}))
+    assert better.headline == "Gaussian is better than bernoulli, by 1.00 percentage points of error."
+
+
+def test_the_same_difference_in_every_run():
+    """Without spread there is no t-test, no interval and no equivalence test, and none is quoted."""
+    base = noisy(3, runs=10)
+    found = verdict(results_of({"gaussian": base, "bernoulli": [error + 0.125 for error in base]}))
+    assert found.findings[0].text == (
+        "Gaussian errs 3.00 %, bernoulli 3.12 %: 0.12 points less, better in all 10 runs. The difference is the same "
+        "in all 10 runs, so there is no t-test; that is beyond chance by Wilcoxon's test alone (p = 0.0019); it is "
+        "less than the 0.30 points that would matter."
+    )
+    few = verdict(results_of({"gaussian": base[:4], "bernoulli": [error + 1 for error in base[:4]]}))
+    assert few.findings[0].text.endswith("so there is no t-test, and fewer than 6 runs are too few for Wilcoxon's.")
+
+
+def test_equivalence_is_corrected_for_the_number_of_methods():
+    """One equivalence test that just passes alone does not pass among three that all just pass."""
+    change = np.array(noisy(0, runs=12, spread=0.1))
+    reach = scipy_stats.t.ppf(0.97, 11) * change.std(ddof=1) / np.sqrt(12)  # p = 0.03
+    base = noisy(3, seed=9)
+    other = list(np.subtract(base, change))
+    alone = results_of({"gaussian": base, "bernoulli": other})
+    three = results_of({"gaussian": base, "bernoulli": other, "uniform": other, "none": other})
+    assert compare(alone, reach)["bernoulli"].equivalence_p == pytest.approx(0.03, rel=1e-6)
+    assert verdict(alone, reach).outcomes == {"bernoulli": "equivalent"}
+    assert compare(three, reach)["uniform"].equivalence_p_holm == pytest.approx(0.09, rel=1e-6)
+    assert set(verdict(three, reach).outcomes.values()) == {"open"}
+
+
+def test_an_interval_that_excludes_zero_beside_an_open_question_is_explained():
+    change = np.array(noisy(0, runs=12, spread=0.1))
+    change += scipy_stats.t.ppf(1 - 0.02 / 2, 11) * change.std(ddof=1) / np.sqrt(12)  # p = 0.02 alone, 0.06 of three
+    base = noisy(3, seed=9)
+    other = list(np.subtract(base, change))
+    results = results_of({"gaussian": base, "bernoulli": other, "uniform": other, "none": other})
+    found = compare(results)["bernoulli"]
+    assert found.interval[0] > 0
+    text = verdict(results, margin=0.01).findings[0].text
+    low, high = found.simultaneous
+    assert low < 0 < high
+    assert (
+        "the interval is for this comparison alone, and one that holds for all 3 at once includes 0 (\N{MINUS SIGN}"
+        in text
+    )
+
+
+def test_a_headline_has_two_lines_and_the_rest_stands_below():
+    labels = [f"gaussian:sigma=0.{i}:mean=0.12345678" for i in range(1, 10)]
+    errors = {"bernoulli": noisy(4)} | {m: noisy(3 if i % 2 else 5, seed=i) for i, m in enumerate(labels)}
+    found = verdict(results_of(errors, reference="bernoulli"))
+    assert found.headline == (
+        "Bernoulli is better than 5 of 9 methods (by 1.00 percentage points of error), but worse than 4 of 9 methods "
+        "(by 1.00 percentage points of error)."
+    )
+    assert len(found.headline) <= HEADLINE
+    assert found.details[0].startswith(f"Better than {labels[0]}, {labels[2]}, ")
+    assert found.details[1].startswith(f"Worse than {labels[1]}, {labels[3]}, ")
+
+
+def test_a_reviewer_is_told_what_limits_every_result():
+    results = results_of({m: noisy(2 + i, seed=i) for i, m in enumerate(METHODS)})
+    results.protocol.configuration.update(split={"train": 50_000}, recipe={"scale": "inverted"})
+    told = " ".join(verdict(results).caveats)
+    for expected in ("one test set", "trained on 50,000 images", "share one recipe", "not corrected for the looks"):
+        assert expected in told
 
 
 def test_doubt_where_the_tests_disagree():
@@ -150,7 +287,10 @@ def test_doubt_where_the_tests_disagree():
         m: [e + step for e, step in zip(base, steps)] for m in ("bernoulli", "uniform", "fast", "none")
     }
     found = verdict(results_of(errors))
-    assert found.headline.endswith("points of error, by the t-test. Wilcoxon's test does not confirm all of that.")
+    assert found.headline.endswith("points of error, by the t-test.")
+    assert found.details == (
+        "Wilcoxon's test does not confirm the difference from bernoulli, uniform, fast and no dropout.",
+    )
     assert "Wilcoxon's test does not reach 5 % (p = 0.089), so a reviewer may doubt it" in found.findings[0].text
 
 
@@ -163,14 +303,18 @@ def test_few_runs_give_no_verdict(runs):
         "that from chance."
     )
     assert "Fewer than 6 runs, so a test means little" in found.findings[0].text
-    assert "could only have seen a gap of" in found.findings[0].text
+    # They saw a gap of 1 point with a spread of 0.1, so it would be odd to say which smaller one they could have seen.
+    assert "could only have seen" not in found.findings[0].text
+    close = verdict(results_of({m: noisy(2 + i / 1000, runs=runs, seed=i) for i, m in enumerate(METHODS)}))
+    assert "Fewer than 6 runs, so a test means little: " in close.findings[0].text
+    assert "could only have seen a gap of" in close.findings[0].text
 
 
 def test_one_run():
     found = verdict(results_of({"gaussian": [3.0], "bernoulli": [2.0], "uniform": [4.0]}))
     assert "the second lowest mean error of 3 methods (3.00 %), but 1 run cannot tell" in found.headline
     assert found.findings[0].text == (
-        "Gaussian errs 3.00 %, bernoulli 2.00 %: 1.00 points more, better in 0 of 1 run. "
+        "Gaussian errs 3.00 %, bernoulli 2.00 %: 1.00 points more, worse in the only run. "
         "One run says nothing about chance."
     )
 
@@ -228,16 +372,26 @@ def test_each_method_is_compared_over_the_runs_it_shares():
     assert {m: c.runs for m, c in compare(results).items()} == {"bernoulli": 12, "uniform": 3}
     found = verdict(results)
     assert found.outcomes == {"bernoulli": "better", "uniform": "few"}
-    assert found.headline.endswith("; with too few runs to be compared with uniform.")
+    assert found.headline.endswith(" Too few runs to be compared with uniform.")
     assert "Not every method shares 12 runs with gaussian: uniform 3." in found.caveats
 
 
 def test_many_names_are_not_all_listed():
     errors = {"bernoulli": noisy(5)} | {f"gaussian:sigma=0.{i}": noisy(3, seed=i) for i in range(1, 10)}
     found = verdict(results_of(errors, reference="bernoulli"))
-    assert found.headline.startswith("Bernoulli is worse than gaussian:sigma=0.1, gaussian:sigma=0.2, ")
-    assert "and 5 others, by " in found.headline
+    assert found.headline.startswith("Bernoulli is worse than every other method here, by ")
+    errors["none"] = noisy(5, seed=11)
+    found = verdict(results_of(errors, reference="bernoulli"))
+    assert "gaussian:sigma=0.1, gaussian:sigma=0.2, " in " ".join([found.headline, *found.details])
+    assert " and 5 others" in " ".join([found.headline, *found.details])
     assert not any(finding.label == "At equal noise" for finding in found.findings)
+
+
+def _beyond(errors, method, margin):
+    """The larger p-value of scipy's two one-sided tests against the margin."""
+    change = np.subtract(errors["gaussian"], errors[method])
+    less = scipy_stats.ttest_1samp(change, margin, alternative="less").pvalue
+    return max(less, scipy_stats.ttest_1samp(change, -margin, alternative="greater").pvalue)
 
 
 def test_outcomes_follow_the_tests():
@@ -255,13 +409,17 @@ def test_outcomes_follow_the_tests():
             if p[method] * (len(others) - rank) >= 0.05:
                 break
             rejected.add(method)
+        equivalent = set()
+        for rank, method in enumerate(sorted(others, key=lambda m: _beyond(errors, m, 0.2))):
+            if _beyond(errors, method, 0.2) * (len(others) - rank) >= 0.05:
+                break
+            equivalent.add(method)
         for method in others:
             change = np.subtract(errors["gaussian"], errors[method])
-            half = scipy_stats.t.ppf(0.95, runs - 1) * change.std(ddof=1) / np.sqrt(runs)
             if method in rejected:
                 expected = "better" if change.mean() < 0 else "worse"
             else:
-                expected = "equivalent" if abs(change.mean()) + half < 0.2 else "open"
+                expected = "equivalent" if method in equivalent else "open"
             assert outcomes[method] == expected
             seen.add(expected)
     assert seen == {"better", "worse", "equivalent", "open"}

@@ -34,7 +34,8 @@ Margin = Annotated[
     typer.Option(
         metavar="POINTS",
         help="The smallest difference in error, in percentage points, that matters to you; a smaller one, if proven, "
-        "counts as none.  [default: a tenth of the reference's error]",
+        "counts as none. The page says that it was chosen after the fact.  [default: what the experiment has fixed, or "
+        "a tenth of the reference's error]",
     ),
 ]
 

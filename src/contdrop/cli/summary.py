@@ -47,9 +47,11 @@ def show(results: Results) -> None:
     if results.selections:
         chosen = ", ".join(s.variant or f"none for {s.method}" for s in results.selections.values())
         screen.print(f"Selected on validation data, by runs of their own: {chosen}.", style="dim")
-    found = verdict(results)
+    found = verdict(results, comparisons=comparisons)
     screen.print()
     screen.print(found.headline, style="bold")
+    for detail in found.details:
+        screen.print(detail)
     for finding in found.findings:
         screen.print(f"- {finding.label}: {finding.text}")
     for caveat in found.caveats:
@@ -84,7 +86,7 @@ def plain(results: Results) -> dict[str, Any]:
             }
             for method, found in errors.items()
         ],
-        "verdict": verdict(results).headline,
+        "verdict": verdict(results, comparisons=comparisons).headline,
         "failed": len(results.failed),
         "missing": len(results.missing),
     }

@@ -73,6 +73,8 @@ class Experiment:
         follows: Labels that take over the parameters selected for another label.
         covariance: What to measure after training, if anything.
         notes: What a reader of the result should know: choices that the paper leaves open.
+        margin: The smallest difference in error, in percentage points, that matters; fixed here, before any result.
+        margin_reason: Why.
     """
 
     name: str
@@ -89,6 +91,8 @@ class Experiment:
     follows: Mapping[str, str] = field(default_factory=dict)
     covariance: Covariance | None = None
     notes: tuple[str, ...] = ()
+    margin: float | None = None
+    margin_reason: str = ""
 
     @property
     def default_preset(self) -> str:
@@ -149,6 +153,8 @@ class Protocol:
             "reference": experiment.reference,
             "methods": list(experiment.methods),
             "notes": list(experiment.notes),
+            "margin": experiment.margin,
+            "margin_reason": experiment.margin_reason,
             "paper_runs": size.runs if size and experiment.paper else None,
             "paper_epochs": size.epochs if size and experiment.paper else None,
         }

@@ -17,12 +17,24 @@ MARGIN_SHARE = 0.1
 
 
 def margin_of(results: Results, wanted: float | None = None) -> float | None:
-    """The smallest difference in error, in percentage points, that matters; None if that cannot be said."""
+    """The smallest difference in error, in percentage points, that matters; None if that cannot be said.
+
+    In this order: the one asked for after the fact, the experiment's own, a share of the reference's error.
+    """
     if wanted is not None:
         return wanted
+    planned = planned_margin(results)
+    if planned is not None:
+        return planned
     errors = results.errors().get(results.reference)
     share = MARGIN_SHARE * stats.summary(list(errors.values())).mean if errors else 0.0
     return share if share > 0 else None
+
+
+def planned_margin(results: Results) -> float | None:
+    """The margin that the experiment fixed before there were results."""
+    planned = results.protocol.description.get("margin")
+    return float(planned) if isinstance(planned, int | float) and planned > 0 else None
 
 
 def compare(results: Results, margin: float | None = None) -> dict[str, stats.Comparison]:
@@ -49,9 +61,12 @@ def compare(results: Results, margin: float | None = None) -> dict[str, stats.Co
 
 def _without_limits(found: stats.Comparison) -> stats.Comparison:
     """Differences that are all equal have no spread: what a t-test says of them is a limit, and no evidence."""
-    if found.sd != 0 or found.difference == 0:
+    if found.sd != 0:
         return found
     none = math.nan
-    return dataclasses.replace(
-        found, t_p=none, t_p_two_sided=none, effect=none, minimum_detectable=none, interval=(none, none)
-    )
+    found = dataclasses.replace(found, minimum_detectable=none, interval=(none, none), simultaneous=(none, none))
+    if found.equivalence_p is not None:
+        found = dataclasses.replace(found, equivalence_p=none, equivalence_p_holm=none)
+    if found.difference != 0:
+        found = dataclasses.replace(found, t_p=none, t_p_two_sided=none, effect=none)
+    return found

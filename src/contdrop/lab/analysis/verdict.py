@@ -1,14 +1,13 @@
 """The answer in sentences: is the reference better here, by how much, and would it survive a reviewer?
 
 Errors are in per cent, so gaps are in percentage points. A method counts as better or worse if the two-sided paired
-t-test says so after Holm's correction over all methods of the experiment; where Wilcoxon's test does not agree, the
-sentence says that, too. "No difference" is claimed only if the equivalence test supports it; otherwise the sentence
-says which gap the runs would have shown.
+t-test says so after Holm's correction over all methods of the experiment; where Wilcoxon's test says otherwise, the
+sentence says that, too, whichever of them sees a difference. "Within the margin" is claimed only if the equivalence
+test supports it, with the same correction; otherwise the sentence says which gap the runs would have shown.
 """
 
 from __future__ import annotations
 
-import collections
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,13 @@ from ...text import plural
 from ..results import Results
 from ..stats import Comparison, summary
 from ..stats.comparison import ENOUGH_RUNS
-from .comparisons import compare, margin_of
-from .wording import all_of, called, capital, names, ordinal, percent, points, probability, run_count, within
+from .caveats import caveats
+from .comparisons import compare
+from .wording import all_of, called, capital, names, ordinal, percent, points, probability, run_count, tally, within
 
 ALPHA = 0.05
 _NOTHING = 1e-9  # a difference of means that is rounding
+HEADLINE = 150  # characters: two lines of the page
 BERNOULLI, CONTROL = "bernoulli", "bernoulli-matched"
 
 BETTER, WORSE, EQUIVALENT, OPEN, FEW = "better", "worse", "equivalent", "open", "few"
@@ -53,7 +54,8 @@ class Verdict:
         experiment: Its name.
         preset: Its size.
         outcome: For the reference: one of the outcomes of a finding, "mixed", or "none" if there is nothing to compare.
-        headline: The answer in a sentence.
+        headline: The answer in a sentence of at most ``HEADLINE`` characters.
+        details: What the headline has no room for.
         findings: Against Bernoulli dropout, the closest rival, and the control of equal noise.
         caveats: What a reviewer would ask about.
         outcomes: For the reference, by method.
@@ -63,23 +65,29 @@ class Verdict:
     preset: str
     outcome: str
     headline: str
+    details: tuple[str, ...]
     findings: tuple[Finding, ...]
     caveats: tuple[str, ...]
     outcomes: Mapping[str, str]
 
 
-def verdict(results: Results, margin: float | None = None) -> Verdict:
+def verdict(
+    results: Results, margin: float | None = None, comparisons: Mapping[str, Comparison] | None = None
+) -> Verdict:
     """The verdict on one experiment.
 
     Args:
         results: All its jobs.
-        margin: The smallest difference in error, in percentage points, that matters; a tenth of the reference's error
-            if None.
+        margin: The smallest difference in error, in percentage points, that matters, if it was chosen after the fact;
+            see :func:`.comparisons.margin_of` for what holds otherwise.
+        comparisons: Of these results with this margin, if they have been made already.
     """
-    comparisons = compare(results, margin)
+    comparisons = compare(results, margin) if comparisons is None else comparisons
     outcomes = {method: outcome_of(comparison) for method, comparison in comparisons.items()}
+    details: Sequence[str] = ()
     if comparisons:
-        whole, headline = _headline(results, comparisons, outcomes)
+        whole, sentences = _headline(results, comparisons, outcomes)
+        headline, details = _two_lines(sentences)
         findings = tuple(_findings(results, comparisons, outcomes))
     else:
         whole, headline, findings = NONE, _nothing(results), ()
@@ -88,8 +96,9 @@ def verdict(results: Results, margin: float | None = None) -> Verdict:
         results.protocol.preset,
         whole,
         headline,
+        tuple(details),
         findings,
-        tuple(_caveats(results, comparisons, margin)),
+        tuple(caveats(results, comparisons, margin)),
         outcomes,
     )
 
@@ -105,7 +114,11 @@ def outcome_of(comparison: Comparison) -> str:
 
 
 def _is_equivalent(comparison: Comparison) -> bool:
-    return comparison.equivalence_p is not None and comparison.equivalence_p < ALPHA
+    if comparison.margin is None or comparison.equivalence_p_holm is None:
+        return False
+    if comparison.sd == 0:  # no test: the same difference in every run
+        return abs(comparison.difference) < comparison.margin
+    return comparison.equivalence_p_holm < ALPHA
 
 
 # ---- the headline
@@ -128,40 +141,65 @@ def _nothing(results: Results) -> str:
     return f"No verdict: {called(reference)}, with which the others are compared, has no finished run."
 
 
-def _headline(results: Results, comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]) -> tuple[str, str]:
+def _two_lines(sentences: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """As many of the sentences as fit the headline, and the others."""
+    for number in range(len(sentences), 1, -1):
+        if len(" ".join(sentences[:number])) <= HEADLINE:
+            return " ".join(sentences[:number]), sentences[number:]
+    return sentences[0], sentences[1:]
+
+
+def _headline(
+    results: Results, comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]
+) -> tuple[str, list[str]]:
+    """The outcome, and sentences, the most important first."""
     reference = called(results.reference)
     groups: dict[str, list[str]] = {kind: [] for kind in (BETTER, WORSE, EQUIVALENT, OPEN, FEW)}
     for method, kind in outcomes.items():
         groups[kind].append(method)
     if len(groups[FEW]) == len(outcomes):
-        return FEW, _few(results, comparisons)
+        return FEW, [_few(results, comparisons)]
+    rest = [*_rest(comparisons, groups), *_disagreement(comparisons, outcomes)]
     decided = [*groups[BETTER], *groups[WORSE]]
-    confirmed = all(comparisons[method].wilcoxon_p_two_sided_holm < ALPHA for method in decided)
-    end = f"{_rest(comparisons, groups)}." + ("" if confirmed else " Wilcoxon's test does not confirm all of that.")
-    better, worse = (_gaps(comparisons, groups[kind]) for kind in (BETTER, WORSE))
-    if len(groups[BETTER]) == len(outcomes) > 1:
-        chance = ", beyond chance" if confirmed else ", by the t-test"
-        return BETTER, f"{capital(reference)} is better than every other method here, {better}{chance}{end}"
-    if groups[BETTER] and groups[WORSE]:
-        return MIXED, (
-            f"{capital(reference)} is better than {names(groups[BETTER])} ({better}), but worse than "
-            f"{names(groups[WORSE])} ({worse}){end}"
-        )
-    if groups[BETTER]:
-        return BETTER, f"{capital(reference)} is better than {names(groups[BETTER])}, {better}{end}"
-    if groups[WORSE]:
-        return WORSE, f"{capital(reference)} is worse than {names(groups[WORSE])}, {worse}{end}"
+    if decided:
+        whole = MIXED if groups[BETTER] and groups[WORSE] else BETTER if groups[BETTER] else WORSE
+        return whole, [*_decided(reference, comparisons, groups), *rest]
     if len(groups[EQUIVALENT]) == len(outcomes):
         margin = next(iter(comparisons.values())).margin
-        others = "it and the other method" if len(outcomes) == 1 else "it and every other method"
-        return (
-            EQUIVALENT,
-            f"{capital(reference)} makes no difference that matters: {others} are within {within(margin)}.",
-        )
+        others = "the other method" if len(outcomes) == 1 else "every other method"
+        return EQUIVALENT, [f"{capital(reference)} is within {within(margin)} of {others}.", *rest[1:]]
     runs = {comparison.runs for comparison in comparisons.values()}
     others = names(groups[OPEN]) if groups[EQUIVALENT] or groups[FEW] or len(outcomes) == 1 else "any other method"
-    rest = _rest(comparisons, {**groups, OPEN: []})
-    return OPEN, f"Undecided: {run_count(runs)} cannot tell {reference} from {others}{rest}."
+    first = f"Undecided: {run_count(runs)} cannot tell {reference} from {others}."
+    if len(first) > HEADLINE:
+        first = f"Undecided: {run_count(runs)} cannot tell {reference} from {len(groups[OPEN])} other methods."
+    return OPEN, [first, *_rest(comparisons, {**groups, OPEN: []}), *_disagreement(comparisons, outcomes)]
+
+
+def _decided(
+    reference: str, comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]]
+) -> Iterable[str]:
+    """Better than which, worse than which, and by how much; names that take too long come in sentences of their own."""
+    kinds = [kind for kind in (BETTER, WORSE) if groups[kind]]
+    every = sum(map(len, groups.values()))
+    told, chance = {kind: names(groups[kind]) for kind in kinds}, ""
+    if len(groups[kinds[0]]) == every > 1:
+        told[kinds[0]] = "every other method here"
+        chance = ", beyond chance" if all(map(_ranks_say, comparisons.values())) else ", by the t-test"
+    gaps = {kind: _gaps(comparisons, groups[kind]) for kind in kinds}
+
+    def sentence(shown: Mapping[str, str]) -> str:
+        if len(kinds) == 1:
+            return f"{capital(reference)} is {kinds[0]} than {shown[kinds[0]]}, {gaps[kinds[0]]}{chance}."
+        parts = [f"{kind} than {shown[kind]} ({gaps[kind]})" for kind in kinds]
+        return f"{capital(reference)} is {', but '.join(parts)}."
+
+    if len(sentence(told)) <= HEADLINE:
+        yield sentence(told)
+        return
+    yield sentence({kind: f"{len(groups[kind])} of {every} methods" for kind in kinds})
+    for kind in kinds:
+        yield f"{capital(kind)} than {names(groups[kind])}."
 
 
 def _few(results: Results, comparisons: Mapping[str, Comparison]) -> str:
@@ -177,25 +215,46 @@ def _few(results: Results, comparisons: Mapping[str, Comparison]) -> str:
     )
 
 
-def _rest(comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]]) -> str:
+def _rest(comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]]) -> list[str]:
     parts = []
     if groups[EQUIVALENT]:
         margin = comparisons[groups[EQUIVALENT][0]].margin
-        parts.append(f"no different from {names(groups[EQUIVALENT])} (within {within(margin)})")
+        parts.append(f"Within {within(margin)} of {names(groups[EQUIVALENT])}.")
     if groups[OPEN]:
-        parts.append(f"not told apart from {names(groups[OPEN])}")
+        parts.append(f"Not told apart from {names(groups[OPEN])}.")
     if groups[FEW]:
-        parts.append(f"with too few runs to be compared with {names(groups[FEW])}")
-    return "".join(f"; {part}" for part in parts)
+        parts.append(f"Too few runs to be compared with {names(groups[FEW])}.")
+    return parts
+
+
+def _disagreement(comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]) -> Iterable[str]:
+    """Where Wilcoxon's test says otherwise, whichever of the two sees a difference."""
+    doubted = [
+        method
+        for method, kind in outcomes.items()
+        if kind in (BETTER, WORSE) and not comparisons[method].wilcoxon_p_two_sided_holm < ALPHA
+    ]
+    if doubted:
+        yield f"Wilcoxon's test does not confirm the difference from {names(doubted)}."
+    undecided = [method for method, kind in outcomes.items() if kind in (OPEN, EQUIVALENT)]
+    seen = [method for method in undecided if _ranks_say(comparisons[method])]
+    if seen:
+        yield f"Wilcoxon's test, unlike the t-test, sees a difference from {names(seen)}."
+
+
+def _ranks_say(comparison: Comparison) -> bool:
+    return comparison.wilcoxon_p_two_sided_holm < ALPHA
 
 
 def _gaps(comparisons: Mapping[str, Comparison], methods: Sequence[str]) -> str:
-    if not methods:
-        return ""
     gaps = sorted(abs(comparisons[method].difference) for method in methods)
-    if points(gaps[0]) == points(gaps[-1]):
-        return f"by {points(gaps[0])} percentage points of error"
-    return f"by {points(gaps[0])} to {points(gaps[-1])} percentage points of error"
+    span = points(gaps[0]) if points(gaps[0]) == points(gaps[-1]) else f"{points(gaps[0])} to {points(gaps[-1])}"
+    text = f"by {span} percentage points of error"
+    small = [method for method in methods if _is_equivalent(comparisons[method])]
+    if not small:
+        return text
+    matters = f"less than the {points(comparisons[small[0]].margin or 0)} that matter"
+    return f"{text}, {matters}" if len(small) == len(methods) else f"{text} (for {names(small)} {matters})"
 
 
 # ---- findings
@@ -227,23 +286,33 @@ def _at_equal_noise(
         return Finding(
             label, "", f"Nothing to say: {text}, so a gap may come from the strength of the noise alone.", OPEN
         )
-    noise = {job.method: job.results.get("relative_variance") for job in results.finished}
-    ours, theirs = noise[reference], noise[CONTROL]
-    if ours is not None and theirs is not None and not math.isclose(ours, theirs, rel_tol=0.01):
-        text = f"{CONTROL} was run with another amount of noise, relative variance {theirs:.3f} instead of {ours:.3f}"
-        return Finding(label, "", f"Nothing to say: {text}.", OPEN)
+    refusal = _unlike(results, reference, CONTROL)
+    if refusal:
+        return Finding(label, "", f"Nothing to say: {refusal}.", OPEN)
     found = _finding(label, reference, CONTROL, comparisons, outcomes)
     return Finding(label, found.gap, f"{found.text} {_lesson(reference, outcomes)}", found.outcome)
+
+
+def _unlike(results: Results, first: str, second: str) -> str | None:
+    """Why two methods are not of equal noise: their masks differ in relative variance or in mean."""
+    found = {job.method: job.results for job in results.finished}
+    for key, what in (("relative_variance", "relative variance"), ("mean", "mean of the masks")):
+        ours, theirs = found[first].get(key), found[second].get(key)
+        if ours is not None and theirs is not None and not math.isclose(ours, theirs, rel_tol=0.01):
+            kind = "another amount of noise" if key == "relative_variance" else "masks of another mean"
+            return f"{second} was run with {kind}, {what} {theirs:.3f} instead of {ours:.3f}"
+    scale = (results.protocol.configuration.get("recipe") or {}).get("scale")
+    if scale == "paper" and (found[first].get("mean") is None or found[second].get("mean") is None):
+        return f"masks are unscaled here, and the store does not say whether those of {second} have {first}'s mean"
+    return None
 
 
 def _finding(
     label: str, reference: str, other: str, comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]
 ) -> Finding:
     found = comparisons[other]
-    gap, low, high = -found.difference, -found.interval[1], -found.interval[0]
-    direction = "less"
-    if gap < 0:
-        gap, low, high, direction = -gap, -high, -low, "more"
+    gap, (low, high) = abs(found.difference), found.interval
+    direction = "less" if found.difference < 0 else "more"
     first, second = capital(called(reference)), called(other)
     if gap < _NOTHING:
         text, summed = f"{first} and {second} both err {percent(found.reference.mean)}", "equal"
@@ -251,43 +320,86 @@ def _finding(
         summed = f"{points(gap)} points {direction}"
         text = f"{first} errs {percent(found.reference.mean)}, {second} {percent(found.other.mean)}: {summed}"
     if math.isfinite(low):
-        text += f" ({found.confidence:.0%} interval {points(low)} to {points(high)})".replace("%", " %")
-    wins = found.superiority * found.runs
-    text += f", better in {wins:g} of {plural(found.runs, 'run')}{'' if wins.is_integer() else ', a tie counting half'}"
+        sure = f"{found.confidence:.0%}".replace("%", " %")
+        text += f" ({sure} interval of the difference {points(low)} to {points(high)})"
+    text += f", {tally(found.wins, found.ties, found.losses)}"
     return Finding(label, summed, f"{text}. {_evidence(found, outcomes[other], len(comparisons))}", outcomes[other])
 
 
 def _evidence(found: Comparison, outcome: str, comparisons: int) -> str:
     corrected = f" after correction for {comparisons} comparisons" if comparisons > 1 else ""
-    if outcome in (BETTER, WORSE):
-        if math.isnan(found.t_p_two_sided_holm):
-            only = probability(found.wilcoxon_p_two_sided_holm)
-            return f"All differences are equal; that is beyond chance{corrected} by Wilcoxon's test alone ({only})."
-        text = f"That is beyond chance{corrected} ({probability(found.t_p_two_sided_holm)})"
-        doubts = []
-        if not found.wilcoxon_p_two_sided_holm < ALPHA:
-            doubts.append(f"Wilcoxon's test does not reach 5 % ({probability(found.wilcoxon_p_two_sided_holm)})")
-        if found.interval[0] <= 0 <= found.interval[1]:
-            doubts.append("the interval reaches 0")
-        if doubts:
-            text += f", by the t-test; but {' and '.join(doubts)}, so a reviewer may doubt it"
-        if _is_equivalent(found):
-            text += f"; but it is less than the {points(found.margin or 0)} points that would matter"
-        return f"{text}."
-    if outcome == EQUIVALENT:
-        return (
-            f"No difference that matters: the equivalence test puts it within {within(found.margin)} "
-            f"({probability(found.equivalence_p or 0)})."
-        )
     if found.runs == 1:
         return "One run says nothing about chance."
-    if math.isnan(found.minimum_detectable):
-        return "All differences are equal, so nothing can be said of their spread."
+    if found.sd == 0:
+        return _without_spread(found, outcome, corrected)
+    if outcome in (BETTER, WORSE):
+        return _difference(found, corrected)
+    if outcome == EQUIVALENT:
+        text = (
+            f"No difference that matters: the equivalence test puts it within {within(found.margin)} "
+            f"({probability(found.equivalence_p_holm or 0)}{corrected})"
+        )
+        return f"{text}{_ranks_differ(found, corrected)}."
     gap = points(found.minimum_detectable)
     seen = f"{plural(found.runs, 'such run')} could only have seen a gap of {gap} points or more (with 80 % power)"
+    if abs(found.difference) >= found.minimum_detectable or _ranks_say(found):
+        seen = ""  # the gap itself says otherwise, or another test does
     if outcome == FEW:
-        return f"Fewer than {ENOUGH_RUNS} runs, so a test means little: {seen}."
-    return f"That may be chance ({probability(found.t_p_two_sided_holm)}{corrected}): {seen}."
+        return f"Fewer than {ENOUGH_RUNS} runs, so a test means little{seen and f': {seen}'}."
+    text = f"The t-test leaves it open ({probability(found.t_p_two_sided_holm)}{corrected})"
+    text += _ranks_differ(found, corrected) or _alone(found, comparisons)
+    return f"{text}{seen and f': {seen}'}."
+
+
+def _difference(found: Comparison, corrected: str) -> str:
+    text = f"That is beyond chance{corrected} ({probability(found.t_p_two_sided_holm)})"
+    doubts = []
+    if not _ranks_say(found):
+        doubts.append(f"Wilcoxon's test does not reach 5 % ({probability(found.wilcoxon_p_two_sided_holm)})")
+    if found.interval[0] <= 0 <= found.interval[1]:
+        doubts.append("the interval reaches 0")
+    if doubts:
+        text += f", by the t-test; but {' and '.join(doubts)}, so a reviewer may doubt it"
+    if _is_equivalent(found):
+        text += f"; but it is less than the {points(found.margin or 0)} points that would matter"
+    return f"{text}."
+
+
+def _without_spread(found: Comparison, outcome: str, corrected: str) -> str:
+    """Where all runs differ by the same amount there is no t-test, and no interval."""
+    if found.difference == 0:
+        return "There is no difference to test."
+    text = f"The difference is the same in all {found.runs} runs, so there is no t-test"
+    if outcome in (BETTER, WORSE):
+        only = probability(found.wilcoxon_p_two_sided_holm)
+        text += f"; that is beyond chance{corrected} by Wilcoxon's test alone ({only})"
+    elif outcome == FEW:
+        text += f", and fewer than {ENOUGH_RUNS} runs are too few for Wilcoxon's"
+    else:
+        text += f"; Wilcoxon's test leaves it open ({probability(found.wilcoxon_p_two_sided_holm)}{corrected})"
+    if outcome != FEW and _is_equivalent(found):
+        text += f"; it is less than the {points(found.margin or 0)} points that would matter"
+    return f"{text}."
+
+
+def _ranks_differ(found: Comparison, corrected: str) -> str:
+    if not _ranks_say(found):
+        return ""
+    p = probability(found.wilcoxon_p_two_sided_holm)
+    return f", but Wilcoxon's test sees a difference ({p}{corrected}), so the two tests disagree"
+
+
+def _alone(found: Comparison, comparisons: int) -> str:
+    """Why an interval that excludes 0 stands beside an open question."""
+    if found.interval[0] <= 0 <= found.interval[1] or not math.isfinite(found.interval[0]):
+        return ""
+    if comparisons == 1:
+        return ", though the bootstrap interval excludes 0"
+    low, high = found.simultaneous
+    return (
+        f"; the interval is for this comparison alone, and one that holds for all {comparisons} at once includes 0 "
+        f"({points(low)} to {points(high)})"
+    )
 
 
 def _lesson(reference: str, outcomes: Mapping[str, str]) -> str:
@@ -303,44 +415,3 @@ def _lesson(reference: str, outcomes: Mapping[str, str]) -> str:
     if kind == EQUIVALENT:
         return "So with as much noise, its shape makes no difference that matters."
     return "So whether the shape of the noise matters, beyond its strength, is open."
-
-
-# ---- caveats
-
-
-def _caveats(results: Results, comparisons: Mapping[str, Comparison], margin: float | None) -> Iterable[str]:
-    description, total = results.protocol.description, len(results.final)
-    failed = [job for job in results.final if job.status == "failed"]
-    if failed:
-        each = collections.Counter(job.method for job in failed)
-        which = ", ".join(f"{called(method)} {number}" for method, number in each.items())
-        yield (
-            f"{len(failed)} of {plural(total, 'run')} failed ({which}). The comparison has to leave them out, which "
-            "flatters methods that fail."
-        )
-    if results.missing:
-        are = "is" if len(results.missing) == 1 else "are"
-        yield f"{len(results.missing)} of {plural(total, 'run')} {are} not finished yet, so this may change."
-    if description.get("paper") and description.get("paper_runs"):
-        runs = max((len(found) for found in results.errors().values()), default=0)
-        size, wanted = (runs, results.protocol.epochs), (description["paper_runs"], description["paper_epochs"])
-        if size != wanted:
-            yield (
-                f"Not a replication of the paper's {description['paper']}: {plural(runs, 'run')} of "
-                f"{plural(size[1], 'epoch')} here, {wanted[0]} of {wanted[1]} there."
-            )
-    if len({comparison.runs for comparison in comparisons.values()}) > 1:
-        most = max(comparison.runs for comparison in comparisons.values())
-        fewer = ", ".join(f"{called(method)} {c.runs}" for method, c in comparisons.items() if c.runs < most)
-        yield f"Not every method shares {plural(most, 'run')} with {called(results.reference)}: {fewer}."
-    for method, comparison in comparisons.items():
-        for note in comparison.notes:
-            if "equal" in note and "leaves out" not in note:  # single ties are for the table
-                yield f"Against {called(method)}: {note[0].lower()}{note[1:]}"
-    if comparisons and margin is None:
-        share = margin_of(results)
-        if share:
-            yield (
-                f"Differences of less than {points(share)} points, a tenth of {called(results.reference)}'s error, "
-                "count as none that matter; --margin sets another bound."
-            )

@@ -54,6 +54,20 @@ def run_count(numbers: Iterable[int]) -> str:
     return plural(low, "run") if low == high else f"{low} to {high} runs"
 
 
+def tally(wins: int, ties: int, losses: int) -> str:
+    """How many runs were better, equal and worse.
+
+    >>> tally(5, 0, 1), tally(0, 10, 0), tally(0, 1, 1)
+    ('better in 5 of 6 runs and worse in 1', 'equal in all 10 runs', 'equal in 1 of 2 runs and worse in 1')
+    """
+    runs = wins + ties + losses
+    kinds = [(what, n) for what, n in (("better", wins), ("equal", ties), ("worse", losses)) if n]
+    if len(kinds) == 1:
+        return f"{kinds[0][0]} in {all_of(runs, 'run')}"
+    first, *others = kinds
+    return " and ".join([f"{first[0]} in {first[1]} of {runs} runs", *(f"{what} in {n}" for what, n in others)])
+
+
 def ordinal(place: int) -> str:
     ending = "th" if 10 < place % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
     return {2: "second", 3: "third"}.get(place, f"{place}{ending}")

@@ -22,6 +22,8 @@ DIGITS = Experiment(
     sizes={"quick": Size(runs=10, epochs=80, selection_runs=3)},
     candidates=shared.CANDIDATES,
     follows=shared.FOLLOWS,
+    margin=0.5,
+    margin_reason="half a point is one test image in two hundred",
     notes=(
         "Bernoulli dropout is a light switch: while a network learns, it turns each hidden unit on or off at random. "
         "Continuous dropout is a dimmer that sets it to any level between. Here one small network learns handwritten "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...text import plural
@@ -26,13 +27,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Headings, rows of cells, and notes that go wherever the table goes. ``name`` serves as a file name."""
+    """Headings, rows of cells, and notes that go wherever the table goes. ``name`` serves as a file name.
+
+    ``data`` is for programs, where a cell says several things at once: rows of plain values by column.
+    """
 
     name: str
     title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
+    data: tuple[Mapping[str, float | int | str | None], ...] = ()
 
 
 def p_value(p: float | None) -> str:

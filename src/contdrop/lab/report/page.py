@@ -36,7 +36,7 @@ from .figures import drawing
 INDEX = "index.html"
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 _GENERATOR = b'<meta name="generator" content="contdrop'
-_WORDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "no different", OPEN: "open", FEW: "too few runs"}
+_WORDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "within margin", OPEN: "open", FEW: "too few runs"}
 _LIVE_FORMATS = ("svg", "png")  # while a page is made again and again: a PDF takes longer than all the rest
 _WIDE = 6.5  # inches: a picture that is wider gets the whole width
 
@@ -82,11 +82,12 @@ def write(
     """
     with Store(store_path) as store:
         everything = collect_all(store)
-        verdicts = [verdict(results, margin) for results in everything]
+        compared = [compare(results, margin) for results in everything]  # once, for all that is said and shown of it
+        verdicts = [verdict(results, margin, found) for results, found in zip(everything, compared)]
         with _explained(out):
             _prepare(out)
             files = _Files(out, drawing.FORMATS if refresh is None else _LIVE_FORMATS)
-            content = _content(store, everything, verdicts, files, data_dir, margin)
+            content = _content(store, everything, compared, verdicts, files, data_dir, margin)
             page = _render(content, store_path.name, refresh, files.embedding)
             _write_text(out / INDEX, page)
     failed = sum(job.status == FAILED for results in everything for job in (*results.selection, *results.final))
@@ -147,6 +148,7 @@ class _Files:
             ("Markdown", "md", tables.markdown),
             ("LaTeX", "tex", tables.latex),
             ("CSV", "csv", tables.csv),
+            *([("JSON", "json", tables.json)] if table.data else []),
         ):
             path = self.out / "tables" / f"{name}.{ending}"
             _write_text(path, writer(table))
@@ -187,6 +189,7 @@ def _shown(table: tables.Table) -> dict[str, Any]:
 def _content(
     store: Store,
     everything: Sequence[Results],
+    compared: Sequence[dict[str, Comparison]],
     verdicts: Sequence[Verdict],
     files: _Files,
     data_dir: pathlib.Path | None,
@@ -194,8 +197,8 @@ def _content(
 ) -> dict[str, Any]:
     names = [results.protocol.experiment for results in everything]
     experiments = []
-    for number, (results, found) in enumerate(zip(everything, verdicts), 1):
-        view = _experiment(store, results, found, files, margin)
+    for number, (results, comparisons, found) in enumerate(zip(everything, compared, verdicts), 1):
+        view = _experiment(store, results, comparisons, found, files, margin)
         experiments.append(
             {**view, "anchor": f"e{number}", "ambiguous": names.count(view["name"]) > 1, "parts": _parts(view, number)}
         )
@@ -217,7 +220,14 @@ def _parts(view: dict[str, Any], number: int) -> list[tuple[str, str]]:
     return [(f"e{number}-{anchor}", text) for anchor, text in parts]
 
 
-def _experiment(store: Store, results: Results, found: Verdict, files: _Files, margin: float | None) -> dict[str, Any]:
+def _experiment(
+    store: Store,
+    results: Results,
+    comparisons: dict[str, Comparison],
+    found: Verdict,
+    files: _Files,
+    margin: float | None,
+) -> dict[str, Any]:
     record = results.protocol
     prefix = (record.experiment, record.preset)
     selections, failures = tables.selections(results), tables.failures(results)
@@ -229,9 +239,9 @@ def _experiment(store: Store, results: Results, found: Verdict, files: _Files, m
         "reference": called(results.reference),
         "verdict": found,
         "chip": _chip(found),
-        "forest": _forest(compare(results, margin)),
-        "tables": [files.table(table, *prefix) for table in _tables(results, store, margin)],
-        "pictures": [files.picture(picture, *prefix) for picture in figures.figures(store, results)],
+        "forest": _forest(comparisons),
+        "tables": [files.table(table, *prefix) for table in _tables(results, comparisons, store, margin)],
+        "pictures": [files.picture(picture, *prefix) for picture in figures.figures(store, results, comparisons)],
         "selections": files.table(selections, *prefix) if selections else None,
         "protocol": describing.protocol(results),
         "tally": describing.tally(results),
@@ -241,10 +251,12 @@ def _experiment(store: Store, results: Results, found: Verdict, files: _Files, m
     }
 
 
-def _tables(results: Results, store: Store, margin: float | None) -> Iterable[tables.Table]:
+def _tables(
+    results: Results, comparisons: dict[str, Comparison], store: Store, margin: float | None
+) -> Iterable[tables.Table]:
     if results.errors():
-        yield tables.comparison(results)
-    for table in (tables.differences(results, margin), tables.mcnemar(results, store)):
+        yield tables.comparison(results, comparisons)
+    for table in (tables.differences(results, margin, comparisons), tables.mcnemar(results, store)):
         if table:
             yield table
 
@@ -260,13 +272,13 @@ def _chip(found: Verdict) -> str:
 
 
 def _forest(comparisons: dict[str, Comparison]) -> dict[str, Any] | None:
-    """Of each method how much more it errs than the reference, as positions from 0 to 100."""
+    """Reference minus method, as everywhere: negative means that the reference errs less. Positions from 0 to 100."""
     if not comparisons:
         return None
     rows = []
     for method, found in comparisons.items():
-        low, high = (-end for end in reversed(found.interval))
-        rows.append((method, -found.difference, low if low == low else None, high if high == high else None, found))
+        low, high = found.interval
+        rows.append((method, found.difference, low if low == low else None, high if high == high else None, found))
     margin = next(iter(comparisons.values())).margin
     shown = [0.0, *(end for _, middle, low, high, _ in rows for end in (middle, low, high) if end is not None)]
     if margin is not None and margin < 2 * max(map(abs, shown)):
@@ -294,7 +306,7 @@ def _forest(comparisons: dict[str, Comparison]) -> dict[str, Any] | None:
                 "text": _signed(middle)
                 + ("" if low is None or high is None else f"  [{_signed(low)}, {_signed(high)}]"),
             }
-            for method, middle, low, high, found in sorted(rows, key=lambda row: row[1])
+            for method, middle, low, high, found in sorted(rows, key=lambda row: -row[1])
         ],
     }
 

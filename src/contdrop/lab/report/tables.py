@@ -8,11 +8,13 @@ methods, over the runs that both have finished.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from .. import labels, paper, stats
-from ..analysis.comparisons import compare
+from ..analysis.comparisons import compare, planned_margin
 from ..results import Results
 from ..stats.comparison import ENOUGH_RUNS
+from ..store import FAILED
 from .cells import DOUBTFUL, NONE, doubt, finite, method_cell, p_cell, p_value, signed, size_of, title_of
 from .cells import Cell as Cell
 from .cells import Table as Table
@@ -21,16 +23,23 @@ from .supplements import mcnemar as mcnemar
 from .supplements import ranks as ranks
 from .supplements import selections as selections
 from .writers import csv as csv
+from .writers import json as json
 from .writers import latex as latex
 from .writers import markdown as markdown
 
+_TESTS = ("t_p", "t_p_two_sided", "wilcoxon_p", "wilcoxon_p_two_sided", "equivalence_p")
 
-def comparison(results: Results) -> Table:
-    """In the paper's layout: error and one-sided p-values of the reference against each method."""
+
+def comparison(results: Results, comparisons: Mapping[str, stats.Comparison] | None = None) -> Table:
+    """In the paper's layout: error and one-sided p-values of the reference against each method.
+
+    In this table and the next, ``comparisons`` are those of the results, if they have been made already.
+    """
+    comparisons = compare(results) if comparisons is None else comparisons
     protocol, reference = results.protocol, results.reference
     theirs = paper.TABLES.get(protocol.experiment)
     decimals = theirs.decimals if theirs else 2
-    errors, comparisons = results.errors(), compare(results)
+    errors = results.errors()
     summaries = {method: stats.summary(list(runs.values())) for method, runs in errors.items()}
     best = min((round(found.mean, 9) for found in summaries.values()), default=math.nan)
     their_best = min(theirs.means.values()) if theirs else math.nan
@@ -53,7 +62,30 @@ def comparison(results: Results) -> Table:
         tuple(headings),
         tuple(rows),
         tuple(_notes(results, comparisons, theirs, reference)),
+        tuple(_comparison_data(results, method, found, comparisons) for method, found in summaries.items()),
     )
+
+
+def _comparison_data(
+    results: Results, method: str, found: stats.Summary, comparisons: Mapping[str, stats.Comparison]
+) -> dict[str, float | int | str | None]:
+    theirs = paper.TABLES.get(results.protocol.experiment)
+    printed = theirs.results.get(method) if theirs else None
+    against = comparisons.get(method)
+    return {
+        "method": colours.printable(method),
+        "variant": colours.printable(results.variants().get(method, method)),
+        "runs": found.n,
+        "mean": found.mean,
+        "sd": found.sd,
+        "pairs": against.runs if against else None,
+        "t_p": against.t_p if against else None,
+        "wilcoxon_p": against.wilcoxon_p if against else None,
+        "paper_mean": printed.mean if printed else None,
+        "paper_sd": printed.sd if printed else None,
+        "paper_t_p": printed.t_p if printed else None,
+        "paper_wilcoxon_p": printed.wilcoxon_p if printed else None,
+    }
 
 
 def _paper_cell(theirs: paper.Table, method: str, best: float) -> Cell:
@@ -65,7 +97,7 @@ def _paper_cell(theirs: paper.Table, method: str, best: float) -> Cell:
 
 
 def _notes(
-    results: Results, comparisons: dict[str, stats.Comparison], theirs: paper.Table | None, reference: str
+    results: Results, comparisons: Mapping[str, stats.Comparison], theirs: paper.Table | None, reference: str
 ) -> list[str]:
     description, called = results.protocol.description, labels.shown(reference, longest=60)
     notes = [f"Ours: {size_of(results)}."]
@@ -93,7 +125,7 @@ def _is_smaller(results: Results, runs: int, epochs: int | None) -> bool:
     return fewest < runs or (epochs is not None and results.protocol.epochs < epochs)
 
 
-def _limits(results: Results, comparisons: dict[str, stats.Comparison]) -> list[str]:
+def _limits(results: Results, comparisons: Mapping[str, stats.Comparison]) -> list[str]:
     """What a reader has to know before he believes a p-value."""
     fewest = min(each.runs for each in comparisons.values())
     notes = []
@@ -107,6 +139,11 @@ def _limits(results: Results, comparisons: dict[str, stats.Comparison]) -> list[
             "Methods have finished different runs. Tests use the runs that a method shares with the reference: "
             f"{pairs}. Means are over all runs of a method, so compare them by the tests, not by eye."
         )
+    if any(job.status == FAILED for job in results.final):
+        notes.append(
+            "Runs that failed or diverged have no error and are left out, with their partner of the reference; no "
+            "value is put in their place, which flatters methods that fail."
+        )
     approximate = [
         labels.shown(m) for m, each in comparisons.items() if each.wilcoxon_method != "exact" and each.runs > 1
     ]
@@ -118,9 +155,12 @@ def _limits(results: Results, comparisons: dict[str, stats.Comparison]) -> list[
     return notes
 
 
-def differences(results: Results, margin: float | None = None) -> Table | None:
+def differences(
+    results: Results, margin: float | None = None, comparisons: Mapping[str, stats.Comparison] | None = None
+) -> Table | None:
     """What a careful reader asks for: how much, how certain, how it would look to a reviewer."""
-    comparisons, called = compare(results, margin), labels.shown(results.reference, longest=40)
+    comparisons = compare(results, margin) if comparisons is None else comparisons
+    called = labels.shown(results.reference, longest=40)
     if not comparisons:
         return None
     spreads = [found.sd for found in comparisons.values() if found.sd > 0]
@@ -129,29 +169,39 @@ def differences(results: Results, margin: float | None = None) -> Table | None:
     used = next(iter(comparisons.values())).margin
     notes = [
         f"Ours: {size_of(results)}. Difference: {called} minus the method, in percentage points, mean over the runs "
-        f"that both have; negative means that {called} errs less. Interval: paired bootstrap (BCa), "
-        "or Student's with fewer than 6 runs.",
+        f"that both have; negative means that {called} errs less. Interval: of this comparison "
+        "alone, small-sample widened BCa bootstrap, or Student's with fewer than 6 runs. Simultaneous: Student's "
+        "intervals that hold for all rows at once (Bonferroni); one that excludes 0 always has Holm (t) below 0.05.",
         "p-values here are two-sided; “Holm” are adjusted for the number of methods. Effect: mean difference over its "
-        f"standard deviation. Superior: share of runs in which {called} errs less, ties counted half. Detectable: the "
+        f"standard deviation. Wins/ties/losses: runs in which {called} errs less, as much and more. Detectable: the "
         "difference that so many runs would find with 80 % power.",
     ]
     if used is not None:
         notes.append(
-            f"Equivalent: p-value of the test (TOST) that the two differ by less than ±{used:.{decimals}f} points"
-            + ("" if margin is not None else ", a tenth of the reference's error")
-            + "; a small one is evidence for no difference that matters."
+            f"Equivalent: p-value, adjusted by Holm, of the test (TOST) that the two differ by less than "
+            f"±{used:.{decimals}f} points{_origin(results, margin)}; a small one is evidence for no difference that "
+            "matters."
         )
     notes += _limits(results, comparisons)
     headings = (
-        "Method", "Difference", "95 % interval", "p (t)", "Holm (t)", "p (W)", "Holm (W)", "Effect d", "Superior",
-        "Detectable", "Equivalent p", "Pairs",
+        "Method", "Difference", "95 % interval", "Simultaneous", "p (t)", "Holm (t)", "p (W)", "Holm (W)", "Effect d",
+        "Wins/ties/losses", "Detectable", "Equivalent p", "Pairs",
     )  # fmt: skip
-    return Table("differences", f"{title_of(results)}: {called} against each method", headings, rows, tuple(notes))
+    title = f"{title_of(results)}: {called} against each method"
+    return Table("differences", title, headings, rows, tuple(notes), _difference_data(results, comparisons))
+
+
+def _origin(results: Results, chosen: float | None) -> str:
+    if chosen is not None:
+        return ", chosen after the fact"
+    return ", fixed by the experiment" if planned_margin(results) is not None else ", a tenth of the reference's error"
 
 
 def _difference_row(results: Results, method: str, found: stats.Comparison, decimals: int) -> tuple[Cell, ...]:
-    low, high = found.interval
-    interval = NONE if math.isnan(low) else f"[{signed(low, decimals)}, {signed(high, decimals)}]"
+    intervals = (
+        Cell(NONE if math.isnan(low) else f"[{signed(low, decimals)}, {signed(high, decimals)}]", finite(low))
+        for low, high in (found.interval, found.simultaneous)
+    )
     detectable = NONE if math.isnan(found.minimum_detectable) else f"{found.minimum_detectable:.{decimals}f}"
     tests = (
         found.t_p_two_sided,
@@ -162,13 +212,48 @@ def _difference_row(results: Results, method: str, found: stats.Comparison, deci
     return (
         method_cell(results, method),
         Cell(signed(found.difference, decimals), found.difference),
-        Cell(interval, finite(low)),
+        *intervals,
         *(p_cell(p, found.runs) for p in tests),
         Cell(signed(found.effect), finite(found.effect)),
-        Cell(f"{100 * found.superiority:.0f} %", 100 * found.superiority),
+        Cell(f"{found.wins}/{found.ties}/{found.losses}", found.superiority),
         Cell(detectable, finite(found.minimum_detectable)),
-        p_cell(found.equivalence_p, found.runs),
+        p_cell(found.equivalence_p_holm, found.runs),
         Cell(str(found.runs), float(found.runs)),
+    )
+
+
+def _difference_data(
+    results: Results, comparisons: Mapping[str, stats.Comparison]
+) -> tuple[dict[str, float | int | str | None], ...]:
+    """Every figure of the comparisons, one to a column."""
+    variants = results.variants()
+    return tuple(
+        {
+            "reference": colours.printable(results.reference),
+            "method": colours.printable(method),
+            "variant": colours.printable(variants.get(method, method)),
+            "pairs": found.runs,
+            "reference_mean": found.reference.mean,
+            "reference_sd": found.reference.sd,
+            "method_mean": found.other.mean,
+            "method_sd": found.other.sd,
+            "difference": found.difference,
+            "difference_sd": found.sd,
+            "confidence": found.confidence,
+            "interval_low": found.interval[0],
+            "interval_high": found.interval[1],
+            "simultaneous_low": found.simultaneous[0],
+            "simultaneous_high": found.simultaneous[1],
+            **{f"{name}{end}": getattr(found, f"{name}{end}") for end in ("", "_holm") for name in _TESTS},
+            "wilcoxon_method": found.wilcoxon_method,
+            "effect": found.effect,
+            "wins": found.wins,
+            "ties": found.ties,
+            "losses": found.losses,
+            "minimum_detectable": found.minimum_detectable,
+            "margin": found.margin,
+        }
+        for method, found in comparisons.items()
     )
 
 

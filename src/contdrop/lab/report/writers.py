@@ -1,9 +1,10 @@
-"""A table as Markdown, LaTeX or CSV, whatever its cells hold."""
+"""A table as Markdown, LaTeX, CSV or JSON, whatever its cells hold."""
 
 from __future__ import annotations
 
 import csv as _csv
 import io
+import json as _json
 import math
 import re
 from collections.abc import Iterable
@@ -112,7 +113,8 @@ def _is_numeric(table: Table, column: int) -> bool:
 
 
 def csv(table: Table) -> str:
-    r"""Comma-separated values as of RFC 4180, headings first, without the notes. Numbers come in full precision.
+    r"""Comma-separated values as of RFC 4180, headings first, without the notes. Numbers come in full precision, with
+    an ASCII minus; of a table that has data for programs, those: each value in a column of its own.
 
     A text that a spreadsheet would take for a formula, because it starts with = + - @ and is no number, gets an
     apostrophe in front.
@@ -124,17 +126,53 @@ def csv(table: Table) -> str:
     """
     buffer = io.StringIO()
     writer = _csv.writer(buffer)
+    if table.data:
+        writer.writerow(table.data[0])
+        for row in table.data:
+            writer.writerow(no_formula(value) if isinstance(value, str) else _plain(value) for value in row.values())
+        return buffer.getvalue()
     writer.writerow(no_formula(heading) for heading in table.headings)
     for cells in table.rows:
         writer.writerow(_csv_cell(cell) for cell in cells)
     return buffer.getvalue()
 
 
+def _plain(value: float | None) -> str:
+    """A number in full precision; nothing for one that does not exist."""
+    return "" if value is None or not math.isfinite(value) else repr(value)
+
+
+def json(table: Table) -> str:
+    """Title, notes and the data for programs; a number that does not exist is null.
+
+    Example:
+        >>> print(json(Table("t", "Title", (), (), ("A note.",), ({"p": 0.5, "sd": math.nan},))), end="")
+        {
+         "title": "Title",
+         "notes": [
+          "A note."
+         ],
+         "rows": [
+          {
+           "p": 0.5,
+           "sd": null
+          }
+         ]
+        }
+    """
+    rows = [
+        {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()}
+        for row in table.data
+    ]
+    content = {"title": table.title, "notes": list(table.notes), "rows": rows}
+    return _json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
 def _csv_cell(cell: Cell) -> str:
     text = cell.text.removesuffix(f" {DOUBTFUL}").replace(MINUS, "-")
     if isinstance(cell.value, int | float) and math.isfinite(cell.value) and _is_number(text.removesuffix(" %")):
         return repr(cell.value).removesuffix(".0")
-    return text if _is_number(text) else no_formula(cell.text)
+    return text if _is_number(text) else no_formula(cell.text.replace(MINUS, "-"))
 
 
 def _is_number(text: str) -> bool:

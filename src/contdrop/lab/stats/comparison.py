@@ -12,7 +12,7 @@ from ...errors import UserError
 from .bootstrap import bca_interval
 from .detection import minimum_detectable
 from .differences import Results, differences, finite, paired, unit_scale
-from .distributions import Array
+from .distributions import Array, student_quantile
 from .signed_rank import signed_rank_test
 from .student import t_interval, t_test, tost
 
@@ -36,17 +36,22 @@ class Comparison:
     Attributes:
         difference: Mean of reference - other. Errors are compared, so **negative means that the reference is better**.
         sd: Standard deviation of the differences.
-        interval: Of the difference: by the bootstrap, see ``bca_interval``; with fewer than ``ENOUGH_RUNS`` runs, which
-            are too few to draw from, Student's, see ``t_interval``.
+        interval: Of the difference, for this comparison alone: by the bootstrap, see ``bca_interval``; with fewer than
+            ``ENOUGH_RUNS`` runs, which are too few to draw from, Student's, see ``t_interval``.
+        simultaneous: Student's interval that holds for all comparisons of one ``compare_all`` at once (Bonferroni). If
+            it excludes 0, Holm's p-value of the t-test is below 1 - confidence.
         t_p: One-sided p-value of the paired t-test; the alternative is that the reference's error is less.
         wilcoxon_p: The same of Wilcoxon's signed-rank test.
         wilcoxon_method: "exact" without ties and zero differences, else "approximate".
         t_p_holm: Holm-adjusted over the methods of one ``compare_all``; alone, equal to ``t_p``. So with the others.
         effect: Paired d, difference / sd. Negative if the reference is better; infinite if sd is 0.
+        wins: Runs in which the reference is better.
+        ties: Runs in which the two are equal.
         superiority: Share of the runs in which the reference is better; ties count half.
         minimum_detectable: The difference that this many runs with this sd find with power 80 % (two-sided, 5 %).
         margin: The smallest difference that matters, if the caller named one.
         equivalence_p: p-value of the equivalence test with that margin, see ``tost``; None without a margin.
+        equivalence_p_holm: Holm-adjusted like the others.
         notes: Sentences on what limits this comparison.
     """
 
@@ -56,6 +61,7 @@ class Comparison:
     difference: float
     sd: float
     interval: tuple[float, float]
+    simultaneous: tuple[float, float]
     confidence: float
     t_p: float
     t_p_two_sided: float
@@ -67,11 +73,19 @@ class Comparison:
     wilcoxon_p_holm: float
     wilcoxon_p_two_sided_holm: float
     effect: float
+    wins: int
+    ties: int
     superiority: float
     minimum_detectable: float
     margin: float | None
     equivalence_p: float | None
+    equivalence_p_holm: float | None
     notes: tuple[str, ...]
+
+    @property
+    def losses(self) -> int:
+        """Runs in which the reference is worse."""
+        return self.runs - self.wins - self.ties
 
 
 def summary(values: Sequence[float] | Array) -> Summary:
@@ -116,6 +130,7 @@ def compare_paired(
     change = differences(first, second)
     spread = summary(change)
     t, wilcoxon = t_test(change), signed_rank_test(change)
+    equivalence = None if margin is None else tost(change, margin)
     return Comparison(
         reference=summary(first),
         other=summary(second),
@@ -123,6 +138,7 @@ def compare_paired(
         difference=spread.mean,
         sd=spread.sd,
         interval=_interval(change, confidence, seed),
+        simultaneous=t_interval(change, confidence=confidence),
         confidence=confidence,
         t_p=t.less,
         t_p_two_sided=t.two_sided,
@@ -134,10 +150,13 @@ def compare_paired(
         wilcoxon_p_holm=wilcoxon.less,
         wilcoxon_p_two_sided_holm=wilcoxon.two_sided,
         effect=_effect(spread),
+        wins=int(np.sum(change < 0)),
+        ties=int(np.sum(change == 0)),
         superiority=float(np.mean(change < 0) + np.mean(change == 0) / 2),
         minimum_detectable=minimum_detectable(spread.sd, spread.n),
         margin=margin,
-        equivalence_p=None if margin is None else tost(change, margin),
+        equivalence_p=equivalence,
+        equivalence_p_holm=equivalence,
         notes=_notes(change),
     )
 
@@ -177,18 +196,22 @@ def compare_all(
 
 
 def adjusted(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
-    """The same comparisons, with Holm's adjustment of each kind of p-value over all of them."""
+    """The same comparisons, with Holm's adjustment of each kind of p-value, and intervals, over all of them."""
     values = comparisons.values()
     t, wilcoxon = holm([each.t_p for each in values]), holm([each.wilcoxon_p for each in values])
     t_two = holm([each.t_p_two_sided for each in values])
     wilcoxon_two = holm([each.wilcoxon_p_two_sided for each in values])
+    equivalence = holm([math.nan if each.equivalence_p is None else each.equivalence_p for each in values])
+    tested = sum(not math.isnan(each.t_p) for each in values)
     return {
         method: dataclasses.replace(
             comparison,
+            simultaneous=_simultaneous(comparison, tested),
             t_p_holm=t[place],
             t_p_two_sided_holm=t_two[place],
             wilcoxon_p_holm=wilcoxon[place],
             wilcoxon_p_two_sided_holm=wilcoxon_two[place],
+            equivalence_p_holm=None if comparison.equivalence_p is None else equivalence[place],
         )
         for place, (method, comparison) in enumerate(comparisons.items())
     }
@@ -218,6 +241,15 @@ def _interval(change: Array, confidence: float, seed: int) -> tuple[float, float
     if len(change) < ENOUGH_RUNS:
         return t_interval(change, confidence=confidence)
     return bca_interval(change, confidence=confidence, seed=seed)
+
+
+def _simultaneous(comparison: Comparison, tested: int) -> tuple[float, float]:
+    """Bonferroni's: each interval misses with a ``tested``-th of the probability that all of them together may."""
+    if math.isnan(comparison.t_p):
+        return math.nan, math.nan
+    miss = (1 - comparison.confidence) / max(1, tested)
+    reach = student_quantile(1 - miss / 2, comparison.runs - 1) * comparison.sd / math.sqrt(comparison.runs)
+    return comparison.difference - reach, comparison.difference + reach
 
 
 def _effect(spread: Summary) -> float:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...results import Results
+from ...stats import Comparison
 from ...store import Store
 from . import classes as _classes
 from .covariances import covariances
@@ -16,11 +19,11 @@ from .samples import samples as samples
 from .sweep import sweep
 
 
-def figures(store: Store, results: Results) -> list[Picture]:
+def figures(store: Store, results: Results, comparisons: Mapping[str, Comparison] | None = None) -> list[Picture]:
     """Those that apply to one protocol, the most telling first. All is read here: drawing needs no store."""
     shares = _classes.matrices(store, results)
     found = (
-        pairs(results),
+        pairs(results, comparisons),
         sweep(results),
         noise(results),
         curves(store, results),

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from ... import labels, stats
 from ...analysis.comparisons import compare
+from ...analysis.wording import tally
 from ...results import Results
 from .. import colours
 from .drawing import LONGEST, SMALL, TINY, WIDTH, Picture, blank, place, size_of, styled, text_width
@@ -19,10 +20,10 @@ from .drawing import LONGEST, SMALL, TINY, WIDTH, Picture, blank, place, size_of
 _ROW = 0.36  # height of a row, in inches
 
 
-def pairs(results: Results) -> Picture | None:
+def pairs(results: Results, comparisons: Mapping[str, stats.Comparison] | None = None) -> Picture | None:
     errors = results.errors()
     reference = results.reference
-    comparisons = compare(results)
+    comparisons = compare(results) if comparisons is None else comparisons
     if len(errors) < 2 or not comparisons:
         return None
     means = {method: float(np.mean(list(runs.values()))) for method, runs in errors.items()}
@@ -35,15 +36,16 @@ def pairs(results: Results) -> Picture | None:
         f"Left: test error in every run; a grey line joins what one run gave with all methods, which share its split, "
         f"initial weights and data order; the upright stroke is the mean. Right: {called} minus the method, run by run"
         + (
-            "; the diamond is the mean, its bar the 95 % interval (bootstrap; Student's with fewer than 6 runs)"
+            "; the diamond is the mean, its bar the 95 % interval (small-sample widened BCa; Student's with fewer "
+            "than 6 runs)"
             if has_interval
             else ""
         )
         + f". Left of 0, {called} errs less. {size_of(results).capitalize()}; methods by mean error.",
         "Dots of every run. "
         + " ".join(
-            f"{called} minus {labels.shown(method)}: {each.difference:+.2f} points on average, less error in "
-            f"{100 * each.superiority:.0f} % of {each.runs} {'run' if each.runs == 1 else 'runs, ties counted half'}."
+            f"{called} minus {labels.shown(method)}: {each.difference:+.2f} points on average, "
+            f"{tally(each.wins, each.ties, each.losses)}."
             for method, each in comparisons.items()
         ),
         partial(_draw, errors, order, reference, comparisons),

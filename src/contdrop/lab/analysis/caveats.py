@@ -1,0 +1,88 @@
+"""What a reviewer would ask about, and the answers that the store has."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Mapping
+
+from ...text import plural
+from ..results import Results
+from ..stats import Comparison
+from .comparisons import margin_of, planned_margin
+from .wording import called, points
+
+
+def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: float | None) -> Iterable[str]:
+    """Sentences, those about this store first; ``margin`` is the one chosen after the fact, if any."""
+    description, total = results.protocol.description, len(results.final)
+    failed = [job for job in results.final if job.status == "failed"]
+    if failed:
+        each = collections.Counter(job.method for job in failed)
+        which = ", ".join(f"{called(method)} {number}" for method, number in each.items())
+        yield (
+            f"{len(failed)} of {plural(total, 'run')} failed ({which}). The comparison has to leave them out, which "
+            "flatters methods that fail."
+        )
+    if results.missing:
+        are = "is" if len(results.missing) == 1 else "are"
+        yield f"{len(results.missing)} of {plural(total, 'run')} {are} not finished yet, so this may change."
+    if description.get("paper") and description.get("paper_runs"):
+        runs = max((len(found) for found in results.errors().values()), default=0)
+        size, wanted = (runs, results.protocol.epochs), (description["paper_runs"], description["paper_epochs"])
+        if size != wanted:
+            yield (
+                f"Not a replication of the paper's {description['paper']}: {plural(runs, 'run')} of "
+                f"{plural(size[1], 'epoch')} here, {wanted[0]} of {wanted[1]} there."
+            )
+    if len({comparison.runs for comparison in comparisons.values()}) > 1:
+        most = max(comparison.runs for comparison in comparisons.values())
+        fewer = ", ".join(f"{called(method)} {c.runs}" for method, c in comparisons.items() if c.runs < most)
+        yield f"Not every method shares {plural(most, 'run')} with {called(results.reference)}: {fewer}."
+    for method, comparison in comparisons.items():
+        for note in comparison.notes:
+            if "equal" in note and "leaves out" not in note:  # single ties are for the table
+                yield f"Against {called(method)}: {note[0].lower()}{note[1:]}"
+    if comparisons:
+        yield _margin(results, margin)
+        yield from _always(results)
+
+
+def _margin(results: Results, chosen: float | None) -> str:
+    planned, reason = planned_margin(results), str(results.protocol.description.get("margin_reason") or "")
+    if chosen is not None:
+        text = f"The margin of ±{points(chosen)} points was chosen after the fact (--margin), not before the results"
+        return text + (f"; the experiment had fixed ±{points(planned)}." if planned is not None else ".")
+    if planned is not None:
+        because = f": {reason.rstrip('.')}" if reason else ""
+        return (
+            f"Differences of less than {points(planned)} points count as none that matter, which the experiment fixed "
+            f"before the results{because}."
+        )
+    share = margin_of(results)
+    if share is None:
+        return (
+            f"{called(results.reference)} makes no errors, so a share of them cannot say which difference matters, "
+            "and none is called too small; --margin sets a bound."
+        )
+    return (
+        f"Differences of less than {points(share)} points, a tenth of {called(results.reference)}'s error, count as "
+        "none that matter; that bound comes from the results, since the experiment fixed none."
+    )
+
+
+def _always(results: Results) -> Iterable[str]:
+    """What limits every result of this kind."""
+    configuration = results.protocol.configuration
+    split = configuration.get("split") or {}
+    yield (
+        "All runs share one test set: p-values and intervals over runs say whether the methods differ on these test "
+        "images, and not on others."
+    )
+    if split.get("train"):
+        yield (
+            f"Networks were trained on {split['train']:,} images; with more or fewer the order of the methods may be "
+            "another."
+        )
+    if configuration.get("recipe"):
+        yield "All methods share one recipe, which may suit one of them better than another."
+    yield "If runs were added after a look at the results, p-values and intervals are not corrected for the looks."
