@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.lab import store as stores
+from contdrop.lab import schema
 from contdrop.lab.results import collect
 from contdrop.lab.store import FAILED, FINISHED, PLANNED, RUNNING, Epoch, Selection, Store
 
@@ -206,7 +206,7 @@ def test_newer_store_is_refused_and_left_alone(path):
         db.execute("PRAGMA user_version = 99")
     db.close()
     before = path.read_bytes()
-    with pytest.raises(UserError, match=r"has version 99, and this contdrop knows versions up to 1; install a newer"):
+    with pytest.raises(UserError, match=r"has version 99, and this contdrop knows versions up to 2; install a newer"):
         Store(path)
     assert path.read_bytes() == before
 
@@ -259,9 +259,9 @@ def test_full_disk_is_one_line_and_loses_nothing(store):
 def test_older_store_is_migrated(path, monkeypatch):
     with Store(path, create=True) as store:
         (number,) = add(store, job())
-    newer = (*stores.MIGRATIONS, "ALTER TABLE selections ADD COLUMN remark TEXT")
-    monkeypatch.setattr(stores, "MIGRATIONS", newer)
+    newer = (*schema.MIGRATIONS, "ALTER TABLE selections ADD COLUMN remark TEXT")
+    monkeypatch.setattr(schema, "MIGRATIONS", newer)
     with Store(path) as store:
         assert store.job(number).status == PLANNED
         assert "remark" in [row[1] for row in store._db.execute("PRAGMA table_info(selections)")]
-        assert store._version() == 2
+        assert store._version() == 3

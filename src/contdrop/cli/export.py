@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+import pathlib
 import sys
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import UserError
+from ..lab import travel
 from ..lab.store import FINAL, FINISHED, Epoch, JobRecord, Store
-from ..text import no_formula
+from ..text import no_formula, plural, printable
 from . import options, screens
 
 FORMATS = ("csv", "json")
@@ -20,10 +22,14 @@ HELP = """Print one row per finished job, or per epoch, as CSV or JSON. Errors a
 Jobs that select parameters are left out unless --selection is given: they have seen no test data. A text that a
 spreadsheet would take for a formula gets an apostrophe in front.
 
+--archive writes everything instead, as compressed text with checksums that can live in version control: after contdrop
+import, on any machine, the same contdrop run does only what is missing. Jobs under way are left to be started over.
+
 \b
 Examples:
   contdrop export > runs.csv
   contdrop export --format json --per-epoch > epochs.json
+  contdrop export --archive table1.jsonl.gz
 """
 
 
@@ -32,8 +38,16 @@ def export(
     form: Annotated[str, typer.Option("--format", metavar="NAME", help="csv or json.")] = "csv",
     per_epoch: Annotated[bool, typer.Option("--per-epoch", help="One row per epoch instead of one per job.")] = False,
     selection: Annotated[bool, typer.Option("--selection", help="With the jobs that select parameters.")] = False,
+    archive: Annotated[
+        pathlib.Path | None,
+        typer.Option("--archive", metavar="FILE", help="Write everything to a compressed file for contdrop import."),
+    ] = None,
 ) -> None:
     """The command; ``HELP`` says what it does."""
+    if archive is not None:
+        number = travel.export(store, archive)
+        print(printable(f"{archive}: {plural(number, 'job')}. To read it: contdrop import {archive} --store FILE"))
+        return
     if form not in FORMATS:
         raise UserError(f"--format: expected {' or '.join(FORMATS)}; got {form!r}")
     with Store(store) as opened:
@@ -65,6 +79,7 @@ _RESULT_COLUMNS = (
     "epochs",
     "seconds",
     "relative_variance",
+    "origin",
 )
 
 
@@ -81,5 +96,5 @@ def _job(job: JobRecord, presets: dict[str, str]) -> dict[str, Any]:
 
 
 def _result(job: JobRecord) -> dict[str, Any]:
-    found = {**job.results, "epochs": job.epochs, "seconds": round(job.seconds, 3)}
+    found = {**job.results, "epochs": job.epochs, "seconds": round(job.seconds, 3), "origin": job.origin}
     return {name: found.get(name) for name in _RESULT_COLUMNS}

@@ -14,7 +14,7 @@ from ..lab.estimate import Estimate
 from ..lab.executors import local
 from ..lab.experiment import Experiment, Job, add_plan, plan
 from ..lab.store import FAILED, FINAL, FINISHED, Store
-from ..lab.training import Images, seconds_per_epoch
+from ..lab.training import Images, machine, seconds_per_epoch
 from ..text import plural
 from . import options, screens, summary
 from .dashboard import Dashboard
@@ -80,6 +80,8 @@ def run(
         jobs = {job_id: job for planned in plans for job_id, job in _planned(opened, planned, retry_failed).items()}
         workers = workers or max(1, _cores() // threads)
         _announce(opened, experiments, jobs, store)
+        for line in opened.plan_other_processors_again(list(jobs), {**machine(), "threads": threads}):
+            screens.say(f"contdrop: {line}")
         try:
             estimate = Estimate(opened.jobs(ids=list(jobs)))
             _warn(estimate, jobs, images, workers, threads)
@@ -124,6 +126,8 @@ def _cores() -> int:
 
 def _planned(store: Store, jobs: list[Job], retry_failed: bool) -> dict[int, Job]:
     """Puts jobs into the store's plan; by their ids there."""
+    for what in store.mend(jobs[0].protocol.key, {job.key for job in jobs}):
+        screens.say(f"contdrop: {what}; it is done again")
     planned = add_plan(store, jobs)
     if retry_failed:
         statuses = store.statuses()

@@ -55,7 +55,7 @@ class Optimiser(abc.ABC):
 
     @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Tensors (not copied), numbers, and lists of them: what ``torch.load(weights_only=True)`` reads."""
+        """Tensors (not copied), numbers, and lists of them: what :func:`.state.dumps` writes."""
 
     @abc.abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...

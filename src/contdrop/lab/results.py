@@ -6,11 +6,14 @@ weights and data order. :func:`collect` checks that by the fingerprints in the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..errors import UserError
-from .store import FAILED, FINAL, FINISHED, SELECTION, JobRecord, ProtocolRecord, Selection, Store, find_mismatch
+from .records import FAILED, FINAL, FINISHED, PROCESSOR, SELECTION, JobRecord, ProtocolRecord, Selection
+from .store import DamageError, Store, find_mismatch
+
+_ROUNDING = 1e-9  # of a percentage
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Results:
 
 
 def collect(store: Store, protocol: ProtocolRecord) -> Results:
-    """Reads one protocol; raises UserError if its runs are not paired."""
+    """Reads one protocol; raises UserError if its runs are not paired, or its errors not those of its predictions."""
     jobs = store.jobs(protocol=protocol.key)
     final = tuple(job for job in jobs if job.stage == FINAL)
     order = [*protocol.description.get("methods", []), *(job.method for job in final)]
@@ -79,15 +82,17 @@ def collect(store: Store, protocol: ProtocolRecord) -> Results:
         tuple(job for job in jobs if job.stage == SELECTION),
         store.selections(protocol.key),
     )
-    by_run: dict[int, dict[str, Mapping[str, str]]] = {}
+    for run, mismatch in mismatches(results.finished):
+        what = (
+            "contdrop run does that run again"
+            if PROCESSOR in mismatch
+            else "delete the odd runs or use another --store"
+        )
+        raise UserError(f"{protocol.experiment}: in run {run} {mismatch}; {what}")
     for job in results.finished:
-        by_run.setdefault(job.run, {})[job.method] = job.fingerprints
-    for run, fingerprints in sorted(by_run.items()):
-        mismatch = find_mismatch(fingerprints)
-        if mismatch:
-            raise UserError(
-                f"{protocol.experiment}: in run {run} {mismatch}; delete the odd runs or use another --store"
-            )
+        wrong = find_wrong_error(store, job)
+        if wrong:
+            raise DamageError(store.path, f"{job.method} run {job.run}: {wrong}")
     variants = {(job.method, job.variant) for job in results.finished}
     for method in results.methods:
         trained = sorted(str(variant) for name, variant in variants if name == method)
@@ -96,6 +101,32 @@ def collect(store: Store, protocol: ProtocolRecord) -> Results:
                 f"{protocol.experiment}: {method} was trained as {' and '.join(trained)}; use another --store"
             )
     return results
+
+
+def mismatches(jobs: Iterable[JobRecord]) -> Iterator[tuple[int, str]]:
+    """Runs whose methods do not share what they should, and what that is."""
+    by_run: dict[tuple[str, int], dict[str, Mapping[str, str]]] = {}
+    for job in jobs:
+        by_run.setdefault((job.stage, job.run), {})[job.method] = job.shared
+    for (_, run), shared in sorted(by_run.items()):
+        mismatch = find_mismatch(shared)
+        if mismatch:
+            yield run, mismatch
+
+
+def find_wrong_error(store: Store, job: JobRecord) -> str | None:
+    """What does not fit between a finished job's test error and its predictions, if these are kept."""
+    if job.status != FINISHED or "test_error" not in job.results:
+        return None
+    predictions, labels = (store.artefact(job.id, f"test_{what}") for what in ("predictions", "labels"))
+    if predictions is None or labels is None:
+        return None
+    if predictions.shape != labels.shape or not len(labels):
+        return f"it has {len(predictions)} predictions for {len(labels)} labels"
+    found = 100 * int((predictions != labels).sum()) / len(labels)
+    if abs(found - job.results["test_error"]) > _ROUNDING:
+        return f"its test error is {job.results['test_error']} %, and that of its predictions {found} %"
+    return None
 
 
 def collect_all(store: Store) -> list[Results]:

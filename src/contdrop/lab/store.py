@@ -2,7 +2,8 @@
 
 The file is in WAL mode and written by several processes at once, each through its own :class:`Store`. Whatever belongs
 together is written in one transaction, so a process may be killed at any moment: what it had not committed is done
-again, and nothing is half there.
+again, and nothing is half there. Every row has a checksum (:mod:`.checksums`), which is written with it and verified
+when it is read (:mod:`.reading`): what a bad disk or a wrong hand has changed is found, and done again.
 
 A job belongs to the process that holds its lock (:mod:`contdrop.lab.locks`), which the operating system takes away from
 a process that ends, however it ends. So "running" in the table means running only while the lock is held; otherwise the
@@ -11,239 +12,41 @@ job was interrupted and waits to be taken up again.
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import pathlib
+import math
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import UserError
-from .locks import Locks
-
-PLANNED, RUNNING, FINISHED, FAILED = "planned", "running", "finished", "failed"
-SELECTION, FINAL = "selection", "final"
-
-APPLICATION = 0x636F6E74  # "cont": tells our files from other programs' SQLite files
-
-# Step i brings a store from version i to i + 1. A step that was ever released is never changed.
-MIGRATIONS: tuple[str, ...] = (
-    """
-    CREATE TABLE protocols (
-        key TEXT PRIMARY KEY, experiment TEXT NOT NULL, preset TEXT NOT NULL, epochs INTEGER NOT NULL,
-        configuration TEXT NOT NULL, description TEXT NOT NULL, created REAL NOT NULL
-    );
-    CREATE TABLE jobs (
-        id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, protocol TEXT NOT NULL REFERENCES protocols(key),
-        experiment TEXT NOT NULL, stage TEXT NOT NULL, method TEXT NOT NULL, run INTEGER NOT NULL,
-        epochs INTEGER NOT NULL, configuration TEXT NOT NULL, status TEXT NOT NULL, error TEXT, variant TEXT,
-        seeds TEXT, fingerprints TEXT, versions TEXT, machine TEXT, results TEXT,
-        created REAL NOT NULL, started REAL, ended REAL
-    );
-    CREATE INDEX jobs_of_protocol ON jobs (protocol, stage, run);
-    CREATE TABLE epochs (
-        job INTEGER NOT NULL REFERENCES jobs(id), epoch INTEGER NOT NULL, train_loss REAL, train_error REAL,
-        val_loss REAL, val_error REAL, test_loss REAL, test_error REAL, learning_rate REAL, seconds REAL NOT NULL,
-        PRIMARY KEY (job, epoch)
-    ) WITHOUT ROWID;
-    CREATE TABLE artefacts (
-        job INTEGER NOT NULL REFERENCES jobs(id), name TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY (job, name)
-    );
-    CREATE TABLE checkpoints (
-        job INTEGER PRIMARY KEY REFERENCES jobs(id), epoch INTEGER NOT NULL, state BLOB NOT NULL
-    );
-    CREATE TABLE selections (
-        protocol TEXT NOT NULL REFERENCES protocols(key), method TEXT NOT NULL, variant TEXT, reason TEXT NOT NULL,
-        candidates TEXT NOT NULL, decided REAL NOT NULL, PRIMARY KEY (protocol, method)
-    );
-    """,
-)
-
-METRICS = ("train_loss", "train_error", "val_loss", "val_error", "test_loss", "test_error")
+from ..text import plural
+from . import checksums, schema
+from .reading import DamageError as DamageError
+from .reading import StoreReader, pack
+from .records import FAILED as FAILED
+from .records import FINAL as FINAL
+from .records import FINISHED as FINISHED
+from .records import IMPORTED as IMPORTED
+from .records import METRICS as METRICS
+from .records import PLANNED as PLANNED
+from .records import PROCESSOR as PROCESSOR
+from .records import RUNNING as RUNNING
+from .records import SELECTION as SELECTION
+from .records import Epoch as Epoch
+from .records import JobRecord as JobRecord
+from .records import ProtocolRecord as ProtocolRecord
+from .records import Selection as Selection
+from .records import processor
 
 
-@dataclass(frozen=True)
-class ProtocolRecord:
-    """A row of ``protocols``."""
-
-    key: str
-    experiment: str
-    preset: str
-    epochs: int
-    configuration: dict[str, Any]
-    description: dict[str, Any]
-    created: float
-
-
-@dataclass(frozen=True)
-class JobRecord:
-    """A row of ``jobs``. ``status`` is what the table says; see :meth:`Store.is_interrupted`.
-
-    ``results`` of a finished job has the final model's losses and errors (in per cent), in evaluation mode, under the
-    names of ``METRICS``; a selection job has none of the test data. ``seconds`` is the time of its epochs together.
-    """
-
-    id: int
-    key: str
-    protocol: str
-    experiment: str
-    stage: str
-    method: str
-    run: int
-    epochs: int
-    configuration: dict[str, Any]
-    status: str
-    error: str | None
-    variant: str | None
-    seeds: dict[str, int]
-    fingerprints: dict[str, str]
-    versions: dict[str, str]
-    machine: dict[str, Any]
-    results: dict[str, float]
-    created: float
-    started: float | None
-    ended: float | None
-    epochs_done: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What was measured in one epoch, counted from 1. Training figures are those under dropout, as it went."""
-
-    epoch: int
-    train_loss: float
-    train_error: float
-    val_loss: float
-    val_error: float
-    test_loss: float | None
-    test_error: float | None
-    learning_rate: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which variant was selected for a label, from which validation errors. ``variant`` is None if all failed."""
-
-    protocol: str
-    method: str
-    variant: str | None
-    reason: str
-    candidates: dict[str, Any]
-    decided: float
-
-
-class Store:
-    """One process's connection to the file; a context manager."""
-
-    def __init__(self, path: pathlib.Path | str, *, create: bool = False) -> None:
-        self.path = pathlib.Path(path)
-        if self.path.is_dir():
-            raise UserError(f"--store: expected a file; {self.path} is a directory")
-        if not self.path.exists():
-            if not create:
-                raise UserError(
-                    f"--store: there is no store {self.path}; name another, or make it by: contdrop run digits-mlp"
-                )
-            if not self.path.absolute().parent.is_dir():
-                raise UserError(f"--store: there is no directory {self.path.absolute().parent}; make it first")
-        # Without the right to write beside it, SQLite opens a file in WAL mode only if told that nobody changes it.
-        writable = create or (os.access(self.path, os.W_OK) and os.access(self.path.absolute().parent, os.W_OK))
-        address = self.path.absolute().as_uri() + ("" if writable else "?immutable=1")
-        with self._explained():
-            self._db = sqlite3.connect(address, timeout=60, isolation_level=None, uri=True)
-            try:
-                self._db.row_factory = sqlite3.Row
-                self._migrate()
-            except BaseException:
-                self._db.close()
-                raise
-        self.locks = Locks(self.path.with_name(self.path.name + "-locks") if writable else None)
-
-    def _migrate(self) -> None:
-        """Brings the file to the newest version, in one transaction, unless it is not ours or newer than we are."""
-        (application,) = self._db.execute("PRAGMA application_id").fetchone()
-        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if application != APPLICATION and tables:
-            raise UserError(f"--store: expected a store of contdrop; {self.path} is a database of another program")
-        if self._version() > len(MIGRATIONS):
-            raise UserError(
-                f"--store: {self.path} has version {self._version()}, and this contdrop knows versions up to "
-                f"{len(MIGRATIONS)}; install a newer contdrop"
-            )
-        self._db.execute("PRAGMA foreign_keys = ON")
-        self._db.execute("PRAGMA synchronous = NORMAL")
-        if self._version() == len(MIGRATIONS):
-            return
-        self._db.execute("PRAGMA journal_mode = WAL")
-        with self.transaction():
-            for step in MIGRATIONS[self._version() :]:  # read again: another process may have been quicker
-                for statement in step.split(";"):
-                    self._db.execute(statement)
-            self._db.execute(f"PRAGMA application_id = {APPLICATION}")
-            self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-
-    def _version(self) -> int:
-        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
-
-    def close(self) -> None:
-        self.locks.close()
-        self._db.close()
+class Store(StoreReader):
+    """One process's connection to the file, for reading and writing; a context manager."""
 
     def __enter__(self) -> Store:
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turns what SQLite says about a bad file or a full disk into a line for the user."""
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            text = str(error)
-            if "not a database" in text or "malformed" in text:
-                raise UserError(f"--store: expected a store of contdrop; {self.path} is none, or damaged") from error
-            if "disk I/O" in text:
-                raise UserError(f"cannot read or write {self.path}: {text}; {self._why_io_failed()}") from error
-            if "full" in text:
-                raise UserError(
-                    f"cannot write {self.path}: {text}; make room, then give the same command again: nothing is lost"
-                ) from error
-            if "readonly" in text or "unable to open" in text:
-                raise UserError(f"--store: cannot write {self.path}: {text}; check its permissions") from error
-            raise
-
-    def _why_io_failed(self) -> str:
-        """SQLite says the same of a broken disk and of a log that somebody deleted."""
-        log = self.path.with_name(self.path.name + "-wal")
-        if not log.exists():
-            return f"{log.name}, which belongs to it, is gone: put it back, or end what uses the store and try again"
-        return "check the disk, then give the same command again: what was written whole is kept"
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._explained():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-
-    def _read(self, query: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[sqlite3.Row]:
-        with self._explained():
-            return self._db.execute(query, values).fetchall()
 
     # ---- the plan
 
@@ -260,10 +63,10 @@ class Store:
         """
         now = time.time()
         with self.transaction() as db:
-            self._refuse_other_masks(db, protocol.get("masks"))
+            self.refuse_other_masks(db, key, protocol)
             db.execute(
-                "INSERT INTO protocols VALUES (?, ?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT (key) DO UPDATE SET description = excluded.description",
+                "INSERT INTO protocols (key, experiment, preset, epochs, configuration, description, created) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET description = excluded.description",
                 (
                     key,
                     protocol["experiment"],
@@ -274,33 +77,50 @@ class Store:
                     now,
                 ),
             )
-            db.executemany(
-                "INSERT OR IGNORE INTO jobs (key, protocol, experiment, stage, method, run, epochs, configuration, "
-                "status, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [
-                    (
-                        job["key"],
-                        key,
-                        protocol["experiment"],
-                        job["stage"],
-                        job["method"],
-                        job["run"],
-                        job["epochs"],
-                        json.dumps(job["configuration"], sort_keys=True),
-                        PLANNED,
-                        now,
-                    )
-                    for job in jobs
-                ],
-            )
+            there = {row["key"] for row in db.execute("SELECT key FROM jobs WHERE protocol = ?", (key,))}
+            for job in jobs:
+                if job["key"] not in there:
+                    self._plan(db, key, protocol["experiment"], job, now)
+            self.seal_plan(db, key)
             ids = dict(db.execute("SELECT key, id FROM jobs WHERE protocol = ?", (key,)).fetchall())
         return [ids[job["key"]] for job in jobs]
 
-    def _refuse_other_masks(self, db: sqlite3.Connection, version: int | None) -> None:
-        """Masks of another version are other experiments: their results are not to be mixed in one file."""
-        for (text,) in db.execute("SELECT configuration FROM protocols").fetchall():
-            found = json.loads(text).get("masks")
-            if found != version:
+    @staticmethod
+    def _plan(db: sqlite3.Connection, protocol: str, experiment: str, job: Mapping[str, Any], now: float) -> None:
+        names = ("key", "stage", "method", "run", "epochs")
+        added = db.execute(
+            f"INSERT INTO jobs ({', '.join(names)}, protocol, experiment, configuration, status, created) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(job[name] for name in names),
+                protocol,
+                experiment,
+                json.dumps(job["configuration"], sort_keys=True),
+                PLANNED,
+                now,
+            ),
+        )
+        schema.seal(db, "jobs", "id = ?", added.lastrowid)
+
+    @staticmethod
+    def seal_plan(db: sqlite3.Connection, protocol: str) -> None:
+        db.execute(
+            "UPDATE protocols SET planned = (SELECT count(*) FROM jobs WHERE protocol = protocols.key) WHERE key = ?",
+            (protocol,),
+        )
+        schema.seal(db, "protocols", "key = ?", protocol)
+        schema.seal_totals(db)
+
+    def refuse_other_masks(self, db: sqlite3.Connection, key: str, configuration: Mapping[str, Any]) -> None:
+        """Masks of another version are other experiments: their results are not to be mixed in one file.
+
+        Numbers that were imported have no masks.
+        """
+        version = configuration.get("masks")
+        for row in db.execute("SELECT * FROM protocols WHERE key != ?", (key,)).fetchall():
+            other = json.loads(self._verified(row, "an experiment")["configuration"])
+            found = other.get("masks")
+            if found != version and not {IMPORTED} & {configuration.get("preset"), other.get("preset")}:
                 begun = "masks of an earlier version" if found is None else f"version {found} of the masks"
                 raise UserError(
                     f"--store: {self.path} was begun with {begun}, and this contdrop draws version {version}, so it "
@@ -310,12 +130,24 @@ class Store:
     def plan_again(self, job: int) -> None:
         """Forgets a failure, so that the job is done once more."""
         with self.transaction() as db:
-            db.execute("DELETE FROM epochs WHERE job = ?", (job,))
-            db.execute("DELETE FROM checkpoints WHERE job = ?", (job,))
-            db.execute(
-                "UPDATE jobs SET status = ?, error = NULL, ended = NULL WHERE id = ? AND status = ?",
-                (PLANNED, job, FAILED),
-            )
+            if self._job(db.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()).status == FAILED:
+                self._forget(db, job)
+
+    def start_over(self, job: int) -> None:
+        """Forgets all that was done of a job."""
+        with self.transaction() as db:
+            self._forget(db, job)
+
+    @staticmethod
+    def _forget(db: sqlite3.Connection, job: int) -> None:
+        for table in ("epochs", "checkpoints", "artefacts"):
+            db.execute(f"DELETE FROM {table} WHERE job = ?", (job,))
+        db.execute(
+            "UPDATE jobs SET status = ?, error = NULL, started = NULL, ended = NULL, results = NULL, epochs_done = 0, "
+            "seconds = 0, curve = '', artefacts = '{}', checkpoint = NULL, origin = NULL WHERE id = ?",
+            (PLANNED, job),
+        )
+        schema.seal(db, "jobs", "id = ?", job)
 
     # ---- a job's life, written by the process that holds its lock
 
@@ -335,13 +167,15 @@ class Store:
             None, or what does not match; then the job was not begun.
         """
         with self.transaction() as db:
-            me = db.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
+            me = self._job(db.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone())
             others = db.execute(
-                "SELECT method, fingerprints FROM jobs WHERE protocol = ? AND stage = ? AND run = ? AND id != ? "
+                "SELECT * FROM jobs WHERE protocol = ? AND stage = ? AND run = ? AND id != ? "
                 "AND fingerprints IS NOT NULL AND status IN (?, ?)",
-                (me["protocol"], me["stage"], me["run"], job, RUNNING, FINISHED),
+                (me.protocol, me.stage, me.run, job, RUNNING, FINISHED),
             ).fetchall()
-            mismatch = find_mismatch({me["method"]: fingerprints} | {o[0]: json.loads(o[1]) for o in others})
+            mine = {**fingerprints, PROCESSOR: processor(dict(machine))}
+            theirs = {other.method: other.shared for other in map(self._job, others)}
+            mismatch = find_mismatch({me.method: mine} | theirs)
             if mismatch:
                 return mismatch
             db.execute(
@@ -349,52 +183,80 @@ class Store:
                 "started = coalesce(started, ?) WHERE id = ?",
                 (RUNNING, variant, *(_dump(x) for x in (seeds, fingerprints, versions, machine)), time.time(), job),
             )
+            schema.seal(db, "jobs", "id = ?", job)
         return None
 
     def progress(self, job: int, epochs: Sequence[Epoch], checkpoint: tuple[int, bytes] | None = None) -> None:
         """Writes finished epochs and, together with them, the state to resume from after the last one."""
         with self.transaction() as db:
-            self._write_epochs(db, job, epochs)
+            self.write_epochs(db, job, epochs)
             if checkpoint:
                 db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (job, *checkpoint))
+                db.execute("UPDATE jobs SET checkpoint = ? WHERE id = ?", (_of_checkpoint(*checkpoint), job))
+            schema.seal(db, "jobs", "id = ?", job)
 
     def checkpoint(self, job: int) -> tuple[int, bytes] | None:
-        """The last epoch that was saved, and the state after it."""
-        rows = self._read("SELECT epoch, state FROM checkpoints WHERE job = ?", (job,))
-        return (rows[0]["epoch"], rows[0]["state"]) if rows else None
+        """The last epoch that was saved, and the state after it; None if there is none, or none that can be trusted."""
+        (row,) = self._read("SELECT * FROM jobs WHERE id = ?", (job,))
+        self._verified(row, f"job {job}")
+        for saved in self._read("SELECT epoch, state FROM checkpoints WHERE job = ?", (job,)):
+            epoch, state = saved["epoch"], saved["state"]
+            whole = isinstance(state, bytes) and _of_checkpoint(epoch, state) == row["checkpoint"]
+            if whole and epoch == row["epochs_done"]:
+                return epoch, state
+        return None
+
+    def resume(self, job: int) -> tuple[int, bytes] | None:
+        """Like :meth:`checkpoint`; if that or the epochs before it cannot be trusted, the job starts over."""
+        try:
+            saved, done = self.checkpoint(job), len(self.epochs(job))
+        except DamageError:
+            saved, done = None, 1
+        if saved is None and done:
+            self.drop_progress(job)
+        return saved
+
+    def drop_progress(self, job: int) -> None:
+        """Forgets the epochs of a job that has begun."""
+        with self.transaction() as db:
+            for table in ("epochs", "checkpoints"):
+                db.execute(f"DELETE FROM {table} WHERE job = ?", (job,))
+            db.execute(
+                "UPDATE jobs SET epochs_done = 0, seconds = 0, curve = '', checkpoint = NULL WHERE id = ?", (job,)
+            )
+            schema.seal(db, "jobs", "id = ?", job)
 
     def finish(
         self, job: int, epochs: Sequence[Epoch], results: Mapping[str, float], artefacts: Mapping[str, np.ndarray]
     ) -> None:
+        packed = {name: pack(array) for name, array in artefacts.items()}
         with self.transaction() as db:
-            self._write_epochs(db, job, epochs)
-            db.executemany(
-                "INSERT OR REPLACE INTO artefacts VALUES (?, ?, ?)",
-                [(job, name, _pack(array)) for name, array in artefacts.items()],
-            )
+            self.write_epochs(db, job, epochs)
+            self.write_artefacts(db, job, packed)
             self._end(db, job, FINISHED, None, results)
+
+    @staticmethod
+    def write_artefacts(db: sqlite3.Connection, job: int, packed: dict[str, bytes]) -> None:
+        db.executemany("INSERT OR REPLACE INTO artefacts VALUES (?, ?, ?)", [(job, *each) for each in packed.items()])
+        db.execute("UPDATE jobs SET artefacts = ? WHERE id = ?", (schema.artefact_list(packed), job))
 
     def fail(self, job: int, reason: str, epochs: Sequence[Epoch] = ()) -> None:
         """Records a job that cannot be finished, with its reason; it is not tried again unless asked for."""
         with self.transaction() as db:
-            self._write_epochs(db, job, epochs)
+            self.write_epochs(db, job, epochs)
             self._end(db, job, FAILED, reason, None)
 
     @staticmethod
-    def _write_epochs(db: sqlite3.Connection, job: int, epochs: Sequence[Epoch]) -> None:
-        db.executemany(
-            "INSERT INTO epochs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                (
-                    job,
-                    e.epoch,
-                    *(_finite(x) for x in (e.train_loss, e.train_error, e.val_loss, e.val_error)),
-                    *(_finite(x) for x in (e.test_loss, e.test_error)),
-                    e.learning_rate,
-                    e.seconds,
-                )
-                for e in epochs
-            ],
+    def write_epochs(db: sqlite3.Connection, job: int, epochs: Sequence[Epoch]) -> None:
+        rows = [
+            (e.epoch, *(_finite(getattr(e, name)) for name in METRICS), float(e.learning_rate), float(e.seconds))
+            for e in epochs
+        ]
+        db.executemany("INSERT INTO epochs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(job, *row) for row in rows])
+        (before,) = db.execute("SELECT curve FROM jobs WHERE id = ?", (job,)).fetchone()
+        db.execute(
+            "UPDATE jobs SET epochs_done = epochs_done + ?, seconds = seconds + ?, curve = ? WHERE id = ?",
+            (len(rows), math.fsum(e.seconds for e in epochs), checksums.after_epochs(before, rows), job),
         )
 
     @staticmethod
@@ -403,101 +265,112 @@ class Store:
     ) -> None:
         db.execute("DELETE FROM checkpoints WHERE job = ?", (job,))
         db.execute(
-            "UPDATE jobs SET status = ?, error = ?, results = ?, ended = ? WHERE id = ?",
+            "UPDATE jobs SET status = ?, error = ?, results = ?, ended = ?, checkpoint = NULL WHERE id = ?",
             (status, error, _dump(results), time.time(), job),
         )
+        schema.seal(db, "jobs", "id = ?", job)
 
     def select(self, selection: Selection) -> None:
         """Records a decision; the first one stands."""
+        content = {**vars(selection), "candidates": _dump(selection.candidates), "decided": float(selection.decided)}
         with self.transaction() as db:
             db.execute(
-                "INSERT OR IGNORE INTO selections VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    selection.protocol,
-                    selection.method,
-                    selection.variant,
-                    selection.reason,
-                    _dump(selection.candidates),
-                    selection.decided,
-                ),
+                f"INSERT OR IGNORE INTO selections ({', '.join(content)}) VALUES (?, ?, ?, ?, ?, ?)",
+                tuple(content.values()),
             )
+            schema.seal(db, "selections", "protocol = ? AND method = ?", selection.protocol, selection.method)
+            schema.seal_totals(db)
 
-    # ---- reading
+    # ---- what has to be done again
 
-    def protocols(self) -> list[ProtocolRecord]:
-        """In the order in which they were first planned."""
-        return [
-            ProtocolRecord(
-                **{
-                    **dict(row),
-                    "configuration": json.loads(row["configuration"]),
-                    "description": json.loads(row["description"]),
-                }
-            )
-            for row in self._read("SELECT * FROM protocols ORDER BY created, rowid")
-        ]
+    def mend(self, protocol: str, keys: Collection[str]) -> list[str]:
+        """Takes out what a checksum proves wrong of a protocol, so that it is done again; says what.
 
-    def jobs(self, *, protocol: str | None = None, ids: Sequence[int] | None = None) -> list[JobRecord]:
-        """In the order of the plan."""
-        query = (
-            "SELECT jobs.*, count(epoch) AS epochs_done, coalesce(sum(seconds), 0) AS seconds FROM jobs "
-            "LEFT JOIN epochs ON epochs.job = jobs.id WHERE (:protocol IS NULL OR protocol = :protocol) "
-            "AND (:ids IS NULL OR jobs.id IN (SELECT value FROM json_each(:ids))) "
-            "GROUP BY jobs.id ORDER BY jobs.id"
-        )
-        wanted = None if ids is None else json.dumps(list(ids))
-        return [_job(row) for row in self._read(query, {"protocol": protocol, "ids": wanted})]
-
-    def job(self, job_id: int) -> JobRecord:
-        return self.jobs(ids=[job_id])[0]
-
-    def statuses(self) -> dict[int, str]:
-        """Of every job; much cheaper than :meth:`jobs`."""
-        return dict(self._read("SELECT id, status FROM jobs"))  # type: ignore[arg-type]
-
-    def is_interrupted(self, job: JobRecord) -> bool:
-        """Whether a job that the table calls running has lost its process."""
-        return job.status == RUNNING and not self.locks.is_held(job.id)
-
-    def epochs(self, job: int) -> list[Epoch]:
-        rows = self._read("SELECT * FROM epochs WHERE job = ? ORDER BY epoch", (job,))
-        return [Epoch(**{name: row[name] for name in Epoch.__dataclass_fields__}) for row in rows]
-
-    def curves(self, protocol: str) -> dict[int, list[Epoch]]:
-        """The epochs of all jobs of a protocol, by job."""
-        rows = self._read(
-            "SELECT epochs.* FROM epochs JOIN jobs ON jobs.id = epochs.job WHERE protocol = ? ORDER BY job, epoch",
-            (protocol,),
-        )
-        found: dict[int, list[Epoch]] = {}
-        for row in rows:
-            found.setdefault(row["job"], []).append(Epoch(**{name: row[name] for name in Epoch.__dataclass_fields__}))
+        A job whose row is bad is taken out of the plan, for nobody knows what it was: those of ``keys`` are planned
+        again at once by :meth:`add_jobs`. A finished job whose epochs or artefacts are bad starts over.
+        """
+        found: list[str] = []
+        with self.transaction() as db:
+            for row in db.execute("SELECT * FROM jobs WHERE protocol = ?", (protocol,)).fetchall():
+                what = self.damage_of(row)
+                if what is not None:
+                    found.append(what)
+                    self._forget(db, row["id"])
+                    if row["checksum"] != checksums.of_row(row):
+                        db.execute("DELETE FROM jobs WHERE id = ?", (row["id"],))
+            for row in db.execute("SELECT * FROM jobs WHERE protocol != ?", (protocol,)).fetchall():
+                if row["key"] in keys:  # of this protocol, and says that it is not
+                    found.append(f"job {row['id']} does not match its checksum")
+                    self._forget(db, row["id"])
+                    db.execute("DELETE FROM jobs WHERE id = ?", (row["id"],))
+            for row in db.execute("SELECT rowid, * FROM selections WHERE protocol = ?", (protocol,)).fetchall():
+                content = {name: row[name] for name in row.keys() if name != "rowid"}  # noqa: SIM118
+                if row["checksum"] != checksums.of_row(content):
+                    found.append("a selection does not match its checksum")
+                    db.execute("DELETE FROM selections WHERE rowid = ?", (row["rowid"],))
+            row = db.execute("SELECT * FROM protocols WHERE key = ?", (protocol,)).fetchone()
+            if row is not None and (found or row["checksum"] != checksums.of_row(row)):
+                self.seal_plan(db, protocol)
         return found
 
-    def artefact(self, job: int, name: str) -> np.ndarray | None:
-        rows = self._read("SELECT content FROM artefacts WHERE job = ? AND name = ?", (job, name))
-        return _unpack(rows[0]["content"]) if rows else None
+    def damage_of(self, row: sqlite3.Row) -> str | None:
+        """What is wrong with a row of ``jobs`` or with what belongs to it, if anything."""
+        try:
+            job = self._job(row)
+            if job.epochs_done != len(self.epochs(job.id)):
+                return f"job {job.id} has another number of epochs than it says"
+            for name in self.artefact_names(job.id):
+                self.artefact(job.id, name)
+        except DamageError as error:
+            return error.what
+        return None
 
-    def selections(self, protocol: str) -> dict[str, Selection]:
-        rows = self._read("SELECT * FROM selections WHERE protocol = ? ORDER BY method", (protocol,))
-        return {row["method"]: Selection(**{**dict(row), "candidates": json.loads(row["candidates"])}) for row in rows}
+    def plan_other_processors_again(self, ids: Sequence[int], machine: Mapping[str, Any]) -> list[str]:
+        """In a run all methods come from one kind of processor: what another kind has done of an open run starts over.
+
+        Runs that are complete, all by one kind, stay as they are.
+
+        Args:
+            ids: The jobs of the plan.
+            machine: What is going to do the rest.
+
+        Returns:
+            A line for every kind of processor whose jobs are done again.
+        """
+        mine = processor(dict(machine))
+        by_run: dict[tuple[str, str, int], list[JobRecord]] = {}
+        for job in self.jobs(ids=ids):
+            by_run.setdefault((job.protocol, job.stage, job.run), []).append(job)
+        again: dict[str, list[JobRecord]] = {}
+        for jobs in by_run.values():
+            done = [job for job in jobs if job.status == FINISHED or self.is_interrupted(job)]
+            is_open = any(job.status in (PLANNED, RUNNING) for job in jobs)
+            if is_open or len({job.shared[PROCESSOR] for job in done}) > 1:
+                for job in done:
+                    if job.shared[PROCESSOR] != mine:
+                        again.setdefault(job.shared[PROCESSOR], []).append(job)
+        with self.transaction() as db:
+            for job in [job for jobs in again.values() for job in jobs]:
+                self._forget(db, job.id)
+        return [
+            f"{plural(len(jobs), 'job')} of unfinished runs came from another kind of processor ({kind}) than this "
+            f"one ({mine}), and {'is' if len(jobs) == 1 else 'are'} done again: a run's methods all come from one kind"
+            for kind, jobs in again.items()
+        ]
 
 
-def find_mismatch(fingerprints: Mapping[str, Mapping[str, str]]) -> str | None:
+def find_mismatch(shared: Mapping[str, Mapping[str, str]]) -> str | None:
     """What differs between methods that should share everything but masks; None if nothing does."""
-    (first, shared), *others = fingerprints.items()
+    (first, mine), *others = shared.items()
     for method, found in others:
-        for what in sorted(shared.keys() | found.keys()):
-            if shared.get(what) != found.get(what):
+        for what in sorted(mine.keys() | found.keys()):
+            if mine.get(what) != found.get(what):
                 return f"{first} and {method} do not share the same {what}, so they are not paired"
     return None
 
 
-def _job(row: sqlite3.Row) -> JobRecord:
-    content = dict(row)
-    for name in ("configuration", "seeds", "fingerprints", "versions", "machine", "results"):
-        content[name] = json.loads(content[name]) if content[name] else {}
-    return JobRecord(**content)
+def _of_checkpoint(epoch: int, state: bytes) -> str:
+    return checksums.of_bytes(f"{epoch} ".encode() + state)
 
 
 def _dump(content: Mapping[str, Any] | None) -> str | None:
@@ -506,15 +379,4 @@ def _dump(content: Mapping[str, Any] | None) -> str | None:
 
 def _finite(value: float | None) -> float | None:
     """A diverged loss is stored as NULL; SQLite knows no NaN, and JSON no infinity."""
-    return value if value is not None and np.isfinite(value) else None
-
-
-def _pack(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    return buffer.getvalue()
-
-
-def _unpack(content: bytes) -> np.ndarray:
-    array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
-    return array
+    return float(value) if value is not None and math.isfinite(value) else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import io
 import os
 import platform
 import sys
@@ -25,7 +24,7 @@ import contdrop
 
 from ..coadaptation import coadaptation
 from ..kernels import backend
-from . import streams
+from . import state, streams
 from .data import Dataset
 from .experiment import Covariance, Job
 from .methods import Method
@@ -123,13 +122,12 @@ class Training:
 
     def state(self) -> bytes:
         """All that is needed to resume after this epoch."""
-        buffer = io.BytesIO()
-        content = {"network": self.network.state_dict(), "optimiser": self.optimiser.state_dict(), "epoch": self.epoch}
-        torch.save(content, buffer)
-        return buffer.getvalue()
+        return state.dumps(
+            {"network": self.network.state_dict(), "optimiser": self.optimiser.state_dict(), "epoch": self.epoch}
+        )
 
-    def restore(self, state: bytes) -> None:
-        content = torch.load(io.BytesIO(state), weights_only=True)
+    def restore(self, saved: bytes) -> None:
+        content = state.loads(saved)
         self.network.load_state_dict(content["network"])
         self.optimiser.load_state_dict(content["optimiser"])
         self.epoch = content["epoch"]
@@ -250,9 +248,13 @@ def run(
     if mismatch:
         store.fail(job_id, mismatch)
         return
-    saved = store.checkpoint(job_id)
+    saved = store.resume(job_id)
     if saved:
-        training.restore(saved[1])
+        try:
+            training.restore(saved[1])
+        except (ValueError, KeyError, TypeError, RuntimeError):  # whole, but of another version: it starts over
+            store.drop_progress(job_id)
+            training = Training(job, method, images)
     unsaved: list[Epoch] = []
     last_saved = time.monotonic()
     try:
@@ -306,6 +308,7 @@ def machine() -> dict[str, Any]:
         "system": platform.system(),
         "architecture": platform.machine(),
         "processor": _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }

@@ -73,8 +73,8 @@ def _comparison_data(
     printed = theirs.results.get(method) if theirs else None
     against = comparisons.get(method)
     return {
-        "method": colours.printable(method),
-        "variant": colours.printable(results.variants().get(method, method)),
+        "method": labels.printable(method),
+        "variant": labels.printable(results.variants().get(method, method)),
         "runs": found.n,
         "mean": found.mean,
         "sd": found.sd,
@@ -229,9 +229,9 @@ def _difference_data(
     variants = results.variants()
     return tuple(
         {
-            "reference": colours.printable(results.reference),
-            "method": colours.printable(method),
-            "variant": colours.printable(variants.get(method, method)),
+            "reference": labels.printable(results.reference),
+            "method": labels.printable(method),
+            "variant": labels.printable(variants.get(method, method)),
             "pairs": found.runs,
             "reference_mean": found.reference.mean,
             "reference_sd": found.reference.sd,

@@ -1,0 +1,65 @@
+"""``contdrop import`` and ``contdrop merge``: stores that travel."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+from ..lab import travel
+from ..lab.merging import Outcome
+from ..text import plural, printable
+from . import options, screens
+
+IMPORT_HELP = """Add an archive, or a table of finished numbers, to a store, which is made if there is none.
+
+An archive of contdrop export --archive holds everything but the states of jobs under way. After it, contdrop run does
+only what is missing, and contdrop report writes the same page. What the store has already must be equal, or nothing is
+added.
+
+A CSV file with the columns method, run and value (an error in per cent, one line per run) becomes an experiment of its
+own, marked as imported: for the statistics of runs that were done elsewhere.
+
+\b
+Examples:
+  contdrop import table1.jsonl.gz --store table1.db
+  contdrop import errors.csv --name "their table 2" --reference baseline
+"""
+
+MERGE_HELP = """Join stores and archives into a new store.
+
+What one has and the others have not is added; what several have must be equal in everything but times, or nothing is
+written. Every job keeps the name of the file that it came from (contdrop export shows it).
+
+\b
+Examples:
+  contdrop merge all.db laptop.db cluster.jsonl.gz
+"""
+
+
+def import_command(
+    file: Annotated[pathlib.Path, typer.Argument(metavar="FILE", help="An archive, a store or a CSV file.")],
+    store: options.Store = options.STORE,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Of the experiment that a CSV file becomes.")] = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="METHOD", help="What its methods are compared with.  [default: the first]")
+    ] = None,
+) -> None:
+    """The command; ``IMPORT_HELP`` says what it does."""
+    _show(travel.take(file, store, name=name, reference=reference), store)
+
+
+def merge(
+    out: Annotated[pathlib.Path, typer.Argument(metavar="OUT", help="The new store.")],
+    sources: Annotated[list[pathlib.Path], typer.Argument(metavar="IN...", help="Stores and archives.")],
+) -> None:
+    """The command; ``MERGE_HELP`` says what it does."""
+    _show(travel.merge(out, sources), out)
+
+
+def _show(outcome: Outcome, store: pathlib.Path) -> None:
+    there = f", {plural(outcome.kept, 'job')} there already" if outcome.kept else ""
+    print(printable(f"{store}: {plural(outcome.added, 'job')} added{there}."))
+    for note in outcome.notes:
+        screens.say(f"contdrop: {note}")

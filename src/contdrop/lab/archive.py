@@ -1,0 +1,165 @@
+"""A store as compressed text, for version control and for other machines.
+
+One gzipped file of JSON lines: a header; experiments; selections; jobs with their epochs; arrays, each once, as base64
+of their little-endian bytes; an end. Every line has the SHA-256 of the rest of it, and the end that of all before it,
+so damage is found before anything is made of it. The same store gives the same bytes. Nothing is pickled, and states to
+resume from are left out: a job that was under way starts over, and all others are as they were.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import gzip
+import hashlib
+import json
+import math
+import pathlib
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..files import replacing
+from .contents import Content, Contents
+from .records import FAILED, FINISHED, PLANNED, Epoch, JobRecord, ProtocolRecord, Selection
+
+VERSION = 1
+MAGIC = b"\x1f\x8b"
+LIMIT = 1 << 32  # bytes of text: no compressed bomb fills the memory
+_LEFT_OUT = ("id", "epochs_done", "seconds")  # of a job: follow from the rest
+
+
+def write(contents: Contents, path: pathlib.Path) -> None:
+    """Writes an archive; a reader of the file never sees half of it."""
+    lines = [_line(record) for record in _records(contents)]
+    text = b"".join(lines)
+    text += _line({"record": "end", "lines": len(lines), "all": hashlib.sha256(text).hexdigest()})
+    try:
+        with replacing(path, durable=True) as temporary:
+            temporary.write_bytes(gzip.compress(text, 9, mtime=0))
+    except OSError as error:
+        raise UserError(f"--archive: cannot write {path}: {error.strerror}; choose another place") from error
+
+
+def _records(contents: Contents) -> Iterator[dict[str, Any]]:
+    yield {"record": "contdrop archive", "version": VERSION}
+    for protocol in contents.protocols:
+        yield {"record": "protocol", **dataclasses.asdict(protocol)}
+    for selection in contents.selections:
+        yield {"record": "selection", **dataclasses.asdict(selection)}
+    arrays: dict[str, np.ndarray] = {}
+    for content in contents.jobs:
+        ids = {name: _id(array) for name, array in content.artefacts.items()}
+        arrays |= {ids[name]: array for name, array in content.artefacts.items()}
+        job = {name: value for name, value in vars(content.job).items() if name not in _LEFT_OUT}
+        curve = [list(dataclasses.astuple(epoch)) for epoch in content.epochs]
+        yield {"record": "job", **job, "curve": curve, "artefacts": ids}
+    for number, array in sorted(arrays.items()):
+        little = _little(array)
+        data = base64.b64encode(little.tobytes()).decode()
+        yield {"record": "array", "id": number, "dtype": little.dtype.str, "shape": list(array.shape), "data": data}
+
+
+def _little(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).reshape(array.shape)
+
+
+def _id(array: np.ndarray) -> str:
+    little = _little(array)
+    return hashlib.sha256(f"{little.dtype.str} {array.shape} ".encode() + little.tobytes()).hexdigest()
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    return (_text({**record, "sha256": hashlib.sha256(_text(record)).hexdigest()})) + b"\n"
+
+
+def _text(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def read(path: pathlib.Path) -> Contents:
+    """All of an archive; raises UserError, and nothing else, if it is none or not whole."""
+    try:
+        return _contents(list(_read_records(path)))
+    except EOFError as error:
+        raise UserError(f"{path}: truncated, it ends in the middle; get it again") from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: damaged ({error}); get it again") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise UserError(f"{path}: expected an archive of contdrop, whole; {error or 'it makes no sense'}") from error
+
+
+def _read_records(path: pathlib.Path) -> Iterator[dict[str, Any]]:
+    digest, size, number, last = hashlib.sha256(), 0, 0, None
+    with gzip.open(path, "rb") as file:
+        while line := file.readline(LIMIT):
+            number, size = number + 1, size + len(line)
+            if size >= LIMIT:
+                raise ValueError(f"it holds more than {LIMIT:,} bytes")
+            if last == "end":
+                raise ValueError("lines follow its end")
+            record = json.loads(line)
+            claimed = record.pop("sha256")
+            if hashlib.sha256(_text(record)).hexdigest() != claimed:
+                raise ValueError(f"line {number} does not match its checksum")
+            last = record["record"]
+            if number == 1 and (last, record.get("version")) != ("contdrop archive", VERSION):
+                raise ValueError(f"its first line is not that of version {VERSION}")
+            if last == "end" and (record["lines"], record["all"]) != (number - 1, digest.hexdigest()):
+                raise ValueError("lines are missing or changed")
+            digest.update(line)
+            yield record
+    if last != "end":
+        raise ValueError("its end is missing")
+
+
+def _contents(records: list[dict[str, Any]]) -> Contents:
+    arrays = {record["id"]: _array(record) for record in records if record["record"] == "array"}
+    kinds = {"protocol": ProtocolRecord, "selection": Selection}
+    found: dict[str, list[Any]] = {"protocol": [], "selection": [], "job": []}
+    for record in records:
+        kind = record.pop("record")
+        if kind in kinds:
+            found[kind].append(_made(kinds[kind], record))
+        elif kind == "job":
+            found["job"].append(_job(record, arrays))
+    return Contents(tuple(found["protocol"]), tuple(found["selection"]), tuple(found["job"]))
+
+
+def _job(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Content:
+    epochs = tuple(_made(Epoch, dict(zip(Epoch.__dataclass_fields__, row, strict=True))) for row in record.pop("curve"))
+    artefacts = {str(name): arrays[number] for name, number in record.pop("artefacts").items()}
+    seconds = math.fsum(epoch.seconds for epoch in epochs)
+    job = _made(JobRecord, {**record, "id": 0, "epochs_done": len(epochs), "seconds": seconds})
+    if job.status not in (PLANNED, FINISHED, FAILED):
+        raise ValueError(f"a job's status is {job.status!r}")
+    return Content(job, epochs, artefacts)
+
+
+_MAY_BE_NONE = {Epoch: ("train_loss", "train_error", "val_loss", "val_error", "test_loss", "test_error")}
+_KINDS: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "dict": dict}
+
+
+def _made(kind: Any, record: dict[str, Any]) -> Any:
+    """A record of that kind, every field of which has its type."""
+    for name, field in kind.__dataclass_fields__.items():
+        value, declared = record[name], str(field.type)
+        none = value is None and ("None" in declared or name in _MAY_BE_NONE.get(kind, ()))
+        if not none and (
+            isinstance(value, bool) or not isinstance(value, _KINDS[declared.partition("[")[0].split()[0]])
+        ):
+            raise ValueError(f"{kind.__name__}.{name}: expected {declared}, got {type(value).__name__}")
+    return kind(**record)
+
+
+def _array(record: dict[str, Any]) -> np.ndarray:
+    kind = np.dtype(record["dtype"])
+    if kind.kind not in "iufb":
+        raise ValueError(f"an array of {kind} is none of numbers")
+    made = np.frombuffer(base64.b64decode(record["data"], validate=True), kind).reshape(record["shape"])
+    return made.astype(kind.newbyteorder("="))

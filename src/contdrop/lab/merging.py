@@ -1,0 +1,142 @@
+"""Joining stores: what one has and the other has not is added, what both have must be equal."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UserError
+from ..text import plural
+from . import schema
+from .contents import Content, Contents, as_planned
+from .reading import pack
+from .records import FAILED, FINISHED, JobRecord
+from .results import mismatches
+from .store import Store
+
+_JSON = ("seeds", "fingerprints", "versions", "machine", "results")
+
+
+@dataclass
+class Outcome:
+    """How many jobs were new, and how many were there and equal; what the user should know of the runs."""
+
+    added: int = 0
+    kept: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def add(store: Store, contents: Contents, origin: str) -> Outcome:
+    """Adds everything to a store, in one transaction.
+
+    Args:
+        store: Where.
+        contents: Of another store.
+        origin: The file that they come from, which each added job keeps.
+
+    Raises:
+        UserError: A job or a selection that both have differs, or the masks are of another version; nothing was added.
+    """
+    outcome, conflicts = Outcome(), []
+    with store.transaction() as db:
+        for protocol in contents.protocols:
+            store.refuse_other_masks(db, protocol.key, protocol.configuration)
+            row = {**vars(protocol), **{n: _dump(getattr(protocol, n)) for n in ("configuration", "description")}}
+            _insert(db, "protocols", row, "OR IGNORE")
+        for content in contents.jobs:
+            conflict = _add_job(store, db, content, origin, outcome)
+            conflicts += [conflict] if conflict else []
+        for selection in contents.selections:
+            row = {**vars(selection), "candidates": _dump(selection.candidates)}
+            _insert(db, "selections", row, "OR IGNORE")
+            where = (selection.protocol, selection.method)
+            (variant,) = db.execute(
+                "SELECT variant FROM selections WHERE protocol = ? AND method = ?", where
+            ).fetchone()
+            if variant != selection.variant:
+                conflicts.append(f"{selection.method} was selected as {variant} here and as {selection.variant} there")
+        if conflicts:
+            more = f" (and {plural(len(conflicts) - 1, 'other conflict')})" if conflicts[1:] else ""
+            raise UserError(f"{origin}: {conflicts[0]}{more}; nothing was added; leave one of the files out")
+        schema.seal(db, "selections", "1")
+        for protocol in contents.protocols:
+            store.seal_plan(db, protocol.key)
+    outcome.notes = tuple(_mixed(store, [protocol.key for protocol in contents.protocols]))
+    return outcome
+
+
+def _add_job(store: Store, db: sqlite3.Connection, content: Content, origin: str, outcome: Outcome) -> str | None:
+    """Adds one job, or says why not."""
+    job = content.job
+    row = db.execute("SELECT * FROM jobs WHERE key = ?", (job.key,)).fetchone()
+    here = None if row is None else store._job(row)
+    if here is None:
+        _write(db, None, content, origin)
+        outcome.added += 1
+    elif here.status in (FINISHED, FAILED):
+        if job.status in (FINISHED, FAILED) and not _is_equal(store, here, content):
+            name = f"{job.experiment} {job.method} run {job.run}"
+            return f"{name} is {_told(here)} here and {_told(job)} there, of the same configuration"
+        outcome.kept += 1
+    elif job.status in (FINISHED, FAILED) and not store.locks.is_held(here.id):
+        for table in ("epochs", "checkpoints", "artefacts"):
+            db.execute(f"DELETE FROM {table} WHERE job = ?", (here.id,))
+        db.execute("DELETE FROM jobs WHERE id = ?", (here.id,))
+        _write(db, here.id, content, origin)
+        outcome.added += 1
+    else:
+        outcome.kept += 1
+    return None
+
+
+def _told(job: JobRecord) -> str:
+    error = job.results.get("test_error", job.results.get("val_error"))
+    return f"failed ({job.error})" if job.status == FAILED else f"finished with an error of {error} %"
+
+
+def _is_equal(store: Store, here: JobRecord, content: Content) -> bool:
+    """In all but times and places."""
+    there = content.job
+    if (here.status, here.variant, here.results, here.fingerprints) != (
+        there.status, there.variant, there.results, there.fingerprints,
+    ):  # fmt: skip
+        return False
+    mine = [dataclasses.replace(epoch, seconds=0.0) for epoch in store.epochs(here.id)]
+    if mine != [dataclasses.replace(epoch, seconds=0.0) for epoch in content.epochs]:
+        return False
+    packed = {name: pack(array) for name, array in content.artefacts.items()}
+    return bool(json.loads(schema.artefact_list(packed)) == store.artefact_names(here.id))
+
+
+def _write(db: sqlite3.Connection, number: int | None, content: Content, origin: str) -> None:
+    job = content.job if content.job.status in (FINISHED, FAILED) else as_planned(content.job)
+    row = {
+        **vars(job), "id": number, "origin": job.origin or origin, "epochs_done": 0, "seconds": 0.0, "curve": "",
+        "configuration": _dump(job.configuration),
+        **{name: _dump(getattr(job, name)) if getattr(job, name) else None for name in _JSON},
+    }  # fmt: skip
+    added = _insert(db, "jobs", row)
+    Store.write_epochs(db, added, content.epochs)
+    Store.write_artefacts(db, added, {name: pack(array) for name, array in sorted(content.artefacts.items())})
+    schema.seal(db, "jobs", "id = ?", added)
+
+
+def _insert(db: sqlite3.Connection, table: str, row: dict[str, Any], how: str = "") -> int:
+    places = ", ".join("?" * len(row))
+    made = db.execute(f"INSERT {how} INTO {table} ({', '.join(row)}) VALUES ({places})", tuple(row.values()))
+    return int(made.lastrowid or 0)
+
+
+def _dump(content: Any) -> str:
+    return json.dumps(content, sort_keys=True, allow_nan=False)
+
+
+def _mixed(store: Store, protocols: Iterable[str]) -> Iterable[str]:
+    for protocol in protocols:
+        jobs = [job for job in store.jobs(protocol=protocol) if job.status == FINISHED]
+        for run, mismatch in mismatches(jobs):
+            yield f"{jobs[0].experiment}: in run {run} {mismatch}; contdrop run does that run again"

@@ -1,0 +1,105 @@
+"""Finished numbers from elsewhere: a table of method, run and value becomes an experiment that can be compared.
+
+It is marked as imported wherever it is shown: its preset says so, and its notes say that pairing is taken on trust.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+import pathlib
+
+from ..errors import UserError, suggest
+from ..text import printable
+from .contents import Content, Contents
+from .records import FINAL, FINISHED, IMPORTED, JobRecord, ProtocolRecord
+
+COLUMNS = ("method", "run", "value")
+LIMIT = 100_000_000  # bytes
+
+
+def read(path: pathlib.Path, *, name: str | None = None, reference: str | None = None) -> Contents:
+    """An experiment made of a CSV file with the columns of ``COLUMNS``; a value is an error in per cent.
+
+    Args:
+        path: Of the file, UTF-8.
+        name: Of the experiment; the file's, without its ending, if None.
+        reference: The method that the others are compared with; the first in the file if None.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(LIMIT + 1)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    values = _values(path, content)
+    methods = list(dict.fromkeys(method for method, _ in values))
+    if reference is not None and reference not in methods:
+        raise UserError(f"--reference: {path} has no method {reference!r}; {suggest(reference, methods)}")
+    digest = hashlib.sha256(content).hexdigest()
+    name = printable(name or path.stem)
+    configuration = {"experiment": name, "preset": IMPORTED, "epochs": 0, "file": path.name, "sha256": digest}
+    key = _key(configuration)
+    description = {
+        "title": name,
+        "paper": "",
+        "reference": reference or methods[0],
+        "methods": methods,
+        "notes": [
+            f"These numbers were not made here: they were imported from {printable(path.name)} (SHA-256 {digest[:12]})."
+            " That runs of the same number are paired is taken on trust."
+        ],
+    }
+    protocol = ProtocolRecord(key, name, IMPORTED, 0, configuration, description, 0.0)
+    jobs = [_job(protocol, method, run, value) for (method, run), value in values.items()]
+    return Contents((protocol,), (), tuple(Content(job, (), {}) for job in jobs))
+
+
+def _values(path: pathlib.Path, content: bytes) -> dict[tuple[str, int], float]:
+    if len(content) > LIMIT or b"\0" in content:
+        raise UserError(
+            f"{path}: expected an archive of contdrop or a CSV file of method, run and value; it is neither"
+        )
+    try:
+        rows = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
+        missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
+        if missing:
+            raise UserError(f"{path}: expected the columns method, run and value; there is no {missing[0]}")
+        found: dict[tuple[str, int], float] = {}
+        for number, row in enumerate(rows, 2):
+            method, run, value = (printable(row[column] or "") for column in COLUMNS)
+            try:
+                place, error = (method, int(run)), float(value)
+            except ValueError:
+                raise UserError(
+                    f"{path}: line {number}: expected a whole number and a number; got {run!r}, {value!r}"
+                ) from None
+            if not method or place[1] < 0 or not math.isfinite(error) or not 0 <= error <= 100 or place[1] >= 2**31:
+                raise UserError(
+                    f"{path}: line {number}: expected a method, a run from 0 and an error from 0 to 100 per cent"
+                )
+            if place in found:
+                raise UserError(f"{path}: line {number}: {method} run {run} is there twice")
+            found[place] = error
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: expected a CSV file of method, run and value; {printable(str(error))}") from error
+    if not found:
+        raise UserError(f"{path}: expected rows of method, run and value; there is none")
+    return found
+
+
+def _job(protocol: ProtocolRecord, method: str, run: int, value: float) -> JobRecord:
+    configuration = {**protocol.configuration, "stage": FINAL, "method": method, "run": run}
+    return JobRecord(
+        id=0, key=_key(configuration), protocol=protocol.key, experiment=protocol.experiment, stage=FINAL,
+        method=method, run=run, epochs=0, configuration=configuration, status=FINISHED, error=None, variant=method,
+        seeds={},
+        fingerprints={}, versions={}, machine={}, results={"test_error": value}, created=0.0, started=None, ended=None,
+        epochs_done=0, seconds=0.0, origin=None,
+    )  # fmt: skip
+
+
+def _key(configuration: dict[str, object]) -> str:
+    return hashlib.sha256(json.dumps(configuration, sort_keys=True).encode()).hexdigest()

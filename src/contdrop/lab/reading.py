@@ -1,0 +1,255 @@
+"""Reading a store: every row is held against its checksum before anything is made of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pathlib
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from . import checksums, schema
+from .locks import Locks
+from .records import RUNNING, Epoch, JobRecord, ProtocolRecord, Selection
+
+_JSON = ("configuration", "seeds", "fingerprints", "versions", "machine", "results")
+_EPOCHS = f"SELECT job, {', '.join(schema.EPOCH_COLUMNS)} FROM epochs "
+
+
+class DamageError(UserError):
+    """What a store holds is not what was written to it."""
+
+    def __init__(self, path: pathlib.Path, what: str) -> None:
+        super().__init__(f"--store: {path} is damaged: {what}; what to do says: contdrop check {path}")
+        self.what = what
+
+
+class StoreReader:
+    """One process's connection to the file; a context manager."""
+
+    def __init__(self, path: pathlib.Path | str, *, create: bool = False) -> None:
+        self.path = pathlib.Path(path)
+        if self.path.is_dir():
+            raise UserError(f"--store: expected a file; {self.path} is a directory")
+        if not self.path.exists():
+            if not create:
+                raise UserError(
+                    f"--store: there is no store {self.path}; name another, or make it by: contdrop run digits-mlp"
+                )
+            if not self.path.absolute().parent.is_dir():
+                raise UserError(f"--store: there is no directory {self.path.absolute().parent}; make it first")
+        # Without the right to write beside it, SQLite opens a file in WAL mode only if told that nobody changes it.
+        writable = create or (os.access(self.path, os.W_OK) and os.access(self.path.absolute().parent, os.W_OK))
+        address = self.path.absolute().as_uri() + ("" if writable else "?immutable=1")
+        with self._explained():
+            self._db = sqlite3.connect(address, timeout=60, isolation_level=None, uri=True)
+            try:
+                self._db.row_factory = sqlite3.Row
+                self._migrate()
+            except BaseException:
+                self._db.close()
+                raise
+        self.locks = Locks(self.path.with_name(self.path.name + "-locks") if writable else None)
+
+    def _migrate(self) -> None:
+        """Brings the file to the newest version, in one transaction, unless it is not ours or newer than we are."""
+        (application,) = self._db.execute("PRAGMA application_id").fetchone()
+        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application != schema.APPLICATION and tables:
+            raise UserError(f"--store: expected a store of contdrop; {self.path} is a database of another program")
+        newest = len(schema.MIGRATIONS)
+        if not 0 <= self._version() <= newest:
+            raise UserError(
+                f"--store: {self.path} has version {self._version()}, and this contdrop knows versions up to "
+                f"{newest}; install a newer contdrop"
+            )
+        self._db.execute("PRAGMA foreign_keys = ON")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        if self._version() < newest:
+            self._db.execute("PRAGMA journal_mode = WAL")
+            with self.transaction():
+                schema.migrate(self._db, self._version())  # read again: another process may have been quicker
+        for table, expected in schema.expected_columns(schema.MIGRATIONS).items():
+            if schema.columns(self._db, table) != expected:
+                raise DamageError(self.path, f"the table {table} is not as it was made")
+
+    def _version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    def close(self) -> None:
+        self.locks.close()
+        self._db.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns what SQLite says about a bad file or a full disk into a line for the user."""
+        try:
+            yield
+        except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
+            raise  # ours to mend
+        # The last two where a damaged file makes SQLite talk nonsense, or ask for more memory than there is.
+        except (sqlite3.DatabaseError, sqlite3.InterfaceError, UnicodeDecodeError, MemoryError) as error:
+            raise UserError(self._explanation(str(error))) from error
+
+    def _explanation(self, text: str) -> str:
+        if "not a database" in text or "malformed" in text:
+            return f"--store: expected a store of contdrop; {self.path} is none, or damaged ({text})"
+        if "disk I/O" in text:
+            return f"cannot read or write {self.path}: {text}; {self._why_io_failed()}"
+        if "full" in text:
+            return f"cannot write {self.path}: {text}; make room, then give the same command again: nothing is lost"
+        if "readonly" in text or "unable to open" in text:
+            return f"--store: cannot write {self.path}: {text}; check its permissions"
+        if "locked" in text:
+            return f"--store: {self.path} is in use by another process ({text}); try again when that has ended"
+        return f"--store: {self.path} cannot be read, it may be damaged ({text})"
+
+    def _why_io_failed(self) -> str:
+        """SQLite says the same of a broken disk and of a log that somebody deleted."""
+        log = self.path.with_name(self.path.name + "-wal")
+        if not log.exists():
+            return f"{log.name}, which belongs to it, is gone: put it back, or end what uses the store and try again"
+        return "check the disk, then give the same command again: what was written whole is kept"
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._explained():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _read(self, query: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[sqlite3.Row]:
+        with self._explained():
+            return self._db.execute(query, values).fetchall()
+
+    def _verified(self, row: sqlite3.Row, what: str) -> sqlite3.Row:
+        if row["checksum"] != checksums.of_row(row):
+            raise DamageError(self.path, f"{what} does not match its checksum")
+        return row
+
+    def protocols(self) -> list[ProtocolRecord]:
+        """In the order in which they were first planned."""
+        rows = self._read("SELECT * FROM protocols ORDER BY created, rowid")
+        self._count("protocols", len(rows))
+        found = []
+        for row in rows:
+            content = {name: self._verified(row, "an experiment")[name] for name in ProtocolRecord.__dataclass_fields__}
+            for name in ("configuration", "description"):
+                content[name] = json.loads(content[name])
+            found.append(ProtocolRecord(**content))
+        return found
+
+    def _count(self, table: str, found: int) -> None:
+        rows = self._read("SELECT * FROM totals")
+        noted = [self._verified(row, "the number of rows")[table] for row in rows]
+        if len(noted) > 1 or found != sum(noted):
+            raise DamageError(self.path, f"{table} has {found} rows, and {sum(noted)} were written")
+
+    def jobs(self, *, protocol: str | None = None, ids: Sequence[int] | None = None) -> list[JobRecord]:
+        """In the order of the plan."""
+        wanted = None if ids is None else json.dumps(list(ids))
+        rows = self._read(
+            "SELECT * FROM jobs WHERE (:protocol IS NULL OR protocol = :protocol) "
+            "AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids))) ORDER BY id",
+            {"protocol": protocol, "ids": wanted},
+        )
+        if ids is None:
+            plans = self._read("SELECT * FROM protocols WHERE :key IS NULL OR key = :key", {"key": protocol})
+            planned = sum(self._verified(row, "an experiment")["planned"] for row in plans)
+            if planned != len(rows):
+                raise DamageError(self.path, f"{planned} jobs were planned, and {len(rows)} are there")
+        return [self._job(row) for row in rows]
+
+    def _job(self, row: sqlite3.Row) -> JobRecord:
+        self._verified(row, f"job {row['id']}")
+        content = {name: row[name] for name in JobRecord.__dataclass_fields__}
+        for name in _JSON:
+            content[name] = json.loads(content[name]) if content[name] else {}
+        return JobRecord(**content)
+
+    def job(self, job_id: int) -> JobRecord:
+        return self.jobs(ids=[job_id])[0]
+
+    def statuses(self) -> dict[int, str]:
+        """Of every job; much cheaper than :meth:`jobs`, and without a look at checksums."""
+        return dict(self._read("SELECT id, status FROM jobs"))  # type: ignore[arg-type]
+
+    def is_interrupted(self, job: JobRecord) -> bool:
+        """Whether a job that the table calls running has lost its process."""
+        return job.status == RUNNING and not self.locks.is_held(job.id)
+
+    def epochs(self, job: int) -> list[Epoch]:
+        (row,) = self._read("SELECT * FROM jobs WHERE id = ?", (job,))
+        curve = self._verified(row, f"job {job}")["curve"]
+        return self._curve(job, self._read(_EPOCHS + "WHERE job = ? ORDER BY epoch", (job,)), curve)
+
+    def _curve(self, job: int, rows: Sequence[sqlite3.Row], expected: str) -> list[Epoch]:
+        values = [tuple(row)[1:] for row in rows]
+        if checksums.after_epochs(checksums.EMPTY, values) != expected:
+            raise DamageError(self.path, f"the epochs of job {job} do not match their checksum")
+        return [Epoch(*each) for each in values]
+
+    def curves(self, protocol: str) -> dict[int, list[Epoch]]:
+        """The epochs of all jobs of a protocol, by job; those without any are left out."""
+        jobs = self._read("SELECT * FROM jobs WHERE protocol = ? ORDER BY id", (protocol,))
+        query = _EPOCHS + "WHERE job IN (SELECT id FROM jobs WHERE protocol = ?) ORDER BY job, epoch"
+        found: dict[int, list[sqlite3.Row]] = {}
+        for row in self._read(query, (protocol,)):
+            found.setdefault(row["job"], []).append(row)
+        curves = {
+            job["id"]: self._curve(
+                job["id"], found.get(job["id"], []), self._verified(job, f"job {job['id']}")["curve"]
+            )
+            for job in jobs
+        }
+        return {job: epochs for job, epochs in curves.items() if epochs}
+
+    def artefact_names(self, job: int) -> dict[str, str]:
+        """The checksum of each artefact of a job."""
+        (row,) = self._read("SELECT * FROM jobs WHERE id = ?", (job,))
+        names: dict[str, str] = json.loads(self._verified(row, f"job {job}")["artefacts"])
+        return names
+
+    def artefact(self, job: int, name: str) -> np.ndarray | None:
+        names = self.artefact_names(job)
+        if name not in names:
+            return None
+        rows = self._read("SELECT content FROM artefacts WHERE job = ? AND name = ?", (job, name))
+        content = rows[0]["content"] if rows else None
+        if not isinstance(content, bytes) or checksums.of_bytes(content) != names[name]:
+            raise DamageError(self.path, f"{name} of job {job} does not match its checksum")
+        return unpack(content)
+
+    def selections(self, protocol: str) -> dict[str, Selection]:
+        self._count("selections", self._read("SELECT count(*) FROM selections")[0][0])
+        found = {}
+        for row in self._read("SELECT * FROM selections WHERE protocol = ? ORDER BY method", (protocol,)):
+            self._verified(row, "a selection")
+            content = {name: row[name] for name in Selection.__dataclass_fields__}
+            found[row["method"]] = Selection(**{**content, "candidates": json.loads(content["candidates"])})
+        return found
+
+
+def pack(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def unpack(content: bytes) -> np.ndarray:
+    array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
+    return array

@@ -1,0 +1,115 @@
+"""The state of a training run as bytes: a header in JSON, then the tensors as they lie in memory. Nothing is pickled.
+
+So a file that somebody sends is data and nothing else: whatever it holds, reading it runs nothing.
+
+Layout: a magic line; the header's length in 8 bytes, little-endian; the header; the tensors' bytes, one after the
+other, little-endian. The header has the structure, in which a tensor stands as its type and shape.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MAGIC = b"contdrop state 1\n"
+_TYPES = {
+    str(kind).removeprefix("torch."): kind
+    for kind in (
+        *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+    )
+}
+
+
+class StateError(ValueError):
+    """These bytes are no state; the text says why."""
+
+
+def dumps(content: Any) -> bytes:
+    """Of tensors, numbers, texts, None, and lists and dictionaries (by text or whole number) of them.
+
+    Example:
+        >>> loads(dumps({"step": 3, "lowest": float("inf"), 0: [torch.arange(2)]}))
+        {'step': 3, 'lowest': inf, 0: [tensor([0, 1])]}
+    """
+    assert sys.byteorder == "little", "torch runs on no other machines"
+    tensors: list[bytes] = []
+    header = json.dumps(_plain(content, tensors), separators=(",", ":"), allow_nan=False).encode()
+    return b"".join([MAGIC, len(header).to_bytes(8, "little"), header, *tensors])
+
+
+def _plain(content: Any, tensors: list[bytes]) -> Any:
+    if isinstance(content, Tensor):
+        flat = content.detach().cpu().contiguous().reshape(-1)
+        tensors.append(flat.view(torch.uint8).numpy().tobytes())
+        return {"tensor": [str(content.dtype).removeprefix("torch."), list(content.shape)]}
+    if isinstance(content, Mapping):
+        return {"dict": [[_key(key), _plain(value, tensors)] for key, value in content.items()]}
+    if isinstance(content, list | tuple):
+        return [_plain(value, tensors) for value in content]
+    if isinstance(content, float) and not math.isfinite(content):
+        return {"float": str(content)}
+    if content is None or isinstance(content, bool | int | float | str):
+        return content
+    raise TypeError(f"a state holds tensors, numbers, texts, lists and dictionaries; got {type(content).__name__}")
+
+
+def _key(key: Any) -> str | int:
+    if isinstance(key, bool) or not isinstance(key, str | int):
+        raise TypeError(f"a state's dictionaries have texts and whole numbers as keys; got {key!r}")
+    return key
+
+
+def loads(data: bytes) -> Any:
+    """The content; raises :class:`StateError` if the bytes are none, or not all of it."""
+    if not data.startswith(MAGIC):
+        raise StateError("expected a state of contdrop, which starts with its name")
+    start = len(MAGIC) + 8
+    end = start + int.from_bytes(data[len(MAGIC) : start], "little")
+    try:
+        header = json.loads(data[start:end])
+        reader = _Reader(memoryview(data)[end:])
+        content = reader.content(header)
+    except (ValueError, TypeError, KeyError, RecursionError, RuntimeError, OverflowError) as error:
+        raise StateError(f"expected a state of contdrop; its header makes no sense ({error})") from error
+    if len(reader.data):
+        raise StateError(f"expected the end of a state; {len(reader.data)} bytes follow")
+    return content
+
+
+class _Reader:
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+
+    def content(self, plain: Any) -> Any:
+        if isinstance(plain, list):
+            return [self.content(each) for each in plain]
+        if not isinstance(plain, dict):
+            return plain
+        ((kind, value),) = plain.items()
+        if kind == "dict":
+            return {_key(key): self.content(each) for key, each in value}
+        if kind == "float":
+            return float(value)
+        if kind == "tensor":
+            return self._tensor(*value)
+        raise ValueError(f"unknown part {kind!r}")
+
+    def _tensor(self, name: str, shape: list[int]) -> Tensor:
+        kind = _TYPES[name]
+        if not all(isinstance(size, int) and size >= 0 for size in shape):
+            raise ValueError(f"a shape of {shape}")
+        size = math.prod(shape) * kind.itemsize
+        if size > len(self.data):
+            raise ValueError(f"{size} bytes of a tensor are not all there")
+        part, self.data = self.data[:size], self.data[size:]
+        made = torch.empty(shape, dtype=kind)
+        if size:
+            made.reshape(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(part), dtype=torch.uint8))
+        return made

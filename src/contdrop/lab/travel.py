@@ -1,0 +1,75 @@
+"""Stores that travel: to an archive, from one, and several into one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import pathlib
+from collections.abc import Iterator, Sequence
+
+from ..errors import UserError
+from ..files import replacing
+from . import archive, contents, merging, numbers
+from .contents import Contents
+from .merging import Outcome
+from .store import Store
+
+_SQLITE = b"SQLite format 3\0"
+
+
+def export(store: pathlib.Path, target: pathlib.Path) -> int:
+    """Writes an archive of a store; returns the number of its jobs."""
+    if target.exists() and target.read_bytes()[:2] != archive.MAGIC:
+        raise UserError(f"--archive: {target} is there, and no archive; choose another name")
+    with Store(store) as opened:
+        found = contents.read(opened)
+    archive.write(found, target)
+    return len(found.jobs)
+
+
+def load(path: pathlib.Path, *, name: str | None = None, reference: str | None = None) -> tuple[Contents, str]:
+    """What a store, an archive or a table of numbers holds, and what to call the file as an origin."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_SQLITE))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    if start == _SQLITE:
+        with Store(path) as store:
+            return contents.read(store), path.name
+    origin = f"{path.name} (SHA-256 {hashlib.sha256(path.read_bytes()).hexdigest()[:12]})"
+    if start.startswith(archive.MAGIC):
+        return archive.read(path), origin
+    return numbers.read(path, name=name, reference=reference), origin
+
+
+def take(path: pathlib.Path, store: pathlib.Path, *, name: str | None = None, reference: str | None = None) -> Outcome:
+    """Adds a file's jobs to a store, which is made if there is none."""
+    found, origin = load(path, name=name, reference=reference)
+    with Store(store, create=True) as opened:
+        return merging.add(opened, found, origin)
+
+
+def merge(out: pathlib.Path, sources: Sequence[pathlib.Path]) -> Outcome:
+    """Makes a store of several; all of it, or nothing."""
+    if out.exists():
+        raise UserError(f"{out} is there already; give a new name, or add to it by: contdrop import FILE --store {out}")
+    if not out.absolute().parent.is_dir():
+        raise UserError(f"there is no directory {out.absolute().parent}; make it first")
+    loaded = [load(path) for path in sources]
+    whole = Outcome()
+    with replacing(out) as temporary, _beside(temporary), Store(temporary, create=True) as store:
+        for found, origin in loaded:
+            added = merging.add(store, found, origin)
+            whole = Outcome(whole.added + added.added, whole.kept + added.kept, added.notes)
+    return whole
+
+
+@contextlib.contextmanager
+def _beside(path: pathlib.Path) -> Iterator[None]:
+    """Removes what SQLite and the locks leave beside a file."""
+    try:
+        yield
+    finally:
+        for ending in ("-wal", "-shm", "-locks"):
+            path.with_name(path.name + ending).unlink(missing_ok=True)

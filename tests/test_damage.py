@@ -1,0 +1,409 @@
+"""Damage: found by a checksum, said in one line, done again, and never silently another result."""
+
+import contextlib
+import random
+import shutil
+import sqlite3
+import sys
+
+import pytest
+import torch
+
+import stores
+from contdrop.cli import app
+from contdrop.errors import UserError
+from contdrop.lab import checking, checksums, methods, schema, state, training
+from contdrop.lab.report import tables
+from contdrop.lab.results import collect_all
+from contdrop.lab.store import FINISHED, PLANNED, DamageError, Store
+from test_training import exact, job, start
+from test_training import images as images
+from test_training import one_thread as one_thread
+
+# ---- states
+
+
+STATE = {"a": torch.arange(6.0).reshape(2, 3), "b": [torch.tensor(2.5, dtype=torch.float64), {0: None, "x": (1, 2.5)}]}
+
+
+def test_state_comes_back():
+    kinds = (torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool)
+    content = {
+        **STATE,
+        "inf": float("-inf"),
+        "kinds": [torch.ones(3).to(kind) for kind in kinds],
+        "e": torch.empty(0, 4),
+    }
+    back = state.loads(state.dumps(content))
+    assert torch.equal(back["a"], STATE["a"])
+    assert back["b"][0].dtype == torch.float64
+    assert (back["b"][0].shape, back["b"][0].item(), back["b"][1]) == ((), 2.5, {0: None, "x": [1, 2.5]})
+    assert back["inf"] == float("-inf")
+    assert [tensor.dtype for tensor in back["kinds"]] == list(kinds)
+    assert back["e"].shape == (0, 4)
+
+
+def test_state_has_nothing_pickled_and_refuses_other_things():
+    data = state.dumps(STATE)
+    assert data.startswith(b"contdrop state 1\n")
+    with pytest.raises(TypeError, match="a state holds tensors, numbers"):
+        state.dumps({"f": print})
+    with pytest.raises(TypeError, match="as keys; got None"):
+        state.dumps({None: 1})
+    with pytest.raises(state.StateError, match="expected a state of contdrop, which starts with its name"):
+        state.loads(b"PK\3\4")
+    with pytest.raises(state.StateError, match="expected the end of a state; 1 bytes follow"):
+        state.loads(data + b"x")
+
+
+def test_damaged_state_is_refused_or_differs_only_in_numbers():
+    data, chooser = state.dumps(STATE), random.Random(0)
+    for _ in range(2000):
+        changed = bytearray(data[: chooser.choice((len(data), chooser.randrange(len(data))))])
+        for _ in range(chooser.randrange(1, 4)):
+            if changed:
+                changed[chooser.randrange(len(changed))] ^= 1 << chooser.randrange(8)
+        with contextlib.suppress(state.StateError):
+            state.loads(bytes(changed))
+
+
+# ---- checkpoints
+
+
+class Killed(BaseException):
+    pass
+
+
+def interrupted(store, images):
+    """A job with one epoch saved of three."""
+
+    def kill(epoch):
+        if epoch.epoch == 2:
+            raise Killed
+
+    from contdrop.lab.experiment import add_plan
+
+    (number,) = add_plan(store, [job()])
+    with pytest.raises(Killed):
+        training.run(store, number, job(), methods.parse("gaussian"), images, checkpoint_seconds=0, after_epoch=kill)
+    return number
+
+
+def test_any_bit_of_a_checkpoint_is_noticed_and_the_result_is_the_same(images, tmp_path):
+    """Sixty single-bit flips: each time the job starts over, and ends as if nothing had happened."""
+    undisturbed = start(images)
+    expected = [exact(undisturbed.run_epoch()) for _ in range(3)]
+    path, chooser = tmp_path / "runs.db", random.Random(0)
+    with Store(path, create=True) as store:
+        number = interrupted(store, images)
+        (whole,) = store._read("SELECT state FROM checkpoints")[0]
+        for _ in range(60):
+            flipped = bytearray(whole)
+            flipped[chooser.randrange(len(flipped))] ^= 1 << chooser.randrange(8)
+            store._db.execute("UPDATE checkpoints SET state = ?", (bytes(flipped),))
+            assert store.checkpoint(number) is None
+        assert any("its checkpoint does not match" in finding.text for finding in checking.check(store))
+        seen = []
+        training.run(store, number, job(), methods.parse("gaussian"), images, after_epoch=seen.append)
+        assert [epoch.epoch for epoch in seen] == [1, 2, 3]
+        assert [exact(epoch) for epoch in store.epochs(number)] == expected
+        assert store.job(number).status == FINISHED
+        assert checking.check(store) == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE checkpoints SET epoch = 2",
+        "DELETE FROM checkpoints",
+        "UPDATE epochs SET val_loss = 0.5",
+        "DELETE FROM epochs",
+        "UPDATE checkpoints SET state = 'text'",
+    ],
+)
+def test_other_damage_to_what_is_resumed_starts_over(images, tmp_path, damage):
+    with Store(tmp_path / "runs.db", create=True) as store:
+        number = interrupted(store, images)
+        store._db.execute(damage)
+        seen = []
+        training.run(store, number, job(), methods.parse("gaussian"), images, after_epoch=seen.append)
+        assert [epoch.epoch for epoch in seen] == [1, 2, 3]
+        assert store.job(number).status == FINISHED
+
+
+def test_whole_checkpoint_of_another_version_starts_over(images, tmp_path):
+    with Store(tmp_path / "runs.db", create=True) as store:
+        number = interrupted(store, images)
+        old = store.epochs(number)
+        store.drop_progress(number)
+        store.progress(number, old, (1, state.dumps({"network": {}, "epoch": 1})))
+        training.run(store, number, job(), methods.parse("gaussian"), images)
+        assert (store.job(number).status, len(store.epochs(number))) == (FINISHED, 3)
+
+
+# ---- rows
+
+
+@pytest.fixture
+def path(tmp_path):
+    return stores.make_store(
+        tmp_path / "runs.db", methods=("none", "gaussian"), runs=3, epochs=3, images=40, selection=True,
+        failed=[("none", 2)],
+    )  # fmt: skip
+
+
+def test_whole_store_has_no_findings(path):
+    with Store(path) as store:
+        assert checking.check(store) == []
+
+
+EDITS = {
+    "UPDATE jobs SET results = replace(results, '1', '2') WHERE id = 4": "job 4 does not match its checksum",
+    "UPDATE jobs SET status = 'planned' WHERE id = 4": "job 4 does not match its checksum",
+    "UPDATE jobs SET results = NULL, checksum = NULL WHERE id = 4": "job 4 does not match its checksum",
+    "DELETE FROM epochs WHERE job = 4 AND epoch = 2": "the epochs of job 4 do not match their checksum",
+    "UPDATE epochs SET test_error = 0 WHERE job = 4 AND epoch = 2": "the epochs of job 4 do not match their checksum",
+    "UPDATE artefacts SET content = zeroblob(10) WHERE job = 4": "of job 4 does not match its checksum",
+    "DELETE FROM artefacts WHERE job = 4": "of job 4 does not match its checksum",
+    "INSERT INTO artefacts VALUES (4, 'x', x'00')": "that it did not write",
+    "UPDATE protocols SET description = replace(description, 'Methods', 'Others')": "an experiment does not match",
+    "UPDATE selections SET variant = 'gaussian:sigma=9'": "a selection does not match its checksum",
+    "DELETE FROM selections": "selections has 0 rows, and 1 were written",
+    "DELETE FROM totals": "protocols has 1 rows, and 0 were written",
+    "INSERT INTO epochs VALUES (99, 1, 1, 1, 1, 1, 1, 1, 1, 1)": "belongs to nothing in jobs",
+    "PRAGMA user_version = 1": "cannot be read, it may be damaged (duplicate column name: planned)",
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_edited_rows_are_found(path, edit, monkeypatch, capsys):
+    db = sqlite3.connect(path)
+    db.execute(edit)
+    db.commit()
+    db.close()
+    monkeypatch.setattr(sys, "argv", ["contdrop", "check", str(path)])
+    assert app.run() == 2
+    printed = capsys.readouterr()
+    assert EDITS[edit] in printed.out + printed.err
+    assert "What to do" in printed.out or printed.err
+
+
+def test_missing_jobs_are_missed(path):
+    with Store(path) as store:
+        store._forget(store._db, 4)
+        store._db.execute("DELETE FROM jobs WHERE id = 4")
+        assert any("8 jobs were planned, and 7 are there" in finding.text for finding in checking.check(store))
+        with pytest.raises(DamageError, match="8 jobs were planned"):
+            collect_all(store)
+
+
+def test_error_that_is_not_that_of_the_predictions(path):
+    """A hand that also writes the checksum anew is found by arithmetic."""
+    with Store(path) as store:
+        store._db.execute("UPDATE jobs SET results = json_set(results, '$.test_error', 0.5) WHERE id = 4")
+        schema.seal(store._db, "jobs", "id = 4")
+        (finding,) = checking.check(store)
+        assert "its test error is 0.5 %, and that of its predictions" in finding.text
+        with pytest.raises(DamageError, match=r"its test error is 0\.5 %, and that of its predictions"):
+            collect_all(store)
+
+
+def test_run_does_damaged_jobs_again(path):
+    with Store(path) as store:
+        protocol = store.protocols()[0]
+        before = {record.key: record for record in store.jobs()}
+        store._db.execute("UPDATE epochs SET val_loss = 0 WHERE job = 4")
+        store._db.execute("UPDATE jobs SET variant = 'other' WHERE id = 5")
+        store._db.execute("UPDATE selections SET reason = 'other'")
+        found = store.mend(protocol.key, set(before))
+        assert len(found) == 3
+        assert (store.job(4).status, store.job(4).results, store.epochs(4)) == (PLANNED, {}, [])
+        assert [record.id for record in store.jobs()] == [1, 2, 3, 4, 6, 7, 8]
+        assert store.selections(protocol.key) == {}
+        assert store.mend(protocol.key, set(before)) == []
+        assert checking.check(store) == []
+
+
+def test_row_checksum_covers_names_types_and_values():
+    base = {"a": 1, "b": "x", "c": None}
+    assert checksums.of_row(base) == checksums.of_row({**base, "d": None, "checksum": "y"})
+    others = ({"a": 1.0}, {"a": "1"}, {"a": None}, {"b": b"x"}, {"b": "x1"}, {"c": ""})
+    made = [checksums.of_row({**base, **other}) for other in others]
+    assert len({checksums.of_row(base), *made}) == len(others) + 1
+
+
+def test_store_of_the_first_version_is_brought_along(tmp_path):
+    """Its results are kept; what it was to resume starts over, for its checkpoints were pickled."""
+    db = sqlite3.connect(tmp_path / "old.db")
+    db.executescript(schema.MIGRATIONS[0])
+    db.execute(f"PRAGMA application_id = {schema.APPLICATION}")
+    db.execute("PRAGMA user_version = 1")
+    db.execute("INSERT INTO protocols VALUES ('p', 'e', 'quick', 2, '{}', '{}', 1.5)")
+    for number, status in ((1, "finished"), (2, "running")):
+        db.execute(
+            "INSERT INTO jobs (id, key, protocol, experiment, stage, method, run, epochs, configuration, status, "
+            f"created, results) "
+            f"VALUES ({number}, {number}, 'p', 'e', 'final', 'm{number}', 0, 2, '{{}}', '{status}', 1, '{{}}')"
+        )
+        db.execute(f"INSERT INTO epochs VALUES ({number}, 1, 1, 2, 3, 4, 5, 6, 7, 0.25)")
+    db.execute("INSERT INTO checkpoints VALUES (2, 1, x'80')")
+    db.commit()
+    db.close()
+    with Store(tmp_path / "old.db") as store:
+        assert checking.check(store) == []
+        first, second = store.jobs()
+        assert (first.status, first.epochs_done, first.seconds) == (FINISHED, 1, 0.25)
+        assert (second.status, second.epochs_done, store.epochs(2)) == (PLANNED, 0, [])
+
+
+# ---- one kind of processor
+
+
+def test_what_another_kind_of_processor_did_of_an_open_run_is_done_again(tmp_path):
+    path = stores.make_store(
+        tmp_path / "runs.db", methods=("none", "gaussian", "uniform"), runs=3, epochs=2, missing=[("uniform", 1)]
+    )
+    machine = {"architecture": "x86_64", "instructions": "AVX512", "threads": 1}
+    with Store(path) as store:
+        ids = [record.id for record in store.jobs()]
+        same = {"architecture": "x86_64", "threads": 1}
+        assert store.plan_other_processors_again(ids, same) == []
+        (line,) = store.plan_other_processors_again(ids, machine)
+        assert line == (
+            "2 jobs of unfinished runs came from another kind of processor (x86_64 ?, 1 thread) than this one "
+            "(x86_64 AVX512, 1 thread), and are done again: a run's methods all come from one kind"
+        )
+        assert {(r.method, r.run) for r in store.jobs() if r.status == PLANNED} == {
+            ("none", 1), ("gaussian", 1), ("uniform", 1),
+        }  # fmt: skip
+        assert store.plan_other_processors_again(ids, machine) == []
+
+
+def test_mixed_kinds_in_a_run_are_refused(tmp_path):
+    path = stores.make_store(tmp_path / "runs.db", methods=("none", "gaussian"), runs=2, epochs=2)
+    with Store(path) as store:
+        store._db.execute("UPDATE jobs SET machine = json_set(machine, '$.threads', 2) WHERE id = 1")
+        schema.seal(store._db, "jobs", "id = 1")
+        with pytest.raises(UserError, match=r"in run 0 .* not share the same kind of processor.*does that run again"):
+            collect_all(store)
+        (finding,) = checking.check(store)
+        assert finding.mendable
+
+
+# ---- many damaged stores
+
+
+def damaged(content, chooser):
+    """A damaged copy of a file's bytes, or SQL that edits a row."""
+    kind = chooser.randrange(5)
+    changed = bytearray(content)
+    if kind == 0:
+        for _ in range(chooser.choice((1, 1, 1, 8))):
+            changed[chooser.randrange(len(changed))] ^= 1 << chooser.randrange(8)
+    elif kind == 1:
+        return bytes(changed[: chooser.randrange(len(changed))])
+    elif kind == 2:
+        page = chooser.randrange(len(changed) // 4096)
+        fill = chooser.choice((bytes(4096), chooser.randbytes(4096), bytes(changed[:4096])))
+        changed[page * 4096 : (page + 1) * 4096] = fill
+    elif kind == 3:
+        at = chooser.randrange(len(changed) - 64)
+        changed[at : at + 64] = chooser.randbytes(64)
+    else:
+        return _edit(chooser)
+    return bytes(changed)
+
+
+def _edit(chooser):
+    table = chooser.choice(schema.TABLES)
+    columns = [name for name, _ in schema.expected_columns(schema.MIGRATIONS)[table]]
+    value = chooser.choice(("NULL", "0", "-1", "1e300", "''", "'x'", "x'ff'", "char(27) || '[2J'", "random()", "'{}'"))
+    which = f"rowid = (SELECT rowid FROM {table} ORDER BY random() LIMIT 1)" if table != "epochs" else "epoch = 1"
+    if chooser.random() < 0.25:
+        return f"DELETE FROM {table} WHERE {which}"
+    return f"UPDATE {table} SET {chooser.choice(columns)} = {value} WHERE {which}"
+
+
+def outputs(path, capsys, monkeypatch):
+    """What the commands print of a store, by command; a report's tables stand for the report."""
+    found = {}
+    for name, arguments in COMMANDS.items():
+        monkeypatch.setattr(sys, "argv", ["contdrop", *arguments, str(path)])
+        code = app.run()
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        assert code in (0, 2)
+        assert printed.err.count("\n") <= 1
+        found[name] = (code, printed.out, printed.err)
+    try:
+        with Store(path) as store:
+            found["report"] = "".join(_report(store))
+    except UserError as error:
+        found["report"] = str(error)
+    return found
+
+
+def _report(store):
+    for results in collect_all(store):
+        yield repr(results)
+        yield repr(store.curves(results.protocol.key))
+        made = [tables.comparison(results), tables.selections(results), tables.failures(results)]
+        for table in [*made, tables.mcnemar(results, store)]:
+            yield tables.csv(table) if table else ""
+
+
+COMMANDS = {
+    "status": ["status", "--store"],
+    "export": ["export", "--selection", "--store"],
+    "epochs": ["export", "--per-epoch", "--store"],
+    "check": ["check"],
+}
+
+
+def fuzz(number, tmp_path, capsys, monkeypatch, seed):
+    origin = tmp_path / "whole" / "runs.db"
+    origin.parent.mkdir()
+    stores.make_store(
+        origin, methods=("none", "gaussian"), runs=2, epochs=3, images=30, selection=True, failed=[("none", 1)]
+    )
+    with sqlite3.connect(origin) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    content, chooser = origin.read_bytes(), random.Random(seed)
+    path = tmp_path / "runs.db"
+    shutil.copy(origin, path)
+    expected = outputs(path, capsys, monkeypatch)
+    assert expected["check"][0] == 0
+    counts = {"reported": 0, "unchanged": 0}
+    for case in range(number):
+        for old in tmp_path.glob("runs.db*"):
+            old.unlink()
+        damage = damaged(content, chooser)
+        path.write_bytes(content if isinstance(damage, str) else damage)
+        if isinstance(damage, str):
+            db = sqlite3.connect(path)
+            try:
+                db.execute(damage)
+                db.commit()
+            except sqlite3.IntegrityError:
+                pass
+            db.close()
+        got = outputs(path, capsys, monkeypatch)
+        if got["check"][0] == 2:
+            counts["reported"] += 1
+        else:
+            counts["unchanged"] += 1
+            assert got == expected, f"case {case} of seed {seed}: {damage if isinstance(damage, str) else 'bytes'}"
+    return counts
+
+
+def test_damaged_stores_give_no_traceback_and_no_other_numbers_unnoticed(tmp_path, capsys, monkeypatch):
+    counts = fuzz(60, tmp_path, capsys, monkeypatch, seed=0)
+    assert counts["reported"] > 20
+
+
+@pytest.mark.slow
+def test_two_thousand_damaged_stores(tmp_path, capsys, monkeypatch):
+    counts = fuzz(2000, tmp_path, capsys, monkeypatch, seed=1)
+    print(counts)
+    assert counts["reported"] > 1000

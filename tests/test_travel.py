@@ -1,0 +1,247 @@
+"""Archives, imports and merges: everything arrives, nothing is mixed up, and every damage is one line."""
+
+import contextlib
+import gzip
+import json
+import pathlib
+import random
+import sys
+
+import pytest
+
+import stores
+from contdrop.cli import app
+from contdrop.errors import UserError
+from contdrop.lab import archive, checking, contents, travel
+from contdrop.lab.report import page
+from contdrop.lab.store import FINISHED, Store
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["contdrop", *map(str, arguments)])
+        code = app.run()
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+OPTIONS = {"methods": ("none", "gaussian", "uniform"), "runs": 3, "epochs": 3, "images": 60, "selection": True}
+
+
+@pytest.fixture
+def full(tmp_path):
+    (tmp_path / "a").mkdir()
+    path = tmp_path / "a" / "runs.db"
+    stores.make_store(path, **OPTIONS, failed=[("none", 1)], missing=[("uniform", 2)], covariance=True)
+    return path
+
+
+def test_archive_is_the_same_bytes_and_comes_back_whole(cli, full, tmp_path):
+    code, out, _ = cli("export", "--store", full, "--archive", "one.gz")
+    assert (code, out) == (0, "one.gz: 11 jobs. To read it: contdrop import one.gz --store FILE\n")
+    cli("export", "--store", full, "--archive", "two.gz")
+    assert pathlib.Path("one.gz").read_bytes() == pathlib.Path("two.gz").read_bytes()
+    code, out, err = cli("import", "one.gz", "--store", "new.db")
+    assert (code, out, err) == (0, "new.db: 11 jobs added.\n", "")
+    with Store(full) as old, Store("new.db") as new:
+        assert new.protocols() == old.protocols()
+        for one, other in zip(old.jobs(), new.jobs(), strict=True):
+            assert other.origin.startswith("one.gz (SHA-256 ")
+            assert vars(other) == {**vars(one), "origin": other.origin}
+            assert new.epochs(other.id) == old.epochs(one.id)
+            assert new.artefact_names(other.id) == old.artefact_names(one.id)
+        key = old.protocols()[0].key
+        assert new.selections(key) == old.selections(key)
+        assert checking.check(new) == []
+    code, out, _ = cli("import", "one.gz", "--store", "new.db")
+    assert (code, out) == (0, "new.db: 0 jobs added, 11 jobs there already.\n")
+
+
+class _Clock(page.datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2026, 1, 1, tzinfo=tz)
+
+
+def test_report_of_an_imported_store_is_the_same_to_the_byte(full, tmp_path, monkeypatch):
+    monkeypatch.setattr(page.datetime, "datetime", _Clock)
+    monkeypatch.setattr(page.figures, "figures", lambda *_: [])  # slow, and made of the same numbers
+    travel.export(full, tmp_path / "archive.gz")
+    (tmp_path / "b").mkdir()
+    travel.take(tmp_path / "archive.gz", tmp_path / "b" / "runs.db")
+    pages = [page.write(tmp_path / place / "runs.db", tmp_path / place / "out") for place in "ab"]
+    for one, other in zip(*([made.index, *made.tables, *made.figures] for made in pages), strict=True):
+        assert one.name == other.name
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_import_of_a_run_does_only_what_is_missing(cli):
+    """A real run of two, archived, imported, and carried on with: the result is that of an undisturbed run."""
+    small = ["digits-mlp", "--methods", "none,uniform", "--epochs", "2"]
+    assert cli("run", *small, "--runs", "1", "--store", "first.db")[0] == 0
+    cli("export", "--store", "first.db", "--archive", "first.gz")
+    cli("import", "first.gz", "--store", "second.db")
+    code, _, err = cli("run", *small, "--runs", "2", "--store", "second.db")
+    assert code == 0, err
+    assert "2 of them are done already" in err
+    cli("run", *small, "--runs", "2", "--store", "whole.db")
+    with Store("second.db") as second, Store("whole.db") as whole:
+        assert [r.origin is None for r in second.jobs()] == [False, False, True, True]
+        assert [r.results for r in second.jobs()] == [r.results for r in whole.jobs()]
+
+
+def test_nothing_is_pickled(full, tmp_path):
+    travel.export(full, tmp_path / "archive.gz")
+    lines = gzip.decompress((tmp_path / "archive.gz").read_bytes()).decode("ascii").splitlines()
+    kinds = [json.loads(line)["record"] for line in lines]
+    assert kinds[:2] == ["contdrop archive", "protocol"]
+    assert kinds[-1] == "end"
+    assert kinds.count("job") == 11
+    labels = {json.loads(line)["artefacts"].get("test_labels") for line in lines if '"record":"job"' in line}
+    assert len(labels - {None}) == 1  # an array that many jobs have is there once
+
+
+def test_damaged_archives_are_one_line_each_and_add_nothing(full, tmp_path):
+    travel.export(full, tmp_path / "archive.gz")
+    whole = (tmp_path / "archive.gz").read_bytes()
+    text, chooser = gzip.decompress(whole), random.Random(0)
+    for case in range(200):
+        content = bytearray(whole if case % 2 else text)
+        if case % 5 == 0:
+            content = content[: chooser.randrange(len(content))]
+        elif case % 5 == 1:
+            del content[(at := chooser.randrange(len(content))) : at + 50]
+        else:
+            content[chooser.randrange(10 if case % 2 else 0, len(content))] ^= 1 << chooser.randrange(8)
+        path = tmp_path / "damaged.gz"
+        path.write_bytes(content if case % 2 else gzip.compress(content, 1))
+        with contextlib.suppress(UserError):  # nothing else
+            assert len(archive.read(path).jobs) == 11
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: {**r, "run": "0"}, "JobRecord.run: expected int, got str"),
+        (lambda r: {**r, "status": "odd"}, "a job's status is 'odd'"),
+        (lambda r: {**r, "curve": [[1, 2]]}, "zip()"),
+        (lambda r: {**r, "machine": []}, "JobRecord.machine: expected dict"),
+        (lambda r: {**r, "artefacts": {"x": "none"}}, "none"),
+        (lambda r: {**r, "odd": 1}, "odd"),
+    ],
+)
+def test_archive_that_lies_with_right_checksums(full, tmp_path, change, message):
+    with Store(full) as store:
+        records = list(archive._records(contents.read(store)))
+    at = next(i for i, record in enumerate(records) if record["record"] == "job")
+    records[at] = change(records[at])
+    lines = b"".join(map(archive._line, records))
+    end = {"record": "end", "lines": len(records), "all": archive.hashlib.sha256(lines).hexdigest()}
+    (tmp_path / "lie.gz").write_bytes(gzip.compress(lines + archive._line(end)))
+    with pytest.raises(UserError) as caught:
+        archive.read(tmp_path / "lie.gz")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# ---- merging
+
+
+def test_merge_joins_keeps_origins_and_finishes_what_one_has(cli, tmp_path):
+    stores.make_store("one.db", **OPTIONS, missing=[("uniform", 0)])
+    stores.make_store("two.db", **OPTIONS, missing=[("none", 1), ("none", 2)])
+    code, out, err = cli("merge", "all.db", "one.db", "two.db")
+    assert (code, err) == (0, "")
+    assert out == "all.db: 12 jobs added, 10 jobs there already.\n"
+    with Store("all.db") as store:
+        assert {record.status for record in store.jobs()} == {FINISHED}
+        assert {record.origin for record in store.jobs()} == {"one.db", "two.db"}
+        assert next(r.origin for r in store.jobs() if (r.method, r.run) == ("uniform", 0)) == "two.db"
+        assert checking.check(store) == []
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith((".", "all.db"))) == [
+        "all.db",
+        "all.db-locks",
+    ]
+
+
+def test_conflict_is_found_by_content_and_nothing_is_written(cli):
+    stores.make_store("one.db", **OPTIONS)
+    stores.make_store("two.db", **OPTIONS, levels={"none": 50.0})
+    code, _, err = cli("merge", "all.db", "one.db", "two.db")
+    assert code == 2
+    assert "two.db: digits-mlp none run 0 is finished with an error of" in err
+    assert "(and 2 other conflicts); nothing was added; leave one of the files out" in err
+    assert not pathlib.Path("all.db").exists()
+    stores.make_store("three.db", **OPTIONS, failed=[("none", 0)])
+    code, _, err = cli("import", "three.db", "--store", "one.db")
+    assert "none run 0 is finished with an error of" in err
+    assert "here and failed (diverged" in err
+
+
+def test_usage_of_merge(cli):
+    stores.make_store("one.db", runs=1)
+    for arguments, message in (
+        (["merge", "one.db", "one.db"], "one.db is there already; give a new name"),
+        (["merge", "no/all.db", "one.db"], "make it first"),
+        (["merge", "all.db", "none.db"], "none.db: cannot be read: No such file or directory"),
+        (
+            ["export", "--store", "one.db", "--archive", "one.db"],
+            "one.db is there, and no archive; choose another name",
+        ),
+        (["import", "none.gz"], "none.gz: cannot be read"),
+    ):
+        code, out, err = cli(*arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert message in err
+
+
+# ---- numbers from elsewhere
+
+
+TABLE = "method,run,value\n" + "".join(
+    f"{m},{r},{v + r / 10}\n" for m, v in (("ours", 1), ("base", 2)) for r in range(6)
+)
+
+
+def test_numbers_are_compared_and_marked(cli, tmp_path, monkeypatch):
+    pathlib.Path("table 2.csv").write_text(TABLE)
+    code, out, err = cli("import", "table 2.csv", "--store", "new.db", "--reference", "ours")
+    assert (code, out, err) == (0, "new.db: 12 jobs added.\n", "")
+    _, out, _ = cli("export", "--store", "new.db")
+    assert out.splitlines()[1].startswith("table 2,imported,")
+    monkeypatch.setattr(page.figures, "figures", lambda *_: [])
+    written = page.write(pathlib.Path("new.db"), tmp_path / "out")
+    text = written.index.read_text()
+    assert "preset imported" in text
+    assert "imported from table 2.csv" in text
+    assert "taken on trust" in text
+    assert cli("check", "new.db")[0] == 0
+    assert cli("status", "--store", "new.db")[0] == 0
+    stores.make_store("new.db", runs=1)  # beside runs of the lab
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("method,run\na,1\n", "expected the columns method, run and value; there is no value"),
+        ("method,run,value\n", "there is none"),
+        ("method,run,value\na,x,1\n", "line 2: expected a whole number and a number; got 'x', '1'"),
+        ("method,run,value\na,1,nan\n", "line 2: expected a method, a run from 0 and an error"),
+        ("method,run,value\na,1,2\na,1,3\n", "line 3: a run 1 is there twice"),
+        ("method,run,value\na,1\n", "line 2: expected a whole number and a number; got '1', ''"),
+        ('method,run,value\n"a,1,2\n', "expected a CSV file of method, run and value"),
+        ("\0", "it is neither"),
+        ("\ud800", "expected a CSV file of method, run and value"),
+    ],
+)
+def test_bad_tables_are_one_line(cli, table, message):
+    pathlib.Path("table.csv").write_bytes(table.encode("utf-8", "surrogatepass"))
+    code, out, err = cli("import", "table.csv", "--store", "new.db")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert not pathlib.Path("new.db").exists()
