@@ -224,6 +224,35 @@ def test_run_does_damaged_jobs_again(path):
         assert checking.check(store) == []
 
 
+def test_a_new_checksum_is_never_given_to_damage(path):
+    with Store(path) as store:
+        protocol = store.protocols()[0]
+        store._db.execute("UPDATE jobs SET method = 'other' WHERE id = 4")
+        for write in (
+            lambda: store.progress(4, []),
+            lambda: store.finish(4, [], {}, {}),
+            lambda: store.fail(4, "why"),
+            lambda: store.plan_again(4),
+        ):
+            with pytest.raises(DamageError, match="job 4 does not match its checksum"):
+                write()
+        store._db.execute("DELETE FROM selections")
+        store.add_jobs({**protocol.configuration, "experiment": "new"}, {}, "new", [])
+        with pytest.raises(DamageError, match="selections has 0 rows, and 1 were written"):
+            store.selections(protocol.key)
+
+
+def test_damaged_experiment_is_written_anew(path):
+    with Store(path) as store:
+        protocol = store.protocols()[0]
+        store._db.execute("UPDATE protocols SET configuration = '{}', preset = 'paper'")
+        assert store.mend(protocol.key, ()) == ["an experiment does not match its checksum"]
+        store.add_jobs(protocol.configuration, protocol.description, protocol.key, [])
+        (mended,) = store.protocols()
+        assert (mended.preset, mended.configuration) == (protocol.preset, protocol.configuration)
+        assert checking.check(store) == []
+
+
 def test_row_checksum_covers_names_types_and_values():
     base = {"a": 1, "b": "x", "c": None}
     assert checksums.of_row(base) == checksums.of_row({**base, "d": None, "checksum": "y"})

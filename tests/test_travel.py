@@ -220,6 +220,7 @@ def test_numbers_are_compared_and_marked(cli, tmp_path, monkeypatch):
     assert "preset imported" in text
     assert "imported from table 2.csv" in text
     assert "taken on trust" in text
+    assert "contdrop import &#39;table 2.csv&#39; --name &#39;table 2&#39; --reference ours --store new.db" in text
     assert cli("check", "new.db")[0] == 0
     assert cli("status", "--store", "new.db")[0] == 0
     stores.make_store("new.db", runs=1)  # beside runs of the lab

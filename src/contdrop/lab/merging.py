@@ -14,7 +14,7 @@ from ..text import plural
 from . import schema
 from .contents import Content, Contents, as_planned
 from .reading import pack
-from .records import FAILED, FINISHED, JobRecord
+from .records import FAILED, FINISHED, JobRecord, Selection
 from .results import mismatches
 from .store import Store
 
@@ -43,7 +43,10 @@ def add(store: Store, contents: Contents, origin: str) -> Outcome:
     """
     outcome, conflicts = Outcome(), []
     with store.transaction() as db:
+        before = schema.count_rows(db)
         for protocol in contents.protocols:
+            for row in db.execute("SELECT * FROM protocols WHERE key = ?", (protocol.key,)).fetchall():
+                store._verified(row, "an experiment")
             store.refuse_other_masks(db, protocol.key, protocol.configuration)
             row = {**vars(protocol), **{n: _dump(getattr(protocol, n)) for n in ("configuration", "description")}}
             _insert(db, "protocols", row, "OR IGNORE")
@@ -51,22 +54,29 @@ def add(store: Store, contents: Contents, origin: str) -> Outcome:
             conflict = _add_job(store, db, content, origin, outcome)
             conflicts += [conflict] if conflict else []
         for selection in contents.selections:
-            row = {**vars(selection), "candidates": _dump(selection.candidates)}
-            _insert(db, "selections", row, "OR IGNORE")
-            where = (selection.protocol, selection.method)
-            (variant,) = db.execute(
-                "SELECT variant FROM selections WHERE protocol = ? AND method = ?", where
-            ).fetchone()
+            variant = _add_selection(store, db, selection)
             if variant != selection.variant:
                 conflicts.append(f"{selection.method} was selected as {variant} here and as {selection.variant} there")
         if conflicts:
             more = f" (and {plural(len(conflicts) - 1, 'other conflict')})" if conflicts[1:] else ""
             raise UserError(f"{origin}: {conflicts[0]}{more}; nothing was added; leave one of the files out")
-        schema.seal(db, "selections", "1")
         for protocol in contents.protocols:
             store.seal_plan(db, protocol.key)
+        schema.seal_totals(db, before)
     outcome.notes = tuple(_mixed(store, [protocol.key for protocol in contents.protocols]))
     return outcome
+
+
+def _add_selection(store: Store, db: sqlite3.Connection, selection: Selection) -> str | None:
+    """What is selected in the store then: what was, or else this."""
+    query = "SELECT * FROM selections WHERE protocol = ? AND method = ?"
+    row = db.execute(query, (selection.protocol, selection.method)).fetchone()
+    if row is None:
+        _insert(db, "selections", {**vars(selection), "candidates": _dump(selection.candidates)})
+        schema.seal(db, "selections", "protocol = ? AND method = ?", selection.protocol, selection.method)
+        return selection.variant
+    variant: str | None = store._verified(row, "a selection")["variant"]
+    return variant
 
 
 def _add_job(store: Store, db: sqlite3.Connection, content: Content, origin: str, outcome: Outcome) -> str | None:

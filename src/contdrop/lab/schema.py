@@ -86,12 +86,27 @@ def seal(db: sqlite3.Connection, table: str, where: str, *values: object) -> Non
         db.execute(f"UPDATE {table} SET checksum = ? WHERE rowid = ?", (checksums.of_row(content), row["number"]))
 
 
-def seal_totals(db: sqlite3.Connection) -> None:
-    """Notes how many rows there are, so that one that is lost is missed."""
-    db.execute(
-        "INSERT OR REPLACE INTO totals "
-        "SELECT 1, (SELECT count(*) FROM protocols), (SELECT count(*) FROM selections), ''"
-    )
+def count_rows(db: sqlite3.Connection) -> tuple[int, int]:
+    """Experiments and selections."""
+    protocols, selections = db.execute(
+        "SELECT (SELECT count(*) FROM protocols), (SELECT count(*) FROM selections)"
+    ).fetchone()
+    return protocols, selections
+
+
+def seal_totals(db: sqlite3.Connection, before: tuple[int, int] | None = None) -> None:
+    """Notes how many rows there are, so that one that is lost is missed.
+
+    Args:
+        db: The connection.
+        before: What :func:`count_rows` said before rows were added, so that one lost earlier stays missed; None to take
+            what is there for right.
+    """
+    now = count_rows(db)
+    noted = db.execute("SELECT protocols, selections FROM totals").fetchone()
+    if before is not None and noted is not None:
+        now = (noted[0] + now[0] - before[0], noted[1] + now[1] - before[1])
+    db.execute("INSERT OR REPLACE INTO totals VALUES (1, ?, ?, '')", now)
     seal(db, "totals", "id = 1")
 
 

@@ -63,10 +63,14 @@ class Store(StoreReader):
         """
         now = time.time()
         with self.transaction() as db:
+            before = schema.count_rows(db)
+            self._drop_if_bad(db, key)
             self.refuse_other_masks(db, key, protocol)
             db.execute(
                 "INSERT INTO protocols (key, experiment, preset, epochs, configuration, description, created) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET description = excluded.description",
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET description = excluded.description, "
+                "experiment = excluded.experiment, preset = excluded.preset, epochs = excluded.epochs, "
+                "configuration = excluded.configuration, created = coalesce(nullif(created, -1), excluded.created)",
                 (
                     key,
                     protocol["experiment"],
@@ -82,6 +86,7 @@ class Store(StoreReader):
                 if job["key"] not in there:
                     self._plan(db, key, protocol["experiment"], job, now)
             self.seal_plan(db, key)
+            schema.seal_totals(db, before)
             ids = dict(db.execute("SELECT key, id FROM jobs WHERE protocol = ?", (key,)).fetchall())
         return [ids[job["key"]] for job in jobs]
 
@@ -109,7 +114,13 @@ class Store(StoreReader):
             (protocol,),
         )
         schema.seal(db, "protocols", "key = ?", protocol)
-        schema.seal_totals(db)
+
+    @staticmethod
+    def _drop_if_bad(db: sqlite3.Connection, key: str) -> None:
+        """All of a bad row of an experiment is written anew, the time of its first plan among it."""
+        row = db.execute("SELECT * FROM protocols WHERE key = ?", (key,)).fetchone()
+        if row is not None and row["checksum"] != checksums.of_row(row):
+            db.execute("UPDATE protocols SET created = -1 WHERE key = ?", (key,))
 
     def refuse_other_masks(self, db: sqlite3.Connection, key: str, configuration: Mapping[str, Any]) -> None:
         """Masks of another version are other experiments: their results are not to be mixed in one file.
@@ -189,6 +200,7 @@ class Store(StoreReader):
     def progress(self, job: int, epochs: Sequence[Epoch], checkpoint: tuple[int, bytes] | None = None) -> None:
         """Writes finished epochs and, together with them, the state to resume from after the last one."""
         with self.transaction() as db:
+            self._verify_job(db, job)
             self.write_epochs(db, job, epochs)
             if checkpoint:
                 db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (job, *checkpoint))
@@ -231,6 +243,7 @@ class Store(StoreReader):
     ) -> None:
         packed = {name: pack(array) for name, array in artefacts.items()}
         with self.transaction() as db:
+            self._verify_job(db, job)
             self.write_epochs(db, job, epochs)
             self.write_artefacts(db, job, packed)
             self._end(db, job, FINISHED, None, results)
@@ -243,8 +256,13 @@ class Store(StoreReader):
     def fail(self, job: int, reason: str, epochs: Sequence[Epoch] = ()) -> None:
         """Records a job that cannot be finished, with its reason; it is not tried again unless asked for."""
         with self.transaction() as db:
+            self._verify_job(db, job)
             self.write_epochs(db, job, epochs)
             self._end(db, job, FAILED, reason, None)
+
+    def _verify_job(self, db: sqlite3.Connection, job: int) -> None:
+        """Before a row gets a new checksum, lest damage get one too."""
+        self._verified(db.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone(), f"job {job}")
 
     @staticmethod
     def write_epochs(db: sqlite3.Connection, job: int, epochs: Sequence[Epoch]) -> None:
@@ -274,12 +292,14 @@ class Store(StoreReader):
         """Records a decision; the first one stands."""
         content = {**vars(selection), "candidates": _dump(selection.candidates), "decided": float(selection.decided)}
         with self.transaction() as db:
+            before = schema.count_rows(db)
             db.execute(
                 f"INSERT OR IGNORE INTO selections ({', '.join(content)}) VALUES (?, ?, ?, ?, ?, ?)",
                 tuple(content.values()),
             )
-            schema.seal(db, "selections", "protocol = ? AND method = ?", selection.protocol, selection.method)
-            schema.seal_totals(db)
+            if schema.count_rows(db) != before:
+                schema.seal(db, "selections", "protocol = ? AND method = ?", selection.protocol, selection.method)
+                schema.seal_totals(db, before)
 
     # ---- what has to be done again
 
@@ -291,6 +311,7 @@ class Store(StoreReader):
         """
         found: list[str] = []
         with self.transaction() as db:
+            before = schema.count_rows(db)
             for row in db.execute("SELECT * FROM jobs WHERE protocol = ?", (protocol,)).fetchall():
                 what = self.damage_of(row)
                 if what is not None:
@@ -309,9 +330,26 @@ class Store(StoreReader):
                     found.append("a selection does not match its checksum")
                     db.execute("DELETE FROM selections WHERE rowid = ?", (row["rowid"],))
             row = db.execute("SELECT * FROM protocols WHERE key = ?", (protocol,)).fetchone()
-            if row is not None and (found or row["checksum"] != checksums.of_row(row)):
+            (there,) = db.execute("SELECT count(*) FROM jobs WHERE protocol = ?", (protocol,)).fetchone()
+            if row is not None and row["checksum"] != checksums.of_row(row):
+                found.append("an experiment does not match its checksum")  # written anew by add_jobs
+            elif row is not None and row["planned"] != there:
+                if not found:
+                    found.append(f"{row['planned']} jobs were planned, and {there} are there")
                 self.seal_plan(db, protocol)
+            found += self._mend_totals(db, before)
         return found
+
+    @staticmethod
+    def _mend_totals(db: sqlite3.Connection, before: tuple[int, int]) -> list[str]:
+        rows = db.execute("SELECT * FROM totals").fetchall()
+        whole = [tuple(row)[1:3] for row in rows if row["checksum"] == checksums.of_row(row)] if len(rows) < 2 else []
+        if whole == [before] or (not rows and before == (0, 0)):
+            schema.seal_totals(db, before)
+            return []
+        db.execute("DELETE FROM totals")
+        schema.seal_totals(db)
+        return ["experiments or selections are not as many as were written"]
 
     def damage_of(self, row: sqlite3.Row) -> str | None:
         """What is wrong with a row of ``jobs`` or with what belongs to it, if anything."""

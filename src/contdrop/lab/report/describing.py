@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...text import plural
+from ..records import IMPORTED
 from ..results import Results
 from ..store import FAILED, FINISHED, JobRecord
 
@@ -90,6 +91,10 @@ def missing(results: Results) -> list[str]:
 def commands(results: Results, store: str) -> str:
     """What to type to get these results again, in a new store."""
     record = results.protocol
+    if record.preset == IMPORTED:
+        file = str(record.configuration.get("file", "FILE"))
+        load = ["contdrop", "import", file, "--name", record.experiment, "--reference", results.reference]
+        return "\n".join(shlex.join([*each, "--store", store]) for each in (load, ["contdrop", "report"]))
     runs = 1 + max((job.run for job in results.final), default=0)
     parts = ["contdrop", "run", record.experiment, "--preset", record.preset]
     if set(results.methods) != set(record.description.get("methods", [])) and results.methods:
