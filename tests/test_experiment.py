@@ -1,6 +1,7 @@
 """The plan: what is done, what is shared, what is selected; and the catalogue that plans are made from."""
 
 import dataclasses
+import math
 
 import pytest
 
@@ -11,7 +12,7 @@ from contdrop.lab.data import Split
 from contdrop.lab.experiment import Experiment, Size, add_plan, plan
 from contdrop.lab.models import MLP
 from contdrop.lab.recipes import Adam
-from contdrop.lab.store import FAILED, FINAL, FINISHED, SELECTION, Store
+from contdrop.lab.store import FAILED, FINAL, FINISHED, SELECTION, Selection, Store
 
 EXPERIMENT = Experiment(
     name="some",
@@ -164,18 +165,47 @@ def _selection_jobs(tmp_path, outcomes):
     ],
 )
 def test_lowest_mean_validation_error_is_selected(tmp_path, outcomes, chosen):
-    decision = selection.decide(*_with_label(_selection_jobs(tmp_path, outcomes)))
+    decision = _decide(_selection_jobs(tmp_path, outcomes))
     assert decision.variant == chosen
     assert set(decision.candidates) == set(EXPERIMENT.candidates["gaussian"])
 
 
 def test_nothing_is_selected_before_all_candidates_are_done(tmp_path):
-    assert selection.decide(*_with_label(_selection_jobs(tmp_path, [(1.0, 1)] * 3))) is None
+    assert _decide(_selection_jobs(tmp_path, [(1.0, 1)] * 3)) is None
 
 
-def _with_label(found):
+def _decide(found):
     protocol, records = found
-    return protocol, "gaussian", records
+    candidates = EXPERIMENT.candidates["gaussian"]
+    return selection.decide(protocol.key, "gaussian", candidates, protocol.selection_runs, records)
+
+
+def test_lead_of_the_selected_candidate(tmp_path):
+    """Differences by run, other minus selected: 1.0 and 0.2. Student's interval by hand: t of 1 degree is 12.706."""
+    decision = _decide(_selection_jobs(tmp_path, [(2.0, 1), (1.0, 1), (2.0, 1), (1.8, 1)]))
+    assert decision.candidates["gaussian:sigma=0.4"]["val_errors"] == [1.0, 1.8]
+    found = selection.lead(decision)
+    reach = 12.706204736 * math.sqrt(0.32) / math.sqrt(2)
+    assert (found.runner_up, found.runs) == ("gaussian:sigma=0.2", 2)
+    assert (found.difference, found.spread) == pytest.approx((0.6, 0.6))
+    assert found.interval == pytest.approx((0.6 - reach, 0.6 + reach))
+    assert not found.is_clear
+    (tmp_path / "other").mkdir()
+    clear = selection.lead(_decide(_selection_jobs(tmp_path / "other", [(2.0, 1), (1.0, 1), (2.1, 1), (1.1, 1)])))
+    assert clear.is_clear
+
+
+def test_no_lead_without_a_second_candidate_or_single_runs():
+    def made(candidates):
+        return Selection("key", "gaussian", "a", "reason", candidates, 0.0)
+
+    scores = {"val_error": 1.0, "val_loss": 1.0, "val_errors": [1.0]}
+    assert selection.lead(made({"a": scores})) is None
+    assert selection.lead(made({"a": scores, "b": {"failed": 1}})) is None
+    assert selection.lead(made({name: {"val_error": 1.0, "val_loss": 1.0} for name in "ab"})) is None
+    one_run = selection.lead(made({"a": scores, "b": scores}))
+    assert one_run.runs == 1
+    assert not one_run.is_clear
 
 
 # ---- the catalogue
@@ -198,11 +228,49 @@ def test_every_experiment_can_be_planned_and_built(experiment):
         for job in plan(experiment, preset=preset, runs=1):
             chosen = {label: variants[-1] for label, variants in experiment.candidates.items()}
             method = job.variant(chosen)
-            experiment.model.build(method, scale=experiment.recipe.scale, input_keep=experiment.recipe.input_keep)
+            recipe = job.protocol.recipe
+            experiment.model.build(method, scale=recipe.scale, input_keep=recipe.input_keep_of(method.name))
+        assert not experiment.candidates or experiment.sizes[preset].selection_runs >= 3
     assert "quick" in experiment.sizes
     assert experiment.reference in experiment.methods
     if experiment.paper:
         assert experiment.sizes["paper"].epochs >= experiment.sizes["quick"].epochs
+
+
+@pytest.mark.parametrize("experiment", catalogue.EXPERIMENTS.values(), ids=list(catalogue.EXPERIMENTS))
+def test_every_continuous_law_of_a_table_has_its_control(experiment):
+    if experiment.name.startswith("mnist-sigma"):
+        return  # a sweep of widths, against Bernoulli
+    jobs = [job for job in plan(experiment, preset="quick", runs=1) if job.stage == FINAL]
+    chosen = {label: variants[-1] for label, variants in experiment.candidates.items()}
+    noise = {job.method: job.variant(chosen).noise(job.protocol.recipe.scale) for job in jobs}
+    for law, control in (("gaussian", "bernoulli-matched"), ("uniform", "bernoulli-matched:uniform")):
+        assert noise[control] == pytest.approx(noise[law])
+    if experiment.recipe.scale == "paper" and experiment.paper.startswith("Table"):
+        assert noise["none:mean=0.5"] == pytest.approx({"mean": noise["gaussian"]["mean"], "relative_variance": 0})
+    else:
+        assert "none:mean=0.5" not in noise
+
+
+def test_convolutional_networks_scale_masks_as_caffe_does():
+    for name in ("mnist-cnn-gaussian", "mnist-cnn-uniform"):
+        assert catalogue.EXPERIMENTS[name].recipe.scale == "inverted"
+        with pytest.raises(UserError, match=r"none:mean=0\.5: expected masks that are not rescaled"):
+            plan(catalogue.EXPERIMENTS[name], labels=["none:mean=0.5"])
+
+
+def test_experiments_of_the_authors_code():
+    assert [e.name for e in catalogue.find("mnist-mlp-authors")] == [
+        "mnist-mlp-sigmoid-authors",
+        "mnist-mlp-relu-authors",
+    ]
+    sigmoid, relu = catalogue.find("mnist-mlp-authors")
+    assert (sigmoid.recipe.initialisation.gain, relu.recipe.initialisation.gain) == (4.0, 1.0)
+    for each in (sigmoid, relu):
+        assert each.recipe.kind == "authors"
+        assert set(paper.table_of(each.name).results) <= set(each.methods)
+        jobs = plan(each, preset="quick", runs=1, labels=["adaptive-authors"])
+        assert str(jobs[-1].variant({"adaptive": "adaptive:alpha=0,beta=0.5"})) == "adaptive-authors:alpha=0,beta=0.5"
 
 
 def test_tables_of_the_paper_have_their_experiment():

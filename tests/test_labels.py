@@ -47,6 +47,8 @@ def test_every_method_is_read_split_and_shown(name):
     [
         ("gaussian:variance=0.2", "gaussian", {"variance": 0.2}),
         ("mine:a=1,b=-2", "mine", {"a": 1.0, "b": -2.0}),
+        ("bernoulli-matched:uniform", "bernoulli-matched", {}),
+        ("none:mean=0.5", "none", {"mean": 0.5}),
         ("gaussian:oops", "gaussian:oops", {}),
         ("a:b:c", "a:b:c", {}),
         ("", "", {}),
@@ -55,6 +57,12 @@ def test_every_method_is_read_split_and_shown(name):
 def test_any_text_is_split(text, name, parameters):
     label = labels.split(text)
     assert (label.name, dict(label.parameters)) == (name, parameters)
+
+
+def test_words_are_shown_and_written():
+    assert labels.shown("bernoulli-matched:uniform") == "Bernoulli, matched uniform"
+    assert labels.shown("none:mean=0.5") == "No dropout mean=0.5"
+    assert str(labels.split("bernoulli-matched:uniform")) == "bernoulli-matched:uniform"
 
 
 @pytest.mark.parametrize(

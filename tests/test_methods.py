@@ -12,6 +12,7 @@ import contdrop as cd
 from contdrop.errors import UserError
 from contdrop.lab import methods
 from contdrop.lab.methods import NAMES, Method, hidden_layer, output_layer, parse
+from contdrop.lab.models import MLP
 
 every_method = pytest.mark.parametrize("name", NAMES)
 every_scale = pytest.mark.parametrize("scale", ["paper", "inverted"])
@@ -27,7 +28,8 @@ def build(text, n_in=6, units=5, *, activation="relu", scale="paper", reads_hidd
 
 
 def test_names():
-    assert NAMES == ("none", "bernoulli", "uniform", "gaussian", "adaptive", "dropconnect", "fast", "bernoulli-matched")
+    names = "none bernoulli uniform gaussian adaptive dropconnect fast bernoulli-matched"
+    assert (*names.split(), "adaptive-authors", "dropconnect-authors") == NAMES
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,11 @@ def test_names():
         (" Gaussian : sigma = 0.30 ", "gaussian:sigma=0.3"),
         ("gaussian:", "gaussian:sigma=0.3"),
         ("gaussian:sigma=1e-7", "gaussian:sigma=1e-07"),
+        (" Bernoulli-Matched : Uniform", "bernoulli-matched:uniform"),
+        ("none:mean=0.50", "none:mean=0.5"),
+        ("none:mean=1", "none"),
+        ("adaptive-authors:beta=0.5", "adaptive-authors:alpha=1,beta=0.5"),
+        ("dropconnect-authors", "dropconnect-authors:keep=0.5"),
     ],
 )
 def test_text_form(text, written):
@@ -77,6 +84,16 @@ def test_any_strength_is_read_back_exactly(value, parameter):
         ("", f"unknown method '' in ''; known: {', '.join(NAMES)}"),
         ("gaussian:sigm=0.3", "gaussian has no parameter 'sigm' in 'gaussian:sigm=0.3'; did you mean 'sigma'?"),
         ("gaussian:keep=0.3", "gaussian has no parameter 'keep' in 'gaussian:keep=0.3'; known: sigma, variance"),
+        (
+            "bernoulli-matched:unifrm",
+            "bernoulli-matched has no parameter 'unifrm' in 'bernoulli-matched:unifrm'; did you mean 'uniform'?",
+        ),
+        (
+            "bernoulli-matched:uniform=1",
+            "bernoulli-matched has no parameter 'uniform' in 'bernoulli-matched:uniform=1'; known: sigma, variance",
+        ),
+        ("none:mean=0", "method 'none:mean=0': expected a finite number above 0 for mean; got 0"),
+        ("none:sigma=1", "none has no parameter 'sigma' in 'none:sigma=1'; known: mean"),
         ("uniform:low=0", "uniform has no parameter 'low' in 'uniform:low=0'; it has none: leave it out"),
         ("gaussian:0.3", "gaussian has no parameter '0.3' in 'gaussian:0.3'; known: sigma, variance"),
         ("gaussian:sigma", "expected sigma=<number>, got 'sigma' in 'gaussian:sigma'"),
@@ -118,12 +135,112 @@ def test_law():
     assert parse("adaptive").law is None
 
 
-@pytest.mark.parametrize("strength", ["sigma=0.2", "sigma=0.5", "variance=0.2"])
-def test_the_control_has_the_same_relative_variance_and_mean(strength):
-    control, gaussian = parse(f"bernoulli-matched:{strength}").law, parse(f"gaussian:{strength}").law
-    assert isinstance(control, cd.Bernoulli)
-    assert control.relative_variance == pytest.approx(gaussian.relative_variance)
-    assert control.mean == pytest.approx(gaussian.mean)
+CONTROLLED = {
+    "bernoulli-matched:sigma=0.2": "gaussian:sigma=0.2",
+    "bernoulli-matched:sigma=0.5": "gaussian:sigma=0.5",
+    "bernoulli-matched:variance=0.2": "gaussian:variance=0.2",
+    "bernoulli-matched:uniform": "uniform",
+}
+
+
+@pytest.mark.parametrize(("control", "controlled"), CONTROLLED.items())
+@every_scale
+def test_the_control_has_the_same_relative_variance_and_mean(control, controlled, scale):
+    assert isinstance(parse(control).law, cd.Bernoulli)
+    noise = parse(control).noise(scale)
+    assert noise == pytest.approx(parse(controlled).noise(scale))
+    assert noise["mean"] == pytest.approx(0.5 if scale == "paper" else 1.0)
+
+
+def test_noise():
+    assert parse("none:mean=0.5").noise("paper") == {"mean": 0.5, "relative_variance": 0.0}
+    assert parse("none").noise("paper") == {"mean": 1.0, "relative_variance": 0.0}
+    assert parse("uniform").noise("paper") == pytest.approx({"mean": 0.5, "relative_variance": 1 / 3})
+    assert parse("bernoulli:keep=0.8").noise("paper") == pytest.approx({"mean": 0.8, "relative_variance": 0.25})
+    assert parse("adaptive").noise("paper") == parse("adaptive-authors").noise("inverted") == {}
+
+
+def test_a_constant_mask_is_refused_where_it_would_be_none():
+    message = "none:mean=0.5: expected masks that are not rescaled; with scale inverted it is none: leave it out"
+    with pytest.raises(UserError) as caught:
+        build("none:mean=0.5", scale="inverted")
+    assert str(caught.value) == message
+
+
+WITH_A_MASK = [
+    *["none:mean=0.5", "bernoulli", "bernoulli:keep=0.8", "uniform", "gaussian:sigma=0.2", "gaussian:variance=0.2"],
+    *CONTROLLED,
+]
+
+
+@pytest.mark.parametrize("text", WITH_A_MASK)
+@every_scale
+@every_activation
+def test_masks_in_a_built_network_have_the_noise_that_is_recorded(text, scale, activation):
+    """What units are multiplied by in both hidden layers, seen through the next layer's input."""
+    if text == "none:mean=0.5" and scale == "inverted":
+        pytest.skip("refused")
+    draws, units = 400, 50
+    network = MLP((20, units, units, 3), activation).build(parse(text), scale=scale)
+    inputs = torch.rand(1, 20, generator=torch.Generator().manual_seed(0)).expand(draws, -1)
+    with torch.no_grad():
+        for name in ("hidden1", "hidden2"):
+            layer = network.get_submodule(name)
+            layer.linear.weight.abs_()
+            layer.linear.bias.fill_(0.1)  # every unit is active
+        reads = []
+        for reader in ("hidden2", "output"):
+            network.get_submodule(reader).register_forward_pre_hook(lambda _, args: reads.append(args[0]))
+        torch.manual_seed(1)
+        network(inputs)
+        first = network.get_submodule("hidden1").linear(inputs)
+        second = network.get_submodule("hidden2").linear(reads[0])
+    noise = parse(text).noise(scale)
+    for before, after in zip((first, second), reads, strict=True):
+        masks = (after.double() / getattr(torch, activation)(before).double()).flatten()
+        variance = noise["relative_variance"] * noise["mean"] ** 2
+        standard = math.sqrt(variance / masks.numel())
+        assert abs(masks.mean() - noise["mean"]) < 5 * standard + 1e-5
+        fourth = float(((masks - masks.mean()) ** 4).mean())
+        assert abs(masks.var() - variance) < 5 * math.sqrt(max(fourth - variance**2, 0) / masks.numel()) + 1e-5
+
+
+@every_activation
+def test_dropconnect_of_the_authors(activation):
+    """A mask of the weights for the whole batch, no mask of the bias, and mean weights in evaluation."""
+    layer = build("dropconnect-authors", 3, 2, activation=activation)
+    function = getattr(torch, activation)
+    x = torch.rand(5, 3)
+    with torch.no_grad():
+        layer.linear.bias.fill_(2.0)  # every unit is active, so every mask shows
+        weight, bias = layer.linear.weight, layer.linear.bias
+        torch.testing.assert_close(layer.eval()(x), function(x @ (0.5 * weight).T + bias))
+        layer.train()
+        kept = [[float(b) for b in f"{number:06b}"] for number in range(64)]
+        possible = [function(x @ (weight * torch.tensor(mask).reshape(2, 3)).T + bias) for mask in kept]
+        drawn = set()
+        for _ in range(40):
+            out = layer(x)
+            (found,) = [i for i, each in enumerate(possible) if torch.allclose(out, each, atol=1e-6)] or [None]
+            drawn.add(found)
+    assert None not in drawn
+    assert len(drawn) > 20
+
+
+@every_activation
+def test_adaptive_of_the_authors_differs_in_evaluation_only(activation):
+    theirs, right = (
+        build(f"{name}:alpha=1,beta=0.5", activation=activation) for name in ("adaptive-authors", "adaptive")
+    )
+    right.load_state_dict(theirs.state_dict())
+    x = torch.randn(7, 6)
+    torch.manual_seed(3)
+    expected = right(x)
+    torch.manual_seed(3)
+    assert torch.equal(theirs(x), expected)
+    units = getattr(torch, activation)(theirs.linear(x))
+    assert torch.equal(theirs.eval()(x), 0.5 * units)
+    torch.testing.assert_close(right.eval()(x), units * torch.sigmoid(theirs.linear(x) + 0.5))
 
 
 # Layers.
@@ -141,7 +258,7 @@ def test_parameters_do_not_depend_on_the_method(name, activation, scale):
         assert [key for key, _ in output.named_parameters()] == ["weight", "bias"]
 
 
-@every_method
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith("-authors")])  # whose evaluation is not
 @every_activation
 @every_scale
 def test_evaluation_is_the_mean_of_training(name, activation, scale):

@@ -32,6 +32,17 @@ def test_every_table_is_complete():
             assert round(result.sd, 3) == result.sd > 0
 
 
+def test_the_authors_code_is_of_the_same_table():
+    for name in ("mnist-mlp-sigmoid", "mnist-mlp-relu"):
+        assert paper.table_of(name) is paper.TABLES[name]
+        theirs = paper.table_of(f"{name}-authors").results
+        assert theirs["dropconnect-authors"] is paper.TABLES[name].results["dropconnect"]
+        assert theirs["adaptive-authors"] is paper.TABLES[name].results["adaptive"]
+        assert theirs["gaussian"] is paper.TABLES[name].results["gaussian"]
+        assert not {"adaptive", "dropconnect"} & set(theirs)
+    assert paper.table_of("digits-mlp") is None
+
+
 def test_gaussian_has_the_lowest_mean_except_on_svhn():
     best = {name: min(table.means, key=table.means.get) for name, table in paper.TABLES.items()}
     assert best.pop("svhn") == "uniform"

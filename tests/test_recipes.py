@@ -4,6 +4,7 @@ import io
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,10 +12,10 @@ from torch import nn
 from contdrop.lab.methods import NAMES, parse
 from contdrop.lab.models import CNN, MLP
 from contdrop.lab.optimisers import PlateauOptimiser
-from contdrop.lab.recipes import Adam, Glorot, Hinton, Normal, Plateau, Recipe
+from contdrop.lab.recipes import Adam, Authors, Glorot, Hinton, Normal, Plateau, Recipe
 
 MODELS = (MLP((64, 7, 6, 5)), CNN(maps=(3, 4), kernel=3, hidden=7, classes=5, image=(1, 12, 12)))
-RECIPES = (Hinton(learning_rate=3.0), Plateau(patience=0.25), Adam())
+RECIPES = (Hinton(learning_rate=3.0), Authors(), Plateau(patience=0.25), Adam())
 every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.kind)
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.kind)
 
@@ -173,6 +174,88 @@ def test_rows_within_the_bound_are_not_touched():
     after = network.hidden1.linear.weight.detach()
     assert torch.equal(after[1:], before[1:])
     assert after[0].square().sum() == pytest.approx(1.0, rel=1e-6)
+
+
+# The authors' code.
+
+
+def test_authors_schedule_counts_from_one_and_is_the_original_at_3000_epochs():
+    optimiser = Authors().optimiser(nn.Linear(1, 1), 3000)
+    for epoch in (0, 1, 123, 498, 499, 500, 2999):
+        optimiser.begin_epoch(epoch)
+        t = epoch + 1
+        momentum = 0.5 * (1 - t / 500) + 0.99 * t / 500 if t < 500 else 0.99
+        assert optimiser.state_dict()["momentum"] == pytest.approx(momentum, rel=1e-12)
+        assert optimiser.learning_rate == pytest.approx(0.998**t, rel=1e-12)
+    optimiser.begin_epoch(0)
+    assert optimiser.learning_rate == 0.998  # the first epoch has decayed already
+    short = Authors().optimiser(nn.Linear(1, 1), 12)
+    short.begin_epoch(6)
+    assert short.learning_rate == pytest.approx(0.998**1501, rel=1e-12)
+
+
+@pytest.mark.parametrize("bounded", ["outgoing", "incoming"])
+@pytest.mark.parametrize("sigmoid", [False, True])
+def test_authors_against_naive_numpy_steps(bounded, sigmoid):
+    """Their update in double precision from the same gradients: velocity of gradients, rate outside, then the bound."""
+    initialisation = Glorot(gain=4.0, zero_output=True) if sigmoid else Glorot(zero_output=True)
+    recipe = Authors(initialisation=initialisation, squared_length=0.2, bounded=bounded)
+    model = MLP((64, 7, 6, 5), "sigmoid" if sigmoid else "relu")
+    network, epochs = fresh(recipe, model), 4
+    optimiser = recipe.optimiser(network, epochs)
+    expected = [p.detach().double().numpy().copy() for p in network.parameters()]
+    velocity = [np.zeros_like(w) for w in expected]
+    bounds = 0
+    for epoch in range(epochs):
+        optimiser.begin_epoch(epoch)
+        t = 1 + 3000 * epoch / epochs
+        p = 0.5 + (0.99 - 0.5) * min(t / 500, 1)
+        for batch in batches(model, 3, seed=epoch):
+            backward(network, batch)
+            for i, parameter in enumerate(network.parameters()):
+                velocity[i] = p * velocity[i] + (1 - p) * parameter.grad.double().numpy()
+                expected[i] = expected[i] - 0.998**t * velocity[i]
+                is_output = i == len(expected) - 2
+                if expected[i].ndim == 2 and (bounded == "outgoing" or not is_output):
+                    # Of [out, in]: a row comes in to a unit of this layer, a column goes out of one of the layer below.
+                    squares = (expected[i] ** 2).sum(0 if bounded == "outgoing" else 1, keepdims=True)
+                    bounds += (squares > 0.2).sum()
+                    expected[i] = expected[i] * np.sqrt(np.minimum(1, 0.2 / np.maximum(squares, 1e-300)))
+            optimiser.step()
+            for parameter, wanted in zip(network.parameters(), expected):
+                np.testing.assert_allclose(parameter.detach().numpy(), wanted, rtol=0, atol=1e-6)
+                wanted[...] = parameter.detach().double().numpy()  # single steps: errors do not add up
+    assert bounds > 3
+
+
+def test_authors_initial_weights():
+    model = MLP((400, 300, 200, 10))
+    for gain in (1.0, 4.0):
+        first, _, second, _, output, bias = weights(
+            fresh(Authors(initialisation=Glorot(gain, zero_output=True)), model)
+        )
+        assert (output == 0).all()
+        assert (bias == 0).all()
+        for weight, fans in ((first, 700), (second, 500)):
+            bound = gain * math.sqrt(6 / fans)
+            assert 0.99 * bound < weight.abs().max() <= bound
+
+
+def test_authors_drop_inputs_except_without_dropout():
+    recipe = Authors()
+    assert [recipe.input_keep_of(name) for name in ("none", "bernoulli", "adaptive-authors")] == [1.0, 0.8, 0.8]
+    assert Hinton(learning_rate=1.0, input_keep=0.9).input_keep_of("none") == 0.9
+    network = MODELS[0].build(parse("bernoulli"), scale=recipe.scale, input_keep=recipe.input_keep)
+    x = torch.rand(3, 64) + 0.5
+    with torch.no_grad():
+        torch.testing.assert_close(network.eval().input(x), 0.8 * x)
+        torch.manual_seed(0)
+        assert set((network.train().input(x) / x).unique().tolist()) == {0.0, 1.0}
+
+
+def test_bound_has_to_be_known():
+    with pytest.raises(ValueError, match="Authors: expected bounded to be one of 'incoming', 'outgoing'; got 'both'"):
+        Authors(bounded="both")
 
 
 def test_hinton_is_for_masks_that_are_not_rescaled():
@@ -367,6 +450,8 @@ def test_as_dict_says_all():
         "initialisation": {"kind": "normal", "std": 0.01},
         "scale": "paper",
         "input_keep": 1.0,
+        "whole_inputs": [],
+        "shuffle": True,
         "learning_rate": 3.0,
         "decay": 0.998,
         "momentum": [0.5, 0.99],
@@ -374,13 +459,31 @@ def test_as_dict_says_all():
         "original_epochs": 3000,
         "squared_length": 15.0,
     }
-    assert Adam().as_dict()["initialisation"] == {"kind": "glorot"}
+    assert Adam().as_dict()["initialisation"] == {"kind": "glorot", "gain": 1.0, "zero_output": False}
+    assert Authors().as_dict() == {
+        "kind": "authors",
+        "batch_size": 100,
+        "initialisation": {"kind": "glorot", "gain": 1.0, "zero_output": True},
+        "scale": "paper",
+        "input_keep": 0.8,
+        "whole_inputs": ["none"],
+        "shuffle": False,
+        "learning_rate": 1.0,
+        "decay": 0.998,
+        "momentum": [0.5, 0.99],
+        "ramp_epochs": 500,
+        "original_epochs": 3000,
+        "squared_length": 15.0,
+        "bounded": "outgoing",
+    }
     assert Plateau(initialisation=Glorot()).as_dict() == {
         "kind": "plateau",
         "batch_size": 64,
-        "initialisation": {"kind": "glorot"},
+        "initialisation": {"kind": "glorot", "gain": 1.0, "zero_output": False},
         "scale": "paper",
         "input_keep": 1.0,
+        "whole_inputs": [],
+        "shuffle": True,
         "learning_rate": 0.01,
         "momentum": 0.9,
         "factors": [0.5, 0.1],

@@ -10,7 +10,7 @@ from contdrop.lab import data, methods, training
 from contdrop.lab.data import Split
 from contdrop.lab.experiment import Covariance, Experiment, Job, Protocol, Size, add_plan
 from contdrop.lab.models import CNN, MLP
-from contdrop.lab.recipes import Adam, Hinton, Plateau
+from contdrop.lab.recipes import Adam, Authors, Hinton, Plateau
 from contdrop.lab.store import FAILED, FINAL, FINISHED, SELECTION, Store
 from contdrop.lab.training import DivergenceError, Images, Training
 
@@ -118,6 +118,35 @@ def test_mask_draws_do_not_shift_the_data_order(images):
         assert torch.equal(one, other)
 
 
+def test_order_changes_from_epoch_to_epoch_unless_it_is_fixed(images):
+    shuffled, fixed = start(images), start(images, recipe=Authors())
+    assert not torch.equal(shuffled._order(0), shuffled._order(1))
+    assert torch.equal(shuffled._order(1).sort().values, torch.arange(80))
+    assert torch.equal(fixed._order(0), torch.arange(80))
+    assert torch.equal(fixed._order(2), torch.arange(80))
+
+
+def test_fingerprint_of_the_order_knows_seeds_and_orders(images, monkeypatch):
+    first = start(images).fingerprints["data order"]
+    assert start(images, "none").fingerprints["data order"] == first
+    assert start(images, recipe=Authors()).fingerprints["data order"] != first
+    seeds = training.streams.seed
+    monkeypatch.setattr(
+        training.streams, "seed", lambda *key: seeds(*key) + (key[3:] == ("order", 1))
+    )  # a middle epoch
+    assert start(images).fingerprints["data order"] != first
+    monkeypatch.undo()
+    permutation = training.streams.permutation
+    monkeypatch.setattr(training.streams, "permutation", lambda *given: permutation(*given)[::-1].copy())
+    assert start(images).fingerprints["data order"] != first
+
+
+def test_authors_recipe_leaves_the_inputs_of_no_dropout_alone(images):
+    without, uniform = (start(images, name, recipe=Authors()).network for name in ("none", "uniform"))
+    assert hasattr(uniform, "input")
+    assert not hasattr(without, "input")
+
+
 class _Spy:
     def __init__(self, part, seen):
         self._part, self._seen = part, seen
@@ -172,6 +201,7 @@ def test_finished_job_has_everything(images, tmp_path):
     assert record.results["test_error"] == stored[-1].test_error
     assert record.results["val_error"] == stored[-1].val_error
     assert record.results["relative_variance"] == pytest.approx(0.3018, abs=1e-4)
+    assert record.results["mean"] == 1.0  # masks are scaled
     assert {"torch", "numpy", "contdrop", "python", "backend"} <= set(record.versions)
     assert record.machine["threads"] == 1
 

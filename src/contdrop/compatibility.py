@@ -16,7 +16,6 @@ ability              without it
 ``dlpack_table``     the fast path in C declines
 ``node_class``       the fast path's backward passes through a method in Python
 ``DropoutBase``      layers derive from torch.nn.Module
-``fused_*``          the optimisers of the lab are written out in several operations
 ===================  ============================================================================================
 
 The environment variable ``CONTDROP_WITHOUT``, a list of names such as ``torch._C._has_storage`` with commas between
@@ -338,9 +337,3 @@ def target_name(node: torch.fx.Node) -> str:
     """What a node of a graph calls, as a reader would write it."""
     write = find("torch.fx.Node._pretty_print_target")
     return str(write(node.target) if write else getattr(node.target, "__name__", node.target))
-
-
-# Optimisers.
-
-fused_sgd: Any = find("torch._fused_sgd_")
-fused_adam: Any = find("torch._fused_adam_")

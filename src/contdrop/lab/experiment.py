@@ -237,6 +237,8 @@ def plan(
         experiment, preset, total, size.selection_runs, min(size.selection_epochs or total, total), seed
     )
     chosen = _labels(experiment, labels)
+    for label in chosen:
+        methods.check_scale(methods.parse(label), protocol.recipe.scale)
     sources = [source for label in chosen if (source := experiment.selected_label(label))]
     jobs = [
         Job(protocol, SELECTION, variant, run)

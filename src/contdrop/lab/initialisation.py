@@ -18,14 +18,15 @@ class Initialisation(Configuration, abc.ABC):
     @torch.no_grad()
     def apply(self, network: nn.Module, generator: torch.Generator) -> None:
         """Sets all parameters, in the network's order: the same numbers for networks that differ in method only."""
+        weights = [parameter for parameter in network.parameters() if parameter.dim() > 1]
         for parameter in network.parameters():
             if parameter.dim() < 2:
                 parameter.zero_()
             else:
-                self._draw(parameter, generator)
+                self._draw(parameter, generator, is_output=parameter is weights[-1])
 
     @abc.abstractmethod
-    def _draw(self, weight: Tensor, generator: torch.Generator) -> None: ...
+    def _draw(self, weight: Tensor, generator: torch.Generator, *, is_output: bool) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,28 @@ class Normal(Initialisation):
 
     std: float = 0.01
 
-    def _draw(self, weight: Tensor, generator: torch.Generator) -> None:
+    def _draw(self, weight: Tensor, generator: torch.Generator, *, is_output: bool) -> None:
         weight.normal_(0, self.std, generator=generator)
 
 
 @dataclass(frozen=True)
 class Glorot(Initialisation):
-    """Weights uniform within +- sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010, equation 16)."""
+    """Weights uniform within +- gain sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010, equation 16).
+
+    Caffe's filler called "xavier" is another one: uniform within +- sqrt(3 / fan_in).
+
+    Attributes:
+        gain: 4 for sigmoid units in the authors' MNIST code, as their derivative at 0 is a quarter of tanh's.
+        zero_output: Whether the weights of the output layer are zero at first.
+    """
 
     kind: ClassVar[str] = "glorot"
 
-    def _draw(self, weight: Tensor, generator: torch.Generator) -> None:
-        nn.init.xavier_uniform_(weight, generator=generator)
+    gain: float = 1.0
+    zero_output: bool = False
+
+    def _draw(self, weight: Tensor, generator: torch.Generator, *, is_output: bool) -> None:
+        if is_output and self.zero_output:
+            weight.zero_()
+        else:
+            nn.init.xavier_uniform_(weight, gain=self.gain, generator=generator)

@@ -24,12 +24,14 @@ _DEFAULTS: dict[str, dict[str, float]] = {
     "dropconnect": {"keep": 0.5},
     "fast": {"keep": 0.5},
     "bernoulli-matched": {"sigma": 0.3},
+    "adaptive-authors": {"alpha": 1.0, "beta": 0.0},
+    "dropconnect-authors": {"keep": 0.5},
 }
 NAMES: tuple[str, ...] = tuple(_DEFAULTS)
 
 # Parameters that stand for the default ones, and words that do.
-_INSTEAD = {"gaussian": ["variance"], "bernoulli-matched": ["variance"]}
-_WORDS: dict[str, tuple[str, ...]] = {}
+_INSTEAD = {"gaussian": ["variance"], "bernoulli-matched": ["variance"], "none": ["mean"]}
+_WORDS = {"bernoulli-matched": ("uniform",)}
 _KNOWN = {name: [*given, *_INSTEAD.get(name, [])] for name, given in _DEFAULTS.items()}
 
 _SHOWN = {
@@ -41,9 +43,11 @@ _SHOWN = {
     "dropconnect": "DropConnect",
     "fast": "Fast",
     "bernoulli-matched": "Bernoulli, matched",
+    "adaptive-authors": "Adaptive, authors'",
+    "dropconnect-authors": "DropConnect, authors'",
 }
 SIGMA, ALPHA = "\N{GREEK SMALL LETTER SIGMA}", "\N{GREEK SMALL LETTER ALPHA}"
-_SYMBOLS = {"sigma": SIGMA, "variance": f"{SIGMA}²", "alpha": ALPHA, "beta": "β", "keep": "keep"}
+_SYMBOLS = {"sigma": SIGMA, "variance": f"{SIGMA}²", "alpha": ALPHA, "beta": "β", "keep": "keep", "mean": "mean"}
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ def read(text: str) -> Label:
     except ValueError as error:
         raise UserError(str(error)) from error
     given = {parameter: _checked(text, parameter, value) for parameter, value in found.items()}
+    if name == "none" and given.get("mean") == 1:
+        given = {}  # a mask of ones is no mask
     instead = set(given) & set(_INSTEAD.get(name, []))
     return Label(name, "", tuple((given if instead else _DEFAULTS[name] | given).items()))
 
@@ -103,6 +109,8 @@ def _checked(text: str, parameter: str, value: float) -> float:
         inside, expected = 0 < value <= 1, "a probability above 0 and at most 1"
     elif parameter in ("sigma", "variance"):
         inside, expected = 0 <= value < math.inf, "a finite number of at least 0"
+    elif parameter == "mean":
+        inside, expected = 0 < value < math.inf, "a finite number above 0"
     else:
         inside, expected = math.isfinite(value), "a finite number"
     if not inside:

@@ -7,18 +7,31 @@ A method has a text form that parses back, and missing parameters take their def
     >>> str(parse("adaptive"))
     'adaptive:alpha=1,beta=0'
 
-=================  ==================  ===============================================================================
-name               parameters          what it does to a hidden layer
-=================  ==================  ===============================================================================
-none               (none)              nothing
-bernoulli          keep=0.5            multiplies activations by 0 or 1
-uniform            (none)              multiplies activations by U(0, 1)
-gaussian           sigma=0.3           multiplies activations by N(0.5, sigma^2) clipped to [0, 1]
-adaptive           alpha=1, beta=0     keeps unit j with probability sigmoid(alpha a_j + beta), a_j its pre-activation
-dropconnect        keep=0.5            multiplies the layer's weights and biases by 0 or 1, anew for every example
-fast               keep=0.5            as bernoulli, but drawn in the pre-activations of the layer that reads the units
-bernoulli-matched  sigma=0.3           0 or one value, with that Gaussian's mean and relative variance: the control
-=================  ==================  ===============================================================================
+===================  ==================  ==============================================================================
+name                 parameters          what it does to a hidden layer
+===================  ==================  ==============================================================================
+none                 (none), or mean     nothing; with a mean, multiplies activations by that constant
+bernoulli            keep=0.5            multiplies activations by 0 or 1
+uniform              (none)              multiplies activations by U(0, 1)
+gaussian             sigma=0.3           multiplies activations by N(0.5, sigma^2) clipped to [0, 1]
+adaptive             alpha=1, beta=0     keeps unit j with probability sigmoid(alpha a_j + beta), a_j its
+                                         pre-activation
+dropconnect          keep=0.5            multiplies the layer's weights and biases by 0 or 1, anew for every example
+fast                 keep=0.5            as bernoulli, but drawn in the pre-activations of the layer that reads the
+                                         units
+bernoulli-matched    sigma=0.3, or the   0 or one value, with the mean and the relative variance of that Gaussian, or
+                     word uniform        of U(0, 1): the control of a continuous law
+adaptive-authors     alpha=1, beta=0     as adaptive, but evaluated with 0.5 in place of each unit's probability
+dropconnect-authors  keep=0.5            one mask per mini-batch on the weights, none on the biases; evaluated with the
+                                         mean weights
+===================  ==================  ==============================================================================
+
+The last two are what the authors' MNIST code does; see docs/deviations.md.
+
+With unscaled masks the mean of a mask matters as much as its variance: it multiplies what the next layer reads, and so
+the steps of that layer's weights. A control therefore has both of what it controls, and ``none:mean=0.5`` is the
+network without noise whose units are as large as under a mask of mean 0.5. With masks scaled to mean one it would be
+``none``, and is refused.
 
 ``variance`` may stand for ``sigma``: it is the variance before clipping, the other reading of the paper. The defaults
 are the values the paper uses on ILSVRC, the one place where it states them.
@@ -29,7 +42,9 @@ What ``scale`` means:
   "inverted" by m / E[m] and by 1. Fast dropout draws from the moments of just that.
 - dropconnect: the same for the weights' and biases' masks; evaluation takes the expected activation of a Gaussian
   pre-activation whose moments are those of training ("analytic" inference).
-- none, adaptive: no effect. Standout is not rescaled; evaluation multiplies by each unit's own probability.
+- dropconnect-authors: the same for the weights' masks.
+- none, adaptive, adaptive-authors: no effect. Standout is not rescaled; evaluation multiplies by each unit's own
+  probability.
 """
 
 from __future__ import annotations
@@ -40,6 +55,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..choices import Activation, Scale
+from ..errors import UserError
 from ..functional import check_choice
 from ..laws import Bernoulli, Gaussian, Law, Uniform
 from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
@@ -56,12 +72,12 @@ class Method(Label):
 
     @property
     def law(self) -> Law | None:
-        """The law of a mask value: of a weight's for dropconnect, the one integrated out for fast, the constant 1 for
-        none. None for adaptive, whose law differs from unit to unit.
+        """The law of a mask value: of a weight's for dropconnect, the one integrated out for fast, a constant for none.
+        None for adaptive, whose law differs from unit to unit.
         """
         match self.name, dict(self.parameters):
-            case "none", _:
-                return Bernoulli(keep=1.0)
+            case "none", parameters:
+                return Bernoulli(keep=1.0, value=parameters.get("mean", 1.0))
             case "uniform", _:
                 return Uniform()
             case _, {"keep": keep}:
@@ -69,14 +85,29 @@ class Method(Label):
             case "gaussian", strength:
                 return _gaussian(strength)
             case "bernoulli-matched", strength:
-                return Bernoulli.matching(_gaussian(strength))
+                return Bernoulli.matching(Uniform() if self.word else _gaussian(strength))
         return None
+
+    def noise(self, scale: Scale) -> dict[str, float]:
+        """Mean and relative variance of what units, or weights, are multiplied by in training; empty if there is no
+        law. Two methods of equal noise have both in common.
+        """
+        law = self.law
+        if law is None:
+            return {}
+        return {"mean": law.mean if scale == "paper" else 1.0, "relative_variance": law.relative_variance}
 
 
 def parse(text: str) -> Method:
     """Reads a method from its text form; raises UserError as :func:`contdrop.lab.labels.read` does."""
     label = labels.read(text)
     return Method(label.name, label.word, label.parameters)
+
+
+def check_scale(method: Method, scale: Scale) -> None:
+    """Refuses a method that would be another one with masks scaled like that."""
+    if method.name == "none" and method.parameters and scale == "inverted":
+        raise UserError(f"{method}: expected masks that are not rescaled; with scale inverted it is none: leave it out")
 
 
 def hidden_layer(
@@ -94,18 +125,28 @@ def hidden_layer(
             units is drawn here, so what a hidden layer with fast dropout puts out is not masked itself.
     """
     check_choice("hidden_layer", "activation", activation, ACTIVATIONS)
-    if method.name == "dropconnect":
+    check_scale(method, scale)
+    if method.name in ("dropconnect", "dropconnect-authors"):
+        of_the_authors = method.name == "dropconnect-authors"
         return _sequence(
             linear=DropConnectLinear(
-                in_features, out_features, law=_law(method), scale=scale, inference="analytic", activation=activation
+                in_features,
+                out_features,
+                law=_law(method),
+                masks="batch" if of_the_authors else "example",
+                mask_bias=not of_the_authors,
+                scale=scale,
+                inference="mean" if of_the_authors else "analytic",
+                activation=activation,
             )
         )
     linear = output_layer(method, in_features, out_features, scale=scale, reads_hidden=reads_hidden)
-    if method.name == "adaptive":
+    if method.name in ("adaptive", "adaptive-authors"):
         gate = dict(method.parameters)
         dropout = AdaptiveDropout(alpha=gate["alpha"], beta=gate["beta"])
-        return _AdaptiveLayer(linear, _activation(activation), dropout)
-    if method.name in ("none", "fast"):
+        evaluated_with = 0.5 if method.name == "adaptive-authors" else None
+        return _AdaptiveLayer(linear, _activation(activation), dropout, evaluated_with)
+    if method.name == "fast" or method == Method("none"):
         return _sequence(linear=linear, activation=_activation(activation))
     if activation == "relu":  # one pass for both
         return _sequence(linear=linear, dropout=Dropout(_law(method), scale=scale, activation="relu"))
@@ -122,15 +163,23 @@ def output_layer(
 
 
 class _AdaptiveLayer(nn.Module):
-    def __init__(self, linear: nn.Linear, activation: nn.Module, dropout: AdaptiveDropout) -> None:
+    """Standout; ``evaluated_with`` stands for each unit's probability in evaluation, if it is not None."""
+
+    def __init__(
+        self, linear: nn.Linear, activation: nn.Module, dropout: AdaptiveDropout, evaluated_with: float | None
+    ) -> None:
         super().__init__()
+        self.evaluated_with = evaluated_with
         self.linear = linear
         self.activation = activation
         self.dropout = dropout
 
     def forward(self, x: Tensor) -> Tensor:
         preactivation = self.linear(x)
-        masked: Tensor = self.dropout(self.activation(preactivation), preactivation)
+        units: Tensor = self.activation(preactivation)
+        if self.evaluated_with is not None and not self.training:
+            return units * self.evaluated_with
+        masked: Tensor = self.dropout(units, preactivation)
         return masked
 
 

@@ -1,7 +1,8 @@
 """How gradients change weights. Each optimiser is made by a recipe; see :mod:`contdrop.lab.recipes` for the settings.
 
-They go over the weights once, by the fused kernels that torch.optim uses too: beside the matrix products of a small
-network on the CPU, passes over memory are what a step costs.
+The steps are those of torch.optim, fused: they go over the weights once, and beside the matrix products of a small
+network on the CPU, passes over memory are what a step costs. They are called as functions, since the state of an
+:class:`Optimiser` is its own, and the first step of a ``torch.optim.Optimizer`` imports the compiler.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
-from .. import compatibility
+# Whose weights have a bound on their length: of the unit they lead to, or of the unit they come from.
+Bounded = Literal["incoming", "outgoing"]
+BOUNDED = get_args(Bounded)
 
 
 class Optimiser(abc.ABC):
@@ -64,41 +69,57 @@ class Optimiser(abc.ABC):
         return [torch.zeros_like(parameter) for parameter in self._parameters]
 
 
-class HintonOptimiser(Optimiser):
-    """Momentum with a ramp, a decaying rate and a bound on the weights of hidden units; see :class:`.recipes.Hinton`.
+class RampOptimiser(Optimiser):
+    """Momentum and a rate of its own for each epoch, and a bound on weights; see :class:`.recipes.Hinton` and
+    :class:`.recipes.Authors`.
 
     Args:
-        network: Whose last weight is that of the output layer, which has no bound.
+        network: Whose last weight is that of the output layer.
         learning_rates: The rate of each epoch.
         momenta: The momentum of each epoch.
-        squared_length: Upper bound of the squared length of a hidden unit's incoming weights, a row of the weight.
+        squared_length: Upper bound of the squared length of the weights that ``bounded`` names.
+        bounded: "incoming": of each hidden unit, a row of its weight, so not those of the output layer; "outgoing": of
+            each unit that a layer reads, a column, those that the output layer reads included.
+        rate_in_velocity: Whether the velocity adds up gradients times the rate of their time, or gradients.
     """
 
     def __init__(
-        self, network: nn.Module, learning_rates: Sequence[float], momenta: Sequence[float], squared_length: float
+        self,
+        network: nn.Module,
+        learning_rates: Sequence[float],
+        momenta: Sequence[float],
+        squared_length: float,
+        *,
+        bounded: Bounded,
+        rate_in_velocity: bool,
     ) -> None:
         super().__init__(network, learning_rates[0])
         self._learning_rates = learning_rates
         self._momenta = momenta
         self._momentum = momenta[0]
+        self._rate_in_velocity = rate_in_velocity
         self._length = math.sqrt(squared_length)
-        self._bounded = [parameter for parameter in self._parameters if parameter.dim() > 1][:-1]
+        weights = [parameter for parameter in self._parameters if parameter.dim() > 1]
+        self._bounded = weights[:-1] if bounded == "incoming" else weights
+        self._axis = 0 if bounded == "incoming" else 1
         self._steps = self._zeros()  # minus v
 
     def begin_epoch(self, epoch: int) -> None:
         self.learning_rate, self._momentum = self._learning_rates[epoch], self._momenta[epoch]
 
     def _update(self, gradients: list[Tensor]) -> None:
+        within, outside = (self.learning_rate, 1.0) if self._rate_in_velocity else (1.0, self.learning_rate)
         _momentum_step(
             self._parameters,
             gradients,
             self._steps,
             momentum=self._momentum,
-            gain=(1 - self._momentum) * self.learning_rate,
-            learning_rate=1.0,
+            gain=(1 - self._momentum) * within,
+            learning_rate=outside,
         )
         for weight in self._bounded:
-            lengths = torch.linalg.vector_norm(weight, dim=tuple(range(1, weight.dim())), keepdim=True)
+            others = tuple(axis for axis in range(weight.dim()) if axis != self._axis)
+            lengths = torch.linalg.vector_norm(weight, dim=others, keepdim=True)
             if lengths.max() > self._length:
                 weight.mul_((self._length / lengths).clamp_(max=1))
 
@@ -183,26 +204,26 @@ class AdamOptimiser(Optimiser):
         self._epsilon = epsilon
         self._means = self._zeros()
         self._squares = self._zeros()
-        self._count = torch.zeros(())
+        self._counts = [torch.zeros(()) for _ in self._parameters]
 
     def begin_epoch(self, epoch: int) -> None:
         pass
 
     def _update(self, gradients: list[Tensor]) -> None:
-        self._count += 1
-        (compatibility.fused_adam or _adam)(
+        adam(
             self._parameters,
             gradients,
             self._means,
             self._squares,
             [],
-            [self._count] * len(gradients),
-            lr=self.learning_rate,
+            self._counts,
+            fused=True,
+            amsgrad=False,
             beta1=self._betas[0],
             beta2=self._betas[1],
+            lr=self.learning_rate,
             weight_decay=0.0,
             eps=self._epsilon,
-            amsgrad=False,
             maximize=False,
         )
 
@@ -210,12 +231,12 @@ class AdamOptimiser(Optimiser):
         pass
 
     def state_dict(self) -> dict[str, Any]:
-        return {"means": self._means, "squares": self._squares, "count": self._count}
+        return {"means": self._means, "squares": self._squares, "count": self._counts[0]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         _copy(state["means"], self._means)
         _copy(state["squares"], self._squares)
-        _copy([state["count"]], [self._count])
+        _copy([state["count"]] * len(self._counts), self._counts)
 
 
 def _momentum_step(
@@ -228,17 +249,17 @@ def _momentum_step(
     learning_rate: float,
 ) -> None:
     """v <- momentum v + gain gradient; w <- w - learning_rate v."""
-    (compatibility.fused_sgd or _sgd)(
+    sgd(
         parameters,
         gradients,
-        velocities,
+        list(velocities),
+        fused=True,
         weight_decay=0.0,
         momentum=momentum,
         lr=learning_rate,
         dampening=1 - gain,
         nesterov=False,
         maximize=False,
-        is_first_step=False,
     )
 
 
@@ -248,43 +269,3 @@ def _copy(saved: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
         raise ValueError(f"the state of another network's optimiser: expected shapes {expected}, got {shapes}")
     for source, target in zip(saved, tensors):
         target.copy_(source)
-
-
-# What torch's fused kernels do, for the arguments that are used above and a version of torch without them.
-
-
-def _sgd(
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    velocities: list[Tensor],
-    *,
-    momentum: float,
-    lr: float,
-    dampening: float,
-    **_: Any,
-) -> None:
-    for parameter, gradient, velocity in zip(parameters, gradients, velocities):
-        velocity.mul_(momentum).add_(gradient, alpha=1 - dampening)
-        parameter.sub_(velocity, alpha=lr)
-
-
-def _adam(
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    means: list[Tensor],
-    squares: list[Tensor],
-    _largest: list[Tensor],
-    counts: list[Tensor],
-    *,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    **_: Any,
-) -> None:
-    for parameter, gradient, mean, square, count in zip(parameters, gradients, means, squares, counts):
-        mean.lerp_(gradient, 1 - beta1)
-        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        steps = count.item()  # powers in float64: 1 - 0.999**n loses five digits in float32
-        root = (square / (1 - beta2**steps)).sqrt_().add_(eps)
-        parameter.sub_(mean / (1 - beta1**steps) / root, alpha=lr)

@@ -156,6 +156,21 @@ TABLES: Mapping[str, Table] = MappingProxyType(
     }
 )
 
+# The experiments that train as the authors' code does are of the same table. Its baselines are what that code has, so
+# the names with "authors" are those that the paper's figures belong to.
+_OF_THE_AUTHORS = ("adaptive", "dropconnect")
+
+
+def table_of(experiment: str) -> Table | None:
+    """The table that an experiment is of."""
+    name = experiment.removesuffix("-authors")
+    table = TABLES.get(name)
+    if table is None or name == experiment:
+        return table
+    renamed = {f"{m}-authors" if m in _OF_THE_AUTHORS else m: result for m, result in table.results.items()}
+    return dataclasses.replace(table, results=MappingProxyType(renamed))
+
+
 # Table VIII, and the table whose means each of its columns ranks. The paper does not say which: of its four MNIST
 # columns only that of Table II gives these ranks, and both columns of Table VII give those of ILSVRC-2012.
 RANKED: Mapping[str, str] = MappingProxyType(

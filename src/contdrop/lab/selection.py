@@ -1,32 +1,37 @@
-"""Which of a method's candidates the final runs use: the one with the lowest validation error."""
+"""Which of a method's candidates the final runs use, the one with the lowest validation error, and how clear it is."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from .experiment import Protocol
+from . import stats
 from .store import FAILED, FINISHED, SELECTION, JobRecord, Selection
 
 
-def decide(protocol: Protocol, label: str, jobs: Iterable[JobRecord]) -> Selection | None:
+def decide(
+    protocol: str, label: str, candidates: Sequence[str], runs: int, jobs: Iterable[JobRecord]
+) -> Selection | None:
     """The selection for a label, or None while candidates are still to be trained.
 
     The lowest mean validation error of the final models over the selection's runs wins; then the lowest validation
     loss; then the candidate named first. A candidate that failed in any run cannot be selected.
 
     Args:
-        protocol: Of the experiment.
+        protocol: The key of it.
         label: With candidates.
+        candidates: The variants to choose from.
+        runs: How many there are of each.
         jobs: All jobs of that protocol.
     """
-    candidates = protocol.experiment.candidates[label]
     found: dict[str, list[JobRecord]] = {variant: [] for variant in candidates}
-    for job in jobs:
-        if job.stage == SELECTION and job.method in found and job.run < protocol.selection_runs:
+    for job in sorted(jobs, key=lambda job: job.run):
+        if job.stage == SELECTION and job.method in found and job.run < runs:
             found[job.method].append(job)
     done = (FINISHED, FAILED)
-    if any(sum(job.status in done for job in trained) < protocol.selection_runs for trained in found.values()):
+    if any(sum(job.status in done for job in trained) < runs for trained in found.values()):
         return None
     scores = {variant: _score(trained) for variant, trained in found.items()}
     able = [variant for variant in candidates if "failed" not in scores[variant]]
@@ -35,13 +40,15 @@ def decide(protocol: Protocol, label: str, jobs: Iterable[JobRecord]) -> Selecti
     else:
         best = min(able, key=lambda variant: (scores[variant]["val_error"], scores[variant]["val_loss"]))
         reason = f"lowest validation error of {len(candidates)} candidates: {scores[best]['val_error']:.2f} %"
-    return Selection(protocol.key, label, best, reason, scores, time.time())
+    return Selection(protocol, label, best, reason, scores, time.time())
 
 
-def _score(jobs: list[JobRecord]) -> dict[str, float]:
+def _score(jobs: list[JobRecord]) -> dict[str, Any]:
+    """Means over the runs, and the error of each run, in their order: candidates share what a run shares."""
     if any(job.status == FAILED for job in jobs):
         return {"failed": sum(job.status == FAILED for job in jobs)}
-    return {name: _mean([job.results[name] for job in jobs]) for name in ("val_error", "val_loss")}
+    means = {name: _mean([job.results[name] for job in jobs]) for name in ("val_error", "val_loss")}
+    return {**means, "val_errors": [job.results["val_error"] for job in jobs]}
 
 
 def _mean(values: list[float]) -> float:
@@ -51,3 +58,44 @@ def _mean(values: list[float]) -> float:
 def chosen(selections: Mapping[str, Selection]) -> dict[str, str]:
     """The selected variants by label, without those for which every candidate failed."""
     return {label: selection.variant for label, selection in selections.items() if selection.variant}
+
+
+@dataclass(frozen=True)
+class Lead:
+    """By how much the selected candidate is ahead.
+
+    Attributes:
+        runner_up: The candidate with the next lowest validation error.
+        spread: Highest minus lowest mean validation error of all candidates, in percentage points.
+        difference: Mean validation error of the runner-up minus that of the selected one, in percentage points.
+        interval: Student's 95 % interval of that, paired by run; NaN with one run.
+        runs: How many the selection had.
+    """
+
+    runner_up: str
+    spread: float
+    difference: float
+    interval: tuple[float, float]
+    runs: int
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval leaves out 0. That is generous, for the best of several is ahead by luck, too."""
+        return self.interval[0] > 0
+
+
+def lead(selection: Selection) -> Lead | None:
+    """How far apart the candidates were; None with fewer than two, or without the errors of single runs."""
+    scores = {variant: score for variant, score in selection.candidates.items() if score.get("val_errors")}
+    best = scores.pop(selection.variant, None) if selection.variant else None
+    if best is None or not scores:
+        return None
+    order = sorted(scores, key=lambda variant: (scores[variant]["val_error"], scores[variant].get("val_loss", 0.0)))
+    differences = [other - ours for other, ours in zip(scores[order[0]]["val_errors"], best["val_errors"])]
+    return Lead(
+        order[0],
+        scores[order[-1]]["val_error"] - best["val_error"],
+        _mean(differences),
+        stats.t_interval(differences),
+        len(differences),
+    )

@@ -97,7 +97,8 @@ class Training:
         self.train_part = _part(images, train)
         self.validation_part = _part(images, validation)
         self.test_part = Part(images.test_images, images.test_labels, images.divisor)
-        self.network = experiment.model.build(method, scale=self.recipe.scale, input_keep=self.recipe.input_keep)
+        input_keep = self.recipe.input_keep_of(method.name)
+        self.network = experiment.model.build(method, scale=self.recipe.scale, input_keep=input_keep)
         self.recipe.initialise(self.network, torch.Generator().manual_seed(self.seeds[streams.WEIGHTS]))
         self.optimiser: Optimiser = self.recipe.optimiser(self.network, job.epochs)
         self.epoch = 0  # finished epochs
@@ -112,6 +113,8 @@ class Training:
         return streams.seed(self.job.protocol.seed, self.job.stage, self.job.run, stream, *detail)
 
     def _order(self, epoch: int) -> Tensor:
+        if not self.recipe.shuffle:
+            return torch.arange(len(self.train_part))
         seed = self._seed(streams.ORDER, epoch)
         return torch.from_numpy(streams.permutation(len(self.train_part), seed))
 
@@ -196,9 +199,8 @@ class Training:
         if covariance and self.job.stage == FINAL:
             artefacts |= self._covariances(covariance)
         results = {name: found[name] for name in METRICS if name in found}
-        if self.method.law is not None:  # for reports, which compare methods at equal noise
-            results["relative_variance"] = self.method.law.relative_variance
-        return results, artefacts
+        # The noise is for reports, which compare methods at equal mean and strength.
+        return results | self.method.noise(self.recipe.scale), artefacts
 
     def _covariances(self, what: Covariance) -> dict[str, np.ndarray]:
         """Histograms of the covariance between units, over some validation images."""

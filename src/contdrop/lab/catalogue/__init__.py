@@ -12,6 +12,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         digits.DIGITS,
         mnist_mlp.SIGMOID,
         mnist_mlp.RELU,
+        mnist_mlp.SIGMOID_AUTHORS,
+        mnist_mlp.RELU_AUTHORS,
         mnist_cnn.GAUSSIAN,
         mnist_cnn.UNIFORM,
         mnist_figures.SIGMA,
@@ -23,7 +25,10 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 
 # One name for several.
-GROUPS: dict[str, tuple[str, ...]] = {"mnist-mlp": (mnist_mlp.SIGMOID.name, mnist_mlp.RELU.name)}
+GROUPS: dict[str, tuple[str, ...]] = {
+    "mnist-mlp": (mnist_mlp.SIGMOID.name, mnist_mlp.RELU.name),
+    "mnist-mlp-authors": (mnist_mlp.SIGMOID_AUTHORS.name, mnist_mlp.RELU_AUTHORS.name),
+}
 
 
 def find(name: str) -> list[Experiment]:

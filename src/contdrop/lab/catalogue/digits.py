@@ -19,7 +19,7 @@ DIGITS = Experiment(
     model=MLP(widths=(64, 128, 128, 10), activation="relu"),
     recipe=Adam(learning_rate=0.002, batch_size=25),
     methods=shared.METHODS,
-    sizes={"quick": Size(runs=10, epochs=80, selection_runs=3)},
+    sizes={"quick": Size(runs=10, epochs=80, selection_runs=shared.SELECTION_RUNS)},
     candidates=shared.CANDIDATES,
     follows=shared.FOLLOWS,
     margin=0.5,

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ..experiment import Covariance, Size
+from ..experiment import Covariance
 from . import mnist_mlp
 
 _TENTHS = tuple(f"{tenths / 10:g}" for tenths in range(1, 11))
@@ -39,7 +39,7 @@ EPOCHS = dataclasses.replace(
     name="mnist-epochs",
     title="MNIST, 784-800-800-10, ReLU: test error per epoch",
     paper="Figure 2, ReLU",
-    methods=("bernoulli", "uniform", "gaussian"),
+    methods=("bernoulli", "uniform", "gaussian", "bernoulli-matched", "bernoulli-matched:uniform"),
 )
 
 EPOCHS_SIGMOID = dataclasses.replace(
@@ -57,7 +57,10 @@ COVARIANCE = dataclasses.replace(
     name="mnist-covariance",
     title="MNIST, 784-800-800-10, ReLU: covariance between units of a layer",
     paper="Figure 4",
-    methods=("none", "bernoulli", "uniform", "gaussian", "bernoulli-matched"),
-    sizes={"paper": Size(runs=1, epochs=3000), "quick": mnist_mlp.quick(mnist_mlp.RELU_RATE, runs=1)},
+    methods=("none", "bernoulli", "uniform", "gaussian", "bernoulli-matched", "bernoulli-matched:uniform"),
+    sizes={
+        "paper": dataclasses.replace(mnist_mlp.PAPER, runs=1),
+        "quick": mnist_mlp.quick(mnist_mlp.RELU_RATE, runs=1),
+    },
     covariance=Covariance(),
 )

@@ -1,7 +1,7 @@
 """What the paper's comparisons have in common."""
 
-# The paper's six methods; fast dropout, which it names but does not run; and the control, a Bernoulli mask of the same
-# relative variance as the Gaussian's, without which a gain may come from the strength of the noise alone.
+# The paper's six methods; fast dropout, which it names but does not run; and the controls of the continuous laws,
+# Bernoulli masks of the same mean and relative variance, without which a gain may come from their strength alone.
 METHODS = (
     "none",
     "bernoulli",
@@ -11,7 +11,11 @@ METHODS = (
     "gaussian",
     "fast",
     "bernoulli-matched",
+    "bernoulli-matched:uniform",
 )
+
+# With unscaled masks the mean of a mask changes the rate at which layers learn, so no dropout has a halved twin.
+UNSCALED_METHODS = (*METHODS, "none:mean=0.5")
 
 # "sigma^2 is selected from {0.2, 0.3, 0.4}", read as standard deviations; see the deviations page. Adaptive dropout
 # with alpha = 0 and beta = 0 is Bernoulli dropout.
@@ -23,3 +27,6 @@ CANDIDATES = {
 }
 
 FOLLOWS = {"bernoulli-matched": "gaussian"}
+
+# One run of a few epochs would choose by luck; the report says how far apart the candidates were.
+SELECTION_RUNS = 3

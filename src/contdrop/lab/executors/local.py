@@ -143,7 +143,13 @@ class _Run:
                 for other in self.pending
             ):
                 return  # cheap: nothing can be decided yet
-            decision = selection.decide(protocol, label, self.store.jobs(protocol=protocol.key))
+            decision = selection.decide(
+                protocol.key,
+                label,
+                protocol.experiment.candidates[label],
+                protocol.selection_runs,
+                self.store.jobs(protocol=protocol.key),
+            )
             if decision is None:
                 return
             self.store.select(decision)

@@ -43,6 +43,10 @@ _KNOWN = {
     "dropconnect": Style("#b8578f", "#e59ac4", "P", _DOUBLE),
     "fast": Style("#3f9cd2", "#8fd0f5", "D", _DOTTED),
     "bernoulli-matched": Style("#4b3fa0", "#9d93f0", "h", _DASH_DOT),
+    "bernoulli-matched:uniform": Style("#7a5c00", "#c9a94f", "h", _LONG),
+    "none:mean=0.5": Style("#303030", "#d0d0d0", "X", _DASHED),
+    "adaptive-authors": Style("#00594a", "#8fe0c8", "v", _DASHED),
+    "dropconnect-authors": Style("#7d2a5c", "#f0bfdc", "P", _LONG),
 }
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 _LINES: tuple[Line, ...] = ("solid", _DASHED, _DASH_DOT, _LONG, _DOUBLE)

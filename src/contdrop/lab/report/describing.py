@@ -48,6 +48,8 @@ def protocol(results: Results) -> Protocol:
     trained = [f"{method}: trained as {variant}" for method, variant in results.variants().items() if variant != method]
     if trained:
         found.append(("Variants", trained))
+    if noise := _noise(results):
+        found.append(("Noise", noise))
     found.append(("Network", [plain(configuration.get("model"))]))
     found.append(("Recipe", [plain(configuration.get("recipe"))]))
     if configuration.get("covariance"):
@@ -123,6 +125,17 @@ def plain(value: Any) -> str:
         whole = all(isinstance(item, int) for item in value)
         return ("-" if whole else ", ").join(plain(item) for item in value)
     return "unknown" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _noise(results: Results) -> list[str]:
+    """Mean and strength of each method's mask. Those of equal noise have both in common."""
+    found = []
+    for method, of_it in {job.method: job.results for job in results.finished}.items():
+        mean, strength = of_it.get("mean"), of_it.get("relative_variance")
+        shown = "no mean recorded" if mean is None else f"mean {mean:.3g}"
+        noise = "differs from unit to unit" if strength is None else f"{shown}, relative variance {strength:.3f}"
+        found.append(f"{method}: {noise}")
+    return found
 
 
 def _size(results: Results) -> Iterable[str]:

@@ -256,7 +256,8 @@ def _tables(
 ) -> Iterable[tables.Table]:
     if results.errors():
         yield tables.comparison(results, comparisons)
-    for table in (tables.differences(results, margin, comparisons), tables.mcnemar(results, store)):
+    supplements = (tables.mcnemar(results, store), tables.lowest_epochs(results, store))
+    for table in (tables.differences(results, margin, comparisons), *supplements):
         if table:
             yield table
 

@@ -11,8 +11,9 @@ from ...text import plural
 from .. import labels, paper, stats
 from ..analysis import ranking
 from ..results import Results
-from ..store import FINAL, Store
-from .cells import NONE, Cell, Table, method_cell, p_cell, p_value, size_of, title_of
+from ..selection import lead
+from ..store import FINAL, Selection, Store
+from .cells import NONE, Cell, Table, method_cell, p_cell, p_value, signed, size_of, title_of
 
 
 def selections(results: Results) -> Table | None:
@@ -41,8 +42,67 @@ def selections(results: Results) -> Table | None:
         notes.append(
             f"{labels.shown(label, longest=60)} takes over what was chosen for {labels.shown(source, longest=60)}."
         )
+    notes += [clearness(selection) for selection in results.selections.values() if selection.variant]
     headings = ("Method", "Candidate", "Validation error, %", "")
     return Table("selections", f"{title_of(results)}: parameters chosen", headings, tuple(rows), tuple(notes))
+
+
+def clearness(selection: Selection) -> str:
+    """A sentence on how far apart the candidates were, and whether the choice is more than luck."""
+    name = labels.shown(selection.method, longest=60)
+    found = lead(selection)
+    if found is None:
+        return f"{name}: how far apart the candidates were in single runs is not recorded."
+    best, second = (labels.printable(variant or "") for variant in (selection.variant, found.runner_up))
+    text = (
+        f"{name}: all candidates are within {found.spread:.2f} points of validation error; {best} is "
+        f"{found.difference:.2f} points ahead of the next, {second}"
+    )
+    if found.runs == 1:
+        return f"{text}, in one run, which cannot tell them apart."
+    low, high = (signed(end) for end in found.interval)
+    text += f" (mean of {found.runs} paired runs, 95 % interval {low} to {high})"
+    if found.is_clear:
+        return f"{text}."
+    return f"{text}: these two cannot be told apart, so which of them was chosen may be luck."
+
+
+def lowest_epochs(results: Results, store: Store) -> Table | None:
+    """The lowest test error of any epoch beside that of the last one: what choosing an epoch on test data is worth."""
+    curves = store.curves(results.protocol.key)
+    rows = []
+    for method in results.errors():
+        jobs = [job for job in results.finished if job.method == method]
+        found = [[epoch.test_error for epoch in curves.get(job.id, [])] for job in jobs]
+        errors = [[error for error in curve if error is not None] for curve in found]
+        if not all(errors) or errors != found:  # no curve, or one without test errors
+            continue
+        last = stats.summary([curve[-1] for curve in errors])
+        lowest = stats.summary([min(curve) for curve in errors])
+        bias = lowest.mean - last.mean
+        rows.append(
+            (
+                method_cell(results, method),
+                Cell(_mean_sd(last), last.mean),
+                Cell(_mean_sd(lowest), lowest.mean),
+                Cell(signed(bias, 3), bias),
+                Cell(str(len(errors)), float(len(errors))),
+            )
+        )
+    if not rows:
+        return None
+    headings = ("Method", "Last epoch, %", "Lowest of any epoch, %", "Bias, points", "Runs")
+    notes = (
+        "Test errors. The lowest of all epochs is chosen by looking at the test images, so it is too low, and the more "
+        "so the longer the curve is and the more it jumps; no verdict uses it. It is here because the authors' MNIST "
+        "code reports it.",
+    )
+    title = f"{title_of(results)}: lowest test error of any epoch, as the authors' code reports it"
+    return Table("lowest-epochs", title, headings, tuple(rows), notes)
+
+
+def _mean_sd(summary: stats.Summary) -> str:
+    return f"{summary.mean:.2f}" if math.isnan(summary.sd) else f"{summary.mean:.2f} ± {summary.sd:.3f}"
 
 
 def failures(results: Results) -> Table | None:

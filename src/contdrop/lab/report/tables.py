@@ -19,6 +19,7 @@ from .cells import DOUBTFUL, NONE, doubt, finite, method_cell, p_cell, p_value, 
 from .cells import Cell as Cell
 from .cells import Table as Table
 from .supplements import failures as failures
+from .supplements import lowest_epochs as lowest_epochs
 from .supplements import mcnemar as mcnemar
 from .supplements import ranks as ranks
 from .supplements import selections as selections
@@ -37,7 +38,7 @@ def comparison(results: Results, comparisons: Mapping[str, stats.Comparison] | N
     """
     comparisons = compare(results) if comparisons is None else comparisons
     protocol, reference = results.protocol, results.reference
-    theirs = paper.TABLES.get(protocol.experiment)
+    theirs = paper.table_of(protocol.experiment)
     decimals = theirs.decimals if theirs else 2
     errors = results.errors()
     summaries = {method: stats.summary(list(runs.values())) for method, runs in errors.items()}

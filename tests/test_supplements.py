@@ -1,0 +1,73 @@
+"""How clear a selection was, what each mask's noise is, and what choosing an epoch on test data is worth."""
+
+import statistics
+
+import pytest
+
+import stores
+from contdrop.lab.report import describing, supplements
+from contdrop.lab.results import collect_all
+from contdrop.lab.store import Selection, Store
+
+
+def _selection(**errors):
+    scores = {
+        name: {"val_error": statistics.mean(values), "val_loss": 1.0, "val_errors": values}
+        for name, values in errors.items()
+    }
+    return Selection("key", "gaussian", min(errors, key=lambda name: scores[name]["val_error"]), "", scores, 0.0)
+
+
+def test_candidates_that_cannot_be_told_apart_are_said_to_be():
+    text = supplements.clearness(_selection(a=[1.0, 1.2, 1.4], b=[1.3, 1.1, 1.5], c=[3.0, 3.0, 3.0]))
+    assert text == (
+        "Gaussian: all candidates are within 1.80 points of validation error; a is 0.10 points ahead of the next, b "
+        "(mean of 3 paired runs, 95 % interval \N{MINUS SIGN}0.40 to +0.60): these two cannot be told apart, so which "
+        "of them was chosen may be luck."
+    )
+
+
+def test_a_clear_choice_and_one_run():
+    clear = supplements.clearness(_selection(a=[1.0, 1.2, 1.4], b=[2.0, 2.21, 2.39]))
+    assert clear.endswith(
+        "a is 1.00 points ahead of the next, b (mean of 3 paired runs, 95 % interval +0.98 to +1.02)."
+    )
+    assert supplements.clearness(_selection(a=[1.0], b=[2.0])).endswith("in one run, which cannot tell them apart.")
+    old = Selection("key", "gaussian", "a", "", {name: {"val_error": 1.0, "val_loss": 1.0} for name in "ab"}, 0.0)
+    assert supplements.clearness(old) == "Gaussian: how far apart the candidates were in single runs is not recorded."
+
+
+def test_lowest_test_error_of_any_epoch_stands_beside_the_last(tmp_path):
+    with Store(stores.make_store(tmp_path / "s.db", runs=4, epochs=9, missing={("uniform", 2)})) as store:
+        (results,) = collect_all(store)
+        table = supplements.lowest_epochs(results, store)
+        curves = {job.id: [epoch.test_error for epoch in store.epochs(job.id)] for job in results.finished}
+    assert table.title.endswith("lowest test error of any epoch, as the authors' code reports it")
+    assert len(table.rows) == len(results.errors())
+    for method, row in zip(results.errors(), table.rows):
+        of_it = [curves[job.id] for job in results.finished if job.method == method]
+        last = statistics.mean(curve[-1] for curve in of_it)
+        lowest = statistics.mean(min(curve) for curve in of_it)
+        assert [cell.value for cell in row[1:]] == pytest.approx([last, lowest, lowest - last, len(of_it)])
+    assert any(row[3].value < 0 for row in table.rows)
+
+
+def test_no_table_without_curves(tmp_path):
+    with Store(stores.make_store(tmp_path / "s.db", runs=2)) as store:
+        (results,) = collect_all(store)
+        store.curves = lambda protocol: {}
+        assert supplements.lowest_epochs(results, store) is None
+
+
+def test_the_page_says_mean_and_strength_of_every_method(tmp_path):
+    with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian", "adaptive"), runs=2)) as store:
+        (results,) = collect_all(store)
+    for job in results.finished:
+        if job.method != "adaptive":
+            job.results.update({"mean": 0.5, "relative_variance": 0.25})
+    noise = dict(describing.protocol(results))["Noise"]
+    assert noise == [
+        "none: mean 0.5, relative variance 0.250",
+        "gaussian: mean 0.5, relative variance 0.250",
+        "adaptive: differs from unit to unit",
+    ]
