@@ -37,7 +37,7 @@ def test_list_shows_every_experiment_with_both_sizes(cli):
     rows = {row["experiment"]: row for row in json.loads(out)}
     assert code == 0
     assert set(rows) == set(catalogue.EXPERIMENTS)
-    assert rows["mnist-mlp-relu"]["sizes"]["paper"] == {"runs": 30, "epochs": 3000, "selection_runs": 1}
+    assert rows["mnist-mlp-relu"]["sizes"]["paper"] == {"runs": 30, "epochs": 3000, "selection_runs": 3}
     code, out, _ = cli("list")
     assert code == 0
     assert all(name in out for name in catalogue.EXPERIMENTS)

@@ -39,7 +39,7 @@ def run(monkeypatch, capsys):
 def no_figures():
     """They have tests of their own, and take time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page.figures, "figures", lambda store, results: [])
+        patch.setattr(page.figures, "figures", lambda store, results, comparisons: [])
         patch.setattr(page.figures, "samples", lambda name, directory: None)
         yield
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.lab import stats
+from contdrop.lab import schema, stats
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.report import describing, page
 from contdrop.lab.report.cells import MINUS
@@ -165,7 +165,7 @@ def test_comparisons_are_made_once_for_a_report(tmp_path, one_figure, monkeypatc
 
 def test_one_sign_on_the_page(tmp_path, one_figure):
     """Negative means that the reference errs less: in the sentences, in the picture above and in the table."""
-    store = make_store(tmp_path / "runs.db", methods=["gaussian", "none"], runs=8, images=50, noise=0.05)
+    store = make_store(tmp_path / "runs.db", methods=["gaussian", "none"], runs=8, images=2000, noise=0.05)
     text = page.write(store, tmp_path / "out", margin=0.2).index.read_text(encoding="utf-8")
     with Store(store) as opened:
         (found,) = compare(collect_all(opened)[0]).values()
@@ -175,7 +175,8 @@ def test_one_sign_on_the_page(tmp_path, one_figure):
     low, high = (f"{end:.2f}".replace("-", MINUS) for end in found.interval)
     assert f"{shown} [{low}, {high}]" in words  # the picture
     assert f"interval of the difference {low} to {high}" in words
-    assert f"[{low}, {high}]" in words.split("against each method", 1)[1]
+    low, high = (f"{end:.3f}".replace("-", MINUS) for end in found.interval)
+    assert f"[{low}, {high}]" in words.split("against each method", 1)[1]  # the table
     assert "Error of gaussian minus that of each method" in words
     assert "The margin of ±0.20 points was chosen after the fact" in words
     assert "small-sample widened BCa" in words
@@ -238,6 +239,7 @@ def test_runs_that_are_not_paired_leave_everything_as_it_was(tmp_path, one_figur
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     with Store(path) as store, store.transaction() as db:
         db.execute("UPDATE jobs SET fingerprints = '{\"split\": \"other\"}' WHERE method = 'none' AND run = 1")
+        schema.seal(db, "jobs", "method = 'none' AND run = 1")
     with pytest.raises(UserError, match=r"digits-mlp: in run 1 .* not paired"):
         page.write(path, out)
     assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before

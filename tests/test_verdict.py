@@ -20,7 +20,7 @@ def job(method, run, error=None, status=FINISHED, noise=0.3):
     return JobRecord(
         id=0, key="", protocol="p", experiment="e", stage="final", method=method, run=run, epochs=5, configuration={},
         status=status, error=reason, variant=None, results=results, created=0, started=None, ended=None, epochs_done=0,
-        seconds=0, **empty,
+        seconds=0, origin=None, **empty,
     )  # fmt: skip
 
 

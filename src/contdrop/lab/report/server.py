@@ -101,6 +101,7 @@ _TYPES = {
     ".md": "text/plain; charset=utf-8",
     ".tex": "text/plain; charset=utf-8",
     ".csv": "text/csv; charset=utf-8",
+    ".json": "application/json",
     ".svg": "image/svg+xml",
     ".png": "image/png",
     ".pdf": "application/pdf",
