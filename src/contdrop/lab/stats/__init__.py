@@ -4,6 +4,7 @@ One sign everywhere: a difference is **reference - other**. Values are errors, s
 better. A figure that does not exist (the spread of one run) is NaN; one that was not asked for is None.
 
 - ``compare_paired``, ``compare_all``: two methods, or one against all others, run by run.
+- ``two_way_interval``: a difference over runs and test examples.
 - ``mcnemar``: two models on the same test examples.
 - ``ranks``, ``compare_ranks``: several methods on several data sets.
 - ``power``, ``minimum_detectable``, ``runs_needed``: what a number of runs can show.
@@ -30,3 +31,4 @@ from .signed_rank import signed_rank_test as signed_rank_test
 from .student import t_interval as t_interval
 from .student import t_test as t_test
 from .student import tost as tost
+from .two_way import two_way_interval as two_way_interval

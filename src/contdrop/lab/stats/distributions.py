@@ -35,7 +35,7 @@ def student_cdf(t: float, freedom: int) -> float:
     return float(scipy.special.stdtr(freedom, t))
 
 
-def student_quantile(probability: float, freedom: int) -> float:
+def student_quantile(probability: float, freedom: float) -> float:
     return float(scipy.special.stdtrit(freedom, probability))
 
 
