@@ -161,6 +161,10 @@ def test_differences_agree_with_the_statistics(tmp_path):
         assert values["Holm (W)"].value == pytest.approx(expected.wilcoxon_p_two_sided_holm)
         assert values["Effect d"].value == expected.effect
         assert values["Wins/ties/losses"].text == f"{expected.wins}/{expected.ties}/{expected.losses}"
+        answers = [results.contributions["gaussian", run] - results.contributions[method, run] for run in range(10)]
+        assert np.mean(answers) == pytest.approx(expected.difference)
+        low, high = (f"{end:+.2f}".replace("-", "−") for end in stats.two_way_interval(answers))
+        assert values["Runs and images"].text.replace("0.00", "") == f"[{low}, {high}]".replace("0.00", "")
         low, high = (f"{end:+.2f}".replace("-", "−") for end in expected.simultaneous)
         assert values["Simultaneous"].text.replace("0.00", "") == f"[{low}, {high}]".replace("0.00", "")
         assert values["Detectable"].value == expected.minimum_detectable
@@ -348,6 +352,7 @@ def test_tables_for_programs_have_a_column_for_each_number(tmp_path):
             "difference": found.difference, "difference_sd": found.sd, "method_mean": found.other.mean,
             "method_sd": found.other.sd, "reference_mean": found.reference.mean, "reference_sd": found.reference.sd,
             "interval_low": found.interval[0], "interval_high": found.interval[1],
+            "two_way_low": found.two_way[0], "two_way_high": found.two_way[1],
             "simultaneous_low": found.simultaneous[0], "simultaneous_high": found.simultaneous[1],
             "t_p": found.t_p, "t_p_two_sided_holm": found.t_p_two_sided_holm, "wilcoxon_p": found.wilcoxon_p,
             "equivalence_p": found.equivalence_p, "equivalence_p_holm": found.equivalence_p_holm,

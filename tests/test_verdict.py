@@ -1,5 +1,7 @@
 """The verdict in sentences: it claims what the tests support, and no more."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy import stats as scipy_stats
@@ -428,3 +430,68 @@ def test_outcomes_follow_the_tests():
 def test_comparison_agrees_with_the_statistics_where_all_runs_are_shared():
     errors = {m: noisy(2 + i / 10, seed=i) for i, m in enumerate(METHODS)}
     assert compare(results_of(errors), margin=0.2) == stats.compare_all(errors, "gaussian", margin=0.2)
+
+
+# ---- runs and test images
+
+
+def with_answers(errors, images=1000, shared=0.0):
+    """Results with wrong answers that give these errors; a share of them on the same images in every run."""
+    rng, answers = np.random.default_rng(0), {}
+    for method, found in errors.items():
+        order = rng.permutation(images)
+        for run, error in enumerate(found):
+            number = round(error * images / 100)
+            same = order[: round(shared * number)]
+            rest = rng.choice(order[len(same) :], number - len(same), replace=False)
+            answers[method, run] = np.zeros(images, np.float32)
+            answers[method, run][[*same, *rest]] = 100
+    exact = {method: [answers[method, run].mean() for run in range(len(errors[method]))] for method in errors}
+    return dataclasses.replace(results_of(exact), contributions=answers)
+
+
+def test_a_difference_over_runs_that_other_images_may_not_show_is_called_that():
+    errors = {
+        m: list(np.random.default_rng(i).choice([3.0 + i / 4, 3.1 + i / 4], 10)) for i, m in enumerate(METHODS[:2])
+    }
+    found = verdict(with_answers(errors, shared=0.95))
+    assert found.outcome == "better"
+    assert "On other test images the difference from bernoulli may vanish." in (
+        found.headline + " ".join(found.details)
+    )
+    comparison = compare(with_answers(errors, shared=0.95))["bernoulli"]
+    assert comparison.interval[1] < 0 < comparison.two_way[1]
+    low, high = (f"{end:.2f}".replace("-", "\N{MINUS SIGN}") for end in comparison.two_way)
+    text = found.findings[0].text
+    assert f" over runs, {low} to {high} over runs and test images)" in text
+    assert text.endswith("the difference may vanish, since the interval over runs and images includes 0.")
+    assert any("only the interval over runs and test images says" in caveat for caveat in found.caveats)
+
+
+def test_a_difference_that_other_images_would_show_has_no_such_sentence():
+    errors = {"gaussian": [3.0, 3.1] * 5, "bernoulli": [9.0, 9.2] * 5}
+    found = verdict(with_answers(errors))
+    assert found.outcome == "better"
+    assert compare(with_answers(errors))["bernoulli"].two_way[1] < 0
+    assert "other test images" not in " ".join([found.headline, *found.details, found.findings[0].text])
+
+
+def test_within_the_margin_over_runs_but_not_over_images():
+    errors = {"gaussian": [3.0, 3.1] * 10, "bernoulli": [3.1, 3.0, 3.0, 3.1] * 5}
+    results = with_answers(errors, shared=0.95)
+    found = verdict(results, margin=0.1)
+    assert found.outcome == "equivalent"
+    assert "On other test images the difference from bernoulli may be larger than that." in (
+        found.headline + " ".join(found.details)
+    )
+    assert "may be larger" not in " ".join([(wide := verdict(results, margin=3.0)).headline, *wide.details])
+
+
+def test_the_interval_over_images_needs_the_answers_of_every_run():
+    results = with_answers({"gaussian": [3.0, 3.1] * 5, "bernoulli": [9.0, 9.2] * 5})
+    assert compare(results)["bernoulli"].two_way is not None
+    fewer = {key: value for key, value in results.contributions.items() if key != ("gaussian", 4)}
+    assert compare(dataclasses.replace(results, contributions=fewer))["bernoulli"].two_way is None
+    found = verdict(dataclasses.replace(results, contributions=fewer))
+    assert "over runs" not in found.findings[0].text
+    assert any(caveat.endswith("on these test images, and not on others.") for caveat in found.caveats)

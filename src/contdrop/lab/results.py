@@ -7,7 +7,9 @@ weights and data order. :func:`collect` checks that by the fingerprints in the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from ..errors import UserError
 from .records import FAILED, FINAL, FINISHED, PROCESSOR, SELECTION, JobRecord, ProtocolRecord, Selection
@@ -18,13 +20,18 @@ _ROUNDING = 1e-9  # of a percentage
 
 @dataclass(frozen=True)
 class Results:
-    """All jobs of one protocol. Methods are in the experiment's order, then those that were added."""
+    """All jobs of one protocol. Methods are in the experiment's order, then those that were added.
+
+    ``contributions`` has, by method and run, an array with what each test example contributes; its mean is the error.
+    All are over the same examples in the same order; runs whose predictions were not kept have none.
+    """
 
     protocol: ProtocolRecord
     methods: tuple[str, ...]
     final: tuple[JobRecord, ...]
     selection: tuple[JobRecord, ...]
     selections: Mapping[str, Selection]
+    contributions: Mapping[tuple[str, int], np.ndarray] = field(default_factory=dict, compare=False)
 
     @property
     def reference(self) -> str:
@@ -89,10 +96,7 @@ def collect(store: Store, protocol: ProtocolRecord) -> Results:
             else "delete the odd runs or use another --store"
         )
         raise UserError(f"{protocol.experiment}: in run {run} {mismatch}; {what}")
-    for job in results.finished:
-        wrong = find_wrong_error(store, job)
-        if wrong:
-            raise DamageError(store.path, f"{job.method} run {job.run}: {wrong}")
+    contributions = _contributions(store, results.finished)
     variants = {(job.method, job.variant) for job in results.finished}
     for method in results.methods:
         trained = sorted(str(variant) for name, variant in variants if name == method)
@@ -100,7 +104,25 @@ def collect(store: Store, protocol: ProtocolRecord) -> Results:
             raise UserError(
                 f"{protocol.experiment}: {method} was trained as {' and '.join(trained)}; use another --store"
             )
-    return results
+    return replace(results, contributions=contributions)
+
+
+def _contributions(store: Store, jobs: Iterable[JobRecord]) -> dict[tuple[str, int], np.ndarray]:
+    """Of all jobs that were tested on the same examples; raises DamageError if they do not give the stored error."""
+    found: dict[tuple[str, int], np.ndarray] = {}
+    shared: np.ndarray | None = None
+    for job in jobs:
+        answers = _answers(store, job)
+        if answers is None:
+            continue
+        wrong = _mismatch(job, *answers)
+        if wrong:
+            raise DamageError(store.path, f"{job.method} run {job.run}: {wrong}")
+        predictions, labels = answers
+        shared = labels if shared is None else shared
+        if np.array_equal(labels, shared):
+            found[job.method, job.run] = np.where(predictions != labels, np.float32(100), np.float32(0))
+    return found
 
 
 def mismatches(jobs: Iterable[JobRecord]) -> Iterator[tuple[int, str]]:
@@ -116,11 +138,19 @@ def mismatches(jobs: Iterable[JobRecord]) -> Iterator[tuple[int, str]]:
 
 def find_wrong_error(store: Store, job: JobRecord) -> str | None:
     """What does not fit between a finished job's test error and its predictions, if these are kept."""
+    answers = _answers(store, job)
+    return None if answers is None else _mismatch(job, *answers)
+
+
+def _answers(store: Store, job: JobRecord) -> tuple[np.ndarray, np.ndarray] | None:
+    """A finished job's predictions and the labels, if they are kept."""
     if job.status != FINISHED or "test_error" not in job.results:
         return None
     predictions, labels = (store.artefact(job.id, f"test_{what}") for what in ("predictions", "labels"))
-    if predictions is None or labels is None:
-        return None
+    return None if predictions is None or labels is None else (predictions, labels)
+
+
+def _mismatch(job: JobRecord, predictions: np.ndarray, labels: np.ndarray) -> str | None:
     if predictions.shape != labels.shape or not len(labels):
         return f"it has {len(predictions)} predictions for {len(labels)} labels"
     found = 100 * int((predictions != labels).sum()) / len(labels)

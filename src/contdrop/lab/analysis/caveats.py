@@ -44,7 +44,7 @@ def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: flo
                 yield f"Against {called(method)}: {note[0].lower()}{note[1:]}"
     if comparisons:
         yield _margin(results, margin)
-        yield from _always(results)
+        yield from _always(results, any(found.two_way for found in comparisons.values()))
 
 
 def _margin(results: Results, chosen: float | None) -> str:
@@ -70,13 +70,14 @@ def _margin(results: Results, chosen: float | None) -> str:
     )
 
 
-def _always(results: Results) -> Iterable[str]:
+def _always(results: Results, has_two_way: bool) -> Iterable[str]:
     """What limits every result of this kind."""
     configuration = results.protocol.configuration
     split = configuration.get("split") or {}
     yield (
         "All runs share one test set: p-values and intervals over runs say whether the methods differ on these test "
-        "images, and not on others."
+        "images, and not on others"
+        + ("; that, only the interval over runs and test images says." if has_two_way else ".")
     )
     if split.get("train"):
         yield (

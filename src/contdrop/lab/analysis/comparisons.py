@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from .. import stats
 from ..results import Results
@@ -50,13 +53,22 @@ def compare(results: Results, margin: float | None = None) -> dict[str, stats.Co
     for method, found in errors.items():
         shared = sorted(reference.keys() & found.keys())
         if shared:
-            comparisons[method] = stats.compare_paired(
+            comparison = stats.compare_paired(
                 {run: reference[run] for run in shared},
                 {run: found[run] for run in shared},
                 margin=margin_of(results, margin),
                 names=(results.reference, method),
             )
+            comparisons[method] = dataclasses.replace(comparison, two_way=_two_way(results, method, shared))
     return stats.adjusted({method: _without_limits(found) for method, found in comparisons.items()})
+
+
+def _two_way(results: Results, method: str, runs: Sequence[int]) -> tuple[float, float] | None:
+    """The interval over these runs and the test examples; None without the contributions of each."""
+    found = results.contributions
+    pairs = [(found.get((results.reference, run)), found.get((method, run))) for run in runs]
+    rows = [ours.astype(float) - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
+    return stats.two_way_interval(np.stack(rows)) if len(rows) == len(pairs) else None
 
 
 def _without_limits(found: stats.Comparison) -> stats.Comparison:

@@ -12,7 +12,7 @@ import datetime
 import hashlib
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,8 @@ from ...errors import UserError
 from ...files import replacing
 from .. import labels
 from ..analysis.comparisons import compare
-from ..analysis.verdict import BETTER, EQUIVALENT, FEW, OPEN, WORSE, Verdict, outcome_of, verdict
+from ..analysis.outcomes import BETTER, EQUIVALENT, FEW, OPEN, WORSE, outcome_of
+from ..analysis.verdict import Verdict, verdict
 from ..analysis.wording import called, points
 from ..results import Results, collect_all
 from ..stats import Comparison
@@ -282,6 +283,7 @@ def _forest(comparisons: dict[str, Comparison]) -> dict[str, Any] | None:
         rows.append((method, found.difference, low if low == low else None, high if high == high else None, found))
     margin = next(iter(comparisons.values())).margin
     shown = [0.0, *(end for _, middle, low, high, _ in rows for end in (middle, low, high) if end is not None)]
+    shown += [end for found in comparisons.values() for end in found.two_way or () if end == end]
     if margin is not None and margin < 2 * max(map(abs, shown)):
         shown += [-margin, margin]
     left, right = min(shown), max(shown)
@@ -294,6 +296,7 @@ def _forest(comparisons: dict[str, Comparison]) -> dict[str, Any] | None:
     confidence = f"{next(iter(comparisons.values())).confidence:.0%}".replace("%", " %")
     return {
         "confidence": confidence,
+        "both": any(_both(found, place) for found in comparisons.values()),
         "margin": None if margin is None else f"±{points(margin)}",
         "band": None if margin is None else (place(-margin), round(place(margin) - place(-margin), 2)),
         "zero": place(0.0),
@@ -304,12 +307,20 @@ def _forest(comparisons: dict[str, Comparison]) -> dict[str, Any] | None:
                 "middle": place(middle),
                 "low": None if low is None else place(low),
                 "high": None if high is None else place(high),
+                "both": _both(found, place),
                 "text": _signed(middle)
                 + ("" if low is None or high is None else f"  [{_signed(low)}, {_signed(high)}]"),
             }
             for method, middle, low, high, found in sorted(rows, key=lambda row: -row[1])
         ],
     }
+
+
+def _both(found: Comparison, place: Callable[[float], float]) -> tuple[float, float] | None:
+    """The interval over runs and test images."""
+    if found.two_way is None or found.two_way[0] != found.two_way[0]:
+        return None
+    return place(found.two_way[0]), place(found.two_way[1])
 
 
 def _signed(value: float) -> str:

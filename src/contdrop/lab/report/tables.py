@@ -28,6 +28,11 @@ from .writers import json as json
 from .writers import latex as latex
 from .writers import markdown as markdown
 
+WHICH_INTERVAL = (
+    "The 95 % interval is over runs: by how much the methods would differ on these test images if all were trained "
+    "again. “Runs and images” (crossed random effects, Student's quantile) also takes the test images for a sample: by "
+    "how much they would differ on other images of the same kind."
+)
 _TESTS = ("t_p", "t_p_two_sided", "wilcoxon_p", "wilcoxon_p_two_sided", "equivalence_p")
 
 
@@ -177,6 +182,8 @@ def differences(
         f"standard deviation. Wins/ties/losses: runs in which {called} errs less, as much and more. Detectable: the "
         "difference that so many runs would find with 80 % power.",
     ]
+    if any(found.two_way for found in comparisons.values()):
+        notes.insert(1, WHICH_INTERVAL)
     if used is not None:
         notes.append(
             f"Equivalent: p-value, adjusted by Holm, of the test (TOST) that the two differ by less than "
@@ -185,8 +192,8 @@ def differences(
         )
     notes += _limits(results, comparisons)
     headings = (
-        "Method", "Difference", "95 % interval", "Simultaneous", "p (t)", "Holm (t)", "p (W)", "Holm (W)", "Effect d",
-        "Wins/ties/losses", "Detectable", "Equivalent p", "Pairs",
+        "Method", "Difference", "95 % interval", "Runs and images", "Simultaneous", "p (t)", "Holm (t)", "p (W)",
+        "Holm (W)", "Effect d", "Wins/ties/losses", "Detectable", "Equivalent p", "Pairs",
     )  # fmt: skip
     title = f"{title_of(results)}: {called} against each method"
     return Table("differences", title, headings, rows, tuple(notes), _difference_data(results, comparisons))
@@ -201,7 +208,7 @@ def _origin(results: Results, chosen: float | None) -> str:
 def _difference_row(results: Results, method: str, found: stats.Comparison, decimals: int) -> tuple[Cell, ...]:
     intervals = (
         Cell(NONE if math.isnan(low) else f"[{signed(low, decimals)}, {signed(high, decimals)}]", finite(low))
-        for low, high in (found.interval, found.simultaneous)
+        for low, high in (found.interval, found.two_way or (math.nan, math.nan), found.simultaneous)
     )
     detectable = NONE if math.isnan(found.minimum_detectable) else f"{found.minimum_detectable:.{decimals}f}"
     tests = (
@@ -243,6 +250,8 @@ def _difference_data(
             "confidence": found.confidence,
             "interval_low": found.interval[0],
             "interval_high": found.interval[1],
+            "two_way_low": found.two_way[0] if found.two_way else None,
+            "two_way_high": found.two_way[1] if found.two_way else None,
             "simultaneous_low": found.simultaneous[0],
             "simultaneous_high": found.simultaneous[1],
             **{f"{name}{end}": getattr(found, f"{name}{end}") for end in ("", "_holm") for name in _TESTS},

@@ -40,6 +40,8 @@ class Comparison:
             ``ENOUGH_RUNS`` runs, which are too few to draw from, Student's, see ``t_interval``.
         simultaneous: Student's interval that holds for all comparisons of one ``compare_all`` at once (Bonferroni). If
             it excludes 0, Holm's p-value of the t-test is below 1 - confidence.
+        two_way: Interval of the difference over runs and test examples, for this comparison alone: see
+            ``two_way_interval``; None unless the caller has given what each example contributes.
         t_p: One-sided p-value of the paired t-test; the alternative is that the reference's error is less.
         wilcoxon_p: The same of Wilcoxon's signed-rank test.
         wilcoxon_method: "exact" without ties and zero differences, else "approximate".
@@ -81,6 +83,7 @@ class Comparison:
     equivalence_p: float | None
     equivalence_p_holm: float | None
     notes: tuple[str, ...]
+    two_way: tuple[float, float] | None = None
 
     @property
     def losses(self) -> int:
