@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..text import plural
-from . import schema
+from . import looks, schema
 from .contents import Content, Contents, as_planned
 from .reading import pack
 from .records import FAILED, FINISHED, JobRecord, Selection
@@ -46,7 +46,9 @@ def add(store: Store, contents: Contents, origin: str) -> Outcome:
         before = schema.count_rows(db)
         for protocol in contents.protocols:
             for row in db.execute("SELECT * FROM protocols WHERE key = ?", (protocol.key,)).fetchall():
-                store._verified(row, "an experiment")
+                description = json.loads(store._verified(row, "an experiment")["description"])
+                both = _dump(looks.joined(description, protocol.description))
+                db.execute("UPDATE protocols SET description = ? WHERE key = ?", (both, protocol.key))
             store.refuse_other_masks(db, protocol.key, protocol.configuration)
             row = {**vars(protocol), **{n: _dump(getattr(protocol, n)) for n in ("configuration", "description")}}
             _insert(db, "protocols", row, "OR IGNORE")

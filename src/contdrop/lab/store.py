@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..text import plural
-from . import checksums, schema
+from . import checksums, looks, schema
 from .reading import DamageError as DamageError
 from .reading import StoreReader, pack
 from .records import FAILED as FAILED
@@ -57,7 +57,7 @@ class Store(StoreReader):
 
         Args:
             protocol: The protocol's configuration.
-            description: What a report says about it; replaces an older one.
+            description: What a report says about it; replaces an older one, whose plans it keeps (:mod:`.looks`).
             key: The protocol's.
             jobs: Of each its key, stage, method, run, epochs and configuration.
         """
@@ -77,7 +77,7 @@ class Store(StoreReader):
                     protocol["preset"],
                     protocol["epochs"],
                     json.dumps(protocol, sort_keys=True),
-                    json.dumps(description, sort_keys=True),
+                    json.dumps(looks.noted(db, key, description, jobs, now), sort_keys=True),
                     now,
                 ),
             )

@@ -6,10 +6,11 @@ import collections
 from collections.abc import Iterable, Mapping
 
 from ...text import plural
+from .. import looks
 from ..results import Results
 from ..stats import Comparison
 from .comparisons import margin_of, planned_margin
-from .wording import called, points
+from .wording import called, moment, points
 
 
 def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: float | None) -> Iterable[str]:
@@ -86,4 +87,30 @@ def _always(results: Results, has_two_way: bool) -> Iterable[str]:
         )
     if configuration.get("recipe"):
         yield "All methods share one recipe, which may suit one of them better than another."
-    yield "If runs were added after a look at the results, p-values and intervals are not corrected for the looks."
+    yield _looks(results)
+
+
+def _looks(results: Results) -> str:
+    """Whether runs were added when results were there already."""
+    plans, planned = looks.plans(results.protocol.description), len({job.run for job in results.final})
+    if not plans or plans[0].results or max(plan.runs for plan in plans) != planned:
+        return (
+            "The store does not say when all runs were planned; if some were added after a look at the results, "
+            "p-values and intervals are not corrected for the looks."
+        )
+    first, *later = plans
+    added = [plan for plan in later if plan.results]
+    if not added:
+        return f"The number of runs, {planned}, was fixed before the first result."
+    steps = ", ".join(
+        f"{plan.runs} on {moment(plan.time)}, when {plural(plan.results, 'result')} {_were(plan.results)} there"
+        for plan in added
+    )
+    return (
+        f"Runs were added after results were there: {first.runs} were planned at first, {steps}. p-values and "
+        f"intervals are not corrected for such looks; multiplied by {len(added) + 1}, their number, a p-value would be."
+    )
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"

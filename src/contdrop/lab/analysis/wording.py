@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Sequence
 
 from ...text import plural
@@ -43,6 +44,15 @@ def percent(value: float) -> str:
 
 def within(margin: float | None) -> str:
     return f"±{points(margin or 0)} percentage points"
+
+
+def moment(seconds: float) -> str:
+    """A time, as text.
+
+    >>> moment(0.0)
+    '1970-01-01 00:00 UTC'
+    """
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def all_of(number: int, what: str) -> str:

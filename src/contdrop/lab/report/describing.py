@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import collections
-import datetime
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...text import plural
+from .. import looks
+from ..analysis.wording import moment
 from ..records import IMPORTED
 from ..results import Results
 from ..store import FAILED, FINISHED, JobRecord
@@ -146,6 +147,8 @@ def _size(results: Results) -> Iterable[str]:
         f"{plural(planned, 'run')} planned per method, {plural(min(counts.values(), default=0), 'run')} finished by "
         f"every method with results; {plural(record.epochs, 'epoch')} each; preset {record.preset}"
     )
+    for plan in looks.plans(record.description):
+        yield f"{plural(plan.runs, 'run')} planned on {moment(plan.time)}, {plural(plan.results, 'result')} there then"
     description = record.description
     if description.get("paper") and description.get("paper_runs"):
         yield (
@@ -198,7 +201,7 @@ def _time(results: Results) -> str:
     seconds = sum(job.seconds for job in jobs)
     first = min(job.started or 0 for job in jobs)
     last = max(job.ended or job.started or 0 for job in jobs)
-    return f"{_duration(seconds)} of training, between {_date(first)} and {_date(last)}"
+    return f"{_duration(seconds)} of training, between {moment(first)} and {moment(last)}"
 
 
 def _duration(seconds: float) -> str:
@@ -210,10 +213,6 @@ def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def _date(moment: float) -> str:
-    return datetime.datetime.fromtimestamp(moment, datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _ranges(runs: Sequence[int]) -> str:
