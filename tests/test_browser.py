@@ -106,6 +106,20 @@ def test_the_verdict_comes_first(tab):
         assert tab(width).run("document.querySelector('.headline').getBoundingClientRect().top < innerHeight / 2")
 
 
+def test_a_headline_has_at_most_two_lines_and_tables_say_that_they_scroll(tab):
+    lines = """[...document.querySelectorAll('.headline')].map(e =>
+        Math.round(e.getBoundingClientRect().height / parseFloat(getComputedStyle(e).lineHeight)))"""
+    hinted = """[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).map(e =>
+        e.previousElementSibling.className == 'hint' && e.previousElementSibling.getBoundingClientRect().height > 0)"""
+    for width in (390, 1400):
+        opened = tab(width)
+        assert max(opened.run(lines)) <= 2, opened.run("document.querySelector('.headline').textContent")
+        if width == 390:
+            found = opened.run(hinted)
+            assert found
+            assert all(found)
+
+
 BRIGHTNESS = """(name => { const probe = document.querySelector(name); const style = getComputedStyle(probe);
     const light = colour => { const [r, g, b] = colour.match(/[\\d.]+/g).map(v => { v /= 255;
         return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; }); return .2126 * r + .7152 * g + .0722 * b; };

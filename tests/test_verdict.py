@@ -49,9 +49,7 @@ def noisy(mean, runs=12, spread=0.1, seed=0):
 def test_better_than_all():
     found = verdict(results_of({m: noisy(2 + i, seed=i) for i, m in enumerate(METHODS)}))
     assert found.outcome == "better"
-    assert found.headline == (
-        "Gaussian is better than every other method here, by 1.00 to 3.00 percentage points of error, beyond chance."
-    )
+    assert found.headline == ("Gaussian is better than every other method here, by 1.00 to 3.00 points, beyond chance.")
     assert set(found.outcomes.values()) == {"better"}
     first = found.findings[0]
     assert (first.label, first.gap, first.outcome) == ("Against Bernoulli", "1.00 points less", "better")
@@ -66,14 +64,14 @@ def test_worse_and_mixed():
     errors = {"gaussian": noisy(3), "bernoulli": noisy(4, seed=1), "uniform": noisy(2, seed=2)}
     found = verdict(results_of(errors))
     assert found.outcome == "mixed"
-    assert "better than bernoulli (by 1.00 percentage points" in found.headline
-    assert "but worse than uniform (by 1.00 percentage points" in found.headline
+    assert "better than bernoulli (by 1.00 points" in found.headline
+    assert "but worse than uniform (by 1.00 points" in found.headline
     assert found.findings[1].label == "The best of the others"
     assert found.findings[1].gap == "1.00 points more"
     del errors["bernoulli"]
     found = verdict(results_of(errors))
     assert found.outcome == "worse"
-    assert found.headline == "Gaussian is worse than uniform, by 1.00 percentage points of error."
+    assert found.headline == "Gaussian is worse than uniform, by 1.00 points."
 
 
 def test_no_difference_is_claimed_only_by_the_equivalence_test():
@@ -124,10 +122,8 @@ def test_the_margin_is_the_experiments_and_one_chosen_afterwards_is_called_that(
 def test_a_gain_by_strength_of_noise_alone_is_called_that():
     errors = {"gaussian": 2.0, "bernoulli": 3.0, "bernoulli-matched": 2.0}
     found = verdict(results_of({m: noisy(e, spread=0.02, runs=20, seed=i) for i, (m, e) in enumerate(errors.items())}))
-    assert found.headline == (
-        "Gaussian is better than bernoulli, by 1.00 percentage points of error. Within ±0.20 percentage points of "
-        "bernoulli-matched."
-    )
+    assert found.headline == ("Gaussian is better than bernoulli, by 1.00 points.")
+    assert found.details == ("Within ±0.20 percentage points of bernoulli-matched.",)
     assert found.findings[-1].text.endswith("comes from the strength of its noise, not from its shape.")
 
 
@@ -163,11 +159,11 @@ def test_a_control_with_masks_of_another_mean_is_none():
 
 def test_no_dropout_is_called_that():
     found = verdict(results_of({"gaussian": noisy(2), "none": noisy(3, seed=1)}, failed=[("none", 12)]))
-    assert found.headline == "Gaussian is better than no dropout, by 1.00 percentage points of error."
+    assert found.headline == "Gaussian is better than no dropout, by 1.00 points."
     assert found.findings[0].text.startswith("Gaussian errs 2.00 %, no dropout 3.00 %")
     assert "(no dropout 1)" in found.caveats[0]
     found = verdict(results_of({"none": noisy(2), "bernoulli-matched": noisy(3, seed=1)}, reference="none"))
-    assert found.headline == "No dropout is better than bernoulli-matched, by 1.00 percentage points of error."
+    assert found.headline == "No dropout is better than bernoulli-matched, by 1.00 points."
     assert [finding.label for finding in found.findings] == ["The closest rival"]
 
 
@@ -177,12 +173,11 @@ def test_real_but_too_small_to_matter():
     found = verdict(results_of({"gaussian": base, "bernoulli": other}))
     assert found.outcome == "better"
     assert "less than the 0.30 points that would matter" in found.findings[0].text
-    assert found.headline == (
-        "Gaussian is better than bernoulli, by 0.05 percentage points of error, less than the 0.30 that matter."
-    )
+    assert found.headline == ("Gaussian is better than bernoulli, by 0.05 points, less than the 0.30 that matter.")
     large = [error + 1 + 0.01 * (-1) ** run for run, error in enumerate(base)]
     found = verdict(results_of({"gaussian": base, "bernoulli": other, "none": large}))
-    assert "by 0.05 to 1.00 percentage points of error (for bernoulli less than the 0.30 that matter)" in found.headline
+    assert "by 0.05 to 1.00 points, 1 of them below the 0.30 that matter." in found.headline
+    assert "by 0.05 to 1.00 points (for bernoulli less than the 0.30 that matter)." in found.details[0]
 
 
 def test_ties_are_ties():
@@ -199,7 +194,8 @@ def test_wilcoxons_disagreement_is_said_whichever_test_sees_a_difference():
     other = [3.01 + 0.001 * run for run in range(11)] + [9.0]
     found = verdict(results_of({"gaussian": [3.0] * 12, "bernoulli": other}))
     assert found.outcome == "open"
-    assert found.headline.endswith("Wilcoxon's test, unlike the t-test, sees a difference from bernoulli.")
+    assert found.headline == "Undecided: 12 runs cannot tell gaussian from bernoulli, by the t-test."
+    assert found.details == ("Wilcoxon's test, unlike the t-test, sees a difference from bernoulli.",)
     assert (
         "The t-test leaves it open (p = 0.33), but Wilcoxon's test sees a difference (p < 0.001), so the two tests "
         "disagree." in found.findings[0].text
@@ -214,7 +210,7 @@ def test_no_errors_at_all():
     )
     assert any("gaussian makes no errors, so a share of them cannot say" in caveat for caveat in found.caveats)
     better = verdict(results_of({"gaussian": [0.0] * 10, "bernoulli": noisy(1, runs=10)}))
-    assert better.headline == "Gaussian is better than bernoulli, by 1.00 percentage points of error."
+    assert better.headline == "Gaussian is better than bernoulli, by 1.00 points."
 
 
 def test_the_same_difference_in_every_run():
@@ -265,13 +261,14 @@ def test_a_headline_has_two_lines_and_the_rest_stands_below():
     labels = [f"gaussian:sigma=0.{i}:mean=0.12345678" for i in range(1, 10)]
     errors = {"bernoulli": noisy(4)} | {m: noisy(3 if i % 2 else 5, seed=i) for i, m in enumerate(labels)}
     found = verdict(results_of(errors, reference="bernoulli"))
-    assert found.headline == (
-        "Bernoulli is better than 5 of 9 methods (by 1.00 percentage points of error), but worse than 4 of 9 methods "
-        "(by 1.00 percentage points of error)."
-    )
+    assert found.headline == "Bernoulli is better than 5 and worse than 4 of 9 methods."
     assert len(found.headline) <= HEADLINE
     assert found.details[0].startswith(f"Better than {labels[0]}, {labels[2]}, ")
     assert found.details[1].startswith(f"Worse than {labels[1]}, {labels[3]}, ")
+    assert found.details[0].endswith(", by 1.00 points.")
+    small = verdict(results_of(errors, reference="bernoulli"), margin=1.5)
+    assert small.headline == "Bernoulli is better than 5 and worse than 4 of 9 methods, all below the 1.50 that matter."
+    assert len(small.headline) <= HEADLINE
 
 
 def test_a_reviewer_is_told_what_limits_every_result():
@@ -289,7 +286,7 @@ def test_doubt_where_the_tests_disagree():
         m: [e + step for e, step in zip(base, steps)] for m in ("bernoulli", "uniform", "fast", "none")
     }
     found = verdict(results_of(errors))
-    assert found.headline.endswith("points of error, by the t-test.")
+    assert found.headline.endswith("points, by the t-test.")
     assert found.details == (
         "Wilcoxon's test does not confirm the difference from bernoulli, uniform, fast and no dropout.",
     )
@@ -300,10 +297,8 @@ def test_doubt_where_the_tests_disagree():
 def test_few_runs_give_no_verdict(runs):
     found = verdict(results_of({m: noisy(2 + i, runs=runs, seed=i) for i, m in enumerate(METHODS)}))
     assert found.outcome == "few"
-    assert found.headline == (
-        f"Too few runs to say: gaussian has the lowest mean error of 4 methods (2.00 %), but {runs} runs cannot tell "
-        "that from chance."
-    )
+    assert found.headline == f"Too few runs to say: {runs} runs cannot tell the methods from chance."
+    assert found.details == ("Gaussian has the lowest mean error of 4 methods (2.00 %).",)
     assert "Fewer than 6 runs, so a test means little" in found.findings[0].text
     # They saw a gap of 1 point with a spread of 0.1, so it would be odd to say which smaller one they could have seen.
     assert "could only have seen" not in found.findings[0].text
@@ -314,7 +309,8 @@ def test_few_runs_give_no_verdict(runs):
 
 def test_one_run():
     found = verdict(results_of({"gaussian": [3.0], "bernoulli": [2.0], "uniform": [4.0]}))
-    assert "the second lowest mean error of 3 methods (3.00 %), but 1 run cannot tell" in found.headline
+    assert found.headline == "Too few runs to say: 1 run cannot tell the methods from chance."
+    assert found.details == ("Gaussian has the second lowest mean error of 3 methods (3.00 %).",)
     assert found.findings[0].text == (
         "Gaussian errs 3.00 %, bernoulli 2.00 %: 1.00 points more, worse in the only run. "
         "One run says nothing about chance."

@@ -21,7 +21,7 @@ from .findings import Finding, make_findings
 from .outcomes import ALPHA, BETTER, EQUIVALENT, FEW, OPEN, WORSE, includes_zero, is_equivalent, outcome_of, ranks_say
 from .wording import all_of, called, capital, names, ordinal, percent, points, run_count, within
 
-HEADLINE = 150  # characters: two lines of the page
+HEADLINE = 92  # characters: about two lines of the page, on a phone too
 MIXED, NONE = "mixed", "none"
 
 
@@ -119,7 +119,7 @@ def _headline(
     for method, kind in outcomes.items():
         groups[kind].append(method)
     if len(groups[FEW]) == len(outcomes):
-        return FEW, [_few(results, comparisons)]
+        return FEW, [*_few(results, comparisons)]
     doubts = [*_disagreement(comparisons, outcomes), *_other_images(comparisons, groups)]
     rest = [*_rest(comparisons, groups), *doubts]
     decided = [*groups[BETTER], *groups[WORSE]]
@@ -132,9 +132,10 @@ def _headline(
         return EQUIVALENT, [f"{capital(reference)} is within {within(margin)} of {others}.", *rest[1:]]
     runs = {comparison.runs for comparison in comparisons.values()}
     others = names(groups[OPEN]) if groups[EQUIVALENT] or groups[FEW] or len(outcomes) == 1 else "any other method"
-    first = f"Undecided: {run_count(runs)} cannot tell {reference} from {others}."
+    by = ", by the t-test" if any(ranks_say(comparisons[method]) for method in groups[OPEN]) else ""
+    first = f"Undecided: {run_count(runs)} cannot tell {reference} from {others}{by}."
     if len(first) > HEADLINE:
-        first = f"Undecided: {run_count(runs)} cannot tell {reference} from {len(groups[OPEN])} other methods."
+        first = f"Undecided: {run_count(runs)} cannot tell {reference} from {len(groups[OPEN])} other methods{by}."
     return OPEN, [first, *_rest(comparisons, {**groups, OPEN: []}), *doubts]
 
 
@@ -159,22 +160,32 @@ def _decided(
     if len(sentence(told)) <= HEADLINE:
         yield sentence(told)
         return
-    yield sentence({kind: f"{len(groups[kind])} of {every} methods" for kind in kinds})
+    counts = " and ".join(f"{kind} than {len(groups[kind])}" for kind in kinds)
+    yield f"{capital(reference)} is {counts} of {every} methods{_briefly(comparisons, groups, kinds)}."
     for kind in kinds:
-        yield f"{capital(kind)} than {names(groups[kind])}."
+        yield f"{capital(kind)} than {names(groups[kind])}, {gaps[kind]}."
 
 
-def _few(results: Results, comparisons: Mapping[str, Comparison]) -> str:
+def _briefly(comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]], kinds: Sequence[str]) -> str:
+    """By how much, where the names of methods are left to a sentence of its own."""
+    methods = [method for kind in kinds for method in groups[kind]]
+    small = [method for method in methods if is_equivalent(comparisons[method])]
+    text = f", by {_span(comparisons, methods)}" if len(kinds) == 1 else ""
+    if not small:
+        return text
+    which = "all" if len(small) == len(methods) else f"{len(small)} of them"
+    return f"{text}, {which} below the {points(comparisons[small[0]].margin or 0)} that matter"
+
+
+def _few(results: Results, comparisons: Mapping[str, Comparison]) -> Iterable[str]:
     reference = results.reference
     shared = results.complete_runs()  # means over different runs would not be comparable
     means = {method: summary([runs[run] for run in shared or runs]).mean for method, runs in results.errors().items()}
     place = sorted(means, key=means.__getitem__).index(reference) + 1
     runs = {comparison.runs for comparison in comparisons.values()}
     where = "the lowest mean error" if place == 1 else f"the {ordinal(place)} lowest mean error"
-    return (
-        f"Too few runs to say: {called(reference)} has {where} of {len(means)} methods ({percent(means[reference])}), "
-        f"but {run_count(runs)} cannot tell that from chance."
-    )
+    yield f"Too few runs to say: {run_count(runs)} cannot tell the methods from chance."
+    yield f"{capital(called(reference))} has {where} of {len(means)} methods ({percent(means[reference])})."
 
 
 def _rest(comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]]) -> list[str]:
@@ -224,11 +235,15 @@ def _exceeds_margin(comparison: Comparison) -> bool:
 
 
 def _gaps(comparisons: Mapping[str, Comparison], methods: Sequence[str]) -> str:
-    gaps = sorted(abs(comparisons[method].difference) for method in methods)
-    span = points(gaps[0]) if points(gaps[0]) == points(gaps[-1]) else f"{points(gaps[0])} to {points(gaps[-1])}"
-    text = f"by {span} percentage points of error"
+    text = f"by {_span(comparisons, methods)}"
     small = [method for method in methods if is_equivalent(comparisons[method])]
     if not small:
         return text
     matters = f"less than the {points(comparisons[small[0]].margin or 0)} that matter"
     return f"{text}, {matters}" if len(small) == len(methods) else f"{text} (for {names(small)} {matters})"
+
+
+def _span(comparisons: Mapping[str, Comparison], methods: Sequence[str]) -> str:
+    gaps = sorted(abs(comparisons[method].difference) for method in methods)
+    low, high = points(gaps[0]), points(gaps[-1])
+    return f"{low} points" if low == high else f"{low} to {high} points"
