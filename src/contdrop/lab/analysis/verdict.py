@@ -21,7 +21,7 @@ from .findings import Finding, make_findings
 from .outcomes import ALPHA, BETTER, EQUIVALENT, FEW, OPEN, WORSE, includes_zero, is_equivalent, outcome_of, ranks_say
 from .wording import all_of, called, capital, names, ordinal, percent, points, run_count, within
 
-HEADLINE = 92  # characters: about two lines of the page, on a phone too
+HEADLINE = 84  # characters: two lines of the page, on a phone too
 MIXED, NONE = "mixed", "none"
 
 
@@ -147,7 +147,7 @@ def _decided(
     every = sum(map(len, groups.values()))
     told, chance = {kind: names(groups[kind]) for kind in kinds}, ""
     if len(groups[kinds[0]]) == every > 1:
-        told[kinds[0]] = "every other method here"
+        told[kinds[0]] = "every other method"
         chance = ", beyond chance" if all(map(ranks_say, comparisons.values())) else ", by the t-test"
     gaps = {kind: _gaps(comparisons, groups[kind]) for kind in kinds}
 
@@ -173,8 +173,7 @@ def _briefly(comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequenc
     text = f", by {_span(comparisons, methods)}" if len(kinds) == 1 else ""
     if not small:
         return text
-    which = "all" if len(small) == len(methods) else f"{len(small)} of them"
-    return f"{text}, {which} below the {points(comparisons[small[0]].margin or 0)} that matter"
+    return f"{text}, {'all' if len(small) == len(methods) else len(small)} below the margin"
 
 
 def _few(results: Results, comparisons: Mapping[str, Comparison]) -> Iterable[str]:
