@@ -302,6 +302,20 @@ def test_gauss_newton_is_exact_where_the_model_is_piecewise_linear(case):
     assert exact > 0
 
 
+@pytest.mark.parametrize("method", ["expectation", "moments", *BOTH])
+def test_axes_may_be_counted_from_the_end(method):
+    """The batch is axis 0, or -2 of two, and is told apart from the axis of the units."""
+    values = {}
+    for axes in ((0,), (-2,), (1,), (-1,), ()):
+        model = mlp(nn.ReLU, lambda axes=axes: cd.Dropout(SMALL, shared_axes=axes))
+        try:
+            values[axes] = penalty(model, *batch_for(model), cross_entropy, method=method).item()
+        except NotImplementedError:  # moments are not propagated through masks shared by units
+            values[axes] = None
+    assert values[0,] == values[-2,] == pytest.approx(values[()], rel=1e-12)
+    assert values[1,] == values[-1,] != values[0,]
+
+
 def test_gauss_newton_leaves_out_the_curvature_of_the_model():
     model = mlp(nn.Tanh, gaussian(0.3))
     x, target = batch_for(model)

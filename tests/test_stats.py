@@ -338,6 +338,18 @@ def test_differences_of_counts_are_equal_exactly_where_the_counts_are(pairs):
     assert np.array_equal(np.sign(found), np.sign(whole))
 
 
+@pytest.mark.parametrize("larger", ["reference", "other"])
+def test_rounding_is_that_of_the_larger_value(larger):
+    """Both runs differ by 10000000.2, whichever of the two methods has the large values."""
+    small, large = np.array([0.1, 0.3]), np.array([10000000.3, 10000000.5])
+    assert len(set(large - small)) == 2
+    made = pairing.differences(*((large, small) if larger == "reference" else (small, large)))
+    assert made[0] == made[1]
+    assert abs(made[0]) == pytest.approx(10000000.2)
+    close = 100000.3 * (1 + 1e-14)
+    assert pairing.differences(*map(np.array, ([100000.3], [close]))) == 0
+
+
 def test_different_differences_stay_different():
     reference = np.array([1.0, 1.0, 1e6])
     other = reference - np.array([1e-7, 1.01e-7, 5e-3])

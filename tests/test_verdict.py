@@ -60,6 +60,15 @@ def test_better_than_all():
     assert found.findings[-1].text.endswith("So the shape of gaussian's noise matters here, not its strength alone.")
 
 
+def test_complete_runs_are_those_that_every_method_has():
+    errors = {"gaussian": {0: 1.0, 1: 1.0, 2: 1.0}, "none": {1: 1.0, 2: 1.0, 3: 1.0}, "uniform": {2: 1.0, 1: 1.0}}
+    assert results_of(errors).complete_runs() == (1, 2)
+    assert results_of({**errors, "uniform": {7: 1.0}}).complete_runs() == ()
+    assert results_of({}, missing=[("none", 0)]).complete_runs() == ()
+    found = results_of({"gaussian": {0: 9.0, 1: 2.0}, "none": {1: 3.0}, "uniform": {1: 4.0}})
+    assert "the lowest mean error of 3 methods (2.00 %)" in verdict(found).headline
+
+
 def test_worse_and_mixed():
     errors = {"gaussian": noisy(3), "bernoulli": noisy(4, seed=1), "uniform": noisy(2, seed=2)}
     found = verdict(results_of(errors))
