@@ -208,14 +208,27 @@ def test_serve_removes_its_directory_on_sigterm(tmp_path):
 # ---- a log that is gone
 
 
-def test_deleted_log_is_not_called_a_full_disk(tmp_path):
-    with Store(tmp_path / "runs.db", create=True) as store:
-        text = "disk I/O error"
+def test_deleted_log_is_not_called_a_full_disk(cli, tmp_path):
+    """For real: one connection writes to a log that is gone, and the next finds an empty one."""
+    stores.make_store(tmp_path / "runs.db", methods=("none", "gaussian"), runs=2, missing=[("none", 1)])
+    with Store(tmp_path / "runs.db") as store:
+        (number,) = (record.id for record in store.jobs() if record.status == "planned")
+        store.begin(number, variant="none", seeds={}, fingerprints={}, versions={}, machine={})
         (tmp_path / "runs.db-wal").unlink()
-        gone = r"disk I/O error; runs\.db-wal, which belongs to it, is gone: put it"
-        with pytest.raises(app.UserError, match=gone), store._explained():
-            raise sqlite3.OperationalError(text)
-        (tmp_path / "runs.db-wal").touch()
+        store.fail(number, "why")
+        code, _, err = cli("status")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "runs.db-wal, which belongs to it, was deleted while a process used it: let that process end" in err
+        assert "full" not in err
+    code, out, _ = cli("status")  # what the process had written it has saved at its end
+    assert code == 0
+    assert "why" in out
+
+
+def test_other_trouble_with_the_disk_is_called_that(tmp_path):
+    with Store(tmp_path / "runs.db", create=True) as store:
+        (tmp_path / "runs.db-wal").write_bytes(b"log")
         broken = r"disk I/O error; check the disk, then give the same command again"
         with pytest.raises(app.UserError, match=broken), store._explained():
-            raise sqlite3.OperationalError(text)
+            raise sqlite3.OperationalError("disk I/O error")
+        (tmp_path / "runs.db-wal").unlink()
