@@ -8,7 +8,7 @@
 Each mutant is tried in a fork of a process that has collected the tests: there the changed function is compiled from
 memory and takes the place of the right one, so no file is touched. What is in no function (a constant, a default) is
 changed when its module is imported, in a fork of a process that has not imported contdrop. Tests that start other
-processes test the undamaged code, and so catch nothing here. Needs a system with fork.
+processes test the undamaged code, and so catch nothing here. Needs Linux.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from mutants import Mutant
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 RESULTS, EQUIVALENT = HERE / "results.jsonl", HERE / "equivalent.json"
+_IDLE = 600.0  # seconds without any work, after which a process hangs
 BASELINE = ROOT / ".mutation.json"
 SEED = 20261117
 CHOICE = ("-m", "not slow", "-k", "not processes", "--hypothesis-seed=0")
@@ -132,7 +133,10 @@ class _Watch:
 
 
 def in_fork(work: Callable[[], Any], timeout: float) -> Any:
-    """What ``work`` returns in a fork of this process; None if it took too long, or died."""
+    """What ``work`` returns in a fork of this process; None if it took too long, "died" if it was killed.
+
+    Time is that of the processor, lest a busy machine make every mutant look caught.
+    """
     with tempfile.TemporaryDirectory(prefix="mutation-") as place:
         answer = pathlib.Path(place) / "answer.json"
         child = os.fork()
@@ -145,9 +149,11 @@ def in_fork(work: Callable[[], Any], timeout: float) -> Any:
                 answer.write_text(json.dumps({"error": traceback.format_exc()}))
             finally:
                 os._exit(0)
-        deadline = time.monotonic() + timeout
+        used, changed = 0.0, time.monotonic()
         while os.waitpid(child, os.WNOHANG)[0] == 0:
-            if time.monotonic() > deadline:
+            before, used = used, _processor_seconds(child)
+            changed = time.monotonic() if used > before else changed
+            if used > timeout or time.monotonic() - changed > _IDLE:
                 os.killpg(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 return None
@@ -156,6 +162,11 @@ def in_fork(work: Callable[[], Any], timeout: float) -> Any:
         if isinstance(found, dict) and "error" in found:
             raise RuntimeError(found["error"])
         return found
+
+
+def _processor_seconds(process: int) -> float:
+    fields = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _become_quiet(place: pathlib.Path) -> None:
