@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import pathlib
 import random
 import re
@@ -9,8 +10,10 @@ import shutil
 import sqlite3
 import sys
 
+import jinja2
 import pytest
 import torch
+import typer
 
 import stores
 from contdrop.cli import app
@@ -386,7 +389,12 @@ def outputs(capsys, monkeypatch, tmp_path):
     """What the commands print of a store and write to its page, by command."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(page.datetime, "datetime", _Clock)
-    monkeypatch.setattr(page.figures, "figures", lambda *_: [])  # slow, and made of the numbers of the tables
+    # What takes time and does not depend on the store, or is made of the numbers of the tables.
+    monkeypatch.setattr(page.figures, "figures", lambda *_: [])
+    monkeypatch.setattr(page.figures, "samples", lambda *_: None)
+    monkeypatch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+    templates = functools.partial(page.jinja2.Environment, bytecode_cache=jinja2.FileSystemBytecodeCache(str(tmp_path)))
+    monkeypatch.setattr(page.jinja2, "Environment", templates)
 
     def call(path):
         found = {}

@@ -361,9 +361,6 @@ def run_group(group: str, wanted: Sequence[Mutant], most: float) -> None:
         print(result["verdict"], result["seconds"], result["name"], result["by"], file=sys.__stderr__, flush=True)
 
     quick = [m for m in wanted if mutants.outermost(m, files[m.module].read_text()) is not None]
-    for mutant in wanted:
-        if mutant not in quick:
-            judge_one(mutant, None)
     if quick:  # in a process of its own, for it imports contdrop
         child = os.fork()
         if not child:
@@ -372,6 +369,9 @@ def run_group(group: str, wanted: Sequence[Mutant], most: float) -> None:
             pytest.main([*options, *test_files(group)], plugins=[_Loop(quick, judge_one)])
             os._exit(0)
         os.waitpid(child, 0)
+    for mutant in wanted:
+        if mutant not in quick:
+            judge_one(mutant, None)
 
 
 def summary() -> None:

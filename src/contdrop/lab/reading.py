@@ -119,7 +119,7 @@ class StoreReader:
         In that case whoever opens the store next makes an empty log, which is not the one that the others write to.
         """
         log = self.path.with_name(self.path.name + "-wal")
-        if not log.exists() or not log.stat().st_size:
+        if self.path.is_file() and (not log.exists() or not log.stat().st_size):
             return (
                 f"{log.name}, which belongs to it, was deleted while a process used it: let that process end by itself "
                 "or with Ctrl-C, then try again"
