@@ -89,9 +89,7 @@ def interrupted(store, images):
         if epoch.epoch == 2:
             raise Killed
 
-    from contdrop.lab.experiment import add_plan
-
-    (number,) = add_plan(store, [job()])
+    number = _add_job(store)
     with pytest.raises(Killed):
         training.run(store, number, job(), methods.parse("gaussian"), images, checkpoint_seconds=0, after_epoch=kill)
     return number
@@ -117,6 +115,41 @@ def test_any_bit_of_a_checkpoint_is_noticed_and_the_result_is_the_same(images, t
         assert [exact(epoch) for epoch in store.epochs(number)] == expected
         assert store.job(number).status == FINISHED
         assert checking.check(store) == []
+
+
+@pytest.mark.parametrize("flips", [4, pytest.param(64, marks=pytest.mark.slow)])
+def test_resumed_with_a_flipped_bit_every_job_ends_as_if_undisturbed(images, tmp_path, flips):
+    """Each flip is carried to the end: the job finishes with the numbers and predictions that it would have had."""
+    with Store(tmp_path / "whole.db", create=True) as store:
+        number = _add_job(store)
+        training.run(store, number, job(), methods.parse("gaussian"), images)
+        expected = _outcome(store, number)
+    with Store(tmp_path / "origin.db", create=True) as store:
+        number = interrupted(store, images)
+    content, chooser, path = (tmp_path / "origin.db").read_bytes(), random.Random(1), tmp_path / "runs.db"
+    for _ in range(flips):
+        path.write_bytes(content)
+        with Store(path) as store:
+            (whole,) = store._read("SELECT state FROM checkpoints")[0]
+            flipped = bytearray(whole)
+            flipped[chooser.randrange(len(flipped))] ^= 1 << chooser.randrange(8)
+            store._db.execute("UPDATE checkpoints SET state = ?", (bytes(flipped),))
+            training.run(store, number, job(), methods.parse("gaussian"), images)
+            assert store.job(number).status == FINISHED
+            assert _outcome(store, number) == expected
+            assert checking.check(store) == []
+
+
+def _add_job(store):
+    from contdrop.lab.experiment import add_plan
+
+    (number,) = add_plan(store, [job()])
+    return number
+
+
+def _outcome(store, number):
+    artefacts = {name: store.artefact(number, name).tobytes() for name in store.artefact_names(number)}
+    return [exact(epoch) for epoch in store.epochs(number)], store.job(number).results, artefacts
 
 
 @pytest.mark.parametrize(
