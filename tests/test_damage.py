@@ -182,6 +182,43 @@ def test_whole_checkpoint_of_another_version_starts_over(images, tmp_path):
         assert (store.job(number).status, len(store.epochs(number))) == (FINISHED, 3)
 
 
+# ---- a log that is gone
+
+
+def status(path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["contdrop", "status", "--store", str(path)])
+    return app.run(), *capsys.readouterr()
+
+
+def test_deleted_log_is_not_called_a_full_disk(tmp_path, monkeypatch, capsys):
+    """For real: one connection writes to a log that is gone, and the next finds an empty one."""
+    path = stores.make_store(tmp_path / "runs.db", methods=("none", "gaussian"), runs=2, missing=[("none", 1)])
+    with Store(path) as store:
+        (number,) = (record.id for record in store.jobs() if record.status == PLANNED)
+        store.begin(number, variant="none", seeds={}, fingerprints={}, versions={}, machine={})
+        (tmp_path / "runs.db-wal").unlink()
+        store.fail(number, "why")
+        code, _, err = status(path, monkeypatch, capsys)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "runs.db-wal, which belongs to it, was deleted while a process used it: let that process end" in err
+        assert "full" not in err
+    code, out, _ = status(path, monkeypatch, capsys)  # what the process had written it has saved at its end
+    assert code == 0
+    assert "why" in out
+
+
+def test_other_trouble_with_the_disk_is_called_that(tmp_path):
+    log, broken = tmp_path / "runs.db-wal", sqlite3.OperationalError("disk I/O error")
+    with Store(tmp_path / "runs.db", create=True) as store:
+        for content, message in ((b"log", "check the disk"), (b"", "was deleted"), (None, "was deleted")):
+            log.unlink() if content is None else log.write_bytes(content)
+            with pytest.raises(UserError, match=f"disk I/O error; .*{message}"), store._explained():
+                raise broken
+        store.path = tmp_path / "device"
+        with pytest.raises(UserError, match="disk I/O error; check the disk"), store._explained():
+            raise broken
+
+
 # ---- rows
 
 

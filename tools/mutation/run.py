@@ -229,6 +229,8 @@ def tests_of(mutant: Mutant, tests: Mapping[str, Any]) -> list[str]:
 
 # ---- mutants
 
+_Items = Mapping[str, pytest.Item]
+
 
 def choose(mutant: Mutant, tests: Mapping[str, Any], most: float) -> tuple[list[str], int, float]:
     """The tests to run within ``most`` seconds, as the baseline had them; how many there are in all; their seconds."""
@@ -243,20 +245,22 @@ def choose(mutant: Mutant, tests: Mapping[str, Any], most: float) -> tuple[list[
 
 
 def judge(
-    mutant: Mutant, path: pathlib.Path, tests: Mapping[str, Any], most: float, items: Mapping[str, pytest.Item] | None
+    mutant: Mutant, path: pathlib.Path, tests: Mapping[str, Any], most: float, ready: tuple[Loaded, _Items] | None
 ) -> dict[str, Any]:
     """Whether a mutant is caught, and by which test.
 
-    With ``items``, tests that this process has collected, a function's code is exchanged in the fork; without, the fork
-    imports the changed module and collects the tests itself, which takes longer.
+    With ``ready``, what this process has loaded and the tests that it has collected, a function's code is exchanged in
+    the fork; without, the fork imports the changed module and collects the tests itself, which takes longer.
     """
     chosen, number, total = choose(mutant, tests, most)
     start = time.monotonic()
 
     def work() -> dict[str, Any]:
-        if items is None:
+        if ready is None:
             return _imported(mutant, path, chosen)
-        return _exchanged(mutant, path, [items[name] for name in chosen if name in items])
+        loaded, items = ready
+        new = [item for name, item in items.items() if name not in tests]  # since the baseline
+        return _exchanged(loaded, mutant, path, [*new, *(items[name] for name in chosen if name in items)])
 
     answer = in_fork(work, 60 + 5 * total)
     if answer is None or answer == "died":
@@ -276,8 +280,8 @@ def _imported(mutant: Mutant, path: pathlib.Path, chosen: Sequence[str]) -> dict
     return {"by": watch.failed[0] if watch.failed else f"pytest ended with {code}" if code else ""}
 
 
-def _exchanged(mutant: Mutant, path: pathlib.Path, items: Sequence[pytest.Item]) -> dict[str, Any]:
-    exchange(mutant, path)
+def _exchanged(loaded: Loaded, mutant: Mutant, path: pathlib.Path, items: Sequence[pytest.Item]) -> dict[str, Any]:
+    loaded.exchange(mutant, path)
     for item, following in zip(items, [*items[1:], None]):
         reports = runtestprotocol(item, nextitem=following, log=False)
         if any(report.failed for report in reports):
@@ -285,24 +289,33 @@ def _exchanged(mutant: Mutant, path: pathlib.Path, items: Sequence[pytest.Item])
     return {"by": ""}
 
 
-def exchange(mutant: Mutant, path: pathlib.Path) -> None:
-    """Gives every live copy of a mutant's function the changed code, and forgets what caches hold."""
-    name, line = mutants.outermost(mutant, path.read_text())
-    codes = [compile(mutants.apply(mutant, path.read_text()), str(path), "exec")]
-    (changed,) = (code for code in _inside(codes[0]) if (code.co_qualname, code.co_firstlineno) == (name, line))
-    alive = [
-        each
-        for each in gc.get_objects()
-        if type(each) is types.FunctionType  # isinstance would wake up what torch has deprecated
-        and (each.__code__.co_filename, each.__code__.co_qualname, each.__code__.co_firstlineno)
-        == (str(path), name, line)
-    ]
-    assert alive, f"{mutant.name}: no such function is loaded"
-    for function in alive:
-        function.__code__ = changed
-    for each in gc.get_objects():
-        if type(each) is functools._lru_cache_wrapper and (each.__module__ or "").startswith("contdrop"):
-            each.cache_clear()
+class Loaded:
+    """The functions and caches of contdrop that are loaded.
+
+    They are looked for once, before any fork: to look at every object of the process is to copy it in the fork.
+    """
+
+    def __init__(self) -> None:
+        self.functions: dict[tuple[str, str, int], list[types.FunctionType]] = {}
+        self.caches: list[Any] = []
+        for each in gc.get_objects():
+            if type(each) is types.FunctionType:  # isinstance would wake up what torch has deprecated
+                code = each.__code__
+                self.functions.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(each)
+            elif type(each) is functools._lru_cache_wrapper and (each.__module__ or "").startswith("contdrop"):
+                self.caches.append(each)
+
+    def exchange(self, mutant: Mutant, path: pathlib.Path) -> None:
+        """Gives every copy of a mutant's function the changed code, and forgets what caches hold."""
+        source = path.read_text()
+        found = mutants.outermost(mutant, source)
+        assert found is not None
+        whole = compile(mutants.apply(mutant, source), str(path), "exec")
+        (changed,) = (code for code in _inside(whole) if (code.co_qualname, code.co_firstlineno) == found)
+        for function in self.functions[(str(path), *found)]:
+            function.__code__ = changed
+        for cache in self.caches:
+            cache.cache_clear()
 
 
 def _inside(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -315,13 +328,15 @@ def _inside(code: types.CodeType) -> Iterator[types.CodeType]:
 class _Loop:
     """A plugin: instead of running the tests once, runs some of them for every mutant, each in a fork."""
 
-    def __init__(self, found: Sequence[Mutant], judge_one: Callable[[Mutant, Mapping[str, pytest.Item]], None]) -> None:
+    def __init__(self, found: Sequence[Mutant], judge_one: Callable[[Mutant, tuple[Loaded, _Items]], None]) -> None:
         self.found, self.judge_one = found, judge_one
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        items = {item.nodeid: item for item in session.items}
+        ready = Loaded(), {item.nodeid: item for item in session.items}
+        gc.collect()
+        gc.freeze()  # what is not looked at again is not copied in the forks
         for mutant in self.found:
-            self.judge_one(mutant, items)
+            self.judge_one(mutant, ready)
         return True
 
 
@@ -354,8 +369,8 @@ def run_sample(groups: Collection[str], size: int, most: float, only: Collection
 def run_group(group: str, wanted: Sequence[Mutant], most: float) -> None:
     tests, files = json.loads(BASELINE.read_text())[group], modules(group)
 
-    def judge_one(mutant: Mutant, items: Mapping[str, pytest.Item] | None) -> None:
-        result = judge(mutant, files[mutant.module], tests, most, items)
+    def judge_one(mutant: Mutant, ready: tuple[Loaded, _Items] | None) -> None:
+        result = judge(mutant, files[mutant.module], tests, most, ready)
         with RESULTS.open("a") as file:
             file.write(json.dumps(result) + "\n")
         print(result["verdict"], result["seconds"], result["name"], result["by"], file=sys.__stderr__, flush=True)
