@@ -1,5 +1,7 @@
 """The verdict in sentences: it claims what the tests support, and no more."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy import stats as scipy_stats
@@ -69,6 +71,30 @@ def test_complete_runs_are_those_that_every_method_has():
     assert "the lowest mean error of 3 methods (2.00 %)" in verdict(found).headline
 
 
+@pytest.mark.parametrize("known", [(), ("gaussian",), ("bernoulli-matched",), ("gaussian", "bernoulli-matched")])
+def test_unscaled_masks_are_of_equal_noise_only_if_both_means_are_known(known):
+    results = results_of({"gaussian": noisy(2), "bernoulli-matched": noisy(3, seed=1)})
+    jobs = [
+        dataclasses.replace(each, results={**each.results, "mean": 0.5} if each.method in known else each.results)
+        for each in results.final
+    ]
+    protocol = dataclasses.replace(results.protocol, configuration={"recipe": {"scale": "paper"}})
+    found = verdict(dataclasses.replace(results, final=tuple(jobs), protocol=protocol)).findings[-1]
+    assert found.label == "At equal noise"
+    assert ("the store does not say whether" in found.text) == (len(known) < 2)
+
+
+def test_limits_of_tests_without_spread_are_no_evidence():
+    """Eight equal differences: a t-test would be infinitely sure of them, and so would one of equivalence."""
+    found = compare(results_of({"gaussian": [2.0] * 8, "none": [2.125] * 8, "uniform": [2.0] * 8}))
+    for method in ("none", "uniform"):
+        one = found[method]
+        assert one.sd == 0
+        shown = [one.minimum_detectable, *one.interval, *one.simultaneous, one.equivalence_p]
+        assert np.isnan(shown).all()
+    assert np.isnan([found["none"].t_p, found["none"].t_p_two_sided, found["none"].effect]).all()
+
+
 def test_worse_and_mixed():
     errors = {"gaussian": noisy(3), "bernoulli": noisy(4, seed=1), "uniform": noisy(2, seed=2)}
     found = verdict(results_of(errors))
@@ -89,6 +115,8 @@ def test_no_difference_is_claimed_only_by_the_equivalence_test():
     assert found.outcome == "equivalent"
     assert found.headline == "Gaussian is within ±0.30 percentage points of every other method."
     assert "with as much noise, its shape makes no difference that matters" in found.findings[-1].text
+    said = "No difference that matters: the equivalence test puts it within ±0.30 percentage points (p < 0.001 after"
+    assert all(said in finding.text for finding in found.findings)
     wild = {m: noisy(3, spread=1.0, seed=i) for i, m in enumerate(METHODS)}
     found = verdict(results_of(wild))
     assert found.outcome == "open"

@@ -44,7 +44,7 @@ RESULTS, EQUIVALENT = HERE / "results.jsonl", HERE / "equivalent.json"
 _IDLE = 600.0  # seconds without any work, after which a process hangs
 BASELINE = ROOT / ".mutation.json"
 SEED = 20261117
-CHOICE = ("-m", "not slow", "-k", "not processes", "--hypothesis-seed=0")
+CHOICE = ("-m", "not slow", "-k", "not processes and not of_a_run and not after_a_kill", "--hypothesis-seed=0")
 PRELOADED = ("torch", "numpy", "scipy.stats", "rich.table", "typer", "jinja2", "matplotlib.pyplot")
 
 # What is mutated, and the tests that are to notice.
@@ -54,7 +54,7 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "store": (
         ["lab/store.py", "lab/reading.py", "lab/checksums.py", "lab/archive.py", "lab/merging.py", "lab/schema.py",
          "lab/checking.py", "lab/contents.py", "lab/numbers.py", "lab/travel.py", "lab/locks.py", "lab/state.py",
-         "lab/results.py", "lab/selection.py"],
+         "lab/results.py"],
         ["store", "damage", "travel"],
     ),
     "theory": (
