@@ -5,7 +5,6 @@ import pty
 import re
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ import stores
 from contdrop.cli import app, run, screens
 from contdrop.lab import catalogue, data, locks, methods, training
 from contdrop.lab.experiment import plan
+from contdrop.lab.report import page
 from contdrop.lab.report.server import ReportServer
 from contdrop.lab.store import Store
 from contdrop.text import visible
@@ -56,6 +56,15 @@ def test_nothing_of_a_store_reaches_the_terminal_raw(cli, evil, arguments):
     assert code == 0
     assert "evil" in out
     assert not CONTROL.search(out + err)
+
+
+def test_nothing_of_a_store_reaches_the_page_raw(evil, tmp_path, monkeypatch):
+    """Nor its tables: what is shown in a browser may be printed in a terminal, too."""
+    monkeypatch.setattr(page.figures, "figures", lambda *_: [])
+    written = page.write(evil, tmp_path / "out")
+    texts = [path.read_text() for path in (written.index, *written.tables)]
+    assert all("evil" in text for text in texts)
+    assert not any(CONTROL.search(text) for text in texts)
 
 
 def test_an_error_does_not_reach_the_terminal_raw(cli):
@@ -203,19 +212,3 @@ def test_serve_removes_its_directory_on_sigterm(tmp_path):
         _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     assert not any(name.startswith("contdrop-report-") for name in os.listdir(tmp_path / "scratch"))
-
-
-# ---- a log that is gone
-
-
-def test_deleted_log_is_not_called_a_full_disk(tmp_path):
-    with Store(tmp_path / "runs.db", create=True) as store:
-        text = "disk I/O error"
-        (tmp_path / "runs.db-wal").unlink()
-        gone = r"disk I/O error; runs\.db-wal, which belongs to it, is gone: put it"
-        with pytest.raises(app.UserError, match=gone), store._explained():
-            raise sqlite3.OperationalError(text)
-        (tmp_path / "runs.db-wal").touch()
-        broken = r"disk I/O error; check the disk, then give the same command again"
-        with pytest.raises(app.UserError, match=broken), store._explained():
-            raise sqlite3.OperationalError(text)

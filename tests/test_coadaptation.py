@@ -70,6 +70,14 @@ def test_equals_the_covariance_of_stored_activations(dropout, chunk):
     assert result.repeats == repeats
 
 
+def test_all_batches_are_of_one_size():
+    """Matrix products of another size are rounded otherwise, which would look like noise."""
+    model, sizes = network(), []
+    model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    coadaptation(model, inputs(2), ["2"], 200, chunk=33)
+    assert sizes == [2, *[33] * 14]  # a look at what the layers give, then seven batches for each input
+
+
 def test_more_units_than_a_band():
     model, x = network(hidden=300), inputs(1)
     recorder = Recorder(model[2])

@@ -1,24 +1,32 @@
 """Damage: found by a checksum, said in one line, done again, and never silently another result."""
 
+import collections
 import contextlib
+import functools
+import pathlib
 import random
+import re
 import shutil
 import sqlite3
 import sys
 
+import jinja2
 import pytest
 import torch
+import typer
 
 import stores
 from contdrop.cli import app
 from contdrop.errors import UserError
 from contdrop.lab import checking, checksums, methods, schema, state, training
-from contdrop.lab.report import tables
+from contdrop.lab.report import page
 from contdrop.lab.results import collect_all
 from contdrop.lab.store import FINISHED, PLANNED, DamageError, Store
 from test_training import exact, job, start
 from test_training import images as images
 from test_training import one_thread as one_thread
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 # ---- states
 
@@ -81,9 +89,7 @@ def interrupted(store, images):
         if epoch.epoch == 2:
             raise Killed
 
-    from contdrop.lab.experiment import add_plan
-
-    (number,) = add_plan(store, [job()])
+    number = _add_job(store)
     with pytest.raises(Killed):
         training.run(store, number, job(), methods.parse("gaussian"), images, checkpoint_seconds=0, after_epoch=kill)
     return number
@@ -109,6 +115,41 @@ def test_any_bit_of_a_checkpoint_is_noticed_and_the_result_is_the_same(images, t
         assert [exact(epoch) for epoch in store.epochs(number)] == expected
         assert store.job(number).status == FINISHED
         assert checking.check(store) == []
+
+
+@pytest.mark.parametrize("flips", [4, pytest.param(64, marks=pytest.mark.slow)])
+def test_resumed_with_a_flipped_bit_every_job_ends_as_if_undisturbed(images, tmp_path, flips):
+    """Each flip is carried to the end: the job finishes with the numbers and predictions that it would have had."""
+    with Store(tmp_path / "whole.db", create=True) as store:
+        number = _add_job(store)
+        training.run(store, number, job(), methods.parse("gaussian"), images)
+        expected = _outcome(store, number)
+    with Store(tmp_path / "origin.db", create=True) as store:
+        number = interrupted(store, images)
+    content, chooser, path = (tmp_path / "origin.db").read_bytes(), random.Random(1), tmp_path / "runs.db"
+    for _ in range(flips):
+        path.write_bytes(content)
+        with Store(path) as store:
+            (whole,) = store._read("SELECT state FROM checkpoints")[0]
+            flipped = bytearray(whole)
+            flipped[chooser.randrange(len(flipped))] ^= 1 << chooser.randrange(8)
+            store._db.execute("UPDATE checkpoints SET state = ?", (bytes(flipped),))
+            training.run(store, number, job(), methods.parse("gaussian"), images)
+            assert store.job(number).status == FINISHED
+            assert _outcome(store, number) == expected
+            assert checking.check(store) == []
+
+
+def _add_job(store):
+    from contdrop.lab.experiment import add_plan
+
+    (number,) = add_plan(store, [job()])
+    return number
+
+
+def _outcome(store, number):
+    artefacts = {name: store.artefact(number, name).tobytes() for name in store.artefact_names(number)}
+    return [exact(epoch) for epoch in store.epochs(number)], store.job(number).results, artefacts
 
 
 @pytest.mark.parametrize(
@@ -139,6 +180,43 @@ def test_whole_checkpoint_of_another_version_starts_over(images, tmp_path):
         store.progress(number, old, (1, state.dumps({"network": {}, "epoch": 1})))
         training.run(store, number, job(), methods.parse("gaussian"), images)
         assert (store.job(number).status, len(store.epochs(number))) == (FINISHED, 3)
+
+
+# ---- a log that is gone
+
+
+def status(path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["contdrop", "status", "--store", str(path)])
+    return app.run(), *capsys.readouterr()
+
+
+def test_deleted_log_is_not_called_a_full_disk(tmp_path, monkeypatch, capsys):
+    """For real: one connection writes to a log that is gone, and the next finds an empty one."""
+    path = stores.make_store(tmp_path / "runs.db", methods=("none", "gaussian"), runs=2, missing=[("none", 1)])
+    with Store(path) as store:
+        (number,) = (record.id for record in store.jobs() if record.status == PLANNED)
+        store.begin(number, variant="none", seeds={}, fingerprints={}, versions={}, machine={})
+        (tmp_path / "runs.db-wal").unlink()
+        store.fail(number, "why")
+        code, _, err = status(path, monkeypatch, capsys)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "runs.db-wal, which belongs to it, was deleted while a process used it: let that process end" in err
+        assert "full" not in err
+    code, out, _ = status(path, monkeypatch, capsys)  # what the process had written it has saved at its end
+    assert code == 0
+    assert "why" in out
+
+
+def test_other_trouble_with_the_disk_is_called_that(tmp_path):
+    log, broken = tmp_path / "runs.db-wal", sqlite3.OperationalError("disk I/O error")
+    with Store(tmp_path / "runs.db", create=True) as store:
+        for content, message in ((b"log", "check the disk"), (b"", "was deleted"), (None, "was deleted")):
+            log.unlink() if content is None else log.write_bytes(content)
+            with pytest.raises(UserError, match=f"disk I/O error; .*{message}"), store._explained():
+                raise broken
+        store.path = tmp_path / "device"
+        with pytest.raises(UserError, match="disk I/O error; check the disk"), store._explained():
+            raise broken
 
 
 # ---- rows
@@ -321,10 +399,12 @@ def test_mixed_kinds_in_a_run_are_refused(tmp_path):
 
 # ---- many damaged stores
 
+PAGE = 4096  # bytes of SQLite
+
 
 def damaged(content, chooser):
     """A damaged copy of a file's bytes, or SQL that edits a row."""
-    kind = chooser.randrange(5)
+    kind = chooser.randrange(6)
     changed = bytearray(content)
     if kind == 0:
         for _ in range(chooser.choice((1, 1, 1, 8))):
@@ -332,12 +412,15 @@ def damaged(content, chooser):
     elif kind == 1:
         return bytes(changed[: chooser.randrange(len(changed))])
     elif kind == 2:
-        page = chooser.randrange(len(changed) // 4096)
-        fill = chooser.choice((bytes(4096), chooser.randbytes(4096), bytes(changed[:4096])))
-        changed[page * 4096 : (page + 1) * 4096] = fill
+        page = chooser.randrange(len(changed) // PAGE)
+        fill = chooser.choice((bytes(PAGE), chooser.randbytes(PAGE), bytes(changed[:PAGE])))
+        changed[page * PAGE : (page + 1) * PAGE] = fill
     elif kind == 3:
         at = chooser.randrange(len(changed) - 64)
         changed[at : at + 64] = chooser.randbytes(64)
+    elif kind == 4:  # a page that was written in the place of another
+        one, other = (PAGE * page for page in chooser.sample(range(len(changed) // PAGE), 2))
+        changed[one : one + PAGE] = content[other : other + PAGE]
     else:
         return _edit(chooser)
     return bytes(changed)
@@ -346,39 +429,14 @@ def damaged(content, chooser):
 def _edit(chooser):
     table = chooser.choice(schema.TABLES)
     columns = [name for name, _ in schema.expected_columns(schema.MIGRATIONS)[table]]
-    value = chooser.choice(("NULL", "0", "-1", "1e300", "''", "'x'", "x'ff'", "char(27) || '[2J'", "random()", "'{}'"))
-    which = f"rowid = (SELECT rowid FROM {table} ORDER BY random() LIMIT 1)" if table != "epochs" else "epoch = 1"
+    value = chooser.choice(("NULL", "0", "-1", "1e300", "''", "'x'", "x'ff'", "char(27) || '[2J'", "77", "'{}'"))
+    place = chooser.randrange(8)
+    which = "epoch = 1"
+    if table != "epochs":  # which has no row ids
+        which = f"rowid = (SELECT rowid FROM {table} LIMIT 1 OFFSET {place} % max(1, (SELECT count(*) FROM {table})))"
     if chooser.random() < 0.25:
         return f"DELETE FROM {table} WHERE {which}"
     return f"UPDATE {table} SET {chooser.choice(columns)} = {value} WHERE {which}"
-
-
-def outputs(path, capsys, monkeypatch):
-    """What the commands print of a store, by command; a report's tables stand for the report."""
-    found = {}
-    for name, arguments in COMMANDS.items():
-        monkeypatch.setattr(sys, "argv", ["contdrop", *arguments, str(path)])
-        code = app.run()
-        printed = capsys.readouterr()
-        assert "Traceback" not in printed.err
-        assert code in (0, 2)
-        assert printed.err.count("\n") <= 1
-        found[name] = (code, printed.out, printed.err)
-    try:
-        with Store(path) as store:
-            found["report"] = "".join(_report(store))
-    except UserError as error:
-        found["report"] = str(error)
-    return found
-
-
-def _report(store):
-    for results in collect_all(store):
-        yield repr(results)
-        yield repr(store.curves(results.protocol.key))
-        made = [tables.comparison(results), tables.selections(results), tables.failures(results)]
-        for table in [*made, tables.mcnemar(results, store)]:
-            yield tables.csv(table) if table else ""
 
 
 COMMANDS = {
@@ -386,53 +444,113 @@ COMMANDS = {
     "export": ["export", "--selection", "--store"],
     "epochs": ["export", "--per-epoch", "--store"],
     "check": ["check"],
+    "report": ["report", "--out", "report", "--store"],
 }
 
 
-def fuzz(number, tmp_path, capsys, monkeypatch, seed):
-    origin = tmp_path / "whole" / "runs.db"
-    origin.parent.mkdir()
-    stores.make_store(
-        origin, methods=("none", "gaussian"), runs=2, epochs=3, images=30, selection=True, failed=[("none", 1)]
-    )
-    with sqlite3.connect(origin) as db:
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    db.close()
-    content, chooser = origin.read_bytes(), random.Random(seed)
+class _Clock(page.datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2026, 1, 1, tzinfo=tz)
+
+
+@pytest.fixture
+def outputs(capsys, monkeypatch, tmp_path):
+    """What the commands print of a store and write to its page, by command."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(page.datetime, "datetime", _Clock)
+    # What takes time and does not depend on the store, or is made of the numbers of the tables.
+    monkeypatch.setattr(page.figures, "figures", lambda *_: [])
+    monkeypatch.setattr(page.figures, "samples", lambda *_: None)
+    monkeypatch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+    templates = functools.partial(page.jinja2.Environment, bytecode_cache=jinja2.FileSystemBytecodeCache(str(tmp_path)))
+    monkeypatch.setattr(page.jinja2, "Environment", templates)
+
+    def call(path):
+        found = {}
+        for name, arguments in COMMANDS.items():
+            monkeypatch.setattr(sys, "argv", ["contdrop", *arguments, str(path)])
+            code = app.run()
+            printed = capsys.readouterr()
+            assert code in (0, 2) or (name, code) == ("report", 1)  # 1: a job has failed
+            assert "Traceback" not in printed.out + printed.err
+            assert printed.err.count("\n") <= 1
+            assert not CONTROL.search(printed.out + printed.err)
+            found[name] = (code, printed.out, printed.err)
+        files = sorted(each for each in pathlib.Path("report").rglob("*") if each.is_file())
+        found["page"] = [(str(each), each.read_bytes()) for each in files]
+        shutil.rmtree("report", ignore_errors=True)
+        return found
+
+    return call
+
+
+def fuzz(number, tmp_path, outputs, seed):
+    """Counts: damage that check reports, none that shows, tracebacks, and other output without a word."""
+    content, chooser = _whole(tmp_path), random.Random(seed)
     path = tmp_path / "runs.db"
-    shutil.copy(origin, path)
-    expected = outputs(path, capsys, monkeypatch)
-    assert expected["check"][0] == 0
-    counts = {"reported": 0, "unchanged": 0}
+    path.write_bytes(content)
+    expected = outputs(path)
+    assert (expected["check"][0], expected["report"][0]) == (0, 1)
+    assert expected["page"]
+    counts = collections.Counter()
     for case in range(number):
         for old in tmp_path.glob("runs.db*"):
             old.unlink()
         damage = damaged(content, chooser)
-        path.write_bytes(content if isinstance(damage, str) else damage)
-        if isinstance(damage, str):
-            db = sqlite3.connect(path)
-            try:
-                db.execute(damage)
-                db.commit()
-            except sqlite3.IntegrityError:
-                pass
-            db.close()
-        got = outputs(path, capsys, monkeypatch)
-        if got["check"][0] == 2:
-            counts["reported"] += 1
+        _put(path, content, damage)
+        try:
+            got = outputs(path)
+        except Exception as error:
+            kind = f"traceback in case {case} of seed {seed}: {error!r}"
         else:
-            counts["unchanged"] += 1
-            assert got == expected, f"case {case} of seed {seed}: {damage if isinstance(damage, str) else 'bytes'}"
+            silent = f"another output in case {case} of seed {seed}: {damage if isinstance(damage, str) else 'bytes'}"
+            kind = "reported" if got["check"][0] == 2 else "unchanged" if got == expected else silent
+        counts[kind] += 1
     return counts
 
 
-def test_damaged_stores_give_no_traceback_and_no_other_numbers_unnoticed(tmp_path, capsys, monkeypatch):
-    counts = fuzz(60, tmp_path, capsys, monkeypatch, seed=0)
+def _whole(tmp_path):
+    """The bytes of a store with all that one can hold."""
+    origin = tmp_path / "whole" / "runs.db"
+    origin.parent.mkdir()
+    stores.make_store(
+        origin, methods=("none", "gaussian"), runs=3, epochs=3, images=30, selection=True, failed=[("none", 1)],
+        missing=[("gaussian", 2)],
+    )  # fmt: skip
+    with Store(origin) as store:
+        waiting = next(record.id for record in store.jobs() if record.status == PLANNED)
+        store.begin(waiting, variant="x", seeds={}, fingerprints={}, versions={}, machine={})
+        done = next(record.id for record in store.jobs() if record.status == FINISHED)
+        store.progress(waiting, store.epochs(done)[:1], (1, state.dumps(STATE)))
+    with contextlib.closing(sqlite3.connect(origin)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return origin.read_bytes()
+
+
+def _put(path, content, damage):
+    path.write_bytes(content if isinstance(damage, str) else damage)
+    if isinstance(damage, str):
+        with contextlib.closing(sqlite3.connect(path)) as db, contextlib.suppress(sqlite3.IntegrityError):
+            db.execute(damage)
+            db.commit()
+
+
+def test_damaged_stores_give_no_traceback_and_no_other_numbers_unnoticed(tmp_path, outputs):
+    counts = fuzz(40, tmp_path, outputs, seed=0)
+    assert set(counts) == {"reported", "unchanged"}
     assert counts["reported"] > 20
 
 
 @pytest.mark.slow
-def test_two_thousand_damaged_stores(tmp_path, capsys, monkeypatch):
-    counts = fuzz(2000, tmp_path, capsys, monkeypatch, seed=1)
-    print(counts)
+def test_two_thousand_damaged_stores(tmp_path, outputs, capsys):
+    counts = collections.Counter()
+    for seed in range(1, 11):
+        place = tmp_path / str(seed)
+        place.mkdir()
+        counts += fuzz(200, place, outputs, seed)
+        with capsys.disabled():
+            print(dict(counts), flush=True)
+    assert counts.total() == 2000
+    assert set(counts) == {"reported", "unchanged"}
     assert counts["reported"] > 1000

@@ -77,6 +77,19 @@ def test_binary_cross_entropy_is_integrated_to_rounding(scale):
         assert got == pytest.approx(expected / count, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.parametrize("centre", [21.0, 25.0, 29.0])
+def test_binary_cross_entropy_of_sure_outputs(centre):
+    """log(1 + e^y) - y = e^-y up to its square, so its expected increase is e^-m (e^(v/2) - 1); torch's threshold of
+    20, beyond which it takes the function for linear, would make it 0, or as large as e^-m.
+    """
+    mean, variance = torch.full((1, 1), centre, dtype=torch.float64), 0.49
+    covariance = torch.full((1, 1, 1), variance, dtype=torch.float64)
+    got = increase(F.binary_cross_entropy_with_logits, mean, covariance, torch.ones_like(mean), SAMPLES).item()
+    rounding = 4 * torch.finfo(torch.float64).eps * centre
+    assert got == pytest.approx(math.exp(-centre) * math.expm1(variance / 2), rel=1e-6, abs=rounding)
+    assert math.exp(-centre) > 4 * rounding
+
+
 def test_binary_cross_entropy_with_weights_is_drawn():
     mean, covariance = gaussian(outputs=2)
     target = torch.ones_like(mean)

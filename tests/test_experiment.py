@@ -48,6 +48,13 @@ def test_preset_and_options_change_the_size():
     assert [job.epochs for job in jobs] == [1, 1, 5, 5]
 
 
+def test_selection_is_never_longer_than_the_final_runs():
+    sizes = {"quick": Size(runs=1, epochs=6, selection_epochs=4)}
+    for epochs, expected in ((None, [4, 4, 6]), (4, [4, 4, 4]), (2, [2, 2, 2])):
+        jobs = plan(dataclasses.replace(EXPERIMENT, sizes=sizes), labels=["gaussian"], epochs=epochs)
+        assert [job.epochs for job in jobs] == expected
+
+
 def test_only_what_is_needed_is_selected():
     assert names(plan(EXPERIMENT, preset="quick", labels=["none", "gaussian:sigma=0.3"])) == [
         (FINAL, "none", 0),

@@ -1,5 +1,6 @@
 """Predictions with dropout on: by sampling and by propagated moments."""
 
+import itertools
 import math
 
 import pytest
@@ -193,6 +194,30 @@ def test_a_seed_governs_layers_with_their_own_generator():
     assert not torch.equal(generator.get_state(), state)
 
 
+class Beside(nn.Module):
+    """Several dropout layers of one law, on the same input."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x):
+        return torch.stack([layer(x) for layer in self.layers], 1)
+
+
+def test_every_generator_gets_a_seed_of_its_own():
+    """Else layers with generators of their own would drop the same units as each other, or as those without."""
+    generators = [None, *(torch.Generator() for _ in range(3))]
+    model = Beside(*(cd.GaussianDropout(0.3, generator=generator) for generator in generators))
+    drawn = inference.mc_predict(model, torch.ones(1, 50), 2, seed=1).mean[0]
+    for one, other in itertools.combinations(drawn, 2):
+        assert not torch.equal(one, other)
+        assert abs(torch.corrcoef(torch.stack((one, other)))[0, 1]) < 5 / math.sqrt(50)
+    model = Beside(*(cd.GaussianDropout(0.3, generator=generators[1]) for _ in range(2)))
+    first, second = inference.mc_predict(model, torch.ones(1, 50), 2, seed=1).mean[0]
+    assert not torch.equal(first, second)
+
+
 def test_half_precision_is_averaged_in_more():
     model = classifier().bfloat16()
     prediction = inference.mc_predict(model, batch().bfloat16(), 50, seed=0)
@@ -223,6 +248,20 @@ def test_softmax_of_moments_agrees_with_passes(covariance):
     close(moments.variance.sqrt(), sampled.variance.sqrt(), atol=0.01, rtol=5 / math.sqrt(2 * 4000))
     close(moments.entropy, sampled.entropy, atol=0.02, rtol=0)
     close(moments.mutual_information, sampled.mutual_information, atol=0.01, rtol=0.1)
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "output"])
+def test_parts_of_many_draws_have_noise_of_their_own(covariance, monkeypatch):
+    monkeypatch.setattr(inference, "_LOGITS_AT_ONCE", 6 * 40)  # 40 draws of two times three logits
+    parts = []
+    add = inference._Running.add
+    monkeypatch.setattr(inference._Running, "add", lambda self, values, _: (parts.append(values), add(self, values, _)))
+    model, x = classifier().eval(), batch(2)
+    options = {"method": "moments", "samples": 100, "transform": "softmax", "covariance": covariance}
+    inference.predict(model, x, seed=0, **options)
+    assert [len(part) for part in parts] == [40, 40, 20]
+    draws = torch.cat(parts).flatten(1)
+    assert len(draws.unique(dim=0)) == 100
 
 
 def test_diagonal_logits_are_independent():

@@ -424,6 +424,27 @@ def test_drop_rate_and_law_can_be_scheduled():
     assert repr(layer) == "GaussianDropout(sigma=0.4)"
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: cd.Dropout(cd.Gaussian(sigma=0.3)),
+        lambda: cd.GaussianDropout(0.3),
+        lambda: cd.DropConnectLinear(3, 2, law=cd.Gaussian(sigma=0.3)),
+        lambda: cd.FastDropoutLinear(3, 2, law=cd.Gaussian(sigma=0.3)),
+    ],
+    ids=["any law", "Gaussian", "DropConnect", "fast"],
+)
+def test_assigned_law_is_checked_like_a_given_one(layer):
+    """One of mean 0 cannot be divided by its mean: it is refused at once, not by infinities in training."""
+    made = layer()
+    before = made.law
+    with pytest.raises(ValueError, match=f"^{type(made).__name__}: .*mean"):
+        made.law = cd.Gaussian(sigma=0.3, mu=0.0, low=-math.inf, high=math.inf)
+    with pytest.raises(TypeError, match=f"^{type(made).__name__}: "):
+        made.law = 0.3
+    assert made.law is before
+
+
 def _functional_call(case, layer, parameters, x):
     arguments = (x, 2 * x - 0.3) if case.second_input else (x,)
     return torch.func.functional_call(layer, parameters, arguments)

@@ -302,6 +302,29 @@ def test_gauss_newton_is_exact_where_the_model_is_piecewise_linear(case):
     assert exact > 0
 
 
+@pytest.mark.parametrize("method", ["expectation", "moments", *BOTH])
+def test_axes_may_be_counted_from_the_end(method):
+    """The batch is axis 0, or -2 of two, and is told apart from the axis of the units."""
+    values = {}
+    for axes in ((0,), (-2,), (1,), (-1,), ()):
+        model = mlp(nn.ReLU, lambda axes=axes: cd.Dropout(SMALL, shared_axes=axes))
+        try:
+            values[axes] = penalty(model, *batch_for(model), cross_entropy, method=method).item()
+        except NotImplementedError:  # moments are not propagated through masks shared by units
+            values[axes] = None
+    assert values[0,] == values[-2,] == pytest.approx(values[()], rel=1e-12)
+    assert values[1,] == values[-1,] != values[0,]
+
+
+@pytest.mark.parametrize(("axes", "expected"), [((0,), 36.0), ((-2,), 36.0), ((), 14.0)])
+def test_mask_of_the_batch_is_one_where_the_loss_couples_examples(axes, expected):
+    """(sum of x m)^2 has r (sum of x)^2 added to it if one m serves all, and r (sum of x^2) if each has its own."""
+    x, law = torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.float64), cd.Gaussian(sigma=0.2)
+    model = nn.Sequential(cd.Dropout(law, shared_axes=axes))
+    value = penalty(model, x, None, lambda output, _: output.sum().square(), method="exact")
+    assert value.item() == pytest.approx(law.relative_variance * expected, rel=1e-12)
+
+
 def test_gauss_newton_leaves_out_the_curvature_of_the_model():
     model = mlp(nn.Tanh, gaussian(0.3))
     x, target = batch_for(model)

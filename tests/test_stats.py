@@ -10,12 +10,14 @@ import time
 
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contdrop.errors import UserError
 from contdrop.lab import paper, stats
+from contdrop.lab.stats import detection
 from contdrop.lab.stats import differences as pairing
 
 INPUTS = 500
@@ -237,6 +239,22 @@ def test_power_agrees_with_scipys_noncentral_t():
                 assert found == pytest.approx(expected, **EXACT)
 
 
+@pytest.mark.parametrize("noncentrality", [500.0, 3000.0, 9000.0])
+def test_power_of_two_runs_at_a_severe_level(noncentrality):
+    """Where the power's integrand is a step that is thousands of times narrower than its range.
+
+    With one degree of freedom S = |Z|, so the power is E[Phi(nc - c |Z|) + Phi(-nc - c |Z|)]: the trapezoidal rule with
+    25 points to the width of the step.
+    """
+    alpha = 1e-4
+    critical = scipy.stats.t.ppf(1 - alpha / 2, 1)
+    z = np.linspace(0, 12, 2_000_001)
+    step = scipy.special.ndtr(noncentrality - critical * z) + scipy.special.ndtr(-noncentrality - critical * z)
+    density = 2 * np.exp(-np.square(z) / 2) / math.sqrt(2 * math.pi)
+    expected = np.trapezoid(density * step, z) if hasattr(np, "trapezoid") else np.trapz(density * step, z)
+    assert detection._power(noncentrality, 2, alpha) == pytest.approx(expected, abs=1e-9)
+
+
 def test_detectable_difference_and_needed_runs_invert_the_power():
     for n in (2, 5, 10, 30, 200):
         for power in (0.5, 0.8, 0.99):
@@ -338,6 +356,18 @@ def test_differences_of_counts_are_equal_exactly_where_the_counts_are(pairs):
     assert np.array_equal(np.sign(found), np.sign(whole))
 
 
+@pytest.mark.parametrize("larger", ["reference", "other"])
+def test_rounding_is_that_of_the_larger_value(larger):
+    """Both runs differ by 10000000.2, whichever of the two methods has the large values."""
+    small, large = np.array([0.1, 0.3]), np.array([10000000.3, 10000000.5])
+    assert len(set(large - small)) == 2
+    made = pairing.differences(*((large, small) if larger == "reference" else (small, large)))
+    assert made[0] == made[1]
+    assert abs(made[0]) == pytest.approx(10000000.2)
+    close = 100000.3 * (1 + 1e-14)
+    assert pairing.differences(*map(np.array, ([100000.3], [close]))) == 0
+
+
 def test_different_differences_stay_different():
     reference = np.array([1.0, 1.0, 1e6])
     other = reference - np.array([1e-7, 1.01e-7, 5e-3])
@@ -406,6 +436,11 @@ def test_units_do_not_matter(scale):
     for name in ("difference", "sd", "minimum_detectable"):
         assert getattr(scaled, name) / scale == pytest.approx(getattr(plain, name), **EXACT)
     assert [end / scale for end in scaled.interval] == pytest.approx(plain.interval, **EXACT)
+
+
+def test_five_runs_are_listed_and_more_are_cut_short():
+    assert pairing._listed([1, 2, 3, 4, 5]) == "1, 2, 3, 4, 5"
+    assert pairing._listed([1, 2, 3, 4, 5, 6]) == "1, 2, 3, 4, 5, …"
 
 
 def test_swapping_mirrors_the_comparison():

@@ -190,6 +190,18 @@ def test_lock_is_free_again_after_a_kill(store, path):
     assert not store.locks.acquire(7)
 
 
+def test_looking_at_a_lock_does_not_take_it(store, path):
+    for _ in range(2):
+        assert not store.locks.is_held(3)
+    taken = (
+        "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 3); print('taken')"
+    )
+    command = [sys.executable, "-c", taken, f"{path}-locks"]
+    other = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert other.stdout == "taken\n", other.stderr
+    assert store.locks.acquire(3)
+
+
 def test_running_job_without_a_process_is_interrupted(store):
     (number,) = add(store, job())
     begin(store, number)

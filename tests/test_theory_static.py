@@ -14,7 +14,7 @@ from scipy.special import expit, ndtr
 
 import contdrop as cd
 from conformance import INFINITY, LAWS, assert_moments, fixed
-from contdrop.theory import normality, static
+from contdrop.theory import arguments, normality, static
 from oracles import FIVE_SIGMA, integrate, normal_density, normal_expectation
 
 PROBABILITIES = st.floats(0.1, 0.9)
@@ -381,3 +381,11 @@ def test_mistakes_get_one_clear_line(call, error, message):
     with pytest.raises(error, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "received"), [(1j, "1j"), (torch.tensor([1j]), "torch.complex64"), ([1j], "list"), ("x", "str")]
+)
+def test_what_is_not_real_is_told_by_what_it_is(value, received):
+    with pytest.raises(TypeError, match=f"^owner: expected x to be .*, got {received}$"):
+        arguments.tensor("owner", "x", value)

@@ -12,7 +12,7 @@ import pytest
 import stores
 from contdrop.cli import app
 from contdrop.errors import UserError
-from contdrop.lab import archive, checking, contents, travel
+from contdrop.lab import archive, checking, contents, numbers, travel
 from contdrop.lab.report import page
 from contdrop.lab.store import FINISHED, Store
 
@@ -224,6 +224,16 @@ def test_numbers_are_compared_and_marked(cli, tmp_path, monkeypatch):
     assert cli("check", "new.db")[0] == 0
     assert cli("status", "--store", "new.db")[0] == 0
     stores.make_store("new.db", runs=1)  # beside runs of the lab
+
+
+def test_first_method_of_a_table_is_the_reference_unless_one_is_named(tmp_path):
+    (tmp_path / "table.csv").write_text(TABLE)
+    for reference, expected in ((None, "ours"), ("base", "base"), ("ours", "ours")):
+        (protocol,) = numbers.read(tmp_path / "table.csv", reference=reference).protocols
+        assert protocol.description["reference"] == expected
+        assert protocol.description["methods"] == ["ours", "base"]
+    with pytest.raises(UserError, match=r"--reference: .*table\.csv has no method 'bass'; did you mean 'base'"):
+        numbers.read(tmp_path / "table.csv", reference="bass")
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,39 @@ def test_better_than_all():
     assert found.findings[-1].text.endswith("So the shape of gaussian's noise matters here, not its strength alone.")
 
 
+def test_complete_runs_are_those_that_every_method_has():
+    errors = {"gaussian": {0: 1.0, 1: 1.0, 2: 1.0}, "none": {1: 1.0, 2: 1.0, 3: 1.0}, "uniform": {2: 1.0, 1: 1.0}}
+    assert results_of(errors).complete_runs() == (1, 2)
+    assert results_of({**errors, "uniform": {7: 1.0}}).complete_runs() == ()
+    assert results_of({}, missing=[("none", 0)]).complete_runs() == ()
+    found = results_of({"gaussian": {0: 9.0, 1: 2.0}, "none": {1: 3.0}, "uniform": {1: 4.0}})
+    assert "the lowest mean error of 3 methods (2.00 %)" in verdict(found).headline
+
+
+@pytest.mark.parametrize("known", [(), ("gaussian",), ("bernoulli-matched",), ("gaussian", "bernoulli-matched")])
+def test_unscaled_masks_are_of_equal_noise_only_if_both_means_are_known(known):
+    results = results_of({"gaussian": noisy(2), "bernoulli-matched": noisy(3, seed=1)})
+    jobs = [
+        dataclasses.replace(each, results={**each.results, "mean": 0.5} if each.method in known else each.results)
+        for each in results.final
+    ]
+    protocol = dataclasses.replace(results.protocol, configuration={"recipe": {"scale": "paper"}})
+    found = verdict(dataclasses.replace(results, final=tuple(jobs), protocol=protocol)).findings[-1]
+    assert found.label == "At equal noise"
+    assert ("the store does not say whether" in found.text) == (len(known) < 2)
+
+
+def test_limits_of_tests_without_spread_are_no_evidence():
+    """Eight equal differences: a t-test would be infinitely sure of them, and so would one of equivalence."""
+    found = compare(results_of({"gaussian": [2.0] * 8, "none": [2.125] * 8, "uniform": [2.0] * 8}))
+    for method in ("none", "uniform"):
+        one = found[method]
+        assert one.sd == 0
+        shown = [one.minimum_detectable, *one.interval, *one.simultaneous, one.equivalence_p]
+        assert np.isnan(shown).all()
+    assert np.isnan([found["none"].t_p, found["none"].t_p_two_sided, found["none"].effect]).all()
+
+
 def test_worse_and_mixed():
     errors = {"gaussian": noisy(3), "bernoulli": noisy(4, seed=1), "uniform": noisy(2, seed=2)}
     found = verdict(results_of(errors))
@@ -81,6 +114,8 @@ def test_no_difference_is_claimed_only_by_the_equivalence_test():
     assert found.outcome == "equivalent"
     assert found.headline == "Gaussian is within ±0.30 percentage points of every other method."
     assert "with as much noise, its shape makes no difference that matters" in found.findings[-1].text
+    said = "No difference that matters: the equivalence test puts it within ±0.30 percentage points (p < 0.001 after"
+    assert all(said in finding.text for finding in found.findings)
     wild = {m: noisy(3, spread=1.0, seed=i) for i, m in enumerate(METHODS)}
     found = verdict(results_of(wild))
     assert found.outcome == "open"

@@ -114,10 +114,16 @@ class StoreReader:
         return f"--store: {self.path} cannot be read, it may be damaged ({text})"
 
     def _why_io_failed(self) -> str:
-        """SQLite says the same of a broken disk and of a log that somebody deleted."""
+        """SQLite says the same of a broken disk and of a log that was deleted under a process that uses it.
+
+        In that case whoever opens the store next makes an empty log, which is not the one that the others write to.
+        """
         log = self.path.with_name(self.path.name + "-wal")
-        if not log.exists():
-            return f"{log.name}, which belongs to it, is gone: put it back, or end what uses the store and try again"
+        if self.path.is_file() and (not log.exists() or not log.stat().st_size):
+            return (
+                f"{log.name}, which belongs to it, was deleted while a process used it: let that process end by itself "
+                "or with Ctrl-C, then try again"
+            )
         return "check the disk, then give the same command again: what was written whole is kept"
 
     @contextmanager

@@ -22,6 +22,7 @@ import markupsafe
 from ... import __version__
 from ...errors import UserError
 from ...files import replacing
+from ...text import visible
 from .. import labels
 from ..analysis.comparisons import compare
 from ..analysis.outcomes import BETTER, EQUIVALENT, FEW, OPEN, WORSE, outcome_of
@@ -330,9 +331,17 @@ def _signed(value: float) -> str:
 # ---- the file
 
 
+def _without_control(value: Any) -> Any:
+    """Texts from a store may hold what a terminal obeys, which a page passes on to whoever prints it there."""
+    return value if isinstance(value, markupsafe.Markup) or not isinstance(value, str) else visible(value)
+
+
 def _render(content: dict[str, Any], store: str, refresh: int | None, embedding: Embedding) -> str:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_without_control,
     )
     environment.filters["unbroken"] = _unbroken
     style = f"{(_TEMPLATES / 'page.css').read_text(encoding='utf-8')}\n{_figure_style(embedding)}\n"

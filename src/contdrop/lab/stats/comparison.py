@@ -248,7 +248,7 @@ def _interval(change: Array, confidence: float, seed: int) -> tuple[float, float
 
 def _simultaneous(comparison: Comparison, tested: int) -> tuple[float, float]:
     """Bonferroni's: each interval misses with a ``tested``-th of the probability that all of them together may."""
-    if math.isnan(comparison.t_p):
+    if math.isnan(comparison.t_p) or math.isnan(comparison.simultaneous[0]):
         return math.nan, math.nan
     miss = (1 - comparison.confidence) / max(1, tested)
     reach = student_quantile(1 - miss / 2, comparison.runs - 1) * comparison.sd / math.sqrt(comparison.runs)

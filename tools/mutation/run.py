@@ -1,0 +1,435 @@
+"""Do the tests notice deliberate faults? A sample of mutants, each against the tests that run its function.
+
+    python tools/mutation/run.py baseline              # which test runs which function, and for how long
+    python tools/mutation/run.py sample --size 300     # appends to results.jsonl what it has not done yet
+    python tools/mutation/run.py again                 # survivors once more, after tests were added
+    python tools/mutation/run.py summary
+
+Each mutant is tried in a fork of a process that has collected the tests: there the changed function is compiled from
+memory and takes the place of the right one, so no file is touched. What is in no function (a constant, a default) is
+changed when its module is imported, in a fork of a process that has not imported contdrop. Tests that start other
+processes test the undamaged code, and so catch nothing here. Needs Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import functools
+import gc
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import types
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import mutants
+import pytest
+from _pytest.runner import runtestprotocol
+from mutants import Mutant
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HERE = pathlib.Path(__file__).resolve().parent
+RESULTS, EQUIVALENT = HERE / "results.jsonl", HERE / "equivalent.json"
+_IDLE = 600.0  # seconds without any work, after which a process hangs
+BASELINE = ROOT / ".mutation.json"
+SEED = 20261117
+CHOICE = ("-m", "not slow", "-k", "not processes and not of_a_run and not after_a_kill", "--hypothesis-seed=0")
+PRELOADED = ("torch", "numpy", "scipy.stats", "rich.table", "typer", "jinja2", "matplotlib.pyplot")
+
+# What is mutated, and the tests that are to notice.
+GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
+    "stats": (["lab/stats"], ["stats", "ranks", "verdict"]),
+    "analysis": (["lab/analysis"], ["verdict", "tables", "supplements", "cli_report"]),
+    "store": (
+        ["lab/store.py", "lab/reading.py", "lab/checksums.py", "lab/archive.py", "lab/merging.py", "lab/schema.py",
+         "lab/checking.py", "lab/contents.py", "lab/numbers.py", "lab/travel.py", "lab/locks.py", "lab/state.py",
+         "lab/results.py"],
+        ["store", "damage", "travel"],
+    ),
+    "theory": (
+        ["theory"],
+        ["theory_static", "theory_dynamic", "theory_gradients", "propagation", "penalty", "transforms",
+         "expected_loss", "checks", "open_laws"],
+    ),
+}  # fmt: skip
+
+
+def modules(group: str) -> dict[str, pathlib.Path]:
+    """The files of a group by the names of their modules."""
+    source = ROOT / "src"
+    files: list[pathlib.Path] = []
+    for place in GROUPS[group][0]:
+        path = source / "contdrop" / place
+        files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    names = {".".join(path.relative_to(source).with_suffix("").parts): path for path in files}
+    return {name.removesuffix(".__init__"): path for name, path in names.items()}
+
+
+def test_files(group: str) -> list[str]:
+    return [f"tests/test_{name}.py" for name in GROUPS[group][1]]
+
+
+class _Changed(importlib.machinery.SourceFileLoader):
+    """Loads a module from a tree in memory."""
+
+    def __init__(self, name: str, path: str, tree: ast.Module) -> None:
+        super().__init__(name, path)
+        self.tree = tree
+
+    def get_code(self, fullname: str) -> Any:
+        return compile(self.tree, self.path, "exec")
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, trees: Mapping[str, tuple[pathlib.Path, ast.Module]]) -> None:
+        self.trees = trees
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        if fullname not in self.trees:
+            return None
+        file, tree = self.trees[fullname]
+        places = [str(file.parent)] if file.name == "__init__.py" else None
+        loader = _Changed(fullname, str(file), tree)
+        return importlib.util.spec_from_file_location(fullname, file, loader=loader, submodule_search_locations=places)
+
+
+class _Watch:
+    """A plugin: chooses and orders tests, and notes what they did."""
+
+    def __init__(self, chosen: Sequence[str] | None) -> None:
+        self.chosen = None if chosen is None else {name: place for place, name in enumerate(chosen)}
+        self.seconds: dict[str, float] = collections.defaultdict(float)
+        self.failed: list[str] = []
+        self.touched: dict[str, set[str]] = collections.defaultdict(set)
+        self.current = ""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self.chosen is not None:
+            items[:] = [item for item in items if item.nodeid in self.chosen]
+            items.sort(key=lambda item: self.chosen[item.nodeid])
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.current = nodeid
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.failed.append(report.nodeid or "collection")
+
+
+def in_fork(work: Callable[[], Any], timeout: float) -> Any:
+    """What ``work`` returns in a fork of this process; None if it took too long, "died" if it was killed.
+
+    Time is that of the processor, lest a busy machine make every mutant look caught.
+    """
+    with tempfile.TemporaryDirectory(prefix="mutation-") as place:
+        answer = pathlib.Path(place) / "answer.json"
+        child = os.fork()
+        if not child:
+            os.setpgid(0, 0)
+            _become_quiet(pathlib.Path(place))
+            try:
+                answer.write_text(json.dumps(work()))
+            except BaseException:  # a fault of this tool
+                answer.write_text(json.dumps({"error": traceback.format_exc()}))
+            finally:
+                os._exit(0)
+        used, changed = 0.0, time.monotonic()
+        while os.waitpid(child, os.WNOHANG)[0] == 0:
+            before, used = used, _processor_seconds(child)
+            changed = time.monotonic() if used > before else changed
+            if used > timeout or time.monotonic() - changed > _IDLE:
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return None
+            time.sleep(0.02)
+        found = json.loads(answer.read_text()) if answer.exists() else "died"
+        if isinstance(found, dict) and "error" in found:
+            raise RuntimeError(found["error"])
+        return found
+
+
+def _processor_seconds(process: int) -> float:
+    fields = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _become_quiet(place: pathlib.Path) -> None:
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(place / "hypothesis")
+    output = os.open(place / "output", os.O_WRONLY | os.O_CREAT)
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    os.chdir(ROOT)
+
+
+def run_tests(files: Iterable[str], watch: _Watch, *, first_failure: bool) -> int:
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *CHOICE]
+    return int(pytest.main([*options, *(["-x"] if first_failure else []), *files], plugins=[watch]))
+
+
+# ---- which test runs which function
+
+
+def baseline(group: str) -> dict[str, Any]:
+    """Of every test of a group that passes: its seconds, and the functions that it runs."""
+    trees = {}
+    for name, path in modules(group).items():
+        trees[name] = (path, mutants.touched(ast.parse(path.read_text()), f"mutation_touch_{name.replace('.', '_')}"))
+    found: dict[str, Any] = {}
+    for file in test_files(group):
+        found |= in_fork(lambda file=file: _watched(file, trees), 1200)
+        print(f"{group} {file}: {len(found)} tests so far", flush=True)
+    return found
+
+
+def _watched(file: str, trees: Mapping[str, tuple[pathlib.Path, ast.Module]]) -> dict[str, Any]:
+    import builtins
+
+    watch = _Watch(None)
+    for name in trees:
+        # A default argument keeps each module's name.
+        setattr(
+            builtins,
+            f"mutation_touch_{name.replace('.', '_')}",
+            lambda function, name=name: watch.touched[watch.current].add(f"{name}:{function}"),
+        )
+    sys.meta_path.insert(0, _Finder(trees))
+    run_tests([file], watch, first_failure=False)
+    return {
+        test: {"seconds": round(seconds, 4), "functions": sorted(watch.touched[test])}
+        for test, seconds in watch.seconds.items()
+        if test not in watch.failed
+    }
+
+
+def tests_of(mutant: Mutant, tests: Mapping[str, Any]) -> list[str]:
+    """The tests that run a mutant's function, or its module where it is in none; the quickest first."""
+    wanted = f"{mutant.module}:{mutant.function}"
+    found = [name for name, test in tests.items() if wanted in test["functions"]]
+    if not found:
+        start = f"{mutant.module}:"
+        found = [name for name, test in tests.items() if any(each.startswith(start) for each in test["functions"])]
+    return sorted(found or tests, key=lambda name: tests[name]["seconds"])
+
+
+# ---- mutants
+
+_Items = Mapping[str, pytest.Item]
+
+
+def choose(mutant: Mutant, tests: Mapping[str, Any], most: float) -> tuple[list[str], int, float]:
+    """The tests to run within ``most`` seconds, as the baseline had them; how many there are in all; their seconds."""
+    chosen, total = [], 0.0
+    everything = tests_of(mutant, tests)
+    for name in everything:
+        if chosen and total + tests[name]["seconds"] > most:
+            break
+        total += tests[name]["seconds"]
+        chosen.append(name)
+    return chosen, len(everything), total
+
+
+def judge(
+    mutant: Mutant, path: pathlib.Path, tests: Mapping[str, Any], most: float, ready: tuple[Loaded, _Items] | None
+) -> dict[str, Any]:
+    """Whether a mutant is caught, and by which test.
+
+    With ``ready``, what this process has loaded and the tests that it has collected, a function's code is exchanged in
+    the fork; without, the fork imports the changed module and collects the tests itself, which takes longer.
+    """
+    chosen, number, total = choose(mutant, tests, most)
+    start = time.monotonic()
+
+    def work() -> dict[str, Any]:
+        if ready is None:
+            return _imported(mutant, path, chosen)
+        loaded, items = ready
+        new = [item for name, item in items.items() if name not in tests]  # since the baseline
+        return _exchanged(loaded, mutant, path, [*new, *(items[name] for name in chosen if name in items)])
+
+    answer = in_fork(work, 60 + 5 * total)
+    if answer is None or answer == "died":
+        verdict, by = "caught", "time-out" if answer is None else "the process died"
+    else:
+        verdict, by = ("caught", answer["by"]) if answer["by"] else ("survived", "")
+    return {
+        "name": mutant.name, "line": mutant.line, "verdict": verdict, "by": by,
+        "tests": len(chosen), "of": number, "seconds": round(time.monotonic() - start, 1),
+    }  # fmt: skip
+
+
+def _imported(mutant: Mutant, path: pathlib.Path, chosen: Sequence[str]) -> dict[str, Any]:
+    sys.meta_path.insert(0, _Finder({mutant.module: (path, mutants.apply(mutant, path.read_text()))}))
+    watch = _Watch(chosen)
+    code = run_tests(dict.fromkeys(name.partition("::")[0] for name in chosen), watch, first_failure=True)
+    return {"by": watch.failed[0] if watch.failed else f"pytest ended with {code}" if code else ""}
+
+
+def _exchanged(loaded: Loaded, mutant: Mutant, path: pathlib.Path, items: Sequence[pytest.Item]) -> dict[str, Any]:
+    loaded.exchange(mutant, path)
+    for item, following in zip(items, [*items[1:], None]):
+        reports = runtestprotocol(item, nextitem=following, log=False)
+        if any(report.failed for report in reports):
+            return {"by": item.nodeid}
+    return {"by": ""}
+
+
+class Loaded:
+    """The functions and caches of contdrop that are loaded.
+
+    They are looked for once, before any fork: to look at every object of the process is to copy it in the fork.
+    """
+
+    def __init__(self) -> None:
+        self.functions: dict[tuple[str, str, int], list[types.FunctionType]] = {}
+        self.caches: list[Any] = []
+        for each in gc.get_objects():
+            if type(each) is types.FunctionType:  # isinstance would wake up what torch has deprecated
+                code = each.__code__
+                self.functions.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(each)
+            elif type(each) is functools._lru_cache_wrapper and (each.__module__ or "").startswith("contdrop"):
+                self.caches.append(each)
+
+    def exchange(self, mutant: Mutant, path: pathlib.Path) -> None:
+        """Gives every copy of a mutant's function the changed code, and forgets what caches hold."""
+        source = path.read_text()
+        found = mutants.outermost(mutant, source)
+        assert found is not None
+        whole = compile(mutants.apply(mutant, source), str(path), "exec")
+        (changed,) = (code for code in _inside(whole) if (code.co_qualname, code.co_firstlineno) == found)
+        for function in self.functions[(str(path), *found)]:
+            function.__code__ = changed
+        for cache in self.caches:
+            cache.cache_clear()
+
+
+def _inside(code: types.CodeType) -> Iterator[types.CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield constant
+            yield from _inside(constant)
+
+
+class _Loop:
+    """A plugin: instead of running the tests once, runs some of them for every mutant, each in a fork."""
+
+    def __init__(self, found: Sequence[Mutant], judge_one: Callable[[Mutant, tuple[Loaded, _Items]], None]) -> None:
+        self.found, self.judge_one = found, judge_one
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        ready = Loaded(), {item.nodeid: item for item in session.items}
+        gc.collect()
+        gc.freeze()  # what is not looked at again is not copied in the forks
+        for mutant in self.found:
+            self.judge_one(mutant, ready)
+        return True
+
+
+# ---- commands
+
+
+def population(groups: Iterable[str]) -> dict[str, list[Mutant]]:
+    return {
+        group: [m for name, path in modules(group).items() for m in mutants.find(name, path.read_text())]
+        for group in groups
+    }
+
+
+def done() -> dict[str, dict[str, Any]]:
+    """Results by the mutants' names; a later line replaces an earlier one."""
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    return {record["name"]: record for record in map(json.loads, lines)}
+
+
+def run_sample(groups: Collection[str], size: int, most: float, only: Collection[str] | None = None) -> None:
+    everything = population(GROUPS)
+    chosen = mutants.sample([mutant for found in everything.values() for mutant in found], size, SEED)
+    finished = done()
+    wanted = [m for m in chosen if (m.name not in finished if only is None else m.name in only)]
+    for group in groups:
+        names = {mutant.name for mutant in everything[group]}
+        run_group(group, [mutant for mutant in wanted if mutant.name in names], most)
+
+
+def run_group(group: str, wanted: Sequence[Mutant], most: float) -> None:
+    tests, files = json.loads(BASELINE.read_text())[group], modules(group)
+
+    def judge_one(mutant: Mutant, ready: tuple[Loaded, _Items] | None) -> None:
+        result = judge(mutant, files[mutant.module], tests, most, ready)
+        with RESULTS.open("a") as file:
+            file.write(json.dumps(result) + "\n")
+        print(result["verdict"], result["seconds"], result["name"], result["by"], file=sys.__stderr__, flush=True)
+
+    quick = [m for m in wanted if mutants.outermost(m, files[m.module].read_text()) is not None]
+    if quick:  # in a process of its own, for it imports contdrop
+        child = os.fork()
+        if not child:
+            os.chdir(ROOT)
+            options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", *CHOICE]
+            pytest.main([*options, *test_files(group)], plugins=[_Loop(quick, judge_one)])
+            os._exit(0)
+        os.waitpid(child, 0)
+    for mutant in wanted:
+        if mutant not in quick:
+            judge_one(mutant, None)
+
+
+def summary() -> None:
+    equivalent: dict[str, str] = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
+    results = done()
+    survivors = [record for record in results.values() if record["verdict"] == "survived"]
+    open_ones = [record for record in survivors if record["name"] not in equivalent]
+    same = len(survivors) - len(open_ones)
+    caught = len(results) - len(survivors)
+    print(f"seed {SEED}: {len(results)} mutants, {caught} caught, {same} equivalent, {len(open_ones)} not caught")
+    if results:
+        print(f"{100 * caught / (len(results) - same):.1f} % of those that are not equivalent are caught; ", end="")
+        print(f"{100 * same / len(results):.1f} % of all are called equivalent")
+    for record in open_ones:
+        print(f"not caught: line {record['line']}: {record['name']} ({record['tests']} of {record['of']} tests)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("baseline", "sample", "again", "summary"))
+    parser.add_argument("--groups", default=",".join(GROUPS), help="some of %(default)s")
+    parser.add_argument("--size", type=int, default=300, help="of the sample, over all groups (default %(default)s)")
+    parser.add_argument("--most", type=float, default=120.0, help="seconds of tests per mutant (default %(default)s)")
+    arguments = parser.parse_args()
+    groups = arguments.groups.split(",")
+    if arguments.command == "summary":
+        summary()
+        return
+    sys.path.insert(0, str(ROOT / "tests"))
+    for name in PRELOADED:
+        importlib.import_module(name)
+    sys.modules["torch"].set_num_threads(1)  # threads do not survive a fork
+    if arguments.command == "baseline":
+        found = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
+        for group in groups:
+            found[group] = baseline(group)
+            BASELINE.write_text(json.dumps(found))
+    elif arguments.command == "sample":
+        run_sample(groups, arguments.size, arguments.most)
+    else:
+        survivors = {name for name, record in done().items() if record["verdict"] == "survived"}
+        run_sample(groups, 10**9, arguments.most, only=survivors)
+
+
+if __name__ == "__main__":
+    main()
