@@ -51,6 +51,9 @@ REST = [
     "torch._C._current_graph_task_id",
     "torch.Tensor.__dlpack_c_exchange_api__",
     "torch.autograd.Function._compiled_autograd_key",
+    "torch._C._functorch._jvp_increment_nesting",
+    "torch._C._functorch._jvp_decrement_nesting",
+    "torch._VF._make_dual",
     "torch.nn.modules.dropout._DropoutNd",
     "torch.nn.modules.batchnorm._BatchNorm",
     "torch.fx.Node._pretty_print_target",
@@ -92,6 +95,24 @@ def test_nothing_is_missing_from_this_version(reports):
     assert whole["DERIVATIVES"]
     assert whole["DRAWS_IN_GRAPHS"] == compatibility.DRAWS_IN_GRAPHS
     assert (compatibility.dlpack_table is not None) == (version >= (2, 10))
+    assert whole["fast"] == (version >= (2, 10))
+
+
+def test_importing_is_silent_and_leaves_the_compiler_alone():
+    """Warnings as errors must not turn an ability off; the compiler would double the time of an import."""
+    code = """
+import sys, torch
+before = {name for name in sys.modules if name.startswith(("torch._dynamo", "torch._inductor"))}
+from contdrop import compatibility
+abilities = compatibility.SEES_EVERYBODY, compatibility.DERIVATIVES, compatibility.DRAWS_IN_GRAPHS
+after = {name for name in sys.modules if name.startswith(("torch._dynamo", "torch._inductor"))}
+print(*abilities, compatibility.GENERATORS_IN_GRAPHS and sorted(after - before))
+"""
+    for option in ("always", "error"):
+        result = subprocess.run([sys.executable, "-W", option, "-c", code], capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        abilities = compatibility.SEES_EVERYBODY, compatibility.DERIVATIVES, compatibility.DRAWS_IN_GRAPHS
+        assert result.stdout.split(maxsplit=3) == [*map(str, abilities), "[]\n"]
 
 
 @pytest.mark.parametrize("name", ONLOOKERS)

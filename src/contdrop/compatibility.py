@@ -168,6 +168,34 @@ class _Double(OneLevelFunction):
         return tangent * 2
 
 
+# torch.func.grad and torch.func.jvp would do for a trial, but the first imports the whole compiler, the second compiles
+# functions with the deprecated torch.jit.script: seconds and warnings for everybody who imports this package.
+_jvp_parts = _find_all(
+    "torch._C._functorch._jvp_increment_nesting",
+    "torch._C._functorch._jvp_decrement_nesting",
+    "torch._VF._make_dual",
+)
+
+
+def _gradient(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return torch.autograd.grad(function(x), x, create_graph=True)[0]
+
+
+def _tangent(function: Callable[[Tensor], Tensor], one: Tensor) -> float:
+    """The derivative at 1, by one level of torch.func.jvp."""
+    if _jvp_parts is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return float(torch.func.jvp(function, (one,), (one,))[1])
+    enter_level, leave_level, make_dual = _jvp_parts
+    enter_level()
+    try:
+        with forward_ad.dual_level():
+            return float(forward_ad.unpack_dual(function(make_dual(one, one, level=0))).tangent)
+    finally:
+        leave_level()
+
+
 def _differentiates() -> bool:
     """Tries the parts above with an operator that doubles: reverse mode, forward mode, and transforms of both."""
     if None in (_below_autograd, _one_level, _base, transforms_active):
@@ -179,11 +207,9 @@ def _differentiates() -> bool:
         double = torch.ops.contdrop_trial.double.default
         with torch.inference_mode(False), torch.enable_grad():
             one = torch.ones(())
-            x = one.clone().requires_grad_()
-            (reverse,) = torch.autograd.grad(double(x), x)
-            transformed = torch.func.grad(lambda x: double(x) * x)(one)
-            forward = torch.func.jvp(double, (one,), (one,))[1]
-        return (reverse.item(), transformed.item(), forward.item()) == (2, 4, 2)
+            reverse = _gradient(double, one.clone().requires_grad_())
+            transformed = torch.func.vjp(lambda x: _gradient(lambda x: double(x) * x, x), one)[0]
+            return (reverse.item(), transformed.item(), _tangent(double, one)) == (2, 4, 2)
     except Exception:
         return False
 
