@@ -10,7 +10,8 @@ import sys
 import warnings
 
 import torch
-import torch._dynamo  # once, and not in every fork
+import torch._decomp.decompositions_for_jvp  # once, and not in every fork; it may warn, of torch's own parts
+import torch._dynamo
 
 
 def numbers():
@@ -33,7 +34,7 @@ def numbers():
         lambda x: cd.functional.adaptive_dropout(x, x),
     ]
     found = []
-    # The fast path is connected once the native back end is in use, for which a layer without gradients is needed: where
+    # The fast path is connected once the native back end is in use, which takes a layer without gradients here: where
     # derivatives are missing, the reference back end is differentiated, and nothing else in here uses the native one.
     with torch.inference_mode():
         cd.functional.dropout(x, law)

@@ -1,7 +1,9 @@
 """Without any one private part of torch, layers give the same numbers."""
 
+import ast
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -16,6 +18,7 @@ ONLOOKERS = [
     "torch._C._len_torch_dispatch_stack",
     "torch._C._get_tracing_state",
     "torch._C._has_storage",
+    "torch.utils._python_dispatch.TorchDispatchMode",
     "torch.autograd.forward_ad._current_level",
 ]
 DERIVATIVES = [
@@ -57,12 +60,18 @@ REST = [
     "torch.nn.modules.dropout._DropoutNd",
     "torch.nn.modules.batchnorm._BatchNorm",
     "torch.fx.Node._pretty_print_target",
-    "torch._fused_sgd_",
-    "torch._fused_adam_",
 ]
 # With these the graphs of torch.compile are tried too, which takes seconds each.
 COMPILED = ["compiled:" + DRAWS[0], "compiled:torch._C._AutoDispatchBelowAutograd"]
 NAMES = list(dict.fromkeys([*ONLOOKERS, *DERIVATIVES, *DRAWS, *REST, *COMPILED]))
+
+
+def test_every_part_that_is_looked_up_is_taken_away_here():
+    tree = ast.parse(pathlib.Path(compatibility.__file__).read_text())
+    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    looked_up = {value for value in strings if re.fullmatch(r"torch(\.\w+)+|_[a-z]\w+", value)}
+    taken_away = {part for name in NAMES for part in name.removeprefix("compiled:").split(",")}
+    assert {value for value in looked_up if not value.endswith("_hooks")} == taken_away  # hooks: see test_hooks
 
 
 @pytest.fixture(scope="module")

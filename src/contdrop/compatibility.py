@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx.traceback
-import torch.utils._python_dispatch
 import torch.utils.checkpoint
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -63,12 +62,8 @@ transforms_active: Callable[[], bool] | None = find("torch._C._are_functorch_tra
 dispatch_modes: Callable[[], int] | None = find("torch._C._len_torch_dispatch_stack")
 tracing_state: Callable[[], object] | None = find("torch._C._get_tracing_state")
 _has_storage: Callable[[Tensor], bool] | None = find("torch._C._has_storage")
+_dispatch_mode: Any = find("torch.utils._python_dispatch.TorchDispatchMode")
 _FORWARD_LEVEL = "torch.autograd.forward_ad._current_level"
-
-
-class _Onlooker(torch.utils._python_dispatch.TorchDispatchMode):
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return function(*args, **(kwargs or {}))
 
 
 def _sees_transforms() -> bool:
@@ -83,10 +78,10 @@ def _sees_transforms() -> bool:
 
 
 def _sees_modes() -> bool:
-    if dispatch_modes is None:
+    if dispatch_modes is None or _dispatch_mode is None:
         return False
     before = dispatch_modes()
-    with _Onlooker():
+    with _dispatch_mode():
         return dispatch_modes() == before + 1
 
 
