@@ -1,8 +1,14 @@
-"""Leaves out the lab's tests where the lab's packages are missing, as in the environments of `make test-torch`."""
+"""For all tests: no deadlines, and no tests of the lab where its packages are missing, as in `make test-torch`."""
 
 import ast
 import importlib.util
 import pathlib
+
+from hypothesis import settings
+
+# How long an example takes says how busy the machine is, and nothing of the code.
+settings.register_profile("contdrop", deadline=None)
+settings.load_profile("contdrop")
 
 HERE = pathlib.Path(__file__).parent
 LAB_PACKAGES = ("jinja2", "matplotlib", "pooch", "rich", "scipy", "sklearn", "typer")
