@@ -160,6 +160,13 @@ def test_refused_functions_are_named(reports):
     assert "sort" in reports["torch.fx.Node._pretty_print_target"]["message"]
 
 
+def test_a_name_that_cannot_be_written_is_given_plainly(monkeypatch):
+    (node,) = (node for node in torch.fx.symbolic_trace(torch.sort).graph.nodes if node.op == "call_function")
+    assert compatibility.target_name(node) == "torch.sort"
+    monkeypatch.setattr(torch.fx.Node, "_pretty_print_target", lambda *_: 1 / 0)
+    assert compatibility.target_name(node) == "sort"
+
+
 def test_hooks():
     layer = torch.nn.Linear(2, 2)
     assert not compatibility.has_forward_hooks(layer)

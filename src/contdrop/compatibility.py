@@ -356,5 +356,10 @@ def has_hooks(module: torch.nn.Module) -> bool:
 
 def target_name(node: torch.fx.Node) -> str:
     """What a node of a graph calls, as a reader would write it."""
-    write = find("torch.fx.Node._pretty_print_target")
-    return str(write(node.target) if write else getattr(node.target, "__name__", node.target))
+    plain = str(getattr(node.target, "__name__", node.target))
+    if find("torch.fx.Node._pretty_print_target") is None:
+        return plain
+    try:
+        return str(node._pretty_print_target(node.target))  # of a node in torch 2.6, of the class later
+    except Exception:
+        return plain
