@@ -316,7 +316,7 @@ class TestKernels:
     )
     def test_standard_normal_numbers(self, size, seeds, dtype):
         seed = SEED + torch.arange(math.prod(seeds)).view(seeds)
-        x = torch.ones(*seeds, *size, dtype=dtype, device=DEVICE)
+        x = torch.ones([*seeds, *size], dtype=dtype, device=DEVICE)
         law = ("gaussian", (0.0, 1.0, -INFINITY, INFINITY), 1.0)
         got, expected = (module.dropout(x, seed, *law, [], reference.STREAM_NORMAL) for module in (backend, reference))
         assert got.dtype == dtype
