@@ -40,9 +40,7 @@ print(torch.cat([tensor.detach().flatten() for tensor in (*results, x.grad)]).to
 @functools.cache
 def run(code: str, **environment: str) -> subprocess.CompletedProcess:
     clean = {name: value for name, value in os.environ.items() if name != backends.VARIABLE}
-    # torch warns of parts of its own that it deprecates, wherever forward mode is used for the first time.
-    quiet = "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
-    command = [sys.executable, "-W", "always", "-W", quiet, "-c", code]
+    command = [sys.executable, "-W", "always", "-c", code]
     return subprocess.run(command, env={**clean, **environment}, capture_output=True, text=True, check=False)
 
 
@@ -51,7 +49,7 @@ def calls(monkeypatch):
     """Records which back end's functions are called."""
     seen = []
     for name, module in (("native", native), ("reference", reference)):
-        for function in ("dropout", "keep_where", "normal", *(n for n in dir(module) if n.startswith("dropconnect"))):
+        for function in ("dropout", "keep_where", *(n for n in dir(module) if n.startswith("dropconnect"))):
             original = getattr(module, function)
 
             def recorder(*args, _name=name, _original=original, _function=function):

@@ -1,7 +1,9 @@
 """Without any one private part of torch, layers give the same numbers."""
 
+import ast
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -16,6 +18,7 @@ ONLOOKERS = [
     "torch._C._len_torch_dispatch_stack",
     "torch._C._get_tracing_state",
     "torch._C._has_storage",
+    "torch.utils._python_dispatch.TorchDispatchMode",
     "torch.autograd.forward_ad._current_level",
 ]
 DERIVATIVES = [
@@ -51,15 +54,24 @@ REST = [
     "torch._C._current_graph_task_id",
     "torch.Tensor.__dlpack_c_exchange_api__",
     "torch.autograd.Function._compiled_autograd_key",
+    "torch._C._functorch._jvp_increment_nesting",
+    "torch._C._functorch._jvp_decrement_nesting",
+    "torch._VF._make_dual",
     "torch.nn.modules.dropout._DropoutNd",
     "torch.nn.modules.batchnorm._BatchNorm",
     "torch.fx.Node._pretty_print_target",
-    "torch._fused_sgd_",
-    "torch._fused_adam_",
 ]
 # With these the graphs of torch.compile are tried too, which takes seconds each.
 COMPILED = ["compiled:" + DRAWS[0], "compiled:torch._C._AutoDispatchBelowAutograd"]
 NAMES = list(dict.fromkeys([*ONLOOKERS, *DERIVATIVES, *DRAWS, *REST, *COMPILED]))
+
+
+def test_every_part_that_is_looked_up_is_taken_away_here():
+    tree = ast.parse(pathlib.Path(compatibility.__file__).read_text())
+    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    looked_up = {value for value in strings if re.fullmatch(r"torch(\.\w+)+|_[a-z]\w+", value)}
+    taken_away = {part for name in NAMES for part in name.removeprefix("compiled:").split(",")}
+    assert {value for value in looked_up if not value.endswith("_hooks")} == taken_away  # hooks: see test_hooks
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +104,24 @@ def test_nothing_is_missing_from_this_version(reports):
     assert whole["DERIVATIVES"]
     assert whole["DRAWS_IN_GRAPHS"] == compatibility.DRAWS_IN_GRAPHS
     assert (compatibility.dlpack_table is not None) == (version >= (2, 10))
+    assert whole["fast"] == (version >= (2, 10))
+
+
+def test_importing_is_silent_and_leaves_the_compiler_alone():
+    """Warnings as errors must not turn an ability off; the compiler would double the time of an import."""
+    code = """
+import sys, torch
+before = {name for name in sys.modules if name.startswith(("torch._dynamo", "torch._inductor"))}
+from contdrop import compatibility
+abilities = compatibility.SEES_EVERYBODY, compatibility.DERIVATIVES, compatibility.DRAWS_IN_GRAPHS
+after = {name for name in sys.modules if name.startswith(("torch._dynamo", "torch._inductor"))}
+print(*abilities, sorted(after - before) if compatibility.GENERATORS_IN_GRAPHS else [])
+"""
+    for option in ("always", "error"):
+        result = subprocess.run([sys.executable, "-W", option, "-c", code], capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        abilities = compatibility.SEES_EVERYBODY, compatibility.DERIVATIVES, compatibility.DRAWS_IN_GRAPHS
+        assert result.stdout.split(maxsplit=3) == [*map(str, abilities), "[]\n"]
 
 
 @pytest.mark.parametrize("name", ONLOOKERS)
@@ -128,6 +158,14 @@ def test_not_knowing_of_backward_is_said(reports):
 def test_refused_functions_are_named(reports):
     assert "torch.sort" in reports[""]["message"]
     assert "sort" in reports["torch.fx.Node._pretty_print_target"]["message"]
+
+
+def test_a_name_that_cannot_be_written_is_given_plainly(monkeypatch):
+    graph = torch.fx.symbolic_trace(lambda x: torch.sort(x)).graph
+    (node,) = (node for node in graph.nodes if node.op == "call_function")
+    assert compatibility.target_name(node) == "torch.sort"
+    monkeypatch.setattr(torch.fx.Node, "_pretty_print_target", lambda *_: 1 / 0)
+    assert compatibility.target_name(node) == "sort"
 
 
 def test_hooks():

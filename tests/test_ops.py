@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance import fixed
@@ -19,8 +19,6 @@ ARGUMENTS = {
     "dropout-batched-seed": (ops.dropout_operator, (fixed(2, 6), torch.tensor([5, 6]), *BERNOULLI, [], 1)),
     "keep_where": (ops.keep_where, (fixed(4, 6), SEED, fixed(4, 6, seed=1).sigmoid(), [])),
     "keep_where-window": (ops.keep_where, (fixed(4, 6), SEED, fixed(4, 6, seed=1).sigmoid(), [0], [9, 8, 5, 1])),
-    "normal-window": (ops.normal, (SEED, [3, 5], torch.float32, torch.device("cpu"), [3, 9, 0, 4])),
-    "normal": (ops.normal, (SEED, [3, 5], torch.float32, torch.device("cpu"))),
     "dropconnect": (ops.dropconnect, (fixed(4, 6), fixed(3, 6, seed=1), SEED, *GAUSSIAN)),
     "input-gradient": (ops._input_gradient, (fixed(4, 3), fixed(3, 6, seed=1), SEED, *BERNOULLI)),
     "weight-gradient": (ops._weight_gradient, (fixed(4, 3), fixed(4, 6, seed=1), SEED, *GAUSSIAN)),
@@ -41,7 +39,7 @@ def test_registration_is_complete(op, arguments):
     torch.library.opcheck(op, differentiable)
 
 
-@pytest.mark.parametrize("name", [name for name in ARGUMENTS if not name.startswith("normal")])
+@pytest.mark.parametrize("name", ARGUMENTS)
 def test_derivatives_against_finite_differences(name):
     op, arguments = ARGUMENTS[name]
     places = [0, 1] if op in (ops.dropconnect, ops._input_gradient, ops._weight_gradient) else [0]
@@ -59,7 +57,7 @@ def test_derivatives_against_finite_differences(name):
     assert torch.autograd.gradgradcheck(run, values, check_fwd_over_rev=True, check_rev_over_rev=True)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None)
 @given(
     shape=st.lists(st.integers(1, 4), min_size=0, max_size=3),
     batch=st.integers(1, 3),
@@ -119,13 +117,6 @@ def test_vmap_of_dropconnect_equals_a_loop():
     assert torch.equal(result, torch.stack([one(x[i], weight[i], seeds[i]) for i in range(2)]))
     shared = torch.vmap(one, in_dims=(None, 0, None))(x[0], weight, SEED)
     assert torch.equal(shared, torch.stack([one(x[0], weight[i], SEED) for i in range(2)]))
-
-
-def test_vmap_of_normal_equals_a_loop():
-    seeds = SEED + torch.arange(3)
-    arguments = ([2, 5], torch.float64, torch.device("cpu"))
-    result = torch.vmap(lambda seed: ops.normal(seed, *arguments))(seeds)
-    assert torch.equal(result, torch.stack([ops.normal(seed, *arguments) for seed in seeds]))
 
 
 def test_streams_of_one_seed_are_independent():

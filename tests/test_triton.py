@@ -262,8 +262,6 @@ class TestKernels:
         assert torch.equal(got, backend.dropout(x, SEED, *setting, shared_axes, 0)[part])
         kept = backend.keep_where(x[part], SEED, keep[part], shared_axes, window)
         assert torch.equal(kept, backend.keep_where(x, SEED, keep, shared_axes)[part])
-        numbers = backend.normal(SEED, [3, 9], torch.float64, DEVICE, [6, 9, 2, 0])
-        assert torch.equal(numbers, reference.normal(SEED, [6, 9], torch.float64, DEVICE)[2:5])
 
     @pytest.mark.parametrize("setting", [GAUSSIAN, ONE_BIT], ids=["gaussian", "bernoulli"])
     def test_examples_from_a_number_on(self, setting):
@@ -276,7 +274,7 @@ class TestKernels:
         expected = reference.dropconnect_weight_gradient(gradient[2:], x[2:], SEED, *setting, 2)
         assert torch.allclose(got, expected, rtol=0, atol=1e-5)
 
-    # Adaptive dropout and normal numbers.
+    # Adaptive dropout.
 
     @each_layout
     def test_keep_where(self, layout):
@@ -316,9 +314,11 @@ class TestKernels:
         [([1500], ()), ([], ()), ([0, 3], ()), ([3, 5], (3,)), ([4], (2, 1)), ([], (2,)), ([4], (0,)), ([0], (2,))],
         ids=str,
     )
-    def test_normal_numbers(self, size, seeds, dtype):
+    def test_standard_normal_numbers(self, size, seeds, dtype):
         seed = SEED + torch.arange(math.prod(seeds)).view(seeds)
-        got, expected = (module.normal(seed, size, dtype, DEVICE) for module in (backend, reference))
+        x = torch.ones([*seeds, *size], dtype=dtype, device=DEVICE)
+        law = ("gaussian", (0.0, 1.0, -INFINITY, INFINITY), 1.0)
+        got, expected = (module.dropout(x, seed, *law, [], reference.STREAM_NORMAL) for module in (backend, reference))
         assert got.dtype == dtype
         assert got.shape == expected.shape
         assert got.device == expected.device
@@ -432,7 +432,6 @@ CALLS = {
     "dropout-window": lambda module: module.dropout(torch.ones(4, 5), SEED, *GAUSSIAN, [], 0, [5, 6, 1, 1]),
     "keep_where": lambda module: module.keep_where(torch.ones(9), SEED, torch.ones(9), []),
     "keep_where-shared": lambda module: module.keep_where(torch.ones(9, 4).double(), SEED, torch.ones(9, 4), [1]),
-    "normal": lambda module: module.normal(SEED, [9], torch.float64, torch.device("cpu")),
     "dropconnect": lambda module: module.dropconnect(torch.ones(2, 64), torch.ones(3, 64), SEED, *GAUSSIAN),
     "dropconnect-half": lambda module: module.dropconnect(
         torch.ones(2, 9).half(), torch.ones(1, 9).half(), SEED, *ONE_BIT

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance import fixed
@@ -21,7 +21,7 @@ LAWS = {
 }
 each_backend = pytest.mark.parametrize("backend", [reference, native], ids=["reference", "native"])
 each_law = pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
-fuzzed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+fuzzed = settings(max_examples=60, deadline=None)
 
 
 @st.composite
@@ -128,8 +128,6 @@ def test_vmap_of_windows_equals_a_loop(shared, seed_axis):
         got = torch.vmap(one, in_dims=(0, seed_axis, 0))(x, seeds if seed_axis == 0 else SEED, keep)
         expected = [one(x[i], seeds[i] if seed_axis == 0 else SEED, keep[i]) for i in range(2)]
         assert torch.equal(got, torch.stack(expected))
-    normal = torch.vmap(lambda seed: ops.normal(seed, [3, 4], torch.float64, CPU, window))(seeds)
-    assert torch.equal(normal, torch.stack([ops.normal(seed, [3, 4], torch.float64, CPU, window) for seed in seeds]))
 
 
 @each_backend

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx.traceback
-import torch.utils._python_dispatch
 import torch.utils.checkpoint
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -63,12 +62,8 @@ transforms_active: Callable[[], bool] | None = find("torch._C._are_functorch_tra
 dispatch_modes: Callable[[], int] | None = find("torch._C._len_torch_dispatch_stack")
 tracing_state: Callable[[], object] | None = find("torch._C._get_tracing_state")
 _has_storage: Callable[[Tensor], bool] | None = find("torch._C._has_storage")
+_dispatch_mode: Any = find("torch.utils._python_dispatch.TorchDispatchMode")
 _FORWARD_LEVEL = "torch.autograd.forward_ad._current_level"
-
-
-class _Onlooker(torch.utils._python_dispatch.TorchDispatchMode):
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return function(*args, **(kwargs or {}))
 
 
 def _sees_transforms() -> bool:
@@ -83,10 +78,10 @@ def _sees_transforms() -> bool:
 
 
 def _sees_modes() -> bool:
-    if dispatch_modes is None:
+    if dispatch_modes is None or _dispatch_mode is None:
         return False
     before = dispatch_modes()
-    with _Onlooker():
+    with _dispatch_mode():
         return dispatch_modes() == before + 1
 
 
@@ -168,6 +163,34 @@ class _Double(OneLevelFunction):
         return tangent * 2
 
 
+# torch.func.grad and torch.func.jvp would do for a trial, but the first imports the whole compiler, the second compiles
+# functions with the deprecated torch.jit.script: seconds and warnings for everybody who imports this package.
+_jvp_parts = _find_all(
+    "torch._C._functorch._jvp_increment_nesting",
+    "torch._C._functorch._jvp_decrement_nesting",
+    "torch._VF._make_dual",
+)
+
+
+def _gradient(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return torch.autograd.grad(function(x), x, create_graph=True)[0]
+
+
+def _tangent(function: Callable[[Tensor], Tensor], one: Tensor) -> float:
+    """The derivative at 1, by one level of torch.func.jvp."""
+    if _jvp_parts is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return float(torch.func.jvp(function, (one,), (one,))[1])
+    enter_level, leave_level, make_dual = _jvp_parts
+    enter_level()
+    try:
+        with forward_ad.dual_level():
+            return float(forward_ad.unpack_dual(function(make_dual(one, one, level=0))).tangent)
+    finally:
+        leave_level()
+
+
 def _differentiates() -> bool:
     """Tries the parts above with an operator that doubles: reverse mode, forward mode, and transforms of both."""
     if None in (_below_autograd, _one_level, _base, transforms_active):
@@ -179,11 +202,9 @@ def _differentiates() -> bool:
         double = torch.ops.contdrop_trial.double.default
         with torch.inference_mode(False), torch.enable_grad():
             one = torch.ones(())
-            x = one.clone().requires_grad_()
-            (reverse,) = torch.autograd.grad(double(x), x)
-            transformed = torch.func.grad(lambda x: double(x) * x)(one)
-            forward = torch.func.jvp(double, (one,), (one,))[1]
-        return (reverse.item(), transformed.item(), forward.item()) == (2, 4, 2)
+            reverse = _gradient(double, one.clone().requires_grad_())
+            transformed = torch.func.vjp(lambda x: _gradient(lambda x: double(x) * x, x), one)[0]
+            return (reverse.item(), transformed.item(), _tangent(double, one)) == (2, 4, 2)
     except Exception:
         return False
 
@@ -335,5 +356,10 @@ def has_hooks(module: torch.nn.Module) -> bool:
 
 def target_name(node: torch.fx.Node) -> str:
     """What a node of a graph calls, as a reader would write it."""
-    write = find("torch.fx.Node._pretty_print_target")
-    return str(write(node.target) if write else getattr(node.target, "__name__", node.target))
+    plain = str(getattr(node.target, "__name__", node.target))
+    if find("torch.fx.Node._pretty_print_target") is None:
+        return plain
+    try:
+        return str(node._pretty_print_target(node.target))  # of a node in torch 2.6, of the class later
+    except Exception:
+        return plain

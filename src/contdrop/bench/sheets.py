@@ -27,7 +27,7 @@ class Sheet:
 
 
 def sheets(report: Report) -> list[Sheet]:
-    """Every section that was measured, and at last the bars."""
+    """Every section that was measured, and at last the goals."""
     found = [elementwise(report, shape) for shape in shapes(report)]
     if report.types:
         found.append(types(report))

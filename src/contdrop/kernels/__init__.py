@@ -23,7 +23,6 @@ from .seeds import draw_seed as draw_seed
 
 dropout: Callable[..., Tensor] = ops.dropout
 keep_where: Callable[..., Tensor] = ops.keep_where
-normal: Callable[..., Tensor] = ops.normal
 dropconnect: Callable[..., Tensor] = ops.dropconnect
 
 

@@ -127,10 +127,6 @@ def keep_where(x: Tensor, *arguments: Any) -> Tensor:
     return _for(x).keep_where(x, *arguments)
 
 
-def normal(seed: Tensor, size: Any, dtype: torch.dtype, device: torch.device, *window: Any) -> Tensor:
-    return (chosen.get(device.type) or _choose(device.type)).normal(seed, size, dtype, device, *window)
-
-
 def dropconnect(x: Tensor, *arguments: Any) -> Tensor:
     return _for(x).dropconnect(x, *arguments)
 

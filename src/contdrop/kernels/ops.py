@@ -24,7 +24,6 @@ _LAW = "Tensor seed, str kind, float[] params, float scale"
 
 LIBRARY.define(f"dropout(Tensor x, {_LAW}, int[] shared_axes, int stream, SymInt[] window=[]) -> Tensor")
 LIBRARY.define("keep_where(Tensor x, Tensor seed, Tensor keep, int[] shared_axes, SymInt[] window=[]) -> Tensor")
-LIBRARY.define("normal(Tensor seed, SymInt[] size, ScalarType dtype, Device device, SymInt[] window=[]) -> Tensor")
 _EXAMPLES = f"{_LAW}, SymInt first_example=0"
 LIBRARY.define(f"dropconnect(Tensor x, Tensor weight, {_EXAMPLES}) -> Tensor")
 LIBRARY.define(f"dropconnect_input_gradient(Tensor gradient, Tensor weight, {_EXAMPLES}) -> Tensor")
@@ -32,7 +31,6 @@ LIBRARY.define(f"dropconnect_weight_gradient(Tensor gradient, Tensor x, {_EXAMPL
 
 dropout_operator: Any = torch.ops.contdrop.dropout.default
 keep_where: Any = torch.ops.contdrop.keep_where.default
-normal: Any = torch.ops.contdrop.normal.default
 dropconnect: Any = torch.ops.contdrop.dropconnect.default
 _input_gradient = torch.ops.contdrop.dropconnect_input_gradient.default
 _weight_gradient = torch.ops.contdrop.dropconnect_weight_gradient.default
@@ -40,7 +38,6 @@ _weight_gradient = torch.ops.contdrop.dropconnect_weight_gradient.default
 for _name in (
     "dropout",
     "keep_where",
-    "normal",
     "dropconnect",
     "dropconnect_input_gradient",
     "dropconnect_weight_gradient",
@@ -55,11 +52,6 @@ for _name in (
 @torch.library.register_fake("contdrop::keep_where", lib=LIBRARY)
 def _fake_like(x: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(x)
-
-
-@torch.library.register_fake("contdrop::normal", lib=LIBRARY)
-def _fake_normal(seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device, *_: Any) -> Tensor:
-    return torch.empty((*seed.shape, *size), dtype=dtype, device=device)
 
 
 @torch.library.register_fake("contdrop::dropconnect", lib=LIBRARY)
@@ -301,13 +293,6 @@ def _vmap_keep_where(
     seed, (x, keep), axis = _align(info.batch_size, seed, in_dims[1], (x, in_dims[0]), (keep, in_dims[2]))
     shared, window = _shift_axes(shared, axis, batched), _widen(window, info.batch_size, batched)
     return keep_where(x, seed, keep, shared, window), axis
-
-
-@torch.library.register_vmap("contdrop::normal", lib=LIBRARY)
-def _vmap_normal(
-    info: Any, in_dims: Any, seed: Tensor, size: Any, dtype: Any, device: Any, window: Sequence[int] = ()
-) -> tuple[Tensor, int]:
-    return normal(seed.movedim(in_dims[0], 0), size, dtype, device, window), 0
 
 
 def vmap_by_loop(op: Any) -> Callable[..., tuple[Tensor, int]]:

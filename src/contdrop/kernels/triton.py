@@ -25,7 +25,6 @@ The file is long because kernels cannot share a list of parameters, and it is th
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -182,7 +181,7 @@ def _mask(bits, keep, threshold, offset, gain, low, high, scale, KIND: tl.conste
     return value * factor
 
 
-# Elementwise: x times mask for dropout and keep_where, the mask itself for normal numbers (x_ptr is None).
+# Elementwise: x times mask.
 
 _LAW_VALUES = (
     "seed",
@@ -224,8 +223,7 @@ def _flat(
     if KIND == "where":
         keep = tl.load(keep_ptr + element, mask=inside, other=0.0)
     value = _mask(bits, keep, threshold, offset, gain, low, high, scale, KIND, WIDE)
-    if x_ptr is not None:
-        value *= tl.load(x_ptr + element, mask=inside, other=0.0).to(WIDE)
+    value *= tl.load(x_ptr + element, mask=inside, other=0.0).to(WIDE)
     tl.store(out_ptr + element, value.to(out_ptr.dtype.element_ty), mask=inside)
 
 
@@ -571,7 +569,7 @@ def _elementwise(
     return True
 
 
-def _launch_flat(x: Tensor | None, keep: Tensor | None, out: Tensor, count: int, arguments: dict[str, Any]) -> None:
+def _launch_flat(x: Tensor, keep: Tensor | None, out: Tensor, count: int, arguments: dict[str, Any]) -> None:
     group = reference.per_group(arguments["BITS"])
     groups = max(1, _TILE // _power_of_two(group))
     with _on(out.device):
@@ -601,22 +599,6 @@ def _merged_axes(x: Tensor, keep: Tensor, out: Tensor, mask_strides: Sequence[in
         else:
             merged.append([size, *strides])
     return merged or [[1, 0, 0, 0, 0]]
-
-
-def normal(
-    seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device, window: Sequence[int] = ()
-) -> Tensor:
-    _check_device(torch.device(device))
-    if window:
-        return reference.normal(seed, size, dtype, device, window)
-    out = torch.empty((*seed.shape, *size), dtype=dtype, device=device)
-    law = _law("gaussian", (0.0, 1.0, -math.inf, math.inf), 1.0)
-    arguments = {**law, "stream": reference.STREAM_NORMAL, "WIDE": _wide(dtype)}
-    count = math.prod(size)
-    if count:
-        for part, one in zip(out.view(-1, count), seed.flatten()):
-            _launch_flat(None, None, part, count, {**arguments, "seed": one.item()})
-    return out
 
 
 def dropconnect(

@@ -14,7 +14,7 @@ class MissingError(UserError):
 
 
 class Progress(Protocol):
-    """Told how getting a data set goes on."""
+    """Told how far getting a data set has come."""
 
     def note(self, text: str) -> None:
         """Something happened that the user may want to know."""

@@ -1,0 +1,43 @@
+"""For all tests: no deadlines, and no tests of the lab where its packages are missing, as in `make test-torch`."""
+
+import ast
+import importlib.util
+import pathlib
+
+from hypothesis import settings
+
+# How long an example takes says how busy the machine is, and nothing of the code.
+settings.register_profile("contdrop", deadline=None)
+settings.load_profile("contdrop")
+
+HERE = pathlib.Path(__file__).parent
+LAB_PACKAGES = ("jinja2", "matplotlib", "pooch", "rich", "scipy", "sklearn", "typer")
+
+
+def _imported(path):
+    """What a file imports as soon as it is imported itself: modules, and names out of modules."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def needs_lab(path):
+    """Whether a test file, or a helper of the tests that it imports, imports the lab or the command line."""
+    for name in _imported(path):
+        helper = HERE / f"{name.partition('.')[0]}.py"
+        if f"{name}.".startswith(("contdrop.lab.", "contdrop.cli.")) or (helper.exists() and needs_lab(helper)):
+            return True
+    return False
+
+
+def has_lab():
+    return all(importlib.util.find_spec(package) for package in LAB_PACKAGES)
+
+
+collect_ignore = [] if has_lab() else [path.name for path in HERE.glob("test_*.py") if needs_lab(path)]
+
+
+def pytest_report_header():
+    return f"without the lab: {len(collect_ignore)} test files are left out" if collect_ignore else None
