@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from .compatibility import DispatchMode, argument, in_backward
+from .compatibility import TORCH_DROPOUTS, DispatchMode, argument, in_backward
 from .kernels import STREAM_BIAS
 
 # torch's operators that draw a mask, and how to find its rate.
@@ -57,11 +57,13 @@ class DropoutCalls:
 
     Attributes:
         calls: All draws, in order.
+        layers: The names of the model's dropout layers.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.calls: list[Call] = []
         self._names = {id(module): name or type(module).__name__ for name, module in model.named_modules()}
+        self.layers = {self._names[id(module)] for module in model.modules() if isinstance(module, TORCH_DROPOUTS)}
         self._running: list[str] = []
         self._open = contextlib.ExitStack()
 
@@ -150,9 +152,26 @@ def count_dropout(model: torch.nn.Module, *inputs: Any, **named: Any) -> Dropout
         *inputs: What it is called with.
         **named: The same, by keyword.
     """
+    return count_dropout_in(model, lambda: model(*inputs, **named))
+
+
+def count_dropout_in(model: torch.nn.Module, run: Callable[[], object]) -> DropoutCalls:
+    """:func:`count_dropout` for a model that is called by ``run``."""
     with _as_it_was(model), torch.no_grad(), DropoutCalls(model) as calls:
-        model(*inputs, **named)
+        run()
     return calls
+
+
+def changed(before: DropoutCalls, after: DropoutCalls) -> tuple[int, int]:
+    """How many of the places that drew dropout, before or after a change, draw torch's no more, and how many there are.
+
+    A place is a module. Where a module draws ours or nothing now, it was changed.
+    """
+    left = {call.module for call in after.others}
+    # A layer of ours that draws in place of another one is the same place.
+    added = {call.module for call in after.ours if call.module in after.layers}
+    places = {*before.sites, *left, *added}
+    return len(places - left), len(places)
 
 
 @contextlib.contextmanager

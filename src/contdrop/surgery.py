@@ -12,7 +12,9 @@ from .choices import SCALES, Scale
 from .compatibility import share_hooks
 from .counting import Call as Call
 from .counting import DropoutCalls as DropoutCalls
+from .counting import changed as changed
 from .counting import count_dropout as count_dropout
+from .counting import count_dropout_in as count_dropout_in
 from .errors import suggest
 from .functional import check_choice
 from .laws import LAWS, Bernoulli, BuiltIn, Law, parse_law
