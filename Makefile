@@ -46,7 +46,7 @@ test-slow: $(VENV)/.installed
 # without a GPU, so this is about 5 GB, and not for continuous integration. The lab is tested with the pinned version only.
 TORCH ?= 2.15.0
 OTHER := .venv-torch-$(TORCH)
-LAB := browser checks cli cli_% data data_% docs executor experiment figures files methods models packaging page paper \
+LAB := applying architectures browser checks cli cli_% data data_% docs executor experiment figures files methods models packaging page paper \
 	randomness_verdicts ranks recipes stats store tables training verdict
 CORE := $(filter-out $(LAB:%=tests/test_%.py),$(wildcard tests/test_*.py))
 

@@ -145,7 +145,7 @@ def _drawn(op: Any, args: Any, kwargs: Any) -> tuple[float | None, bool] | None:
 def count_dropout(model: torch.nn.Module, *inputs: Any, **named: Any) -> DropoutCalls:
     """Runs a model once in training mode, and counts the dropout that it draws.
 
-    Modes, buffers (such as the averages of batch normalisation) and torch's generators are afterwards as they were.
+    Modes, buffers (such as the averages of batch normalisation) and generators are afterwards as they were.
 
     Args:
         model: Any.
@@ -178,6 +178,8 @@ def changed(before: DropoutCalls, after: DropoutCalls) -> tuple[int, int]:
 def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    generators = {getattr(module, "generator", None) for module in model.modules()}
+    states = [(each, each.get_state()) for each in generators if isinstance(each, torch.Generator)]
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         try:
@@ -186,6 +188,8 @@ def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
         finally:
             for module, mode in modes:
                 module.training = mode
+            for generator, state in states:
+                generator.set_state(state)
             with torch.no_grad():
                 for buffer, value in buffers:
                     buffer.copy_(value)

@@ -48,6 +48,8 @@ _RANDOM = {"bernoulli", "bernoulli_", "rand", "rand_like", "randn_like"}
 _DEEPEST = 4  # functions within functions
 
 Chain = tuple[str, ...]
+# Arguments of a function: an attribute of the module, the module itself (an empty chain), a number, or not known.
+Bound = tuple[tuple[str, "Chain | float | None"], ...]
 
 
 class Unreachable(NamedTuple):
@@ -195,23 +197,22 @@ class _Code:
 @functools.lru_cache(maxsize=1024)
 def _code_of(layer: type) -> _Code:
     code = _Code()
-    done: set[tuple[Any, str]] = set()
-    pending = [(getattr(layer, "forward", None), "self", 0)]
+    done: set[Any] = set()
+    pending: list[tuple[Any, Bound, int]] = [(getattr(layer, "forward", None), (("self", ()),), 0)]
     while pending:
-        function, root, depth = pending.pop()
+        function, bound, depth = pending.pop()
         function = inspect.unwrap(function) if callable(function) else None
-        if not isinstance(function, types.FunctionType) or (function, root) in done or depth > _DEEPEST:
+        if not isinstance(function, types.FunctionType) or (function, bound) in done or depth > _DEEPEST:
             continue
-        done.add((function, root))
+        done.add((function, bound))
         tree = _tree(function)
         if tree is None:
             _names_alone(function, code)
             continue
-        reader = _Reader(code, function, tree, root)
+        reader = _Reader(layer, code, function, bound)
         for statement in tree.body:
             reader.visit(statement)
-        pending += [(getattr(layer, name, None), "self", depth + 1) for name in reader.methods]
-        pending += [(helper, root, depth + 1) for helper, root in reader.helpers]
+        pending += [(called, handed, depth + 1) for called, handed in reader.called]
     return code
 
 
@@ -233,22 +234,21 @@ def _names_alone(function: types.FunctionType, code: _Code) -> None:
 
 
 class _Reader(ast.NodeVisitor):
-    """Reads one function; ``root`` is what it calls the module."""
+    """Reads one function of a class; ``bound`` says what it was called with."""
 
-    def __init__(self, code: _Code, function: types.FunctionType, tree: Any, root: str) -> None:
-        self.code, self.globals, self.root = code, function.__globals__, root
-        arguments = tree.args
-        self.parameters = {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
-        self.methods: set[str] = set()
-        self.helpers: set[tuple[Any, str]] = set()
+    def __init__(self, layer: type, code: _Code, function: types.FunctionType, bound: Bound) -> None:
+        self.layer, self.code, self.globals, self.bound = layer, code, function.__globals__, dict(bound)
+        self.called: list[tuple[Any, Bound]] = []
         self.in_test = False
 
     def _chain(self, node: ast.AST) -> Chain | None:
+        """The attribute of the module that an expression is; empty for the module itself, None for anything else."""
         names: list[str] = []
         while isinstance(node, ast.Attribute):
             names.append(node.attr)
             node = node.value
-        return tuple(reversed(names)) if names and isinstance(node, ast.Name) and node.id == self.root else None
+        start = self.bound.get(node.id) if isinstance(node, ast.Name) else None
+        return (*start, *reversed(names)) if isinstance(start, tuple) else None
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         chain = self._chain(node)
@@ -274,13 +274,13 @@ class _Reader(ast.NodeVisitor):
         rate: ast.AST | None = None
         if chain is not None:
             if len(chain) == 1:
-                self.methods.add(chain[0])
+                self._follow(node, getattr(self.layer, chain[0], None), (("self", ()),))
         elif name in _FUNCTIONS:
             rate = self._site(node, name)
         elif name in _RANDOM:
             self.code.random.add(name)
         elif isinstance(node.func, ast.Name):
-            self._helper(node, self.globals.get(name))
+            self._follow(node, self.globals.get(name), ())
         if chain is None:
             self.visit(node.func)
         for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
@@ -299,29 +299,35 @@ class _Reader(ast.NodeVisitor):
             if keyword == "p":  # torch's default
                 self.code.sites.append(_Site(name, 0.5, None))
             return None
-        chains = [chain for each in ast.walk(rate) if (chain := self._chain(each)) and chain != ("training",)]
-        constants: list[Any] = [each.value for each in ast.walk(rate) if isinstance(each, ast.Constant)]
-        largest = max([float(value) for value in constants if type(value) in (int, float)], default=None)
-        if chains:
-            self.code.sites.append(_Site(name, None, max(chains, key=len)))
-        elif largest is not None:
-            self.code.sites.append(_Site(name, largest, None))
-        elif not {each.id for each in ast.walk(rate) if isinstance(each, ast.Name)} & self._told_by_the_caller():
+        value = self._told(rate)
+        if isinstance(value, tuple):
+            self.code.sites.append(_Site(name, None, value))
+        elif value is not None:
+            self.code.sites.append(_Site(name, value, None))
+        else:
             self.code.unknown.add(name)
         return rate
 
-    def _told_by_the_caller(self) -> set[str]:
-        """Names whose value is seen where this function is called."""
-        return self.parameters - {self.root} if self.root != "self" else set()
+    def _told(self, expression: ast.AST) -> Chain | float | None:
+        """What an expression such as ``self.p if self.training else 0.0`` is: an attribute, a number, or not known."""
+        inside = list(ast.walk(expression))
+        chains = [chain for each in inside if (chain := self._chain(each)) and chain != ("training",)]
+        constants: list[Any] = [each.value for each in inside if isinstance(each, ast.Constant)]
+        constants += [self.bound.get(each.id) for each in inside if isinstance(each, ast.Name)]
+        constants = [float(number) for number in constants if type(number) in (int, float)]
+        return max(chains, key=len) if chains else max(constants, default=None)
 
-    def _helper(self, node: ast.Call, function: Any) -> None:
+    def _follow(self, node: ast.Call, function: Any, start: Bound) -> None:
+        """Notes a function to read, with what is known of its arguments."""
         if not isinstance(function, types.FunctionType) or function.__module__.startswith("torch."):
             return
-        names = list(inspect.signature(function).parameters)
-        handed = [
-            names[place]
-            for place, argument in enumerate(node.args)
-            if place < len(names) and isinstance(argument, ast.Name) and argument.id == self.root
-        ]
-        # A function that does not get the module has no attributes to read: a root that no name can have.
-        self.helpers.add((function, handed[0] if handed else "<none>"))
+        parameters = inspect.signature(function).parameters
+        bound: dict[str, Chain | float | None] = {
+            name: each.default for name, each in parameters.items() if type(each.default) in (int, float)
+        }
+        handed: dict[str, ast.expr] = dict(zip(list(parameters)[len(start) :], node.args))
+        handed |= {each.arg: each.value for each in node.keywords if each.arg is not None and each.arg in parameters}
+        for name, argument in handed.items():
+            is_module = isinstance(argument, ast.Name) and self.bound.get(argument.id) == ()
+            bound[name] = () if is_module else self._told(argument)
+        self.called.append((function, (*start, *bound.items())))

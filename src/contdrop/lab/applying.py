@@ -122,6 +122,9 @@ def _swap(
         swap = surgery.swap_dropout(model, law, scale=scale)
     if not swap.replaced:
         notes.append("no dropout layer was found to put it into")
+    off = [name for name, each in swap.replaced.items() if law is not None and surgery.noise(each.old).variance == 0]
+    if off:
+        notes.append(f"put into dropout layers whose own rate is 0: {_listed(off)}")
     return {name: _noise(surgery.noise(each.new), scale) for name, each in swap.replaced.items()}
 
 
@@ -130,7 +133,7 @@ def _noise(law: Law, scale: Scale) -> dict[str, float]:
 
 
 def _matching(method: Method, fallback: bool, beyond: dict[float, list[str]]) -> Callable[[str, nn.Module], Law | None]:
-    """The law for each layer: of its own strength, or the nearest that can be had; ``beyond`` gets what is out of reach."""
+    """The law for each layer: of its own strength, or the nearest that can be had, which ``beyond`` then tells."""
     family: Any = LAWS[method.name]
     reach = REACH.get(method.name, float("inf"))
 

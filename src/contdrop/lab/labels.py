@@ -104,7 +104,7 @@ def _word(text: str) -> tuple[str, str]:
     if rest in words:
         return name, rest
     if words and rest and "=" not in rest and rest not in _KNOWN[name]:
-        hint = suggest(rest, [*words, *_KNOWN[name]])
+        hint = suggest(rest, [*_KNOWN[name], *words])
         raise UserError(f"{name} has no parameter {rest!r} in {text!r}; {hint}")
     return name, ""
 
