@@ -46,7 +46,10 @@ test-slow: $(VENV)/.installed
 # without a GPU, so this is about 5 GB, and not for continuous integration. The lab is tested with the pinned version only:
 # its packages are not installed here, and tests/conftest.py leaves out the tests that need them.
 TORCH ?= 2.15.0
-OTHER ?= .venv-torch-$(TORCH)
+OTHER := .venv-torch-$(TORCH)
+LAB := applying architectures browser checks cli cli_% data data_% docs executor experiment figures files methods models packaging page paper \
+	randomness_verdicts ranks recipes stats store tables training verdict
+CORE := $(filter-out $(LAB:%=tests/test_%.py),$(wildcard tests/test_*.py))
 
 test-torch:
 	$(PYTHON) -m venv $(OTHER)

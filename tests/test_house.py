@@ -15,6 +15,7 @@ SOURCE = ROOT / "src" / "contdrop"
 ORDER = [
     *["choices", "compatibility", "errors", "files", "text", "clipped_normal", "laws", "kernels", "sharding", "masks"],
     *["expectations", "sampling", "nested", "functional", "tracing", "scripting", "nn", "fusion"],
+    *["sites", "counting", "surgery", "schedules"],
     *["theory", "inference", "coadaptation", "bench", "lab", "cli"],
 ]
 
@@ -181,7 +182,8 @@ def test_core_depends_on_torch_only():
 
 def test_public_names_are_those_of_the_design():
     expected = """Bernoulli Uniform Gaussian parse_law Dropout BernoulliDropout UniformDropout GaussianDropout
-    AdaptiveDropout DropConnectLinear FastDropoutLinear functional nn checkpoint_context Law mc_predict coadaptation"""
+    AdaptiveDropout DropConnectLinear FastDropoutLinear functional nn checkpoint_context Law mc_predict coadaptation
+    swap_dropout surgery schedules"""
     assert all(hasattr(contdrop, name) for name in expected.split())
     functions = "dropout adaptive_dropout dropconnect_linear fast_dropout_linear"
     assert all(hasattr(contdrop.functional, name) for name in functions.split())

@@ -2,6 +2,8 @@
 
 from . import functional as functional
 from . import nn as nn
+from . import schedules as schedules
+from . import surgery as surgery
 from . import theory as theory
 from .coadaptation import Coadaptation as Coadaptation
 from .coadaptation import coadaptation as coadaptation
@@ -24,5 +26,7 @@ from .nn import Dropout as Dropout
 from .nn import FastDropoutLinear as FastDropoutLinear
 from .nn import GaussianDropout as GaussianDropout
 from .nn import UniformDropout as UniformDropout
+from .surgery import Swap as Swap
+from .surgery import swap_dropout as swap_dropout
 
 __version__ = "0.1.0"

@@ -354,6 +354,28 @@ def has_hooks(module: torch.nn.Module) -> bool:
     return backward or has_forward_hooks(module)
 
 
+def share_hooks(source: torch.nn.Module, target: torch.nn.Module) -> None:
+    """Gives a module the hooks of another, as the same dictionaries: what is registered or removed is so for both."""
+    for name, value in vars(source).items():
+        if "hook" in name:
+            vars(target)[name] = value
+
+
+# Operators, as a dispatch mode sees them.
+
+DispatchMode = torch.utils._python_dispatch.TorchDispatchMode
+
+
+def argument(op: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """The argument of that name in a call of an operator; None if it has none."""
+    if name in kwargs:
+        return kwargs[name]
+    for place, each in enumerate(op._schema.arguments):
+        if each.name == name:
+            return args[place] if place < len(args) else each.default_value
+    return None
+
+
 def target_name(node: torch.fx.Node) -> str:
     """What a node of a graph calls, as a reader would write it."""
     plain = str(getattr(node.target, "__name__", node.target))

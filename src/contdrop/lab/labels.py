@@ -1,8 +1,8 @@
 """The text form of methods, and how they are shown: everything about a label that needs no torch.
 
-A label is a name, then after a colon a word or parameters, such as ``gaussian``, ``gaussian:sigma=0.3`` and
-``bernoulli-matched:uniform``. :func:`read` takes the labels of methods only, checks them and fills in what is missing;
-:func:`split` takes any text, for a report shows whatever a store has.
+A label is a name, then after a colon a word or parameters, such as ``gaussian``, ``gaussian:sigma=0.3``,
+``gaussian:match`` and ``bernoulli-matched:uniform``. :func:`read` takes the labels of methods only, checks them and
+fills in what is missing; :func:`split` takes any text, for a report shows whatever a store has.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ _DEFAULTS: dict[str, dict[str, float]] = {
     "bernoulli-matched": {"sigma": 0.3},
     "adaptive-authors": {"alpha": 1.0, "beta": 0.0},
     "dropconnect-authors": {"keep": 0.5},
+    "original": {},
 }
-NAMES: tuple[str, ...] = tuple(_DEFAULTS)
+ORIGINAL, MATCH = "original", "match"
+# Those that need no model with dropout in it.
+NAMES: tuple[str, ...] = tuple(name for name in _DEFAULTS if name != ORIGINAL)
 
 # Parameters that stand for the default ones, and words that do.
 _INSTEAD = {"gaussian": ["variance"], "bernoulli-matched": ["variance"], "none": ["mean"]}
-_WORDS = {"bernoulli-matched": ("uniform",)}
+_WORDS = {"bernoulli-matched": ("uniform",), **dict.fromkeys(["gaussian", "uniform", "bernoulli"], (MATCH,))}
 _KNOWN = {name: [*given, *_INSTEAD.get(name, [])] for name, given in _DEFAULTS.items()}
 
 _SHOWN = {
@@ -45,7 +48,9 @@ _SHOWN = {
     "bernoulli-matched": "Bernoulli, matched",
     "adaptive-authors": "Adaptive, authors'",
     "dropconnect-authors": "DropConnect, authors'",
+    "original": "Original",
 }
+_SHOWN_WORDS = {MATCH: "of equal strength"}
 SIGMA, ALPHA = "\N{GREEK SMALL LETTER SIGMA}", "\N{GREEK SMALL LETTER ALPHA}"
 _SYMBOLS = {"sigma": SIGMA, "variance": f"{SIGMA}²", "alpha": ALPHA, "beta": "β", "keep": "keep", "mean": "mean"}
 
@@ -98,8 +103,8 @@ def _word(text: str) -> tuple[str, str]:
     words = _WORDS.get(name, ())
     if rest in words:
         return name, rest
-    if words and rest and "=" not in rest:
-        hint = suggest(rest, [*words, *_KNOWN[name]])
+    if words and rest and "=" not in rest and rest not in _KNOWN[name]:
+        hint = suggest(rest, [*_KNOWN[name], *words])
         raise UserError(f"{name} has no parameter {rest!r} in {text!r}; {hint}")
     return name, ""
 
@@ -158,7 +163,8 @@ def shown(text: str, *, longest: int = 28) -> str:
     label = split(text)
     if label.name in _SHOWN and all(parameter in _SYMBOLS for parameter, _ in label.parameters):
         values = " ".join(f"{_SYMBOLS[parameter]}={value:g}" for parameter, value in label.parameters)
-        return " ".join(part for part in (_SHOWN[label.name], label.word, values) if part)
+        word = _SHOWN_WORDS.get(label.word, label.word)
+        return " ".join(part for part in (_SHOWN[label.name], word, values) if part)
     return shorten(printable(text), longest)
 
 

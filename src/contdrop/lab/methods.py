@@ -24,9 +24,14 @@ bernoulli-matched    sigma=0.3, or the   0 or one value, with the mean and the r
 adaptive-authors     alpha=1, beta=0     as adaptive, but evaluated with 0.5 in place of each unit's probability
 dropconnect-authors  keep=0.5            one mask per mini-batch on the weights, none on the biases; evaluated with the
                                          mean weights
+original             (none)              nothing: the model with its own dropout, for models that have some
 ===================  ==================  ==============================================================================
 
-The last two are what the authors' MNIST code does; see docs/deviations.md.
+Those of the authors are what their MNIST code does; see docs/deviations.md.
+
+``gaussian``, ``uniform`` and ``bernoulli`` take the word ``match`` too: each dropout layer of a model gets a law of its
+own noise strength, so that the shape of the mask is all that differs. :mod:`contdrop.lab.applying` puts methods into
+such models.
 
 With unscaled masks the mean of a mask matters as much as its variance: it multiplies what the next layer reads, and so
 the steps of that layer's weights. A control therefore has both of what it controls, and ``none:mean=0.5`` is the
@@ -51,6 +56,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -60,8 +66,8 @@ from ..functional import check_choice
 from ..laws import Bernoulli, Gaussian, Law, Uniform
 from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
 from . import labels
+from .labels import MATCH, ORIGINAL, Label
 from .labels import NAMES as NAMES
-from .labels import Label
 
 ACTIVATIONS = ("relu", "sigmoid")
 
@@ -73,8 +79,10 @@ class Method(Label):
     @property
     def law(self) -> Law | None:
         """The law of a mask value: of a weight's for dropconnect, the one integrated out for fast, a constant for none.
-        None for adaptive, whose law differs from unit to unit.
+        None for adaptive, whose law differs from unit to unit, and for what follows the layers of a model.
         """
+        if self.follows_the_model:
+            return None
         match self.name, dict(self.parameters):
             case "none", parameters:
                 return Bernoulli(keep=1.0, value=parameters.get("mean", 1.0))
@@ -87,6 +95,11 @@ class Method(Label):
             case "bernoulli-matched", strength:
                 return Bernoulli.matching(Uniform() if self.word else _gaussian(strength))
         return None
+
+    @property
+    def follows_the_model(self) -> bool:
+        """Whether the noise is that of a model's own dropout layers, or of their strength."""
+        return self.name == ORIGINAL or self.word == MATCH
 
     def noise(self, scale: Scale) -> dict[str, float]:
         """Mean and relative variance of what units, or weights, are multiplied by in training; empty if there is no
@@ -125,32 +138,24 @@ def hidden_layer(
             units is drawn here, so what a hidden layer with fast dropout puts out is not masked itself.
     """
     check_choice("hidden_layer", "activation", activation, ACTIVATIONS)
+    if method.follows_the_model:
+        raise UserError(
+            f"{method}: expected a model with dropout layers of its own, got one that has none; leave it out"
+        )
     check_scale(method, scale)
     if method.name in ("dropconnect", "dropconnect-authors"):
-        of_the_authors = method.name == "dropconnect-authors"
-        return _sequence(
-            linear=DropConnectLinear(
-                in_features,
-                out_features,
-                law=_law(method),
-                masks="batch" if of_the_authors else "example",
-                mask_bias=not of_the_authors,
-                scale=scale,
-                inference="mean" if of_the_authors else "analytic",
-                activation=activation,
-            )
-        )
+        options = dropconnect_options(method, activation, scale)
+        return _sequence(linear=DropConnectLinear(in_features, out_features, **options))
     linear = output_layer(method, in_features, out_features, scale=scale, reads_hidden=reads_hidden)
     if method.name in ("adaptive", "adaptive-authors"):
         gate = dict(method.parameters)
         dropout = AdaptiveDropout(alpha=gate["alpha"], beta=gate["beta"])
-        evaluated_with = 0.5 if method.name == "adaptive-authors" else None
-        return _AdaptiveLayer(linear, _activation(activation), dropout, evaluated_with)
+        return _AdaptiveLayer(linear, _activation(activation), dropout, evaluated_with(method))
     if method.name == "fast" or method == Method("none"):
         return _sequence(linear=linear, activation=_activation(activation))
     if activation == "relu":  # one pass for both
-        return _sequence(linear=linear, dropout=Dropout(_law(method), scale=scale, activation="relu"))
-    return _sequence(linear=linear, activation=_activation(activation), dropout=Dropout(_law(method), scale=scale))
+        return _sequence(linear=linear, dropout=Dropout(law_of(method), scale=scale, activation="relu"))
+    return _sequence(linear=linear, activation=_activation(activation), dropout=Dropout(law_of(method), scale=scale))
 
 
 def output_layer(
@@ -158,7 +163,7 @@ def output_layer(
 ) -> nn.Linear:
     """The linear layer that makes the logits: an ordinary one, unless the method acts on what it reads (fast)."""
     if method.name == "fast" and reads_hidden:
-        return FastDropoutLinear(in_features, out_features, law=_law(method), scale=scale)
+        return FastDropoutLinear(in_features, out_features, law=law_of(method), scale=scale)
     return nn.Linear(in_features, out_features)
 
 
@@ -191,7 +196,23 @@ def _activation(name: Activation) -> nn.Module:
     return nn.ReLU() if name == "relu" else nn.Sigmoid()
 
 
-def _law(method: Method) -> Law:
+def dropconnect_options(method: Method, activation: Activation, scale: Scale) -> dict[str, Any]:
+    of_the_authors = method.name == "dropconnect-authors"
+    return {
+        "law": law_of(method),
+        "masks": "batch" if of_the_authors else "example",
+        "mask_bias": not of_the_authors,
+        "scale": scale,
+        "inference": "mean" if of_the_authors else "analytic",
+        "activation": activation,
+    }
+
+
+def evaluated_with(method: Method) -> float | None:
+    return 0.5 if method.name == "adaptive-authors" else None
+
+
+def law_of(method: Method) -> Law:
     law = method.law
     assert law is not None, f"{method} has no law of its own"
     return law

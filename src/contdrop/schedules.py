@@ -1,0 +1,108 @@
+"""Laws that change during training.
+
+A schedule is a function of how much of the training is done, from 0 to 1, that gives a law. :class:`Schedule` assigns
+what it gives to all layers of a model. In a compiled model nothing is compiled again, as long as the law stays in its
+family: its numbers are inputs of the graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .laws import BuiltIn, Law, parse_law
+from .nn import Dropout
+from .surgery import Swap
+
+Course = Callable[[float], Law]
+
+
+def linear(start: Law | str, end: Law | str) -> Course:
+    """From one law to another of its family, each parameter in a straight line."""
+    return _between("linear", start, end, lambda fraction: fraction)
+
+
+def cosine(start: Law | str, end: Law | str) -> Course:
+    """From one law to another of its family, slowly at both ends: by (1 - cos(pi t)) / 2 of the way at fraction t."""
+    return _between("cosine", start, end, lambda fraction: (1 - math.cos(math.pi * fraction)) / 2)
+
+
+def _between(owner: str, start: Law | str, end: Law | str, way: Callable[[float], float]) -> Course:
+    first, last = (parse_law(law) if isinstance(law, str) else law for law in (start, end))
+    if not isinstance(first, BuiltIn) or type(first) is not type(last):
+        raise ValueError(
+            f"{owner}: expected two built-in laws of one family, got {first!r} and {last!r}; write a function of the "
+            "fraction of training done for others"
+        )
+    law: Any = first
+    names = [field.name for field in dataclasses.fields(law)]
+
+    def at(fraction: float) -> Law:
+        done = way(fraction)
+        values = {name: _mixed(getattr(first, name), getattr(last, name), done) for name in names}
+        found: Law = dataclasses.replace(law, **values)
+        return found
+
+    at(0.5)  # bounds may be infinite at one end only
+    return at
+
+
+def _mixed(start: float, end: float, done: float) -> float:
+    if start == end:  # infinite bounds among them
+        return start
+    return end if done == 1 else start + (end - start) * done
+
+
+class Schedule:
+    """Assigns the laws of a schedule to layers, step by step::
+
+        schedule = Schedule(model, linear("gaussian:sigma=0", "gaussian:sigma=0.3"), steps=1000)
+        for batch in batches:
+            ...
+            schedule.step()
+
+    Args:
+        target: A model, all of whose :class:`contdrop.Dropout` layers are meant, or a :class:`contdrop.surgery.Swap`.
+        course: The law as a function of the fraction of training that is done.
+        steps: After how many calls of ``step`` the end is reached.
+    """
+
+    def __init__(self, target: torch.nn.Module | Swap, course: Course, steps: int = 1) -> None:
+        if not isinstance(target, (torch.nn.Module, Swap)):
+            raise TypeError(f"Schedule: expected a model or a Swap, got {type(target).__name__}")
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise ValueError(f"Schedule: expected steps to be a whole number of at least 1, got {steps!r}")
+        modules = target.layers if isinstance(target, Swap) else target.modules()
+        self._layers = [module for module in modules if isinstance(module, Dropout)]
+        if not self._layers:
+            raise ValueError(
+                "Schedule: expected dropout layers of contdrop, whose law can be assigned, got none; "
+                "contdrop.swap_dropout puts them in"
+            )
+        self.course = course
+        self.steps = steps
+        self.done = 0
+        self.at(0.0)
+
+    def at(self, fraction: float) -> Law:
+        """Assigns, and returns, the law at this fraction of training; fractions beyond 0 and 1 count as these."""
+        law = self.course(min(max(float(fraction), 0.0), 1.0))
+        for layer in self._layers:
+            layer.law = law
+        return law
+
+    def step(self) -> Law:
+        """One step further; at the end the law stays."""
+        self.done += 1
+        return self.at(self.done / self.steps)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"done": self.done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.done = int(state["done"])
+        self.at(self.done / self.steps)

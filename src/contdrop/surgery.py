@@ -1,0 +1,283 @@
+"""Other dropout in a model that exists already, and back again."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from .choices import SCALES, Scale
+from .compatibility import share_hooks
+from .counting import Call as Call
+from .counting import DropoutCalls as DropoutCalls
+from .counting import changed as changed
+from .counting import count_dropout as count_dropout
+from .counting import count_dropout_in as count_dropout_in
+from .errors import suggest
+from .functional import check_choice
+from .laws import LAWS, Bernoulli, BuiltIn, Law, parse_law
+from .nn import Dropout
+from .sites import ALPHA, is_plain, shared_axes
+from .sites import Unreachable as Unreachable
+from .sites import unreachable as unreachable
+from .text import plural
+
+Choose = Callable[[str, torch.nn.Module], "Law | str | None"]
+Only = str | Collection[str] | Callable[[str, torch.nn.Module], bool]
+Match = Literal[None, "variance"]
+
+
+class Replaced(NamedTuple):
+    """A layer that was taken out, and the one in its place."""
+
+    old: torch.nn.Module
+    new: torch.nn.Module
+
+
+class Swap:
+    """What :func:`swap_dropout` did.
+
+    Attributes:
+        replaced: By name, what was taken out and what was put in. A layer that is in several places has several names.
+        unreachable: Dropout that is left in the model because it is not a layer, as it is after the swap.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, places: list[_Place], replaced: Mapping[str, Replaced], left: list[Unreachable]
+    ) -> None:
+        self._model = model
+        self._places = places
+        self.replaced = dict(replaced)
+        self.unreachable = left
+
+    @property
+    def layers(self) -> list[torch.nn.Module]:
+        """The new layers, each once."""
+        return list({id(each.new): each.new for each in self.replaced.values()}.values())
+
+    def undo(self) -> None:
+        """Puts the very same layers back, in the mode (training or evaluation) that the new ones are in now.
+
+        Hooks that were registered meanwhile stay. Several swaps of a model are undone in reverse order. Doing it twice
+        does nothing.
+
+        Raises:
+            RuntimeError: Something else is now where a new layer was put; nothing is changed then.
+        """
+        for place in self._places:
+            now = getattr(place.parent, place.key, None)
+            if now is not place.layers.new:
+                raise RuntimeError(
+                    f"undo: expected {place.name} to be the layer that swap_dropout put there, got "
+                    f"{type(now).__name__}; undo several swaps in reverse order"
+                )
+        for place in self._places:
+            setattr(place.parent, place.key, place.layers.old)
+            place.layers.old.training = place.layers.new.training
+        self._places = []
+
+    def __repr__(self) -> str:
+        first = f"swapped {plural(len(self.layers), 'dropout layer')}"
+        sites = [f"{name}: {what}, rate {'unknown' if p is None else f'{p:g}'}" for name, what, p in self.unreachable]
+        return "\n  ".join([f"{first}; out of reach: {len(sites) or 'nothing'}", *sites])
+
+
+class _Place(NamedTuple):
+    name: str
+    parent: torch.nn.Module
+    key: str
+    layers: Replaced
+
+
+def swap_dropout(
+    model: torch.nn.Module,
+    law: Law | str | type[BuiltIn] | Choose | None,
+    *,
+    match: Match = None,
+    only: Only | None = None,
+    scale: Scale = "inverted",
+) -> Swap:
+    """Puts other dropout into the place of a model's dropout layers, anywhere in its tree of modules, in place.
+
+    Replaced are ``torch.nn.Dropout``, ``Dropout1d``, ``Dropout2d``, ``Dropout3d`` and :class:`contdrop.Dropout` with
+    its kin, whatever their rate. A layer that is in several places stays one layer. The new layers have the mode, the
+    hooks, ``inplace``, and the generator and the activation (if it is one of ours) of the old ones. Parameters, buffers
+    and their names do not change, because dropout has none.
+
+    Masks of feature maps: where ``Dropout1d`` and ``Dropout3d`` were, one value is shared along the last one or three
+    axes, with or without an axis for the batch, as torch does. Where ``Dropout2d`` was, it is shared along axes 2 and 3
+    of [N, C, H, W]; torch reads three axes as [N, C, L] there, with a warning, and here they are an error.
+
+    Out of reach is dropout that is not a layer: functions called in ``forward``, attention probabilities, recurrent
+    layers' ``dropout=``. It is listed, stays on, and stays Bernoulli. Where a model hands the ``p`` of a dropout layer
+    to an attention function, that function gets the ``p`` of the new layer: the rate of the same noise strength, 0 for
+    none.
+
+    Args:
+        model: Any module that contains dropout layers. The model must not be scripted.
+        law: What mask values are drawn from: a law, its text ("gaussian:sigma=0.3"), None for no noise at all, or a
+            function of a layer's name and the layer that gives one of the first two, or None to leave the layer alone.
+            With ``match``, a family of laws: "gaussian" or ``Gaussian``.
+        match: "variance" gives each layer a law of its own noise strength, p / (1 - p) for torch's; see
+            ``Gaussian.matching``. Layers without noise are left alone.
+        only: Which layers: a pattern of names ("encoder.*"), names, or a function of name and layer.
+        scale: "inverted" or "paper", of the new layers.
+
+    Returns:
+        What was replaced, what is out of reach, and the way back.
+    """
+    owner = "swap_dropout"
+    _check(owner, model, match, scale)
+    choose = _matching(owner, law) if match else _chooser(owner, law)
+    wanted = _selection(owner, model, only)
+    new: dict[int, torch.nn.Module | None] = {}
+    places = []
+    for name, parent, key, old in _layers(model):
+        if not wanted(name, old):
+            continue
+        if id(old) not in new:
+            new[id(old)] = _replacement(owner, name, old, choose, scale)
+        layer = new[id(old)]
+        if layer is not None:
+            places.append(_Place(name, parent, key, Replaced(old, layer)))
+    # A shared layer is one choice, whichever of its names was asked for.
+    chosen = {id(place.layers.old): place.layers for place in places}
+    places = [_Place(*found[:3], chosen[id(found[3])]) for found in _layers(model) if id(found[3]) in chosen]
+    # All is made before anything is changed, so that an error changes nothing.
+    for place in places:
+        setattr(place.parent, place.key, place.layers.new)
+    replaced = {name: chosen[id(old)] for name, old in _names(places)}
+    return Swap(model, places, replaced, unreachable(model))
+
+
+def _check(owner: str, model: object, match: object, scale: object) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"{owner}: expected a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(f"{owner}: expected a model in Python, got a scripted one; swap before torch.jit.script")
+    if is_plain(model) or isinstance(model, ALPHA):
+        raise ValueError(
+            f"{owner}: expected a model with dropout layers in it, got {type(model).__name__} itself, which has no "
+            "place to be taken out of; put it into a torch.nn.Sequential"
+        )
+    check_choice(owner, "match", match, (None, "variance"))
+    check_choice(owner, "scale", scale, SCALES)
+
+
+def _layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, torch.nn.Module]]:
+    """The dropout layers of a model: name, module that holds it, its name there, and itself. Each place once."""
+    for path, parent in model.named_modules():
+        inside = parent.named_modules(remove_duplicate=False)
+        for key, layer in [(key, layer) for key, layer in inside if key and "." not in key]:
+            if is_plain(layer) or isinstance(layer, ALPHA):
+                yield f"{path}.{key}" if path else key, parent, key, layer
+
+
+def _names(places: list[_Place]) -> list[tuple[str, torch.nn.Module]]:
+    return [(place.name, place.layers.old) for place in places]
+
+
+def _selection(owner: str, model: torch.nn.Module, only: Only | None) -> Callable[[str, torch.nn.Module], bool]:
+    if only is None:
+        return lambda name, layer: True
+    if callable(only):
+        return only
+    if isinstance(only, str):
+        pattern = only
+        return lambda name, layer: fnmatch.fnmatchcase(name, pattern)
+    names, known = list(only), [name for name, *_ in _layers(model)]
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"{owner}: expected names of dropout layers for only, got {name!r}; {suggest(str(name), known)}"
+            )
+    return lambda name, layer: name in names
+
+
+def _chooser(owner: str, law: Any) -> Callable[[str, torch.nn.Module], Law | Literal["leave"] | None]:
+    """What to put into a layer's place: a law, None for no noise, or to leave it."""
+    if law is None:
+        return lambda name, layer: None
+    if isinstance(law, str):
+        law = parse_law(law)
+    if isinstance(law, Law):
+        return lambda name, layer: law
+    if isinstance(law, type) or not callable(law):
+        got = law.__name__ if isinstance(law, type) else type(law).__name__
+        raise TypeError(
+            f"{owner}: expected a law, its text, None or a function of name and layer, got {got}"
+            + ("; a family of laws needs match='variance'" if isinstance(law, type) else "")
+        )
+
+    def ask(name: str, layer: torch.nn.Module) -> Law | Literal["leave"]:
+        answer = law(name, layer)
+        if answer is None:
+            return "leave"
+        found = parse_law(answer) if isinstance(answer, str) else answer
+        if not isinstance(found, Law):
+            raise TypeError(f"{owner}: expected a law or None for {name}, got {type(found).__name__}")
+        return found
+
+    return ask
+
+
+def _matching(owner: str, family: Any) -> Callable[[str, torch.nn.Module], Law | Literal["leave"]]:
+    known: dict[Any, Any] = {**LAWS, **{law: law for law in LAWS.values()}}
+    if not isinstance(family, (str, type)) or family not in known:
+        hint = suggest(family, LAWS) if isinstance(family, str) else f"known: {', '.join(LAWS)}"
+        raise ValueError(
+            f"{owner}: expected a family of laws with match='variance', such as 'gaussian', got {family!r}; {hint}"
+        )
+    found: Any = known[family]
+
+    def match(name: str, layer: torch.nn.Module) -> Law | Literal["leave"]:
+        own = noise(layer)
+        if own.variance == 0 and own.mean:
+            return "leave"
+        try:
+            matched: Law = found.matching(own)
+        except ValueError as error:
+            raise ValueError(f"{owner}: layer {name}: {error}") from error
+        return matched
+
+    return match
+
+
+def noise(layer: torch.nn.Module) -> Law:
+    """The law of the masks of a dropout layer, torch's or ours."""
+    if isinstance(layer, Dropout):
+        return layer.law
+    rate: Any = layer.p
+    return Bernoulli(keep=1 - rate)
+
+
+def _replacement(
+    owner: str, name: str, old: torch.nn.Module, choose: Callable[..., Any], scale: Scale
+) -> torch.nn.Module | None:
+    law = choose(name, old)
+    if law == "leave":
+        return None
+    if isinstance(old, ALPHA):
+        raise ValueError(
+            f"{owner}: {name} is {type(old).__name__}, which keeps mean and variance of self-normalising units by "
+            "adding as well as multiplying; a mask cannot stand for it; leave it out by only=..."
+        )
+    layer: Any = old
+    activation = layer.activation if isinstance(old, Dropout) else None
+    if law is None and activation is None:
+        # With rate 0 it hands its input on, draws nothing, and still has the p that models ask for.
+        new: torch.nn.Module = torch.nn.Dropout(0.0, inplace=layer.inplace)
+    else:
+        new = Dropout(
+            Bernoulli(keep=1.0) if law is None else law,
+            inplace=layer.inplace,
+            shared_axes=shared_axes(old),
+            scale=scale,
+            activation=activation,
+            generator=layer.generator if isinstance(old, Dropout) else None,
+        )
+    share_hooks(old, new)
+    new.training = old.training
+    return new

@@ -1,0 +1,246 @@
+"""Methods in any model."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import contdrop as cd
+from contdrop.errors import UserError
+from contdrop.lab import applying, labels
+from contdrop.lab.applying import apply
+from contdrop.lab.methods import NAMES, parse
+from contdrop.lab.models import MLP
+
+EVERY = [*(name for name in NAMES if name != "none"), "none", "original", "bernoulli:match", "gaussian:match"]
+
+
+def mlp(p=0.2, activation=nn.ReLU, widths=(6, 8, 7, 3)):
+    layers = []
+    for before, units in itertools.pairwise(widths[:-1]):
+        layers += [nn.Linear(before, units), activation(), nn.Dropout(p)]
+    return nn.Sequential(*layers, nn.Linear(*widths[-2:]))
+
+
+class Written(nn.Module):
+    """As many write it: functions for activations, one dropout layer for all."""
+
+    def __init__(self, activation=F.relu):
+        super().__init__()
+        self.first, self.second, self.out = nn.Linear(6, 8), nn.Linear(8, 7), nn.Linear(7, 3)
+        self.drop = nn.Dropout(0.2)
+        self.activation = activation
+
+    def forward(self, x):
+        x = self.drop(self.activation(self.first(x)))
+        return self.out(self.drop(self.activation(self.second(x))))
+
+
+class Untraceable(Written):
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else super().forward(-x)
+
+
+@pytest.mark.parametrize("label", EVERY)
+@pytest.mark.parametrize("build", [mlp, lambda: mlp(activation=nn.Sigmoid), Written])
+def test_parameters_do_not_depend_on_the_method(label, build):
+    model = build()
+    before = [(name, id(value)) for name, value in model.state_dict(keep_vars=True).items()]
+    state = torch.get_rng_state()
+    applied = apply(label, model)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [(name, id(value)) for name, value in model.state_dict(keep_vars=True).items()] == before
+    assert [id(value) for value in model.parameters()] == [number for _, number in before]
+    assert applied.method == str(parse(label))
+    model(torch.randn(5, 6)).sum().backward()
+    assert all(value.grad is not None for value in model.parameters())
+    assert torch.equal(model.eval()(torch.ones(2, 6)), model(torch.ones(2, 6)))
+
+
+@pytest.mark.parametrize("label", NAMES)
+@pytest.mark.parametrize("scale", ["paper", "inverted"])
+@pytest.mark.parametrize("activation", ["relu", "sigmoid"])
+def test_the_numbers_are_those_of_the_catalogues_networks(label, scale, activation):
+    built = MLP(widths=(6, 8, 7, 3), activation=activation).build(parse(label), scale=scale)
+    model = mlp(activation=nn.ReLU if activation == "relu" else nn.Sigmoid)
+    apply(label, model, scale=scale)
+    for own, theirs in zip(model.parameters(), built.parameters()):
+        own.data.copy_(theirs.data)
+    x = torch.randn(9, 6)
+    for _ in range(2):
+        results = []
+        for each in (model, built):
+            torch.manual_seed(3)
+            y = each(x)
+            results.append([y, *torch.autograd.grad(y.square().sum(), list(each.parameters()))])
+        assert all(torch.allclose(own, theirs, atol=1e-6) for own, theirs in zip(*results))
+        model.eval(), built.eval()
+
+
+@pytest.mark.parametrize("method", ["adaptive", "dropconnect", "fast"])
+@pytest.mark.parametrize("build", [lambda: mlp(activation=lambda: nn.ReLU(inplace=True)), Written])
+def test_whole_layers_are_found_around_dropout(method, build):
+    model, x = build(), torch.randn(5, 6)
+    applied = apply(method, model, run=lambda: model(x))
+    places = 1 if isinstance(model, Written) else 2
+    assert (applied.changed, applied.sites) == (places, places)
+    kinds = [type(module).__name__ for module in model.modules() if isinstance(module, nn.Linear)]
+    new = {"adaptive": "_AdaptiveLinear", "dropconnect": "DropConnectLinear", "fast": "FastDropoutLinear"}[method]
+    assert kinds == (["Linear", new, new] if method == "fast" else [new, new, "Linear"])
+    assert applied.notes == ()
+    assert applied.unreachable == ()
+
+
+def test_what_does_not_fit_stays_and_is_noted():
+    model = nn.Sequential(nn.Dropout(0.1), *mlp())
+    first = model[0]
+    applied = apply("dropconnect", model, run=lambda: model(torch.ones(2, 6)))
+    assert model[0] is first
+    assert (applied.changed, applied.sites) == (2, 3)
+    assert applied.notes == ("left as they were, as dropconnect does not fit: 0",)
+
+
+def test_order_in_a_sequential_serves_where_tracing_fails():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = mlp()
+
+        def forward(self, x):
+            return self.body(x) if x.sum() > 0 else self.body(-x)
+
+    model = Model()
+    apply("dropconnect", model)
+    assert [type(layer).__name__ for layer in model.body][::3] == ["DropConnectLinear", "DropConnectLinear", "Linear"]
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (Untraceable, "drop: it is not in a torch.nn.Sequential"),
+        (lambda: Written(torch.tanh), "drop: no ReLU or sigmoid is right before it"),
+        (
+            lambda: nn.Sequential(nn.Conv1d(6, 6, 1), nn.ReLU(), nn.Dropout(0.1)),
+            "2: no torch.nn.Linear is right before",
+        ),
+        (lambda: Written(torch.sigmoid), "drop: its sigmoid is a function"),
+        (lambda: nn.Sequential(nn.Linear(6, 6)), "it has no dropout layer"),
+    ],
+)
+def test_refused_by_name_and_reason(build, reason):
+    with pytest.raises(UserError, match=r"adaptive.*: expected a linear layer, ReLU or sigmoid, and dropout") as error:
+        apply("adaptive", build())
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_layer_read_twice_does_not_fit():
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.drop = nn.Linear(6, 6), nn.Dropout(0.1)
+
+        def forward(self, x):
+            z = self.linear(x)
+            return z + self.drop(torch.relu(z))
+
+    with pytest.raises(UserError, match=r"no torch.nn.Linear is right before its activation"):
+        apply("dropconnect", Residual())
+
+
+def test_matching_in_reach():
+    model = nn.Sequential(nn.Dropout(0.1), nn.Dropout(0.25), nn.Dropout(0.0))
+    for family in ("bernoulli", "uniform", "gaussian"):
+        applied = apply(f"{family}:match", model)
+        assert {name: noise["mean"] for name, noise in applied.noise.items()} == {"0": 1, "1": 1}
+        strengths = [noise["relative_variance"] for noise in applied.noise.values()]
+        assert strengths == pytest.approx([1 / 9, 1 / 3])
+        assert applied.notes == ()
+        assert (applied.changed, applied.sites) == (2, 2)
+
+
+def test_matching_out_of_reach():
+    with pytest.raises(UserError) as error:
+        apply("uniform:match", mlp(0.3))
+    assert str(error.value) == (
+        "uniform:match: expected dropout layers with p of at most 0.25 (noise strength 0.333), got 2 with p = 0.3 "
+        "(noise strength 0.429); give the law's parameters instead, or use bernoulli:match"
+    )
+    with pytest.raises(UserError, match=r"p of at most 0.396 \(noise strength 0.657\), got 2 with p = 0.4 "):
+        apply("gaussian:match", mlp(0.4))
+    model = mlp(0.4)
+    applied = apply("uniform:match", model, fallback=True)
+    assert model[2].law == cd.Uniform()
+    assert applied.noise["2"]["relative_variance"] == pytest.approx(1 / 3)
+    assert applied.notes == (
+        "at 2, 5 the noise strength 0.667 is beyond a uniform law: U(0, 1) is there, of strength 0.333; its control is "
+        "bernoulli-matched:uniform",
+    )
+    model = mlp(0.6)
+    applied = apply("gaussian:match", model, fallback=True)
+    assert model[2].law == cd.Gaussian.matching(cd.Bernoulli(keep=0.4), clip=False)
+    assert applied.noise["2"]["relative_variance"] == pytest.approx(1.5)
+    assert applied.notes == (
+        "at 2, 5 the noise strength 1.5 is beyond a clipped Gaussian: N(1, 1.5) is there, unclipped",
+    )
+
+
+def test_the_reach_of_a_clipped_gaussian_is_half_its_mass():
+    limit = applying.REACH["gaussian"]
+    law = cd.Gaussian.matching(cd.Bernoulli(keep=1 / (1 + limit)))
+    assert 2 * law.cdf(0.0) == pytest.approx(0.5, abs=1e-3)
+
+
+def test_scales():
+    model = mlp()
+    applied = apply("none:mean=0.5", model, scale="paper")
+    assert applied.noise["2"] == {"mean": 0.5, "relative_variance": 0.0}
+    with pytest.raises(UserError, match="expected masks that are not rescaled"):
+        apply("none:mean=0.5", mlp())
+    assert apply("gaussian", mlp(), scale="paper").noise["2"]["mean"] == 0.5
+
+
+def test_notes_name_what_is_special():
+    model = nn.Sequential(nn.Linear(6, 6), nn.LSTM(6, 6, 2, dropout=0.1))
+    applied = apply("gaussian", model)
+    assert applied.notes == (
+        "no dropout layer was found to put it into",
+        "1 place with dropout out of reach: 1",
+    )
+    assert (applied.changed, applied.sites) == (0, 1)
+    assert apply("gaussian", nn.Sequential(nn.Dropout(0.0))).notes == (
+        "put into dropout layers whose own rate is 0: 0",
+    )
+    with pytest.raises(UserError, match=r"gaussian:sigma=0.3: swap_dropout: 0 is AlphaDropout"):
+        apply("gaussian", nn.Sequential(nn.AlphaDropout(0.1)))
+
+
+def test_original_changes_nothing():
+    model = mlp()
+    modules = list(model.modules())
+    applied = apply("original", model, run=lambda: model(torch.ones(2, 6)))
+    assert all(now is then for now, then in zip(model.modules(), modules))
+    assert (applied.changed, applied.sites, applied.noise, applied.notes) == (0, 2, {}, ())
+
+
+@pytest.mark.parametrize("text", ["original", "gaussian:match", "uniform:match", "bernoulli:match"])
+def test_labels(text):
+    assert str(labels.read(f" {text.title()} ")) == text
+    assert str(labels.split(text)) == text
+    method = parse(text)
+    assert method.follows_the_model
+    assert method.law is None
+    assert method.noise("paper") == {}
+    with pytest.raises(UserError, match=f"{text}: expected a model with dropout layers of its own"):
+        MLP().build(method, scale="paper")
+
+
+def test_how_they_are_shown():
+    assert labels.shown("original") == "Original"
+    assert labels.shown("gaussian:match") == "Gaussian of equal strength"
+    with pytest.raises(UserError, match=r"gaussian has no parameter 'mach' in 'gaussian:mach'; did you mean 'match'"):
+        labels.read("gaussian:mach")
+    with pytest.raises(UserError, match="adaptive has no parameter 'match'"):
+        labels.read("adaptive:match")

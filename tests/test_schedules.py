@@ -1,0 +1,95 @@
+"""Laws that change during training."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import contdrop as cd
+from contdrop.schedules import Schedule, cosine, linear
+
+
+def model():
+    return nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.2), nn.Linear(4, 4), nn.Dropout(0.1))
+
+
+def test_straight_and_curved():
+    straight = linear("gaussian:sigma=0.1", cd.Gaussian(sigma=0.5))
+    assert [straight(t).sigma for t in (0, 0.25, 1)] == pytest.approx([0.1, 0.2, 0.5])
+    curved = cosine("bernoulli:keep=1", "bernoulli:keep=0.5")
+    assert [curved(t).keep for t in (0, 1 / 3, 0.5, 1)] == pytest.approx([1, 0.875, 0.75, 0.5])
+    unclipped = linear(*(cd.Gaussian(sigma=s, mu=1.0, low=-math.inf, high=math.inf) for s in (0.1, 0.3)))
+    assert unclipped(0.5) == cd.Gaussian(sigma=0.2, mu=1.0, low=-math.inf, high=math.inf)
+    assert straight(1.0) == cd.Gaussian(sigma=0.5)
+
+
+def test_steps_reach_the_end_and_stay():
+    net = model()
+    swap = cd.swap_dropout(net, "gaussian:sigma=0.3", only="1")
+    schedule = Schedule(swap, linear("gaussian:sigma=0", "gaussian:sigma=0.4"), steps=4)
+    assert net[1].law.sigma == 0
+    assert [schedule.step().sigma for _ in range(6)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
+    assert net[1].law == cd.Gaussian(sigma=0.4)
+    assert type(net[3]) is nn.Dropout
+    assert schedule.at(0.5).sigma == net[1].law.sigma == pytest.approx(0.2)
+
+
+def test_resume():
+    net = model()
+    cd.swap_dropout(net, "uniform")
+    course = linear("uniform:low=0.5,high=0.6", "uniform")
+    schedule = Schedule(net, course, steps=10)
+    for _ in range(3):
+        schedule.step()
+    again = Schedule(net, course, steps=10)
+    again.load_state_dict(schedule.state_dict())
+    assert net[1].law == net[3].law == course(0.3)
+    assert again.step() == schedule.step()
+
+
+def test_any_function():
+    net = nn.Sequential(cd.UniformDropout())
+    schedule = Schedule(net, lambda done: cd.Uniform() if done > 0.5 else cd.Bernoulli(keep=0.9), steps=2)
+    assert net[0].law == cd.Bernoulli(keep=0.9)
+    schedule.step()
+    schedule.step()
+    assert net[0].law == cd.Uniform()
+
+
+def test_refusals():
+    with pytest.raises(
+        ValueError, match=r"linear: expected two built-in laws of one family, got Gaussian.* and Uniform"
+    ):
+        linear("gaussian", "uniform")
+    with pytest.raises(ValueError, match=r"Schedule: expected dropout layers of contdrop, .* got none"):
+        Schedule(model(), linear("uniform", "uniform"))
+    with pytest.raises(TypeError, match=r"expected a model or a Swap, got list"):
+        Schedule([], linear("uniform", "uniform"))
+    with pytest.raises(ValueError, match=r"expected steps to be a whole number of at least 1, got 0"):
+        Schedule(nn.Sequential(cd.UniformDropout()), linear("uniform", "uniform"), steps=0)
+
+
+@pytest.mark.parametrize("family", ["gaussian:sigma=", "bernoulli:keep="])
+def test_a_compiled_model_is_compiled_once(family):
+    net = model()
+    swap = cd.swap_dropout(net, f"{family}0.5")
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    compiled = torch.compile(net, backend=backend, fullgraph=True)
+    schedule = Schedule(swap, cosine(f"{family}0.2", f"{family}0.6"), steps=5)
+    x = torch.randn(3, 4)
+    outputs = []
+    for _ in range(6):
+        torch.manual_seed(0)
+        outputs.append(compiled(x))
+        torch.manual_seed(0)
+        assert torch.allclose(outputs[-1], net(x))
+        schedule.step()
+    assert len(graphs) == 1
+    assert not torch.equal(outputs[0], outputs[-1])

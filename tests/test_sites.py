@@ -1,0 +1,287 @@
+"""Dropout that is not a layer: found by reading, and counted by watching."""
+
+import types
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import contdrop as cd
+from contdrop.surgery import DropoutCalls, changed, count_dropout, unreachable
+
+
+def helper(x, rate, training):
+    return torch.nn.functional.dropout(x, p=rate, training=training)
+
+
+def of_a_module(module, x):
+    return F.dropout(x, module.options.rate, module.training)
+
+
+class Functional(nn.Module):
+    """A module whose forward is the given function."""
+
+    def __init__(self, **attributes):
+        super().__init__()
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
+class Constant(Functional):
+    def forward(self, x):
+        return F.dropout(x, 0.3, self.training)
+
+
+class Default(Functional):
+    def forward(self, x):
+        return F.dropout(x, training=self.training)
+
+
+class Attribute(Functional):
+    def forward(self, x):
+        return torch.dropout(x, self.p, self.training)
+
+
+class Configured(Functional):
+    def forward(self, x):
+        return F.dropout(x, p=self.options.rate if self.training else 0.0)
+
+
+class Variable(Functional):
+    def forward(self, x):
+        rate = self.dropout_rate if self.training else 0.0
+        return F.dropout(x, rate)
+
+
+class ByHelper(Functional):
+    def forward(self, x):
+        return helper(x, 0.15, self.training)
+
+
+class ByMethod(Functional):
+    def forward(self, x):
+        return self._masked(x, rate=self.p)
+
+    def _masked(self, x, rate=0.0):
+        return F.dropout(x, rate, self.training)
+
+
+class HandedOn(Functional):
+    def forward(self, x):
+        return of_a_module(self, x)
+
+
+class ByHand(Functional):
+    def forward(self, x):
+        return x * (torch.rand_like(x) > self.drop_prob) / (1 - self.drop_prob)
+
+
+class InPlace(Functional):
+    def forward(self, x):
+        return x * x.new_empty(len(x), 1, 1).bernoulli_(0.9)
+
+
+class Attention(Functional):
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x, dropout_p=self.drop.p if self.training else 0.0)
+
+
+class InAList(Functional):
+    def forward(self, x):
+        return self.layers[0](x)
+
+
+class Own(nn.Dropout):
+    def forward(self, x):
+        return F.dropout(x, self.p, self.training)
+
+
+class Never(Functional):
+    """Dropout that is off, or used for something else."""
+
+    def forward(self, x):
+        x = F.dropout(x, 0.3, training=False)
+        x = F.dropout(x, 0.0, self.training)
+        x = F.dropout(x, self.dropout_rate, self.training)
+        if self.drop.p > 0:
+            x = self.drop(x)
+        return x
+
+
+X = torch.ones(2, 4, 8)
+MODULES = [
+    (Constant(), 0.3),
+    (Default(), 0.5),
+    (Attribute(p=0.1), 0.1),
+    (Configured(options=types.SimpleNamespace(rate=0.2)), 0.2),
+    (Variable(dropout_rate=0.25), 0.25),
+    (ByHelper(), 0.15),
+    (ByMethod(p=0.35), 0.35),
+    (HandedOn(options=types.SimpleNamespace(rate=0.2)), 0.2),
+    (ByHand(drop_prob=0.4), 0.4),
+    (InPlace(), None),
+    (Attention(drop=nn.Dropout(0.2)), 0.2),
+    (InAList(layers=[nn.Dropout(0.2)]), 0.2),
+    (Own(0.2), 0.2),
+    (nn.LSTM(8, 8, 3, dropout=0.2, batch_first=True), 0.2),
+    (nn.GRU(8, 8, 2, dropout=0.2, bidirectional=True), 0.2),
+]
+
+
+@pytest.mark.parametrize(("module", "rate"), MODULES, ids=lambda value: type(value).__name__)
+def test_what_is_drawn_is_listed(module, rate):
+    model = nn.Sequential(nn.Linear(8, 8), module)
+    swap = cd.swap_dropout(model, "bernoulli", match="variance")
+    calls = count_dropout(model, X)
+    assert {call.module for call in calls.others} <= {each.name for each in swap.unreachable} | {""}
+    assert calls.others
+    assert not calls.ours
+    ((name, what, found),) = swap.unreachable
+    assert name == "1"
+    assert found == (None if rate is None else pytest.approx(rate))
+    assert what
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Never(dropout_rate=0.0, drop=nn.Dropout(0.2)),
+        nn.LSTM(8, 8, 1, batch_first=True),
+        nn.LSTM(8, 8, 2, batch_first=True),
+        ByHand(drop_prob=0.0),
+        Attribute(p=0.0),
+        Own(0.0),
+    ],
+)
+def test_what_is_off_is_not_listed(module):
+    assert unreachable(nn.Sequential(module)) == []
+
+
+def test_multihead_attention():
+    model = nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True)
+    assert unreachable(model) == [("MultiheadAttention", "attention probabilities", 0.1)]
+    assert unreachable(nn.MultiheadAttention(8, 2)) == []
+    for need_weights in (True, False):
+        (call,) = count_dropout(model, X, X, X, need_weights=need_weights).calls
+        assert call.module == "MultiheadAttention"
+        assert call.rate == pytest.approx(0.1)
+
+
+def test_code_without_source():
+    scope = {"nn": nn, "F": F, "torch": torch}
+    exec(
+        "class Made(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.dropout_rate = 0.2\n"
+        "    def forward(self, x):\n        return F.dropout(x, self.dropout_rate, self.training)\n",
+        scope,
+    )
+    assert unreachable(scope["Made"]()) == [("Made", "functional dropout (rate self.dropout_rate)", 0.2)]
+
+
+def test_traced_models():
+    class Net(nn.Module):
+        def forward(self, x):
+            return F.dropout(x.relu(), 0.3, True)
+
+    traced = torch.fx.symbolic_trace(Net())
+    ((_, what, rate),) = unreachable(traced)
+    assert (what, rate) == ("functional dropout (dropout)", 0.3)
+
+
+def test_our_own_layers_that_are_more_than_a_mask_are_listed():
+    found = unreachable(nn.Sequential(cd.DropConnectLinear(2, 2), cd.AdaptiveDropout()))
+    assert found == [("0", "masks of DropConnectLinear", 0.5), ("1", "masks of AdaptiveDropout", None)]
+
+
+# Counting.
+
+HEADS = torch.randn(2, 2, 6, 8)
+
+
+@pytest.mark.parametrize(
+    ("draw", "rates"),
+    [
+        (lambda x: F.dropout(x, 0.3), [0.3]),
+        (lambda x: F.dropout(x + 0, 0.3, inplace=True), [0.3]),
+        (lambda x: torch.native_dropout(x, 0.3, True), [0.3]),
+        (lambda x: F.dropout1d(x, 0.3), [0.3]),
+        (lambda x: F.alpha_dropout(x, 0.3, True), [0.3]),
+        (lambda x: F.dropout(x, 0.3, False), []),
+        (lambda x: F.dropout(x, 0.0), []),
+        (lambda x: F.scaled_dot_product_attention(HEADS, HEADS, HEADS, dropout_p=0.2), [0.2]),
+        (lambda x: F.scaled_dot_product_attention(HEADS, HEADS, HEADS), []),
+        (lambda x: torch.rand_like(x) * x, [None]),
+        (lambda x: torch.bernoulli(x * 0.5), [None]),
+        (lambda x: x + torch.randn(8), [None]),
+    ],
+)
+@pytest.mark.parametrize("with_gradient", [True, False])
+def test_draws_of_torch(draw, rates, with_gradient):
+    x = X.clone().requires_grad_(with_gradient)
+    with DropoutCalls(nn.Identity()) as calls:
+        y = draw(x)
+        if with_gradient and getattr(y, "requires_grad", False):
+            y.sum().backward()
+    assert [call.rate for call in calls.calls] == [rate if rate is None else pytest.approx(rate) for rate in rates]
+    assert calls.others == calls.calls
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        cd.GaussianDropout(0.3),
+        cd.BernoulliDropout(0.3, shared_axes=(0,)),
+        cd.UniformDropout(generator=torch.Generator().manual_seed(0)),
+        cd.GaussianDropout(0.3, activation="relu"),
+        cd.DropConnectLinear(8, 3),
+        cd.DropConnectLinear(8, 3, masks="batch"),
+        cd.FastDropoutLinear(8, 3, law=cd.Uniform()),
+    ],
+)
+def test_draws_of_ours_are_counted_once(layer):
+    model = nn.Sequential(nn.Linear(8, 8), layer)
+    with DropoutCalls(model) as calls:
+        model(X).sum().backward()
+        checkpoint(model, X.clone().requires_grad_(), use_reentrant=False, context_fn=cd.checkpoint_context)
+    assert [(call.module, call.ours) for call in calls.calls] == [("1", True)] * 2
+    with DropoutCalls(model) as calls:
+        model.eval()(X)
+    assert not calls.calls or isinstance(layer, cd.DropConnectLinear)
+
+
+def test_a_pass_that_counts_leaves_no_trace():
+    own = torch.Generator().manual_seed(4)
+    model = nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 2), cd.UniformDropout(generator=own)).eval()
+    model[1].train()
+    x = torch.randn(5, 8)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    generator, of_the_layer = torch.get_rng_state(), own.get_state()
+    calls = count_dropout(model, x)
+    assert calls.sites == {"1": 1, "3": 1}
+    assert [module.training for module in model.modules()] == [False, False, True, False, False]
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert torch.equal(own.get_state(), of_the_layer)
+    model(x)
+    assert len(calls.calls) == 2  # it looks no more
+
+
+def test_an_error_in_the_model_ends_the_watch():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout())
+    with pytest.raises(RuntimeError):
+        count_dropout(model, torch.ones(2, 3))
+    calls = count_dropout(model, X)
+    assert calls.sites == {"1": 1}
+
+
+def test_how_many_places_were_changed():
+    model = nn.Sequential(nn.Dropout(0.2), Constant(), nn.Dropout(0.0))
+    before = count_dropout(model, X)
+    assert changed(before, before) == (0, 2)
+    swap = cd.swap_dropout(model, "uniform")
+    assert changed(before, count_dropout(model, X)) == (2, 3)
+    swap.undo()
+    cd.swap_dropout(model, None)
+    assert changed(before, count_dropout(model, X)) == (1, 2)

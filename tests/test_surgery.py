@@ -1,0 +1,254 @@
+"""Other dropout in a model that exists already, and back again."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import contdrop as cd
+from contdrop.surgery import noise
+
+
+def mlp(p=0.3, **options):
+    return nn.Sequential(
+        nn.Linear(6, 8), nn.ReLU(), nn.Dropout(p, **options), nn.Linear(8, 8), nn.ReLU(), nn.Dropout(p), nn.Linear(8, 3)
+    )
+
+
+def test_the_shape_of_a_swap():
+    model = mlp()
+    first, second = model[2], model[5]
+    keys = list(model.state_dict())
+    swap = cd.swap_dropout(model, cd.Gaussian(sigma=0.2))
+    assert isinstance(swap, cd.Swap)
+    assert list(swap.replaced) == ["2", "5"]
+    assert swap.replaced["2"] == (first, model[2])
+    assert type(model[2]) is cd.Dropout
+    assert model[2].law == model[5].law == cd.Gaussian(sigma=0.2)
+    assert model[2].scale == "inverted"
+    assert swap.unreachable == []
+    assert swap.layers == [model[2], model[5]]
+    assert repr(swap) == "swapped 2 dropout layers; out of reach: nothing"
+    assert list(model.state_dict()) == keys
+    swap.undo()
+    assert model[2] is first
+    assert model[5] is second
+    swap.undo()  # does nothing
+
+
+@pytest.mark.parametrize(
+    ("law", "found"),
+    [
+        ("gaussian:sigma=0.4", cd.Gaussian(sigma=0.4)),
+        (cd.Uniform(), cd.Uniform()),
+        (lambda name, layer: "uniform", cd.Uniform()),
+        (lambda name, layer: cd.Bernoulli(keep=1 - layer.p), cd.Bernoulli(keep=0.7)),
+    ],
+)
+def test_ways_to_give_a_law(law, found):
+    model = mlp()
+    cd.swap_dropout(model, law, scale="paper")
+    assert model[2].law == model[5].law == found
+    assert model[2].scale == "paper"
+
+
+def test_a_function_may_leave_a_layer():
+    model = mlp()
+    left = model[2]
+    swap = cd.swap_dropout(model, lambda name, layer: None if name == "2" else "uniform")
+    assert list(swap.replaced) == ["5"]
+    assert model[2] is left
+
+
+def test_none_is_no_noise():
+    model = mlp(inplace=True)
+    x = torch.randn(4, 6)
+    cd.swap_dropout(model, None)
+    state = torch.get_rng_state()
+    assert torch.equal(model(x), model.eval()(x))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model[2].p == 0  # models hand it on to attention functions
+    fused = nn.Sequential(nn.Linear(6, 6), cd.GaussianDropout(0.3, activation="relu"))
+    cd.swap_dropout(fused, None)
+    assert torch.equal(fused(x), fused[0](x).relu())
+
+
+@pytest.mark.parametrize("family", ["bernoulli", "uniform", "gaussian", cd.Gaussian])
+@pytest.mark.parametrize("p", [0.05, 0.1, 0.2, 0.25])
+def test_matching_takes_each_layers_own_strength(family, p):
+    model = nn.Sequential(nn.Dropout(p), nn.Dropout2d(p / 2), nn.Dropout(0.0), cd.GaussianDropout(0.2))
+    off = model[2]
+    swap = cd.swap_dropout(model, family, match="variance")
+    assert list(swap.replaced) == ["0", "1", "3"]
+    assert model[2] is off
+    assert model[0].law.relative_variance == pytest.approx(p / (1 - p), rel=1e-9)
+    assert model[1].law.relative_variance == pytest.approx(p / (2 - p), rel=1e-9)
+    assert model[3].law.relative_variance == pytest.approx(cd.Gaussian(sigma=0.2).relative_variance, rel=1e-9)
+    assert model[0].p == pytest.approx(p, rel=1e-9)
+    assert model[0].law.kind == (family if isinstance(family, str) else family.kind)
+
+
+def test_every_kind_of_layer_keeps_its_shape_of_mask():
+    x = torch.ones(4, 5, 3, 2, 6)
+    inputs = {nn.Dropout1d: x[..., 0, 0], nn.Dropout2d: x[..., 0], nn.Dropout3d: x}
+    for layer, batch in inputs.items():
+        model = nn.Sequential(layer(0.5))
+        cd.swap_dropout(model, "gaussian")
+        maps = model(batch).flatten(2)
+        assert (maps == maps[..., :1]).all()
+        assert len(maps[..., 0].unique()) > 10  # of 20 maps
+        if layer is not nn.Dropout2d:  # without an axis for the batch, as torch does
+            alone = model(batch[0]).flatten(1)
+            assert (alone == alone[:, :1]).all()
+            assert len(alone[:, 0].unique()) > 2
+    model = nn.Sequential(nn.Dropout2d(0.5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        maps = model(torch.ones(4, 5, 6))  # [N, C, L] for torch
+    assert (maps == maps[..., :1]).all()
+    cd.swap_dropout(model, "gaussian")
+    with pytest.raises(IndexError, match="expected shared_axes between -3 and 2"):
+        model(torch.ones(4, 5, 6))
+    model = nn.Sequential(cd.GaussianDropout(0.3, shared_axes=(1,)))
+    cd.swap_dropout(model, "uniform")
+    assert model[0].shared_axes == (1,)
+
+
+def test_shared_layers_stay_one():
+    drop = nn.Dropout(0.1)
+    model = nn.ModuleDict({"a": nn.Sequential(nn.Linear(2, 2), drop), "b": nn.Sequential(drop, drop), "c": drop})
+    swap = cd.swap_dropout(model, "uniform", only="c")  # one name is enough
+    new = model["c"]
+    assert type(new) is cd.Dropout
+    assert model["a"][1] is model["b"][0] is model["b"][1] is new
+    assert list(swap.replaced) == ["c", "a.1", "b.0", "b.1"]
+    assert swap.layers == [new]
+    swap.undo()
+    assert model["a"][1] is model["b"][0] is model["b"][1] is model["c"] is drop
+
+
+def test_shared_blocks_are_swapped_once():
+    block = nn.Sequential(nn.Dropout(0.1))
+    model = nn.Sequential(block, block)
+    swap = cd.swap_dropout(model, "uniform")
+    assert list(swap.replaced) == ["0.0"]
+    assert type(model[1][0]) is cd.Dropout
+
+
+@pytest.mark.parametrize(
+    ("only", "names"),
+    [
+        ("5", ["5"]),
+        ("*", ["2", "5"]),
+        (["2"], ["2"]),
+        (lambda name, layer: layer.inplace, ["2"]),
+        ("encoder.*", []),
+    ],
+)
+def test_only_some(only, names):
+    assert list(cd.swap_dropout(mlp(inplace=True), "uniform", only=only).replaced) == names
+
+
+def test_mode_hooks_generator_and_options_are_kept():
+    generator = torch.Generator().manual_seed(1)
+    model = nn.Sequential(nn.Dropout(0.3, inplace=True), cd.UniformDropout(generator=generator))
+    old = model[0]
+    seen = []
+    handle = model[0].register_forward_hook(lambda *_: seen.append("forward"))
+    model[0].register_forward_pre_hook(lambda *_: seen.append("before"))
+    model[0].eval()
+    swap = cd.swap_dropout(model, "gaussian")
+    assert (model[0].training, model[1].training) == (False, True)
+    assert model[0].inplace
+    assert model[1].generator is generator
+    model(torch.ones(3))
+    assert seen == ["before", "forward"]
+    handle.remove()  # from both
+    model[0].register_forward_hook(lambda *_: seen.append("later"))
+    model.train()
+    swap.undo()
+    assert old.training  # the mode of the model now, not that of then
+    seen.clear()
+    model(torch.ones(3))
+    assert seen == ["before", "later"]
+
+
+def test_swaps_are_undone_in_reverse_order():
+    model = mlp()
+    original = model[2]
+    first, second = cd.swap_dropout(model, "uniform"), cd.swap_dropout(model, "gaussian")
+    with pytest.raises(RuntimeError, match="expected 2 to be the layer that swap_dropout put there, got Dropout; undo"):
+        first.undo()
+    second.undo()
+    first.undo()
+    assert model[2] is original
+
+
+def test_swapped_models_are_copied_and_saved(tmp_path):
+    model = mlp()
+    cd.swap_dropout(model, "gaussian")
+    twin = copy.deepcopy(model)
+    torch.save(model, tmp_path / "model.pt")
+    loaded = torch.load(tmp_path / "model.pt", weights_only=False)
+    x = torch.randn(5, 6)
+    outputs = []
+    for each in (model, twin, loaded):
+        torch.manual_seed(0)
+        outputs.append(each(x))
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(outputs[0], outputs[2])
+
+
+def test_bernoulli_of_the_same_strength_is_the_same_dropout():
+    """Kept units and their values are those of torch's layer in distribution: mean 1, variance r, two values."""
+    model = nn.Sequential(nn.Dropout(0.2))
+    cd.swap_dropout(model, "bernoulli", match="variance")
+    torch.manual_seed(0)
+    y = model(torch.ones(200_000))
+    assert y.unique().tolist() == pytest.approx([0, 1.25])
+    assert (y == 0).double().mean().item() == pytest.approx(0.2, abs=5 * (0.16 / 200_000) ** 0.5)
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match=r"1 is AlphaDropout, which keeps mean and variance .* leave it out by only="):
+        cd.swap_dropout(nn.Sequential(nn.Dropout(), nn.AlphaDropout(0.1)), "gaussian")
+    selu = nn.Sequential(nn.Dropout(0.2), nn.FeatureAlphaDropout(0.1))
+    swap = cd.swap_dropout(selu, "gaussian", only=["0"])
+    assert swap.unreachable == [("1", "FeatureAlphaDropout, a dropout layer with a forward of its own", 0.1)]
+    with pytest.raises(ValueError, match=r"got Dropout itself, which has no place to be taken out of"):
+        cd.swap_dropout(nn.Dropout(), "gaussian")
+    with pytest.raises(TypeError, match=r"expected a torch.nn.Module, got str"):
+        cd.swap_dropout("model", "gaussian")
+    with pytest.raises(ValueError, match=r"match"):
+        cd.swap_dropout(mlp(), "gaussian", match="mean")
+    with pytest.raises(
+        ValueError, match=r"expected a family of laws with match='variance', .* did you mean 'gaussian'"
+    ):
+        cd.swap_dropout(mlp(), "gausian", match="variance")
+    with pytest.raises(TypeError, match=r"got Gaussian; a family of laws needs match='variance'"):
+        cd.swap_dropout(mlp(), cd.Gaussian)
+    with pytest.raises(TypeError, match=r"expected a law or None for 2, got float"):
+        cd.swap_dropout(mlp(), lambda name, layer: 0.3)
+    with pytest.raises(ValueError, match=r"expected names of dropout layers for only, got '3'; known: 2, 5"):
+        cd.swap_dropout(mlp(), "uniform", only=["3"])
+    model = mlp(0.1)
+    model[5].p = 0.6
+    kept = model[2]
+    with pytest.raises(ValueError, match=r"layer 5: Uniform.matching: expected a relative variance above 0 and at"):
+        cd.swap_dropout(model, "uniform", match="variance")
+    assert model[2] is kept  # an error changes nothing
+
+
+def test_noise_of_a_layer():
+    assert noise(nn.Dropout(0.25)) == cd.Bernoulli(keep=0.75)
+    assert noise(cd.UniformDropout()) == cd.Uniform()
+
+
+def test_scripted_models_are_refused():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scripted = torch.jit.script(mlp())
+    with pytest.raises(TypeError, match=r"got a scripted one; swap before torch.jit.script"):
+        cd.swap_dropout(scripted, "uniform")
