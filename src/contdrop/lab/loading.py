@@ -221,12 +221,13 @@ class Loaders:
 
 class _Loader:
     def __init__(self, maker: Maker, count: int) -> None:
-        self._wanted: Sequence[Request] = ()
+        # No cycle of references: queues must not be collected before the processes that use them.
+        self._sampler = _Sampler()
         with _own_decisions():
             self._loader: DataLoader[Any] = DataLoader(
                 maker,  # type: ignore[arg-type]
                 batch_size=None,
-                sampler=_Wanted(self),
+                sampler=self._sampler,
                 num_workers=count,
                 collate_fn=_same,
                 generator=torch.Generator(),  # else torch draws a number from the generator of the masks
@@ -236,7 +237,7 @@ class _Loader:
             )
 
     def batches(self, wanted: Sequence[Request]) -> Iterator[Any]:
-        self._wanted = wanted
+        self._sampler.wanted = wanted
         with _own_decisions(), _children_allowed():
             iterator = iter(self._loader)
         yield from iterator
@@ -252,16 +253,16 @@ def _own_decisions() -> Iterator[None]:
 
 
 @dataclass
-class _Wanted:
-    """The sampler of a loader: whatever it is to do next."""
+class _Sampler:
+    """Of a loader: whatever it is to do next."""
 
-    loader: _Loader
+    wanted: Sequence[Request] = ()
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self.loader._wanted)
+        return iter(self.wanted)
 
     def __len__(self) -> int:
-        return len(self.loader._wanted)
+        return len(self.wanted)
 
 
 def _same(batch: Any) -> Any:
