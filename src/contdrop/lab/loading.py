@@ -1,9 +1,9 @@
 """Batches from single examples, in this process or in loader processes, with the same content either way.
 
-Around each example the global generators of torch, NumPy and Python are seeded from (run, epoch, position), and around
-each batch's collation from its examples. So whatever a dataset, a transform or a collate function draws is the same for
-all methods, and does not depend on how many loader processes there are; and nothing that they draw shifts the masks,
-which come from torch's default generator too.
+Before each example the global generators of torch, NumPy and Python are seeded from (run, epoch, position); collation
+draws on from where the last example left off. So whatever a dataset, a transform or a collate function draws is the
+same for all methods, and does not depend on how many loader processes there are; and nothing that they draw shifts the
+masks, which come from torch's default generator too.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ _GLOBAL = 0x5DEECE66D2B79F35  # what sets the global generators apart from the o
 
 @dataclass(frozen=True)
 class Request:
-    """A batch to be made: which examples of which part, and the seeds of each and of their collation."""
+    """A batch to be made: which examples of which part, and the seed of each."""
 
     part: str
     indices: Sequence[int]
     seeds: Sequence[int]
-    collation: int
     transformed: bool
 
 
@@ -61,16 +60,7 @@ def requests(part: str, batches: Sequence[npt.NDArray[np.int64]], seed: int, *, 
     ends = np.cumsum([len(batch) for batch in batches])[:-1]
     everything = np.concatenate(batches)
     seeds = np.split(_item_seeds(everything, seed), ends)
-    return [
-        Request(
-            part,
-            batch.tolist(),
-            own.tolist(),
-            int(_mix(np.bitwise_xor.reduce(own, keepdims=True))[0] >> 1),
-            transformed,
-        )
-        for batch, own in zip(batches, seeds)
-    ]
+    return [Request(part, batch.tolist(), own.tolist(), transformed) for batch, own in zip(batches, seeds)]
 
 
 def _item_seeds(indices: npt.NDArray[np.int64], seed: int) -> Seeds:
@@ -137,7 +127,6 @@ class Maker:
                 with _told(f"transform of item {index} of {request.part}"):
                     item = self.transform(item, generator)
             items.append(item)
-        _seed_global(request.collation)
         if self.collate is not None:
             with _told("collate"):
                 return self.collate(items)
