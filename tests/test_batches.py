@@ -305,7 +305,7 @@ def test_an_error_in_the_users_code_is_told_with_its_line(workers):
         _all(parts.train)
     ragged = [(torch.zeros(length), 0) for length in range(1, 20)]
     parts = _parts(Data(ragged, 2, 2, loader_workers=workers), task=None)
-    with pytest.raises(UserError, match=r"^data: batches of these items need collate=: RuntimeError: stack expects"):
+    with pytest.raises(UserError, match=r"^data: batches of these items need collate=: RuntimeError"):
         _all(parts.train)
 
 

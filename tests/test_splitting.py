@@ -91,6 +91,12 @@ def test_strata_are_met_exactly_where_they_divide():
     assert np.bincount(strata[other]).tolist() == [25, 10, 5]
 
 
+def test_the_last_example_of_a_class_is_trained_on():
+    strata = np.repeat([0, 1], [2, 20])  # of class 0 its share of 20 held out is 1.8
+    for seed in range(5):
+        assert {*strata[splitting.divide(22, None, 20, seed, strata=strata)[0]]} == {0, 1}
+
+
 def test_every_member_of_a_stratum_is_as_likely_as_any_other():
     """In 400 draws each of 20 examples is held out 100 times, to within five standard deviations."""
     strata = np.repeat([0, 1], [12, 8])
