@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contdrop.errors import UserError
-from contdrop.lab import splitting, streams
+from contdrop.lab import fingerprints, splitting, streams
 from contdrop.lab.batches import Data, prepare
 
 
@@ -44,6 +44,8 @@ def test_amounts_are_of_the_training_data_as_given():
     found = prepare(_data(100, test=0.2, validation=0.25, subset=0.5), task=None).parts(0, "final", 0)
     assert found.sizes == {"train": 50, "validation": 25, "test": 20}
     assert len(np.unique(np.concatenate(_positions(found)))) == 95
+    assert found.split == fingerprints.of_arrays(*_positions(found))
+    assert [splitting.count(f, 10, "test") for f in (0.01, 0.14, 0.15, 0.94, 0.99)] == [1, 1, 2, 9, 9]
 
 
 def test_the_test_set_is_one_for_all_runs_and_the_rest_is_drawn_anew():
