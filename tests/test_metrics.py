@@ -412,8 +412,8 @@ def test_outputs_without_logits_are_refused(output):
 def test_examples_are_counted_by_target_or_first_tensor():
     nodes, graphs = torch.zeros(9, 2), torch.zeros(4)
     assert outputs.examples_of((nodes, graphs)) == 4
-    assert outputs.examples_of({"x": nodes}) == outputs.examples_of([[None, nodes]]) == outputs.examples_of(nodes) == 9
-    with pytest.raises(UserError, match=r"^expected a batch with tensors, got str"):
+    assert outputs.examples_of({"x": nodes}) == outputs.examples_of(nodes) == 9
+    with pytest.raises(UserError, match=r"^expected a batch with a tensor.*; got str; give loss="):
         outputs.examples_of("x")
 
 

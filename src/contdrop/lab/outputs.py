@@ -10,32 +10,24 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import UserError
+from . import nests
 
 IGNORED = -100  # a target that does not count, as in torch.nn.functional.cross_entropy
-_TARGETS = ("labels", "label", "target", "y")
 _HINT = "give loss= and metric= of your own"
 
 
 def target_of(batch: Any) -> Tensor:
-    """The last element of a tuple, or what a dictionary has under labels, label, target or y."""
-    found = _target(batch)
-    if found is None:
+    """The target by the form of the batch, see :mod:`contdrop.lab.nests`; refused if there is none."""
+    found = nests.target_of(batch)
+    if not isinstance(found, Tensor):
         got = (
             f"a dictionary of {', '.join(map(str, batch)) or 'nothing'}" if isinstance(batch, Mapping) else "no tensor"
         )
         raise UserError(
-            f"expected a target: a tensor as the last element of a batch (x, y), or {', '.join(_TARGETS)} of a "
+            f"expected a target: a tensor as the last element of a batch (x, y), or {', '.join(nests.TARGETS)} of a "
             f"dictionary; got {got} in a batch of type {type(batch).__name__}; {_HINT}"
         )
     return found
-
-
-def _target(batch: Any) -> Tensor | None:
-    if isinstance(batch, Mapping):
-        found = next((batch[name] for name in _TARGETS if name in batch), None)
-    else:
-        found = batch[-1] if isinstance(batch, (tuple, list)) and len(batch) > 1 else None
-    return found if isinstance(found, Tensor) else None
 
 
 def prediction_of(output: Any) -> Tensor:
@@ -61,16 +53,13 @@ def loss_of(output: Any) -> Tensor | None:
 
 def examples_of(batch: Any) -> int:
     """How many examples a batch has: the length of its target, or else of the first tensor in it."""
-    if isinstance(batch, Tensor):
-        return len(batch)
-    target = _target(batch)
-    if target is not None and target.dim():
+    target = nests.target_of(batch)
+    if isinstance(target, Tensor) and target.dim():
         return len(target)
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
-    for part in parts:
-        if isinstance(part, (Tensor, Mapping, tuple, list)):
-            return examples_of(part)
-    raise UserError(f"expected a batch with tensors, got {type(batch).__name__}; {_HINT}")
+    try:
+        return nests.size_of(batch)
+    except TypeError as error:
+        raise UserError(f"{error}; {_HINT}") from error
 
 
 def classified(output: Any, batch: Any) -> tuple[Tensor, Tensor]:
