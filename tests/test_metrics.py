@@ -289,6 +289,12 @@ def test_area_of_one_class_only_has_no_value_and_absent_classes_are_left_out():
     assert 0 < _value("f1", logits, (None, torch.ones(200, dtype=torch.int64))) < 1
 
 
+def test_f1_is_of_classes_that_occur():
+    logits, target = torch.eye(4)[[0, 0, 3, 3]], torch.tensor([0, 3, 3, 1])
+    expected = sklearn.metrics.f1_score(target, logits.argmax(1), average="macro")
+    assert _value("f1", logits, (None, target)) == pytest.approx(expected) == pytest.approx((2 / 3 + 0.5 + 0) / 3)
+
+
 def test_area_of_two_classes_does_not_saturate():
     logits = torch.tensor([[0.0, 60.0], [0.0, 50.0], [0.0, 70.0]])  # probabilities that are all 1 in float64
     assert _value("auroc", logits, (None, torch.tensor([1, 0, 1]))) == 1.0
