@@ -219,8 +219,10 @@ def test_as_many_positions_as_classes_are_told_apart_or_refused():
     with pytest.raises(UserError, match=r"cannot tell classes from positions, output \[2, 3, 3\] and target \[2, 3\]"):
         _value("error", logits, (None, target))
     wrapped = types.SimpleNamespace(logits=logits)
-    expected = 100 * float((logits.argmax(2) != target).double().mean())
-    assert _value("error", wrapped, (None, target)) == pytest.approx(expected)
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
+    assert _value("nll", wrapped, (None, target)) == pytest.approx(float(expected))
+    other = torch.nn.functional.cross_entropy(logits.transpose(1, 2).flatten(0, 1), target.flatten())
+    assert float(other) != pytest.approx(float(expected))
 
 
 @pytest.mark.parametrize("causal", [False, True])

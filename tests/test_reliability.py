@@ -131,3 +131,14 @@ def test_a_perfect_model_can_be_drawn(make, monkeypatch):
     monkeypatch.setattr(f"{__name__}._measured", lambda ways, seed, confident: perfect)
     _, _, pictures = make(lambda method: ["point"], methods=METHODS, runs=2)
     _check_texts(pictures["reliability"].draw())
+
+
+def test_bins_of_few_examples_are_left_out(make, monkeypatch):
+    """Eight in two runs together are few, ten are not."""
+    bins = np.zeros((3, 15))
+    bins[:, 4], bins[:, 9], bins[:, 14] = (4, 0.3, 0.5), (5, 0.65, 0.6), (400, 0.95, 0.9)
+    kept = {"uncertainty_point_reliability": bins, "uncertainty_point_ece": np.asarray(0.1)}
+    monkeypatch.setattr(f"{__name__}._measured", lambda ways, seed, confident: kept)
+    _, found, _ = make(lambda method: ["point"], methods=METHODS, runs=2)
+    np.testing.assert_allclose(found["point"]["gaussian"].confidence, [0.65, 0.95])
+    np.testing.assert_allclose(found["point"]["gaussian"].accuracy, [0.6, 0.9])
