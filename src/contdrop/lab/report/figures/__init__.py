@@ -15,6 +15,7 @@ from .drawing import save as save
 from .noise import noise
 from .pairs import pairs
 from .ranks import across as across
+from .reliability import reliability
 from .samples import samples as samples
 from .sweep import sweep
 
@@ -28,6 +29,7 @@ def figures(store: Store, results: Results, comparisons: Mapping[str, Comparison
         noise(results),
         curves(store, results),
         covariances(store, results),
+        reliability(store, results),
         _classes.classes_of(results, shares),
         _classes.confusion_of(results, shares),
     )

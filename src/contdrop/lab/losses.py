@@ -1,0 +1,103 @@
+"""What is minimised where a study gives no loss of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..errors import UserError, suggest
+from .outputs import binary, classified, examples_of, loss_of, paired, per_example, target_of, whole_numbers
+
+TASKS = ("classification", "regression", None)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss by task.
+
+    Attributes:
+        mean: (output, batch) -> scalar, for training.
+        total: (output, batch) -> scalar, the sum over the examples of a batch, for evaluation.
+    """
+
+    mean: Callable[[Any, Any], Tensor]
+    total: Callable[[Any, Any], Tensor]
+
+
+def default_loss(task: str | None) -> Loss:
+    """Cross-entropy or squared error; where a model returns a loss of its own, that."""
+    return _LOSSES[checked_task(task)]
+
+
+def checked_task(task: str | None) -> str | None:
+    if task not in TASKS:
+        hint = suggest(str(task), [name for name in TASKS if name])
+        raise UserError(f'task: expected "classification", "regression" or None; got {task!r}; {hint}')
+    return task
+
+
+def _cross_entropy(output: Any, batch: Any) -> Tensor:
+    own = loss_of(output)
+    if own is not None:
+        return own
+    plain = _plain(output, batch)
+    if plain is not None:
+        return functional.cross_entropy(*plain)
+    two = binary(output, batch)
+    if two is not None:
+        return functional.binary_cross_entropy_with_logits(two[0], two[1].to(two[0].dtype))
+    return functional.cross_entropy(*classified(output, batch))
+
+
+def _cross_entropy_total(output: Any, batch: Any) -> Tensor:
+    own = loss_of(output)
+    if own is not None:
+        return own * examples_of(batch)
+    plain = _plain(output, batch)
+    if plain is not None:
+        return functional.cross_entropy(*plain, reduction="sum")
+    logits, target = classified(output, batch)
+    return per_example(functional.cross_entropy(logits, target, reduction="none"), target).sum()
+
+
+def _plain(output: Any, batch: Any) -> tuple[Tensor, Tensor] | None:
+    """Logits [N, C] and classes [N]: the usual case, without detours."""
+    target = target_of(batch)
+    if not isinstance(output, Tensor) or output.dim() != 2 or target.dim() != 1 or output.shape[1] == 1:
+        return None
+    return output, target if target.dtype == torch.int64 else whole_numbers(target)
+
+
+def _squares(output: Any, batch: Any) -> Tensor:
+    own = loss_of(output)
+    if own is not None:
+        return own
+    prediction, target = paired(output, batch)
+    return functional.mse_loss(prediction, target.to(prediction.dtype))
+
+
+def _squares_total(output: Any, batch: Any) -> Tensor:
+    return _squares(output, batch) * examples_of(batch)
+
+
+def _own(output: Any, batch: Any) -> Tensor:
+    own = loss_of(output)
+    if own is None:
+        raise UserError(f"task=None: expected loss=, or a model that returns a loss; got {type(output).__name__}")
+    return own
+
+
+def _own_total(output: Any, batch: Any) -> Tensor:
+    return _own(output, batch) * examples_of(batch)
+
+
+_LOSSES = {
+    "classification": Loss(_cross_entropy, _cross_entropy_total),
+    "regression": Loss(_squares, _squares_total),
+    None: Loss(_own, _own_total),
+}

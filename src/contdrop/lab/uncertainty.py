@@ -1,0 +1,293 @@
+"""Whether a classifier knows how sure it can be: its calibration, and whether it is less sure of inputs from elsewhere.
+
+Asked of its predictions in three ways: with dropout off (``point``), averaged over passes with dropout on (``mc``,
+:func:`contdrop.mc_predict`), and by propagated moments (``moments``, :func:`contdrop.inference.predict`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from .. import inference
+from ..errors import UserError
+from . import scores, streams
+from .configuration import Configuration
+from .nests import default_forward, leaves, mapped, size_of, to_device
+from .outputs import prediction_of, target_of
+
+Array = npt.NDArray[Any]
+Forward = Callable[[torch.nn.Module, Any], Any]
+
+WAYS = ("point", "mc", "moments")
+# What is told of each way, and which is better.
+VALUES = {
+    "nll": "lower",
+    "brier": "lower",
+    "ece": "lower",
+    "auroc_entropy": "higher",
+    "auroc_mutual_information": "higher",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """Class probabilities of some examples, and how uncertain they are.
+
+    Attributes:
+        probabilities: [N, C], float64.
+        entropy: Of the probabilities, in nats, [N].
+        mutual_information: Between class and mask, [N]; None of predictions without masks.
+    """
+
+    probabilities: Array
+    entropy: Array
+    mutual_information: Array | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uncertainty(Configuration):
+    """A study's ``measure``; made by :func:`uncertainty`, which explains the fields."""
+
+    kind: ClassVar[str] = "uncertainty"
+    samples: int
+    ood: Callable[[], Any] | None
+    forward: Forward | None
+    moments: bool
+    examples: int | None
+    batch_size: int
+    bins: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, functions by their names."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        named = {name: getattr(value, "__qualname__", value) for name, value in values.items()}
+        return {"kind": self.kind, **named}
+
+    def __call__(self, model: torch.nn.Module, parts: Any, seed: int) -> dict[str, Array]:
+        """What is kept of a trained model: see :func:`uncertainty`."""
+        part = parts.test
+        order = part.order(None, self.batch_size)
+        if self.examples is not None:
+            order = list(torch.split(torch.cat(order)[: self.examples], self.batch_size))
+        batches = list(part.batches(order))
+        truth = np.concatenate([_classes(batch) for batch in batches])
+        known = self.predict(model, batches, seed, "test")
+        strange = {} if self.ood is None else self.predict(model, self._strange(), seed, "ood")
+        kept: dict[str, Array] = {}
+        for way, predicted in known.items():
+            found = _kept(predicted, truth, self.bins) | _detection(predicted, strange.get(way))
+            kept |= {f"uncertainty_{way}_{name}": array for name, array in found.items()}
+        return kept
+
+    def predict(
+        self, model: torch.nn.Module, batches: Sequence[Any], seed: int = 0, name: str = "test"
+    ) -> dict[str, Predicted]:
+        """Predictions in each way that is possible.
+
+        Without dropout layers there are no masks to average over, and moments are known of some layers only.
+
+        Args:
+            model: Is left in evaluation mode.
+            batches: As for training; a target in them is not looked at.
+            seed: Of masks and draws.
+            name: Of the data, for masks of their own.
+        """
+        model.eval()
+        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        moved = [to_device(batch, device) for batch in batches]
+        calls = [_Logits(model, self.forward or default_forward, batch) for batch in moved]
+        seeds = [streams.seed(seed, streams.MEASURE, 0, name, number) for number in range(len(moved))]
+        point = _joined(_point(call) for call in calls)
+        found: dict[str, Predicted | None] = {"point": point}
+        found["mc"] = _if_possible(lambda i: self._sampled(calls[i], seeds[i]), len(calls))
+        # Moments follow the model itself, so they need to know what it is called with.
+        plain = self.forward is None and all(_only_input(batch) is not None for batch in moved)
+        if self.moments and plain and point.probabilities.shape[1] == calls[0].width:
+            found["moments"] = _if_possible(lambda i: self._propagated(model, moved[i], seeds[i]), len(calls))
+        return {way: predicted for way, predicted in found.items() if predicted is not None}
+
+    def _sampled(self, call: _Logits, seed: int) -> Predicted:
+        return _of(inference.mc_predict(call, call.marker, self.samples, transform="softmax", seed=seed))
+
+    def _propagated(self, model: torch.nn.Module, batch: Any, seed: int) -> Predicted:
+        x = _only_input(batch)
+        assert x is not None
+        return _of(inference.predict(model, x, method="moments", transform="softmax", seed=seed))
+
+    def _strange(self) -> list[Any]:
+        """Batches of the inputs from elsewhere, which have no target."""
+        assert self.ood is not None
+        nest = mapped(lambda leaf: leaf if isinstance(leaf, Tensor) else torch.as_tensor(np.asarray(leaf)), self.ood())
+        lengths = {len(leaf) if leaf.dim() else 0 for _, leaf in leaves(nest)}
+        if len(lengths) != 1 or not min(lengths):
+            raise UserError(
+                "uncertainty: ood: expected a function that returns inputs as the model takes them, a tensor or a "
+                f"nesting of equally long ones, at least one; got lengths {sorted(lengths)}"
+            )
+        number = min(size_of(nest), self.examples or size_of(nest))
+        starts = range(0, number, self.batch_size)
+        return [(mapped(lambda leaf: leaf[a : min(a + self.batch_size, number)], nest), None) for a in starts]  # noqa: B023
+
+
+def uncertainty(
+    samples: int = 50,
+    *,
+    ood: Callable[[], Any] | None = None,
+    forward: Forward | None = None,
+    moments: bool = True,
+    examples: int | None = None,
+    batch_size: int = 256,
+    bins: int = scores.BINS,
+) -> Uncertainty:
+    """The ``measure`` of a study that asks how well its models know how sure they can be.
+
+    For each way in ``point``, ``mc`` and ``moments`` that is possible these are kept as ``uncertainty_<way>_<name>``:
+
+    - by test example: ``contribution_nll``, ``contribution_brier``, ``confidence``, ``correct``, ``entropy`` and
+      ``mutual_information``;
+    - of all of them: ``nll``, ``brier`` and ``ece``, as the metrics of these names, and ``reliability``, three rows of
+      ``bins`` numbers: how many examples have a confidence in the bin, their mean confidence, the share that is right;
+    - with ``ood``: ``auroc_entropy`` and ``auroc_mutual_information``, the probability that an input from elsewhere has
+      more of it than a test example, and both by input as ``ood_entropy`` and ``ood_mutual_information``.
+
+    Args:
+        samples: Passes of Monte-Carlo prediction, at least 2.
+        ood: Returns inputs from elsewhere, in the form that the model takes; they need no targets.
+        forward: The study's own, if it has one: (model, batch) -> output. Then there are no moments.
+        moments: Whether to propagate moments, where the model's layers allow it.
+        examples: Only the first so many test examples, and inputs from elsewhere; all if None.
+        batch_size: Examples at once.
+        bins: Of the reliability diagram; the calibration error always has 15.
+    """
+    limits = {"samples": (samples, 2), "batch_size": (batch_size, 1), "bins": (bins, 1), "examples": (examples, 1)}
+    for name, (value, least) in limits.items():
+        if value is None and name == "examples":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise UserError(f"uncertainty: expected {name} to be a whole number of at least {least}; got {value!r}")
+    for name, function in {"ood": ood, "forward": forward}.items():
+        if function is not None and not callable(function):
+            raise UserError(f"uncertainty: expected {name} to be a function; got {type(function).__name__}")
+    return Uncertainty(
+        samples=samples,
+        ood=ood,
+        forward=forward,
+        moments=moments,
+        examples=examples,
+        batch_size=batch_size,
+        bins=bins,
+    )
+
+
+class _Logits(torch.nn.Module):
+    """A model on one batch, whatever its form, as a model of one tensor that gives logits [N, C] in float64."""
+
+    def __init__(self, model: torch.nn.Module, forward: Forward, batch: Any) -> None:
+        super().__init__()
+        self.model, self._forward, self._batch = model, forward, batch
+        self.marker = torch.zeros(size_of(batch))
+        self.width = 0  # of the model's own output
+
+    def forward(self, _: Tensor) -> Tensor:
+        logits = prediction_of(self._forward(self.model, self._batch)).double()
+        if logits.dim() == 1:
+            logits = logits.unsqueeze(1)
+        if logits.dim() != 2:
+            raise UserError(f"uncertainty: expected one class per example, got outputs of shape {list(logits.shape)}")
+        self.width = logits.shape[1]
+        # One logit z for two classes is (0, z): its softmax is the sigmoid of z.
+        return torch.cat([torch.zeros_like(logits), logits], 1) if self.width == 1 else logits
+
+
+def _only_input(batch: Any) -> Tensor | None:
+    """x of a batch (x, y) of floating-point x."""
+    x = batch[0] if isinstance(batch, (tuple, list)) and len(batch) <= 2 else None
+    return x if isinstance(x, Tensor) and x.is_floating_point() else None
+
+
+@torch.no_grad()
+def _point(call: _Logits) -> Predicted:
+    probabilities = call(call.marker).softmax(1).cpu()
+    return Predicted(probabilities.numpy(), torch.special.entr(probabilities).sum(1).numpy(), None)
+
+
+def _of(prediction: inference.Prediction) -> Predicted:
+    entropy, information = prediction.entropy, prediction.mutual_information
+    assert entropy is not None
+    assert information is not None
+    return Predicted(prediction.mean.cpu().numpy(), entropy.cpu().numpy(), information.cpu().numpy())
+
+
+def _if_possible(predict: Callable[[int], Predicted], number: int) -> Predicted | None:
+    """All batches; None if the first is refused. That the model itself works, the point prediction has shown."""
+    try:
+        first = predict(0)
+    except (ValueError, NotImplementedError):
+        return None
+
+    def every() -> Iterator[Predicted]:
+        yield first
+        yield from map(predict, range(1, number))
+
+    return _joined(every())
+
+
+def _joined(parts: Iterator[Predicted]) -> Predicted:
+    found = list(parts)
+    information = [part.mutual_information for part in found if part.mutual_information is not None]
+    return Predicted(
+        np.concatenate([part.probabilities for part in found]),
+        np.concatenate([part.entropy for part in found]),
+        np.concatenate(information) if information else None,
+    )
+
+
+def _classes(batch: Any) -> npt.NDArray[np.int64]:
+    target = target_of(batch).cpu()
+    if target.dim() == 2 and target.shape[1] == 1:
+        target = target.squeeze(1)
+    if target.dim() != 1 or bool((target != target.long()).any()):
+        raise UserError(f"uncertainty: expected one class per example, got targets of shape {list(target.shape)}")
+    return target.long().numpy()
+
+
+def _kept(predicted: Predicted, truth: npt.NDArray[np.int64], bins: int) -> dict[str, Array]:
+    p = predicted.probabilities
+    rows = np.arange(len(truth))
+    right = np.zeros_like(p)
+    right[rows, truth] = 1
+    squares = np.square(p - right).sum(axis=1) / (2 if p.shape[1] == 2 else 1)  # as the metric brier
+    losses = -np.log(np.maximum(p[rows, truth], np.finfo(np.float64).tiny))
+    # A sum of probabilities in another order may be above 1 by a rounding error.
+    confidence, correct = np.minimum(p.max(axis=1), 1), p.argmax(axis=1) == truth
+    by_example = {"contribution_nll": losses, "contribution_brier": squares, "confidence": confidence}
+    by_example |= {"entropy": predicted.entropy}
+    if predicted.mutual_information is not None:
+        by_example["mutual_information"] = predicted.mutual_information
+    ece = scores.calibration_error(np.stack([confidence, correct], axis=1))
+    values = {"nll": losses.mean(), "brier": squares.mean(), "ece": ece}
+    return {
+        **{name: np.asarray(value, np.float64) for name, value in values.items()},
+        **{name: array.astype(np.float32) for name, array in by_example.items()},
+        "correct": correct.astype(np.uint8),
+        "reliability": np.stack(scores.reliability(confidence, correct, bins)).astype(np.float64),
+    }
+
+
+def _detection(known: Predicted, strange: Predicted | None) -> dict[str, Array]:
+    """How well inputs from elsewhere are told from test data."""
+    if strange is None:
+        return {}
+    kept = {"ood_entropy": strange.entropy.astype(np.float32)}
+    found = {"auroc_entropy": scores.ranked_auroc(strange.entropy, known.entropy)}
+    if known.mutual_information is not None and strange.mutual_information is not None:
+        kept["ood_mutual_information"] = strange.mutual_information.astype(np.float32)
+        found["auroc_mutual_information"] = scores.ranked_auroc(strange.mutual_information, known.mutual_information)
+    return kept | {name: np.asarray(value, np.float64) for name, value in found.items()}

@@ -1,0 +1,275 @@
+"""Calibration and detection of inputs from elsewhere, as what a study measures of its models."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.stats
+import sklearn.metrics
+import torch
+from sklearn.datasets import load_digits
+
+import contdrop as cd
+from contdrop.errors import UserError
+from contdrop.lab import scores, streams
+from contdrop.lab.batches import Data, prepare
+from contdrop.lab.metrics import find
+from contdrop.lab.reading import pack, unpack
+from contdrop.lab.uncertainty import VALUES, WAYS, uncertainty
+
+N, FEATURES, CLASSES = 90, 6, 3
+
+
+def _net(*, dropout=True, out=CLASSES, seed=0):
+    torch.manual_seed(seed)
+    layers = [torch.nn.Linear(FEATURES, 16), torch.nn.ReLU(), torch.nn.Linear(16, out)]
+    return torch.nn.Sequential(*layers[:2], *[cd.GaussianDropout(0.4)] * dropout, layers[2])
+
+
+def _inputs(seed=0, n=N):
+    return torch.randn(n, FEATURES, generator=torch.Generator().manual_seed(seed))
+
+
+def _targets(classes=CLASSES):
+    return torch.randint(classes, (N,), generator=torch.Generator().manual_seed(9))
+
+
+def _parts(x=None, y=None, **options):
+    part = (_inputs() if x is None else x, _targets() if y is None else y)
+    part = x if isinstance(x, dict) else part
+    return prepare(Data(train=part, test=part, validation=0.2, **options), task="classification").parts(0, "final", 0)
+
+
+def _far():
+    return 5 * _inputs(4, 40)
+
+
+def _ways(kept):
+    return {name.split("_")[1] for name in kept}
+
+
+def test_what_is_kept_of_each_way():
+    kept = uncertainty(5, ood=_far, batch_size=32)(_net(), _parts(), 1)
+    assert _ways(kept) == set(WAYS)
+    for way in WAYS:
+        found = {name.removeprefix(f"uncertainty_{way}_"): array for name, array in kept.items() if f"_{way}_" in name}
+        masks = () if way == "point" else ("mutual_information",)
+        by_example = {"contribution_nll", "contribution_brier", "confidence", "correct", "entropy", *masks}
+        elsewhere = {"ood_entropy", *(f"ood_{name}" for name in masks)}
+        values = set(VALUES) - (set() if masks else {"auroc_mutual_information"})
+        assert set(found) == {*by_example, *elsewhere, *values, "reliability"}
+        assert {found[name].shape for name in by_example} == {(N,)}
+        assert {found[name].shape for name in elsewhere} == {(40,)}
+        assert {found[name].shape for name in values} == {()}
+        assert found["reliability"].shape == (3, 15)
+        assert found["reliability"][0].sum() == N
+    for array in kept.values():
+        assert array.dtype.kind in "fu"
+        assert np.isfinite(array).all()
+        again = unpack(pack(array))
+        assert again.shape == array.shape
+        assert (again == array).all()
+
+
+def test_without_dropout_it_is_what_the_metrics_say():
+    model, x, y = _net(), _inputs(), _targets()
+    kept = uncertainty(3, ood=_far)(model, _parts(), 1)
+    with torch.no_grad():
+        logits, far = model.eval()(x).double(), model(_far()).double()
+    for name in ("nll", "brier", "ece"):
+        metric = find(name)
+        expected = metric.value(metric.contributions(logits, (x, y)))
+        assert float(kept[f"uncertainty_point_{name}"]) == pytest.approx(expected, rel=1e-12)
+    entropies = [scipy.stats.entropy(z.softmax(1).numpy(), axis=1) for z in (logits, far)]
+    assert kept["uncertainty_point_entropy"] == pytest.approx(entropies[0], rel=1e-6)
+    truth = np.repeat([0, 1], [N, 40])
+    expected = sklearn.metrics.roc_auc_score(truth, np.concatenate(entropies))
+    assert float(kept["uncertainty_point_auroc_entropy"]) == pytest.approx(expected, abs=1e-3)
+    assert (kept["uncertainty_point_correct"] == (logits.argmax(1) == y).numpy()).all()
+
+
+def test_monte_carlo_is_the_mean_of_passes():
+    """Of probabilities, not of logits or losses; by hand, with the masks that the seed gives."""
+    model, x, y = _net(), _inputs(), _targets().numpy()
+    kept = uncertainty(7, ood=_far, moments=False)(model, _parts(), 11)
+    assert _ways(kept) == {"point", "mc"}
+
+    def passes(inputs, name):
+        torch.manual_seed(streams.seed(11, "measure", 0, name, 0))
+        with torch.no_grad():
+            return np.stack([model.train()(inputs).double().softmax(1).numpy() for _ in range(7)])
+
+    every, far = passes(x, "test"), passes(_far(), "ood")
+    mean = every.mean(0)
+    losses = -np.log(mean[range(N), y])
+    assert kept["uncertainty_mc_contribution_nll"] == pytest.approx(losses, rel=1e-6)
+    assert float(kept["uncertainty_mc_nll"]) == pytest.approx(losses.mean(), rel=1e-12)
+    assert float(kept["uncertainty_mc_brier"]) == pytest.approx(np.square(mean - np.eye(3)[y]).sum(1).mean(), rel=1e-12)
+    whole, within = scipy.stats.entropy(mean, axis=1), scipy.stats.entropy(every, axis=2).mean(0)
+    assert kept["uncertainty_mc_entropy"] == pytest.approx(whole, rel=1e-6)
+    assert kept["uncertainty_mc_mutual_information"] == pytest.approx(whole - within, rel=1e-4, abs=1e-7)
+    far_information = scipy.stats.entropy(far.mean(0), axis=1) - scipy.stats.entropy(far, axis=2).mean(0)
+    expected = scores.ranked_auroc(far_information, whole - within)
+    assert float(kept["uncertainty_mc_auroc_mutual_information"]) == pytest.approx(expected, abs=1e-3)
+    counts, confidence, accuracy = kept["uncertainty_mc_reliability"]
+    assert counts @ confidence == pytest.approx(mean.max(1).sum())
+    assert counts @ accuracy == (mean.argmax(1) == y).sum()
+
+
+def test_moments_agree_with_many_passes():
+    kept = uncertainty(500)(_net(), _parts(), 2)
+    for name, tolerance in {"nll": 0.02, "brier": 0.01}.items():
+        two = [float(kept[f"uncertainty_{way}_{name}"]) for way in ("mc", "moments")]
+        assert two[0] == pytest.approx(two[1], abs=tolerance)
+    two = [kept[f"uncertainty_{way}_mutual_information"] for way in ("mc", "moments")]
+    assert np.corrcoef(two)[0, 1] > 0.95
+
+
+def test_ways_that_are_not_possible_are_left_out():
+    assert _ways(uncertainty(3)(_net(dropout=False), _parts(), 1)) == {"point"}
+
+    class Odd(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = _net()
+
+        def forward(self, x):
+            return self.net(x).sort(1).values  # moments of order statistics are not known
+
+    assert _ways(uncertainty(3)(Odd(), _parts(), 1)) == {"point", "mc"}
+
+
+def test_an_error_of_the_model_is_not_taken_for_a_way_that_is_not_possible():
+    class Broken(torch.nn.Module):
+        def forward(self, x):
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match=r"^mine$"):
+        uncertainty(3)(Broken(), _parts(), 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+@pytest.mark.parametrize("flat", [False, True])
+def test_one_logit_for_two_classes(dtype, flat):
+    model, y = _net(out=1), _targets(2).to(dtype)
+    if flat:
+        model.append(torch.nn.Flatten(0))
+    kept = uncertainty(4)(model, _parts(y=y), 1)
+    assert _ways(kept) == {"point", "mc"}
+    with torch.no_grad():
+        p = model.eval()(_inputs()).double().flatten().sigmoid().numpy()
+    assert float(kept["uncertainty_point_nll"]) == pytest.approx(sklearn.metrics.log_loss(y.numpy(), p))
+    assert float(kept["uncertainty_point_brier"]) == pytest.approx(sklearn.metrics.brier_score_loss(y.numpy(), p))
+
+
+def test_models_of_named_inputs_and_own_forward():
+    class Named(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = _net()
+
+        def forward(self, a, b):
+            return {"logits": self.net(torch.cat([a, b], 1))}
+
+    x, plain = _inputs(), uncertainty(4, ood=_far, moments=False)(_net(), _parts(), 1)
+    parts = _parts({"a": x[:, :2], "b": x[:, 2:], "labels": _targets()})
+
+    def far():
+        return {"a": _far()[:, :2].numpy(), "b": _far()[:, 2:].numpy()}
+
+    kept = uncertainty(4, ood=far)(Named(), parts, 1)
+    assert {name: array.tolist() for name, array in kept.items()} == {n: a.tolist() for n, a in plain.items()}
+
+    def forward(model, batch):
+        return model(batch[0] * 0)
+
+    kept = uncertainty(4, forward=forward)(_net(), _parts(), 1)
+    assert _ways(kept) == {"point", "mc"}
+    assert np.ptp(kept["uncertainty_point_entropy"]) == 0
+
+
+def test_a_seed_decides_all_and_nothing_else_changes():
+    model, parts = _net(), _parts()
+    state = torch.get_rng_state()
+    first, again, other = (uncertainty(4, ood=_far)(model, parts, seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(module.training for module in model.modules())
+    assert {name: array.tolist() for name, array in first.items()} == {n: a.tolist() for n, a in again.items()}
+    changed = {name.split("_")[1] for name in first if (first[name] != other[name]).any()}
+    assert changed == {"mc", "moments"}
+
+
+def test_only_some_examples():
+    kept = uncertainty(3, ood=_far, examples=30, batch_size=20, bins=5)(_net(), _parts(), 1)
+    assert kept["uncertainty_mc_entropy"].shape == kept["uncertainty_mc_ood_entropy"].shape == (30,)
+    assert kept["uncertainty_mc_reliability"].shape == (3, 5)
+    whole = uncertainty(3)(_net(), _parts(), 1)
+    assert kept["uncertainty_point_entropy"] == pytest.approx(whole["uncertainty_point_entropy"][:30], rel=1e-6)
+
+
+def test_a_trained_model_is_less_sure_of_inputs_from_elsewhere():
+    digits = load_digits()
+    x, y = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 64), torch.nn.ReLU(), cd.BernoulliDropout(0.3), torch.nn.Linear(64, 10)
+    )
+    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    for step in range(150):
+        rows = torch.arange(step * 50, step * 50 + 50) % 1200
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimiser.step()
+    data = Data(train=(x[:1200], y[:1200]), test=(x[1200:], y[1200:]))
+    parts = prepare(data, task="classification").parts(0, "final", 0)
+    mixed = x[1200:][:, torch.randperm(64, generator=torch.Generator().manual_seed(0))]
+    kept = uncertainty(10, ood=lambda: mixed, examples=200)(model, parts, 0)
+    n = 200
+    chance = 0.5 + 6 * ((2 * n + 1) / (12 * n * n)) ** 0.5  # what a model that cannot tell would hardly reach
+    # By entropy: of a model trained so briefly, mutual information says less (0.61 by Monte Carlo, 0.64 by moments).
+    found = {way: float(kept[f"uncertainty_{way}_auroc_entropy"]) for way in WAYS}
+    assert min(found.values()) > chance, found
+
+
+def test_settings_can_be_written_down():
+    written = uncertainty(50, ood=_far).as_dict()
+    assert json.loads(json.dumps(written)) == {
+        "kind": "uncertainty",
+        "samples": 50,
+        "ood": "_far",
+        "forward": None,
+        "moments": True,
+        "examples": None,
+        "batch_size": 256,
+        "bins": 15,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 1}, "^uncertainty: expected samples to be a whole number of at least 2; got 1$"),
+        ({"samples": 2.0}, "expected samples to be a whole number"),
+        ({"examples": 0}, "^uncertainty: expected examples to be a whole number of at least 1; got 0$"),
+        ({"bins": True}, "expected bins to be a whole number"),
+        ({"ood": torch.zeros(3)}, "^uncertainty: expected ood to be a function; got Tensor$"),
+        ({"forward": 3}, "^uncertainty: expected forward to be a function; got int$"),
+    ],
+)
+def test_wrong_settings_are_told(options, message):
+    with pytest.raises(UserError, match=message):
+        uncertainty(**options)
+
+
+@pytest.mark.parametrize("found", [torch.zeros(0, FEATURES), (torch.zeros(2), torch.zeros(3)), torch.tensor(1.0)])
+def test_wrong_inputs_from_elsewhere_are_told(found):
+    with pytest.raises(UserError, match=r"^uncertainty: ood: expected a function that returns inputs"):
+        uncertainty(3, ood=lambda: found)(_net(), _parts(), 1)
+
+
+def test_what_is_no_classification_is_told():
+    with pytest.raises(UserError, match=r"^uncertainty: expected one class per example, got targets of shape \[90\]"):
+        uncertainty(3)(_net(), _parts(y=torch.rand(N) + 0.1, stratify=False), 1)
+    dense = torch.nn.Sequential(_net(), torch.nn.Unflatten(1, (3, 1)))
+    with pytest.raises(UserError, match=r"expected one class per example, got outputs of shape \[90, 3, 1\]"):
+        uncertainty(3)(dense, _parts(), 1)
