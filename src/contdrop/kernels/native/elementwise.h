@@ -129,7 +129,7 @@ static void row_of(const Row& r, int64_t first, int64_t last) {
   const auto* x = static_cast<const typename E::Stored*>(r.x) + begin;
   auto* out = static_cast<typename E::Stored*>(r.out) + begin;
   if constexpr (std::is_same<E, Float64>::value) {
-    // Turning floats into doubles takes most of the time: a stop in memory costs nothing, and halves the compiled code.
+    // Through memory, so that there is no version for every recipe: they took a third of the time to compile.
     Source<double>(r.law, p).in_pieces(r.mask_first + begin, n, [&](int64_t i, const double* m, int64_t count) {
       E::multiply_row(x + i, out + i, m, count);
     });
