@@ -194,6 +194,23 @@ def test_every_law_agrees_in_every_type(instructions, law, dtype):
 
 
 @each_set
+@each_dtype
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda dtype, n=n: numbers(n, 40, dtype=dtype).t() for n in (300, 512, 800, 1024, 1500)),
+        lambda dtype: numbers(2, 30, 20, 31, dtype=dtype).contiguous(memory_format=torch.channels_last),
+    ],
+    ids=["300", "512", "800", "1024", "1500", "images"],
+)
+def test_tiles_of_every_shape(instructions, dtype, make):
+    """Rows of the mask made together, or each in a piece of its own, a whole number of lines and not."""
+    with native.use_instructions(instructions):
+        for law in (cd.Bernoulli(keep=0.5), cd.Uniform(), cd.Gaussian(sigma=0.3)):
+            assert_dropout(make(dtype), SEED, law, "inverted")
+
+
+@each_set
 @pytest.mark.parametrize("size", EDGES)
 def test_uniform_masks_are_the_uniform_numbers(instructions, size):
     numbers = reference.elements(SEED, 0, size, 21, 1)

@@ -172,9 +172,36 @@ def test_runs_once_repeats_the_suspicious_and_resumes(programs: pathlib.Path, tm
     (results / "independent.calls.smallcrush.1.007.json").unlink()
     assert _run("run", *options).returncode == 0
     assert [line.split("--test ")[1].split()[0] for line in _calls(tmp_path)[11:]] == ["7"]
-    shown = _run("summary", "--results", results, "--streams", "calls", "--json", tmp_path / "all.json").stdout
+    shown = _run("summary", "--results", results, "--streams", "calls", "--kept", tmp_path / "all.json").stdout
     assert "| calls | not begun | FAILS 3 Some (10 of 10 tests, 10 p-values, 1 run again" in shown
     assert len(json.loads((tmp_path / "all.json").read_text())) == 11
+
+
+def test_another_machine_takes_over_what_is_finished(programs: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    kept, page = tmp_path / "kept.json", tmp_path / "page.md"
+    page.write_text("above\n<!-- results -->\nold\n<!-- /results -->\nbelow\n")
+    options = ["--build", programs, "--streams", "calls", "--kept", kept]
+    small = [*options, "--batteries", "smallcrush", "--results"]
+    assert _run("run", *small, tmp_path / "first").returncode == 0
+    assert _run("run", *options, "--batteries", "practrand", "--results", tmp_path / "first").returncode == 1  # at 2 MB
+    shown = ["summary", "--streams", "calls", "--kept", kept, "--page", page, "--results"]
+    assert _run(*shown, tmp_path / "first").returncode == 0
+    before, calls, table = kept.read_bytes(), len(_calls(tmp_path)), page.read_text()
+    assert "above\n<!-- results -->\n| stream |" in table
+    assert "| calls | clean to 2 MB, not finished | FAILS 3 Some" in table
+    assert table.endswith("|\n<!-- /results -->\nbelow\n")
+    assert _run("run", *small, tmp_path / "second").returncode == 0
+    assert len(_calls(tmp_path)) == calls
+    assert _run(*shown, tmp_path / "second").returncode == 0
+    assert (kept.read_bytes(), page.read_text()) == (before, table)  # the unfinished 2 MB are not lost either
+    assert (
+        _run(
+            "run", *options, "--batteries", "practrand", "--log2-bytes", "21", "--results", tmp_path / "second"
+        ).returncode
+        == 0
+    )
+    assert _run(*shown, tmp_path / "second").returncode == 0
+    assert "| calls | clean to 2 MB | FAILS" in page.read_text()
 
 
 def test_practrand_that_ends_early_is_an_error_not_a_result(programs: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -1,11 +1,12 @@
 """Runs PractRand and TestU01 on the integers behind the masks: see docs/randomness.md.
 
     python tools/randomness/run.py build --practrand SOURCE --testu01 SOURCE --build FOLDER
-    python tools/randomness/run.py run --build FOLDER --results FOLDER [--jobs 2]
-    python tools/randomness/run.py summary --results FOLDER [--json FILE]
+    python tools/randomness/run.py run --build FOLDER --results FOLDER [--jobs 2] [--kept FILE]
+    python tools/randomness/run.py summary --results FOLDER [--kept FILE] [--page FILE]
 
 Every finished piece (a stream through PractRand, one test of TestU01) leaves one file in the results folder; a run that
-was stopped resumes with the first piece that has none. Everything runs with the lowest priority.
+was stopped resumes with the first piece that has none. A summary adds the results to the file that keeps them; a run
+on another machine takes over what is finished there. Everything runs with the lowest priority.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import fcntl
-import hashlib
 import json
 import os
 import pathlib
@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import verdicts
+from records import Piece, merge, read_folder, read_kept, take_over, write_atomically, write_kept
 
 HERE = pathlib.Path(__file__).parent
 # Most telling first: runs take hours, and may be stopped.
@@ -43,27 +44,6 @@ STREAMS = [
 BATTERIES = ["smallcrush", "practrand", "crush"]
 LOG2_BYTES = 35  # 32 GB
 FLAGS = ["-O3", "-march=native", "-w"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Piece:
-    """One thing to run; ``round`` 2 is the second seed."""
-
-    scheme: str
-    stream: str
-    battery: str
-    round: int = 1
-    test: int | None = None
-
-    @property
-    def name(self) -> str:
-        test = "" if self.test is None else f".{self.test:03d}"
-        return f"{self.scheme}.{self.stream}.{self.battery}.{self.round}{test}"
-
-    @property
-    def seed(self) -> int:
-        """63 bits that no two pieces share."""
-        return int.from_bytes(hashlib.blake2b(self.name.encode(), digest_size=8).digest(), "little") >> 1
 
 
 class UsageError(Exception):
@@ -164,9 +144,7 @@ class Runner:
         if self.stopped:
             return None
         record = {**dataclasses.asdict(piece), "seed": piece.seed, **found}
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(record))
-        temporary.replace(path)
+        write_atomically(path, json.dumps(record))
         print(f"{piece.name}: {'suspicious' if verdicts.suspicious(record) else 'clean'}", flush=True)
         return record
 
@@ -236,6 +214,7 @@ def run(args: argparse.Namespace) -> None:
         except BlockingIOError:
             raise UsageError(f"another run is writing to {args.results}; wait for it or give another folder") from None
         os.nice(19)
+        take_over((record for record in read_kept(args.kept) if record["scheme"] == args.scheme), args.results)
         runner = Runner(args.build.resolve(), args.results, args.log2_bytes)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, runner.stop)
@@ -245,28 +224,27 @@ def run(args: argparse.Namespace) -> None:
 # Summing up.
 
 
-def load(results: pathlib.Path, scheme: str) -> list[verdicts.Record]:
-    """The records of a scheme, with those of PractRand's runs that are still under way."""
-    records = [json.loads(path.read_text()) for path in sorted(results.glob(f"{scheme}.*.json"))]
-    for log in sorted(results.glob(f"{scheme}.*.log")):
-        if not log.with_suffix(".json").exists():
-            _, stream, battery, number = log.stem.split(".")
-            piece = Piece(scheme, stream, battery, int(number))
-            lengths = verdicts.parse_practrand(log.read_text())
-            records.append({**dataclasses.asdict(piece), "seed": piece.seed, "finished": False, "lengths": lengths})
-    return records
-
-
 def summary(args: argparse.Namespace) -> None:
-    records = load(args.results, args.scheme)
-    print(verdicts.table(records, args.streams))
-    seconds = sum(record.get("processor_seconds", 0) for record in records)
+    found = read_folder(args.results, args.scheme)
+    records = merge(read_kept(args.kept), found)
+    table = verdicts.table(records, args.streams)
+    print(table)
+    seconds = sum(record.get("processor_seconds", 0) for record in found)
     print(f"\nprocessor time of the finished pieces: {seconds / 60:.0f} minutes")
-    if args.json:
-        for record in records:  # the same bytes whenever the results are the same
-            record.pop("processor_seconds", None)
-        lines = ",\n".join(json.dumps(record) for record in records)
-        args.json.write_text(f"[\n{lines}\n]\n")
+    if args.kept:
+        write_kept(records, args.kept)
+    if args.page:
+        write_page(args.page, "results" if args.scheme == "independent" else args.scheme, table)
+
+
+def write_page(page: pathlib.Path, marker: str, table: str) -> None:
+    """Puts a table between its two markers."""
+    first, last = f"<!-- {marker} -->\n", f"\n<!-- /{marker} -->"
+    before, found, rest = page.read_text().partition(first)
+    _, ended, after = rest.partition(last)
+    if not (found and ended):
+        raise UsageError(f"expected {first.strip()} and {last.strip()} in {page}, found not both; add them")
+    write_atomically(page, before + first + table + last + after)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -284,10 +262,11 @@ def parser() -> argparse.ArgumentParser:
     start.add_argument("--log2-bytes", type=int, default=LOG2_BYTES, help="how far PractRand goes (35: 32 GB)")
     start.set_defaults(call=run)
     show = commands.add_parser("summary", help="print the verdicts")
-    show.add_argument("--json", type=pathlib.Path, help="write all results to this file")
+    show.add_argument("--page", type=pathlib.Path, help="write the table between the markers of this page")
     show.set_defaults(call=summary)
     for command in (start, show):
         command.add_argument("--results", type=pathlib.Path, required=True, help="one file per finished piece")
+        command.add_argument("--kept", type=pathlib.Path, help="the file that keeps results from machine to machine")
         command.add_argument("--streams", nargs="+", choices=STREAMS, default=STREAMS)
         command.add_argument("--scheme", choices=["independent", "borrowed"], default="independent")
     return top

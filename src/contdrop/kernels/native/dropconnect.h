@@ -8,12 +8,17 @@
 namespace contdrop {
 namespace CONTDROP_LANES {
 
-// Sixteen inputs at a time; what is left over at the end of a row goes through buffers padded with zeros.
-struct Accumulator32 {
+// Rows of masks times rows of numbers. Sixteen inputs at a time; what is left over at the end of a row goes through
+// buffers padded with zeros.
+template <int recipe>
+struct Rows32 {
   using T = float;
-  template <int recipe>
-  CONTDROP_APART static float dot(Groups<float>& groups, int64_t first, const float* w, const float* x, int64_t n) {
-    const auto& p = groups.p;
+  const Prepared<float> p;
+  Groups<float> groups;
+
+  explicit Rows32(const DropConnect& d) : p(d.law, d.seed, d.stream), groups(p) {}
+
+  CONTDROP_APART float dot(int64_t first, const float* w, const float* x, int64_t n) {
     Floats totals[kNumbers];
     std::fill(totals, totals + kNumbers, set_floats(0.0f));
     visit<recipe, 1>(
@@ -39,9 +44,7 @@ struct Accumulator32 {
     store(rest_y, fused(m, load(rest_x), load(rest_y)));
     std::copy(rest_y, rest_y + n, y);
   }
-  template <int recipe>
-  CONTDROP_APART static void axpy(Groups<float>& groups, int64_t first, float factor, const float* x, float* y, int64_t n) {
-    const auto& p = groups.p;
+  CONTDROP_APART void axpy(int64_t first, float factor, const float* x, float* y, int64_t n) {
     const Floats f = set_floats(factor);
     visit<recipe, 1>(
         groups, first, n,
@@ -54,10 +57,7 @@ struct Accumulator32 {
         });
   }
   // y += factor m x and z += factor m w.
-  template <int recipe>
-  CONTDROP_APART static void axpy_twice(Groups<float>& groups, int64_t first, float factor, const float* x, float* y,
-                                        const float* w, float* z, int64_t n) {
-    const auto& p = groups.p;
+  CONTDROP_APART void axpy_twice(int64_t first, float factor, const float* x, float* y, const float* w, float* z, int64_t n) {
     const Floats f = set_floats(factor);
     visit<recipe, 1>(
         groups, first, n,
@@ -73,40 +73,33 @@ struct Accumulator32 {
         });
   }
 };
-struct Accumulator64 {
+// The masks go through memory, so that one version serves all laws.
+struct Rows64 {
   using T = double;
-  template <int recipe>
-  CONTDROP_APART static double dot(Groups<double>& groups, int64_t first, const double* w, const double* x, int64_t n) {
+  const Prepared<double> p;
+  Source<double> source;
+
+  explicit Rows64(const DropConnect& d) : p(d.law, d.seed, d.stream), source(d.law, p) {}
+
+  double dot(int64_t first, const double* w, const double* x, int64_t n) {
     double total = 0;
-    auto some = [&](int64_t i, const Words& words, int s) {
-      double m[16];
-      write<recipe>(groups.p, words, s, m);
-      for (int64_t k = i; k < std::min(i + 16, n); ++k) total += m[k - i] * w[k] * x[k];
-    };
-    visit<recipe, 1>(groups, first, n, some, some);
+    source.in_pieces(first, n, [&](int64_t i, const double* m, int64_t count) {
+      for (int64_t k = 0; k < count; ++k) total += m[k] * w[i + k] * x[i + k];
+    });
     return total;
   }
-  template <int recipe>
-  CONTDROP_APART static void axpy(Groups<double>& groups, int64_t first, double factor, const double* x, double* y, int64_t n) {
-    auto some = [&](int64_t i, const Words& words, int s) {
-      double m[16];
-      write<recipe>(groups.p, words, s, m);
-      for (int64_t k = i; k < std::min(i + 16, n); ++k) y[k] += factor * m[k - i] * x[k];
-    };
-    visit<recipe, 1>(groups, first, n, some, some);
+  void axpy(int64_t first, double factor, const double* x, double* y, int64_t n) {
+    source.in_pieces(first, n, [&](int64_t i, const double* m, int64_t count) {
+      for (int64_t k = 0; k < count; ++k) y[i + k] += factor * m[k] * x[i + k];
+    });
   }
-  template <int recipe>
-  CONTDROP_APART static void axpy_twice(Groups<double>& groups, int64_t first, double factor, const double* x, double* y,
-                                        const double* w, double* z, int64_t n) {
-    auto some = [&](int64_t i, const Words& words, int s) {
-      double m[16];
-      write<recipe>(groups.p, words, s, m);
-      for (int64_t k = i; k < std::min(i + 16, n); ++k) {
-        y[k] += factor * m[k - i] * x[k];
-        z[k] += factor * m[k - i] * w[k];
+  void axpy_twice(int64_t first, double factor, const double* x, double* y, const double* w, double* z, int64_t n) {
+    source.in_pieces(first, n, [&](int64_t i, const double* m, int64_t count) {
+      for (int64_t k = 0; k < count; ++k) {
+        y[i + k] += factor * m[k] * x[i + k];
+        z[i + k] += factor * m[k] * w[i + k];
       }
-    };
-    visit<recipe, 1>(groups, first, n, some, some);
+    });
   }
 };
 
@@ -115,59 +108,55 @@ constexpr int64_t kBlock = 8;
 
 // A part is an output (a row of weights) for the output itself and the weight gradient, and an example for the input
 // gradient, so that no two parts add to the same place and the order of additions is always the same.
-template <int recipe, class A>
+template <class Rows>
 static void dropconnect_with(const DropConnect& d, int64_t first, int64_t last) {
-  using T = typename A::T;
+  using T = typename Rows::T;
   const T *g = static_cast<const T*>(d.g), *w = static_cast<const T*>(d.w), *x = static_cast<const T*>(d.x);
   T* result = static_cast<T*>(d.result);
-  const Prepared<T> p(d.law, d.seed, d.stream);
-  Groups<T> groups(p);
+  Rows rows(d);
   auto element = [&](int64_t n, int64_t o) { return ((d.first_example + n) * d.outputs + o) * d.pitch; };
   if (d.contraction == kOutput) {
     for (int64_t block = first; block < last; block += kBlock)
       for (int64_t n = 0; n < d.examples; ++n)
         for (int64_t o = block; o < std::min(block + kBlock, last); ++o)
-          result[n * d.outputs + o] =
-              A::template dot<recipe>(groups, element(n, o), w + o * d.inputs, x + n * d.inputs, d.inputs);
+          result[n * d.outputs + o] = rows.dot(element(n, o), w + o * d.inputs, x + n * d.inputs, d.inputs);
   } else if (d.contraction == kWeightGradient) {
     for (int64_t o = first; o < last; ++o) {
       T* row = result + o * d.inputs;
       std::fill(row, row + d.inputs, T(0));
       for (int64_t n = 0; n < d.examples; ++n)
-        A::template axpy<recipe>(groups, element(n, o), g[n * d.outputs + o], x + n * d.inputs, row, d.inputs);
+        rows.axpy(element(n, o), g[n * d.outputs + o], x + n * d.inputs, row, d.inputs);
     }
   } else {
     std::fill(result + first * d.inputs, result + last * d.inputs, T(0));
     for (int64_t block = 0; block < d.outputs; block += kBlock)
       for (int64_t n = first; n < last; ++n)
         for (int64_t o = block; o < std::min(block + kBlock, d.outputs); ++o)
-          A::template axpy<recipe>(groups, element(n, o), g[n * d.outputs + o], w + o * d.inputs, result + n * d.inputs,
-                                   d.inputs);
+          rows.axpy(element(n, o), g[n * d.outputs + o], w + o * d.inputs, result + n * d.inputs, d.inputs);
   }
 }
 
-template <class A>
-static void dropconnect_of(const DropConnect& d, int64_t first, int64_t last) {
-  CONTDROP_BY_RECIPE(d.law, dropconnect_with, A, d, first, last)
+template <int recipe, class>
+static void dropconnect32(const DropConnect& d, int64_t first, int64_t last) {
+  dropconnect_with<Rows32<recipe>>(d, first, last);
 }
 
 static void dropconnect(const DropConnect& d, int64_t first, int64_t last) {
-  return d.type == kFloat64 ? dropconnect_of<Accumulator64>(d, first, last)
-                            : dropconnect_of<Accumulator32>(d, first, last);
+  if (d.type == kFloat64) return dropconnect_with<Rows64>(d, first, last);
+  CONTDROP_BY_RECIPE(d.law, dropconnect32, float, d, first, last)
 }
 
 // Rows of weights and of their gradients that stay in the first-level cache while all examples pass by.
 constexpr int64_t kGradientBlock = 4;
 
 // A part is a slice of the outputs.
-template <int recipe, class A>
+template <class Rows>
 static void gradients_with(const Gradients& both, int64_t first, int64_t last) {
-  using T = typename A::T;
+  using T = typename Rows::T;
   const DropConnect& d = both.call;
   const T *g = static_cast<const T*>(d.g), *w = static_cast<const T*>(d.w), *x = static_cast<const T*>(d.x);
   T* by_weight = static_cast<T*>(d.second);
-  const Prepared<T> p(d.law, d.seed, d.stream);
-  Groups<T> groups(p);
+  Rows rows(d);
   for (int64_t slice = first; slice < last; ++slice) {
     const int64_t begin = both.first_output(slice), end = both.first_output(slice + 1);
     T* sums = both.template sums_of<T>(slice, both.begin);
@@ -176,9 +165,8 @@ static void gradients_with(const Gradients& both, int64_t first, int64_t last) {
     for (int64_t block = begin; block < end; block += kGradientBlock)
       for (int64_t n = both.begin; n < both.end; ++n)
         for (int64_t o = block; o < std::min(block + kGradientBlock, end); ++o)
-          A::template axpy_twice<recipe>(groups, ((d.first_example + n) * d.outputs + o) * d.pitch, g[n * d.outputs + o],
-                                         x + n * d.inputs, by_weight + o * d.inputs, w + o * d.inputs,
-                                         both.template sums_of<T>(slice, n), d.inputs);
+          rows.axpy_twice(((d.first_example + n) * d.outputs + o) * d.pitch, g[n * d.outputs + o], x + n * d.inputs,
+                          by_weight + o * d.inputs, w + o * d.inputs, both.template sums_of<T>(slice, n), d.inputs);
   }
 }
 
@@ -196,14 +184,14 @@ static void sums_with(const Gradients& both, int64_t first, int64_t last) {
   }
 }
 
-template <class A>
-static void gradients_of(const Gradients& both, int64_t first, int64_t last) {
-  CONTDROP_BY_RECIPE(both.call.law, gradients_with, A, both, first, last)
+template <int recipe, class>
+static void gradients32(const Gradients& both, int64_t first, int64_t last) {
+  gradients_with<Rows32<recipe>>(both, first, last);
 }
 
 static void gradients(const Gradients& both, int64_t first, int64_t last) {
-  return both.call.type == kFloat64 ? gradients_of<Accumulator64>(both, first, last)
-                                    : gradients_of<Accumulator32>(both, first, last);
+  if (both.call.type == kFloat64) return gradients_with<Rows64>(both, first, last);
+  CONTDROP_BY_RECIPE(both.call.law, gradients32, float, both, first, last)
 }
 
 static void sums(const Gradients& both, int64_t first, int64_t last) {

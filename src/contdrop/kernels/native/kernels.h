@@ -167,6 +167,19 @@ struct Source {
     if (wanted) make(pieces, wanted);
   }
 
+  // Calls use(i, values, n) for a row, some of it at a time, which begins where visit can begin. For what is not worth a
+  // compiled version of its own for every recipe.
+  template <class Use>
+  void in_pieces(int64_t first, int64_t count, Use use) {
+    T values[kAligned];
+    for (int64_t i = 0; i < count; i += kAligned) {
+      const int64_t n = std::min(kAligned, count - i);
+      const Piece<T> piece = {first + i, (n + 15) / 16 * 16, values};
+      make(&piece, 1);
+      use(i, values, n);
+    }
+  }
+
  private:
   // Makes room in a stream, and says what has yet to be made, if anything.
   bool extend(Stream<T>& s, int64_t first, int64_t count, Piece<T>& piece) {

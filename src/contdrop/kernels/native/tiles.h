@@ -95,10 +95,12 @@ struct Tiles {
     others = count;
   }
 
-  // Whether a tile of all that is across, and of a good part of what is fast, is a piece of the mask.
+  // Whether a tile of all that is across, and of a good part of what is fast, is a piece of the mask: then nothing is made
+  // that is not used. Rows whose distance is a power of two take each other's places in the caches.
   bool is_together() const {
     if (across.mask != 1 || fast.mask != across.size) return false;
-    return across.size <= kMostStreams || fast.size * across.size <= 2 * kTile;
+    if (across.size <= kMostStreams || fast.size * across.size <= 2 * kTile) return true;
+    return across.size <= kLongest && across.size % 256 != 0;
   }
 
   void cut() {
@@ -111,6 +113,7 @@ struct Tiles {
       together = true;
       across_block = across.size;
       fast_block = std::min(fast.size, std::min(2 * kTile / across.size, kMostRows));
+      if (fast_block > 16) fast_block -= fast_block % 16;  // whole lines of the caches
     } else {
       // Long enough for memory and for the generator, and small enough for the second-level cache.
       fast_block = std::min(fast.size, kMostStreams);
