@@ -218,9 +218,11 @@ def test_practrand_that_ends_early_is_an_error_not_a_result(programs: pathlib.Pa
 
 def test_usage_errors(programs: pathlib.Path, tmp_path: pathlib.Path) -> None:
     missing = _run("run", "--build", tmp_path, "--results", tmp_path / "results")
-    assert missing.stderr == f"run.py: expected RNG_test in {tmp_path}; first run the build command\n"
-    source = _run("build", "--practrand", tmp_path, "--testu01", tmp_path, "--build", tmp_path)
-    assert source.stderr == f"run.py: expected a source folder with tools/RNG_test.cpp, got {tmp_path}\n"
+    expected = "put PractRand's RNG_test there, and build the others by the build command"
+    assert missing.stderr == f"run.py: expected RNG_test in {tmp_path}; {expected}\n"
+    source = _run("build", "--testu01", tmp_path, "--build", tmp_path)
+    expected = f"expected TestU01 installed in {tmp_path}, with lib/libtestu01.a; it is not there"
+    assert source.stderr == f"run.py: {expected}\n"
 
 
 @pytest.mark.parametrize("scheme", ["independent", "borrowed"])

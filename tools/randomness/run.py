@@ -1,6 +1,6 @@
 """Runs PractRand and TestU01 on the integers behind the masks: see docs/randomness.md.
 
-    python tools/randomness/run.py build --practrand SOURCE --testu01 SOURCE --build FOLDER
+    python tools/randomness/run.py build --testu01 INSTALLED --build FOLDER
     python tools/randomness/run.py run --build FOLDER --results FOLDER [--jobs 2] [--kept FILE]
     python tools/randomness/run.py summary --results FOLDER [--kept FILE] [--page FILE]
 
@@ -17,7 +17,6 @@ import fcntl
 import json
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -43,7 +42,6 @@ STREAMS = [
 ]
 BATTERIES = ["smallcrush", "practrand", "crush"]
 LOG2_BYTES = 35  # 32 GB
-FLAGS = ["-O3", "-march=native", "-w"]
 
 
 class UsageError(Exception):
@@ -53,38 +51,19 @@ class UsageError(Exception):
 # Building.
 
 
-def build(practrand: pathlib.Path, testu01: pathlib.Path, folder: pathlib.Path) -> None:
-    """Builds RNG_test, streams and battery into ``folder``."""
-    for source, sign in ((practrand, "tools/RNG_test.cpp"), (testu01, "testu01/bbattery.c")):
-        if not (source / sign).exists():
-            raise UsageError(f"expected a source folder with {sign}, got {source}")
+def build(testu01: pathlib.Path, folder: pathlib.Path) -> None:
+    """Builds our own programs, streams and battery, into ``folder``; the batteries themselves are installed by you."""
+    libraries = [testu01 / "lib" / f"lib{name}.a" for name in ("testu01", "probdist", "mylib")]
+    missing = next((library for library in libraries if not library.exists()), None)
+    if missing:
+        raise UsageError(
+            f"expected TestU01 installed in {testu01}, with {missing.relative_to(testu01)}; it is not there"
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    _build_practrand(practrand, folder)
-    installed = _build_testu01(testu01, folder)
     ours = ["-std=c++17", "-O3", "-march=native"]
     _call(["c++", *ours, HERE / "streams.cpp", "-o", folder / "streams"])
-    libraries = [installed / "lib" / f"lib{name}.a" for name in ("testu01", "probdist", "mylib")]
-    include = f"-I{installed / 'include'}"
+    include = f"-I{testu01 / 'include'}"
     _call(["c++", *ours, include, HERE / "battery.cpp", "-o", folder / "battery", *libraries, "-lm"])
-
-
-def _build_practrand(source: pathlib.Path, folder: pathlib.Path) -> None:
-    files = [*sorted((source / "src").rglob("*.cpp")), source / "tools" / "RNG_test.cpp"]
-    includes = [f"-I{source / 'include'}", f"-I{source / 'tools'}"]
-    _call(["c++", "-std=c++14", *FLAGS, *includes, *files, "-o", folder / "RNG_test", "-pthread"])
-
-
-def _build_testu01(source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    work, installed = folder / "testu01-build", folder / "testu01"
-    if not (installed / "lib" / "libtestu01.a").exists():
-        # A copy, because its configuration writes into the sources.
-        shutil.copytree(source, work, dirs_exist_ok=True)
-        (work / "configure").chmod(0o755)
-        environment = {**os.environ, "CFLAGS": " ".join(FLAGS)}
-        configure = ["./configure", "--disable-shared", f"--prefix={installed.resolve()}"]
-        for command in (configure, ["make"], ["make", "install"]):
-            _call(command, cwd=work, env=environment)
-    return installed
 
 
 def _call(command: Sequence[Any], **options: Any) -> None:
@@ -206,7 +185,10 @@ def plan(scheme: str, streams: Sequence[str], batteries: Sequence[str]) -> list[
 def run(args: argparse.Namespace) -> None:
     for program in ("RNG_test", "streams", "battery"):
         if not (args.build / program).exists():
-            raise UsageError(f"expected {program} in {args.build}; first run the build command")
+            raise UsageError(
+                f"expected {program} in {args.build}; put PractRand's RNG_test there, and build the others by the "
+                "build command"
+            )
     args.results.mkdir(parents=True, exist_ok=True)
     with (args.results / "lock").open("w") as lock:
         try:
@@ -250,11 +232,10 @@ def write_page(page: pathlib.Path, marker: str, table: str) -> None:
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     commands = top.add_subparsers(required=True)
-    make = commands.add_parser("build", help="build the batteries and our programs")
-    make.add_argument("--practrand", type=pathlib.Path, required=True, help="sources of PractRand 0.94")
-    make.add_argument("--testu01", type=pathlib.Path, required=True, help="sources of TestU01")
+    make = commands.add_parser("build", help="build our programs, which feed the batteries")
+    make.add_argument("--testu01", type=pathlib.Path, required=True, help="where TestU01 is installed")
     make.add_argument("--build", type=pathlib.Path, required=True, help="where the programs go")
-    make.set_defaults(call=lambda args: build(args.practrand.resolve(), args.testu01.resolve(), args.build.resolve()))
+    make.set_defaults(call=lambda args: build(args.testu01.resolve(), args.build.resolve()))
     start = commands.add_parser("run", help="run, or resume, the batteries")
     start.add_argument("--build", type=pathlib.Path, required=True)
     start.add_argument("--jobs", type=int, default=1)
