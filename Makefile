@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 export PIP_CONSTRAINT := $(CURDIR)/requirements/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo quick test test-slow test-torch lint clean
+.PHONY: help demo reproduce quick test test-slow test-torch lint clean
 
 help:
 	@echo "make demo       compare every method on handwritten digits, 10 paired runs, and write a report"
 	@echo "make quick      the same as make test with a choice of the tests: under two minutes on two cores"
+	@echo "make reproduce STUDY=dose-1000  run a study of the replication anew, into the directory reproduced"
 	@echo "make test       format check, lint, type check and tests"
 	@echo "make test-slow  the statistical tests at full size"
 	@echo "make test-torch TORCH=2.15.0  the core's tests against another version of torch (5 GB)"
@@ -25,13 +26,23 @@ demo: $(VENV)/.installed
 	@$(BIN)/contdrop run digits-mlp --store demo.db
 	@$(BIN)/contdrop report --store demo.db --out demo-report
 
+# One study of results/PROTOCOL.md anew: its data, its runs (it resumes if interrupted), its archive and its page, all in
+# the directory reproduced. RUNS and METHODS make it smaller.
+reproduce: $(VENV)/.installed
+	@test -n "$(STUDY)" || { echo "make reproduce: expected STUDY=name; contdrop list names them" >&2; exit 2; }
+	@mkdir -p reproduced
+	$(BIN)/contdrop data get $(if $(findstring fashion,$(STUDY)),fashion-mnist,mnist)
+	$(BIN)/contdrop run $(STUDY) --store reproduced/$(STUDY).db $(if $(RUNS),--runs $(RUNS)) $(if $(METHODS),--methods $(METHODS))
+	$(BIN)/contdrop export --store reproduced/$(STUDY).db --archive reproduced/$(STUDY).jsonl.gz
+	$(BIN)/contdrop report --store reproduced/$(STUDY).db --out reproduced/$(STUDY)-report
+
 lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
 # What finds most errors in least time; `make test` runs all. New processes take seconds to import torch, so none here.
-QUICK := house files law_values functional nn ops methods experiment tables verdict
+QUICK := house files law_values functional nn ops methods plan tables verdict
 
 quick: lint
 	$(BIN)/pytest -m "not slow" -k "not processes" --quiet --numprocesses auto --dist loadfile $(QUICK:%=tests/test_%.py)
@@ -46,10 +57,7 @@ test-slow: $(VENV)/.installed
 # without a GPU, so this is about 5 GB, and not for continuous integration. The lab is tested with the pinned version only:
 # its packages are not installed here, and tests/conftest.py leaves out the tests that need them.
 TORCH ?= 2.15.0
-OTHER := .venv-torch-$(TORCH)
-LAB := applying architectures browser checks cli cli_% data data_% docs executor experiment figures files methods models packaging page paper \
-	randomness_verdicts ranks recipes stats store tables training verdict
-CORE := $(filter-out $(LAB:%=tests/test_%.py),$(wildcard tests/test_*.py))
+OTHER ?= .venv-torch-$(TORCH)
 
 test-torch:
 	$(PYTHON) -m venv $(OTHER)

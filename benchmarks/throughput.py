@@ -28,23 +28,23 @@ import numpy as np
 import torch
 from torch import nn
 
-from contdrop.lab.data import Split
+from contdrop import lab
+from contdrop.lab.batches import prepare
 from contdrop.lab.executors import local
-from contdrop.lab.experiment import Experiment, Job, Size, add_plan, plan
 from contdrop.lab.models import MLP
+from contdrop.lab.plan import Job, add_plan, plan
 from contdrop.lab.recipes import Hinton
+from contdrop.lab.sources import Shipment, of_study
 from contdrop.lab.store import Epoch, Store
-from contdrop.lab.training import Images
 
 BATCH = 100
 WIDTHS = (784, 800, 800, 10)
 
 
-def random_images(count: int) -> Images:
+def random_images(count: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (count, 1, 28, 28), dtype=torch.uint8, generator=generator)
-    labels = torch.randint(0, 10, (count,), generator=generator)
-    return Images(pixels, labels, pixels[:100], labels[:100], 255.0, "random")
+    return pixels, torch.randint(0, 10, (count,), generator=generator)
 
 
 class Clock:
@@ -63,23 +63,31 @@ class Clock:
 
 def executor(method: str, steps: int, workers: int) -> float:
     """Steps per second of the local executor: all it does, evaluation, checkpoints and the store among it."""
-    experiment = Experiment(
+    pixels, labels = random_images(steps * BATCH + 100)
+
+    def data() -> lab.Data:
+        return lab.Data((pixels, labels), (pixels[:100], labels[:100]), 100, subset=steps * BATCH, stratify=False)
+
+    study = lab.Study(
         name="throughput",
-        title="",
-        paper="",
-        dataset="random",
-        split=Split(steps * BATCH, 100),
-        model=MLP(widths=WIDTHS),
-        recipe=Hinton(learning_rate=0.1),
+        data=data,
+        model=MLP(widths=WIDTHS, scale="paper"),
+        scale="paper",
         methods=(method,),
-        sizes={"quick": Size(runs=workers, epochs=2)},
+        reference=method,
+        metric="error",
+        evaluation_batch_size=1000,
+        sizes={"quick": lab.Size(runs=workers, epochs=2)},
+        **Hinton(learning_rate=0.1).settings(),
     )
-    planned = plan(experiment)
+    planned = plan(study)
     clock = Clock()
     with tempfile.TemporaryDirectory() as directory, Store(pathlib.Path(directory) / "runs.db", create=True) as store:
         jobs = add_plan(store, planned)
-        images = {"random": random_images(steps * BATCH + 100)}
-        local.run(store, jobs, images, clock, workers=workers)
+        protocol = planned[0].protocol
+        shipments = {protocol.key: Shipment.of(protocol, of_study(study))}
+        work = local.Work(shipments, {protocol.key: prepare(data(), task="classification")})
+        local.run(store, jobs, work, clock, workers=workers)
         seconds = time.perf_counter() - (clock.begin or math.nan)
         assert all(job.status == "finished" for job in store.jobs())
     return sum(job.epochs for job in planned) * steps / seconds
@@ -99,8 +107,8 @@ def network() -> nn.Sequential:
 
 
 def float_data(steps: int) -> tuple[torch.Tensor, torch.Tensor]:
-    images = random_images(steps * BATCH)
-    return images.train_images.float().div_(255), images.train_labels
+    pixels, labels = random_images(steps * BATCH)
+    return pixels.float().div_(255), labels
 
 
 def plain_pytorch(steps: int) -> float:

@@ -55,6 +55,8 @@ def make_store(
     classes: int = 10,
     levels: Mapping[str, float] | None = None,
     noise: float = 0.25,
+    margin: float | None = None,
+    metric: Mapping[str, str] | None = None,
 ) -> pathlib.Path:
     """Writes one experiment, to a new store or into one that is there already.
 
@@ -81,6 +83,9 @@ def make_store(
         classes: Of it.
         levels: Mean test error by method, where it is not to be that of LEVELS.
         noise: Standard deviation of the error between runs, beyond what all methods share.
+        margin: The smallest difference that matters, if the experiment names one.
+        metric: What is compared instead of errors: its name, unit and which values are better. There are no
+            predictions then, and the values are the errors that would be made.
     """
     configuration = {
         "experiment": experiment,
@@ -107,6 +112,8 @@ def make_store(
         "notes": list(notes),
         "paper_runs": paper_runs,
         "paper_epochs": paper_epochs,
+        **({} if margin is None else {"margin": margin}),
+        **({"metric": {"kind": "own", **metric}} if metric else {}),
     }
     key = _digest(repr(sorted(configuration.items(), key=str)))
     candidates = ["gaussian:sigma=0.2", "gaussian:sigma=0.3"] if selection else []
@@ -168,7 +175,7 @@ def make_store(
             artefacts = {}
             if stage == FINAL:
                 results |= {"test_loss": 0.04 * test_error, "test_error": test_error}
-                artefacts |= {"test_predictions": predictions, "test_labels": labels}
+                artefacts |= {} if metric else {"test_predictions": predictions, "test_labels": labels}
             if (strength := relative_variance(trained)) is not None:
                 results["relative_variance"] = strength
             if covariance and stage == FINAL:
@@ -176,7 +183,11 @@ def make_store(
             store.finish(number, curve, results, artefacts)
         if selection:
             scores = {name: {"val_error": 2.4 + i / 10, "val_loss": 0.1 + i / 50} for i, name in enumerate(candidates)}
-            reason = "lowest validation error of 2 candidates: 2.40 %"
+            reason = (
+                f"lowest validation {metric['name']} of 2: 2.4"
+                if metric
+                else "lowest validation error of 2 candidates: 2.40 %"
+            )
             store.select(Selection(key, "gaussian", candidates[0], reason, scores, 1.0))
     return pathlib.Path(path)
 

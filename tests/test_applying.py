@@ -59,11 +59,11 @@ def test_parameters_do_not_depend_on_the_method(label, build):
     assert torch.equal(model.eval()(torch.ones(2, 6)), model(torch.ones(2, 6)))
 
 
-@pytest.mark.parametrize("label", NAMES)
+@pytest.mark.parametrize("label", [*NAMES, "bernoulli:r=0.3", "gaussian:r=0.3", "uniform:r=0.3", "normal:r=2"])
 @pytest.mark.parametrize("scale", ["paper", "inverted"])
 @pytest.mark.parametrize("activation", ["relu", "sigmoid"])
 def test_the_numbers_are_those_of_the_catalogues_networks(label, scale, activation):
-    built = MLP(widths=(6, 8, 7, 3), activation=activation).build(parse(label), scale=scale)
+    built = MLP(widths=(6, 8, 7, 3), activation=activation, scale=scale)(parse(label))
     model = mlp(activation=nn.ReLU if activation == "relu" else nn.Sigmoid)
     apply(label, model, scale=scale)
     for own, theirs in zip(model.parameters(), built.parameters()):
@@ -222,7 +222,8 @@ def test_original_changes_nothing():
     modules = list(model.modules())
     applied = apply("original", model, run=lambda: model(torch.ones(2, 6)))
     assert all(now is then for now, then in zip(model.modules(), modules))
-    assert (applied.changed, applied.sites, applied.noise, applied.notes) == (0, 2, {}, ())
+    assert (applied.changed, applied.sites, applied.notes) == (0, 2, ())
+    assert [each["relative_variance"] for each in applied.noise.values()] == pytest.approx([0.25, 0.25])
 
 
 @pytest.mark.parametrize("text", ["original", "gaussian:match", "uniform:match", "bernoulli:match"])
@@ -234,11 +235,11 @@ def test_labels(text):
     assert method.law is None
     assert method.noise("paper") == {}
     with pytest.raises(UserError, match=f"{text}: expected a model with dropout layers of its own"):
-        MLP().build(method, scale="paper")
+        MLP(scale="paper")(method)
 
 
 def test_how_they_are_shown():
-    assert labels.shown("original") == "Original"
+    assert labels.shown("original") == "Original dropout"
     assert labels.shown("gaussian:match") == "Gaussian of equal strength"
     with pytest.raises(UserError, match=r"gaussian has no parameter 'mach' in 'gaussian:mach'; did you mean 'match'"):
         labels.read("gaussian:mach")

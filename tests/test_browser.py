@@ -11,6 +11,7 @@ from stores import ALL_METHODS, make_store
 pytestmark = pytest.mark.skipif(browser.EXECUTABLE is None, reason=browser.MISSING)
 
 EVIL = "<script>alert(1)</script>"
+LONGEST = "Gaussian is better than every other method, by 11.00 to 13.00 points, beyond chance."  # 84 characters
 LONG = "a-method-with-a-very-long-name-that-nobody-would-choose-but-somebody-will"
 
 
@@ -106,15 +107,33 @@ def test_the_verdict_comes_first(tab):
         assert tab(width).run("document.querySelector('.headline').getBoundingClientRect().top < innerHeight / 2")
 
 
+def test_names_in_the_forest_are_not_torn_on_a_phone(tab):
+    """Each stands on one line, however long the figures beside it are."""
+    opened = tab(360)
+    opened.run(
+        "document.querySelectorAll('.forest tbody tr').forEach(e => { e.cells[0].textContent = "
+        "'Bernoulli of equal strength'; e.cells[2].textContent = '+0.000201 [-0.000228, +0.000481]'; })"
+    )
+    heights = opened.run("[...document.querySelectorAll('.forest tbody th')].map(e => e.getClientRects()[0].height)")
+    assert heights
+    assert max(heights) < 30
+    assert fits(opened)
+
+
 def test_a_headline_has_at_most_two_lines_and_tables_say_that_they_scroll(tab):
     lines = """[...document.querySelectorAll('.headline')].map(e =>
         Math.round(e.getBoundingClientRect().height / parseFloat(getComputedStyle(e).lineHeight)))"""
     hinted = """[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).map(e =>
         e.previousElementSibling.className == 'hint' && e.previousElementSibling.getBoundingClientRect().height > 0)"""
-    for width in (390, 1400):
+    fitting = """[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth <= e.clientWidth).map(e =>
+        e.previousElementSibling.getBoundingClientRect().height)"""
+    for width in (360, 390, 1400):
         opened = tab(width)
         assert max(opened.run(lines)) <= 2, opened.run("document.querySelector('.headline').textContent")
-        if width == 390:
+        opened.run(f"document.querySelectorAll('.headline').forEach(e => {{ e.textContent = {LONGEST!r}; }})")
+        assert max(opened.run(lines)) <= 2
+        assert not any(opened.run(fitting))
+        if width < 400:
             found = opened.run(hinted)
             assert found
             assert all(found)

@@ -13,11 +13,13 @@ import time
 import pytest
 
 import stores
-from contdrop.cli import app, run, screens
-from contdrop.lab import catalogue, data, locks, methods, training
-from contdrop.lab.experiment import plan
+from contdrop.cli import app, conduct, screens
+from contdrop.lab import catalogue, conducting, locks, training
+from contdrop.lab.batches import prepare
+from contdrop.lab.plan import Variant, plan
 from contdrop.lab.report import page
 from contdrop.lab.report.server import ReportServer
+from contdrop.lab.sources import Source
 from contdrop.lab.store import Store
 from contdrop.text import visible
 
@@ -124,34 +126,33 @@ def test_status_is_readable_at_80_columns(cli, monkeypatch, tmp_path):
 
 
 def test_quick_is_the_default():
-    for experiment in catalogue.EXPERIMENTS.values():
+    for experiment in catalogue.STUDIES.values():
         assert plan(experiment, runs=1)[0].protocol.preset == "quick"
 
 
-def test_more_than_a_day_is_said_first(capsys, monkeypatch):
-    experiment = catalogue.EXPERIMENTS["digits-mlp"]
-    jobs = dict(enumerate(plan(experiment, epochs=30_000, runs=30)))
-    images = {"digits": training.Images.of(data.load("digits"))}
-    monkeypatch.setattr(run, "seconds_per_epoch", lambda *_, **__: 1.0)
-
-    class Unmeasured:
-        left = tuple(jobs)
-        seconds_left = staticmethod(lambda workers: None)
-
-    run._warn(Unmeasured(), jobs, images, 2, 1)
-    err = capsys.readouterr().err
-    total = sum(job.epochs for job in jobs.values()) / 2
-    assert err.startswith(f"contdrop: this will take about {screens.duration(total)} with 2 workers; Ctrl-C stops it")
-    Unmeasured.seconds_left = staticmethod(lambda workers: 3600.0)
-    run._warn(Unmeasured(), jobs, images, 2, 1)
+def test_more_than_a_day_is_said_first(capsys, monkeypatch, tmp_path):
+    study = catalogue.STUDIES["digits-mlp"]
+    jobs = plan(study, epochs=300_000, runs=30)
+    monkeypatch.setattr(conducting, "seconds_per_epoch", lambda *_, **__: 1.0)
+    conductor = conducting.Conductor([conducting.Planned(jobs, Source("catalogue", study.name))], workers=2)
+    conductor.load()
+    with Store(tmp_path / "runs.db", create=True) as store:
+        conductor.prepare(store)
+        conduct.warn(conductor)
+        err = capsys.readouterr().err
+        total = sum(job.epochs for job in jobs) / 2
+        expected = f"contdrop: this will take about {screens.duration(total)} with 2 workers; Ctrl-C stops it"
+        assert err.startswith(expected)
+        monkeypatch.setattr(conductor, "seconds_left", lambda *, try_out: 3600.0)
+        conduct.warn(conductor)
     assert capsys.readouterr().err == ""
 
 
 def test_trial_measures_an_epoch():
-    job = plan(catalogue.EXPERIMENTS["digits-mlp"], labels=["none"], epochs=2)[-1]
-    images = training.Images.of(data.load("digits"))
+    job = plan(catalogue.STUDIES["digits-mlp"], labels=["none"], epochs=2)[-1]
+    images = prepare(job.protocol.study.data(), task="classification")
     before = training.torch.get_num_threads()
-    assert 0 < training.seconds_per_epoch(job, methods.parse("none"), images, threads=1) < 60
+    assert 0 < training.seconds_per_epoch(job, Variant.parse("none"), images, threads=1) < 60
     assert training.torch.get_num_threads() == before
 
 

@@ -150,58 +150,6 @@ def test_directory(monkeypatch, tmp_path):
     assert data.directory() == pathlib.Path("/home/somebody/.cache/contdrop")
 
 
-# Splits
-
-
-@given(st.data(), st.integers(1, 300), st.integers(0, 2**64))
-@settings(max_examples=50)
-def test_a_split_is_disjoint_sorted_and_seeded(draw, available, seed):
-    train = draw.draw(st.integers(1, available))
-    validation = draw.draw(st.integers(0, available - train))
-    split = data.Split(train, validation)
-    parts = split.indices(available, seed)
-    assert [len(part) for part in parts] == [train, validation]
-    together = np.concatenate(parts)
-    assert len(set(together.tolist())) == train + validation
-    assert all(0 <= index < available for index in together)
-    for part, again in zip(parts, split.indices(available, seed)):
-        assert (np.diff(part) > 0).all()
-        np.testing.assert_array_equal(part, again)
-
-
-def test_another_seed_splits_otherwise_and_every_image_has_its_turn():
-    split = data.Split(80, 20)
-    drawn = [split.indices(100, seed)[1] for seed in range(400)]
-    assert len({tuple(part) for part in drawn}) == 400
-    # Binomial(400, 0.2): 80 +- 8; six standard deviations hold for all hundred.
-    counts = np.bincount(np.concatenate(drawn), minlength=100)
-    assert (abs(counts - 80) < 48).all()
-
-
-def test_a_split_never_changes():
-    train, validation = data.Split(4, 3).indices(10, seed=1)
-    assert (train.tolist(), validation.tolist()) == ([0, 1, 2, 6], [3, 4, 8])
-
-
-def test_a_split_leaves_the_global_generator_alone():
-    before = np.random.get_state()[1].tolist()
-    data.Split(5, 5).indices(10, 0)
-    assert np.random.get_state()[1].tolist() == before
-
-
-@pytest.mark.parametrize(
-    ("train", "validation", "message"),
-    [
-        (50_000, 10_001, "expected at most 60000 images, as many as there are; got 50000 to train on and 10001 to"),
-        (0, 10, "expected at least 1 image to train on and at least 0 to validate on; got 0 and 10"),
-        (10, -1, "got 10 and -1"),
-    ],
-)
-def test_a_split_that_cannot_be(train, validation, message):
-    with pytest.raises(UserError, match=message):
-        data.Split(train, validation).indices(60_000, 0)
-
-
 # The format
 
 

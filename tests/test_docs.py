@@ -14,7 +14,8 @@ def _code(page):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _code(page)], ids=lambda page: page.name)
-def test_code_runs(page):
+def test_code_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # studies write stores and pages
     exec(compile(_code(page), page.name, "exec"), {})
 
 

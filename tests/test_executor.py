@@ -15,11 +15,12 @@ import time
 
 import pytest
 
-from contdrop.lab import catalogue, data
+from contdrop.lab import catalogue, looks
+from contdrop.lab.batches import prepare
 from contdrop.lab.executors import local
-from contdrop.lab.experiment import add_plan, plan
+from contdrop.lab.plan import add_plan, plan
+from contdrop.lab.sources import Shipment, Source
 from contdrop.lab.store import Store
-from contdrop.lab.training import Images
 
 CONTDROP = [sys.executable, "-m", "contdrop.cli"]
 SMALL = ["run", "digits-mlp", "--methods", "none,gaussian,bernoulli-matched", "--runs", "2", "--epochs", "30"]
@@ -69,6 +70,9 @@ def content(path):
         found = {}
         for table, times in TIMES.items():
             rows = [dict(row) for row in db.execute(f"SELECT * FROM {table}")]
+            for row in rows:
+                if "description" in row:  # it says when runs were planned
+                    row["description"] = {**json.loads(row["description"]), looks.KEY: None}
             found[table] = sorted(
                 [{name: value for name, value in row.items() if name not in times} for row in rows], key=repr
             )
@@ -206,7 +210,7 @@ def test_interrupt_stops_cleanly_and_says_how_to_go_on(undisturbed, tmp_path):
 
 
 def test_main_process_that_is_gone_is_no_failure_of_the_job(tmp_path, monkeypatch):
-    (job,) = plan(catalogue.EXPERIMENTS["digits-mlp"], labels=["none"], runs=1, epochs=2)
+    (job,) = plan(catalogue.STUDIES["digits-mlp"], labels=["none"], runs=1, epochs=2)
 
     class Gone(BaseException):
         pass
@@ -222,8 +226,12 @@ def test_main_process_that_is_gone_is_no_failure_of_the_job(tmp_path, monkeypatc
     monkeypatch.setattr(local.os, "_exit", leave)
     with Store(tmp_path / "runs.db", create=True) as store:
         (number,) = add_plan(store, [job])
+        key = job.protocol.key
+        data = {key: prepare(job.protocol.study.data(), task="classification")}
+        shipments = {key: Shipment.of(job.protocol, Source("catalogue", "digits-mlp"))}
+        bench = local.Bench(store, local.Work(shipments, data), lambda *message: local._tell(Pipe(), *message))
         with pytest.raises(Gone):
-            local._do(store, number, job, job.variant({}), Images.of(data.load("digits")), Pipe())
+            bench.do(number, job.protocol.key, job.stage, job.method, job.run, str(job.variant({})))
         assert store.job(number).status == "running"
         assert store.is_interrupted(store.job(number))
 

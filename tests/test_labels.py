@@ -60,8 +60,10 @@ def test_any_text_is_split(text, name, parameters):
 
 
 def test_words_are_shown_and_written():
-    assert labels.shown("bernoulli-matched:uniform") == "Bernoulli, matched uniform"
+    assert labels.shown("bernoulli-matched:uniform") == "Uniform-matched Bernoulli"
     assert labels.shown("none:mean=0.5") == "No dropout mean=0.5"
+    assert labels.shown("gaussian:r=0.3") == "Gaussian r=0.3"
+    assert labels.shown("normal:r=4") == "Normal r=4"
     assert str(labels.split("bernoulli-matched:uniform")) == "bernoulli-matched:uniform"
 
 
@@ -71,9 +73,50 @@ def test_words_are_shown_and_written():
         ("gaussian:sigma=0.3", 0.3),
         ("gaussian:variance=0.09", 0.3),
         ("gaussian", None),
+        ("gaussian:r=0.3", None),
         ("bernoulli-matched:sigma=0.3", None),
         ("gaussian:variance=-1", None),
     ],
 )
 def test_width_of_a_gaussian(text, width):
     assert labels.gaussian_width(text) == (None if width is None else pytest.approx(width))
+
+
+@pytest.mark.parametrize(
+    ("text", "called", "shown"),
+    [
+        ("none", "no dropout", "No dropout"),
+        ("none:mean=0.5", "no dropout mean=0.5", "No dropout mean=0.5"),
+        ("bernoulli:keep=0.5", "Bernoulli keep=0.5", "Bernoulli keep=0.5"),
+        ("uniform", "uniform", "Uniform"),
+        ("gaussian:match", "Gaussian of equal strength", "Gaussian of equal strength"),
+        ("uniform:match", "uniform of equal strength", "Uniform of equal strength"),
+        (
+            "bernoulli-matched:sigma=0.3",
+            f"matched Bernoulli {labels.SIGMA}=0.3",
+            f"Matched Bernoulli {labels.SIGMA}=0.3",
+        ),
+        ("bernoulli-matched:uniform", "uniform-matched Bernoulli", "Uniform-matched Bernoulli"),
+        ("dropconnect-authors", "authors' DropConnect", "Authors' DropConnect"),
+        ("my own", "my own", "my own"),
+        ("uniform:oops", "uniform:oops", "uniform:oops"),
+        ("gaussian:a=1", "gaussian:a=1", "gaussian:a=1"),
+        ("a\x1b[2Jb", "a\N{REPLACEMENT CHARACTER}[2Jb", "a\N{REPLACEMENT CHARACTER}[2Jb"),
+    ],
+)
+def test_names_in_a_sentence_and_on_their_own(text, called, shown):
+    assert (labels.called(text), labels.shown(text)) == (called, shown)
+
+
+def test_no_two_methods_have_one_name_and_none_has_a_comma():
+    """Names stand in lists, and all that is said of a method is said of its name."""
+    texts = [*labels.NAMES, "original", "bernoulli-matched:uniform", "none:mean=0.5", "adaptive:alpha=1,beta=0.5"]
+    texts += [f"{name}:match" for name in ("bernoulli", "uniform", "gaussian")]
+    names = [labels.called(text) for text in texts]
+    assert len(set(names)) == len(texts)
+    assert not any("," in name for name in names)
+
+
+def test_long_names_of_others_are_cut():
+    assert labels.called("x" * 80) == labels.shown("x" * 80, longest=60) == "x" * 59 + "…"
+    assert labels.called("bernoulli-matched:uniform", longest=5) == "uniform-matched Bernoulli"

@@ -11,6 +11,7 @@ from torch import nn
 import contdrop as cd
 from contdrop.errors import UserError
 from contdrop.lab import methods
+from contdrop.lab.initialisation import Glorot
 from contdrop.lab.methods import NAMES, Method, hidden_layer, output_layer, parse
 from contdrop.lab.models import MLP
 
@@ -28,7 +29,7 @@ def build(text, n_in=6, units=5, *, activation="relu", scale="paper", reads_hidd
 
 
 def test_names():
-    names = "none bernoulli uniform gaussian adaptive dropconnect fast bernoulli-matched"
+    names = "none bernoulli uniform gaussian normal adaptive dropconnect fast bernoulli-matched"
     assert (*names.split(), "adaptive-authors", "dropconnect-authors") == NAMES
 
 
@@ -53,6 +54,11 @@ def test_names():
         ("gaussian:sigma=1e-7", "gaussian:sigma=1e-07"),
         (" Bernoulli-Matched : Uniform", "bernoulli-matched:uniform"),
         ("none:mean=0.50", "none:mean=0.5"),
+        ("bernoulli:r=0.30", "bernoulli:r=0.3"),
+        ("uniform:r=0.3", "uniform:r=0.3"),
+        (" Gaussian : r = 0.65", "gaussian:r=0.65"),
+        ("normal", "normal:r=1"),
+        ("normal:r=4", "normal:r=4"),
         ("none:mean=1", "none"),
         ("adaptive-authors:beta=0.5", "adaptive-authors:alpha=1,beta=0.5"),
         ("dropconnect-authors", "dropconnect-authors:keep=0.5"),
@@ -80,10 +86,10 @@ def test_any_strength_is_read_back_exactly(value, parameter):
             "bernouli-matched:sigma=0.3",
             "unknown method 'bernouli-matched' in 'bernouli-matched:sigma=0.3'; did you mean 'bernoulli-matched'?",
         ),
-        ("zzz", f"unknown method 'zzz' in 'zzz'; known: {', '.join(NAMES)}, ..."),
-        ("", f"unknown method '' in ''; known: {', '.join(NAMES)}, ..."),
+        ("zzz", f"unknown method 'zzz' in 'zzz'; known: {', '.join(NAMES[:10])}, ..."),
+        ("", f"unknown method '' in ''; known: {', '.join(NAMES[:10])}, ..."),
         ("gaussian:sigm=0.3", "gaussian has no parameter 'sigm' in 'gaussian:sigm=0.3'; did you mean 'sigma'?"),
-        ("gaussian:keep=0.3", "gaussian has no parameter 'keep' in 'gaussian:keep=0.3'; known: sigma, variance"),
+        ("gaussian:keep=0.3", "gaussian has no parameter 'keep' in 'gaussian:keep=0.3'; known: sigma, variance, r"),
         (
             "bernoulli-matched:unifrm",
             "bernoulli-matched has no parameter 'unifrm' in 'bernoulli-matched:unifrm'; did you mean 'uniform'?",
@@ -94,8 +100,8 @@ def test_any_strength_is_read_back_exactly(value, parameter):
         ),
         ("none:mean=0", "method 'none:mean=0': expected a finite number above 0 for mean; got 0"),
         ("none:sigma=1", "none has no parameter 'sigma' in 'none:sigma=1'; known: mean"),
-        ("uniform:low=0", "uniform has no parameter 'low' in 'uniform:low=0'; it has none: leave it out"),
-        ("gaussian:0.3", "gaussian has no parameter '0.3' in 'gaussian:0.3'; known: sigma, variance, match"),
+        ("uniform:low=0", "uniform has no parameter 'low' in 'uniform:low=0'; known: r"),
+        ("gaussian:0.3", "gaussian has no parameter '0.3' in 'gaussian:0.3'; known: sigma, variance, r, match"),
         ("gaussian:sigma", "expected sigma=<number>, got 'sigma' in 'gaussian:sigma'"),
         ("gaussian:sigma=big", "expected sigma=<number>, got 'sigma=big' in 'gaussian:sigma=big'"),
         ("gaussian:sigma=-1", "method 'gaussian:sigma=-1': expected a finite number of at least 0 for sigma; got -1"),
@@ -113,6 +119,11 @@ def test_any_strength_is_read_back_exactly(value, parameter):
         ),
         ("fast:keep=1.5", "method 'fast:keep=1.5': expected a probability above 0 and at most 1 for keep; got 1.5"),
         ("adaptive:alpha=inf", "method 'adaptive:alpha=inf': expected a finite number for alpha; got inf"),
+        ("gaussian:r=0.7", "method 'gaussian:r=0.7': expected a number above 0 and at most 0.6567 for r; got 0.7"),
+        ("uniform:r=0.4", "method 'uniform:r=0.4': expected a number above 0 and at most 0.3333 for r; got 0.4"),
+        ("bernoulli:r=0", "method 'bernoulli:r=0': expected a finite number above 0 for r; got 0"),
+        ("normal:r=inf", "method 'normal:r=inf': expected a finite number above 0 for r; got inf"),
+        ("bernoulli:keep=0.5,r=1", "give r or keep, not both, in 'bernoulli:keep=0.5,r=1'"),
         ("gaussian:sigma=0.3,sigma=0.2", "sigma is given twice in 'gaussian:sigma=0.3,sigma=0.2'"),
         ("gaussian:sigma=0.3,variance=0.2", "give sigma or variance, not both, in 'gaussian:sigma=0.3,variance=0.2'"),
     ],
@@ -133,6 +144,30 @@ def test_law():
     assert relative_variance("gaussian:sigma=0.3") == pytest.approx(0.302, abs=5e-4)
     assert parse("gaussian:variance=0.09").law == cd.Gaussian(sigma=math.sqrt(0.09))
     assert parse("adaptive").law is None
+
+
+STRENGTHS = [
+    *["bernoulli:r=0.1", "bernoulli:r=4", "gaussian:r=0.1", "gaussian:r=0.65", "uniform:r=0.1"],
+    *["uniform:r=0.3333333333333333", "normal:r=0.1", "normal:r=4"],
+]
+
+
+@pytest.mark.parametrize("text", STRENGTHS)
+def test_a_law_of_a_given_strength(text):
+    """Moments by quadrature of the quantile function, which knows nothing of the closed forms."""
+    law, r = parse(text).law, float(text.partition("=")[2])
+    u = (torch.arange(1_000_000, dtype=torch.float64) + 0.5) / 1_000_000
+    values = law.quantile(u)
+    mean, variance = values.mean().item(), values.var().item()
+    assert variance / mean**2 == pytest.approx(r, rel=1e-4)
+    assert mean == pytest.approx(1.0 if text.startswith("normal") else 1 / (1 + r), rel=1e-5)
+    assert law.relative_variance == pytest.approx(r, rel=1e-12)
+    assert (values.min() < 0) == text.startswith("normal")
+    assert parse(text).noise("inverted") == pytest.approx({"mean": 1.0, "relative_variance": r})
+
+
+def test_strength_one_is_bernoulli_dropout():
+    assert parse("bernoulli:r=1").law == parse("bernoulli").law
 
 
 CONTROLLED = {
@@ -170,6 +205,7 @@ def test_a_constant_mask_is_refused_where_it_would_be_none():
 WITH_A_MASK = [
     *["none:mean=0.5", "bernoulli", "bernoulli:keep=0.8", "uniform", "gaussian:sigma=0.2", "gaussian:variance=0.2"],
     *CONTROLLED,
+    *STRENGTHS,
 ]
 
 
@@ -181,7 +217,7 @@ def test_masks_in_a_built_network_have_the_noise_that_is_recorded(text, scale, a
     if text == "none:mean=0.5" and scale == "inverted":
         pytest.skip("refused")
     draws, units = 400, 50
-    network = MLP((20, units, units, 3), activation).build(parse(text), scale=scale)
+    network = MLP((20, units, units, 3), activation, scale=scale, initialisation=Glorot())(parse(text))
     inputs = torch.rand(1, 20, generator=torch.Generator().manual_seed(0)).expand(draws, -1)
     with torch.no_grad():
         for name in ("hidden1", "hidden2"):
@@ -197,7 +233,8 @@ def test_masks_in_a_built_network_have_the_noise_that_is_recorded(text, scale, a
         second = network.get_submodule("hidden2").linear(reads[0])
     noise = parse(text).noise(scale)
     for before, after in zip((first, second), reads, strict=True):
-        masks = (after.double() / getattr(torch, activation)(before).double()).flatten()
+        units = getattr(torch, activation)(before).double()
+        masks = (after.double() / units)[units > 0]  # a law with negative values leaves units of the next layer at 0
         variance = noise["relative_variance"] * noise["mean"] ** 2
         standard = math.sqrt(variance / masks.numel())
         assert abs(masks.mean() - noise["mean"]) < 5 * standard + 1e-5

@@ -2,20 +2,22 @@
 
 import dataclasses
 import json
+import pickle
 
 import pytest
 import torch
 from torch import nn
 
+from contdrop.lab.initialisation import Glorot
 from contdrop.lab.methods import NAMES, parse
 from contdrop.lab.models import CNN, MLP
 
 every_method = pytest.mark.parametrize("name", NAMES)
 
 # Small enough to be quick: 12 -> 10 -> 5 -> 3 -> 1 pixels a side.
-SMALL_CNN = CNN(maps=(3, 4), kernel=3, hidden=7, classes=5, image=(2, 12, 12))
-SMALL_MLP = MLP((288, 9, 8, 5))
-SMALL = pytest.mark.parametrize("model", [SMALL_MLP, MLP((288, 9, 5), "sigmoid"), SMALL_CNN], ids=str)
+SMALL_CNN = CNN(maps=(3, 4), kernel=3, hidden=7, classes=5, image=(2, 12, 12), scale="paper")
+SMALL_MLP = MLP((288, 9, 8, 5), scale="paper")
+SMALL = pytest.mark.parametrize("model", [SMALL_MLP, MLP((288, 9, 5), "sigmoid", scale="paper"), SMALL_CNN], ids=str)
 IMAGES = torch.rand(6, 2, 12, 12, generator=torch.Generator().manual_seed(0))
 
 
@@ -25,7 +27,7 @@ def shapes(network):
 
 def test_default_networks_are_those_of_the_paper():
     method = parse("gaussian")
-    assert shapes(MLP().build(method, scale="paper")) == [
+    assert shapes(MLP()(method)) == [
         ("hidden1.linear.weight", (800, 784)),
         ("hidden1.linear.bias", (800,)),
         ("hidden2.linear.weight", (800, 800)),
@@ -33,7 +35,7 @@ def test_default_networks_are_those_of_the_paper():
         ("output.weight", (10, 800)),
         ("output.bias", (10,)),
     ]
-    network = CNN().build(method, scale="paper")
+    network = CNN()(method)
     assert shapes(network) == [
         ("convolution1.weight", (32, 1, 5, 5)),
         ("convolution1.bias", (32,)),
@@ -51,8 +53,8 @@ def test_default_networks_are_those_of_the_paper():
 @SMALL
 @pytest.mark.parametrize("scale", ["paper", "inverted"])
 def test_names_shapes_and_order_of_parameters_do_not_depend_on_the_method(name, model, scale):
-    network = model.build(parse(name), scale=scale, input_keep=0.8)
-    plain = model.build(parse("none"), scale=scale)
+    network = dataclasses.replace(model, scale=scale, input_keep=0.8)(parse(name))
+    plain = dataclasses.replace(model, scale=scale)(parse("none"))
     assert shapes(network) == shapes(plain)
     assert list(network.state_dict()) == list(plain.state_dict())
     logits = network(IMAGES)
@@ -64,7 +66,7 @@ def test_names_shapes_and_order_of_parameters_do_not_depend_on_the_method(name, 
 @every_method
 @SMALL
 def test_hidden_layers_put_out_units_after_dropout(name, model):
-    network = model.build(parse(name), scale="paper")
+    network = model(parse(name))
     units = {}
     for layer in model.hidden_layers:
         network.get_submodule(layer).register_forward_hook(
@@ -83,14 +85,14 @@ def test_hidden_layers_put_out_units_after_dropout(name, model):
 @every_method
 @SMALL
 def test_evaluation_is_deterministic_and_training_is_not(name, model):
-    network = model.build(parse(name), scale="paper")
+    network = model(parse(name))
     assert torch.equal(network(IMAGES), network(IMAGES)) == (name == "none")
     network.eval()
     assert torch.equal(network(IMAGES), network(IMAGES))
 
 
 def test_mlp_is_the_textbook_network():
-    network = SMALL_MLP.build(parse("bernoulli:keep=0.25"), scale="paper").eval()
+    network = SMALL_MLP(parse("bernoulli:keep=0.25")).eval()
     x = IMAGES.flatten(1)
     for layer in (network.hidden1, network.hidden2):
         x = 0.25 * nn.functional.linear(x, layer.linear.weight, layer.linear.bias).relu()
@@ -100,7 +102,7 @@ def test_mlp_is_the_textbook_network():
 @pytest.mark.parametrize("channels", [1, 2])
 def test_cnn_is_convolution_relu_pooling(channels):
     model = dataclasses.replace(SMALL_CNN, image=(channels, 12, 12))
-    network, copy = (model.build(parse("none"), scale="paper") for _ in range(2))
+    network, copy = (model(parse("none")) for _ in range(2))
     copy.load_state_dict(network.state_dict())
     images = IMAGES[:, :channels]
     x = images
@@ -119,27 +121,63 @@ def test_cnn_is_convolution_relu_pooling(channels):
 
 @SMALL
 def test_input_keep_drops_pixels(model):
-    network = model.build(parse("none"), scale="paper", input_keep=0.8)
+    network = dataclasses.replace(model, input_keep=0.8)(parse("none"))
     torch.manual_seed(0)
     pixels = network.input(torch.ones(20, 2, 12, 12))
     assert set(pixels.unique().tolist()) == {0.0, 1.0}
     assert pixels.mean() == pytest.approx(0.8, abs=5 * (0.16 / pixels.numel()) ** 0.5)
     assert torch.equal(network.eval().input(IMAGES), IMAGES * 0.8)
-    assert "input" not in dict(model.build(parse("none"), scale="paper").named_children())
+    assert "input" not in dict(model(parse("none")).named_children())
+
+
+def test_some_methods_see_whole_inputs():
+    model = dataclasses.replace(SMALL_MLP, input_keep=0.8, whole_inputs=("none",))
+    drops = {name: "input" in dict(model(parse(name)).named_children()) for name in NAMES}
+    assert drops == {name: name != "none" for name in NAMES}
+    assert "input" not in dict(model(parse("none:mean=0.5")).named_children())
+
+
+@SMALL
+@every_method
+@pytest.mark.parametrize("divisor", [255.0, 16.0])
+def test_images_may_be_whole_numbers(name, model, divisor):
+    network = dataclasses.replace(model, divisor=divisor, input_keep=0.8)(parse(name))
+    images = torch.randint(0, int(divisor) + 1, IMAGES.shape, generator=torch.Generator().manual_seed(1))
+    images = images.to(torch.uint8)
+    before, logits = images.clone(), []
+    for given in (images, images.to(torch.float32) / divisor):
+        torch.manual_seed(2)
+        logits.append(network(given))
+    assert torch.equal(*logits)
+    assert torch.equal(images, before)
+    floats = torch.rand(3, 2, 12, 12)
+    assert network.pixels(floats) is floats
+    assert 0 <= network.pixels(images).min() < 0.1
+    assert 0.9 < network.pixels(images).max() <= 1
 
 
 def test_as_dict_is_what_json_gives_back():
-    assert MLP().as_dict() == {"kind": "mlp", "widths": [784, 800, 800, 10], "activation": "relu"}
-    assert CNN().as_dict() == {
+    common = {
+        "scale": "inverted",
+        "input_keep": 1.0,
+        "whole_inputs": [],
+        "initialisation": {"kind": "normal", "std": 0.01},
+        "divisor": 255.0,
+    }
+    assert MLP().as_dict() == {"kind": "mlp", "widths": [784, 800, 800, 10], "activation": "relu", **common}
+    assert CNN(initialisation=Glorot()).as_dict() == {
         "kind": "cnn",
         "maps": [32, 64],
         "kernel": 5,
         "hidden": 150,
         "classes": 10,
         "image": [1, 28, 28],
+        **common,
+        "initialisation": {"kind": "glorot", "gain": 1.0, "zero_output": False},
     }
     for model in (MLP(), CNN()):
         assert json.loads(json.dumps(model.as_dict())) == model.as_dict()
+        assert pickle.loads(pickle.dumps(model)) == model
 
 
 def test_networks_that_cannot_be():
@@ -149,9 +187,14 @@ def test_networks_that_cannot_be():
         MLP(activation="tanh")
     with pytest.raises(ValueError, match="nothing is left of images"):
         CNN(image=(1, 14, 14))
+    with pytest.raises(ValueError, match="MLP: expected scale to be one of 'inverted', 'paper'; got 'half'"):
+        MLP(scale="half")
+    for wrong in ({"input_keep": 0.0}, {"input_keep": 1.1}, {"divisor": 0.0}):
+        with pytest.raises(ValueError, match="CNN: expected 0 < input_keep <= 1 and divisor > 0; got"):
+            CNN(**wrong)
 
 
 def test_no_hidden_layer_is_allowed():
-    network = MLP((288, 5)).build(parse("fast"), scale="paper")
+    network = MLP((288, 5))(parse("fast"))
     assert MLP((288, 5)).hidden_layers == ()
     assert type(network.output) is nn.Linear

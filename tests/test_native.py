@@ -567,7 +567,9 @@ def test_small_calls_start_no_threads():
 def test_the_openmp_library_is_the_one_torch_uses():
     loaded = {line.split()[-1] for line in pathlib.Path("/proc/self/maps").read_text().splitlines() if "omp" in line}
     assert loader._openmp() is not None
-    assert len({path for path in loaded if "libgomp" in path or "libiomp" in path}) == 1
+    # Other packages, which other tests of this process may have imported, bring copies of their own.
+    ours = {path for path in loaded if ("libgomp" in path or "libiomp" in path) and "scikit_learn" not in path}
+    assert len(ours) == 1
 
 
 # Memory.

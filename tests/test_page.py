@@ -131,7 +131,7 @@ def test_says_what_failed_and_what_is_missing(evil):
     reader = Reader(text)
     assert "24 planned 22 finished 1 failed 1 not finished yet" in reader.text
     assert "diverged: the training loss is nan in epoch 1" in reader.text
-    assert "bernoulli: run 2" in reader.text
+    assert "Bernoulli: run 2" in reader.text
 
 
 def test_protocol_is_told(tmp_path, one_figure):
@@ -142,11 +142,12 @@ def test_protocol_is_told(tmp_path, one_figure):
     text = Reader(page.write(store, tmp_path / "out").index.read_text(encoding="utf-8")).text
     for expected in (
         "6 runs of 5 epochs, preset quick", "The paper's Table I, ReLU: 30 runs of 3,000 epochs",
-        "digits: 800 images to train on and 200 to validate on",
+        "digits: 800 to train on, 200 to validate on",
         "data, data order, initial weights and split: their fingerprints are equal for all methods of a run",
         "On validation data only, by 1 run of 5 epochs per candidate",
-        "gaussian: gaussian:sigma=0.2 (lowest validation error of 2 candidates: 2.40 %)",
-        "bernoulli-matched takes over what is selected for gaussian", "mlp; activation relu; hidden 100-100",
+        "Gaussian: Gaussian \N{GREEK SMALL LETTER SIGMA}=0.2 (lowest validation error of 2 candidates: 2.40 %)",
+        "Matched Bernoulli takes over what is selected for Gaussian",
+        "Gaussian: on the command line gaussian, trained as gaussian:sigma=0.2", "mlp; activation relu; hidden 100-100",
         "torch 2.13.0", "processor Example 1", "Chosen by us.", "No job has failed.", "No run is missing.",
         "contdrop run digits-mlp --preset quick --runs 6 --epochs 5 --store runs.db",
         "contdrop report --store runs.db", "Not a replication of the paper's Table I, ReLU",
@@ -177,7 +178,7 @@ def test_one_sign_on_the_page(tmp_path, one_figure):
     assert f"interval of the difference {low} to {high}" in words
     low, high = (f"{end:.3f}".replace("-", MINUS) for end in found.interval)
     assert f"[{low}, {high}]" in words.split("against each method", 1)[1]  # the table
-    assert "Error of gaussian minus that of each method" in words
+    assert "Error of Gaussian minus that of each method" in words
     assert "The margin of ±0.20 points was chosen after the fact" in words
     assert "small-sample widened BCa" in words
     assert "Swipe the table to see all its columns" in words
@@ -218,7 +219,7 @@ def test_store_where_all_failed_or_nothing_is_done(tmp_path, one_figure):
     assert written.failed == 0
     text = Reader(written.index.read_text(encoding="utf-8")).text
     assert "No verdict yet: none of 12 planned runs has finished." in text
-    assert "gaussian: runs 0-1" in text
+    assert "Gaussian: runs 0-1" in text
 
 
 def test_same_experiment_at_two_sizes(tmp_path, one_figure):

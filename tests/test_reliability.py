@@ -96,7 +96,7 @@ def test_words(make):
     picture = pictures["reliability"]
     assert "3 runs of 5 epochs" in picture.caption
     assert "± 1 standard deviation over runs" in picture.caption
-    assert "with dropout off only: No dropout." in picture.caption
+    assert "with dropout off only: no dropout." in picture.caption
     assert f"Monte Carlo: Bernoulli {found['mc']['bernoulli'].error:.3f}, Gaussian" in picture.alt
     assert picture.alt.endswith(".")
 

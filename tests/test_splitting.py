@@ -208,3 +208,8 @@ def test_what_would_have_no_effect_or_no_meaning_is_refused():
         prepare(Data(part, part, 1, stratify=True), task="classification")
     with pytest.raises(UserError, match="give an array of strata"):
         prepare(Data((part[0], part[1] / 2), 1, 1, stratify=True), task=None)
+
+
+def test_a_split_never_changes():
+    train, validation = splitting.divide(10, 4, 3, 1)
+    assert (train.tolist(), validation.tolist()) == ([0, 1, 2, 6], [3, 4, 8])

@@ -67,7 +67,7 @@ def test_the_page_says_mean_and_strength_of_every_method(tmp_path):
             job.results.update({"mean": 0.5, "relative_variance": 0.25})
     noise = dict(describing.protocol(results))["Noise"]
     assert noise == [
-        "none: mean 0.5, relative variance 0.250",
-        "gaussian: mean 0.5, relative variance 0.250",
-        "adaptive: differs from unit to unit",
+        "No dropout: mean 0.5, relative variance 0.250",
+        "Gaussian: mean 0.5, relative variance 0.250",
+        "Adaptive: differs from unit to unit",
     ]

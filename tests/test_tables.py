@@ -68,7 +68,7 @@ def test_the_papers_own_figures_stand_beside_ours_with_both_sizes(tmp_path):
     theirs = dict(zip([row[0].text for row in table.rows], _column(table, table.headings[2])))
     assert theirs["Bernoulli keep=0.5"] == Cell("1.35 ± 0.049 (3.1e-17/9.1e-7)", 1.35)
     assert theirs["Gaussian σ=0.3"] == Cell("1.15 ± 0.035", 1.15, bold=True)
-    assert theirs["Fast keep=0.5"].text == "–"
+    assert theirs["Fast dropout keep=0.5"].text == "–"
     assert table.notes[0] == (
         "Ours: 6 runs of 4 epochs each, preset “quick”. The paper's Table I: 30 runs of 3,000 epochs. "
         "This is no replication of it."
@@ -123,7 +123,7 @@ def test_methods_with_different_runs_are_compared_on_those_they_share(tmp_path):
     table = tables.comparison(results)
     assert [cell.text for cell in _column(table, "Runs")] == ["6", "8", "8", "8", "7", "7"]
     (note,) = (note for note in table.notes if "different runs" in note)
-    assert "No dropout 5, Bernoulli 7, Adaptive 7, DropConnect 7, Uniform 6" in note
+    assert "no dropout 5, Bernoulli 7, adaptive 7, DropConnect 7, uniform 6" in note
     careful = tables.differences(results)
     assert [cell.text for cell in _column(careful, "Pairs")] == ["5", "7", "7", "7", "6"]
     errors = results.errors()
@@ -164,7 +164,7 @@ def test_differences_agree_with_the_statistics(tmp_path):
         answers = [results.contributions["gaussian", run] - results.contributions[method, run] for run in range(10)]
         assert np.mean(answers) == pytest.approx(expected.difference)
         low, high = (f"{end:+.2f}".replace("-", "−") for end in stats.two_way_interval(answers))
-        assert values["Runs and images"].text.replace("0.00", "") == f"[{low}, {high}]".replace("0.00", "")
+        assert values["Runs and examples"].text.replace("0.00", "") == f"[{low}, {high}]".replace("0.00", "")
         low, high = (f"{end:+.2f}".replace("-", "−") for end in expected.simultaneous)
         assert values["Simultaneous"].text.replace("0.00", "") == f"[{low}, {high}]".replace("0.00", "")
         assert values["Detectable"].value == expected.minimum_detectable
@@ -197,11 +197,11 @@ def test_signed_numbers(value, expected):
 def test_selections_show_candidates_and_the_choice(tmp_path):
     table = tables.selections(_results(tmp_path, selection=True, runs=2))
     assert [[cell.text for cell in row] for row in table.rows] == [
-        ["Gaussian", "gaussian:sigma=0.2", "2.40", "chosen"],
-        ["Gaussian", "gaussian:sigma=0.3", "2.50", ""],
+        ["Gaussian", "Gaussian σ=0.2", "2.40", "chosen"],
+        ["Gaussian", "Gaussian σ=0.3", "2.50", ""],
     ]
     assert "test data were not looked at" in table.notes[0]
-    assert table.notes[1] == "Bernoulli, matched takes over what was chosen for Gaussian."
+    assert table.notes[1] == "Matched Bernoulli takes over what was chosen for Gaussian."
     (tmp_path / "s.db").unlink()
     assert tables.selections(_results(tmp_path, runs=1)) is None
 
@@ -209,7 +209,7 @@ def test_selections_show_candidates_and_the_choice(tmp_path):
 def test_failures_name_their_reason(tmp_path):
     table = tables.failures(_results(tmp_path, runs=2, failed=[("uniform", 1)]))
     assert [cell.text for cell in table.rows[0]] == [
-        "uniform", "1", "comparison", "0 of 5", "diverged: the training loss is nan in epoch 1",
+        "Uniform", "1", "comparison", "0 of 5", "diverged: the training loss is nan in epoch 1",
     ]  # fmt: skip
     (tmp_path / "s.db").unlink()
     assert tables.failures(_results(tmp_path, runs=2)) is None
@@ -363,7 +363,7 @@ def test_tables_for_programs_have_a_column_for_each_number(tmp_path):
     loaded = json.loads(tables.json(table))
     assert loaded["rows"][0]["interval_low"] == next(iter(comparisons.values())).interval[0]
     assert loaded["notes"] == list(table.notes)
-    assert any("Runs that failed or diverged have no error and are left out" in note for note in table.notes)
+    assert any("Runs that failed or diverged have no value and are left out" in note for note in table.notes)
     means = list(csv.DictReader(io.StringIO(tables.csv(tables.comparison(results)))))
     for row in means:
         expected = stats.summary(list(results.errors()[row["method"]].values()))

@@ -6,30 +6,36 @@ import numpy as np
 import pytest
 import torch
 
-from contdrop.lab import data, methods, training
-from contdrop.lab.data import Split
-from contdrop.lab.experiment import Covariance, Experiment, Job, Protocol, Size, add_plan
+from contdrop.lab import training
+from contdrop.lab.batches import prepare
+from contdrop.lab.catalogue.covariance import Covariance
+from contdrop.lab.catalogue.sources import Images, InOrder
 from contdrop.lab.models import CNN, MLP
-from contdrop.lab.recipes import Adam, Authors, Hinton, Plateau
+from contdrop.lab.plan import Job, Protocol, Variant, add_plan
+from contdrop.lab.recipes import Adam, Hinton, Plateau
 from contdrop.lab.store import FAILED, FINAL, FINISHED, SELECTION, Store
-from contdrop.lab.training import DivergenceError, Images, Training
+from contdrop.lab.study import Study
+from contdrop.lab.training import DivergenceError, Training
 
-EXPERIMENT = Experiment(
+METHODS = (
+    *("none", "bernoulli", "uniform", "gaussian", "adaptive", "dropconnect", "fast", "bernoulli-matched"),
+    *("adaptive-authors", "dropconnect-authors"),
+)
+DATA = Images("digits", train=80, validation=40)
+STUDY = Study(
     name="some",
-    title="Some experiment",
-    paper="",
-    dataset="digits",
-    split=Split(80, 40),
-    model=MLP(widths=(64, 24, 16, 10)),
-    recipe=Adam(batch_size=30),
-    methods=methods.NAMES,
-    sizes={"quick": Size(runs=1, epochs=3)},
+    data=DATA,
+    model=MLP(widths=(64, 24, 16, 10), divisor=16.0),
+    methods=METHODS,
+    reference="gaussian",
+    metric="error",
+    **Adam(batch_size=30).settings(),
 )
 
 
 @pytest.fixture(scope="module")
 def images():
-    return Images.of(data.load("digits"))
+    return prepare(DATA(), task="classification")
 
 
 @pytest.fixture(autouse=True)
@@ -41,12 +47,13 @@ def one_thread():
 
 
 def job(method="gaussian", *, run=0, stage=FINAL, epochs=3, **changes):
-    experiment = dataclasses.replace(EXPERIMENT, **changes)
-    return Job(Protocol(experiment, "quick", epochs, 1, epochs, 0), stage, method, run)
+    settings = changes.pop("recipe").settings() if "recipe" in changes else {}
+    study = dataclasses.replace(STUDY, **settings, **changes)
+    return Job(Protocol(study, "study", epochs, 1, epochs, 0), stage, method, run)
 
 
 def start(images, method="gaussian", **options):
-    return Training(job(method, **options), methods.parse(method), images)
+    return Training(job(method, **options), Variant.parse(method), images)
 
 
 def exact(epoch):
@@ -60,7 +67,7 @@ def weights(training):
 RECIPES = {"adam": Adam(batch_size=30), "hinton": Hinton(learning_rate=1.0, batch_size=30), "plateau": Plateau()}
 
 
-@pytest.mark.parametrize("method", methods.NAMES)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_resumption_is_bit_exact(images, method, recipe):
     whole = start(images, method, recipe=RECIPES[recipe], epochs=4)
@@ -78,7 +85,10 @@ def test_resumption_is_bit_exact(images, method, recipe):
 
 
 def test_resumption_is_bit_exact_for_a_convolutional_network(images):
-    options = {"model": CNN(maps=(4,), kernel=3, hidden=8, image=(1, 8, 8)), "recipe": Plateau(batch_size=20)}
+    options = {
+        "model": CNN(maps=(4,), kernel=3, hidden=8, image=(1, 8, 8), divisor=16.0),
+        "recipe": Plateau(batch_size=20),
+    }
     whole = start(images, **options)
     undisturbed = [exact(whole.run_epoch()) for _ in range(3)]
     first = start(images, **options)
@@ -89,7 +99,7 @@ def test_resumption_is_bit_exact_for_a_convolutional_network(images):
 
 
 def test_methods_of_a_run_share_all_but_masks(images):
-    shared = [start(images, method).fingerprints for method in methods.NAMES]
+    shared = [start(images, method).fingerprints for method in METHODS]
     assert all(found == shared[0] for found in shared)
     assert set(shared[0]) == {"data", "split", "initial weights", "data order"}
     seeds = [start(images, method).seeds for method in ("uniform", "gaussian")]
@@ -109,9 +119,13 @@ def test_mask_draws_do_not_shift_the_data_order(images):
     """A method that draws many masks and one that draws none see the same batches in the same epoch."""
     seen = {}
     for method in ("none", "dropconnect"):
-        trained = start(images, method)
-        seen[method] = []
-        trained.train_part = _Spy(trained.train_part, seen[method])
+        found = seen[method] = []
+
+        def forward(model, batch, found=found):
+            found.append(batch[0].clone())
+            return model(batch[0])
+
+        trained = start(images, method, forward=forward)
         for _ in range(2):
             trained.run_epoch()
     for one, other in zip(seen["none"], seen["dropconnect"], strict=True):
@@ -119,17 +133,20 @@ def test_mask_draws_do_not_shift_the_data_order(images):
 
 
 def test_order_changes_from_epoch_to_epoch_unless_it_is_fixed(images):
-    shuffled, fixed = start(images), start(images, recipe=Authors())
-    assert not torch.equal(shuffled._order(0), shuffled._order(1))
-    assert torch.equal(shuffled._order(1).sort().values, torch.arange(80))
-    assert torch.equal(fixed._order(0), torch.arange(80))
-    assert torch.equal(fixed._order(2), torch.arange(80))
+    shuffled = start(images)
+    orders = [torch.cat(shuffled._order(epoch)) for epoch in (0, 1)]
+    assert not torch.equal(*orders)
+    assert torch.equal(orders[1].sort().values, torch.arange(80))
+    fixed = start(prepare(dataclasses.replace(DATA, batches=InOrder(100))(), task="classification"))
+    assert torch.equal(torch.cat(fixed._order(0)), torch.arange(80))
+    assert torch.equal(torch.cat(fixed._order(2)), torch.arange(80))
 
 
 def test_fingerprint_of_the_order_knows_seeds_and_orders(images, monkeypatch):
     first = start(images).fingerprints["data order"]
     assert start(images, "none").fingerprints["data order"] == first
-    assert start(images, recipe=Authors()).fingerprints["data order"] != first
+    fixed = prepare(dataclasses.replace(DATA, batches=InOrder(100))(), task="classification")
+    assert start(fixed).fingerprints["data order"] != first
     seeds = training.streams.seed
     monkeypatch.setattr(
         training.streams, "seed", lambda *key: seeds(*key) + (key[3:] == ("order", 1))
@@ -141,37 +158,32 @@ def test_fingerprint_of_the_order_knows_seeds_and_orders(images, monkeypatch):
     assert start(images).fingerprints["data order"] != first
 
 
-def test_authors_recipe_leaves_the_inputs_of_no_dropout_alone(images):
-    without, uniform = (start(images, name, recipe=Authors()).network for name in ("none", "uniform"))
+def test_authors_networks_leave_the_inputs_of_no_dropout_alone(images):
+    model = MLP(widths=(64, 24, 10), input_keep=0.8, whole_inputs=("none",), divisor=16.0)
+    without, uniform = (start(images, name, model=model).network for name in ("none", "uniform"))
     assert hasattr(uniform, "input")
     assert not hasattr(without, "input")
 
 
-class _Spy:
-    def __init__(self, part, seen):
-        self._part, self._seen = part, seen
-
-    def batch(self, indices):
-        self._seen.append(indices)
-        return self._part.batch(indices)
-
-    def __len__(self):
-        return len(self._part)
-
-
 def test_train_and_validation_images_are_disjoint_and_not_test_images(images):
-    trained = start(images)
-    train, validation = trained.train_part.images, trained.validation_part.images
-    assert (len(train), len(validation)) == (80, 40)
-    assert trained.test_part.images is images.test_images
+    parts = start(images).parts
+    assert (len(parts.train), len(parts.validation)) == (80, 40)
+    assert not set(parts.train.positions.tolist()) & set(parts.validation.positions.tolist())
+    assert parts.test.source is not parts.train.source
 
 
 def test_selection_never_touches_test_data(images, tmp_path):
-    blind = dataclasses.replace(images, test_images=None, test_labels=None)
+    class Blind:
+        fingerprint = images.fingerprint
+
+        def parts(self, *given):
+            return dataclasses.replace(images.parts(*given), test=None)
+
+    blind = Blind()
     chosen = job("none", stage=SELECTION)
     with Store(tmp_path / "runs.db", create=True) as store:
         number = _add(store, chosen)
-        training.run(store, number, chosen, methods.parse("none"), blind)
+        training.run(store, number, chosen, Variant.parse("none"), blind)
         record = store.job(number)
     assert record.status == FINISHED
     assert {"val_error", "train_error"} <= set(record.results)
@@ -189,7 +201,7 @@ def test_finished_job_has_everything(images, tmp_path):
     with Store(tmp_path / "runs.db", create=True) as store:
         number = _add(store, wanted)
         training.run(
-            store, number, wanted, methods.parse(wanted.method), images, checkpoint_seconds=0, after_epoch=epochs.append
+            store, number, wanted, Variant.parse(wanted.method), images, checkpoint_seconds=0, after_epoch=epochs.append
         )
         record = store.job(number)
         stored = store.epochs(number)
@@ -208,7 +220,7 @@ def test_finished_job_has_everything(images, tmp_path):
 
 def test_job_goes_on_from_its_checkpoint(images, tmp_path):
     """Interrupted after two of three epochs, of which only the first was saved."""
-    wanted, method = job(), methods.parse("gaussian")
+    wanted, method = job(), Variant.parse("gaussian")
     undisturbed = start(images)
     expected = [exact(undisturbed.run_epoch()) for _ in range(3)]
 
@@ -233,12 +245,12 @@ def test_job_goes_on_from_its_checkpoint(images, tmp_path):
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_divergence_is_a_failed_run_with_its_reason(images, tmp_path):
     wanted = job("none", recipe=Plateau(learning_rate=1e30))
-    trained = Training(wanted, methods.parse("none"), images)
+    trained = Training(wanted, Variant.parse("none"), images)
     with pytest.raises(DivergenceError, match="loss is"):
         list(iter(trained.run_epoch, None))
     with Store(tmp_path / "runs.db", create=True) as store:
         number = _add(store, wanted)
-        training.run(store, number, wanted, methods.parse("none"), images)
+        training.run(store, number, wanted, Variant.parse("none"), images)
         record = store.job(number)
     assert record.status == FAILED
     assert "diverged: the" in record.error
@@ -250,16 +262,16 @@ def test_mismatched_job_is_a_failed_run(images, tmp_path):
     other_images = dataclasses.replace(images, fingerprint="other data")
     with Store(tmp_path / "runs.db", create=True) as store:
         numbers = [_add(store, each) for each in (one, two)]
-        training.run(store, numbers[0], one, methods.parse("none"), images)
-        training.run(store, numbers[1], two, methods.parse("uniform"), other_images)
+        training.run(store, numbers[0], one, Variant.parse("none"), images)
+        training.run(store, numbers[1], two, Variant.parse("uniform"), other_images)
         assert store.job(numbers[1]).error == "uniform and none do not share the same data, so they are not paired"
 
 
 def test_covariance_is_measured_after_training(images, tmp_path):
-    wanted = job("bernoulli", covariance=Covariance(inputs=3, repeats=50, bins=20, largest=2.0))
+    wanted = job("bernoulli", measure=Covariance(("hidden1", "hidden2"), inputs=3, repeats=50, bins=20, largest=2.0))
     with Store(tmp_path / "runs.db", create=True) as store:
         number = _add(store, wanted)
-        training.run(store, number, wanted, methods.parse("bernoulli"), images)
+        training.run(store, number, wanted, Variant.parse("bernoulli"), images)
         edges = store.artefact(number, "covariance_edges")
         counts = [store.artefact(number, f"covariance_layer{layer}") for layer in (1, 2)]
     assert len(edges) == 21

@@ -54,10 +54,12 @@ def test_better_than_all():
     first = found.findings[0]
     assert (first.label, first.gap, first.outcome) == ("Against Bernoulli", "1.00 points less", "better")
     assert first.text.startswith(
-        "Gaussian errs 2.00 %, bernoulli 3.00 %: 1.00 points less (95 % interval of the difference \N{MINUS SIGN}1."
+        "Gaussian errs 2.00 %, Bernoulli 3.00 %: 1.00 points less (95 % interval of the difference \N{MINUS SIGN}1."
     )
     assert "better in all 12 runs. That is beyond chance after correction for 3 comparisons (p < 0.001)." in first.text
-    assert found.findings[-1].text.endswith("So the shape of gaussian's noise matters here, not its strength alone.")
+    assert found.findings[-1].text.endswith(
+        "So the shape of the noise of Gaussian matters here, not its strength alone."
+    )
 
 
 def test_complete_runs_are_those_that_every_method_has():
@@ -66,7 +68,7 @@ def test_complete_runs_are_those_that_every_method_has():
     assert results_of({**errors, "uniform": {7: 1.0}}).complete_runs() == ()
     assert results_of({}, missing=[("none", 0)]).complete_runs() == ()
     found = results_of({"gaussian": {0: 9.0, 1: 2.0}, "none": {1: 3.0}, "uniform": {1: 4.0}})
-    assert "the lowest mean error of 3 methods (2.00 %)" in verdict(found).headline
+    assert verdict(found).details == ("Gaussian has the lowest mean error of 3 methods (2.00 %).",)
 
 
 @pytest.mark.parametrize("known", [(), ("gaussian",), ("bernoulli-matched",), ("gaussian", "bernoulli-matched")])
@@ -98,7 +100,7 @@ def test_worse_and_mixed():
     found = verdict(results_of(errors))
     assert found.outcome == "mixed"
     assert found.headline == "Gaussian is better than 1 and worse than 1 of 2 methods."
-    assert found.details[0] == "Better than bernoulli, by 1.00 points."
+    assert found.details[0] == "Better than Bernoulli, by 1.00 points."
     assert found.details[1] == "Worse than uniform, by 1.00 points."
     assert found.findings[1].label == "The best of the others"
     assert found.findings[1].gap == "1.00 points more"
@@ -119,7 +121,7 @@ def test_no_difference_is_claimed_only_by_the_equivalence_test():
     wild = {m: noisy(3, spread=1.0, seed=i) for i, m in enumerate(METHODS)}
     found = verdict(results_of(wild))
     assert found.outcome == "open"
-    assert found.headline == "Undecided: 12 runs cannot tell gaussian from any other method."
+    assert found.headline == "Undecided: 12 runs cannot tell Gaussian from any other method."
     detectable = compare(results_of(wild))["bernoulli"].minimum_detectable
     assert (
         f"12 such runs could only have seen a gap of {detectable:.2f} points or more (with 80 % power)."
@@ -134,7 +136,7 @@ def test_what_matters_can_be_said():
     assert verdict(same, margin=1.0).outcome == "equivalent"
     assert verdict(same, margin=0.001).outcome == "open"
     assert margin_of(same) == pytest.approx(0.3)
-    assert "Differences of less than 0.30 points, a tenth of gaussian's error" in verdict(same).caveats[0]
+    assert "Differences of less than 0.30 points, a tenth of the error of Gaussian, count" in verdict(same).caveats[0]
     assert "comes from the results" in verdict(same).caveats[0]
 
 
@@ -158,8 +160,8 @@ def test_the_margin_is_the_experiments_and_one_chosen_afterwards_is_called_that(
 def test_a_gain_by_strength_of_noise_alone_is_called_that():
     errors = {"gaussian": 2.0, "bernoulli": 3.0, "bernoulli-matched": 2.0}
     found = verdict(results_of({m: noisy(e, spread=0.02, runs=20, seed=i) for i, (m, e) in enumerate(errors.items())}))
-    assert found.headline == ("Gaussian is better than bernoulli, by 1.00 points.")
-    assert found.details == ("Within ±0.20 percentage points of bernoulli-matched.",)
+    assert found.headline == ("Gaussian is better than Bernoulli, by 1.00 points.")
+    assert found.details == ("Within ±0.20 percentage points of matched Bernoulli.",)
     assert found.findings[-1].text.endswith("comes from the strength of its noise, not from its shape.")
 
 
@@ -169,7 +171,7 @@ def test_a_control_with_other_noise_is_none():
         if each.method == "bernoulli-matched":
             each.results["relative_variance"] = 0.156
     assert verdict(results).findings[-1].text == (
-        "Nothing to say: bernoulli-matched was run with another amount of noise, relative variance 0.156 instead "
+        "Nothing to say: matched Bernoulli was run with another amount of noise, relative variance 0.156 instead "
         "of 0.300."
     )
 
@@ -179,7 +181,7 @@ def test_a_control_with_masks_of_another_mean_is_none():
     for each in results.final:
         each.results["mean"] = 0.77 if each.method == "bernoulli-matched" else 0.5
     assert verdict(results).findings[-1].text == (
-        "Nothing to say: bernoulli-matched was run with masks of another mean, mean of the masks 0.770 instead "
+        "Nothing to say: matched Bernoulli was run with masks of another mean, mean of the masks 0.770 instead "
         "of 0.500."
     )
     for each in results.final:
@@ -188,7 +190,7 @@ def test_a_control_with_masks_of_another_mean_is_none():
     for each in results.final:
         del each.results["mean"]
     results.protocol.configuration["recipe"] = {"scale": "paper"}
-    assert "the store does not say whether those of bernoulli-matched have" in verdict(results).findings[-1].text
+    assert "the store does not say whether those of matched Bernoulli have" in verdict(results).findings[-1].text
     results.protocol.configuration["recipe"] = {"scale": "inverted"}
     assert verdict(results).findings[-1].outcome == "better"
 
@@ -199,7 +201,7 @@ def test_no_dropout_is_called_that():
     assert found.findings[0].text.startswith("Gaussian errs 2.00 %, no dropout 3.00 %")
     assert "(no dropout 1)" in found.caveats[0]
     found = verdict(results_of({"none": noisy(2), "bernoulli-matched": noisy(3, seed=1)}, reference="none"))
-    assert found.headline == "No dropout is better than bernoulli-matched, by 1.00 points."
+    assert found.headline == "No dropout is better than matched Bernoulli, by 1.00 points."
     assert [finding.label for finding in found.findings] == ["The closest rival"]
 
 
@@ -209,11 +211,11 @@ def test_real_but_too_small_to_matter():
     found = verdict(results_of({"gaussian": base, "bernoulli": other}))
     assert found.outcome == "better"
     assert "less than the 0.30 points that would matter" in found.findings[0].text
-    assert found.headline == ("Gaussian is better than bernoulli, by 0.05 points, less than the 0.30 that matter.")
+    assert found.headline == ("Gaussian is better than Bernoulli, by 0.05 points, less than the 0.30 that matter.")
     large = [error + 1 + 0.01 * (-1) ** run for run, error in enumerate(base)]
     found = verdict(results_of({"gaussian": base, "bernoulli": other, "none": large}))
     assert "by 0.05 to 1.00 points, 1 below the margin." in found.headline
-    assert "by 0.05 to 1.00 points (for bernoulli less than the 0.30 that matter)." in found.details[0]
+    assert "by 0.05 to 1.00 points (for Bernoulli less than the 0.30 that matter)." in found.details[0]
 
 
 def test_ties_are_ties():
@@ -222,7 +224,7 @@ def test_ties_are_ties():
     assert "better in" not in found.findings[0].text
     assert "interval" not in found.findings[0].text
     some = verdict(results_of({"gaussian": [3.0] * 10, "bernoulli": [3.1] * 5 + [3.0] * 3 + [2.9] * 2}))
-    assert "better in 5 of 10 runs and equal in 3 and worse in 2." in some.findings[0].text
+    assert "better in 5 of 10 runs, equal in 3 and worse in 2." in some.findings[0].text
 
 
 def test_wilcoxons_disagreement_is_said_whichever_test_sees_a_difference():
@@ -230,8 +232,8 @@ def test_wilcoxons_disagreement_is_said_whichever_test_sees_a_difference():
     other = [3.01 + 0.001 * run for run in range(11)] + [9.0]
     found = verdict(results_of({"gaussian": [3.0] * 12, "bernoulli": other}))
     assert found.outcome == "open"
-    assert found.headline == "Undecided: 12 runs cannot tell gaussian from bernoulli, by the t-test."
-    assert found.details == ("Wilcoxon's test, unlike the t-test, sees a difference from bernoulli.",)
+    assert found.headline == "Undecided: 12 runs cannot tell Gaussian from Bernoulli, by the t-test."
+    assert found.details == ("Wilcoxon's test, unlike the t-test, sees a difference from Bernoulli.",)
     assert (
         "The t-test leaves it open (p = 0.33), but Wilcoxon's test sees a difference (p < 0.001), so the two tests "
         "disagree." in found.findings[0].text
@@ -242,11 +244,11 @@ def test_wilcoxons_disagreement_is_said_whichever_test_sees_a_difference():
 def test_no_errors_at_all():
     found = verdict(results_of({"gaussian": [0.0] * 10, "bernoulli": [0.0] * 10}))
     assert found.findings[0].text == (
-        "Gaussian and bernoulli both err 0.00 %, equal in all 10 runs. There is no difference to test."
+        "Gaussian and Bernoulli both err 0.00 %, equal in all 10 runs. There is no difference to test."
     )
-    assert any("gaussian makes no errors, so a share of them cannot say" in caveat for caveat in found.caveats)
+    assert any("Gaussian makes no errors, so a share of that cannot say" in caveat for caveat in found.caveats)
     better = verdict(results_of({"gaussian": [0.0] * 10, "bernoulli": noisy(1, runs=10)}))
-    assert better.headline == "Gaussian is better than bernoulli, by 1.00 points."
+    assert better.headline == "Gaussian is better than Bernoulli, by 1.00 points."
 
 
 def test_the_same_difference_in_every_run():
@@ -254,7 +256,7 @@ def test_the_same_difference_in_every_run():
     base = noisy(3, runs=10)
     found = verdict(results_of({"gaussian": base, "bernoulli": [error + 0.125 for error in base]}))
     assert found.findings[0].text == (
-        "Gaussian errs 3.00 %, bernoulli 3.12 %: 0.12 points less, better in all 10 runs. The difference is the same "
+        "Gaussian errs 3.00 %, Bernoulli 3.12 %: 0.12 points less, better in all 10 runs. The difference is the same "
         "in all 10 runs, so there is no t-test; that is beyond chance by Wilcoxon's test alone (p = 0.0019); it is "
         "less than the 0.30 points that would matter."
     )
@@ -311,7 +313,7 @@ def test_a_reviewer_is_told_what_limits_every_result():
     results = results_of({m: noisy(2 + i, seed=i) for i, m in enumerate(METHODS)})
     results.protocol.configuration.update(split={"train": 50_000}, recipe={"scale": "inverted"})
     told = " ".join(verdict(results).caveats)
-    for expected in ("one test set", "trained on 50,000 images", "share one recipe", "not corrected for the looks"):
+    for expected in ("one test set", "trained on 50,000 examples", "share one recipe", "not corrected for the looks"):
         assert expected in told
 
 
@@ -324,7 +326,7 @@ def test_doubt_where_the_tests_disagree():
     found = verdict(results_of(errors))
     assert found.headline.endswith("points, by the t-test.")
     assert found.details == (
-        "Wilcoxon's test does not confirm the difference from bernoulli, uniform, fast and no dropout.",
+        "Wilcoxon's test does not confirm the difference from Bernoulli, uniform, fast dropout and no dropout.",
     )
     assert "Wilcoxon's test does not reach 5 % (p = 0.089), so a reviewer may doubt it" in found.findings[0].text
 
@@ -348,7 +350,7 @@ def test_one_run():
     assert found.headline == "Too few runs to say: 1 run cannot tell the methods from chance."
     assert found.details == ("Gaussian has the second lowest mean error of 3 methods (3.00 %).",)
     assert found.findings[0].text == (
-        "Gaussian errs 3.00 %, bernoulli 2.00 %: 1.00 points more, worse in the only run. "
+        "Gaussian errs 3.00 %, Bernoulli 2.00 %: 1.00 points more, worse in the only run. "
         "One run says nothing about chance."
     )
 
@@ -357,8 +359,8 @@ def test_equal_in_every_run():
     found = verdict(results_of({"gaussian": noisy(3), "bernoulli": noisy(3)}))
     assert found.outcome == "equivalent"
     assert found.findings[0].gap == "equal"
-    assert found.findings[0].text.startswith("Gaussian and bernoulli both err 3.00 %")
-    assert found.caveats[0].startswith("Against bernoulli: the two are equal in every run")
+    assert found.findings[0].text.startswith("Gaussian and Bernoulli both err 3.00 %")
+    assert found.caveats[0].startswith("Against Bernoulli: the two are equal in every run")
 
 
 @pytest.mark.parametrize(
@@ -369,15 +371,15 @@ def test_equal_in_every_run():
         ({"errors": {}, "failed": [("gaussian", 0), ("none", 0)]}, "No verdict: all 2 runs failed."),
         (
             {"errors": {"gaussian": [1.0]}},
-            "No verdict: only gaussian has finished runs, and there is nothing to compare it with.",
+            "No verdict: only Gaussian has finished runs.",
         ),
         (
             {"errors": {"none": [1.0]}, "missing": [("gaussian", 0)]},
-            "No verdict: gaussian, with which the others are compared, has no finished run.",
+            "No verdict: Gaussian, the reference, has no finished run.",
         ),
         (
             {"errors": {"gaussian": {0: 1.0}, "none": {1: 1.0}}},
-            "No verdict yet: gaussian shares no finished run with another method.",
+            "No verdict yet: Gaussian shares no finished run with any other.",
         ),
     ],
 )  # fmt: skip
@@ -393,7 +395,7 @@ def test_caveats_of_failed_missing_and_size():
         paper_runs=30, paper_epochs=3000,
     )  # fmt: skip
     caveats = verdict(results).caveats
-    assert caveats[0].startswith("1 of 26 runs failed (bernoulli 1).")
+    assert caveats[0].startswith("1 of 26 runs failed (Bernoulli 1).")
     assert caveats[1] == "2 of 26 runs are not finished yet, so this may change."
     assert caveats[2] == "Not a replication of the paper's Table I, ReLU: 12 runs of 5 epochs here, 30 of 3000 there."
     paper_size = results_of({m: noisy(2, runs=30) for m in METHODS}, paper="Table I", paper_runs=30, paper_epochs=5)
@@ -407,7 +409,7 @@ def test_each_method_is_compared_over_the_runs_it_shares():
     found = verdict(results)
     assert found.outcomes == {"bernoulli": "better", "uniform": "few"}
     assert found.details[-1] == "Too few runs to be compared with uniform."
-    assert "Not every method shares 12 runs with gaussian: uniform 3." in found.caveats
+    assert "Not every method shares 12 runs with Gaussian: uniform 3." in found.caveats
 
 
 def test_many_names_are_not_all_listed():
@@ -416,7 +418,9 @@ def test_many_names_are_not_all_listed():
     assert found.headline.startswith("Bernoulli is worse than every other method, by ")
     errors["none"] = noisy(5, seed=11)
     found = verdict(results_of(errors, reference="bernoulli"))
-    assert "gaussian:sigma=0.1, gaussian:sigma=0.2, " in " ".join([found.headline, *found.details])
+    assert "Gaussian \N{GREEK SMALL LETTER SIGMA}=0.1, Gaussian \N{GREEK SMALL LETTER SIGMA}=0.2, " in " ".join(
+        [found.headline, *found.details]
+    )
     assert " and 5 others" in " ".join([found.headline, *found.details])
     assert not any(finding.label == "At equal noise" for finding in found.findings)
 
@@ -464,7 +468,7 @@ def test_comparison_agrees_with_the_statistics_where_all_runs_are_shared():
     assert compare(results_of(errors), margin=0.2) == stats.compare_all(errors, "gaussian", margin=0.2)
 
 
-# ---- runs and test images
+# ---- runs and test examples
 
 
 def with_answers(errors, images=1000, shared=0.0):
@@ -488,16 +492,16 @@ def test_a_difference_over_runs_that_other_images_may_not_show_is_called_that():
     }
     found = verdict(with_answers(errors, shared=0.95))
     assert found.outcome == "better"
-    assert "On other test images the difference from bernoulli may vanish." in (
+    assert "On other test examples the difference from Bernoulli may vanish." in (
         found.headline + " ".join(found.details)
     )
     comparison = compare(with_answers(errors, shared=0.95))["bernoulli"]
     assert comparison.interval[1] < 0 < comparison.two_way[1]
     low, high = (f"{end:.2f}".replace("-", "\N{MINUS SIGN}") for end in comparison.two_way)
     text = found.findings[0].text
-    assert f" over runs, {low} to {high} over runs and test images)" in text
-    assert text.endswith("the difference may vanish, since the interval over runs and images includes 0.")
-    assert any("only the interval over runs and test images says" in caveat for caveat in found.caveats)
+    assert f" over runs, {low} to {high} over runs and test examples)" in text
+    assert text.endswith("the difference may vanish, since the interval over runs and examples includes 0.")
+    assert any("only the interval over runs and test examples says" in caveat for caveat in found.caveats)
 
 
 def test_a_difference_that_other_images_would_show_has_no_such_sentence():
@@ -505,7 +509,7 @@ def test_a_difference_that_other_images_would_show_has_no_such_sentence():
     found = verdict(with_answers(errors))
     assert found.outcome == "better"
     assert compare(with_answers(errors))["bernoulli"].two_way[1] < 0
-    assert "other test images" not in " ".join([found.headline, *found.details, found.findings[0].text])
+    assert "other test examples" not in " ".join([found.headline, *found.details, found.findings[0].text])
 
 
 def test_within_the_margin_over_runs_but_not_over_images():
@@ -513,7 +517,7 @@ def test_within_the_margin_over_runs_but_not_over_images():
     results = with_answers(errors, shared=0.95)
     found = verdict(results, margin=0.1)
     assert found.outcome == "equivalent"
-    assert "On other test images the difference from bernoulli may be larger than that." in (
+    assert "On other test examples the difference from Bernoulli may be larger than that." in (
         found.headline + " ".join(found.details)
     )
     assert "may be larger" not in " ".join([(wide := verdict(results, margin=3.0)).headline, *wide.details])
@@ -526,4 +530,20 @@ def test_the_interval_over_images_needs_the_answers_of_every_run():
     assert compare(dataclasses.replace(results, contributions=fewer))["bernoulli"].two_way is None
     found = verdict(dataclasses.replace(results, contributions=fewer))
     assert "over runs" not in found.findings[0].text
-    assert any(caveat.endswith("on these test images, and not on others.") for caveat in found.caveats)
+    assert any(caveat.endswith("on these test examples, and not on others.") for caveat in found.caveats)
+
+
+@pytest.mark.parametrize(
+    "reference", ["gaussian:match", "bernoulli-matched:uniform", "a name of their own that does not end"]
+)
+@pytest.mark.parametrize("spread", [0.02, 0.3, 3.0])
+@pytest.mark.parametrize("steps", [(0, 0, 0), (1, 1, 2), (-1, 0.1, 1)])
+@pytest.mark.parametrize("margin", [None, 0.2, 5.0])
+def test_a_headline_fits_whatever_the_reference_is_called(reference, spread, steps, margin):
+    errors = {reference: noisy(12, spread=spread)}
+    errors |= {m: noisy(12 + s, spread=spread, seed=i) for i, (m, s) in enumerate(zip(METHODS, steps), 1)}
+    found = verdict(results_of(errors, reference=reference), margin=margin)
+    assert len(found.headline) <= HEADLINE, found.headline
+    significant = [kind in ("better", "worse") for kind in found.outcomes.values()]
+    if any(significant) and margin == 5.0:
+        assert "below the margin" in found.headline or "that matter" in found.headline

@@ -12,13 +12,12 @@ import statistics
 
 import torch
 
-from contdrop.lab import data, methods
+from contdrop.lab.batches import Prepared, prepare
 from contdrop.lab.catalogue.digits import DIGITS
-from contdrop.lab.experiment import Job, Protocol
-from contdrop.lab.models import MLP
+from contdrop.lab.plan import Job, Protocol, Variant
 from contdrop.lab.recipes import Adam
 from contdrop.lab.store import SELECTION
-from contdrop.lab.training import Images, Training
+from contdrop.lab.training import Training
 
 SEED, RUNS = 12345, 8
 METHODS = ("none", "bernoulli", "uniform", "gaussian")
@@ -26,18 +25,18 @@ METHODS = ("none", "bernoulli", "uniform", "gaussian")
 SETTINGS = [(128, 0.005, 40), (128, 0.005, 80), (128, 0.002, 80), (64, 0.005, 80), (128, 0.01, 80), (256, 0.005, 80)]
 
 
-def validation_error(hidden: int, rate: float, epochs: int, method: str, run: int, images: Images) -> float:
-    model, recipe = MLP(widths=(64, hidden, hidden, 10)), Adam(learning_rate=rate, batch_size=25)
-    experiment = dataclasses.replace(DIGITS, model=model, recipe=recipe)
-    job = Job(Protocol(experiment, "quick", epochs, 1, epochs, SEED), SELECTION, method, run)
-    training = Training(job, methods.parse(method), images)
+def validation_error(hidden: int, rate: float, epochs: int, method: str, run: int, images: Prepared) -> float:
+    model = dataclasses.replace(DIGITS.model, widths=(64, hidden, hidden, 10))
+    study = dataclasses.replace(DIGITS, model=model, **Adam(learning_rate=rate, batch_size=25).settings())
+    job = Job(Protocol(study, "quick", epochs, 1, epochs, SEED), SELECTION, method, run)
+    training = Training(job, Variant.parse(method), images)
     return [training.run_epoch().val_error for _ in range(epochs)][-1]
 
 
 def main() -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    images = dataclasses.replace(Images.of(data.load("digits")), test_images=None, test_labels=None)
+    images = prepare(dataclasses.replace(DIGITS.data(), test=1), task="classification")  # no test images
     for setting in SETTINGS:
         errors = {
             m: statistics.mean(validation_error(*setting, m, run, images) for run in range(RUNS)) for m in METHODS

@@ -13,14 +13,14 @@ import dataclasses
 
 import torch
 
-from contdrop.lab import data, methods
+from contdrop.lab.batches import prepare
 from contdrop.lab.catalogue import mnist_mlp
-from contdrop.lab.experiment import Job, Protocol
+from contdrop.lab.plan import Job, Protocol, Variant
 from contdrop.lab.store import SELECTION
-from contdrop.lab.training import DivergenceError, Images, Training
+from contdrop.lab.training import DivergenceError, Training
 
 SEED = 777
-EXPERIMENTS = {"relu": mnist_mlp.RELU, "sigmoid": mnist_mlp.SIGMOID}
+STUDIES = {"relu": mnist_mlp.RELU, "sigmoid": mnist_mlp.SIGMOID}
 
 
 def main() -> None:
@@ -30,14 +30,14 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    images = Images.of(data.load("mnist", data.directory()))
-    images = dataclasses.replace(images, test_images=None, test_labels=None)
+    data = mnist_mlp.RELU.data()
+    images = prepare(dataclasses.replace(data, test=1), task="classification")  # no test images
     for setting in options.settings:
         activation, rate, name = setting.split(":", 2)
         size = mnist_mlp.quick(float(rate))
-        experiment = dataclasses.replace(EXPERIMENTS[activation], sizes={"quick": size})
-        protocol = Protocol(experiment, "quick", options.epochs, 1, options.epochs, SEED)
-        training = Training(Job(protocol, SELECTION, name, 0), methods.parse(name), images)
+        study = dataclasses.replace(STUDIES[activation], sizes={"quick": size}).at("quick")
+        protocol = Protocol(study, "quick", options.epochs, 1, options.epochs, SEED)
+        training = Training(Job(protocol, SELECTION, name, 0), Variant.parse(name), images)
         try:
             errors = [training.run_epoch().val_error for _ in range(options.epochs)]
         except DivergenceError as reason:

@@ -9,7 +9,22 @@ import typer
 import contdrop
 
 from ..errors import UserError
-from . import bench, check, data, export, listing, report, screens, serve, spoiled_output, status, theory, travel
+from . import (
+    bench,
+    check,
+    claims,
+    compare,
+    data,
+    export,
+    listing,
+    report,
+    screens,
+    serve,
+    spoiled_output,
+    status,
+    theory,
+    travel,
+)
 from . import run as running
 
 # typer carries its own copy of click or depends on click, according to its version. In both, this is UsageError.
@@ -24,6 +39,7 @@ app = typer.Typer(
 )
 app.command("list", help=listing.HELP, short_help="Show the experiments there are.")(listing.list_command)
 app.command("run", help=running.HELP, short_help="Run an experiment, or resume it.")(running.run)
+app.command("compare", help=compare.HELP, short_help="Compare methods on your own model and data.")(compare.compare)
 app.command("status", help=status.HELP, short_help="Show how far the experiments are.")(status.status)
 app.command("export", help=export.HELP, short_help="Print the results as CSV or JSON.")(export.export)
 app.command("report", help=report.HELP, short_help="Write a page with the verdict, tables and figures.")(report.report)
@@ -31,6 +47,7 @@ app.command("serve", help=serve.HELP, short_help="Show that page live on this ma
 app.command("check", help=check.HELP, short_help="Verify that a store is whole.")(check.check)
 app.command("import", help=travel.IMPORT_HELP, short_help="Add an archive to a store.")(travel.import_command)
 app.command("merge", help=travel.MERGE_HELP, short_help="Join stores and archives into a new store.")(travel.merge)
+app.command("claims", help=claims.HELP, short_help="Print the verdict on every claim of the paper.")(claims.claims)
 app.add_typer(data.app, name="data")
 app.command(help=bench.HELP, short_help="Measure how fast the layers are on this machine.")(bench.bench)
 app.command(help=theory.HELP, short_help="Check every equation of the paper against Monte Carlo.")(theory.theory)

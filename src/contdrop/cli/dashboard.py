@@ -7,7 +7,8 @@ from types import TracebackType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from ..lab.estimate import Estimate
-from ..lab.experiment import Job
+from ..lab.measures import Measure
+from ..lab.plan import Job
 from ..lab.store import FAILED, Epoch, Store
 from . import screens
 
@@ -54,7 +55,9 @@ class Dashboard:
         self._estimate.epoch(job_id, epoch)
         if not self._live:
             return
-        note = f"epoch {epoch.epoch} of {job.epochs}, validation error {epoch.val_error:.2f} %"
+        measure = Measure.of(job.protocol.description)
+        value = "" if epoch.val_error is None else f", validation {measure.name} {measure.value(epoch.val_error)}"
+        note = f"epoch {epoch.epoch} of {job.epochs}{value}"
         self._progress.update(self._bars[worker], completed=epoch.epoch, note=note)
         self._progress.update(self._whole, note=self._left())
 
@@ -79,12 +82,11 @@ class Dashboard:
         if record.status == FAILED:
             return f"[{self._left()}] {job}: FAILED, {record.error}"
         found = record.results
-        test = f", test error {found['test_error']:.2f} %" if "test_error" in found else ""
+        measure = Measure.of(job.protocol.description)
+        names = {"val_error": "validation", "test_error": "test"}
+        values = [f"{names[key]} {measure.name} {measure.value(found[key])}" for key in names if key in found]
         variant = f" as {record.variant}" if record.variant not in (None, job.method) else ""
-        return (
-            f"[{self._left()}] {job}{variant}: validation error {found['val_error']:.2f} %{test} "
-            f"in {record.seconds:.1f} s"
-        )
+        return f"[{self._left()}] {job}{variant}: {', '.join(values)} in {record.seconds:.1f} s"
 
     def _say(self, line: str) -> None:
         if self._live:

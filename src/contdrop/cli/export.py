@@ -11,13 +11,17 @@ import typer
 
 from ..errors import UserError
 from ..lab import travel
+from ..lab.measures import Measure
 from ..lab.store import FINAL, FINISHED, Epoch, JobRecord, Store
 from ..text import no_formula, plural, printable
 from . import options, screens
 
 FORMATS = ("csv", "json")
 
-HELP = """Print one row per finished job, or per epoch, as CSV or JSON. Errors are in per cent.
+HELP = """Print one row per finished job, or per epoch, as CSV or JSON.
+
+val and test are the values of the metric that methods are compared by; for classifiers they also stand under val_error
+and test_error, in per cent.
 
 Jobs that select parameters are left out unless --selection is given: they have seen no test data. A text that a
 spreadsheet would take for a formula gets an apostrophe in front.
@@ -58,7 +62,8 @@ def export(
             rows = [{**_job(job, presets), **vars(epoch)} for job in jobs for epoch in opened.epochs(job.id)]
         else:
             columns = [*_JOB_COLUMNS, *_RESULT_COLUMNS]
-            rows = [{**_job(job, presets), **_result(job)} for job in jobs]
+            measures = {protocol.key: Measure.of(protocol.description) for protocol in opened.protocols()}
+            rows = [{**_job(job, presets), **_result(job, measures[job.protocol])} for job in jobs]
     if form == "json":
         screens.print_json(rows)
         return
@@ -70,6 +75,12 @@ def export(
 
 _JOB_COLUMNS = ("experiment", "preset", "protocol", "stage", "method", "variant", "run")
 _RESULT_COLUMNS = (
+    "metric",
+    "unit",
+    "better",
+    "train",
+    "val",
+    "test",
     "train_error",
     "val_error",
     "test_error",
@@ -95,6 +106,9 @@ def _job(job: JobRecord, presets: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _result(job: JobRecord) -> dict[str, Any]:
-    found = {**job.results, "epochs": job.epochs, "seconds": round(job.seconds, 3), "origin": job.origin}
+def _result(job: JobRecord, measure: Measure) -> dict[str, Any]:
+    found: dict[str, Any] = {"metric": measure.name, "unit": measure.unit, "better": measure.better}
+    found |= {part: job.results.get(f"{part}_error") for part in ("train", "val", "test")}
+    errors = {name: value for name, value in job.results.items() if measure.is_error or not name.endswith("_error")}
+    found |= {**errors, "epochs": job.epochs, "seconds": round(job.seconds, 3), "origin": job.origin}
     return {name: found.get(name) for name in _RESULT_COLUMNS}

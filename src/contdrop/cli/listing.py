@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from ..lab import catalogue
-from ..lab.experiment import Experiment, Size
+from ..lab.study import Size, Study, describe
 from ..text import plural
 from . import options, screens
 
@@ -20,7 +20,7 @@ Examples:
 
 def list_command(as_json: options.Json = False) -> None:
     """The command; ``HELP`` says what it does."""
-    experiments = catalogue.EXPERIMENTS.values()
+    experiments = catalogue.STUDIES.values()
     if as_json:
         print(json.dumps([_plain(experiment) for experiment in experiments], indent=1))
         return
@@ -45,12 +45,12 @@ def _size(size: Size) -> str:
     return f"{plural(size.runs, 'run')} x {plural(size.epochs, 'epoch')}"
 
 
-def _plain(experiment: Experiment) -> dict[str, object]:
+def _plain(experiment: Study) -> dict[str, object]:
     return {
         "experiment": experiment.name,
         "title": experiment.title,
         "paper": experiment.paper,
-        "dataset": experiment.dataset,
+        "data": describe(experiment.data),
         "methods": list(experiment.methods),
         "reference": experiment.reference,
         "sizes": {

@@ -17,3 +17,22 @@ DataDir = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+JsonComparison = Annotated[bool, typer.Option("--json", help="Print the comparison as JSON instead of a table.")]
+Methods = Annotated[
+    str | None,
+    typer.Option(metavar="A,B,...", help="Only these, such as none,gaussian,gaussian:sigma=0.5.  [default: all]"),
+]
+Runs = Annotated[int | None, typer.Option(metavar="N", help="Paired runs per method.  [default: the study's]")]
+Epochs = Annotated[int | None, typer.Option(metavar="E", help="Epochs per run.  [default: the study's]")]
+Seed = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Of everything random; other seeds, other runs.  [default: the study's, 0]"),
+]
+Workers = Annotated[
+    int | None, typer.Option(metavar="K", help="Processes that train at a time.  [default: one per core]")
+]
+Threads = Annotated[
+    int | None, typer.Option(metavar="N", help="torch threads in each of them.  [default: the study's, 1]")
+]
+Device = Annotated[str, typer.Option(metavar="NAME", help="Where to train: cpu, cuda, mps or auto.")]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Do failed jobs once more.")]

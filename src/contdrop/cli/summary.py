@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..lab import stats
+from ..lab import labels, stats
 from ..lab.analysis.comparisons import compare
 from ..lab.analysis.verdict import verdict
+from ..lab.measures import HIGHER, Measure
 from ..lab.results import Results
 from ..text import plural
 from . import screens
@@ -17,35 +18,44 @@ def show(results: Results) -> None:
     """Prints the table of one protocol, and what to make of it."""
     screen = screens.screen()
     screen.print()
-    errors, comparisons = results.errors(), compare(results)
+    errors, comparisons, measure = results.errors(), compare(results), results.measure
     if not errors:
         screen.print(f"{results.protocol.experiment}: no final run is finished, so there is nothing to compare.")
         return
     table = screens.table(
         _title(results),
-        ("method", "test error, %", f"{results.reference} minus it\n[95 % interval]", "p, two-sided\n(Holm)", "noise"),
+        (
+            "method",
+            f"test {measure.heading}",
+            f"{labels.called(results.reference)} minus it\n[95 % interval]",
+            "p, two-sided\n(Holm)",
+            "noise",
+        ),
     )
     means = {method: stats.summary(list(found.values())) for method, found in errors.items()}
-    best = min(means, key=lambda method: means[method].mean)
+    best = min(means, key=lambda method: measure.sign * means[method].mean)
     variants = results.variants()
     for method in errors:
         comparison = comparisons.get(method)
         table.add_row(
-            variants.get(method, method),
-            _mean_and_sd(means[method]),
-            _difference(comparison) if comparison else "",
+            labels.shown(variants.get(method, method), longest=60),
+            _mean_and_sd(means[method], measure),
+            _difference(comparison, measure) if comparison else "",
             _number(comparison.t_p_two_sided_holm, ".2g") if comparison else "",
             _noise(results, method),
             style="bold" if method == best else "",
         )
     screen.print(table)
     screen.print(
-        f"Negative: {results.reference} errs less. Noise is the relative variance of the mask."
+        f"{_sign(results)} Noise is the relative variance of the mask."
         + (" Best mean in bold." if screen.is_terminal else ""),
         style="dim",
     )
     if results.selections:
-        chosen = ", ".join(s.variant or f"none for {s.method}" for s in results.selections.values())
+        chosen = ", ".join(
+            labels.called(s.variant) if s.variant else f"nothing for {labels.called(s.method)}"
+            for s in results.selections.values()
+        )
         screen.print(f"Selected on validation data, by runs of their own: {chosen}.", style="dim")
     found = verdict(results, comparisons=comparisons)
     screen.print()
@@ -57,6 +67,13 @@ def show(results: Results) -> None:
     for caveat in found.caveats:
         screen.print(f"- {caveat}")
     screen.print()
+
+
+def _sign(results: Results) -> str:
+    reference = labels.called(results.reference)
+    if results.measure.is_error:
+        return f"Negative: {reference} errs less."
+    return f"{'Positive' if results.measure.better == HIGHER else 'Negative'}: {reference} is better."
 
 
 def _title(results: Results) -> str:
@@ -75,12 +92,16 @@ def plain(results: Results) -> dict[str, Any]:
         "preset": results.protocol.preset,
         "epochs": results.protocol.epochs,
         "reference": results.reference,
+        "metric": results.measure.name,
+        "unit": results.measure.unit,
+        "better": results.measure.better,
         "selected": {label: selection.variant for label, selection in results.selections.items()},
         "methods": [
             {
                 "method": method,
                 "variant": variants.get(method, method),
-                "test_error": found,
+                "test": found,
+                **({"test_error": found} if results.measure.is_error else {}),
                 **_moments(stats.summary(list(found.values()))),
                 "comparison": _finite(vars(comparisons[method])) if method in comparisons else None,
             }
@@ -109,14 +130,15 @@ def _finite(content: dict[str, Any]) -> dict[str, Any]:
     return {name: plain_value(value) for name, value in content.items()}
 
 
-def _mean_and_sd(summary: stats.Summary) -> str:
-    return f"{summary.mean:.2f}" if math.isnan(summary.sd) else f"{summary.mean:.2f} ± {summary.sd:.2f}"
+def _mean_and_sd(summary: stats.Summary, measure: Measure) -> str:
+    form = measure.form
+    return f"{summary.mean:{form}}" if math.isnan(summary.sd) else f"{summary.mean:{form}} ± {summary.sd:{form}}"
 
 
-def _difference(comparison: stats.Comparison) -> str:
-    low, high = comparison.interval
-    between = "" if math.isnan(low) else f" [{low:+.2f}, {high:+.2f}]"
-    return f"{comparison.difference:+.2f}{between}"
+def _difference(comparison: stats.Comparison, measure: Measure) -> str:
+    (low, high), form = comparison.interval, f"+{measure.form}"
+    between = "" if math.isnan(low) else f" [{low:{form}}, {high:{form}}]"
+    return f"{comparison.difference:{form}}{between}"
 
 
 def _number(value: float, form: str) -> str:
@@ -125,4 +147,5 @@ def _number(value: float, form: str) -> str:
 
 def _noise(results: Results, method: str) -> str:
     noise = next((job.results.get("relative_variance") for job in results.finished if job.method == method), None)
-    return "by unit" if noise is None else f"{noise:.3f}"
+    without = "the model's" if labels.base(method) == labels.ORIGINAL else "by unit"
+    return without if noise is None else f"{noise:.3f}"

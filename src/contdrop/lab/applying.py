@@ -25,11 +25,9 @@ from ..surgery import Unreachable
 from ..text import plural
 from . import chains
 from .labels import MATCH, ORIGINAL
+from .labels import REACH as REACH
 from .methods import Method, check_scale, dropconnect_options, evaluated_with, law_of, parse
 
-# The largest noise strength that a law can have: beyond, there is none, or for the clipped Gaussian more than half of
-# the mask values are at the bounds, and it is a Bernoulli law in all but name.
-REACH = {"uniform": 1 / 3, "gaussian": 0.6567}
 _WHOLE = ("adaptive", "adaptive-authors", "dropconnect", "dropconnect-authors", "fast")
 
 
@@ -43,7 +41,8 @@ class Applied:
         sites: How many there are. Counted in a pass if :func:`apply` got one to run, else dropout layers and what is
             listed as unreachable.
         unreachable: Dropout that stays as it is, whatever the method.
-        noise: By the name of each place that was changed, mean and relative variance of what is multiplied there.
+        noise: Of each dropout layer that the method put there, or left there if it is ``original``, by name: mean and
+            relative variance of what is multiplied.
         notes: What the reader of a result should know, one sentence each.
     """
 
@@ -90,7 +89,7 @@ def apply(
     notes: list[str] = []
     try:
         if method.name == ORIGINAL:
-            noise: dict[str, dict[str, float]] = {}
+            noise = _own_noise(model)
         elif method.name in _WHOLE:
             noise = _apply_to_chains(method, model, scale, notes)
         else:
@@ -126,6 +125,14 @@ def _swap(
     if off:
         notes.append(f"put into dropout layers whose own rate is 0: {_listed(off)}")
     return {name: _noise(surgery.noise(each.new), scale) for name, each in swap.replaced.items()}
+
+
+def _own_noise(model: nn.Module) -> dict[str, dict[str, float]]:
+    """Of the model's own dropout layers; torch's rescale, and one that drops everything has no relative variance."""
+    layers = {name: module for name, module in model.named_modules() if is_plain(module)}
+    scales: dict[str, Scale] = {name: getattr(layer, "scale", "inverted") for name, layer in layers.items()}
+    laws = {name: surgery.noise(layer) for name, layer in layers.items()}
+    return {name: _noise(law, scales[name]) for name, law in laws.items() if law.mean}
 
 
 def _noise(law: Law, scale: Scale) -> dict[str, float]:

@@ -29,7 +29,6 @@ from .nests import target_of as target_of
 from .nests import to_device as to_device
 from .splitting import Positions
 
-AUGMENTATION = "augmentation"  # the stream of what seeds items and transforms
 _ONCE = "data"  # the stage of what is drawn once for all runs
 _COPIED_BYTES = 2**28  # a part of arrays up to this size is copied out, which saves an indirection per batch
 

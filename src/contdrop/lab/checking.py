@@ -9,8 +9,9 @@ from typing import Any
 
 from ..errors import UserError
 from . import checksums
+from .measures import Measure
 from .records import FAILED, FINISHED, PLANNED, PROCESSOR, RUNNING, JobRecord
-from .results import find_wrong_error, mismatches
+from .results import find_wrong_value, mismatches
 from .store import Store
 
 MOST = 20  # findings of SQLite's own, which repeats itself
@@ -60,6 +61,7 @@ def _damage(read: Callable[[], Any], *, mendable: bool = False) -> Iterator[Find
 
 def _jobs(store: Store) -> Iterator[Finding]:
     """Each job's row, epochs, artefacts and checkpoint; its error against its predictions."""
+    measures = {protocol.key: Measure.of(protocol.description) for protocol in store.protocols()}
     for row in store._read("SELECT * FROM jobs ORDER BY id"):
         what = store.damage_of(row)
         if what is not None:
@@ -68,7 +70,7 @@ def _jobs(store: Store) -> Iterator[Finding]:
         job = store._job(row)
         if job.status not in (PLANNED, RUNNING, FINISHED, FAILED):
             yield Finding(f"{_name(job)}: expected planned, running, finished or failed; its status is {job.status!r}")
-        wrong = find_wrong_error(store, job)
+        wrong = find_wrong_value(store, job, measures.get(job.protocol, Measure()))
         if wrong:
             yield Finding(f"{_name(job)}: {wrong}", mendable=False)
         saved = store._read("SELECT count(*) FROM checkpoints WHERE job = ?", (job.id,))[0][0]

@@ -1,8 +1,9 @@
-"""The text form of methods, and how they are shown: everything about a label that needs no torch.
+"""The text form of methods, and what they are called: everything about a label that needs no torch.
 
 A label is a name, then after a colon a word or parameters, such as ``gaussian``, ``gaussian:sigma=0.3``,
 ``gaussian:match`` and ``bernoulli-matched:uniform``. :func:`read` takes the labels of methods only, checks them and
-fills in what is missing; :func:`split` takes any text, for a report shows whatever a store has.
+fills in what is missing; :func:`split` takes any text, for a report shows whatever a store has. Users type labels, and
+programs find them in files; whatever is to be read has the names of :func:`called` and :func:`shown`, and no others.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _DEFAULTS: dict[str, dict[str, float]] = {
     "bernoulli": {"keep": 0.5},
     "uniform": {},
     "gaussian": {"sigma": 0.3},
+    "normal": {"r": 1.0},
     "adaptive": {"alpha": 1.0, "beta": 0.0},
     "dropconnect": {"keep": 0.5},
     "fast": {"keep": 0.5},
@@ -33,26 +35,45 @@ ORIGINAL, MATCH = "original", "match"
 NAMES: tuple[str, ...] = tuple(name for name in _DEFAULTS if name != ORIGINAL)
 
 # Parameters that stand for the default ones, and words that do.
-_INSTEAD = {"gaussian": ["variance"], "bernoulli-matched": ["variance"], "none": ["mean"]}
+_INSTEAD = {
+    "bernoulli": ["r"],
+    "uniform": ["r"],
+    "gaussian": ["variance", "r"],
+    "bernoulli-matched": ["variance"],
+    "none": ["mean"],
+}
 _WORDS = {"bernoulli-matched": ("uniform",), **dict.fromkeys(["gaussian", "uniform", "bernoulli"], (MATCH,))}
+# The largest noise strength that a law can have: beyond, there is none, or for the clipped Gaussian more than half of
+# the mask values are at the bounds, and it is a Bernoulli law in all but name.
+REACH = {"uniform": 1 / 3, "gaussian": 0.6567}
 _KNOWN = {name: [*given, *_INSTEAD.get(name, [])] for name, given in _DEFAULTS.items()}
 
-_SHOWN = {
-    "none": "No dropout",
+# Within a sentence, and so without commas.
+_CALLED = {
+    "none": "no dropout",
     "bernoulli": "Bernoulli",
-    "uniform": "Uniform",
+    "uniform": "uniform",
     "gaussian": "Gaussian",
-    "adaptive": "Adaptive",
+    "normal": "normal",
+    "adaptive": "adaptive",
     "dropconnect": "DropConnect",
-    "fast": "Fast",
-    "bernoulli-matched": "Bernoulli, matched",
-    "adaptive-authors": "Adaptive, authors'",
-    "dropconnect-authors": "DropConnect, authors'",
-    "original": "Original",
+    "fast": "fast dropout",
+    "bernoulli-matched": "matched Bernoulli",
+    "adaptive-authors": "authors' adaptive",
+    "dropconnect-authors": "authors' DropConnect",
+    "original": "original dropout",
 }
-_SHOWN_WORDS = {MATCH: "of equal strength"}
+_CALLED_WORDS = {MATCH: "{} of equal strength", "uniform": "uniform-{}"}
 SIGMA, ALPHA = "\N{GREEK SMALL LETTER SIGMA}", "\N{GREEK SMALL LETTER ALPHA}"
-_SYMBOLS = {"sigma": SIGMA, "variance": f"{SIGMA}²", "alpha": ALPHA, "beta": "β", "keep": "keep", "mean": "mean"}
+_SYMBOLS = {
+    "sigma": SIGMA,
+    "variance": f"{SIGMA}²",
+    "r": "r",
+    "alpha": ALPHA,
+    "beta": "β",
+    "keep": "keep",
+    "mean": "mean",
+}
 
 
 @dataclass(frozen=True)
@@ -90,7 +111,9 @@ def read(text: str) -> Label:
         name, found = parse_label(text, _KNOWN, "method")
     except ValueError as error:
         raise UserError(str(error)) from error
-    given = {parameter: _checked(text, parameter, value) for parameter, value in found.items()}
+    given = {parameter: _checked(text, name, parameter, value) for parameter, value in found.items()}
+    if "r" in given and len(given) > 1:
+        raise UserError(f"give r or {next(iter(given.keys() - {'r'}))}, not both, in {text!r}")
     if name == "none" and given.get("mean") == 1:
         given = {}  # a mask of ones is no mask
     instead = set(given) & set(_INSTEAD.get(name, []))
@@ -109,12 +132,14 @@ def _word(text: str) -> tuple[str, str]:
     return name, ""
 
 
-def _checked(text: str, parameter: str, value: float) -> float:
+def _checked(text: str, name: str, parameter: str, value: float) -> float:
     if parameter == "keep":
         inside, expected = 0 < value <= 1, "a probability above 0 and at most 1"
     elif parameter in ("sigma", "variance"):
         inside, expected = 0 <= value < math.inf, "a finite number of at least 0"
-    elif parameter == "mean":
+    elif parameter == "r" and name in REACH:
+        inside, expected = 0 < value <= REACH[name] * (1 + 1e-9), f"a number above 0 and at most {REACH[name]:.4g}"
+    elif parameter in ("mean", "r"):
         inside, expected = 0 < value < math.inf, "a finite number above 0"
     else:
         inside, expected = math.isfinite(value), "a finite number"
@@ -153,19 +178,33 @@ def gaussian_width(text: str) -> float | None:
     return given["variance"] ** 0.5 if given.get("variance", -1.0) >= 0 else given.get("sigma")
 
 
-def shown(text: str, *, longest: int = 28) -> str:
-    """What to call a method where it is shown: a known one by its usual name, with its parameters; nothing unprintable.
+def called(text: str, *, longest: int = 60) -> str:
+    """What to call a method in a sentence: a known one by its usual name, with its parameters; nothing unprintable.
 
     Example:
-        >>> shown("bernoulli-matched:sigma=0.3")
-        'Bernoulli, matched σ=0.3'
+        >>> called("none"), called("bernoulli-matched:sigma=0.3"), called("bernoulli-matched:uniform")
+        ('no dropout', 'matched Bernoulli σ=0.3', 'uniform-matched Bernoulli')
     """
     label = split(text)
-    if label.name in _SHOWN and all(parameter in _SYMBOLS for parameter, _ in label.parameters):
-        values = " ".join(f"{_SYMBOLS[parameter]}={value:g}" for parameter, value in label.parameters)
-        word = _SHOWN_WORDS.get(label.word, label.word)
-        return " ".join(part for part in (_SHOWN[label.name], word, values) if part)
-    return shorten(printable(text), longest)
+    if not _is_known(label):
+        return shorten(printable(text), longest)
+    name = _CALLED_WORDS.get(label.word, "{}").format(_CALLED[label.name])
+    return " ".join([name, *(f"{_SYMBOLS[parameter]}={value:g}" for parameter, value in label.parameters)])
+
+
+def shown(text: str, *, longest: int = 28) -> str:
+    """The same name where it stands alone or begins a sentence; one that is not ours stays as it is written.
+
+    Example:
+        >>> shown("none"), shown("bernoulli-matched:sigma=0.3"), shown("my own")
+        ('No dropout', 'Matched Bernoulli σ=0.3', 'my own')
+    """
+    name = called(text, longest=longest)
+    return name[:1].upper() + name[1:] if _is_known(split(text)) else name
+
+
+def _is_known(label: Label) -> bool:
+    return label.name in _CALLED and all(parameter in _SYMBOLS for parameter, _ in label.parameters)
 
 
 def shorten(text: str, longest: int) -> str:

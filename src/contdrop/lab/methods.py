@@ -11,9 +11,10 @@ A method has a text form that parses back, and missing parameters take their def
 name                 parameters          what it does to a hidden layer
 ===================  ==================  ==============================================================================
 none                 (none), or mean     nothing; with a mean, multiplies activations by that constant
-bernoulli            keep=0.5            multiplies activations by 0 or 1
-uniform              (none)              multiplies activations by U(0, 1)
-gaussian             sigma=0.3           multiplies activations by N(0.5, sigma^2) clipped to [0, 1]
+bernoulli            keep=0.5, or r      multiplies activations by 0 or 1
+uniform              (none), or r        multiplies activations by U(0, 1)
+gaussian             sigma=0.3, or r     multiplies activations by N(0.5, sigma^2) clipped to [0, 1]
+normal               r=1                 multiplies activations by N(1, r), not clipped
 adaptive             alpha=1, beta=0     keeps unit j with probability sigmoid(alpha a_j + beta), a_j its
                                          pre-activation
 dropconnect          keep=0.5            multiplies the layer's weights and biases by 0 or 1, anew for every example
@@ -38,13 +39,18 @@ the steps of that layer's weights. A control therefore has both of what it contr
 network without noise whose units are as large as under a mask of mean 0.5. With masks scaled to mean one it would be
 ``none``, and is refused.
 
+``r`` is the relative variance Var(m) / E[m]^2, the strength of the noise. A law of that strength has the mean of the
+Bernoulli law that has it, 1 / (1 + r), so ``bernoulli:r=0.3``, ``gaussian:r=0.3`` and ``uniform:r=0.3`` differ in the
+shape of the mask alone; with masks scaled to mean one ``normal:r=0.3`` does too. The uniform law reaches 1/3, the
+clipped Gaussian 0.65.
+
 ``variance`` may stand for ``sigma``: it is the variance before clipping, the other reading of the paper. The defaults
 are the values the paper uses on ILSVRC, the one place where it states them.
 
 What ``scale`` means:
 
-- bernoulli, uniform, gaussian, bernoulli-matched, fast: "paper" multiplies by m in training and by E[m] in evaluation,
-  "inverted" by m / E[m] and by 1. Fast dropout draws from the moments of just that.
+- bernoulli, uniform, gaussian, normal, bernoulli-matched, fast: "paper" multiplies by m in training and by E[m] in
+  evaluation, "inverted" by m / E[m] and by 1. Fast dropout draws from the moments of just that.
 - dropconnect: the same for the weights' and biases' masks; evaluation takes the expected activation of a Gaussian
   pre-activation whose moments are those of training ("analytic" inference).
 - dropconnect-authors: the same for the weights' masks.
@@ -54,7 +60,9 @@ What ``scale`` means:
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +94,10 @@ class Method(Label):
         match self.name, dict(self.parameters):
             case "none", parameters:
                 return Bernoulli(keep=1.0, value=parameters.get("mean", 1.0))
+            case "normal", {"r": r}:
+                return Gaussian.from_variance(r, mu=1.0, low=-math.inf, high=math.inf)
+            case name, {"r": r}:
+                return _SHAPES[name](Bernoulli(keep=1 / (1 + r)))
             case "uniform", _:
                 return Uniform()
             case _, {"keep": keep}:
@@ -216,6 +228,13 @@ def law_of(method: Method) -> Law:
     law = method.law
     assert law is not None, f"{method} has no law of its own"
     return law
+
+
+_SHAPES: dict[str, Callable[[Law], Law]] = {
+    "bernoulli": Bernoulli.matching,
+    "uniform": Uniform.matching,
+    "gaussian": Gaussian.matching,
+}
 
 
 def _gaussian(strength: dict[str, float]) -> Gaussian:

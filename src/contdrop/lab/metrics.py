@@ -89,6 +89,16 @@ class Metric:
         """Whether the value is the plain mean of one number per example, so that intervals over examples are exact."""
         return self.combine is None and self.function is None and not self.by_batch
 
+    @property
+    def description(self) -> dict[str, str]:
+        """What a store says of it; see :class:`contdrop.lab.measures.Measure`."""
+        is_built_in = BUILT_IN.get(self.name) is self
+        kind = "built-in" if is_built_in and not self.by_batch else "mean" if self.is_mean else "own"
+        return {"name": self.name, "unit": self.unit, "better": self.better, "kind": kind}
+
+    def is_better(self, value: float, other: float) -> bool:
+        return value > other if self.better == "higher" else value < other
+
     def contributions(self, output: Any, batch: Any, examples: int | None = None) -> npt.NDArray[Any]:
         """What each example of a batch contributes, [examples] or [examples, k].
 

@@ -69,6 +69,8 @@ def size_of(batch: Any) -> int:
     >>> size_of({"ids": torch.zeros(3, 7), "labels": torch.zeros(3)})
     3
     """
+    if type(batch) is tuple and batch and isinstance(batch[0], Tensor) and batch[0].dim():
+        return batch[0].shape[0]  # what small networks do a million times
     size = _size(batch)
     if size is None:
         raise TypeError(f"expected a batch with a tensor or a list of text in it; got {type(batch).__name__}")
@@ -114,10 +116,12 @@ def inputs_and_target(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]
 
 def target_of(batch: Any) -> Any:
     """What the model is to predict; None if the form of the batch does not tell."""
+    if isinstance(batch, (tuple, list)):
+        return batch[-1] if len(batch) > 1 else None
     if isinstance(batch, Mapping):
         name = _target_name(batch)
         return None if name is None else batch[name]
-    return batch[-1] if isinstance(batch, (tuple, list)) and len(batch) > 1 else None
+    return None
 
 
 def default_forward(model: torch.nn.Module, batch: Any) -> Any:

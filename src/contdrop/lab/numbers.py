@@ -11,6 +11,7 @@ import io
 import json
 import math
 import pathlib
+from collections.abc import Mapping
 
 from ..errors import UserError, suggest
 from ..text import printable
@@ -39,21 +40,69 @@ def read(path: pathlib.Path, *, name: str | None = None, reference: str | None =
     if reference is not None and reference not in methods:
         raise UserError(f"--reference: {path} has no method {reference!r}; {suggest(reference, methods)}")
     digest = hashlib.sha256(content).hexdigest()
-    name = printable(name or path.stem)
-    configuration = {"experiment": name, "preset": IMPORTED, "epochs": 0, "file": path.name, "sha256": digest}
+    note = (
+        f"These numbers were not made here: they were imported from {printable(path.name)} (SHA-256 {digest[:12]})."
+        " That runs of the same number are paired is taken on trust."
+    )
+    return contents(
+        values,
+        name=printable(name or path.stem),
+        reference=reference,
+        origin={"file": path.name, "sha256": digest},
+        note=note,
+    )
+
+
+ERROR = {"name": "error", "unit": "%", "better": "lower"}
+
+
+def contents(
+    values: Mapping[tuple[str, int], float],
+    *,
+    name: str,
+    reference: str | None = None,
+    metric: Mapping[str, str] = ERROR,
+    margin: float | None = None,
+    origin: Mapping[str, str] | None = None,
+    note: str = "These numbers were not made here. That runs of the same number are paired is taken on trust.",
+) -> Contents:
+    """An experiment made of finished numbers.
+
+    Args:
+        values: By method and run.
+        name: Of the experiment.
+        reference: The method that the others are compared with; the first if None.
+        metric: Name, unit and which values are better, "lower" or "higher".
+        margin: The smallest difference that matters, if it was fixed before the numbers were seen.
+        origin: What tells these numbers from others; the numbers themselves if None.
+        note: For the reader of the result.
+    """
+    methods = list(dict.fromkeys(method for method, _ in values))
+    if not methods:
+        raise UserError("expected the values of at least one method; there is none")
+    if reference is not None and reference not in methods:
+        raise UserError(f"there is no method {reference!r}; {suggest(reference, methods)}")
+    if metric["better"] not in ("lower", "higher"):
+        raise UserError(f"better: expected lower or higher; got {metric['better']!r}")
+    bad = next((place for place, value in values.items() if not math.isfinite(value)), None)
+    if bad is not None:
+        raise UserError(f"expected finite numbers; {bad[0]} run {bad[1]} is {values[bad]}: leave out runs that failed")
+    if origin is None:
+        listed = sorted((method, run, float(value)) for (method, run), value in values.items())
+        origin = {"sha256": hashlib.sha256(json.dumps([listed, dict(metric)]).encode()).hexdigest()}
+    configuration = {"experiment": name, "preset": IMPORTED, "epochs": 0, **origin}
     key = _key(configuration)
     description = {
         "title": name,
         "paper": "",
         "reference": reference or methods[0],
         "methods": methods,
-        "notes": [
-            f"These numbers were not made here: they were imported from {printable(path.name)} (SHA-256 {digest[:12]})."
-            " That runs of the same number are paired is taken on trust."
-        ],
+        "metric": dict(metric),
+        "margin": margin,
+        "notes": [note],
     }
     protocol = ProtocolRecord(key, name, IMPORTED, 0, configuration, description, 0.0)
-    jobs = [_job(protocol, method, run, value) for (method, run), value in values.items()]
+    jobs = [_job(protocol, method, run, float(value)) for (method, run), value in values.items()]
     return Contents((protocol,), (), tuple(Content(job, (), {}) for job in jobs))
 
 

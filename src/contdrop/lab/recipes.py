@@ -1,4 +1,4 @@
-"""How a network is trained: initial weights, scaling of masks, and the optimiser with its schedule.
+"""How a network is trained: the optimiser, its schedule and the batch size, as settings of a study.
 
 Schedules depend on the fraction of the run that is over, so a run of few epochs goes through all of it.
 """
@@ -6,20 +6,17 @@ Schedules depend on the fraction of the run that is over, so a run of few epochs
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
-from ..choices import SCALES, Scale
 from ..functional import check_choice
 from .configuration import Configuration
-from .initialisation import Glorot as Glorot
-from .initialisation import Initialisation as Initialisation
-from .initialisation import Normal as Normal
-from .optimisers import BOUNDED, AdamOptimiser, Bounded, PlateauOptimiser, RampOptimiser
-from .optimisers import Optimiser as Optimiser
+from .optimisers import BOUNDED, AlternatingPlateau, Bounded, EpochTable, RampOptimiser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,43 +25,77 @@ class Recipe(Configuration, abc.ABC):
 
     Attributes:
         batch_size: Examples per step.
-        initialisation: Weights at the start.
-        scale: "paper" or "inverted": how masks are scaled; see :mod:`contdrop.lab.methods`.
-        input_keep: Probability of keeping a pixel. The paper says nothing of it; Hinton et al. report results with and
-            without, and the authors' MNIST code has 0.8.
-        whole_inputs: Names of the methods that see all pixels whatever ``input_keep`` is.
-        shuffle: Whether the images come in a new order in every epoch, or always in that of the data set.
     """
 
     batch_size: int = 100
-    initialisation: Initialisation = field(default_factory=Normal)
-    scale: Scale = "paper"
-    input_keep: float = 1.0
-    whole_inputs: tuple[str, ...] = ()
-    shuffle: bool = True
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.scale not in SCALES or not 0 < self.input_keep <= 1:
-            raise ValueError(
-                f"{type(self).__name__}: expected batch_size >= 1, scale to be one of {', '.join(SCALES)}, and "
-                f"0 < input_keep <= 1; got {self.batch_size}, {self.scale!r} and {self.input_keep}"
-            )
-
-    def input_keep_of(self, method: str) -> float:
-        """The probability of keeping a pixel, with a method of that name."""
-        return 1.0 if method in self.whole_inputs else self.input_keep
-
-    def initialise(self, network: nn.Module, generator: torch.Generator) -> None:
-        """Sets all parameters, to the same numbers for networks that differ in method only."""
-        self.initialisation.apply(network, generator)
+        if self.batch_size < 1:
+            raise ValueError(f"{type(self).__name__}: expected batch_size >= 1; got {self.batch_size}")
 
     @abc.abstractmethod
-    def optimiser(self, network: nn.Module, epochs: int) -> Optimiser:
-        """An optimiser for a run of so many epochs."""
+    def optimiser(self, model: nn.Module) -> Optimizer:
+        """An optimiser at the rate that the run starts from."""
+
+    def settings(self) -> dict[str, Any]:
+        """The fields of a :class:`.study.Study` that it decides, by name."""
+        return {
+            "optimiser": self.optimiser,
+            "scheduler": None,
+            "schedule_by": "epoch",
+            "batch_size": self.batch_size,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hinton(Recipe):
+class ScheduledRecipe(Recipe):
+    """A recipe whose rate changes from epoch to epoch."""
+
+    @abc.abstractmethod
+    def scheduler(self, optimiser: Optimizer, epochs: int) -> LRScheduler:
+        """A scheduler for a run of so many epochs."""
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "scheduler": self.scheduler}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ramp(ScheduledRecipe):
+    """What is in both MNIST recipes.
+
+    Attributes:
+        learning_rate: eps_0.
+        decay: Factor of the rate per original epoch.
+        momentum: At first, and from ``ramp_epochs`` on.
+        ramp_epochs: Original epochs in which the momentum rises.
+        original_epochs: How far into the original schedule a run goes.
+        squared_length: Bound of the squared length of weights.
+    """
+
+    learning_rate: float
+    decay: float = 0.998
+    momentum: tuple[float, float] = (0.5, 0.99)
+    ramp_epochs: int = 500
+    original_epochs: int = 3000
+    squared_length: float = 15.0
+
+    def _table(self, optimiser: Optimizer, epochs: int, first: int) -> EpochTable:
+        """By the epoch of the original run, counted from ``first``."""
+        original = [first + self.original_epochs * epoch / epochs for epoch in range(epochs)]
+        return EpochTable(
+            optimiser,
+            factors=[self.decay**t for t in original],
+            momenta=[_between(*self.momentum, t / self.ramp_epochs) for t in original],
+        )
+
+
+def _between(first: float, last: float, risen: float) -> float:
+    risen = min(risen, 1.0)
+    return risen * last + (1 - risen) * first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hinton(_Ramp):
     """The recipe of Hinton et al. (2012) for MNIST, compressible to any number of epochs.
 
     With t an epoch of the original run: ``original_epochs`` times the fraction of this run that is over::
@@ -74,41 +105,33 @@ class Hinton(Recipe):
                                                       until t = ramp_epochs, and stays there
 
     After each step the incoming weights of a hidden unit are scaled down to ``squared_length`` where they exceed it.
-    The bound and the rate are meant for masks that are not rescaled, so ``scale`` is "paper".
+    The bound and the rate are meant for masks that are not rescaled: ``scale="paper"``.
 
     Attributes:
         learning_rate: eps_0. The original is 10, with which ReLU units do not learn.
-        decay: Factor of the rate per original epoch.
-        momentum: At first, and from ``ramp_epochs`` on.
-        ramp_epochs: Original epochs in which the momentum rises.
-        original_epochs: How far into the original schedule a run goes. With 3000, all of it, a run of 3000 epochs is
-            the original exactly, and any run spends four fifths of its epochs below a third of the rate.
-        squared_length: Bound of the squared length of a hidden unit's incoming weights.
+        original_epochs: With 3000, all of it, a run of 3000 epochs is the original exactly, and any run spends four
+            fifths of its epochs below a third of the rate.
+        squared_length: Of a hidden unit's incoming weights.
     """
 
     kind: ClassVar[str] = "hinton"
 
-    learning_rate: float
-    decay: float = 0.998
-    momentum: tuple[float, float] = (0.5, 0.99)
-    ramp_epochs: int = 500
-    original_epochs: int = 3000
-    squared_length: float = 15.0
-
-    def optimiser(self, network: nn.Module, epochs: int) -> Optimiser:
-        original = [self.original_epochs * epoch / epochs for epoch in range(epochs)]
+    def optimiser(self, model: nn.Module) -> Optimizer:
         return RampOptimiser(
-            network,
-            [self.learning_rate * self.decay**t for t in original],
-            [_ramp(*self.momentum, t / self.ramp_epochs) for t in original],
-            self.squared_length,
+            model.parameters(),
+            self.learning_rate,
+            self.momentum[0],
+            squared_length=self.squared_length,
             bounded="incoming",
             rate_in_velocity=True,
         )
 
+    def scheduler(self, optimiser: Optimizer, epochs: int) -> LRScheduler:
+        return self._table(optimiser, epochs, first=0)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Authors(Recipe):
+class Authors(_Ramp):
     """What the authors' MNIST code does (Theano; read, not run), compressible to any number of epochs.
 
     With t an epoch of the original run, counted from 1: one more than ``original_epochs`` times the fraction of this
@@ -118,60 +141,41 @@ class Authors(Recipe):
         w <- w - eps_t v                              p_t rises linearly from the first to the second of ``momentum``
                                                       until t = ramp_epochs, and stays there
 
-    Inputs are dropped with every method but none, mini-batches come in a fixed order, the output layer starts at zero.
-    Give ``Glorot(gain=4.0, zero_output=True)`` for sigmoid units.
-
-    That code keeps the lowest test error of any epoch; here the last epoch counts, and the report shows the lowest
-    beside it.
+    In that code inputs are dropped with every method but none, mini-batches come in a fixed order, and the output layer
+    starts at zero: see the studies in :mod:`.catalogue.mnist_mlp`. It keeps the lowest test error of any epoch; here
+    the last epoch counts, and the report shows the lowest beside it.
 
     Attributes:
         learning_rate: eps_0; the first epoch has eps_1.
-        decay: Factor of the rate per original epoch.
-        momentum: At first, and from ``ramp_epochs`` on.
-        ramp_epochs: Original epochs in which the momentum rises.
-        original_epochs: How far into the original schedule a run goes.
-        squared_length: Bound of the squared length of weights.
         bounded: Which weights: "outgoing" ones as in that code, the output layer's included, or the "incoming" ones of
             hidden units, which Hinton et al. bound.
     """
 
     kind: ClassVar[str] = "authors"
 
-    initialisation: Initialisation = field(default_factory=lambda: Glorot(zero_output=True))
-    input_keep: float = 0.8
-    whole_inputs: tuple[str, ...] = ("none",)
-    shuffle: bool = False
     learning_rate: float = 1.0
-    decay: float = 0.998
-    momentum: tuple[float, float] = (0.5, 0.99)
-    ramp_epochs: int = 500
-    original_epochs: int = 3000
-    squared_length: float = 15.0
     bounded: Bounded = "outgoing"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("Authors", "bounded", self.bounded, BOUNDED)
 
-    def optimiser(self, network: nn.Module, epochs: int) -> Optimiser:
-        original = [1 + self.original_epochs * epoch / epochs for epoch in range(epochs)]
+    def optimiser(self, model: nn.Module) -> Optimizer:
         return RampOptimiser(
-            network,
-            [self.learning_rate * self.decay**t for t in original],
-            [_ramp(*self.momentum, t / self.ramp_epochs) for t in original],
-            self.squared_length,
+            model.parameters(),
+            self.learning_rate,
+            self.momentum[0],
+            squared_length=self.squared_length,
             bounded=self.bounded,
             rate_in_velocity=False,
         )
 
-
-def _ramp(first: float, last: float, risen: float) -> float:
-    risen = min(risen, 1.0)
-    return risen * last + (1 - risen) * first
+    def scheduler(self, optimiser: Optimizer, epochs: int) -> LRScheduler:
+        return self._table(optimiser, epochs, first=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plateau(Recipe):
+class Plateau(ScheduledRecipe):
     """Stochastic gradient descent with momentum, and a rate that falls when the validation loss reaches a plateau.
 
     The paper: "an initial learning rate of 0.01", decayed by hand "by a multiplier (0.5 or 0.1) when the loss function
@@ -196,22 +200,37 @@ class Plateau(Recipe):
     factors: tuple[float, ...] = (0.5, 0.1)
     patience: float = 0.1
 
-    def optimiser(self, network: nn.Module, epochs: int) -> Optimiser:
-        patience = max(2, round(self.patience * epochs))
-        return PlateauOptimiser(network, self.learning_rate, self.momentum, self.factors, patience)
+    def optimiser(self, model: nn.Module) -> Optimizer:
+        return torch.optim.SGD(model.parameters(), self.learning_rate, momentum=self.momentum, fused=True)
+
+    def scheduler(self, optimiser: Optimizer, epochs: int) -> LRScheduler:
+        return AlternatingPlateau(optimiser, self.factors, max(2, round(self.patience * epochs)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adam(Recipe):
-    """Adam at a constant rate, and masks scaled to mean one: for small networks that need to learn quickly."""
+    """Adam (Kingma and Ba, 2015) at a constant rate: for small networks that need to learn quickly."""
 
     kind: ClassVar[str] = "adam"
 
-    initialisation: Initialisation = field(default_factory=Glorot)
-    scale: Scale = "inverted"
     learning_rate: float = 0.005
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
 
-    def optimiser(self, network: nn.Module, epochs: int) -> Optimiser:
-        return AdamOptimiser(network, self.learning_rate, self.betas, self.epsilon)
+    def optimiser(self, model: nn.Module) -> Optimizer:
+        return torch.optim.Adam(model.parameters(), self.learning_rate, self.betas, self.epsilon, fused=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamCosine(Adam):
+    """Adam whose rate falls to zero along half a cosine (Loshchilov and Hutter, 2017), step by step."""
+
+    kind: ClassVar[str] = "adam-cosine"
+
+    learning_rate: float = 0.001
+
+    def scheduler(self, optimiser: Optimizer, steps: int) -> LRScheduler:
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "scheduler": self.scheduler, "schedule_by": "step"}

@@ -64,7 +64,7 @@ class JobRecord:
         return {**self.fingerprints, PROCESSOR: processor(self.machine)}
 
 
-PROCESSOR = "kind of processor"
+PROCESSOR, ORDER = "kind of processor", "data order"
 
 
 def processor(machine: dict[str, Any]) -> str:
@@ -78,13 +78,16 @@ def processor(machine: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What was measured in one epoch, counted from 1. Training figures are those under dropout, as it went."""
+    """What was measured in one epoch, counted from 1; None where nothing was.
+
+    Training figures are those under dropout, as it went.
+    """
 
     epoch: int
-    train_loss: float
-    train_error: float
-    val_loss: float
-    val_error: float
+    train_loss: float | None
+    train_error: float | None
+    val_loss: float | None
+    val_error: float | None
     test_loss: float | None
     test_error: float | None
     learning_rate: float

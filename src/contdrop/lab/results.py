@@ -6,12 +6,14 @@ weights and data order. :func:`collect` checks that by the fingerprints in the s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ..errors import UserError
+from .measures import Measure
 from .records import FAILED, FINAL, FINISHED, PROCESSOR, SELECTION, JobRecord, ProtocolRecord, Selection
 from .store import DamageError, Store, find_mismatch
 
@@ -39,6 +41,26 @@ class Results:
         wanted: str = self.protocol.description["reference"]
         same_name = [method for method in self.methods if method.partition(":")[0] == wanted]
         return next(iter([*[m for m in same_name if m == wanted], *same_name, *self.methods]), wanted)
+
+    @property
+    def measure(self) -> Measure:
+        """What methods are compared by."""
+        return Measure.of(self.protocol.description)
+
+    @property
+    def dataset(self) -> str:
+        """The name of the data set, or of the function that returns the data; else of the experiment."""
+        configuration = self.protocol.configuration
+        given = configuration.get("data")
+        name = given.get("name") if isinstance(given, Mapping) else None
+        return str(name or configuration.get("dataset") or self.protocol.experiment)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Examples to train, validate and test on, as far as the store says."""
+        found = self.protocol.description.get("sizes") or self.protocol.configuration.get("split")
+        given = found if isinstance(found, Mapping) else {}
+        return {str(part): number for part, number in given.items() if isinstance(number, int)}
 
     @property
     def finished(self) -> tuple[JobRecord, ...]:
@@ -96,7 +118,7 @@ def collect(store: Store, protocol: ProtocolRecord) -> Results:
             else "delete the odd runs or use another --store"
         )
         raise UserError(f"{protocol.experiment}: in run {run} {mismatch}; {what}")
-    contributions = _contributions(store, results.finished)
+    contributions = _contributions(store, results.measure, results.finished)
     variants = {(job.method, job.variant) for job in results.finished}
     for method in results.methods:
         trained = sorted(str(variant) for name, variant in variants if name == method)
@@ -107,22 +129,27 @@ def collect(store: Store, protocol: ProtocolRecord) -> Results:
     return replace(results, contributions=contributions)
 
 
-def _contributions(store: Store, jobs: Iterable[JobRecord]) -> dict[tuple[str, int], np.ndarray]:
-    """Of all jobs that were tested on the same examples; raises DamageError if they do not give the stored error."""
+def _contributions(store: Store, measure: Measure, jobs: Iterable[JobRecord]) -> dict[tuple[str, int], np.ndarray]:
+    """Of all jobs that were tested on the same examples, where the value is their plain mean.
+
+    Raises:
+        DamageError: They do not give the stored value.
+    """
     found: dict[tuple[str, int], np.ndarray] = {}
     shared: np.ndarray | None = None
     for job in jobs:
-        answers = _answers(store, job)
-        if answers is None:
-            continue
-        wrong = _mismatch(job, *answers)
+        wrong = find_wrong_value(store, job, measure)
         if wrong:
             raise DamageError(store.path, f"{job.method} run {job.run}: {wrong}")
-        predictions, labels = answers
+        kept = _kept(store, job, measure)
+        if kept is None or kept.ndim != 1 or not measure.is_mean:
+            continue
+        labels = store.artefact(job.id, "test_labels")
         shared = labels if shared is None else shared
-        if np.array_equal(labels, shared):
-            found[job.method, job.run] = np.where(predictions != labels, np.float32(100), np.float32(0))
-    return found
+        if labels is None or shared is None or np.array_equal(labels, shared):
+            found[job.method, job.run] = kept
+    sizes = {len(each) for each in found.values()}
+    return found if len(sizes) == 1 else {}
 
 
 def mismatches(jobs: Iterable[JobRecord]) -> Iterator[tuple[int, str]]:
@@ -136,27 +163,32 @@ def mismatches(jobs: Iterable[JobRecord]) -> Iterator[tuple[int, str]]:
             yield run, mismatch
 
 
-def find_wrong_error(store: Store, job: JobRecord) -> str | None:
-    """What does not fit between a finished job's test error and its predictions, if these are kept."""
-    answers = _answers(store, job)
-    return None if answers is None else _mismatch(job, *answers)
-
-
-def _answers(store: Store, job: JobRecord) -> tuple[np.ndarray, np.ndarray] | None:
-    """A finished job's predictions and the labels, if they are kept."""
+def find_wrong_value(store: Store, job: JobRecord, measure: Measure) -> str | None:
+    """What does not fit between a finished job's test value and what each test example contributed, if that is kept."""
     if job.status != FINISHED or "test_error" not in job.results:
         return None
+    stored, kept = job.results["test_error"], _kept(store, job, measure)
+    if kept is None:
+        return None
+    if not len(kept):
+        return "it has been tested on no example"
+    found = measure.of_examples(kept)
+    if found is None or math.isclose(found, stored, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
+        return None
+    return f"its test {measure.name} is {measure.full(stored)}, and that of its examples {measure.full(found)}"
+
+
+def _kept(store: Store, job: JobRecord, measure: Measure) -> np.ndarray | None:
+    """What each test example contributed: kept as that, or of a classifier as predicted and true classes."""
+    kept = store.artefact(job.id, f"test_{measure.name}")
+    if kept is not None or not measure.is_error:
+        return kept
     predictions, labels = (store.artefact(job.id, f"test_{what}") for what in ("predictions", "labels"))
-    return None if predictions is None or labels is None else (predictions, labels)
-
-
-def _mismatch(job: JobRecord, predictions: np.ndarray, labels: np.ndarray) -> str | None:
-    if predictions.shape != labels.shape or not len(labels):
-        return f"it has {len(predictions)} predictions for {len(labels)} labels"
-    found = 100 * int((predictions != labels).sum()) / len(labels)
-    if abs(found - job.results["test_error"]) > _ROUNDING:
-        return f"its test error is {job.results['test_error']} %, and that of its predictions {found} %"
-    return None
+    if predictions is None or labels is None:
+        return None
+    if predictions.shape != labels.shape:
+        raise DamageError(store.path, f"job {job.id} has {len(predictions)} predictions for {len(labels)} labels")
+    return np.where(predictions != labels, np.float32(100), np.float32(0))
 
 
 def collect_all(store: Store) -> list[Results]:

@@ -1,4 +1,4 @@
-"""Which of a method's candidates the final runs use, the one with the lowest validation error, and how clear it is."""
+"""Which of a method's candidates the final runs use, the one with the best validation value, and how clear it is."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import stats
+from .measures import Measure
 from .store import FAILED, FINISHED, SELECTION, JobRecord, Selection
 
 
 def decide(
-    protocol: str, label: str, candidates: Sequence[str], runs: int, jobs: Iterable[JobRecord]
+    protocol: str,
+    label: str,
+    candidates: Sequence[str],
+    runs: int,
+    jobs: Iterable[JobRecord],
+    *,
+    measure: Measure = Measure(),
 ) -> Selection | None:
     """The selection for a label, or None while candidates are still to be trained.
 
@@ -25,6 +32,7 @@ def decide(
         candidates: The variants to choose from.
         runs: How many there are of each.
         jobs: All jobs of that protocol.
+        measure: What candidates are judged by.
     """
     found: dict[str, list[JobRecord]] = {variant: [] for variant in candidates}
     for job in sorted(jobs, key=lambda job: job.run):
@@ -38,8 +46,9 @@ def decide(
     if not able:
         reason, best = "every candidate failed", None
     else:
-        best = min(able, key=lambda variant: (scores[variant]["val_error"], scores[variant]["val_loss"]))
-        reason = f"lowest validation error of {len(candidates)} candidates: {scores[best]['val_error']:.2f} %"
+        best = min(able, key=lambda variant: (measure.sign * scores[variant]["val_error"], scores[variant]["val_loss"]))
+        value = measure.value(scores[best]["val_error"])
+        reason = f"{measure.best} validation {measure.name} of {len(candidates)} candidates: {value}"
     return Selection(protocol, label, best, reason, scores, time.time())
 
 
@@ -65,9 +74,9 @@ class Lead:
     """By how much the selected candidate is ahead.
 
     Attributes:
-        runner_up: The candidate with the next lowest validation error.
-        spread: Highest minus lowest mean validation error of all candidates, in percentage points.
-        difference: Mean validation error of the runner-up minus that of the selected one, in percentage points.
+        runner_up: The candidate with the next best validation value.
+        spread: By how much the best mean validation value of all candidates is better than the worst.
+        difference: By how much the selected one's is better than the runner-up's.
         interval: Student's 95 % interval of that, paired by run; NaN with one run.
         runs: How many the selection had.
     """
@@ -84,17 +93,20 @@ class Lead:
         return self.interval[0] > 0
 
 
-def lead(selection: Selection) -> Lead | None:
-    """How far apart the candidates were; None with fewer than two, or without the errors of single runs."""
+def lead(selection: Selection, measure: Measure = Measure()) -> Lead | None:
+    """How far apart the candidates were; None with fewer than two, or without the values of single runs."""
     scores = {variant: score for variant, score in selection.candidates.items() if score.get("val_errors")}
     best = scores.pop(selection.variant, None) if selection.variant else None
     if best is None or not scores:
         return None
-    order = sorted(scores, key=lambda variant: (scores[variant]["val_error"], scores[variant].get("val_loss", 0.0)))
-    differences = [other - ours for other, ours in zip(scores[order[0]]["val_errors"], best["val_errors"])]
+    sign = measure.sign
+    order = sorted(
+        scores, key=lambda variant: (sign * scores[variant]["val_error"], scores[variant].get("val_loss", 0))
+    )
+    differences = [sign * (other - ours) for other, ours in zip(scores[order[0]]["val_errors"], best["val_errors"])]
     return Lead(
         order[0],
-        scores[order[-1]]["val_error"] - best["val_error"],
+        sign * (scores[order[-1]]["val_error"] - best["val_error"]),
         _mean(differences),
         stats.t_interval(differences),
         len(differences),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import pathlib
 import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from ..files import replacing
 from ..text import plural
 from . import checksums, looks, schema
 from .reading import DamageError as DamageError
@@ -31,6 +33,7 @@ from .records import FINAL as FINAL
 from .records import FINISHED as FINISHED
 from .records import IMPORTED as IMPORTED
 from .records import METRICS as METRICS
+from .records import ORDER, processor
 from .records import PLANNED as PLANNED
 from .records import PROCESSOR as PROCESSOR
 from .records import RUNNING as RUNNING
@@ -39,7 +42,6 @@ from .records import Epoch as Epoch
 from .records import JobRecord as JobRecord
 from .records import ProtocolRecord as ProtocolRecord
 from .records import Selection as Selection
-from .records import processor
 
 
 class Store(StoreReader):
@@ -301,6 +303,30 @@ class Store(StoreReader):
                 schema.seal(db, "selections", "protocol = ? AND method = ?", selection.protocol, selection.method)
                 schema.seal_totals(db, before)
 
+    # ---- weights, which are kept in files beside the store
+
+    def keep_weights(self, job: int, content: bytes) -> None:
+        """Keeps a final model's weights; written under a temporary name and renamed, with a checksum in front."""
+        path = self._weights_file(job)
+        path.parent.mkdir(exist_ok=True)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            file.write(checksums.of_bytes(content).encode() + b"\n")
+            file.write(content)
+
+    def weights(self, job: int) -> bytes | None:
+        """What was kept; None if nothing was."""
+        path = self._weights_file(job)
+        if not path.exists():
+            return None
+        stated, _, content = path.read_bytes().partition(b"\n")
+        if checksums.of_bytes(content).encode() != stated:
+            raise DamageError(self.path, f"{path.name} does not match its checksum")
+        return content
+
+    def _weights_file(self, job: int) -> pathlib.Path:
+        (row,) = self._read("SELECT key FROM jobs WHERE id = ?", (job,))
+        return self.path.with_name(self.path.name + "-weights") / f"{row['key'][:32]}.state"
+
     # ---- what has to be done again
 
     def mend(self, protocol: str, keys: Collection[str]) -> list[str]:
@@ -398,10 +424,14 @@ class Store(StoreReader):
 
 
 def find_mismatch(shared: Mapping[str, Mapping[str, str]]) -> str | None:
-    """What differs between methods that should share everything but masks; None if nothing does."""
+    """What differs between methods that should share everything but masks; None if nothing does.
+
+    A loop of the user's own may have no fingerprint of something, or not yet; what the lab trains has all of them.
+    """
     (first, mine), *others = shared.items()
     for method, found in others:
-        for what in sorted(mine.keys() | found.keys()):
+        by_the_lab = ORDER in mine or ORDER in found
+        for what in sorted(mine.keys() | found.keys() if by_the_lab else mine.keys() & found.keys()):
             if mine.get(what) != found.get(what):
                 return f"{first} and {method} do not share the same {what}, so they are not paired"
     return None

@@ -10,7 +10,8 @@ import hashlib
 
 import numpy as np
 
-SPLIT, WEIGHTS, ORDER, MASKS, MEASURE = "split", "weights", "order", "masks", "measure"
+SPLIT, WEIGHTS, ORDER, AUGMENT, MASKS, MEASURE = "split", "weights", "order", "augment", "masks", "measure"
+LARGEST_SEED = 2**63 - 1
 
 
 def seed(root: int, stage: str, run: int, stream: str, *detail: object) -> int:

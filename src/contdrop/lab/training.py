@@ -1,16 +1,13 @@
 """Train one network: one job, from its first epoch or from where it was interrupted, to its row in the store.
 
-Bit-exact on resumption: the data order and the masks of an epoch follow from seeds of that epoch alone, so the weights
-and the optimiser's state are all there is to save.
+Bit-exact on resumption: the data order, the augmentation and the masks of an epoch follow from seeds of that epoch
+alone, so the weights, the optimiser's state and the schedule's are all there is to save.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
-import os
-import platform
-import sys
+import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,63 +16,47 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-import contdrop
+from . import state, streams, tallies
+from .batches import Part, Prepared, default_forward, size_of, to_device
+from .building import Built, build
+from .fingerprints import of_arrays
+from .machines import machine, versions
+from .metrics import Metric
+from .plan import Job, Variant
+from .store import FINAL, Epoch, Store
 
-from ..coadaptation import coadaptation
-from ..kernels import backend
-from . import state, streams
-from .data import Dataset
-from .experiment import Covariance, Job
-from .methods import Method
-from .recipes import Optimiser
-from .store import FINAL, METRICS, Epoch, Store
-
-_EVALUATED_AT_ONCE = 1000
+_MOST_LABELS = 2**15  # predicted classes are kept as 16-bit numbers
+_CHECKPOINT_SHARE = 0.05  # of the time, at most, goes into checkpoints
+_AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class DivergenceError(Exception):
     """Training went where no number is; the text says when."""
 
 
-@dataclass(frozen=True, eq=False)
-class Images:
-    """A data set as tensors. They may lie in memory that several processes share, for nobody writes to them."""
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model does on a part of the data: its mean loss, and what each example contributes to each metric.
 
-    train_images: Tensor
-    train_labels: Tensor
-    test_images: Tensor
-    test_labels: Tensor
-    divisor: float
-    fingerprint: str
+    ``predictions`` and ``labels`` are there for plain classification only.
+    """
 
-    @classmethod
-    def of(cls, data: Dataset) -> Images:
-        arrays = (data.train_images, data.train_labels, data.test_images, data.test_labels)
-        images, labels, test_images, test_labels = (torch.from_numpy(np.ascontiguousarray(a)) for a in arrays)
-        return cls(images, labels, test_images, test_labels, data.divisor, data.fingerprint)
-
-    def share(self) -> Images:
-        """Moves the tensors to shared memory, so that handing them to another process copies nothing."""
-        for tensor in (self.train_images, self.train_labels, self.test_images, self.test_labels):
-            tensor.share_memory_()  # type: ignore[no-untyped-call]
-        return self
+    loss: float
+    contributions: dict[str, np.ndarray]
+    predictions: np.ndarray | None = None
+    labels: np.ndarray | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Some of the images: for training, validation or testing."""
+@dataclass
+class Best:
+    """The best evaluation so far, and how many there have been since. ``weights`` only where the best model counts."""
 
-    images: Tensor
-    labels: Tensor
-    divisor: float
-
-    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        pixels = self.images.index_select(0, indices).to(torch.float32).div_(self.divisor)
-        return pixels, self.labels.index_select(0, indices)
-
-    def __len__(self) -> int:
-        return len(self.labels)
+    epoch: int = 0
+    value: float = math.nan
+    since: int = 0
+    weights: dict[str, Tensor] | None = None
 
 
 class Training:
@@ -83,147 +64,277 @@ class Training:
 
     Args:
         job: What to train.
-        method: The job's method with all parameters.
-        images: The data set.
+        variant: The job's method with all parameters.
+        prepared: The data.
+        device: Where.
     """
 
-    def __init__(self, job: Job, method: Method, images: Images) -> None:
-        experiment = job.protocol.experiment
-        self.job, self.method, self.recipe = job, method, job.protocol.recipe
+    def __init__(self, job: Job, variant: Variant, prepared: Prepared, device: str = "cpu") -> None:
+        study = job.protocol.study
+        self.job, self.variant, self.study, self.device = job, variant, study, torch.device(device)
         self.seeds = {name: self._seed(name) for name in (streams.SPLIT, streams.WEIGHTS, streams.ORDER)}
-        self.seeds[streams.MASKS] = self._seed(streams.MASKS, method)
-        chosen = experiment.split.indices(len(images.train_labels), self.seeds[streams.SPLIT])
-        train, validation = (torch.from_numpy(part) for part in chosen)
-        self.train_part = _part(images, train)
-        self.validation_part = _part(images, validation)
-        self.test_part = Part(images.test_images, images.test_labels, images.divisor)
-        input_keep = self.recipe.input_keep_of(method.name)
-        self.network = experiment.model.build(method, scale=self.recipe.scale, input_keep=input_keep)
-        self.recipe.initialise(self.network, torch.Generator().manual_seed(self.seeds[streams.WEIGHTS]))
-        self.optimiser: Optimiser = self.recipe.optimiser(self.network, job.epochs)
-        self.epoch = 0  # finished epochs
+        self.seeds[streams.MASKS] = self._seed(streams.MASKS, variant)
+        self.parts = prepared.parts(job.protocol.seed, job.stage, job.run)
+        self.built: Built = build(study, variant.method, self.seeds[streams.WEIGHTS])
+        self.network = self.built.model
+        initial = of_arrays(*(p.detach().numpy() for _, p in sorted(self.network.named_parameters())))
+        self.network.to(self.device)
+        self.forward = study.forward or default_forward
+        self.loss = tallies.loss_for(study.loss, study.task)
+        self.metrics = study.metrics
+        self._runnable: Any = torch.compile(self.network) if study.compile else self.network
+        self.optimiser = (study.optimiser or _adamw)(self.network)
+        for group in self.optimiser.param_groups:
+            if variant.rate != 1:
+                group["lr"] *= variant.rate
+        batches = len(self._order(0))
+        self.steps_per_epoch = -(-batches // study.accumulate)
+        self.total_steps = min(study.steps or math.inf, self.steps_per_epoch * job.epochs)
+        total = job.epochs if study.schedule_by == "epoch" else int(self.total_steps)
+        self.scheduler = study.scheduler(self.optimiser, total) if study.scheduler else None
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=study.precision == "float16")
+        self.epoch, self.step = 0, 0  # finished ones
+        self.best = Best()
         self.fingerprints = {
-            "data": images.fingerprint,
-            "split": _digest(train.numpy(), validation.numpy()),
-            "initial weights": _digest(*(p.detach().numpy() for _, p in sorted(self.network.named_parameters()))),
+            "data": prepared.fingerprint,
+            "split": self.parts.split,
+            "initial weights": initial,
             "data order": self._order_fingerprint(),
         }
 
     def _seed(self, stream: str, *detail: object) -> int:
         return streams.seed(self.job.protocol.seed, self.job.stage, self.job.run, stream, *detail)
 
-    def _order(self, epoch: int) -> Tensor:
-        if not self.recipe.shuffle:
-            return torch.arange(len(self.train_part))
-        seed = self._seed(streams.ORDER, epoch)
-        return torch.from_numpy(streams.permutation(len(self.train_part), seed))
+    def _order(self, epoch: int) -> list[Any]:
+        """The examples of each batch of an epoch."""
+        return self.parts.train.order(self._seed(streams.ORDER, epoch), self.study.batch_size)
 
     def _order_fingerprint(self) -> str:
         """Of every epoch's seed, from which its order follows, and of the first and the last order themselves."""
         seeds = np.array([self._seed(streams.ORDER, epoch) for epoch in range(self.job.epochs)], np.uint64)
-        return _digest(seeds, *(self._order(epoch).numpy() for epoch in {0, self.job.epochs - 1}))
+        orders = [np.concatenate([np.asarray(b) for b in self._order(e)]) for e in {0, self.job.epochs - 1}]
+        return of_arrays(seeds, *orders)
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self.optimiser.param_groups[0]["lr"])
+
+    @property
+    def is_over(self) -> bool:
+        patience = self.study.patience
+        stopped = patience is not None and self.best.since >= patience
+        return self.epoch >= self.job.epochs or self.step >= self.total_steps or stopped
+
+    # ---- what is saved
 
     def state(self) -> bytes:
         """All that is needed to resume after this epoch."""
         return state.dumps(
-            {"network": self.network.state_dict(), "optimiser": self.optimiser.state_dict(), "epoch": self.epoch}
+            {
+                "network": self.network.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "scheduler": self.scheduler.state_dict() if self.scheduler else None,
+                "scaler": self.scaler.state_dict(),
+                "epoch": self.epoch,
+                "step": self.step,
+                "best": vars(self.best),
+            }
         )
 
     def restore(self, saved: bytes) -> None:
         content = state.loads(saved)
         self.network.load_state_dict(content["network"])
         self.optimiser.load_state_dict(content["optimiser"])
-        self.epoch = content["epoch"]
+        if self.scheduler:
+            self.scheduler.load_state_dict(content["scheduler"])
+        self.scaler.load_state_dict(content["scaler"])
+        self.epoch, self.step = content["epoch"], content["step"]
+        self.best = Best(**content["best"])
+
+    # ---- training
 
     def run_epoch(self) -> Epoch:
         """Trains for one epoch and evaluates; raises :class:`DivergenceError` if the loss is no number."""
         start = time.perf_counter()
         # From here on torch's default generator is drawn from by masks only.
-        torch.manual_seed(self._seed(streams.MASKS, self.method, self.epoch))
-        self.optimiser.begin_epoch(self.epoch)
-        train_loss, train_error = self._train()
+        torch.manual_seed(self._seed(streams.MASKS, self.variant, self.epoch))
+        rate = self.learning_rate
+        train_loss, train_value = self._train()
         self.epoch += 1
         if not np.isfinite(train_loss):
             raise DivergenceError(f"the training loss is {train_loss} in epoch {self.epoch}")
-        val_loss, val_error, _ = self.evaluate(self.validation_part)
-        if not np.isfinite(val_loss):
-            raise DivergenceError(f"the validation loss is {val_loss} in epoch {self.epoch}")
-        test_loss, test_error = None, None
-        if self.job.stage == FINAL:  # for the curve; nothing is decided by it
-            test_loss, test_error, _ = self.evaluate(self.test_part)
-        rate = self.optimiser.learning_rate
-        self.optimiser.end_epoch(val_loss)
+        validation, test = self._evaluate_epoch()
+        self._end_epoch(validation)
         seconds = time.perf_counter() - start
-        return Epoch(self.epoch, train_loss, train_error, val_loss, val_error, test_loss, test_error, rate, seconds)
+        return Epoch(self.epoch, train_loss, train_value, *validation, *test, rate, seconds)
+
+    def _evaluate_epoch(self) -> tuple[tuple[float | None, float | None], tuple[float | None, float | None]]:
+        """Loss and value on validation and on test data, where this epoch is one to evaluate."""
+        every = self.study.evaluate
+        is_last = self.epoch >= self.job.epochs or self.step >= self.total_steps
+        if not is_last and (every == "last" or (isinstance(every, int) and self.epoch % every)):
+            return (None, None), (None, None)
+        loss, value = self._loss_and_value(self.parts.validation)
+        if not np.isfinite(loss):
+            raise DivergenceError(f"the validation loss is {loss} in epoch {self.epoch}")
+        if self.job.stage != FINAL or every == "last":
+            return (loss, value), (None, None)
+        return (loss, value), self._loss_and_value(self.parts.test)  # for the curve; nothing is decided by it
+
+    def _end_epoch(self, validation: tuple[float | None, float | None]) -> None:
+        loss, value = validation
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            if loss is not None:
+                self.scheduler.step(loss)
+        elif self.scheduler and self.study.schedule_by == "epoch":
+            self.scheduler.step()
+        if value is None or (self.study.keep == "last" and self.study.patience is None):
+            return
+        if math.isnan(self.best.value) or self.metrics[0].is_better(value, self.best.value):
+            weights = None
+            if self.study.keep == "best":
+                weights = {name: tensor.detach().cpu().clone() for name, tensor in self.network.state_dict().items()}
+            self.best = Best(self.epoch, value, 0, weights)
+        else:
+            self.best.since += 1
 
     def _train(self) -> tuple[float, float]:
-        """One pass over the training images; mean loss and error in per cent as it went, under dropout."""
-        network, optimiser, part = self.network.train(), self.optimiser, self.train_part
-        total_loss, wrong = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.int64)
-        for indices in torch.split(self._order(self.epoch), self.recipe.batch_size):
-            pixels, labels = part.batch(indices)
-            logits = network(pixels)
-            loss = torch.nn.functional.cross_entropy(logits, labels)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            total_loss += loss.detach() * len(labels)
-            wrong += (logits.argmax(1) != labels).sum()
-        return float(total_loss) / len(part), 100 * float(wrong) / len(part)
+        """One pass over the training data; mean loss and value as it went, under dropout."""
+        self.network.train()
+        order = self._order(self.epoch)
+        seed = self._seed(streams.AUGMENT, self.epoch)
+        losses, tally = tallies.Losses(), tallies.Tally(self.metrics[0])
+        waiting, is_elsewhere = 0, self.device.type != "cpu"
+        for number, batch in enumerate(self.parts.train.batches(order, seed=seed), 1):
+            if is_elsewhere:
+                batch = to_device(batch, self.device)
+            loss, output = self._loss(batch)
+            self._backward(loss)
+            waiting += 1
+            losses.add(loss, size_of(batch))
+            tally.add(output, batch)
+            if waiting == self.study.accumulate or number == len(order):
+                self._update()
+                waiting = 0
+                if self.step >= self.total_steps:
+                    break
+        return losses.mean(), tally.value()
+
+    def _loss(self, batch: Any) -> tuple[Tensor, Any]:
+        with self._autocast():
+            output = self.forward(self._runnable, batch)
+            return self.loss.mean(output, batch), output
+
+    def _backward(self, loss: Tensor) -> None:
+        if self.study.accumulate > 1:
+            loss = loss / self.study.accumulate
+        if self.scaler.is_enabled():
+            loss = self.scaler.scale(loss)
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def _update(self) -> None:
+        if self.study.clip is not None:
+            self.scaler.unscale_(self.optimiser)
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.study.clip)
+        if self.scaler.is_enabled():
+            self.scaler.step(self.optimiser)
+            self.scaler.update()
+        else:
+            self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.step += 1
+        if self.scheduler and self.study.schedule_by == "step" and not isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step()
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        kind = _AUTOCAST.get(self.study.precision)
+        return torch.autocast(self.device.type, dtype=kind) if kind else contextlib.nullcontext()
+
+    # ---- evaluation
+
+    def _loss_and_value(self, part: Part) -> tuple[float, float]:
+        found = self.evaluate(part, self.metrics[:1])
+        return found.loss, self.metrics[0].value(found.contributions[self.metrics[0].name])
 
     @torch.no_grad()
-    def evaluate(self, part: Part) -> tuple[float, float, np.ndarray]:
-        """Mean loss, error in per cent, and the predicted classes, in evaluation mode."""
-        network = self.network.eval()
-        total_loss, predictions = 0.0, []
-        for indices in torch.split(torch.arange(len(part)), _EVALUATED_AT_ONCE):
-            pixels, labels = part.batch(indices)
-            logits = network(pixels)
-            total_loss += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
-            predictions.append(logits.argmax(1))
-        predicted = torch.cat(predictions)
-        wrong = int((predicted != part.labels).sum())
-        return total_loss / len(part), 100 * wrong / len(part), predicted.numpy().astype(np.int16)
+    def evaluate(
+        self,
+        part: Part,
+        wanted: tuple[Metric, ...] | None = None,
+        *,
+        classes: bool = False,
+        batches: int | None = None,
+    ) -> Evaluation:
+        """In evaluation mode.
+
+        Args:
+            part: On these data.
+            wanted: These metrics; all if None.
+            classes: Whether to keep predicted classes, too, where there are any.
+            batches: Only so many; all if None.
+        """
+        wanted = self.metrics if wanted is None else wanted
+        self.network.eval()
+        total, examples = 0.0, 0
+        found: dict[str, list[np.ndarray]] = {metric.name: [] for metric in wanted}
+        guessed: list[tuple[np.ndarray, np.ndarray]] = []
+        size = self.study.evaluation_batch_size or 4 * self.study.batch_size
+        for batch in part.batches(part.order(None, size)[:batches]):
+            batch = to_device(batch, self.device)
+            with self._autocast():
+                output = self.forward(self._runnable, batch)
+            total += float(self.loss.total(output, batch))
+            examples += size_of(batch)
+            for metric in wanted:
+                found[metric.name].append(metric.contributions(output, batch))
+            if classes and (pair := tallies.predicted_classes(output, batch)) is not None:
+                guessed.append(pair)
+        joined = {name: np.concatenate(values) for name, values in found.items()}
+        predictions, labels = (np.concatenate(each) for each in zip(*guessed)) if guessed else (None, None)
+        return Evaluation(total / examples, joined, predictions, labels)
 
     def results(self) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-        """The final model's losses and errors, and what else is kept of it."""
-        parts = {"train": self.train_part, "val": self.validation_part}
-        if self.job.stage == FINAL:
-            parts["test"] = self.test_part
-        found, artefacts = {}, {}
+        """The final model's losses and values, and what else is kept of it."""
+        if self.study.keep == "best" and self.best.weights is not None:
+            self.network.load_state_dict(self.best.weights)
+        found: dict[str, float] = {}
+        artefacts: dict[str, np.ndarray] = {}
+        parts = {"train": self.parts.train, "val": self.parts.validation, "test": self.parts.test}
         for name, part in parts.items():
-            found[f"{name}_loss"], found[f"{name}_error"], predictions = self.evaluate(part)
-            if name == "test":
-                artefacts["test_predictions"] = predictions
-                artefacts["test_labels"] = part.labels.numpy().astype(np.int16)
-        covariance = self.job.protocol.experiment.covariance
-        if covariance and self.job.stage == FINAL:
-            artefacts |= self._covariances(covariance)
-        results = {name: found[name] for name in METRICS if name in found}
+            if name == "test" and self.job.stage != FINAL:
+                continue
+            is_test, primary = name == "test", self.metrics[0].name
+            wanted = self.metrics if is_test else self.metrics[:1]
+            done = self.evaluate(part, wanted, classes=is_test and self.study.task == "classification")
+            found[f"{name}_loss"] = done.loss
+            for metric in wanted:
+                value = metric.value(done.contributions[metric.name])
+                found[f"{name}_error" if metric.name == primary else f"{name}:{metric.name}"] = value
+                if is_test:
+                    artefacts[f"test_{metric.name}"] = done.contributions[metric.name]
+            if done.predictions is not None and done.labels is not None and done.labels.max(initial=0) < _MOST_LABELS:
+                artefacts["test_predictions"] = done.predictions.astype(np.int16)
+                artefacts["test_labels"] = done.labels.astype(np.int16)
+        if self.study.measure and self.job.stage == FINAL:
+            measured = self.study.measure(self.network, self.parts, self._seed(streams.MEASURE))
+            for name, value in measured.items():
+                array = np.asarray(value)
+                if array.ndim:
+                    artefacts[name] = array
+                else:  # a number stands beside the metrics
+                    found[f"test:{name}"] = float(array)
         # The noise is for reports, which compare methods at equal mean and strength.
-        return results | self.method.noise(self.recipe.scale), artefacts
-
-    def _covariances(self, what: Covariance) -> dict[str, np.ndarray]:
-        """Histograms of the covariance between units, over some validation images."""
-        seed = self._seed(streams.MEASURE)
-        chosen = torch.from_numpy(streams.permutation(len(self.validation_part), seed)[: what.inputs])
-        pixels, _ = self.validation_part.batch(chosen)
-        layers = list(self.job.protocol.experiment.model.hidden_layers)
-        found = coadaptation(self.network, pixels, layers, what.repeats, seed=seed)
-        edges = torch.linspace(-what.largest, what.largest, what.bins + 1, dtype=torch.float64)
-        kept = {"covariance_edges": edges.numpy()}
-        for number, layer in enumerate(layers, 1):
-            counts, _ = found.histogram(layer, edges)
-            kept[f"covariance_layer{number}"] = counts.numpy()
-        return kept
+        return found | self.built.noise, artefacts
 
 
 def run(
     store: Store,
     job_id: int,
     job: Job,
-    method: Method,
-    images: Images,
+    variant: Variant,
+    prepared: Prepared,
     *,
+    device: str = "cpu",
     checkpoint_seconds: float = 1.0,
     after_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> None:
@@ -233,19 +344,20 @@ def run(
         store: Where.
         job_id: Of the job, in the store.
         job: What to train.
-        method: The job's method with all parameters.
-        images: The data set.
+        variant: The job's method with all parameters.
+        prepared: The data.
+        device: Where to train.
         checkpoint_seconds: Save the state at the first epoch's end after so much time.
         after_epoch: Called with every finished epoch.
     """
-    training = Training(job, method, images)
+    training = Training(job, variant, prepared, device)
     mismatch = store.begin(
         job_id,
-        variant=str(method),
+        variant=str(variant),
         seeds=training.seeds,
         fingerprints=training.fingerprints,
         versions=versions(),
-        machine=machine(),
+        machine=machine(device),
     )
     if mismatch:
         store.fail(job_id, mismatch)
@@ -256,84 +368,46 @@ def run(
             training.restore(saved[1])
         except (ValueError, KeyError, TypeError, RuntimeError):  # whole, but of another version: it starts over
             store.drop_progress(job_id)
-            training = Training(job, method, images)
+            training = Training(job, variant, prepared, device)
     unsaved: list[Epoch] = []
-    last_saved = time.monotonic()
+    next_save = time.monotonic() + checkpoint_seconds
     try:
-        while training.epoch < job.epochs:
+        while not training.is_over:
             unsaved.append(training.run_epoch())
             after_epoch(unsaved[-1])
-            if time.monotonic() - last_saved >= checkpoint_seconds and training.epoch < job.epochs:
+            if time.monotonic() >= next_save and not training.is_over:
+                begun = time.monotonic()
                 store.progress(job_id, unsaved, (training.epoch, training.state()))
-                unsaved, last_saved = [], time.monotonic()
+                unsaved, now = [], time.monotonic()
+                next_save = now + max(checkpoint_seconds, (now - begun) / _CHECKPOINT_SHARE)
         results, artefacts = training.results()
     except DivergenceError as reason:
         store.fail(job_id, f"diverged: {reason}", unsaved)
         return
+    if job.protocol.study.weights == "last" and job.stage == FINAL:
+        store.keep_weights(job_id, state.dumps(training.network.state_dict()))
     store.finish(job_id, unsaved, results, artefacts)
 
 
-def seconds_per_epoch(job: Job, method: Method, images: Images, *, threads: int, batches: int = 12) -> float:
+def seconds_per_epoch(job: Job, variant: Variant, prepared: Prepared, *, threads: int, batches: int = 12) -> float:
     """About how long an epoch of a job takes on this machine: a few batches are trained, and nothing is kept."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        training = Training(job, method, images)
-        part, size = training.train_part, training.recipe.batch_size
+        training = Training(job, variant, prepared)
+        order = training._order(0)
         times = []
-        training.optimiser.begin_epoch(0)
         training.network.train()
-        for indices in torch.split(torch.arange(len(part)), size)[:batches]:
+        for batch in training.parts.train.batches(order[:batches], seed=0):
             start = time.perf_counter()
-            pixels, labels = part.batch(indices)
-            torch.nn.functional.cross_entropy(training.network(pixels), labels).backward()  # type: ignore[no-untyped-call]
-            training.optimiser.step()
+            loss, _ = training._loss(batch)
+            training._backward(loss)
+            training._update()
             times.append(time.perf_counter() - start)
     finally:
         torch.set_num_threads(before)
-    return sorted(times)[len(times) // 2] * len(part) / size
+    return sorted(times)[len(times) // 2] * len(order)
 
 
-def versions() -> dict[str, str]:
-    """Of everything that may change a number."""
-    packages = {name: importlib.metadata.version(name) for name in ("torch", "numpy")}
-    return {
-        "contdrop": contdrop.__version__,
-        "python": platform.python_version(),
-        **packages,
-        "backend": backend().name,
-    }
-
-
-def machine() -> dict[str, Any]:
-    return {
-        "system": platform.system(),
-        "architecture": platform.machine(),
-        "processor": _processor(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def _processor() -> str:
-    if sys.platform == "linux":
-        with open("/proc/cpuinfo") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    return platform.processor()
-
-
-def _part(images: Images, indices: Tensor) -> Part:
-    return Part(
-        images.train_images.index_select(0, indices), images.train_labels.index_select(0, indices), images.divisor
-    )
-
-
-def _digest(*arrays: np.ndarray) -> str:
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(f"{array.dtype} {array.shape} ".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:32]
+def _adamw(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)

@@ -10,7 +10,7 @@ from .. import looks
 from ..results import Results
 from ..stats import Comparison
 from .comparisons import margin_of, planned_margin
-from .wording import called, moment, points
+from .wording import called, capital, moment
 
 
 def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: float | None) -> Iterable[str]:
@@ -50,42 +50,44 @@ def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: flo
 
 def _margin(results: Results, chosen: float | None) -> str:
     planned, reason = planned_margin(results), str(results.protocol.description.get("margin_reason") or "")
+    measure = results.measure
     if chosen is not None:
-        text = f"The margin of ±{points(chosen)} points was chosen after the fact (--margin), not before the results"
-        return text + (f"; the experiment had fixed ±{points(planned)}." if planned is not None else ".")
+        text = f"The margin of ±{measure.gap(chosen)} was chosen after the fact (--margin), not before the results"
+        return text + (f"; the experiment had fixed ±{measure.amount(planned)}." if planned is not None else ".")
     if planned is not None:
         because = f": {reason.rstrip('.')}" if reason else ""
         return (
-            f"Differences of less than {points(planned)} points count as none that matter, which the experiment fixed "
+            f"Differences of less than {measure.gap(planned)} count as none that matter, which the experiment fixed "
             f"before the results{because}."
         )
     share = margin_of(results)
+    reference = called(results.reference)
     if share is None:
+        none = "makes no errors" if measure.is_error else f"has a mean {measure.name} of 0"
         return (
-            f"{called(results.reference)} makes no errors, so a share of them cannot say which difference matters, "
-            "and none is called too small; --margin sets a bound."
+            f"{capital(reference)} {none}, so a share of that cannot say which difference matters, and none is called "
+            "too small; --margin sets a bound."
         )
     return (
-        f"Differences of less than {points(share)} points, a tenth of {called(results.reference)}'s error, count as "
-        "none that matter; that bound comes from the results, since the experiment fixed none."
+        f"Differences of less than {measure.gap(share)}, a tenth of the {measure.name} of {reference}, count as none "
+        "that matter; that bound comes from the results, since the experiment fixed none."
     )
 
 
 def _always(results: Results, has_two_way: bool) -> Iterable[str]:
     """What limits every result of this kind."""
     configuration = results.protocol.configuration
-    split = configuration.get("split") or {}
     yield (
         "All runs share one test set: p-values and intervals over runs say whether the methods differ on these test "
-        "images, and not on others"
-        + ("; that, only the interval over runs and test images says." if has_two_way else ".")
+        "examples, and not on others"
+        + ("; that, only the interval over runs and test examples says." if has_two_way else ".")
     )
-    if split.get("train"):
+    train = results.sizes.get("train")
+    if train:
         yield (
-            f"Networks were trained on {split['train']:,} images; with more or fewer the order of the methods may be "
-            "another."
+            f"Networks were trained on {train:,} examples; with more or fewer the order of the methods may be another."
         )
-    if configuration.get("recipe"):
+    if configuration.get("training") or configuration.get("recipe"):
         yield "All methods share one recipe, which may suit one of them better than another."
     yield _looks(results)
 

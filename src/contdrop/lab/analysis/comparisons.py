@@ -30,7 +30,7 @@ def margin_of(results: Results, wanted: float | None = None) -> float | None:
     if planned is not None:
         return planned
     errors = results.errors().get(results.reference)
-    share = MARGIN_SHARE * stats.summary(list(errors.values())).mean if errors else 0.0
+    share = MARGIN_SHARE * abs(stats.summary(list(errors.values())).mean) if errors else 0.0
     return share if share > 0 else None
 
 
@@ -47,7 +47,7 @@ def compare(results: Results, margin: float | None = None) -> dict[str, stats.Co
         results: Of one protocol.
         margin: The smallest difference that matters, for the equivalence test; ``margin_of`` if None.
     """
-    errors = results.errors()
+    errors, better = results.errors(), results.measure.better
     reference = errors.pop(results.reference, {})
     comparisons = {}
     for method, found in errors.items():
@@ -58,6 +58,7 @@ def compare(results: Results, margin: float | None = None) -> dict[str, stats.Co
                 {run: found[run] for run in shared},
                 margin=margin_of(results, margin),
                 names=(results.reference, method),
+                better=better,
             )
             comparisons[method] = dataclasses.replace(comparison, two_way=_two_way(results, method, shared))
     return stats.adjusted({method: _without_limits(found) for method, found in comparisons.items()})

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...text import plural
+from ..measures import Measure
 from ..results import Results
 from ..stats import Comparison
 from ..stats.comparison import ENOUGH_RUNS
 from .outcomes import BETTER, EQUIVALENT, FEW, OPEN, WORSE, includes_zero, is_equivalent, ranks_say
-from .wording import called, capital, percent, points, probability, tally, within
+from .wording import called, capital, probability, tally
 
 BERNOULLI, CONTROL = "bernoulli", "bernoulli-matched"
 _NOTHING = 1e-9  # a difference of means that is rounding
@@ -38,16 +39,19 @@ def make_findings(
     results: Results, comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]
 ) -> Iterable[Finding]:
     """Against Bernoulli dropout, the closest rival, and the control of equal noise."""
-    reference = results.reference
+    reference, measure = results.reference, results.measure
     is_gaussian = reference.partition(":")[0] == "gaussian"  # whose noise the control has
     rivals = [method for method in comparisons if method != CONTROL or not is_gaussian]
     if BERNOULLI in comparisons:
-        yield _finding("Against Bernoulli", reference, BERNOULLI, comparisons, outcomes)
+        yield _finding("Against Bernoulli", measure, reference, BERNOULLI, comparisons, outcomes)
     if rivals:
-        best = min(rivals, key=lambda method: comparisons[method].other.mean)
+        best = min(rivals, key=lambda method: measure.sign * comparisons[method].other.mean)
         if best != BERNOULLI:
-            label = "The best of the others" if comparisons[best].difference > 0 else "The closest rival"
-            yield _finding(label, reference, best, comparisons, outcomes)
+            ahead = comparisons[best].is_better or comparisons[best].difference == 0
+            yield _finding(
+                "The closest rival" if ahead else "The best of the others",
+                *(measure, reference, best, comparisons, outcomes),
+            )
     if is_gaussian:
         yield _at_equal_noise(results, reference, comparisons, outcomes)
 
@@ -57,14 +61,14 @@ def _at_equal_noise(
 ) -> Finding:
     label = "At equal noise"
     if CONTROL not in comparisons:
-        text = f"{CONTROL}, the Bernoulli law with as much noise, has no finished run here"
+        text = f"{called(CONTROL)}, the Bernoulli law with as much noise, has no finished run here"
         return Finding(
             label, "", f"Nothing to say: {text}, so a gap may come from the strength of the noise alone.", OPEN
         )
     refusal = _unlike(results, reference, CONTROL)
     if refusal:
         return Finding(label, "", f"Nothing to say: {refusal}.", OPEN)
-    found = _finding(label, reference, CONTROL, comparisons, outcomes)
+    found = _finding(label, results.measure, reference, CONTROL, comparisons, outcomes)
     return Finding(label, found.gap, f"{found.text} {_lesson(reference, outcomes)}", found.outcome)
 
 
@@ -75,65 +79,77 @@ def _unlike(results: Results, first: str, second: str) -> str | None:
         ours, theirs = found[first].get(key), found[second].get(key)
         if ours is not None and theirs is not None and not math.isclose(ours, theirs, rel_tol=0.01):
             kind = "another amount of noise" if key == "relative_variance" else "masks of another mean"
-            return f"{second} was run with {kind}, {what} {theirs:.3f} instead of {ours:.3f}"
-    scale = (results.protocol.configuration.get("recipe") or {}).get("scale")
+            return f"{called(second)} was run with {kind}, {what} {theirs:.3f} instead of {ours:.3f}"
+    configuration = results.protocol.configuration
+    scale = configuration.get("scale") or (configuration.get("recipe") or {}).get("scale")
     if scale == "paper" and (found[first].get("mean") is None or found[second].get("mean") is None):
-        return f"masks are unscaled here, and the store does not say whether those of {second} have {first}'s mean"
+        return (
+            f"masks are unscaled here, and the store does not say whether those of {called(second)} have the mean of "
+            f"those of {called(first)}"
+        )
     return None
 
 
 def _finding(
-    label: str, reference: str, other: str, comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]
+    label: str,
+    measure: Measure,
+    reference: str,
+    other: str,
+    comparisons: Mapping[str, Comparison],
+    outcomes: Mapping[str, str],
 ) -> Finding:
     found = comparisons[other]
     gap, (low, high) = abs(found.difference), found.interval
-    direction = "less" if found.difference < 0 else "more"
     first, second = capital(called(reference)), called(other)
+    ours, theirs = (measure.value(each.mean) for each in (found.reference, found.other))
     if gap < _NOTHING:
-        text, summed = f"{first} and {second} both err {percent(found.reference.mean)}", "equal"
+        both = f"both err {ours}" if measure.is_error else f"both have a test {measure.name} of {ours}"
+        text, summed = f"{first} and {second} {both}", "equal"
     else:
-        summed = f"{points(gap)} points {direction}"
-        text = f"{first} errs {percent(found.reference.mean)}, {second} {percent(found.other.mean)}: {summed}"
+        summed = f"{measure.gap(gap)} {measure.compared(found.difference)}"
+        text = f"{measure.states(first, found.reference.mean)}, {second} {theirs}: {summed}"
     if math.isfinite(low):
         sure = f"{found.confidence:.0%}".replace("%", " %")
-        text += f" ({sure} interval of the difference {points(low)} to {points(high)}{_over_images(found)})"
+        span = f"{measure.amount(low)} to {measure.amount(high)}"
+        text += f" ({sure} interval of the difference {span}{_over_examples(found, measure)})"
     text += f", {tally(found.wins, found.ties, found.losses)}"
-    return Finding(label, summed, f"{text}. {_evidence(found, outcomes[other], len(comparisons))}", outcomes[other])
+    evidence = _evidence(found, measure, outcomes[other], len(comparisons))
+    return Finding(label, summed, f"{text}. {evidence}", outcomes[other])
 
 
-def _over_images(found: Comparison) -> str:
+def _over_examples(found: Comparison, measure: Measure) -> str:
     if found.two_way is None or math.isnan(found.two_way[0]):
         return ""
-    low, high = found.two_way
-    return f" over runs, {points(low)} to {points(high)} over runs and test images"
+    low, high = (measure.amount(end) for end in found.two_way)
+    return f" over runs, {low} to {high} over runs and test examples"
 
 
-def _evidence(found: Comparison, outcome: str, comparisons: int) -> str:
+def _evidence(found: Comparison, measure: Measure, outcome: str, comparisons: int) -> str:
     corrected = f" after correction for {comparisons} comparisons" if comparisons > 1 else ""
     if found.runs == 1:
         return "One run says nothing about chance."
     if found.sd == 0:
-        return _without_spread(found, outcome, corrected)
+        return _without_spread(found, measure, outcome, corrected)
     if outcome in (BETTER, WORSE):
-        return _difference(found, corrected)
+        return _difference(found, measure, corrected)
     if outcome == EQUIVALENT:
         text = (
-            f"No difference that matters: the equivalence test puts it within {within(found.margin)} "
+            f"No difference that matters: the equivalence test puts it within {measure.within(found.margin)} "
             f"({probability(found.equivalence_p_holm or 0)}{corrected})"
         )
         return f"{text}{_ranks_differ(found, corrected)}."
-    gap = points(found.minimum_detectable)
-    seen = f"{plural(found.runs, 'such run')} could only have seen a gap of {gap} points or more (with 80 % power)"
+    gap = measure.gap(found.minimum_detectable)
+    seen = f"{plural(found.runs, 'such run')} could only have seen a gap of {gap} or more (with 80 % power)"
     if abs(found.difference) >= found.minimum_detectable or ranks_say(found):
         seen = ""  # the gap itself says otherwise, or another test does
     if outcome == FEW:
         return f"Fewer than {ENOUGH_RUNS} runs, so a test means little{seen and f': {seen}'}."
     text = f"The t-test leaves it open ({probability(found.t_p_two_sided_holm)}{corrected})"
-    text += _ranks_differ(found, corrected) or _alone(found, comparisons)
+    text += _ranks_differ(found, corrected) or _alone(found, measure, comparisons)
     return f"{text}{seen and f': {seen}'}."
 
 
-def _difference(found: Comparison, corrected: str) -> str:
+def _difference(found: Comparison, measure: Measure, corrected: str) -> str:
     text = f"That is beyond chance{corrected} ({probability(found.t_p_two_sided_holm)})"
     doubts = []
     if not ranks_say(found):
@@ -143,13 +159,15 @@ def _difference(found: Comparison, corrected: str) -> str:
     if doubts:
         text += f", by the t-test; but {' and '.join(doubts)}, so a reviewer may doubt it"
     if is_equivalent(found):
-        text += f"; but it is less than the {points(found.margin or 0)} points that would matter"
+        text += f"; but it is less than the {measure.gap(found.margin or 0)} that would matter"
     if includes_zero(found.two_way):
-        text += "; on other test images the difference may vanish, since the interval over runs and images includes 0"
+        text += (
+            "; on other test examples the difference may vanish, since the interval over runs and examples includes 0"
+        )
     return f"{text}."
 
 
-def _without_spread(found: Comparison, outcome: str, corrected: str) -> str:
+def _without_spread(found: Comparison, measure: Measure, outcome: str, corrected: str) -> str:
     """Where all runs differ by the same amount there is no t-test, and no interval."""
     if found.difference == 0:
         return "There is no difference to test."
@@ -162,7 +180,7 @@ def _without_spread(found: Comparison, outcome: str, corrected: str) -> str:
     else:
         text += f"; Wilcoxon's test leaves it open ({probability(found.wilcoxon_p_two_sided_holm)}{corrected})"
     if outcome != FEW and is_equivalent(found):
-        text += f"; it is less than the {points(found.margin or 0)} points that would matter"
+        text += f"; it is less than the {measure.gap(found.margin or 0)} that would matter"
     return f"{text}."
 
 
@@ -173,7 +191,7 @@ def _ranks_differ(found: Comparison, corrected: str) -> str:
     return f", but Wilcoxon's test sees a difference ({p}{corrected}), so the two tests disagree"
 
 
-def _alone(found: Comparison, comparisons: int) -> str:
+def _alone(found: Comparison, measure: Measure, comparisons: int) -> str:
     """Why an interval that excludes 0 stands beside an open question."""
     intervals = [each for each in (found.interval, found.two_way) if each is not None and math.isfinite(each[0])]
     excluding = [each for each in intervals if not includes_zero(each)]
@@ -181,23 +199,22 @@ def _alone(found: Comparison, comparisons: int) -> str:
         return ""
     if comparisons == 1:
         return ", though the bootstrap interval excludes 0"
-    low, high = found.simultaneous
+    low, high = (measure.amount(end) for end in found.simultaneous)
     return (
         f"; the interval is for this comparison alone, and one that holds for all {comparisons} at once includes 0 "
-        f"({points(low)} to {points(high)})"
+        f"({low} to {high})"
     )
 
 
 def _lesson(reference: str, outcomes: Mapping[str, str]) -> str:
     kind = outcomes[CONTROL]
     if kind == BETTER:
-        return f"So the shape of {reference}'s noise matters here, not its strength alone."
+        return f"So the shape of the noise of {called(reference)} matters here, not its strength alone."
     if kind == WORSE:
         return "So with as much noise, a mask that is on or off does better."
     if kind == EQUIVALENT and outcomes.get(BERNOULLI) == BETTER:
-        return (
-            f"So what {reference} gains over plain Bernoulli comes from the strength of its noise, not from its shape."
-        )
+        gain = f"So what {called(reference)} gains over plain Bernoulli"
+        return f"{gain} comes from the strength of its noise, not from its shape."
     if kind == EQUIVALENT:
         return "So with as much noise, its shape makes no difference that matters."
     return "So whether the shape of the noise matters, beyond its strength, is open."

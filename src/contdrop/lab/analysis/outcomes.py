@@ -17,7 +17,7 @@ def outcome_of(comparison: Comparison) -> str:
         return FEW
     p = comparison.t_p_two_sided_holm  # none where all differences are equal
     if (comparison.wilcoxon_p_two_sided_holm if math.isnan(p) else p) < ALPHA:
-        return BETTER if comparison.difference < 0 else WORSE
+        return BETTER if comparison.is_better else WORSE
     return EQUIVALENT if is_equivalent(comparison) else OPEN
 
 

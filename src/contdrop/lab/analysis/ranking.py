@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .. import stats
 from ..results import Results
+from .wording import mean_of
 
 ENOUGH_DATASETS, ENOUGH_METHODS = 3, 3
 
@@ -19,6 +20,12 @@ class Ranking:
     sources: dict[str, Results]
     comparison: stats.RankComparison
 
+    @property
+    def first(self) -> str:
+        """What has rank 1, in words."""
+        kinds = {(results.measure.best, mean_of(results.measure.name)) for results in self.sources.values()}
+        return " ".join(kinds.pop()) if len(kinds) == 1 else "best mean of its data set's metric"
+
 
 def rank(every: Sequence[Results]) -> Ranking | None:
     """Over data sets that share at least three methods; None if there are fewer than three such data sets.
@@ -28,7 +35,7 @@ def rank(every: Sequence[Results]) -> Ranking | None:
     """
     sources: dict[str, Results] = {}
     for results in every:
-        dataset = str(results.protocol.configuration.get("dataset"))
+        dataset = results.dataset
         # A sweep over variants of one method ranks nothing that other data sets have.
         if results.reference in results.errors() and (
             dataset not in sources or _weight(results) > _weight(sources[dataset])
@@ -47,7 +54,8 @@ def rank(every: Sequence[Results]) -> Ranking | None:
         runs = set.intersection(*(set(found[method]) for method in shared))
         if not runs:
             return None
-        errors[dataset] = {method: sum(found[method][run] for run in runs) / len(runs) for method in shared}
+        sign = results.measure.sign  # ranks go by what is better
+        errors[dataset] = {method: sign * sum(found[method][run] for run in runs) / len(runs) for method in shared}
     return Ranking(errors, sources, stats.compare_ranks(errors, reference))
 
 

@@ -1,10 +1,11 @@
 """The answer in sentences: is the reference better here, by how much, and would it survive a reviewer?
 
-Errors are in per cent, so gaps are in percentage points. A method counts as better or worse if the two-sided paired
-t-test says so after Holm's correction over all methods of the experiment; where Wilcoxon's test says otherwise, the
-sentence says that, too, whichever of them sees a difference. "Within the margin" is claimed only if the equivalence
-test supports it, with the same correction; otherwise the sentence says which gap the runs would have shown. All these
-tests are over runs, on one test set; where the interval over runs and test images says less, a sentence says so.
+Values and gaps are in the metric's unit; see :mod:`contdrop.lab.measures`. A method counts as better or worse if the
+two-sided paired t-test says so after Holm's correction over all methods of the experiment; where Wilcoxon's test says
+otherwise, the sentence says that, too, whichever of them sees a difference. "Within the margin" is claimed only if the
+equivalence test supports it, with the same correction; otherwise the sentence says which gap the runs would have shown.
+All these tests are over runs, on one test set; where the interval over runs and test examples says less, a sentence
+says so.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...text import plural
+from ..measures import Measure
 from ..results import Results
 from ..stats import Comparison, summary
 from .caveats import caveats
 from .comparisons import compare
 from .findings import Finding, make_findings
 from .outcomes import ALPHA, BETTER, EQUIVALENT, FEW, OPEN, WORSE, includes_zero, is_equivalent, outcome_of, ranks_say
-from .wording import all_of, called, capital, names, ordinal, percent, points, run_count, within
+from .wording import all_of, called, capital, mean_of, names, ordinal, run_count
 
 HEADLINE = 84  # characters: two lines of the page, on a phone too
+_NAME = 26  # characters of the reference in a headline
 MIXED, NONE = "mixed", "none"
 
 
@@ -49,6 +52,9 @@ class Verdict:
     caveats: tuple[str, ...]
     outcomes: Mapping[str, str]
 
+    def __str__(self) -> str:
+        return self.headline
+
 
 def verdict(
     results: Results, margin: float | None = None, comparisons: Mapping[str, Comparison] | None = None
@@ -57,7 +63,7 @@ def verdict(
 
     Args:
         results: All its jobs.
-        margin: The smallest difference in error, in percentage points, that matters, if it was chosen after the fact;
+        margin: The smallest difference that matters, in the metric's unit, if it was chosen after the fact;
             see :func:`.comparisons.margin_of` for what holds otherwise.
         comparisons: Of these results with this margin, if they have been made already.
     """
@@ -86,8 +92,8 @@ def verdict(
 
 
 def _nothing(results: Results) -> str:
-    reference = results.reference
-    errors = results.errors()
+    reference, errors = results.reference, results.errors()
+    name = called(reference, longest=_NAME)
     planned, failed = len(results.final), sum(job.status == "failed" for job in results.final)
     if not planned:
         return "No verdict yet: parameters are still being selected, and no final run is planned."
@@ -96,10 +102,10 @@ def _nothing(results: Results) -> str:
     if not errors:
         return f"No verdict yet: none of {plural(planned, 'planned run')} has finished."
     if list(errors) == [reference]:
-        return f"No verdict: only {called(reference)} has finished runs, and there is nothing to compare it with."
+        return f"No verdict: only {name} has finished runs."
     if reference in errors:
-        return f"No verdict yet: {called(reference)} shares no finished run with another method."
-    return f"No verdict: {called(reference)}, with which the others are compared, has no finished run."
+        return f"No verdict yet: {name} shares no finished run with any other."
+    return f"No verdict: {name}, the reference, has no finished run."
 
 
 def _two_lines(sentences: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -110,37 +116,47 @@ def _two_lines(sentences: Sequence[str]) -> tuple[str, Sequence[str]]:
     return sentences[0], sentences[1:]
 
 
+def _fitting(*texts: str) -> str:
+    """The first that fits the headline, or the last."""
+    return next((text for text in texts if len(text) <= HEADLINE), texts[-1])
+
+
 def _headline(
     results: Results, comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]
 ) -> tuple[str, list[str]]:
     """The outcome, and sentences, the most important first."""
-    reference = called(results.reference)
+    reference, measure = called(results.reference, longest=_NAME), results.measure
     groups: dict[str, list[str]] = {kind: [] for kind in (BETTER, WORSE, EQUIVALENT, OPEN, FEW)}
     for method, kind in outcomes.items():
         groups[kind].append(method)
     if len(groups[FEW]) == len(outcomes):
         return FEW, [*_few(results, comparisons)]
-    doubts = [*_disagreement(comparisons, outcomes), *_other_images(comparisons, groups)]
-    rest = [*_rest(comparisons, groups), *doubts]
+    doubts = [*_disagreement(comparisons, outcomes), *_other_examples(comparisons, groups)]
+    rest = [*_rest(comparisons, groups, measure), *doubts]
     decided = [*groups[BETTER], *groups[WORSE]]
     if decided:
         whole = MIXED if groups[BETTER] and groups[WORSE] else BETTER if groups[BETTER] else WORSE
-        return whole, [*_decided(reference, comparisons, groups), *rest]
+        return whole, [*_decided(reference, comparisons, groups, measure), *rest]
     if len(groups[EQUIVALENT]) == len(outcomes):
         margin = next(iter(comparisons.values())).margin
         others = "the other method" if len(outcomes) == 1 else "every other method"
-        return EQUIVALENT, [f"{capital(reference)} is within {within(margin)} of {others}.", *rest[1:]]
-    runs = {comparison.runs for comparison in comparisons.values()}
+        within = (
+            f"{capital(reference)} is within {what} of {others}." for what in (measure.within(margin), "the margin")
+        )
+        return EQUIVALENT, [_fitting(*within), *rest[1:]]
+    runs = run_count({comparison.runs for comparison in comparisons.values()})
     others = names(groups[OPEN]) if groups[EQUIVALENT] or groups[FEW] or len(outcomes) == 1 else "any other method"
     by = ", by the t-test" if any(ranks_say(comparisons[method]) for method in groups[OPEN]) else ""
-    first = f"Undecided: {run_count(runs)} cannot tell {reference} from {others}{by}."
-    if len(first) > HEADLINE:
-        first = f"Undecided: {run_count(runs)} cannot tell {reference} from {len(groups[OPEN])} other methods{by}."
-    return OPEN, [first, *_rest(comparisons, {**groups, OPEN: []}), *doubts]
+    number = plural(len(groups[OPEN]), "other method")
+    first = _fitting(
+        *(f"Undecided: {runs} cannot tell {reference} from {which}{by}." for which in (others, number)),
+        f"Undecided{by.removeprefix(',')}: {reference} against {number} in {runs}.",
+    )
+    return OPEN, [first, *_rest(comparisons, {**groups, OPEN: []}, measure), *doubts]
 
 
 def _decided(
-    reference: str, comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]]
+    reference: str, comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]], measure: Measure
 ) -> Iterable[str]:
     """Better than which, worse than which, and by how much; names that take too long come in sentences of their own."""
     kinds = [kind for kind in (BETTER, WORSE) if groups[kind]]
@@ -149,49 +165,58 @@ def _decided(
     if len(groups[kinds[0]]) == every > 1:
         told[kinds[0]] = "every other method"
         chance = ", beyond chance" if all(map(ranks_say, comparisons.values())) else ", by the t-test"
-    gaps = {kind: _gaps(comparisons, groups[kind]) for kind in kinds}
+    gaps = {kind: _gaps(comparisons, groups[kind], measure) for kind in kinds}
+    short = {kind: "".join(_briefly(comparisons, groups, [kind], measure)).removeprefix(", ") for kind in kinds}
 
-    def sentence(shown: Mapping[str, str]) -> str:
+    def sentence(gaps: Mapping[str, str]) -> str:
         if len(kinds) == 1:
-            return f"{capital(reference)} is {kinds[0]} than {shown[kinds[0]]}, {gaps[kinds[0]]}{chance}."
-        parts = [f"{kind} than {shown[kind]} ({gaps[kind]})" for kind in kinds]
+            return f"{capital(reference)} is {kinds[0]} than {told[kinds[0]]}, {gaps[kinds[0]]}{chance}."
+        parts = [f"{kind} than {told[kind]} ({gaps[kind]})" for kind in kinds]
         return f"{capital(reference)} is {', but '.join(parts)}."
 
-    if len(sentence(told)) <= HEADLINE:
-        yield sentence(told)
+    whole = _fitting(sentence(gaps), sentence(short))
+    if len(whole) <= HEADLINE:
+        yield whole
         return
-    counts = " and ".join(f"{kind} than {len(groups[kind])}" for kind in kinds)
-    yield f"{capital(reference)} is {counts} of {every} methods{_briefly(comparisons, groups, kinds)}."
+    counts = [f"{kind} than {len(groups[kind])}" for kind in kinds]
+    gap, small = _briefly(comparisons, groups, kinds, measure)
+    yield _fitting(
+        *(f"{capital(reference)} is {' and '.join(counts)} of {every} methods{more}{small}." for more in (gap, "")),
+        f"{capital(reference)}: {', '.join(counts)} of {every}{small}.",
+    )
     for kind in kinds:
         yield f"{capital(kind)} than {names(groups[kind])}, {gaps[kind]}."
 
 
-def _briefly(comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]], kinds: Sequence[str]) -> str:
-    """By how much, where the names of methods are left to a sentence of its own."""
+def _briefly(
+    comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]], kinds: Sequence[str], measure: Measure
+) -> tuple[str, str]:
+    """By how much, and whether that matters, where the names of methods are left to a sentence of its own."""
     methods = [method for kind in kinds for method in groups[kind]]
     small = [method for method in methods if is_equivalent(comparisons[method])]
-    text = f", by {_span(comparisons, methods)}" if len(kinds) == 1 else ""
-    if not small:
-        return text
-    return f"{text}, {'all' if len(small) == len(methods) else len(small)} below the margin"
+    text = f", by {_span(comparisons, methods, measure)}" if len(kinds) == 1 else ""
+    number = f"{len(small)} " if len(small) < len(methods) else "all " if len(small) > 1 else ""
+    return text, f", {number}below the margin" if small else ""
 
 
 def _few(results: Results, comparisons: Mapping[str, Comparison]) -> Iterable[str]:
     reference = results.reference
     shared = results.complete_runs()  # means over different runs would not be comparable
     means = {method: summary([runs[run] for run in shared or runs]).mean for method, runs in results.errors().items()}
-    place = sorted(means, key=means.__getitem__).index(reference) + 1
+    measure = results.measure
+    place = sorted(means, key=lambda method: measure.sign * means[method]).index(reference) + 1
     runs = {comparison.runs for comparison in comparisons.values()}
-    where = "the lowest mean error" if place == 1 else f"the {ordinal(place)} lowest mean error"
+    rank = measure.best if place == 1 else f"{ordinal(place)} {measure.best}"
     yield f"Too few runs to say: {run_count(runs)} cannot tell the methods from chance."
-    yield f"{capital(called(reference))} has {where} of {len(means)} methods ({percent(means[reference])})."
+    value = measure.value(means[reference])
+    yield f"{capital(called(reference))} has the {rank} {mean_of(measure.name)} of {len(means)} methods ({value})."
 
 
-def _rest(comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]]) -> list[str]:
+def _rest(comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]], measure: Measure) -> list[str]:
     parts = []
     if groups[EQUIVALENT]:
         margin = comparisons[groups[EQUIVALENT][0]].margin
-        parts.append(f"Within {within(margin)} of {names(groups[EQUIVALENT])}.")
+        parts.append(f"Within {measure.within(margin)} of {names(groups[EQUIVALENT])}.")
     if groups[OPEN]:
         parts.append(f"Not told apart from {names(groups[OPEN])}.")
     if groups[FEW]:
@@ -214,15 +239,15 @@ def _disagreement(comparisons: Mapping[str, Comparison], outcomes: Mapping[str, 
         yield f"Wilcoxon's test, unlike the t-test, sees a difference from {names(seen)}."
 
 
-def _other_images(comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]]) -> Iterable[str]:
-    """Decisions over runs that the interval over runs and test images does not bear out."""
+def _other_examples(comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]]) -> Iterable[str]:
+    """Decisions over runs that the interval over runs and test examples does not bear out."""
     decided = [*groups[BETTER], *groups[WORSE]]
     chance = [method for method in decided if includes_zero(comparisons[method].two_way)]
     if chance:
-        yield f"On other test images the difference from {names(chance)} may vanish."
+        yield f"On other test examples the difference from {names(chance)} may vanish."
     larger = [method for method in groups[EQUIVALENT] if _exceeds_margin(comparisons[method])]
     if larger:
-        yield f"On other test images the difference from {names(larger)} may be larger than that."
+        yield f"On other test examples the difference from {names(larger)} may be larger than that."
 
 
 def _exceeds_margin(comparison: Comparison) -> bool:
@@ -233,16 +258,16 @@ def _exceeds_margin(comparison: Comparison) -> bool:
     )
 
 
-def _gaps(comparisons: Mapping[str, Comparison], methods: Sequence[str]) -> str:
-    text = f"by {_span(comparisons, methods)}"
+def _gaps(comparisons: Mapping[str, Comparison], methods: Sequence[str], measure: Measure) -> str:
+    text = f"by {_span(comparisons, methods, measure)}"
     small = [method for method in methods if is_equivalent(comparisons[method])]
     if not small:
         return text
-    matters = f"less than the {points(comparisons[small[0]].margin or 0)} that matter"
+    matters = f"less than the {measure.amount(comparisons[small[0]].margin or 0)} that matter"
     return f"{text}, {matters}" if len(small) == len(methods) else f"{text} (for {names(small)} {matters})"
 
 
-def _span(comparisons: Mapping[str, Comparison], methods: Sequence[str]) -> str:
+def _span(comparisons: Mapping[str, Comparison], methods: Sequence[str], measure: Measure) -> str:
     gaps = sorted(abs(comparisons[method].difference) for method in methods)
-    low, high = points(gaps[0]), points(gaps[-1])
-    return f"{low} points" if low == high else f"{low} to {high} points"
+    low, high = measure.amount(gaps[0]), measure.gap(gaps[-1])
+    return high if low == measure.amount(gaps[-1]) else f"{low} to {high}"

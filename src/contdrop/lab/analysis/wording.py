@@ -6,44 +6,9 @@ import datetime
 from collections.abc import Iterable, Sequence
 
 from ...text import plural
+from ..labels import called as called
 
 _MOST_NAMES = 4  # in one sentence
-
-
-def called(method: str) -> str:
-    """What a method is called in a sentence.
-
-    >>> called("none"), called("gaussian:sigma=0.3")
-    ('no dropout', 'gaussian:sigma=0.3')
-    """
-    return "no dropout" if method == "none" else method
-
-
-def points(value: float) -> str:
-    """A gap in percentage points: two decimals, or more for a small one.
-
-    >>> points(0.604), points(0.0031), points(-1.2)
-    ('0.60', '0.0031', '−1.20')
-    """
-    sign = "\N{MINUS SIGN}" if value < 0 else ""
-    return sign + (f"{abs(value):.2f}" if abs(value) >= 0.01 or value == 0 else f"{abs(value):.2g}")
-
-
-def probability(p: float) -> str:
-    """A p-value in a sentence; the tables have all its digits.
-
-    >>> probability(0.0213), probability(2e-7)
-    ('p = 0.021', 'p < 0.001')
-    """
-    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
-
-
-def percent(value: float) -> str:
-    return f"{value:.2f} %"
-
-
-def within(margin: float | None) -> str:
-    return f"±{points(margin or 0)} percentage points"
 
 
 def moment(seconds: float) -> str:
@@ -53,6 +18,15 @@ def moment(seconds: float) -> str:
     '1970-01-01 00:00 UTC'
     """
     return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def probability(p: float) -> str:
+    """A p-value in a sentence; the tables have all its digits.
+
+    >>> probability(0.0213), probability(2e-7)
+    ('p = 0.021', 'p < 0.001')
+    """
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
 
 
 def all_of(number: int, what: str) -> str:
@@ -67,15 +41,27 @@ def run_count(numbers: Iterable[int]) -> str:
 def tally(wins: int, ties: int, losses: int) -> str:
     """How many runs were better, equal and worse.
 
-    >>> tally(5, 0, 1), tally(0, 10, 0), tally(0, 1, 1)
-    ('better in 5 of 6 runs and worse in 1', 'equal in all 10 runs', 'equal in 1 of 2 runs and worse in 1')
+    >>> tally(5, 0, 1), tally(0, 10, 0)
+    ('better in 5 of 6 runs and worse in 1', 'equal in all 10 runs')
+    >>> tally(4, 2, 4)
+    'better in 4 of 10 runs, equal in 2 and worse in 4'
     """
     runs = wins + ties + losses
     kinds = [(what, n) for what, n in (("better", wins), ("equal", ties), ("worse", losses)) if n]
     if len(kinds) == 1:
         return f"{kinds[0][0]} in {all_of(runs, 'run')}"
-    first, *others = kinds
-    return " and ".join([f"{first[0]} in {first[1]} of {runs} runs", *(f"{what} in {n}" for what, n in others)])
+    (what, number), *between, last = kinds
+    texts = [f"{what} in {number} of {runs} runs", *(f"{kind} in {n}" for kind, n in between)]
+    return f"{', '.join(texts)} and {last[0]} in {last[1]}"
+
+
+def mean_of(metric: str) -> str:
+    """What the mean over runs is called.
+
+    >>> mean_of("error"), mean_of("mean IoU")
+    ('mean error', 'mean IoU')
+    """
+    return metric if metric.startswith("mean ") else f"mean {metric}"
 
 
 def ordinal(place: int) -> str:

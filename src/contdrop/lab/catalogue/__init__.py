@@ -1,14 +1,14 @@
-"""The experiments by name: the paper's tables and figures, and the demonstration."""
+"""The studies by name: the paper's tables and figures, the replication, and the demonstration."""
 
 from __future__ import annotations
 
 from ...errors import UserError, suggest
-from ..experiment import Experiment
-from . import digits, mnist_cnn, mnist_figures, mnist_mlp
+from ..study import Study
+from . import digits, fashion, mnist_cnn, mnist_figures, mnist_mlp, replication
 
-EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment
-    for experiment in (
+STUDIES: dict[str, Study] = {
+    study.name: study
+    for study in (
         digits.DIGITS,
         mnist_mlp.SIGMOID,
         mnist_mlp.RELU,
@@ -21,6 +21,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         mnist_figures.EPOCHS,
         mnist_figures.EPOCHS_SIGMOID,
         mnist_figures.COVARIANCE,
+        fashion.MLP_SIGMOID,
+        fashion.MLP_RELU,
+        fashion.CNN_GAUSSIAN,
+        fashion.CNN_UNIFORM,
+        *replication.STUDIES,
     )
 }
 
@@ -28,13 +33,15 @@ EXPERIMENTS: dict[str, Experiment] = {
 GROUPS: dict[str, tuple[str, ...]] = {
     "mnist-mlp": (mnist_mlp.SIGMOID.name, mnist_mlp.RELU.name),
     "mnist-mlp-authors": (mnist_mlp.SIGMOID_AUTHORS.name, mnist_mlp.RELU_AUTHORS.name),
+    "fashion-mlp": (fashion.MLP_SIGMOID.name, fashion.MLP_RELU.name),
+    "replication": tuple(study.name for study in replication.STUDIES),
 }
 
 
-def find(name: str) -> list[Experiment]:
-    """The experiment, or the experiments, of that name."""
+def find(name: str) -> list[Study]:
+    """The study, or the studies, of that name."""
     names = GROUPS.get(name, (name,))
-    if names == (name,) and name not in EXPERIMENTS:
-        hint = suggest(name, [*EXPERIMENTS, *GROUPS])
+    if names == (name,) and name not in STUDIES:
+        hint = suggest(name, [*STUDIES, *GROUPS])
         raise UserError(f"unknown experiment {name!r}; {hint} (contdrop list shows all)")
-    return [EXPERIMENTS[name] for name in names]
+    return [STUDIES[name] for name in names]

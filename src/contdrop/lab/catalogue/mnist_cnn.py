@@ -2,26 +2,25 @@
 
 import dataclasses
 
-from ..experiment import Experiment, Size
+from ..initialisation import Glorot, Normal
 from ..models import CNN
-from ..recipes import Glorot, Normal, Plateau
+from ..recipes import Plateau
+from ..study import Size, Study
 from . import mnist_mlp, shared
 
-GAUSSIAN = Experiment(
+GAUSSIAN = Study(
     name="mnist-cnn-gaussian",
     title="MNIST, two convolutions and 150 ReLU units, Gaussian initial weights",
     paper="Table II",
-    dataset="mnist",
-    split=mnist_mlp.SPLIT,
-    model=CNN(),
-    recipe=Plateau(initialisation=Normal(0.01), scale="inverted"),  # as the authors' Caffe layers scale masks
+    data=mnist_mlp.IMAGES,
+    model=CNN(initialisation=Normal(0.01)),  # inverted masks, as in the authors' Caffe layers
+    **Plateau().settings(),
     methods=shared.METHODS,
     sizes={
         "paper": Size(runs=30, epochs=100, selection_runs=shared.SELECTION_RUNS),
         "quick": Size(runs=3, epochs=6, selection_runs=shared.SELECTION_RUNS, selection_epochs=4),
     },
-    candidates=shared.CANDIDATES,
-    follows=shared.FOLLOWS,
+    **shared.COMMON,
     notes=("The paper does not say for how many epochs it trained; 100 is our choice.",),
     margin=0.01,
     margin_reason="about half of the gap between Gaussian and Bernoulli in the paper's Table II, 0.534 and 0.551 %",
@@ -32,7 +31,7 @@ UNIFORM = dataclasses.replace(
     name="mnist-cnn-uniform",
     title="MNIST, two convolutions and 150 ReLU units, uniform initial weights",
     paper="Table III",
-    recipe=Plateau(initialisation=Glorot(), scale="inverted"),
+    model=CNN(initialisation=Glorot()),
     margin=0.02,
     margin_reason="about half of the gap between Gaussian and Bernoulli in the paper's Table III, 0.521 and 0.558 %",
 )

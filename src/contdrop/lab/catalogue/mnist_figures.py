@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from ..experiment import Covariance
 from . import mnist_mlp
+from .covariance import Covariance
 
 _TENTHS = tuple(f"{tenths / 10:g}" for tenths in range(1, 11))
 
@@ -21,7 +21,7 @@ SIGMA = dataclasses.replace(
     reference="bernoulli",
     candidates={},
     follows={},
-    sizes={"paper": mnist_mlp.PAPER, "quick": mnist_mlp.quick(mnist_mlp.RELU_RATE, runs=2, epochs=6)},
+    sizes={"paper": mnist_mlp.PAPER, "quick": mnist_mlp.quick(mnist_mlp.RELU_RECIPE, runs=2, epochs=6)},
 )
 
 SIGMA_SIGMOID = dataclasses.replace(
@@ -30,8 +30,8 @@ SIGMA_SIGMOID = dataclasses.replace(
     title="MNIST, 784-800-800-10, sigmoid: error against the Gaussian's width",
     paper="Figure 3, sigmoid",
     model=mnist_mlp.SIGMOID.model,
-    recipe=mnist_mlp.SIGMOID.recipe,
-    sizes={"paper": mnist_mlp.PAPER, "quick": mnist_mlp.quick(mnist_mlp.SIGMOID_RATE, runs=2, epochs=6)},
+    **mnist_mlp.SIGMOID_RECIPE.settings(),
+    sizes={"paper": mnist_mlp.PAPER, "quick": mnist_mlp.quick(mnist_mlp.SIGMOID_RECIPE, runs=2, epochs=6)},
 )
 
 EPOCHS = dataclasses.replace(
@@ -48,7 +48,7 @@ EPOCHS_SIGMOID = dataclasses.replace(
     title="MNIST, 784-800-800-10, sigmoid: test error per epoch",
     paper="Figure 2, sigmoid",
     model=mnist_mlp.SIGMOID.model,
-    recipe=mnist_mlp.SIGMOID.recipe,
+    **mnist_mlp.SIGMOID_RECIPE.settings(),
     sizes=mnist_mlp.SIGMOID.sizes,
 )
 
@@ -60,7 +60,7 @@ COVARIANCE = dataclasses.replace(
     methods=("none", "bernoulli", "uniform", "gaussian", "bernoulli-matched", "bernoulli-matched:uniform"),
     sizes={
         "paper": dataclasses.replace(mnist_mlp.PAPER, runs=1),
-        "quick": mnist_mlp.quick(mnist_mlp.RELU_RATE, runs=1),
+        "quick": mnist_mlp.quick(mnist_mlp.RELU_RECIPE, runs=1),
     },
-    covariance=Covariance(),
+    measure=Covariance(layers=mnist_mlp.RELU_MODEL.hidden_layers),
 )

@@ -2,46 +2,51 @@
 
 import dataclasses
 
-from ..data import Split
-from ..experiment import Experiment, Size
+from ..initialisation import Glorot, Normal
 from ..models import MLP
-from ..recipes import Authors, Glorot, Hinton, Recipe
+from ..recipes import Authors, Hinton, Recipe
+from ..study import Size, Study
 from . import shared
+from .sources import Images, InOrder
 
-SPLIT = Split(train=50_000, validation=10_000)
+IMAGES = Images("mnist", train=50_000, validation=10_000)
 PAPER = Size(runs=30, epochs=3000, selection_runs=shared.SELECTION_RUNS)
 
 # In few epochs the whole schedule would spend most of them at rates at which nothing is learnt any more, so a quick run
 # goes through its first third.
 QUICK_EPOCHS = 1000
 
-# Chosen on validation data by tools/choose_rate.py; see docs/reproduction.md. With the original's 10 neither kind of
-# network learns in a few epochs.
-RELU_RATE, SIGMOID_RATE = 1.0, 2.0
+# Rates chosen on validation data by tools/choose_rate.py; see docs/reproduction.md. With the original's 10 neither kind
+# of network learns in a few epochs.
+SIGMOID_RECIPE, RELU_RECIPE = Hinton(learning_rate=2.0), Hinton(learning_rate=1.0)
+
+# Masks that are not rescaled, for which the recipe is made.
+SIGMOID_MODEL = MLP(widths=(784, 800, 800, 10), activation="sigmoid", scale="paper", initialisation=Normal(0.01))
+RELU_MODEL = dataclasses.replace(SIGMOID_MODEL, activation="relu")
 
 
-def quick(rate: float, runs: int = 3, epochs: int = 16) -> Size:
-    return _quick(Hinton(learning_rate=rate, original_epochs=QUICK_EPOCHS), runs, epochs)
-
-
-def _quick(recipe: Recipe, runs: int = 3, epochs: int = 16) -> Size:
+def quick(recipe: Hinton | Authors, runs: int = 3, epochs: int = 16) -> Size:
+    shortened: Recipe = dataclasses.replace(recipe, original_epochs=QUICK_EPOCHS)
     return Size(
-        runs=runs, epochs=epochs, selection_runs=shared.SELECTION_RUNS, selection_epochs=min(4, epochs), recipe=recipe
+        runs=runs,
+        epochs=epochs,
+        selection_runs=shared.SELECTION_RUNS,
+        selection_epochs=min(4, epochs),
+        settings=shortened.settings(),
     )
 
 
-SIGMOID = Experiment(
+SIGMOID = Study(
     name="mnist-mlp-sigmoid",
     title="MNIST, 784-800-800-10, sigmoid",
     paper="Table I, left",
-    dataset="mnist",
-    split=SPLIT,
-    model=MLP(widths=(784, 800, 800, 10), activation="sigmoid"),
-    recipe=Hinton(learning_rate=SIGMOID_RATE),
+    data=IMAGES,
+    model=SIGMOID_MODEL,
+    scale="paper",
+    **SIGMOID_RECIPE.settings(),
+    **shared.COMMON,
     methods=shared.UNSCALED_METHODS,
-    sizes={"paper": PAPER, "quick": quick(SIGMOID_RATE)},
-    candidates=shared.CANDIDATES,
-    follows=shared.FOLLOWS,
+    sizes={"paper": PAPER, "quick": quick(SIGMOID_RECIPE)},
     margin=0.1,
     margin_reason="half of what the paper's Table I has between Gaussian and Bernoulli dropout, 1.15 and 1.35 %",
 )
@@ -51,9 +56,9 @@ RELU = dataclasses.replace(
     name="mnist-mlp-relu",
     title="MNIST, 784-800-800-10, ReLU",
     paper="Table I, right",
-    model=MLP(widths=(784, 800, 800, 10), activation="relu"),
-    recipe=Hinton(learning_rate=RELU_RATE),
-    sizes={"paper": PAPER, "quick": quick(RELU_RATE)},
+    model=RELU_MODEL,
+    **RELU_RECIPE.settings(),
+    sizes={"paper": PAPER, "quick": quick(RELU_RECIPE)},
     margin=0.05,
     margin_reason="about half of what the paper's Table I has between Gaussian and Bernoulli dropout, 0.95 and 1.06 %",
 )
@@ -80,18 +85,22 @@ _AUTHORS_NOTES = (
     "adaptive-authors is trained as Standout and evaluated with 0.5 in place of each unit's probability, as that code "
     "does; adaptive is evaluated as Ba and Frey ask. dropconnect-authors has a mask per mini-batch and mean weights.",
 )
-_GLOROT_SIGMOID = Glorot(gain=4.0, zero_output=True)
+_AUTHORS = Authors()
 
 SIGMOID_AUTHORS = dataclasses.replace(
     SIGMOID,
     name="mnist-mlp-sigmoid-authors",
     title="MNIST, 784-800-800-10, sigmoid, as the authors' code trains it",
-    recipe=Authors(initialisation=_GLOROT_SIGMOID),
+    data=dataclasses.replace(IMAGES, batches=InOrder(_AUTHORS.batch_size)),
+    model=dataclasses.replace(
+        SIGMOID_MODEL,
+        input_keep=0.8,
+        whole_inputs=("none",),
+        initialisation=Glorot(gain=4.0, zero_output=True),
+    ),
+    **_AUTHORS.settings(),
     methods=_AUTHORS_METHODS,
-    sizes={
-        "paper": PAPER,
-        "quick": _quick(Authors(initialisation=_GLOROT_SIGMOID, original_epochs=QUICK_EPOCHS)),
-    },
+    sizes={"paper": PAPER, "quick": quick(_AUTHORS)},
     follows={**shared.FOLLOWS, "adaptive-authors": "adaptive"},
     notes=_AUTHORS_NOTES,
 )
@@ -101,7 +110,10 @@ RELU_AUTHORS = dataclasses.replace(
     name="mnist-mlp-relu-authors",
     title="MNIST, 784-800-800-10, ReLU, as the authors' code trains it",
     paper=RELU.paper,
-    model=RELU.model,
-    recipe=Authors(),
-    sizes={"paper": PAPER, "quick": _quick(Authors(original_epochs=QUICK_EPOCHS))},
+    model=dataclasses.replace(
+        RELU_MODEL,
+        input_keep=0.8,
+        whole_inputs=("none",),
+        initialisation=Glorot(zero_output=True),
+    ),
 )

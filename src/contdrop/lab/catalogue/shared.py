@@ -1,5 +1,9 @@
 """What the paper's comparisons have in common."""
 
+from __future__ import annotations
+
+from typing import Any
+
 # The paper's six methods; fast dropout, which it names but does not run; and the controls of the continuous laws,
 # Bernoulli masks of the same mean and relative variance, without which a gain may come from their strength alone.
 METHODS = (
@@ -30,3 +34,10 @@ FOLLOWS = {"bernoulli-matched": "gaussian"}
 
 # One run of a few epochs would choose by luck; the report says how far apart the candidates were.
 SELECTION_RUNS = 3
+
+COMMON: dict[str, Any] = {
+    "reference": "gaussian",
+    "candidates": CANDIDATES,
+    "follows": FOLLOWS,
+    "evaluation_batch_size": 1000,
+}

@@ -27,6 +27,12 @@ def directory(option: pathlib.Path | str | None = None) -> pathlib.Path:
         raise UserError(f"cannot tell where to keep data ({error}); set {VARIABLE} or give --data-dir") from error
 
 
+def use_directory(option: pathlib.Path | str | None) -> None:
+    """Lets this process and those it starts look for data sets there; None changes nothing."""
+    if option is not None:
+        os.environ[VARIABLE] = str(directory(option).absolute())
+
+
 def command(name: str, directory_used: pathlib.Path) -> str:
     """What to type to get a data set into the directory in use."""
     option = "" if directory_used == directory() else f" --data-dir {shlex.quote(str(directory_used))}"

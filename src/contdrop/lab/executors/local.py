@@ -2,7 +2,8 @@
 
 One torch thread per worker: small networks gain little from more, and on two cores two workers of one thread do more
 than one worker of two. The main process never trains; it hands out jobs, one pipe per worker, so a worker that is
-killed in the middle of a message spoils nobody else's. The data are loaded once, into memory that all workers share.
+killed in the middle of a message spoils nobody else's. Arrays are loaded once, into memory that all workers share;
+other data each worker opens itself.
 
 Several invocations may work on one store at a time: a job is done by whoever gets its lock, and each invocation waits
 for what others are doing until all of its own plan is done.
@@ -10,12 +11,15 @@ for what others are doing until all of its own plan is done.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
+import sys
 import threading
 import time
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -26,11 +30,13 @@ import torch
 import torch.multiprocessing
 
 from ...errors import UserError
-from .. import selection, training
-from ..experiment import Job
-from ..methods import Method
+from .. import asking, selection, training
+from ..batches import Prepared, prepare
+from ..measures import Measure
+from ..plan import Job, Variant
+from ..plan import Protocol as StudyProtocol
+from ..sources import Shipment, explained, place_of, printable_error
 from ..store import FAILED, FINISHED, SELECTION, Epoch, Selection, Store
-from ..training import Images
 
 _POLL_SECONDS = 0.3  # how often to look what other invocations have done
 _DEATHS_ALLOWED = 3  # of workers in a row over one job, without an epoch finished between
@@ -65,35 +71,81 @@ class _Worker:
     ready: bool = False
 
 
-def run(
-    store: Store,
-    jobs: Mapping[int, Job],
-    images: Mapping[str, Images],
-    observer: Observer,
-    *,
-    workers: int,
-    threads: int = 1,
-) -> Outcome:
+@dataclass(frozen=True)
+class Work:
+    """What a worker process needs to know.
+
+    Attributes:
+        shipments: The protocols by their keys.
+        data: Of each protocol; None where every process prepares its own.
+        threads: torch threads in each process.
+        device: Where to train.
+    """
+
+    shipments: Mapping[str, Shipment]
+    data: Mapping[str, Prepared | None]
+    threads: int = 1
+    device: str = "cpu"
+
+
+def run(store: Store, jobs: Mapping[int, Job], work: Work, observer: Observer, *, workers: int) -> Outcome:
     """Does all jobs that are not done yet.
 
     Args:
         store: Where the jobs are planned; workers open it themselves.
         jobs: By their ids in the store, in the order in which to do them.
-        images: The data sets by name.
+        work: What they need.
         observer: Is told what happens.
         workers: Number of processes.
-        threads: torch threads in each.
     """
-    for data in images.values():
-        data.share()
-    return _Run(store, jobs, images, observer, threads).all(workers)
+    for data in work.data.values():
+        if data is not None:
+            data.share()
+    return _Run(store, jobs, work, observer).all(workers)
+
+
+def run_here(
+    store: Store,
+    jobs: Mapping[int, Job],
+    work: Work,
+    observer: Observer,
+    protocols: Mapping[str, StudyProtocol],
+) -> Outcome:
+    """Does all jobs in this process, for a debugger, or where no other process can be had."""
+    plan = _Run(store, jobs, work, observer)
+    current: list[int] = []
+
+    def tell(kind: str, *content: Any) -> None:
+        if kind == "started":
+            observer.started(0, current[0], jobs[current[0]])
+        elif kind == "epoch":
+            observer.epoch(0, current[0], jobs[current[0]], content[0])
+
+    bench = Bench(store, work, tell, protocols)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(work.threads)
+    torch.set_flush_denormal(True)
+    try:
+        while True:
+            plan.collect()
+            if not plan.pending:
+                return plan.outcome
+            task = plan.next()
+            if task is None:
+                time.sleep(_POLL_SECONDS)
+                continue
+            job_id, variant = task
+            job, current[:] = jobs[job_id], [job_id]
+            if bench.do(job_id, job.protocol.key, job.stage, job.method, job.run, str(variant)) == "busy":
+                plan.busy_until[job_id] = time.monotonic() + _POLL_SECONDS
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(False)
 
 
 class _Run:
-    def __init__(
-        self, store: Store, jobs: Mapping[int, Job], images: Mapping[str, Images], observer: Observer, threads: int
-    ) -> None:
-        self.store, self.jobs, self.images, self.observer, self.threads = store, jobs, images, observer, threads
+    def __init__(self, store: Store, jobs: Mapping[int, Job], work: Work, observer: Observer) -> None:
+        self.store, self.jobs, self.work, self.observer = store, jobs, work, observer
         self.pending = dict.fromkeys(jobs)  # an ordered set
         self.outcome = Outcome()
         self.workers: list[_Worker] = []
@@ -102,7 +154,7 @@ class _Run:
         self.selected: dict[str, dict[str, Selection]] = {}
 
     def all(self, workers: int) -> Outcome:
-        self._collect()
+        self.collect()
         try:
             for index in range(min(workers, len(self.pending))):
                 self.workers.append(self._start(index))
@@ -115,7 +167,7 @@ class _Run:
 
     # ---- what to do
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
         """Takes what is done, by whomever, off the list; decides selections that can be decided."""
         statuses = self.store.statuses()
         doing = {worker.job_id for worker in self.workers}
@@ -146,9 +198,10 @@ class _Run:
             decision = selection.decide(
                 protocol.key,
                 label,
-                protocol.experiment.candidates[label],
+                (protocol.study.candidates or {})[label],
                 protocol.selection_runs,
                 self.store.jobs(protocol=protocol.key),
+                measure=Measure.of(protocol.description),
             )
             if decision is None:
                 return
@@ -158,7 +211,7 @@ class _Run:
             self.store.fail(job_id, f"no parameters could be selected: {decided[label].reason}")
             self.store.locks.release(job_id)
 
-    def _next(self) -> tuple[int, Method] | None:
+    def next(self) -> tuple[int, Variant] | None:
         now = time.monotonic()
         doing = {worker.job_id for worker in self.workers}
         for job_id in self.pending:
@@ -174,13 +227,14 @@ class _Run:
         for worker in self.workers:
             if not worker.ready or worker.job_id is not None:
                 continue
-            task = self._next()
+            task = self.next()
             if task is None:
                 return
-            job_id, method = task
+            job_id, variant = task
             worker.job_id = job_id
+            job = self.jobs[job_id]
             try:
-                worker.pipe.send((job_id, self.jobs[job_id], method))
+                worker.pipe.send((job_id, job.protocol.key, job.stage, job.method, job.run, str(variant)))
             except (BrokenPipeError, ConnectionResetError):
                 continue  # it died; _listen finds out
 
@@ -189,12 +243,13 @@ class _Run:
     def _start(self, index: int) -> _Worker:
         context = torch.multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        arguments = (theirs, self.store.path.absolute(), dict(self.images), self.threads)
+        arguments = (theirs, self.store.path.absolute(), self.work)
         process = context.Process(target=_work, args=arguments, daemon=True, name=f"contdrop worker {index + 1}")
         # A worker inherits this, so Ctrl-C, which goes to all, does not disturb it while it starts either.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            process.start()
+            with _no_main():
+                process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         theirs.close()
@@ -213,7 +268,7 @@ class _Run:
             else:
                 look |= self._receive(worker, kind, content)
         if look:
-            self._collect()
+            self.collect()
 
     def _receive(self, worker: _Worker, kind: str, content: list[Any]) -> bool:
         """Handles one message; says whether the store should be looked at."""
@@ -259,19 +314,31 @@ class _Run:
             worker.pipe.close()
 
 
-def _work(pipe: Connection, path: Path, images: dict[str, Images], threads: int) -> None:
+@contextlib.contextmanager
+def _no_main() -> Iterator[None]:
+    """A new process would execute the user's script once more; it needs nothing of it."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _work(pipe: Connection, path: Path, work: Work) -> None:
     """What a worker process does until it is told to end, or its main process ends."""
-    torch.set_num_threads(threads)
+    torch.set_num_threads(work.threads)
     # Tiny numbers would take a hundred times as long to multiply, and mean nothing here.
     torch.set_flush_denormal(True)
-    tasks: queue.Queue[tuple[int, Job, Method]] = queue.Queue()
+    tasks: queue.Queue[tuple[int, str, str, str, int, str]] = queue.Queue()
     threading.Thread(target=_receive_tasks, args=(pipe, tasks), daemon=True).start()
     try:
         with Store(path) as store:
+            bench = Bench(store, work, lambda *message: _tell(pipe, *message))
             _tell(pipe, "ready")
             while True:
-                job_id, job, method = tasks.get()
-                _tell(pipe, _do(store, job_id, job, method, images[job.protocol.experiment.dataset], pipe))
+                job_id, key, stage, method, run, variant = tasks.get()
+                _tell(pipe, bench.do(job_id, key, stage, method, run, variant))
     except UserError as error:
         _tell(pipe, "error", str(error))
 
@@ -291,18 +358,60 @@ def _receive_tasks(pipe: Connection, tasks: queue.Queue[Any]) -> None:
         os._exit(1)  # the main process is gone; whoever comes next resumes
 
 
-def _do(store: Store, job_id: int, job: Job, method: Method, images: Images, pipe: Connection) -> str:
-    if not store.locks.acquire(job_id):
-        return "busy"
-    try:
-        if store.statuses()[job_id] in (FINISHED, FAILED):  # another invocation was quicker
-            return "ended"
-        _tell(pipe, "started")
-        training.run(store, job_id, job, method, images, after_epoch=lambda epoch: _tell(pipe, "epoch", epoch))
-    except UserError:
-        raise
-    except Exception as error:  # a run that cannot be done is recorded with its reason, not lost
-        store.fail(job_id, f"{type(error).__name__}: {' '.join(str(error).split())}")
-    finally:
-        store.locks.release(job_id)
-    return "ended"
+class Bench:
+    """Where jobs are done, one after the other: the protocols and data of one process."""
+
+    def __init__(
+        self,
+        store: Store,
+        work: Work,
+        tell: Callable[..., None],
+        protocols: Mapping[str, StudyProtocol] | None = None,
+    ) -> None:
+        self.store, self.work, self.tell = store, work, tell
+        self._protocols = dict(protocols or {})
+        self._data: dict[str, Prepared] = {}
+
+    def do(self, job_id: int, key: str, stage: str, method: str, run: int, variant: str) -> str:
+        """Does a job if nobody else has it; says what became of it."""
+        store = self.store
+        if not store.locks.acquire(job_id):
+            return "busy"
+        try:
+            if store.statuses()[job_id] in (FINISHED, FAILED):  # another invocation was quicker
+                return "ended"
+            self.tell("started")
+            self._train(job_id, Job(self._protocol(key), stage, method, run), Variant.parse(variant))
+        except UserError:
+            raise
+        except Exception as error:  # a run that cannot be done is recorded with its reason, not lost
+            store.fail(job_id, f"{printable_error(error)}{place_of(error)}")
+        finally:
+            store.locks.release(job_id)
+        return "ended"
+
+    def _train(self, job_id: int, job: Job, variant: Variant) -> None:
+        def after_epoch(epoch: Epoch) -> None:
+            self.tell("epoch", epoch)
+
+        if job.protocol.study.run is not None:
+            asking.do(self.store, job_id, job, variant, after_epoch)
+            return
+        prepared = self._prepared(job.protocol)
+        training.run(self.store, job_id, job, variant, prepared, device=self.work.device, after_epoch=after_epoch)
+
+    def _protocol(self, key: str) -> StudyProtocol:
+        if key not in self._protocols:
+            self._protocols[key] = self.work.shipments[key].unpack()
+        return self._protocols[key]
+
+    def _prepared(self, protocol: StudyProtocol) -> Prepared:
+        key = protocol.key
+        if key not in self._data:
+            shared = self.work.data.get(key)
+            if shared is None:
+                assert protocol.study.data is not None
+                with explained(f"study {protocol.study.name!r}: data()"):
+                    shared = prepare(protocol.study.data(), task=protocol.study.task)
+            self._data[key] = shared
+        return self._data[key]

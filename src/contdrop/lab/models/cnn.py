@@ -8,9 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ...choices import Scale
 from ..methods import Method, hidden_layer, output_layer
-from .spec import Model, network
+from .spec import Model
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,7 @@ class CNN(Model):
     image: tuple[int, int, int] = (1, 28, 28)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         height, width = self._size_after_convolutions()
         if height < 1 or width < 1:
             raise ValueError(
@@ -47,7 +47,7 @@ class CNN(Model):
     def hidden_layers(self) -> tuple[str, ...]:
         return ("hidden1",)
 
-    def build(self, method: Method, *, scale: Scale, input_keep: float = 1.0) -> nn.Module:
+    def _layers(self, method: Method) -> dict[str, nn.Module]:
         layers: dict[str, nn.Module] = {"layout": _ChannelsLast()}
         channels = self.image[0]
         for number, maps in enumerate(self.maps, 1):
@@ -59,10 +59,10 @@ class CNN(Model):
         height, width = self._size_after_convolutions()
         layers["flatten"] = nn.Flatten()
         layers["hidden1"] = hidden_layer(
-            method, channels * height * width, self.hidden, activation="relu", scale=scale, reads_hidden=False
+            method, channels * height * width, self.hidden, activation="relu", scale=self.scale, reads_hidden=False
         )
-        layers["output"] = output_layer(method, self.hidden, self.classes, scale=scale)
-        return network(layers, scale=scale, input_keep=input_keep)
+        layers["output"] = output_layer(method, self.hidden, self.classes, scale=self.scale)
+        return layers
 
     def _size_after_convolutions(self) -> tuple[int, int]:
         _, height, width = self.image

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from torch import nn
 
-from ...choices import Activation, Scale
+from ...choices import Activation
 from ..methods import ACTIVATIONS, Method, hidden_layer, output_layer
-from .spec import Model, network
+from .spec import Model
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class MLP(Model):
     activation: Activation = "relu"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.widths) < 2 or min(self.widths) < 1:
             raise ValueError(f"MLP: expected at least two widths, each at least 1; got {self.widths}")
         if self.activation not in ACTIVATIONS:
@@ -36,13 +37,13 @@ class MLP(Model):
     def hidden_layers(self) -> tuple[str, ...]:
         return tuple(f"hidden{number}" for number in range(1, len(self.widths) - 1))
 
-    def build(self, method: Method, *, scale: Scale, input_keep: float = 1.0) -> nn.Module:
+    def _layers(self, method: Method) -> dict[str, nn.Module]:
         layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
         reads_hidden = False
         for name, before, units in zip(self.hidden_layers, self.widths, self.widths[1:]):
             layers[name] = hidden_layer(
-                method, before, units, activation=self.activation, scale=scale, reads_hidden=reads_hidden
+                method, before, units, activation=self.activation, scale=self.scale, reads_hidden=reads_hidden
             )
             reads_hidden = True
-        layers["output"] = output_layer(method, *self.widths[-2:], scale=scale, reads_hidden=reads_hidden)
-        return network(layers, scale=scale, input_keep=input_keep)
+        layers["output"] = output_layer(method, *self.widths[-2:], scale=self.scale, reads_hidden=reads_hidden)
+        return layers

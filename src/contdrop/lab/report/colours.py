@@ -39,6 +39,7 @@ _KNOWN = {
     "bernoulli": Style("#0072b2", "#4aa8e0", "s", _DASHED),
     "uniform": Style("#c98500", "#f0b13c", "^", _DASH_DOT),
     "gaussian": Style("#d55e00", "#ff8a3d", "o", "solid"),
+    "normal": Style("#8c1d18", "#ff7a70", "d", _DOUBLE),
     "adaptive": Style("#008a64", "#2fc79c", "v", _LONG),
     "dropconnect": Style("#b8578f", "#e59ac4", "P", _DOUBLE),
     "fast": Style("#3f9cd2", "#8fd0f5", "D", _DOTTED),

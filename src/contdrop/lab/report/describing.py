@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...text import plural
-from .. import looks
+from .. import labels, looks
 from ..analysis.wording import moment
 from ..records import IMPORTED
 from ..results import Results
@@ -28,33 +28,24 @@ def protocol(results: Results) -> Protocol:
     record = results.protocol
     configuration, description = record.configuration, record.description
     found: Protocol = [("Size", list(_size(results)))]
-    split = configuration.get("split") or {}
-    found.append(
-        (
-            "Data",
-            [
-                f"{configuration.get('dataset', 'unknown')}: {split.get('train', '?')} images to train on and "
-                f"{split.get('validation', '?')} to validate on, drawn anew in every run; errors are those on the test "
-                "images, in per cent, of the network as it is after the last epoch"
-            ],
-        )
-    )
+    found.append(("Data", [_data(results)]))
+    found.append(("Metric", [_metric(results)]))
+    if sites := _sites(results):
+        found.append(("Dropout sites", sites))
     shared = sorted({name for job in results.finished for name in job.fingerprints})
     if shared:
         found.append(
             ("Shared in a run", [f"{_listed(shared)}: their fingerprints are equal for all methods of a run (checked)"])
         )
     found.append(("Selected", list(_selection(results))))
-    found.append(("Reference", [f"{results.reference}; every other method is compared with it"]))
-    trained = [f"{method}: trained as {variant}" for method, variant in results.variants().items() if variant != method]
-    if trained:
-        found.append(("Variants", trained))
+    found.append(("Reference", [f"{_shown(results.reference)}; every other method is compared with it"]))
+    found.append(("Methods", list(_methods(results))))
     if noise := _noise(results):
         found.append(("Noise", noise))
     found.append(("Network", [plain(configuration.get("model"))]))
-    found.append(("Recipe", [plain(configuration.get("recipe"))]))
-    if configuration.get("covariance"):
-        found.append(("Covariance", [plain(configuration["covariance"])]))
+    found.append(("Training", [plain(configuration.get("training") or configuration.get("recipe"))]))
+    if configuration.get("measure"):
+        found.append(("Measured after training", [plain(configuration["measure"])]))
     found.append(("Seed", [f"{configuration.get('seed', 'unknown')}; splits, weights, order and masks follow from it"]))
     done = [job for job in (*results.selection, *results.final) if job.versions]
     found.append(("Versions", _distinct([job.versions for job in done])))
@@ -64,6 +55,34 @@ def protocol(results: Results) -> Protocol:
     if description.get("notes"):
         found.append(("Notes", [str(note) for note in description["notes"]]))
     return [(term, texts) for term, texts in found if texts]
+
+
+def _data(results: Results) -> str:
+    given, sizes = results.protocol.configuration.get("data"), results.sizes
+    name = given.get("name") if isinstance(given, Mapping) else given
+    name = name or results.protocol.configuration.get("dataset") or "unknown"
+    counts = ", ".join(f"{sizes[part]:,} to {verb}" for part, verb in _VERBS.items() if part in sizes)
+    kept = "best" if results.protocol.configuration.get("keep") == "best" else "last"
+    model = "best by validation" if kept == "best" else "as it is after the last epoch"
+    return f"{name}{f': {counts}' if counts else ''}; the test data are looked at with the model {model}"
+
+
+_VERBS = {"train": "train on", "validation": "validate on", "test": "test on"}
+
+
+def _metric(results: Results) -> str:
+    measure = results.measure
+    return f"test {measure.heading}; {measure.better} is better"
+
+
+def _sites(results: Results) -> list[str]:
+    """How much of the model's own dropout each method changed."""
+    given = results.protocol.description.get("sites")
+    found: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    lines = [f"{_shown(method)}: {text}" for method, text in found.items()]
+    if "out of reach" in str(found.get("none", "")):
+        lines.append("No dropout leaves on what is out of reach")
+    return lines
 
 
 def tally(results: Results) -> list[tuple[int, str]]:
@@ -87,7 +106,7 @@ def missing(results: Results) -> list[str]:
     for job in results.missing:
         by_method.setdefault(job.method, []).append(job.run)
     return lines + [
-        f"{method}: run{'' if len(runs) == 1 else 's'} {_ranges(runs)}" for method, runs in by_method.items()
+        f"{_shown(method)}: run{'' if len(runs) == 1 else 's'} {_ranges(runs)}" for method, runs in by_method.items()
     ]
 
 
@@ -99,7 +118,9 @@ def commands(results: Results, store: str) -> str:
         load = ["contdrop", "import", file, "--name", record.experiment, "--reference", results.reference]
         return "\n".join(shlex.join([*each, "--store", store]) for each in (load, ["contdrop", "report"]))
     runs = 1 + max((job.run for job in results.final), default=0)
-    parts = ["contdrop", "run", record.experiment, "--preset", record.preset]
+    study = record.description.get("file")
+    parts = ["contdrop", "compare", str(study)] if study else ["contdrop", "run", record.experiment]
+    parts += ["--preset", record.preset] if record.preset != "study" else []
     if set(results.methods) != set(record.description.get("methods", [])) and results.methods:
         parts += ["--methods", ",".join(results.methods)]
     parts += ["--runs", str(runs), "--epochs", str(record.epochs)]
@@ -134,8 +155,9 @@ def _noise(results: Results) -> list[str]:
     for method, of_it in {job.method: job.results for job in results.finished}.items():
         mean, strength = of_it.get("mean"), of_it.get("relative_variance")
         shown = "no mean recorded" if mean is None else f"mean {mean:.3g}"
-        noise = "differs from unit to unit" if strength is None else f"{shown}, relative variance {strength:.3f}"
-        found.append(f"{method}: {noise}")
+        without = "as the model has it" if labels.base(method) == labels.ORIGINAL else "differs from unit to unit"
+        noise = without if strength is None else f"{shown}, relative variance {strength:.3f}"
+        found.append(f"{_shown(method)}: {noise}")
     return found
 
 
@@ -171,12 +193,23 @@ def _selection(results: Results) -> Iterable[str]:
     for label, variants in candidates.items():
         if label in results.selections:
             made = results.selections[label]
-            yield f"{label}: {made.variant or 'none'} ({made.reason})"
+            yield f"{_shown(label)}: {_shown(made.variant) if made.variant else 'nothing'} ({made.reason})"
         elif label in results.methods:
-            yield f"{label}: not decided yet, out of {plural(len(variants), 'candidate')}"
+            yield f"{_shown(label)}: not decided yet, out of {plural(len(variants), 'candidate')}"
     for label, source in (selection.get("follows") or {}).items():
         if label in results.methods:
-            yield f"{label} takes over what is selected for {source}"
+            yield f"{_shown(label)} takes over what is selected for {labels.called(source)}"
+
+
+def _methods(results: Results) -> Iterable[str]:
+    """What stands for each method on the command line, and which parameters it had."""
+    for method, variant in results.variants().items():
+        trained = "" if variant == method else f", trained as {variant}"
+        yield f"{_shown(method)}: on the command line {method}{trained}"
+
+
+def _shown(method: str) -> str:
+    return labels.shown(method, longest=10_000)
 
 
 def _runs(jobs: Iterable[JobRecord]) -> int:

@@ -27,7 +27,8 @@ from .. import labels
 from ..analysis.comparisons import compare
 from ..analysis.outcomes import BETTER, EQUIVALENT, FEW, OPEN, WORSE, outcome_of
 from ..analysis.verdict import Verdict, verdict
-from ..analysis.wording import called, points
+from ..analysis.wording import called, capital
+from ..measures import Measure
 from ..results import Results, collect_all
 from ..stats import Comparison
 from ..store import FAILED, Store
@@ -204,14 +205,28 @@ def _content(
         experiments.append(
             {**view, "anchor": f"e{number}", "ambiguous": names.count(view["name"]) > 1, "parts": _parts(view, number)}
         )
-    datasets = dict.fromkeys(str(results.protocol.configuration.get("dataset")) for results in everything)
+    datasets = dict.fromkeys(results.dataset for results in everything)
     samples = [picture for name in datasets if (picture := figures.samples(name, data_dir))]
     return {
         "experiments": experiments,
         "overall_tables": [files.table(table, "all") for table in (tables.ranks(everything),) if table],
         "overall_pictures": [files.picture(picture, "all") for picture in (figures.across(everything),) if picture],
         "samples": [files.picture(picture, "data") for picture in samples],
+        "terms": list(_terms(everything)),
     }
+
+
+def _terms(everything: Sequence[Results]) -> Iterator[tuple[str, str]]:
+    """Words in the names of methods, where there are such methods."""
+    methods = [labels.split(method) for results in everything for method in results.methods]
+    if any(label.name == "bernoulli-matched" for label in methods):
+        yield (
+            "Equal noise",
+            "Matched Bernoulli switches units on or off with as much relative noise, Var(m) / E[m]², as the Gaussian "
+            "has. Whatever the Gaussian gains beyond it, it owes to the shape of its noise.",
+        )
+    if any(label.word == labels.MATCH for label in methods):
+        yield "Of equal strength", "With as much relative noise, Var(m) / E[m]², as the model's own dropout has."
 
 
 def _parts(view: dict[str, Any], number: int) -> list[tuple[str, str]]:
@@ -239,9 +254,12 @@ def _experiment(
         "paper": record.description.get("paper") or "",
         "size": describing.size(results),
         "reference": called(results.reference),
+        "metric": capital(results.measure.name),
+        "unit": f", in{results.measure.gap_unit}" if results.measure.gap_unit else "",
+        "sign": capital(results.measure.sign_rule(called(results.reference))),
         "verdict": found,
         "chip": _chip(found),
-        "forest": _forest(comparisons),
+        "forest": _forest(comparisons, results.measure),
         "tables": [files.table(table, *prefix) for table in _tables(results, comparisons, store, margin)],
         "pictures": [files.picture(picture, *prefix) for picture in figures.figures(store, results, comparisons)],
         "selections": files.table(selections, *prefix) if selections else None,
@@ -258,7 +276,7 @@ def _tables(
 ) -> Iterable[tables.Table]:
     if results.errors():
         yield tables.comparison(results, comparisons)
-    supplements = (tables.mcnemar(results, store), tables.lowest_epochs(results, store))
+    supplements = (tables.others(results), tables.mcnemar(results, store), tables.lowest_epochs(results, store))
     for table in (tables.differences(results, margin, comparisons), *supplements):
         if table:
             yield table
@@ -274,8 +292,8 @@ def _chip(found: Verdict) -> str:
     return _WORDS.get(found.outcome, found.outcome)
 
 
-def _forest(comparisons: dict[str, Comparison]) -> dict[str, Any] | None:
-    """Reference minus method, as everywhere: negative means that the reference errs less. Positions from 0 to 100."""
+def _forest(comparisons: dict[str, Comparison], measure: Measure) -> dict[str, Any] | None:
+    """Reference minus method, as everywhere; the strongest rival on top. Positions from 0 to 100."""
     if not comparisons:
         return None
     rows = []
@@ -298,34 +316,30 @@ def _forest(comparisons: dict[str, Comparison]) -> dict[str, Any] | None:
     return {
         "confidence": confidence,
         "both": any(_both(found, place) for found in comparisons.values()),
-        "margin": None if margin is None else f"±{points(margin)}",
+        "margin": None if margin is None else f"±{measure.gap(margin)}",
         "band": None if margin is None else (place(-margin), round(place(margin) - place(-margin), 2)),
         "zero": place(0.0),
         "rows": [
             {
-                "method": called(method),
+                "method": labels.shown(method, longest=60),
                 "outcome": outcome_of(found),
                 "middle": place(middle),
                 "low": None if low is None else place(low),
                 "high": None if high is None else place(high),
                 "both": _both(found, place),
-                "text": _signed(middle)
-                + ("" if low is None or high is None else f"  [{_signed(low)}, {_signed(high)}]"),
+                "text": measure.signed(middle)
+                + ("" if low is None or high is None else f"  [{measure.signed(low)}, {measure.signed(high)}]"),
             }
-            for method, middle, low, high, found in sorted(rows, key=lambda row: -row[1])
+            for method, middle, low, high, found in sorted(rows, key=lambda row: -measure.sign * row[1])
         ],
     }
 
 
 def _both(found: Comparison, place: Callable[[float], float]) -> tuple[float, float] | None:
-    """The interval over runs and test images."""
+    """The interval over runs and test examples."""
     if found.two_way is None or found.two_way[0] != found.two_way[0]:
         return None
     return place(found.two_way[0]), place(found.two_way[1])
-
-
-def _signed(value: float) -> str:
-    return f"+{points(value)}" if value > 0 else points(value)
 
 
 # ---- the file

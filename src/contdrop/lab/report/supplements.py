@@ -10,6 +10,7 @@ import numpy as np
 from ...text import plural
 from .. import labels, paper, stats
 from ..analysis import ranking
+from ..measures import HIGHER, Measure
 from ..results import Results
 from ..selection import lead
 from ..store import FINAL, Selection, Store
@@ -18,7 +19,7 @@ from .cells import NONE, Cell, Table, method_cell, p_cell, p_value, signed, size
 
 def selections(results: Results) -> Table | None:
     """Which parameters were chosen, from which validation errors."""
-    rows = []
+    rows, measure = [], results.measure
     for label, selection in results.selections.items():
         for candidate, score in selection.candidates.items():
             failed = "failed" in score
@@ -27,8 +28,8 @@ def selections(results: Results) -> Table | None:
             rows.append(
                 (
                     Cell(labels.shown(label, longest=10_000)),
-                    Cell(labels.printable(candidate)),
-                    Cell("failed" if failed else f"{error:.2f}", None if failed else error, chosen),
+                    Cell(labels.shown(candidate, longest=10_000)),
+                    Cell("failed" if failed else f"{error:{measure.form}}", None if failed else error, chosen),
                     Cell("chosen" if chosen else "", float(chosen), chosen),
                 )
             )
@@ -37,30 +38,28 @@ def selections(results: Results) -> Table | None:
     settings = results.protocol.configuration.get("selection") or {}
     runs, epochs = settings.get("runs"), settings.get("epochs")
     size = f" by {plural(runs, 'run')} of {plural(epochs, 'epoch')} each" if runs and epochs else ""
-    notes = [f"Chosen by validation error{size}, with seeds of their own; test data were not looked at."]
+    notes = [f"Chosen by validation {measure.name}{size}, with seeds of their own; test data were not looked at."]
     for label, source in (settings.get("follows") or {}).items():
-        notes.append(
-            f"{labels.shown(label, longest=60)} takes over what was chosen for {labels.shown(source, longest=60)}."
-        )
-    notes += [clearness(selection) for selection in results.selections.values() if selection.variant]
-    headings = ("Method", "Candidate", "Validation error, %", "")
+        notes.append(f"{labels.shown(label, longest=60)} takes over what was chosen for {labels.called(source)}.")
+    notes += [clearness(selection, measure) for selection in results.selections.values() if selection.variant]
+    headings = ("Method", "Candidate", f"Validation {measure.heading}", "")
     return Table("selections", f"{title_of(results)}: parameters chosen", headings, tuple(rows), tuple(notes))
 
 
-def clearness(selection: Selection) -> str:
+def clearness(selection: Selection, measure: Measure = Measure()) -> str:
     """A sentence on how far apart the candidates were, and whether the choice is more than luck."""
     name = labels.shown(selection.method, longest=60)
-    found = lead(selection)
+    found = lead(selection, measure)
     if found is None:
         return f"{name}: how far apart the candidates were in single runs is not recorded."
-    best, second = (labels.printable(variant or "") for variant in (selection.variant, found.runner_up))
+    best, second = (labels.called(variant or "") for variant in (selection.variant, found.runner_up))
     text = (
-        f"{name}: all candidates are within {found.spread:.2f} points of validation error; {best} is "
-        f"{found.difference:.2f} points ahead of the next, {second}"
+        f"{name}: all candidates are within {measure.gap(found.spread)} of validation {measure.name}; {best} is "
+        f"{measure.gap(found.difference)} ahead of the next, {second}"
     )
     if found.runs == 1:
         return f"{text}, in one run, which cannot tell them apart."
-    low, high = (signed(end) for end in found.interval)
+    low, high = (measure.signed(end) for end in found.interval)
     text += f" (mean of {found.runs} paired runs, 95 % interval {low} to {high})"
     if found.is_clear:
         return f"{text}."
@@ -68,7 +67,9 @@ def clearness(selection: Selection) -> str:
 
 
 def lowest_epochs(results: Results, store: Store) -> Table | None:
-    """The lowest test error of any epoch beside that of the last one: what choosing an epoch on test data is worth."""
+    """The best test value of any epoch beside that of the last one: what choosing an epoch on test data is worth."""
+    measure = results.measure
+    best = max if measure.better == HIGHER else min
     curves = store.curves(results.protocol.key)
     rows = []
     for method in results.errors():
@@ -78,38 +79,77 @@ def lowest_epochs(results: Results, store: Store) -> Table | None:
         if not all(errors) or errors != found:  # no curve, or one without test errors
             continue
         last = stats.summary([curve[-1] for curve in errors])
-        lowest = stats.summary([min(curve) for curve in errors])
+        lowest = stats.summary([best(curve) for curve in errors])
         bias = lowest.mean - last.mean
         rows.append(
             (
                 method_cell(results, method),
-                Cell(_mean_sd(last), last.mean),
-                Cell(_mean_sd(lowest), lowest.mean),
-                Cell(signed(bias, 3), bias),
+                Cell(_mean_sd(last, measure), last.mean),
+                Cell(_mean_sd(lowest, measure), lowest.mean),
+                Cell(signed(bias, 3 if measure.is_percentage else 1 + measure.decimals([last.mean])), bias),
                 Cell(str(len(errors)), float(len(errors))),
             )
         )
     if not rows:
         return None
-    headings = ("Method", "Last epoch, %", "Lowest of any epoch, %", "Bias, points", "Runs")
-    notes = (
-        "Test errors. The lowest of all epochs is chosen by looking at the test images, so it is too low, and the more "
-        "so the longer the curve is and the more it jumps; no verdict uses it. It is here because the authors' MNIST "
-        "code reports it.",
+    which = measure.best
+    unit = f", {measure.unit}" if measure.unit else ""
+    headings = (
+        "Method",
+        f"Last epoch{unit}",
+        f"{which.capitalize()} of any epoch{unit}",
+        "Bias, points" if measure.is_percentage else "Bias",
+        "Runs",
     )
-    title = f"{title_of(results)}: lowest test error of any epoch, as the authors' code reports it"
+    notes = (
+        f"Test {measure.name}. The {which} of all epochs is chosen by looking at the test examples, so it is too good, "
+        "and the more so the longer the curve is and the more it jumps; no verdict uses it. It is here because papers "
+        "report it, and the MNIST code of the authors of continuous dropout does.",
+    )
+    whose = "as the authors' code reports it" if measure.is_error else "as some papers report it"
+    title = f"{title_of(results)}: {which} test {measure.name} of any epoch, {whose}"
     return Table("lowest-epochs", title, headings, tuple(rows), notes)
 
 
-def _mean_sd(summary: stats.Summary) -> str:
-    return f"{summary.mean:.2f}" if math.isnan(summary.sd) else f"{summary.mean:.2f} ± {summary.sd:.3f}"
+def _mean_sd(summary: stats.Summary, measure: Measure) -> str:
+    mean = f"{summary.mean:{measure.form}}"
+    return mean if math.isnan(summary.sd) else f"{mean} ± {summary.sd:.3{'f' if measure.is_percentage else 'g'}}"
+
+
+def others(results: Results) -> Table | None:
+    """What stands beside the metric that methods are compared by: other metrics, and what each method costs."""
+    names = list(dict.fromkeys(name for job in results.finished for name in job.results if name.startswith("test:")))
+    known = {f"test:{measure.name}": measure for measure in Measure.others(results.protocol.description)}
+    measures = {name: known.get(name, Measure(name.removeprefix("test:"), "")) for name in names}
+    timed = any(job.epochs_done and job.seconds for job in results.finished)
+    if not measures and not timed:
+        return None
+    rows = []
+    for method in results.errors():
+        jobs = [job for job in results.finished if job.method == method]
+        cells = [method_cell(results, method)]
+        for name, measure in measures.items():
+            values = [job.results[name] for job in jobs if name in job.results]
+            found = stats.summary(values) if values else None
+            cells.append(Cell(_mean_sd(found, measure), found.mean) if found else Cell(NONE))
+        if timed:
+            seconds = [job.seconds / job.epochs_done for job in jobs if job.epochs_done and job.seconds]
+            middle = float(np.median(seconds)) if seconds else math.nan
+            cells.append(Cell(f"{middle:.3g}", middle) if seconds else Cell(NONE))
+        rows.append(tuple(cells))
+    headings = ["Method", *(f"Test {measure.heading}" for measure in measures.values())]
+    headings += ["Seconds per epoch"] if timed else []
+    notes = ["Mean ± standard deviation over runs. No verdict uses these figures."]
+    if timed:
+        notes.append("Seconds: median over runs of the mean epoch, evaluation included, whatever else the machine did.")
+    return Table("others", f"{title_of(results)}: other metrics and cost", tuple(headings), tuple(rows), tuple(notes))
 
 
 def failures(results: Results) -> Table | None:
     """Every job that failed, with its reason."""
     rows = tuple(
         (
-            Cell(labels.printable(job.method)),
+            Cell(labels.shown(job.method, longest=10_000)),
             Cell(str(job.run), float(job.run)),
             Cell("comparison" if job.stage == FINAL else "selection"),
             Cell(f"{job.epochs_done} of {job.epochs}", float(job.epochs_done)),
@@ -124,9 +164,9 @@ def failures(results: Results) -> Table | None:
 
 
 def mcnemar(results: Results, store: Store) -> Table | None:
-    """Of each pair of trained networks: on which test images only one of them is right."""
+    """Of each pair of trained networks: on which test examples only one of them is right."""
     reference = results.reference
-    called = labels.shown(reference, longest=40)
+    called, begun = (name(reference, longest=40) for name in (labels.called, labels.shown))
     rows = []
     for method in results.errors():
         found = [each for run in results.errors().get(reference, {}) if (each := _mcnemar(results, store, method, run))]
@@ -149,12 +189,12 @@ def mcnemar(results: Results, store: Store) -> Table | None:
     if not rows:
         return None
     headings = (
-        "Method", f"Only {called} right, images", "Only the method right", "Median p", f"{called} better in",
+        "Method", f"Only {called} right, examples", "Only the method right", "Median p", f"{begun} better in",
         "The method better in",
     )  # fmt: skip
     notes = (
         "McNemar's exact test, two-sided, for each run: do these two trained networks err equally often on the test "
-        "images? Image counts are means over runs; “better in” counts the runs with p < 0.05, which equal "
+        "examples? Counts are means over runs; “better in” counts the runs with p < 0.05, which equal "
         "networks reach in at most one run of twenty. It is about single networks; whether methods differ, the paired "
         "tests over runs tell.",
     )
@@ -210,9 +250,9 @@ def ranks(every: Sequence[Results]) -> Table | None:
         f"{labels.printable(dataset)}: {labels.printable(results.protocol.experiment)}, {size_of(results)}"
         for dataset, results in found.sources.items()
     )
-    called = labels.shown(compared.reference, longest=40)
+    called = labels.called(compared.reference, longest=40)
     notes = (
-        "Rank 1 is the lowest mean error; equal ones share the mean of their ranks. Each data set counts once, with "
+        f"Rank 1 is the {found.first}; equal ones share the mean of their ranks. Each data set counts once, with "
         f"the experiment that has most methods and runs: {used}.",
         f"Friedman test: chi-square {compared.chi_square:.2f}, p = {p_value(compared.chi_square_p)}; Iman and "
         f"Davenport's F {compared.f:.2f}, p = {p_value(compared.f_p)}. Nemenyi's critical difference at "

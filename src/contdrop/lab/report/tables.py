@@ -8,7 +8,7 @@ methods, over the runs that both have finished.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from .. import labels, paper, stats
 from ..analysis.comparisons import compare, planned_margin
@@ -21,6 +21,7 @@ from .cells import Table as Table
 from .supplements import failures as failures
 from .supplements import lowest_epochs as lowest_epochs
 from .supplements import mcnemar as mcnemar
+from .supplements import others as others
 from .supplements import ranks as ranks
 from .supplements import selections as selections
 from .writers import csv as csv
@@ -29,10 +30,11 @@ from .writers import latex as latex
 from .writers import markdown as markdown
 
 WHICH_INTERVAL = (
-    "The 95 % interval is over runs: by how much the methods would differ on these test images if all were trained "
-    "again. “Runs and images” (crossed random effects, Student's quantile) also takes the test images for a sample: by "
-    "how much they would differ on other images of the same kind."
+    "The 95 % interval is over runs: by how much the methods would differ on these test examples if all were trained "
+    "again. “Runs and examples” (crossed random effects, Student's quantile) also takes the test examples for a "
+    "sample: by how much they would differ on other examples of the same kind."
 )
+_SPREAD = 3  # decimals of the standard deviation of percentages, as in the paper
 _TESTS = ("t_p", "t_p_two_sided", "wilcoxon_p", "wilcoxon_p_two_sided", "equivalence_p")
 
 
@@ -44,23 +46,24 @@ def comparison(results: Results, comparisons: Mapping[str, stats.Comparison] | N
     comparisons = compare(results) if comparisons is None else comparisons
     protocol, reference = results.protocol, results.reference
     theirs = paper.table_of(protocol.experiment)
-    decimals = theirs.decimals if theirs else 2
-    errors = results.errors()
-    summaries = {method: stats.summary(list(runs.values())) for method, runs in errors.items()}
-    best = min((round(found.mean, 9) for found in summaries.values()), default=math.nan)
+    measure = results.measure
+    decimals = theirs.decimals if theirs else measure.decimals([found.mean for found in _summaries(results).values()])
+    spread = _SPREAD if theirs or measure.is_percentage else decimals
+    summaries = _summaries(results)
+    best = min((round(measure.sign * found.mean, 9) for found in summaries.values()), default=math.nan)
     their_best = min(theirs.means.values()) if theirs else math.nan
     rows = []
     for method, found in summaries.items():
         against = comparisons.get(method)
         t_p, wilcoxon_p = (against.t_p, against.wilcoxon_p) if against and against.runs > 1 else (None, None)
-        text = _in_papers_form(found.mean, found.sd, t_p, wilcoxon_p, decimals) + (
+        text = _in_papers_form(found.mean, found.sd, t_p, wilcoxon_p, decimals, spread) + (
             doubt(against.runs) if against else ""
         )
-        row = [method_cell(results, method), Cell(text, found.mean, round(found.mean, 9) == best)]
+        row = [method_cell(results, method), Cell(text, found.mean, round(measure.sign * found.mean, 9) == best)]
         if theirs:
             row.append(_paper_cell(theirs, method, their_best))
         rows.append((*row, Cell(str(found.n), float(found.n))))
-    form = "error, % (p-value-T/p-value-W)"
+    form = f"{measure.heading} (p-value-T/p-value-W)"
     headings = ["Method", f"Test {form}", *([f"The paper: {form}"] if theirs else []), "Runs"]
     return Table(
         "comparison",
@@ -70,6 +73,10 @@ def comparison(results: Results, comparisons: Mapping[str, stats.Comparison] | N
         tuple(_notes(results, comparisons, theirs, reference)),
         tuple(_comparison_data(results, method, found, comparisons) for method, found in summaries.items()),
     )
+
+
+def _summaries(results: Results) -> dict[str, stats.Summary]:
+    return {method: stats.summary(list(runs.values())) for method, runs in results.errors().items()}
 
 
 def _comparison_data(
@@ -105,7 +112,8 @@ def _paper_cell(theirs: paper.Table, method: str, best: float) -> Cell:
 def _notes(
     results: Results, comparisons: Mapping[str, stats.Comparison], theirs: paper.Table | None, reference: str
 ) -> list[str]:
-    description, called = results.protocol.description, labels.shown(reference, longest=60)
+    description, called = results.protocol.description, labels.called(reference)
+    begun = labels.shown(reference, longest=60)
     notes = [f"Ours: {size_of(results)}."]
     if theirs:
         runs = description.get("paper_runs") or theirs.runs
@@ -118,12 +126,16 @@ def _notes(
     if comparisons:
         notes.append(
             "Mean ± standard deviation over runs; best mean in bold. In brackets, as in the paper, one-sided p-values "
-            f"of “{called} errs less”: paired t-test (T) and Wilcoxon signed-rank test (W)."
+            f"of “{begun} {_claim(results)}”: paired t-test (T) and Wilcoxon signed-rank test (W)."
         )
         notes += _limits(results, comparisons)
     elif reference not in results.errors():
         notes.append(f"No run of the reference, {called}, is finished: there is nothing to compare the others with.")
     return notes
+
+
+def _claim(results: Results) -> str:
+    return "errs less" if results.measure.is_error else "is better"
 
 
 def _is_smaller(results: Results, runs: int, epochs: int | None) -> bool:
@@ -140,18 +152,18 @@ def _limits(results: Results, comparisons: Mapping[str, stats.Comparison]) -> li
     elif fewest < ENOUGH_RUNS:
         notes.append(f"{DOUBTFUL} With fewer than {ENOUGH_RUNS} pairs of runs (here {fewest}) a p-value means little.")
     if len({len(runs) for runs in results.errors().values()}) > 1:
-        pairs = ", ".join(f"{labels.shown(method)} {each.runs}" for method, each in comparisons.items())
+        pairs = ", ".join(f"{labels.called(method)} {each.runs}" for method, each in comparisons.items())
         notes.append(
             "Methods have finished different runs. Tests use the runs that a method shares with the reference: "
             f"{pairs}. Means are over all runs of a method, so compare them by the tests, not by eye."
         )
     if any(job.status == FAILED for job in results.final):
         notes.append(
-            "Runs that failed or diverged have no error and are left out, with their partner of the reference; no "
+            "Runs that failed or diverged have no value and are left out, with their partner of the reference; no "
             "value is put in their place, which flatters methods that fail."
         )
     approximate = [
-        labels.shown(m) for m, each in comparisons.items() if each.wilcoxon_method != "exact" and each.runs > 1
+        labels.called(m) for m, each in comparisons.items() if each.wilcoxon_method != "exact" and each.runs > 1
     ]
     if approximate:
         notes.append(
@@ -166,20 +178,20 @@ def differences(
 ) -> Table | None:
     """What a careful reader asks for: how much, how certain, how it would look to a reviewer."""
     comparisons = compare(results, margin) if comparisons is None else comparisons
-    called = labels.shown(results.reference, longest=40)
+    called, measure = labels.called(results.reference, longest=40), results.measure
     if not comparisons:
         return None
     spreads = [found.sd for found in comparisons.values() if found.sd > 0]
-    decimals = 2 if not spreads or min(spreads) >= 0.1 else 3  # two digits of the spread are enough
+    decimals = _decimals(spreads)
     rows = tuple(_difference_row(results, method, found, decimals) for method, found in comparisons.items())
     used = next(iter(comparisons.values())).margin
     notes = [
-        f"Ours: {size_of(results)}. Difference: {called} minus the method, in percentage points, mean over the runs "
-        f"that both have; negative means that {called} errs less. Interval: of this comparison "
+        f"Ours: {size_of(results)}. Difference: {called} minus the method{_unit(results)}, mean over the runs "
+        f"that both have; {measure.sign_rule(called)}. Interval: of this comparison "
         "alone, small-sample widened BCa bootstrap, or Student's with fewer than 6 runs. Simultaneous: Student's "
         "intervals that hold for all rows at once (Bonferroni); one that excludes 0 always has Holm (t) below 0.05.",
         "p-values here are two-sided; “Holm” are adjusted for the number of methods. Effect: mean difference over its "
-        f"standard deviation. Wins/ties/losses: runs in which {called} errs less, as much and more. Detectable: the "
+        f"standard deviation. Wins/ties/losses: runs in which {called} {_kinds(results)}. Detectable: the "
         "difference that so many runs would find with 80 % power.",
     ]
     if any(found.two_way for found in comparisons.values()):
@@ -187,22 +199,39 @@ def differences(
     if used is not None:
         notes.append(
             f"Equivalent: p-value, adjusted by Holm, of the test (TOST) that the two differ by less than "
-            f"±{used:.{decimals}f} points{_origin(results, margin)}; a small one is evidence for no difference that "
+            f"±{measure.gap(used)}{_origin(results, margin)}; a small one is evidence for no difference that "
             "matters."
         )
     notes += _limits(results, comparisons)
     headings = (
-        "Method", "Difference", "95 % interval", "Runs and images", "Simultaneous", "p (t)", "Holm (t)", "p (W)",
+        "Method", "Difference", "95 % interval", "Runs and examples", "Simultaneous", "p (t)", "Holm (t)", "p (W)",
         "Holm (W)", "Effect d", "Wins/ties/losses", "Detectable", "Equivalent p", "Pairs",
     )  # fmt: skip
-    title = f"{title_of(results)}: {called} against each method"
+    title = f"{title_of(results)}: {labels.shown(results.reference, longest=40)} against each method"
     return Table("differences", title, headings, rows, tuple(notes), _difference_data(results, comparisons))
 
 
 def _origin(results: Results, chosen: float | None) -> str:
     if chosen is not None:
         return ", chosen after the fact"
-    return ", fixed by the experiment" if planned_margin(results) is not None else ", a tenth of the reference's error"
+    if planned_margin(results) is not None:
+        return ", fixed by the experiment"
+    return f", a tenth of the reference's {results.measure.name}"
+
+
+def _decimals(spreads: Sequence[float]) -> int:
+    """Two digits of the smallest spread are enough."""
+    smallest = min(spreads, default=1.0)
+    return 2 if smallest >= 0.1 else min(8, 1 - math.floor(math.log10(smallest)))
+
+
+def _unit(results: Results) -> str:
+    unit = results.measure.gap_unit
+    return f", in{unit}" if unit else ""
+
+
+def _kinds(results: Results) -> str:
+    return "errs less, as much and more" if results.measure.is_error else "is better, equal and worse"
 
 
 def _difference_row(results: Results, method: str, found: stats.Comparison, decimals: int) -> tuple[Cell, ...]:
@@ -267,11 +296,13 @@ def _difference_data(
     )
 
 
-def _mean_sd(mean: float, sd: float, decimals: int) -> str:
-    return f"{mean:.{decimals}f}" if math.isnan(sd) else f"{mean:.{decimals}f} ± {sd:.3f}"
+def _mean_sd(mean: float, sd: float, decimals: int, spread: int) -> str:
+    return f"{mean:.{decimals}f}" if math.isnan(sd) else f"{mean:.{decimals}f} ± {sd:.{spread}f}"
 
 
-def _in_papers_form(mean: float, sd: float, t_p: float | None, wilcoxon_p: float | None, decimals: int) -> str:
+def _in_papers_form(
+    mean: float, sd: float, t_p: float | None, wilcoxon_p: float | None, decimals: int, spread: int = _SPREAD
+) -> str:
     """For example "1.35 ± 0.049 (3.1e-17/9.1e-7)"."""
     tests = "" if t_p is None or wilcoxon_p is None else f" ({p_value(t_p)}/{p_value(wilcoxon_p)})"
-    return _mean_sd(mean, sd, decimals) + tests
+    return _mean_sd(mean, sd, decimals, spread) + tests

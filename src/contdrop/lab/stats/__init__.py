@@ -21,6 +21,7 @@ from .comparison import summary as summary
 from .detection import minimum_detectable as minimum_detectable
 from .detection import power as power
 from .detection import runs_needed as runs_needed
+from .detection import sd_interval as sd_interval
 from .mcnemar import McNemar as McNemar
 from .mcnemar import mcnemar as mcnemar
 from .ranking import RankComparison as RankComparison

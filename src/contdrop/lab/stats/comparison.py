@@ -34,7 +34,8 @@ class Comparison:
     """A reference method against another one, over paired runs.
 
     Attributes:
-        difference: Mean of reference - other. Errors are compared, so **negative means that the reference is better**.
+        difference: Mean of reference - other. **Negative means that the reference is better**, unless ``better`` is
+            "higher".
         sd: Standard deviation of the differences.
         interval: Of the difference, for this comparison alone: by the bootstrap, see ``bca_interval``; with fewer than
             ``ENOUGH_RUNS`` runs, which are too few to draw from, Student's, see ``t_interval``.
@@ -42,11 +43,11 @@ class Comparison:
             it excludes 0, Holm's p-value of the t-test is below 1 - confidence.
         two_way: Interval of the difference over runs and test examples, for this comparison alone: see
             ``two_way_interval``; None unless the caller has given what each example contributes.
-        t_p: One-sided p-value of the paired t-test; the alternative is that the reference's error is less.
+        t_p: One-sided p-value of the paired t-test; the alternative is that the reference is better.
         wilcoxon_p: The same of Wilcoxon's signed-rank test.
         wilcoxon_method: "exact" without ties and zero differences, else "approximate".
         t_p_holm: Holm-adjusted over the methods of one ``compare_all``; alone, equal to ``t_p``. So with the others.
-        effect: Paired d, difference / sd. Negative if the reference is better; infinite if sd is 0.
+        effect: Paired d, difference / sd, with the sign of the difference; infinite if sd is 0.
         wins: Runs in which the reference is better.
         ties: Runs in which the two are equal.
         superiority: Share of the runs in which the reference is better; ties count half.
@@ -55,6 +56,7 @@ class Comparison:
         equivalence_p: p-value of the equivalence test with that margin, see ``tost``; None without a margin.
         equivalence_p_holm: Holm-adjusted like the others.
         notes: Sentences on what limits this comparison.
+        better: Which values are, "lower" or "higher".
     """
 
     reference: Summary
@@ -84,6 +86,12 @@ class Comparison:
     equivalence_p_holm: float | None
     notes: tuple[str, ...]
     two_way: tuple[float, float] | None = None
+    better: str = "lower"
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the reference's mean is the better one."""
+        return self.difference > 0 if self.better == "higher" else self.difference < 0
 
     @property
     def losses(self) -> int:
@@ -111,8 +119,9 @@ def compare_paired(
     seed: int = 0,
     margin: float | None = None,
     names: tuple[str, str] = ("reference", "other"),
+    better: str = "lower",
 ) -> Comparison:
-    """Compare the errors of two methods run by run.
+    """Compare the values of two methods run by run.
 
     >>> result = compare_paired({0: 1.0, 1: 1.1, 2: 0.9}, {0: 1.3, 1: 1.2, 2: 1.4})
     >>> round(result.difference, 9), result.wilcoxon_p
@@ -125,6 +134,7 @@ def compare_paired(
         seed: Of the bootstrap interval.
         margin: The smallest difference that matters; gives an equivalence test.
         names: What to call the two in messages.
+        better: Which values are, "lower" or "higher".
 
     Raises:
         UserError: If runs are missing on one side, given twice or not finite.
@@ -132,7 +142,8 @@ def compare_paired(
     first, second = paired(reference, other, names)
     change = differences(first, second)
     spread = summary(change)
-    t, wilcoxon = t_test(change), signed_rank_test(change)
+    judged = -change if better == "higher" else change  # negative where the reference is better
+    t, wilcoxon = t_test(judged), signed_rank_test(judged)
     equivalence = None if margin is None else tost(change, margin)
     return Comparison(
         reference=summary(first),
@@ -153,14 +164,15 @@ def compare_paired(
         wilcoxon_p_holm=wilcoxon.less,
         wilcoxon_p_two_sided_holm=wilcoxon.two_sided,
         effect=_effect(spread),
-        wins=int(np.sum(change < 0)),
-        ties=int(np.sum(change == 0)),
-        superiority=float(np.mean(change < 0) + np.mean(change == 0) / 2),
+        wins=int(np.sum(judged < 0)),
+        ties=int(np.sum(judged == 0)),
+        superiority=float(np.mean(judged < 0) + np.mean(judged == 0) / 2),
         minimum_detectable=minimum_detectable(spread.sd, spread.n),
         margin=margin,
         equivalence_p=equivalence,
         equivalence_p_holm=equivalence,
         notes=_notes(change),
+        better=better,
     )
 
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from ...errors import UserError
-from .distributions import normal_cdfs, student_quantile
+from .distributions import chi_square_quantiles, normal_cdfs, student_quantile
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)
 _MOST_RUNS = 10**9
@@ -79,6 +79,18 @@ def runs_needed(difference: float, sd: float, power: float = 0.8, alpha: float =
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
+
+
+def sd_interval(sd: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Where the standard deviation of the population may be, given that of n normal values.
+
+    (n - 1) sd^2 / sigma^2 is chi-square with n - 1 degrees of freedom.
+    """
+    _check(sd, n, 1 - confidence)
+    if n == 1:
+        return math.nan, math.nan
+    low, high = chi_square_quantiles(((1 - confidence) / 2, (1 + confidence) / 2), n - 1)
+    return sd * math.sqrt((n - 1) / high), sd * math.sqrt((n - 1) / low)
 
 
 def _power(noncentrality: float, n: int, alpha: float) -> float:

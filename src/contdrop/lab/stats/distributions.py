@@ -48,6 +48,10 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
     return float(scipy.special.chdtrc(freedom, statistic))
 
 
+def chi_square_quantiles(probabilities: tuple[float, ...], freedom: int) -> list[float]:
+    return [float(scipy.special.chdtri(freedom, 1 - each)) for each in probabilities]
+
+
 def f_tail(statistic: float, numerator: int, denominator: int) -> float:
     return float(scipy.special.fdtrc(numerator, denominator, statistic))
 

@@ -13,7 +13,7 @@ from .curves import curves
 from .drawing import Picture as Picture
 from .drawing import save as save
 from .noise import noise
-from .pairs import pairs
+from .pairs import pairs as pairs
 from .ranks import across as across
 from .reliability import reliability
 from .samples import samples as samples

@@ -69,7 +69,7 @@ def classes_of(results: Results, shares: Mapping[str, Array]) -> Picture | None:
         return None
     errors = {method: class_errors(found) for method, found in shares.items()}
     reference, won = results.reference, wins(errors)
-    called = labels.shown(reference)
+    called, begun = labels.called(reference), labels.shown(reference)
     number = len(next(iter(errors.values())))
     against = {
         method: int(np.sum(errors[reference].round(9) < found.round(9)))
@@ -79,23 +79,23 @@ def classes_of(results: Results, shares: Mapping[str, Array]) -> Picture | None:
     return Picture(
         "classes",
         "Error class by class",
-        f"Error on each class in per cent of its test images, mean over {size_of(results)}. Boxed: the lowest of a "
+        f"Error on each class in per cent of its test examples, mean over {size_of(results)}. Boxed: the lowest of a "
         f"class. “Best on” counts a method's boxes"
-        + (f"; “{called} better” counts the classes on which {called} errs less than the method." if against else ".")
+        + (f"; “{begun} better” counts the classes on which {called} errs less than the method." if against else ".")
         + " With few runs such counts are mostly chance.",
         f"Of {number} classes, best on: "
-        + ", ".join(f"{labels.shown(method)} {count}" for method, count in won.items())
+        + ", ".join(f"{labels.called(method)} {count}" for method, count in won.items())
         + "."
-        + (f" {called} errs less than " if against else "")
-        + ", ".join(f"{labels.shown(method)} on {count}" for method, count in against.items())
+        + (f" {begun} errs less than " if against else "")
+        + ", ".join(f"{labels.called(method)} on {count}" for method, count in against.items())
         + ("." if against else ""),
-        partial(_draw_classes, errors, won, against, called, _class_names(results, number)),
+        partial(_draw_classes, errors, won, against, begun, _class_names(results, number)),
     )
 
 
 def _class_names(results: Results, number: int) -> tuple[str, ...]:
     try:
-        known = registry.find(str(results.protocol.configuration.get("dataset"))).classes
+        known = registry.find(results.dataset).classes
     except UserError:
         known = ()
     return known if len(known) == number else tuple(str(place) for place in range(number))
@@ -172,7 +172,7 @@ def confusion_of(results: Results, shares: Mapping[str, Array]) -> Picture | Non
         "confusion",
         "What is taken for what",
         "Confusion matrices: rows are true classes, columns what they were taken for, the shade the share of the "
-        "class's test images; correct answers, the diagonal, are left out. "
+        "class's test examples; correct answers, the diagonal, are left out. "
         f"Mean over {size_of(results)}; one scale for all.",
         "Most frequent confusions: "
         + "; ".join(_worst(method, found, names) for method, found in mistakes.items())

@@ -38,7 +38,7 @@ def curves(store: Store, results: Results) -> Picture | None:
     found: dict[str, list[list[float]]] = {}
     for method in results.methods:
         for job in results.finished:
-            if job.method == method and len(epochs_of.get(job.id, [])) == results.protocol.epochs:
+            if job.method == method and 0 < len(epochs_of.get(job.id, [])) == results.protocol.epochs:
                 found.setdefault(method, []).append(
                     [np.nan if e.test_error is None else e.test_error for e in epochs_of[job.id]]
                 )
@@ -48,29 +48,29 @@ def curves(store: Store, results: Results) -> Picture | None:
     epochs, drawn = results.protocol.epochs, _drawn(results.protocol.epochs)
     # Bands of more methods hide each other and everything else.
     banded = tuple(errors) if len(errors) <= _MOST_BANDS else (results.reference,)
+    measure = results.measure
     last = sorted((float(runs[:, -1].mean()), method) for method, runs in errors.items())
     return Picture(
         "curves",
-        "Test error per epoch",
+        f"Test {measure.name} per epoch",
         " ".join(_caption(results, errors, banded, len(drawn))),
-        f"Lines of test error over {epochs} epochs for {len(errors)} methods. After the last epoch, from the lowest: "
-        + ", ".join(f"{labels.shown(method)} {error:.2f} %" for error, method in last)
-        + ".",
-        partial(_draw, errors, drawn, banded),
+        f"Lines of test {measure.name} over {epochs} epochs for {len(errors)} methods. After the last epoch, from the "
+        "lowest: " + ", ".join(f"{labels.called(method)} {measure.value(error)}" for error, method in last) + ".",
+        partial(_draw, errors, drawn, banded, f"test {measure.heading}"),
     )
 
 
 def _caption(results: Results, errors: Mapping[str, Array], banded: Collection[str], drawn: int) -> Iterator[str]:
     epochs = results.protocol.epochs
-    yield f"Mean test error after each epoch, {size_of(results)}."
+    yield f"Mean test {results.measure.name} after each epoch, {size_of(results)}."
     if epochs >= 8:
         yield "Above: all of training, on a logarithmic axis. Below: its second half."
     if several_runs(results):
-        which = "Bands" if len(banded) == len(errors) else f"The band, of {labels.shown(next(iter(banded)))} alone"
+        which = "Bands" if len(banded) == len(errors) else f"The band, of {labels.called(next(iter(banded)))} alone"
         yield f"{which}: ± 1 standard deviation over runs. That is how runs vary; whether methods differ, pairs show."
     if drawn < epochs:
         yield f"{drawn} of {epochs:,} epochs are drawn."
-    yield "No choice was made by these errors."
+    yield "No choice was made by these figures."
 
 
 def _drawn(epochs: int) -> Array:
@@ -78,7 +78,7 @@ def _drawn(epochs: int) -> Array:
     return np.unique(np.linspace(1, epochs, min(epochs, _MOST_POINTS)).round())
 
 
-def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str]) -> Figure:
+def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], title: str) -> Figure:
     with styled():
         names = [labels.shown(method, longest=LONGEST) for method in errors]
         height = max(2.2, 0.165 * len(names))
@@ -89,19 +89,19 @@ def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str]) -
             figure = blank(height + 0.65)
             axes = place(figure, left, 0.12, width, height)
             _lines(axes, errors, epochs, banded)
-            _finish(axes, errors, epochs, height)
+            _finish(axes, errors, epochs, height, title)
             return figure
         figure = blank(height + 2.55)
         above = place(figure, left, 0.12, width, 1.45)
         _lines(above, errors, epochs, banded)
         above.set_yscale("log")
         above.set_xlim(1, last)
-        above.set_ylabel("test error, %")
+        above.set_ylabel(title)
         plain_ticks(above.yaxis)
         below = place(figure, left, 1.95, width, height)
         _lines(below, errors, epochs[epochs >= last / 2], banded)
         above.axvspan(float(epochs[epochs >= last / 2][0]), last, color=colours.GRID, alpha=0.45, linewidth=0)
-        _finish(below, errors, epochs[epochs >= last / 2], height)
+        _finish(below, errors, epochs[epochs >= last / 2], height, title)
         return figure
 
 
@@ -120,11 +120,11 @@ def _lines(axes: Axes, errors: Mapping[str, Array], epochs: Array, banded: Colle
         axes.plot(epochs, mean, color=look.colour, linestyle=look.line, linewidth=1.5, marker=marker, markersize=4)
 
 
-def _finish(axes: Axes, errors: Mapping[str, Array], epochs: Array, height: float) -> None:
+def _finish(axes: Axes, errors: Mapping[str, Array], epochs: Array, height: float, title: str) -> None:
     first, last = float(epochs[0]), float(epochs[-1])
     axes.set_xlim(*((first, last) if last > first else (first - 0.5, last + 0.5)))
     axes.set_xlabel("epoch")
-    axes.set_ylabel("test error, %")
+    axes.set_ylabel(title)
     axes.locator_params(axis="x", integer=True, nbins=6)
     axes.set_ylim(axes.get_ylim())
     label_ends(axes, {method: (last, float(runs[:, int(last) - 1].mean())) for method, runs in errors.items()}, height)

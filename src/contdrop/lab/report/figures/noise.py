@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ... import labels
+from ...analysis.wording import capital
 from ...results import Results
 from .. import colours
 from .drawing import SMALL, TINY, WIDTH, Picture, blank, deviation, place, several_runs, size_of, styled, text_width
@@ -27,31 +28,34 @@ def noise(results: Results) -> Picture | None:
     strengths = {method: strengths[method] for method in results.methods if method in strengths}
     if len(strengths) < _ENOUGH:
         return None
-    without = [labels.shown(method) for method in errors if method not in strengths]
+    without = [labels.called(method) for method in errors if method not in strengths]
     on_weights = any(labels.base(method) == "dropconnect" for method in strengths)
     matched = "bernoulli-matched" in strengths
     sentences = [
-        "Mean test error against the strength of the noise: the relative variance Var(m) / E[m]² of the mask m, "
-        f"{size_of(results)}.",
-        "If laws differ only in strength, all points lie on one curve."
+        f"Mean test {results.measure.name} against the strength of the noise: the relative variance Var(m) / E[m]² of "
+        f"the mask m, {size_of(results)}.",
+        "If laws differ only in strength, all markers lie on one curve."
         + (
-            " “Bernoulli, matched” has the Gaussian's strength: a gap between these two, beyond chance, is the law's."
+            " Matched Bernoulli has the Gaussian's strength: a gap between these two, beyond chance, is the law's."
             * matched
         ),
         "Bars: ± 1 standard deviation over runs." if several_runs(results) else "",
-        "Points of equal strength are set side by side." if _offsets(strengths, 1.0) != strengths else "",
+        "Markers of equal strength are set side by side." if _offsets(strengths, 1.0) != strengths else "",
         "DropConnect's mask is on weights, so its strength is not quite comparable." if on_weights else "",
         f"Without a law of one strength, and not drawn: {', '.join(without)}." if without else "",
     ]
     values = {method: list(errors[method].values()) for method in strengths}
     return Picture(
         "noise",
-        "Error at equal noise",
+        f"{capital(results.measure.name)} at equal noise",
         " ".join(sentence for sentence in sentences if sentence),
-        "Relative variance and mean test error: "
-        + "; ".join(f"{labels.shown(m)} {strengths[m]:.3f}, {np.mean(values[m]):.2f} %" for m in strengths)
+        f"Relative variance and mean test {results.measure.name}: "
+        + "; ".join(
+            f"{labels.called(m)} {strengths[m]:.3f}, {results.measure.value(float(np.mean(values[m])))}"
+            for m in strengths
+        )
         + ".",
-        partial(_draw, values, strengths),
+        partial(_draw, values, strengths, f"test {results.measure.heading}"),
     )
 
 
@@ -71,20 +75,28 @@ def _offsets(strengths: Mapping[str, float], width: float) -> dict[str, float]:
     }
 
 
-def _draw(errors: Mapping[str, Sequence[float]], strengths: Mapping[str, float]) -> Figure:
+def _look(family: str, methods: Sequence[str]) -> colours.Style:
+    return colours.style(methods[0] if len(methods) == 1 else family)
+
+
+def _name(family: str, methods: Sequence[str]) -> str:
+    return labels.shown(methods[0] if len(methods) == 1 else family, longest=18)
+
+
+def _draw(errors: Mapping[str, Sequence[float]], strengths: Mapping[str, float], title: str) -> Figure:
     with styled():
         families: dict[str, list[str]] = {}
         for method in strengths:
             families.setdefault(labels.base(method), []).append(method)
-        names = [labels.shown(family, longest=18) for family in families]
+        names = {family: _name(family, methods) for family, methods in families.items()}
         height, left = 2.7, 0.62
-        width = WIDTH - left - min(1.75, text_width(names, SMALL) + 0.42)
+        width = WIDTH - left - min(2.1, text_width(list(names.values()), SMALL) + 0.42)
         figure = blank(height + 0.7)
         axes = place(figure, left, 0.12, width, height)
         reach = max(max(strengths.values()), 0.1)
         drawn_at = _offsets(strengths, reach)
         for family, methods in families.items():
-            look = colours.style(family)
+            look = _look(family, methods)
             methods = sorted(methods, key=strengths.__getitem__)
             axes.errorbar(
                 [drawn_at[method] for method in methods],
@@ -100,13 +112,12 @@ def _draw(errors: Mapping[str, Sequence[float]], strengths: Mapping[str, float])
                                   annotation_clip=False)  # fmt: skip
         axes.set_xlim(-0.06 * reach, 1.09 * reach)
         axes.set_xlabel("relative variance of the noise")
-        axes.set_ylabel("test error, %")
+        axes.set_ylabel(title)
         best = {family: min(float(np.mean(errors[method])) for method in found) for family, found in families.items()}
         order = sorted(families, key=best.__getitem__, reverse=True)  # as the points are, the worst on top
         handles = [
-            Line2D([], [], linestyle="none", marker=colours.style(family).marker, color=colours.style(family).colour,
-                   markersize=6, label=labels.shown(family, longest=18))
-            for family in order
+            Line2D([], [], linestyle="none", marker=look.marker, color=look.colour, markersize=6, label=names[family])
+            for family, look in ((family, _look(family, families[family])) for family in order)
         ]  # fmt: skip
         axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, handletextpad=0.2,
                     labelspacing=0.6)  # fmt: skip

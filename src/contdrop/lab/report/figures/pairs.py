@@ -12,11 +12,13 @@ from matplotlib.figure import Figure
 
 from ... import labels, stats
 from ...analysis.comparisons import compare
-from ...analysis.wording import tally
+from ...analysis.wording import capital, tally
+from ...measures import HIGHER, Measure
 from ...results import Results
 from .. import colours
 from .drawing import LONGEST, SMALL, TINY, WIDTH, Picture, blank, place, size_of, styled, text_width
 
+_SHORT = 12  # characters of a name above the differences
 _ROW = 0.36  # height of a row, in inches
 
 
@@ -27,28 +29,30 @@ def pairs(results: Results, comparisons: Mapping[str, stats.Comparison] | None =
     if len(errors) < 2 or not comparisons:
         return None
     means = {method: float(np.mean(list(runs.values()))) for method, runs in errors.items()}
-    order = sorted(errors, key=means.__getitem__)
+    measure = results.measure
+    order = sorted(errors, key=lambda method: measure.sign * means[method])
     has_interval = any(math.isfinite(each.interval[0]) for each in comparisons.values())
-    called = labels.shown(reference)
+    called = labels.called(reference)
     return Picture(
         "pairs",
         "Run by run",
-        f"Left: test error in every run; a grey line joins what one run gave with all methods, which share its split, "
-        f"initial weights and data order; the upright stroke is the mean. Right: {called} minus the method, run by run"
+        f"Left: test {measure.name} in every run; a grey line joins what one run gave with all methods, which share "
+        "its split, initial weights and data order; the upright stroke is the mean. "
+        f"Right: {called} minus the method, run by run"
         + (
             "; the diamond is the mean, its bar the 95 % interval (small-sample widened BCa; Student's with fewer "
             "than 6 runs)"
             if has_interval
             else ""
         )
-        + f". Left of 0, {called} errs less. {size_of(results).capitalize()}; methods by mean error.",
+        + f". {capital(measure.sign_rule(called))}. {size_of(results).capitalize()}; methods by mean {measure.name}.",
         "Dots of every run. "
         + " ".join(
-            f"{called} minus {labels.shown(method)}: {each.difference:+.2f} points on average, "
+            f"{capital(called)} minus {labels.called(method)}: {measure.gap(each.difference)} on average, "
             f"{tally(each.wins, each.ties, each.losses)}."
             for method, each in comparisons.items()
         ),
-        partial(_draw, errors, order, reference, comparisons),
+        partial(_draw, errors, order, reference, comparisons, measure),
     )
 
 
@@ -57,6 +61,7 @@ def _draw(
     order: Sequence[str],
     reference: str,
     comparisons: Mapping[str, stats.Comparison],
+    measure: Measure,
 ) -> Figure:
     with styled():
         names = [labels.shown(method, longest=LONGEST) for method in order]
@@ -67,7 +72,14 @@ def _draw(
         runs = place(figure, left, 0.3, width, height)
         differences = place(figure, left + width + 0.2, 0.3, width, height)
         _draw_runs(runs, errors, order)
+        runs.set_xlabel(f"test {measure.heading}")
         _draw_differences(differences, errors, order, reference, comparisons)
+        differences.set_xlabel("difference, points" if measure.is_percentage else f"difference{measure.gap_unit}")
+        left_word, right_word = ("worse", "better") if measure.better == HIGHER else ("better", "worse")
+        short = labels.shown(reference, longest=14)
+        short = short if len(short) <= _SHORT else "reference"  # or the two ends meet
+        for x, text, side in ((0, f"← {short} {left_word}", "left"), (1, f"{right_word} →", "right")):
+            differences.text(x, 1.02, text, fontsize=TINY, transform=differences.transAxes, va="bottom", ha=side)
         for axes in (runs, differences):
             axes.set_ylim(len(order) - 0.5, -0.6)
             axes.set_yticks(range(len(order)), labels=names if axes is runs else [""] * len(order))
@@ -89,7 +101,6 @@ def _draw_runs(axes: Axes, errors: Mapping[str, Mapping[int, float]], order: Seq
                   color=look.colour, markeredgewidth=0)  # fmt: skip
         mean = float(np.mean(values))
         axes.plot([mean, mean], [row - 0.3, row + 0.3], color=look.colour, linewidth=2.4)
-    axes.set_xlabel("test error, %")
 
 
 def _draw_differences(
@@ -119,6 +130,3 @@ def _draw_differences(
     if reference in order:
         axes.text(0, order.index(reference), f" {called} ", fontsize=TINY, color=colours.FAINT, ha="center",
                   va="center", bbox={"facecolor": colours.PAPER, "edgecolor": "none", "pad": 1})  # fmt: skip
-    axes.set_xlabel("difference, points")
-    axes.text(0, 1.02, f"← {called} better", fontsize=TINY, transform=axes.transAxes, va="bottom")
-    axes.text(1, 1.02, "worse →", fontsize=TINY, transform=axes.transAxes, va="bottom", ha="right")

@@ -27,11 +27,11 @@ def across(every: Sequence[Results]) -> Picture | None:
     return Picture(
         "ranks",
         "Average ranks over data sets",
-        f"Average rank of each method over {len(found.errors)} data sets ({datasets}); 1 is the lowest mean error. "
+        f"Average rank of each method over {len(found.errors)} data sets ({datasets}); 1 is the {found.first}. "
         f"Methods joined by a bar do not differ by Nemenyi's test at {100 * comparison.alpha:g} %: their ranks are "
         f"less than the critical difference of {comparison.critical_difference:.2f} apart. Friedman test: p = "
         f"{comparison.chi_square_p:.2g}.{few}",
-        "Average ranks: " + ", ".join(f"{labels.shown(method)} {rank:.2f}" for method, rank in average) + ".",
+        "Average ranks: " + ", ".join(f"{labels.called(method)} {rank:.2f}" for method, rank in average) + ".",
         partial(_draw, comparison),
     )
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from ... import labels
+from ...analysis.wording import capital
 from ...results import Results
 from .. import colours
 from .drawing import (
@@ -37,10 +38,12 @@ def sweep(results: Results) -> Picture | None:
     if len(set(widths.values())) < _ENOUGH:
         return None
     others = [method for method in errors if method not in widths and method != "gaussian"]
-    best = min(widths, key=lambda method: float(np.mean(errors[method])))
+    measure = results.measure
+    best = min(widths, key=lambda method: measure.sign * float(np.mean(errors[method])))
     both = len({"variance" in method for method in widths}) == 2
     sentences = [
-        f"Mean test error of Gaussian dropout against its width before clipping to [0, 1], {size_of(results)}.",
+        f"Mean test {measure.name} of Gaussian dropout against its width before clipping to [0, 1], "
+        f"{size_of(results)}.",
         "The paper calls its numbers variances and treats them as standard deviations: filled circles read 0.1, 0.2, … "
         "as standard deviations, open squares as variances. Both are drawn over the standard deviation, so they would "
         "lie on one curve if runs did not vary."
@@ -48,19 +51,19 @@ def sweep(results: Results) -> Picture | None:
         else "The scale above gives the variance.",
         "Bars and band: ± 1 standard deviation over runs." if several_runs(results) else "",
     ]
-    levels = ", ".join(f"{labels.shown(method)} {np.mean(errors[method]):.2f} %" for method in others)
+    levels = ", ".join(f"{labels.called(method)} {measure.value(float(np.mean(errors[method])))}" for method in others)
     return Picture(
         "sweep",
-        "Error against the Gaussian's width",
+        f"{capital(measure.name)} against the Gaussian's width",
         " ".join(sentence for sentence in sentences if sentence),
-        f"Test error over {len(widths)} widths, lowest for {labels.shown(best)} at {np.mean(errors[best]):.2f} %."
-        + (f" For comparison: {levels}." if levels else ""),
-        partial(_draw, errors, widths, others, both=both),
+        f"Test {measure.name} over {len(widths)} widths, {measure.best} for {labels.called(best)} at "
+        f"{measure.value(float(np.mean(errors[best])))}." + (f" For comparison: {levels}." if levels else ""),
+        partial(_draw, errors, widths, others, both=both, title=f"test {measure.heading}"),
     )
 
 
 def _draw(
-    errors: Mapping[str, Sequence[float]], widths: Mapping[str, float], others: Sequence[str], *, both: bool
+    errors: Mapping[str, Sequence[float]], widths: Mapping[str, float], others: Sequence[str], *, both: bool, title: str
 ) -> Figure:
     with styled():
         look = colours.style("gaussian")
@@ -92,7 +95,7 @@ def _draw(
             )  # fmt: skip
         axes.set_xlim(0, max(widths.values()) * 1.06)
         axes.set_xlabel(f"standard deviation {labels.SIGMA} before clipping")
-        axes.set_ylabel("test error, %")
+        axes.set_ylabel(title)
         axes.set_ylim(axes.get_ylim())
         above = axes.secondary_xaxis("top", functions=(_square, _root))
         above.set_xlabel("variance σ²")

@@ -24,6 +24,15 @@
   prefersDark.addEventListener("change", nameTheme);
   nameTheme();
 
+  // The hint that a table scrolls is for those that do.
+  function nameScrolling() {
+    for (const box of document.querySelectorAll(".hint + .scroll")) {
+      box.previousElementSibling.hidden = box.scrollWidth <= box.clientWidth;
+    }
+  }
+  addEventListener("resize", nameScrolling);
+  nameScrolling();
+
   // Tables: a cell's data-value decides, or its text in a column that has none. Cells without a value come last.
   const words = new Intl.Collator("en", { numeric: true });
   function valuesOf(rows, place) {

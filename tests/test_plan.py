@@ -7,23 +7,27 @@ import pytest
 
 from contdrop import kernels
 from contdrop.errors import UserError
-from contdrop.lab import catalogue, experiment, paper, selection
-from contdrop.lab.data import Split
-from contdrop.lab.experiment import Experiment, Size, add_plan, plan
+from contdrop.lab import catalogue, paper, selection
+from contdrop.lab import plan as planning
+from contdrop.lab.catalogue.sources import Images
 from contdrop.lab.models import MLP
+from contdrop.lab.plan import Variant, add_plan, plan
 from contdrop.lab.recipes import Adam
 from contdrop.lab.store import FAILED, FINAL, FINISHED, SELECTION, Selection, Store
+from contdrop.lab.study import Size, Study
 
-EXPERIMENT = Experiment(
+EXPERIMENT = Study(
     name="some",
     title="Some experiment",
-    paper="",
-    dataset="digits",
-    split=Split(60, 40),
+    data=Images("digits", train=60, validation=40),
     model=MLP(widths=(64, 16, 10)),
-    recipe=Adam(batch_size=20),
+    **Adam(batch_size=20).settings(),
+    reference="gaussian",
     methods=("none", "gaussian", "bernoulli-matched"),
-    sizes={"paper": Size(runs=3, epochs=4, selection_runs=2), "quick": Size(runs=1, epochs=2, selection_epochs=1)},
+    sizes={
+        "paper": Size(runs=3, epochs=4, selection_runs=2),
+        "quick": Size(runs=1, epochs=2, selection_runs=1, selection_epochs=1),
+    },
     candidates={"gaussian": ("gaussian:sigma=0.2", "gaussian:sigma=0.4")},
     follows={"bernoulli-matched": "gaussian"},
 )
@@ -49,7 +53,7 @@ def test_preset_and_options_change_the_size():
 
 
 def test_selection_is_never_longer_than_the_final_runs():
-    sizes = {"quick": Size(runs=1, epochs=6, selection_epochs=4)}
+    sizes = {"quick": Size(runs=1, epochs=6, selection_runs=1, selection_epochs=4)}
     for epochs, expected in ((None, [4, 4, 6]), (4, [4, 4, 4]), (2, [2, 2, 2])):
         jobs = plan(dataclasses.replace(EXPERIMENT, sizes=sizes), labels=["gaussian"], epochs=epochs)
         assert [job.epochs for job in jobs] == expected
@@ -95,11 +99,13 @@ def test_whatever_changes_results_changes_the_key(change):
 @pytest.mark.parametrize(
     "change",
     [
-        {"split": Split(50, 40)},
+        {"data": Images("digits", train=50, validation=40)},
         {"model": MLP(widths=(64, 17, 10))},
-        {"recipe": Adam(batch_size=20, learning_rate=0.1)},
+        Adam(batch_size=20, learning_rate=0.1).settings(),
+        {"batch_size": 21},
+        {"clip": 1.0},
         {"candidates": {"gaussian": ("gaussian:sigma=0.2",)}},
-        {"dataset": "mnist"},
+        {"data": Images("mnist", train=60, validation=40)},
     ],
 )
 def test_whatever_changes_the_experiment_changes_the_key(change):
@@ -113,7 +119,7 @@ def test_masks_are_a_part_of_the_protocol_and_other_masks_do_not_resume(tmp_path
     assert protocol.configuration["masks"] == kernels.MASKS_VERSION
     with Store(tmp_path / "runs.db", create=True) as store:
         planned = add_plan(store, plan(EXPERIMENT))
-        monkeypatch.setattr(experiment, "MASKS_VERSION", kernels.MASKS_VERSION + 1)
+        monkeypatch.setattr(planning, "MASKS_VERSION", kernels.MASKS_VERSION + 1)
         assert plan(EXPERIMENT)[-1].protocol.key != key
         with pytest.raises(UserError, match=rf"was begun with version {kernels.MASKS_VERSION} of the masks, and this"):
             add_plan(store, plan(EXPERIMENT))
@@ -220,7 +226,7 @@ def test_no_lead_without_a_second_candidate_or_single_runs():
 
 def test_catalogue_has_the_papers_mnist_experiments():
     wanted = "digits-mlp mnist-mlp-sigmoid mnist-mlp-relu mnist-cnn-gaussian mnist-cnn-uniform mnist-sigma mnist-epochs"
-    assert set(wanted.split()) | {"mnist-covariance"} <= set(catalogue.EXPERIMENTS)
+    assert set(wanted.split()) | {"mnist-covariance"} <= set(catalogue.STUDIES)
     assert [e.name for e in catalogue.find("mnist-mlp")] == ["mnist-mlp-sigmoid", "mnist-mlp-relu"]
 
 
@@ -229,14 +235,12 @@ def test_unknown_experiment_gets_the_nearest_name():
         catalogue.find("mnist-mpl")
 
 
-@pytest.mark.parametrize("experiment", catalogue.EXPERIMENTS.values(), ids=list(catalogue.EXPERIMENTS))
+@pytest.mark.parametrize("experiment", catalogue.STUDIES.values(), ids=list(catalogue.STUDIES))
 def test_every_experiment_can_be_planned_and_built(experiment):
     for preset in experiment.sizes:
         for job in plan(experiment, preset=preset, runs=1):
-            chosen = {label: variants[-1] for label, variants in experiment.candidates.items()}
-            method = job.variant(chosen)
-            recipe = job.protocol.recipe
-            experiment.model.build(method, scale=recipe.scale, input_keep=recipe.input_keep_of(method.name))
+            chosen = {label: variants[-1] for label, variants in (experiment.candidates or {}).items()}
+            job.protocol.study.model(job.variant(chosen).method)
         assert not experiment.candidates or experiment.sizes[preset].selection_runs >= 3
     assert "quick" in experiment.sizes
     assert experiment.reference in experiment.methods
@@ -244,16 +248,16 @@ def test_every_experiment_can_be_planned_and_built(experiment):
         assert experiment.sizes["paper"].epochs >= experiment.sizes["quick"].epochs
 
 
-@pytest.mark.parametrize("experiment", catalogue.EXPERIMENTS.values(), ids=list(catalogue.EXPERIMENTS))
+@pytest.mark.parametrize("experiment", catalogue.STUDIES.values(), ids=list(catalogue.STUDIES))
 def test_every_continuous_law_of_a_table_has_its_control(experiment):
-    if experiment.name.startswith("mnist-sigma"):
-        return  # a sweep of widths, against Bernoulli
+    if experiment.name.startswith("mnist-sigma") or experiment.name in catalogue.GROUPS["replication"]:
+        return  # a sweep of widths, against Bernoulli; tests/test_replication.py has those of the replication
     jobs = [job for job in plan(experiment, preset="quick", runs=1) if job.stage == FINAL]
-    chosen = {label: variants[-1] for label, variants in experiment.candidates.items()}
-    noise = {job.method: job.variant(chosen).noise(job.protocol.recipe.scale) for job in jobs}
+    chosen = {label: variants[-1] for label, variants in (experiment.candidates or {}).items()}
+    noise = {job.method: job.variant(chosen).method.noise(job.protocol.study.scale) for job in jobs}
     for law, control in (("gaussian", "bernoulli-matched"), ("uniform", "bernoulli-matched:uniform")):
         assert noise[control] == pytest.approx(noise[law])
-    if experiment.recipe.scale == "paper" and experiment.paper.startswith("Table"):
+    if experiment.scale == "paper" and not experiment.name.startswith(("mnist-epochs", "mnist-covariance")):
         assert noise["none:mean=0.5"] == pytest.approx({"mean": noise["gaussian"]["mean"], "relative_variance": 0})
     else:
         assert "none:mean=0.5" not in noise
@@ -261,9 +265,9 @@ def test_every_continuous_law_of_a_table_has_its_control(experiment):
 
 def test_convolutional_networks_scale_masks_as_caffe_does():
     for name in ("mnist-cnn-gaussian", "mnist-cnn-uniform"):
-        assert catalogue.EXPERIMENTS[name].recipe.scale == "inverted"
+        assert catalogue.STUDIES[name].scale == "inverted"
         with pytest.raises(UserError, match=r"none:mean=0\.5: expected masks that are not rescaled"):
-            plan(catalogue.EXPERIMENTS[name], labels=["none:mean=0.5"])
+            plan(catalogue.STUDIES[name], labels=["none:mean=0.5"])
 
 
 def test_experiments_of_the_authors_code():
@@ -272,9 +276,9 @@ def test_experiments_of_the_authors_code():
         "mnist-mlp-relu-authors",
     ]
     sigmoid, relu = catalogue.find("mnist-mlp-authors")
-    assert (sigmoid.recipe.initialisation.gain, relu.recipe.initialisation.gain) == (4.0, 1.0)
+    assert (sigmoid.model.initialisation.gain, relu.model.initialisation.gain) == (4.0, 1.0)
     for each in (sigmoid, relu):
-        assert each.recipe.kind == "authors"
+        assert each.optimiser.__self__.kind == "authors"
         assert set(paper.table_of(each.name).results) <= set(each.methods)
         jobs = plan(each, preset="quick", runs=1, labels=["adaptive-authors"])
         assert str(jobs[-1].variant({"adaptive": "adaptive:alpha=0,beta=0.5"})) == "adaptive-authors:alpha=0,beta=0.5"
@@ -283,4 +287,12 @@ def test_experiments_of_the_authors_code():
 def test_tables_of_the_paper_have_their_experiment():
     for name in ("mnist-mlp-sigmoid", "mnist-mlp-relu", "mnist-cnn-gaussian", "mnist-cnn-uniform"):
         assert name in paper.TABLES
-        assert name in catalogue.EXPERIMENTS
+        assert name in catalogue.STUDIES
+
+
+def test_candidate_may_change_the_learning_rate():
+    assert str(Variant.parse("gaussian:sigma=0.2@0.50")) == "gaussian:sigma=0.2@0.5"
+    assert str(Variant.parse("none@1")) == "none"
+    for text in ("none@x", "none@0", "none@-1", "none@inf"):
+        with pytest.raises(UserError, match="expected a factor of the learning rate behind @"):
+            Variant.parse(text)

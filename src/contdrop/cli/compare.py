@@ -1,0 +1,119 @@
+"""``contdrop compare``: which dropout is better on a model and data of the user's own, and whether the gain is real."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+from ..errors import UserError
+from ..lab import data, sources, starters
+from ..lab.analysis.planning import needed_runs
+from ..lab.conducting import Conductor, Planned
+from ..lab.plan import plan
+from ..lab.report import page
+from ..lab.store import Store
+from ..text import plural, printable
+from . import conduct, options, screens
+
+HELP = """Compare methods of dropout on your own model and data, in paired runs, and write a report.
+
+STUDY.py is a Python file with a line study = lab.Study(...): a function that returns the data, a function that returns
+the model, and how it is trained. contdrop compare --init my_study.py writes one to start from, which runs as it is.
+
+First everything is tried with one batch per method, so that mistakes show before the long run. Then all methods are
+trained, run by run, from the same initial weights on the same batches; what is finished is kept in the store, and the
+same command resumes. At the end there is a table, a verdict and a page.
+
+\b
+Examples:
+  contdrop compare --init my_study.py
+  contdrop compare my_study.py
+  contdrop compare my_study.py --estimate
+  contdrop compare my_study.py --runs 20 --methods original,gaussian:match,none --out my-report
+"""
+
+
+def compare(
+    study: Annotated[pathlib.Path | None, typer.Argument(metavar="STUDY.py", help="The file with the study.")] = None,
+    init: Annotated[
+        pathlib.Path | None, typer.Option("--init", metavar="FILE", help="Write a study to start from, and do no more.")
+    ] = None,
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="NAME", help=f"With --init: {', '.join(starters.KINDS)}.")
+    ] = starters.KINDS[0],
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Try it out, and print how long it takes and how many runs are needed.")
+    ] = False,
+    preset: Annotated[str | None, typer.Option(metavar="NAME", help="The size, if the study has several.")] = None,
+    methods: options.Methods = None,
+    runs: options.Runs = None,
+    epochs: options.Epochs = None,
+    seed: options.Seed = None,
+    workers: options.Workers = None,
+    threads: options.Threads = None,
+    device: options.Device = "auto",
+    retry_failed: options.RetryFailed = False,
+    store: options.Store = options.STORE,
+    out: Annotated[
+        pathlib.Path | None, typer.Option("--out", metavar="DIR", help="For the page.  [default: NAME-report]")
+    ] = None,
+    data_dir: options.DataDir = None,
+    as_json: options.JsonComparison = False,
+) -> int:
+    """The command; ``HELP`` says what it does."""
+    if init is not None:
+        starters.write(init, kind)
+        print(printable(f"{init} is written. Look into it, then: contdrop compare {init}"))
+        return 0
+    if study is None:
+        raise UserError("expected a study file, or --init FILE to write one to start from")
+    conduct.check_counts(workers, threads)
+    data.use_directory(data_dir)
+    found = sources.load_file(study)
+    jobs = plan(found, preset=preset, labels=conduct.split_labels(methods), runs=runs, epochs=epochs, seed=seed)
+    plans = [Planned(jobs, sources.of_file(study))]
+    if estimate:
+        return _estimate(plans, store, threads=threads, workers=workers, device=device)
+    performance = conduct.perform(
+        plans, store, workers=workers, threads=threads, device=device, retry_failed=retry_failed
+    )
+    if performance.interrupted:
+        return 130
+    conduct.show(performance, store, as_json=as_json)
+    if not as_json:
+        written = page.write(store, out or pathlib.Path(f"{found.name}-report"))
+        screens.screen().print(f"The page: {written.index}", style="bold")
+    return conduct.complain(performance)
+
+
+def _estimate(
+    plans: list[Planned], path: pathlib.Path, *, threads: int | None, workers: int | None, device: str
+) -> int:
+    """Prints the plan: time, memory, disk, and how many runs a gap needs; trains nothing but a few batches."""
+    screen = screens.screen()
+    existed = path.exists()
+    conductor = Conductor(plans, workers=workers, threads=threads, device=device, say=screens.say)
+    conductor.load()
+    with Store(path, create=True) as store:
+        conductor.prepare(store)
+        protocol = plans[0].protocol
+        screen.print(f"{protocol.study.name}: {plural(len(conductor.jobs), 'job')}, {conductor.done} of them done.")
+        seconds = conductor.seconds_left(try_out=True)
+        if seconds is not None:
+            screen.print(f"Time: about {screens.duration(seconds)} with {plural(conductor.processes, 'worker')}.")
+        rehearsal = conductor.rehearsals.get(protocol.key)
+        if rehearsal is not None:
+            train, validation, test = rehearsal.sizes
+            screen.print(f"Examples: {train:,} to train on, {validation:,} to validate on, {test:,} to test on.")
+            memory, disk = conductor.memory_and_disk(protocol.key)
+            screen.print(f"Memory: about {memory / 1e6:,.0f} MB per worker. Disk: about {disk / 1e6:,.1f} MB in all.")
+            for label, words in rehearsal.sites.items():
+                screen.print(f"{label}: {words}")
+        for line in needed_runs(conductor.results()):
+            screen.print(line)
+    if not existed:
+        for end in ("", "-wal", "-shm", "-locks"):
+            path.with_name(path.name + end).unlink(missing_ok=True)
+    return 0

@@ -1,0 +1,139 @@
+"""What ``contdrop run`` and ``contdrop compare`` share: do the jobs of a plan, show how it goes and what came out."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import UserError
+from ..lab.conducting import Conductor, Planned
+from ..lab.executors.local import Outcome
+from ..lab.plan import Job
+from ..lab.results import Results
+from ..lab.store import FINAL, Store
+from ..text import plural
+from . import screens, summary
+from .dashboard import Dashboard
+
+_DAY = 86400.0  # seconds
+_TRIED_FROM = 10_000_000  # examples trained on: below, no experiment of the catalogue takes a day
+
+
+@dataclass(frozen=True)
+class Performance:
+    """How it went. ``outcome`` is None if it was interrupted."""
+
+    outcome: Outcome | None
+    jobs: dict[int, Job]
+    results: list[Results]
+
+    @property
+    def interrupted(self) -> bool:
+        return self.outcome is None
+
+
+def check_counts(workers: int | None, threads: int | None) -> None:
+    for option, value in (("--workers", workers), ("--threads", threads)):
+        if value is not None and value < 1:
+            raise UserError(f"{option}: expected a whole number of at least 1; got {value}")
+
+
+def split_labels(methods: str | None) -> list[str] | None:
+    """Labels out of a list with commas; parameters of one method, which commas separate too, stay together."""
+    if methods is None:
+        return None
+    joined: list[str] = []
+    for part in methods.split(","):
+        if joined and "=" in part and ":" not in part:
+            joined[-1] += "," + part
+        else:
+            joined.append(part)
+    return joined
+
+
+def perform(
+    plans: Sequence[Planned],
+    path: pathlib.Path,
+    *,
+    workers: int | None,
+    threads: int | None,
+    device: str,
+    retry_failed: bool,
+) -> Performance:
+    """Does all jobs, with a display of how it goes."""
+    conductor = Conductor(
+        plans, workers=workers, threads=threads, device=device, retry_failed=retry_failed, say=screens.say
+    )
+    conductor.load()
+    with Store(path, create=True) as store:
+        conductor.prepare(store)
+        announce(conductor, path)
+        warn(conductor)
+        try:
+            with Dashboard(store, conductor.jobs, conductor.estimate(), workers=conductor.processes) as dashboard:
+                outcome = conductor.run(dashboard)
+        except KeyboardInterrupt:
+            screens.say(
+                f"contdrop: interrupted; {conductor.done} of {len(conductor.jobs)} jobs are done and kept in {path}; "
+                "give the same command again to resume"
+            )
+            return Performance(None, conductor.jobs, [])
+        return Performance(outcome, conductor.jobs, conductor.results())
+
+
+def announce(conductor: Conductor, path: pathlib.Path) -> None:
+    """What will be done, and what of it is done already."""
+    statuses = conductor.store.statuses()
+    for planned in conductor.plans:
+        protocol = planned.protocol
+        mine = {job_id: job for job_id, job in conductor.jobs.items() if job.protocol.key == protocol.key}
+        final = sum(job.stage == FINAL for job in mine.values())
+        done = sum(statuses[job_id] in ("finished", "failed") for job_id in mine)
+        selecting = f" and {len(mine) - final} to select parameters" if len(mine) > final else ""
+        size = f"{plural(final, 'job')} of {plural(protocol.epochs, 'epoch')}"
+        name = protocol.study.name
+        screens.say(f"{name} ({protocol.preset}): {size}{selecting}; {done} of them are done already. Store: {path}")
+        for note in protocol.study.notes:
+            screens.screen(stderr=True).print(note)
+
+
+def warn(conductor: Conductor) -> None:
+    """Says how long it will take, if that is more than a day."""
+    left = conductor.estimate().left
+    passes = sum(conductor.jobs[job_id].epochs for job_id in left) * conductor.largest_part
+    seconds = conductor.seconds_left(try_out=passes > _TRIED_FROM)
+    if seconds is not None and seconds > _DAY:
+        screens.say(
+            f"contdrop: this will take about {screens.duration(seconds)} with "
+            f"{plural(conductor.processes, 'worker')}; Ctrl-C stops it, what is done is kept, and --preset quick or a "
+            "smaller --runs or --epochs takes less"
+        )
+
+
+def show(performance: Performance, store: pathlib.Path, *, as_json: bool) -> None:
+    if as_json:
+        screens.print_json([summary.plain(each) for each in performance.results])
+        return
+    for each in performance.results:
+        summary.show(each)
+    line = f"All of it is in {store}. For a page of it: contdrop report --store {store}"
+    screens.screen().print(line, style="dim")
+
+
+def complain(performance: Performance) -> int:
+    """Says what did not end well; returns the exit code."""
+    outcome, jobs = performance.outcome, performance.jobs
+    assert outcome is not None
+    if outcome.failed:
+        screens.say(
+            f"contdrop: {len(outcome.failed)} of {len(jobs)} jobs failed; contdrop status says why, and the same "
+            "command with --retry-failed tries them again"
+        )
+    if outcome.given_up:
+        names = ", ".join(str(jobs[job_id]) for job_id in outcome.given_up)
+        screens.say(
+            f"contdrop: worker processes kept ending while they did {names} (is there enough memory?); the same "
+            "command tries again"
+        )
+    return 1 if outcome.failed or outcome.given_up else 0

@@ -1,0 +1,44 @@
+"""How many runs a study needs to see a difference that matters, from the runs that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ...text import plural
+from .. import stats
+from ..labels import called, shown
+from ..results import Results
+from .comparisons import margin_of
+
+PILOT = 5  # runs: with fewer, their spread says next to nothing
+
+
+def needed_runs(every: Iterable[Results]) -> Iterable[str]:
+    """A line per method: the runs that find a difference of the margin with 80 % power, and how sure that is."""
+    for results in every:
+        errors, reference = results.errors(), results.reference
+        runs = results.complete_runs()
+        if len(runs) < PILOT:
+            yield (
+                f"How many runs it takes cannot be said from {plural(len(runs), 'complete run')}: do at least {PILOT} "
+                f"first (--runs {PILOT}), then ask again."
+            )
+            continue
+        margin = margin_of(results)
+        for method in errors:
+            if method == reference:
+                continue
+            differences = np.array([errors[reference][run] - errors[method][run] for run in runs])
+            sd = float(differences.std(ddof=1))
+            if not margin or not sd:
+                yield f"{shown(method)}: all {len(runs)} runs differ alike, so that more of them would say no more."
+                continue
+            low, high = stats.sd_interval(sd, len(runs))
+            needed, least, most = (stats.runs_needed(margin, each) for each in (sd, low, high))
+            yield (
+                f"{shown(method)} against {called(reference)}: {plural(needed, 'run')} would find a difference of "
+                f"{results.measure.gap(margin)} with 80 % power, from the spread of {len(runs)} runs (95 % interval "
+                f"{least} to {most})."
+            )

@@ -1,0 +1,265 @@
+"""A loop of the user's own: the lab says which network is to be trained, the user trains it and tells the result.
+
+Two forms, one object: ``Study(run=function)`` is called with a :class:`Job` by the lab's workers, and :func:`ask` hands
+out the jobs of a study one by one, wherever the user's code runs::
+
+    for job in lab.ask(study, store="runs.db"):
+        model = job.build(make_model)          # seeded; the method is in it
+        job.tell(train_somehow(model, seed=job.seed))
+
+Jobs of a run share the seed. That is pairing by seed; what the methods of a run really shared is proven only for what
+the loop gives to :meth:`Job.same`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import numbers
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..errors import UserError, suggest
+from . import plan, selection, streams
+from .building import build_with, put, seed_everything
+from .fingerprints import of_arrays, of_content
+from .machines import machine, versions
+from .records import FAILED, FINISHED
+from .store import Epoch, Store
+from .study import Study
+
+_LOGGED = ("train_loss", "train", "val_loss", "val", "test_loss", "test", "learning_rate")
+_ROUNDING = 1e-4  # how far a mean in float32 may be from that of the same numbers in float64
+
+
+class Job:
+    """One network to train: a method in a run.
+
+    Attributes:
+        method: Its label, with all parameters.
+        run: Number of the run.
+        seed: The same for all methods of a run.
+        mask_seed: Another for each method, for what only masks draw from.
+        directory: For files of this job; made when it is first asked for.
+    """
+
+    def __init__(self, store: Store, job_id: int, job: plan.Job, variant: plan.Variant) -> None:
+        self._store, self._id, self._job, self._variant = store, job_id, job, variant
+        self._fingerprints: dict[str, str] = {}
+        self._epochs: list[Epoch] = []
+        self._begun = time.perf_counter()
+        self._noise: dict[str, float] = {}
+        self.ended = False
+        self.after_epoch: Callable[[Epoch], None] = lambda epoch: None
+        self._begin()
+
+    @property
+    def study(self) -> Study:
+        return self._job.protocol.study
+
+    @property
+    def method(self) -> str:
+        return str(self._variant)
+
+    @property
+    def run(self) -> int:
+        return self._job.run
+
+    @property
+    def epochs(self) -> int:
+        return self._job.epochs
+
+    @property
+    def seed(self) -> int:
+        return self._seed(streams.WEIGHTS)
+
+    @property
+    def mask_seed(self) -> int:
+        return self._seed(streams.MASKS, self._variant)
+
+    @property
+    def directory(self) -> pathlib.Path:
+        path = self._store.path.with_name(self._store.path.name + "-files") / f"job-{self._id}"
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _seed(self, stream: str, *detail: object) -> int:
+        return streams.seed(self._job.protocol.seed, self._job.stage, self._job.run, stream, *detail)
+
+    def _begin(self) -> None:
+        mismatch = self._store.begin(
+            self._id,
+            variant=self.method,
+            seeds={"seed": self.seed, "masks": self.mask_seed},
+            fingerprints=self._fingerprints,
+            versions=versions(),
+            machine=machine(),
+        )
+        if mismatch:
+            self.fail(mismatch)
+            raise UserError(f"{self._job}: {mismatch}")
+
+    def build(self, function: Callable[[], nn.Module]) -> nn.Module:
+        """Seeds everything, calls the function, puts the method into the model, and seeds the masks.
+
+        The initial weights are fingerprinted: a method that starts from others is refused.
+        """
+        built = build_with(self.study, function, self._variant.method, self.seed)
+        parameters = sorted(built.model.named_parameters())
+        self.same("initial weights", of_arrays(*(p.detach().cpu().float().numpy() for _, p in parameters)))
+        self._noise = built.noise
+        torch.manual_seed(self.mask_seed % 2**63)
+        return built.model
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        """Puts the method into a model that is there already."""
+        self._noise, _ = put(self.study, self._variant.method, model)
+        return model
+
+    def seed_everything(self) -> None:
+        """torch, NumPy and Python's random, alike for all methods of this run."""
+        seed_everything(self.seed)
+
+    def same(self, name: str, value: Any) -> None:
+        """Says that this is the same for all methods of this run; one that had another is refused.
+
+        Args:
+            name: Of it.
+            value: A tensor, an array, a number, a text, or lists and dictionaries of these.
+        """
+        self._fingerprints[str(name)] = value if isinstance(value, str) else of_content(value)
+        self._begin()
+
+    def log(self, epoch: int, **values: float) -> None:
+        """Keeps figures of an epoch, counted from 1, for curves: train_loss, train, val_loss, val, test_loss, test."""
+        for name in values:
+            if name not in _LOGGED:
+                raise UserError(f"log: unknown figure {name!r}; {suggest(name, _LOGGED)}")
+        if epoch != len(self._epochs) + 1:
+            raise UserError(f"log: expected epoch {len(self._epochs) + 1}, the next one; got {epoch}")
+        now = time.perf_counter()
+        given = {name: float(value) for name, value in values.items()}
+        a, b, c, d, e, f = (given.get(name) for name in _LOGGED[:-1])
+        self._epochs.append(Epoch(epoch, a, b, c, d, e, f, given.get("learning_rate", 0.0), now - self._begun))
+        self._begun = now
+        self.after_epoch(self._epochs[-1])
+
+    def tell(self, value: float | Mapping[str, float], per_example: Any = None) -> None:
+        """The result: the primary metric's value, or the value of every metric by name.
+
+        Args:
+            value: As measured on test data.
+            per_example: What each test example contributes to the primary metric, for an interval over examples.
+        """
+        primary = self.study.metrics[0].name
+        found: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {primary: value}
+        if primary not in found:
+            raise UserError(f"{self._job}: expected a value of {primary!r}, the first metric; got {', '.join(found)}")
+        for name, each in found.items():
+            if not isinstance(each, numbers.Real) and not (isinstance(each, torch.Tensor) and each.numel() == 1):
+                raise UserError(f"{self._job}: expected a number for {name}; got {type(each).__name__}")
+        plain = {name: each.item() if isinstance(each, torch.Tensor) else float(each) for name, each in found.items()}
+        bad = next((name for name, each in plain.items() if not math.isfinite(each)), None)
+        if bad is not None:
+            self.fail(f"diverged: {bad} is {plain[bad]}")
+            return
+        artefacts = {}
+        if per_example is not None:
+            each = np.asarray(torch.as_tensor(per_example).detach().cpu(), dtype=np.float64)
+            artefacts[f"test_{primary}"] = each
+            plain[primary] = self._of_examples(each, plain[primary])
+        results = {f"test:{name}": each for name, each in plain.items() if name not in (primary, "val")}
+        results |= {"test_error": plain[primary], "val_error": plain.get("val", math.nan)}
+        kept = {name: each for name, each in results.items() if math.isfinite(each)}
+        self._store.finish(self._id, self._epochs, kept | self._noise, artefacts)
+        self.ended = True
+
+    def _of_examples(self, contributions: np.ndarray, told: float) -> float:
+        """The value that the examples give, in float64; refuses one that was told of other examples."""
+        metric = self.study.metrics[0]
+        value = metric.value(contributions)
+        if not math.isclose(value, told, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
+            raise UserError(
+                f"{self._job}: expected the {metric.name} of per_example; they give {value:.6g}, told was {told:.6g}"
+            )
+        return value
+
+    def fail(self, reason: str) -> None:
+        """Says that there is no result, and why. It is not tried again unless asked for."""
+        self._store.fail(self._id, " ".join(str(reason).split()), self._epochs)
+        self.ended = True
+
+
+def do(
+    store: Store,
+    job_id: int,
+    planned: plan.Job,
+    variant: plan.Variant,
+    after_epoch: Callable[[Epoch], None] = lambda epoch: None,
+) -> None:
+    """Calls the study's own loop for one job, whose lock this process holds, and keeps what it returns."""
+    store.drop_progress(job_id)  # a loop of the user's own starts over
+    job = Job(store, job_id, planned, variant)
+    job.after_epoch = after_epoch
+    assert job.study.run is not None
+    job.seed_everything()
+    value = job.study.run(job)
+    if job.ended:
+        return
+    if value is None:
+        raise UserError(
+            f"study {job.study.name!r}: expected run(job) to return a number or to call job.tell; it did not"
+        )
+    job.tell(value)
+
+
+def ask(
+    study: Study,
+    *,
+    store: pathlib.Path | str = "runs.db",
+    methods: list[str] | None = None,
+    runs: int | None = None,
+    retry_failed: bool = False,
+) -> Iterator[Job]:
+    """The unfinished jobs of a study, one after another, each held by this process until the loop asks for the next.
+
+    Several processes may ask at the same time; each job goes to one of them. A job that is left without ``tell`` or
+    ``fail`` stays unfinished.
+
+    Args:
+        study: With ``run`` or without; its data and model are not used.
+        store: File that keeps everything.
+        methods: Labels; the study's if None.
+        runs: Per method; the study's if None.
+        retry_failed: Whether failed jobs are handed out again.
+    """
+    jobs = plan.plan(study, labels=methods, runs=runs)
+    with Store(store, create=True) as opened:
+        planned = plan.add_plan(opened, jobs)
+        for job_id, job in planned.items():
+            status = opened.statuses()[job_id]
+            if status == FAILED and retry_failed:
+                opened.plan_again(job_id)
+            elif status in (FINISHED, FAILED):
+                continue
+            with _held(opened, job_id) as mine:
+                if mine and opened.statuses()[job_id] not in (FINISHED, FAILED):
+                    opened.drop_progress(job_id)
+                    chosen = selection.chosen(opened.selections(job.protocol.key))
+                    yield Job(opened, job_id, job, job.variant(chosen))
+
+
+@contextlib.contextmanager
+def _held(store: Store, job_id: int) -> Iterator[bool]:
+    mine = store.locks.acquire(job_id)
+    try:
+        yield mine
+    finally:
+        if mine:
+            store.locks.release(job_id)

@@ -1,0 +1,78 @@
+"""A study's model with a method in it: the same initial weights for all methods of a run, by construction."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import fmean
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..errors import UserError
+from .applying import Applied, apply
+from .methods import Method
+from .study import METHODS, Study
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model, and what the method did to it.
+
+    Attributes:
+        model: With the method.
+        noise: Mean and relative variance of the mask, the latter averaged over layers that differ.
+        applied: What was changed and what could not be; None where the study builds a method's model itself.
+    """
+
+    model: nn.Module
+    noise: dict[str, float] = field(default_factory=dict)
+    applied: Applied | None = None
+
+
+def build(study: Study, method: Method, seed: int) -> Built:
+    """The model with the method, its initial weights drawn by ``seed``."""
+    assert study.model is not None, "a study with a loop of its own builds its models itself"
+    if study.takes_method:
+        seed_everything(seed)
+        return Built(_checked(study, study.model(method)), method.noise(study.scale))
+    return build_with(study, study.model, method, seed)
+
+
+def build_with(study: Study, function: Callable[[], nn.Module], method: Method, seed: int) -> Built:
+    """The model that a function returns, with the method in its dropout layers."""
+    seed_everything(seed)
+    model = _checked(study, function())
+    return Built(model, *put(study, method, model))
+
+
+def put(study: Study, method: Method, model: nn.Module) -> tuple[dict[str, float], Applied]:
+    """Puts the method into a model; what noise that is, and what was done."""
+    # The default methods fall back where a shape does not reach a layer's strength; one asked for by name is refused.
+    applied = apply(method, model, scale=study.scale, fallback=tuple(study.methods) == METHODS)
+    return _noise(applied), applied
+
+
+def _noise(applied: Applied) -> dict[str, float]:
+    layers = list(applied.noise.values())
+    means = {layer["mean"] for layer in layers}
+    if len(means) != 1:
+        return {}
+    return {"mean": means.pop(), "relative_variance": fmean(layer["relative_variance"] for layer in layers)}
+
+
+def _checked(study: Study, model: object) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise UserError(
+            f"study {study.name!r}: expected model() to return a torch.nn.Module; got {type(model).__name__}"
+        )
+    return model
+
+
+def seed_everything(seed: int) -> None:
+    """torch, NumPy and Python's random, so that whatever a model function draws from is the same for all methods."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)

@@ -1,0 +1,68 @@
+"""``lab.compare``: a study from Python or a notebook, and the :class:`Result` that shows itself."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+from . import plan, sources
+from .conducting import Conductor, Planned
+from .progress import Lines
+from .result import Result
+from .store import Store
+from .study import Study
+
+
+def compare(
+    study: Study,
+    *,
+    runs: int | None = None,
+    epochs: int | None = None,
+    methods: Sequence[str] | None = None,
+    store: pathlib.Path | str = "runs.db",
+    workers: int | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    seed: int | None = None,
+    preset: str | None = None,
+    retry_failed: bool = False,
+    progress: bool = True,
+) -> Result:
+    """Trains all methods of a study, run by run, and compares them.
+
+    What is in the store already is not done again, so a larger ``runs`` adds runs, and an interrupted call resumes.
+
+    Args:
+        study: What is compared. Its functions may exist in this process only.
+        runs: Paired runs per method; the study's if None.
+        epochs: Per run; the study's if None.
+        methods: Labels; the study's if None.
+        store: File that keeps everything.
+        workers: Processes that train at a time; one per core if None, and 0 trains in this process.
+        device: "cpu", "cuda", "mps", or "auto" for the fastest there is.
+        threads: torch threads in each process; the study's if None.
+        seed: Of everything random; the study's if None.
+        preset: The size, if the study has several.
+        retry_failed: Whether failed jobs are done once more.
+        progress: Whether to show how it goes.
+
+    Raises:
+        UserError: Something is wrong with the study; the text says what and where, before anything is trained.
+    """
+    jobs = plan.plan(study, preset=preset, labels=methods, runs=runs, epochs=epochs, seed=seed)
+    source = sources.Source("pickle", study.name) if workers == 0 else sources.of_study(study)
+    path = pathlib.Path(store)
+    conductor = Conductor(
+        [Planned(jobs, source)],
+        workers=workers,
+        device=device,
+        threads=threads,
+        retry_failed=retry_failed,
+        say=lambda line: print(line) if progress else None,
+    )
+    conductor.load()
+    with Store(path, create=True) as opened:
+        conductor.prepare(opened)
+        estimate = conductor.estimate()
+        conductor.run(Lines(opened, conductor.jobs, estimate, conductor.processes, show=progress))
+    return Result(path, jobs[0].protocol.key, study)

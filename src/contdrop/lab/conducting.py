@@ -1,0 +1,220 @@
+"""From studies to finished jobs in a store: the one way, for the command line, for notebooks and for the catalogue."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import UserError
+from . import dryrun, locks, plan
+from .batches import Prepared, prepare
+from .estimate import Estimate
+from .executors import local
+from .executors.local import Observer, Outcome, Work
+from .machines import find_device, machine
+from .plan import Job
+from .results import Results, collect
+from .sources import Shipment, Source, explained
+from .store import FAILED, FINAL, FINISHED, Store
+from .training import seconds_per_epoch
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The jobs of one study, and where the study comes from."""
+
+    jobs: Sequence[Job]
+    source: Source
+
+    @property
+    def protocol(self) -> plan.Protocol:
+        return self.jobs[0].protocol
+
+
+@dataclass
+class Conductor:
+    """Loads and tries studies, then plans their jobs in a store and does them.
+
+    Attributes:
+        plans: What to do.
+        workers: Processes; 0 does everything in this one.
+        device: Where to train; "auto" is the fastest there is.
+        threads: torch threads per process; the studies' own if None.
+        retry_failed: Whether failed jobs are done once more.
+        say: Is given one line at a time about what is odd.
+        jobs: By their ids in the store, once they are planned.
+        rehearsals: What trying a study found, by its protocol's key.
+    """
+
+    plans: Sequence[Planned]
+    workers: int | None = None
+    device: str = "cpu"
+    threads: int | None = None
+    retry_failed: bool = False
+    say: Callable[[str], None] = lambda line: None
+    jobs: dict[int, Job] = field(default_factory=dict)
+    rehearsals: dict[str, dryrun.Rehearsal] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        locks.check_available()
+        self.device = find_device(self.device)
+        wanted = {planned.protocol.study.threads for planned in self.plans}
+        if self.threads is None and len(wanted) > 1:
+            raise UserError("these studies want different numbers of threads; give --threads, or one study at a time")
+        self.threads = self.threads or wanted.pop()
+        self._data: dict[str, Prepared | None] = {}
+        self._store: Store | None = None
+
+    @property
+    def store(self) -> Store:
+        assert self._store is not None, "prepare() comes first"
+        return self._store
+
+    @property
+    def processes(self) -> int:
+        return max(1, cores() // (self.threads or 1)) if self.workers is None else self.workers
+
+    def load(self) -> None:
+        """Loads data, and tries every study that the catalogue does not vouch for; nothing is written."""
+        for planned in self.plans:
+            self._load(planned)
+            data = self._data[planned.protocol.key]
+            if planned.source.kind != "catalogue" and data is not None:
+                found = dryrun.rehearse(planned.jobs, data, device=self.device)
+                self.rehearsals[planned.protocol.key] = found
+                for warning in found.warnings:
+                    self.say(f"contdrop: {planned.protocol.study.name}: {warning}")
+
+    def prepare(self, store: Store) -> None:
+        """Puts all jobs into the plan of a store, open for writing, unless it was begun with another study."""
+        self._store = store
+        for planned in self.plans:
+            described = self._behaviour(planned) if planned.protocol.key in self.rehearsals else {}
+            data = self._data[planned.protocol.key]
+            if data is not None:
+                described["sizes"] = data.parts(planned.protocol.seed, FINAL, 0).sizes
+            if planned.source.kind == "file":
+                described |= {"file": pathlib.Path(planned.source.name).name, "text": planned.source.content.hex()}
+                self._note_changed_text(planned)
+            self._plan(planned, described)
+        for line in self.store.plan_other_processors_again(
+            list(self.jobs), {**machine(self.device), "threads": self.threads}
+        ):
+            self.say(f"contdrop: {line}")
+
+    def _load(self, planned: Planned) -> None:
+        study, key = planned.protocol.study, planned.protocol.key
+        if study.run is not None or study.data is None:
+            self._data[key] = None
+            return
+        same = next((k for k, other in self._studies() if other.data is study.data and self._data.get(k)), None)
+        with explained(f"study {study.name!r}: data()"):
+            self._data[key] = self._data[same] if same else prepare(study.data(), task=study.task)
+
+    def _studies(self) -> list[tuple[str, Any]]:
+        return [(planned.protocol.key, planned.protocol.study) for planned in self.plans]
+
+    def _behaviour(self, planned: Planned) -> dict[str, Any]:
+        """What the store is to remember of a study's first steps; refuses one that takes other steps than before."""
+        found = self.rehearsals[planned.protocol.key]
+        before = self._description(planned).get("behaviour")
+        changed = dryrun.compare_behaviour(found.behaviour, before)
+        if changed:
+            raise UserError(
+                f"study {planned.protocol.study.name!r} is not what {self.store.path} was begun with: {changed}; give "
+                "another --store or another name, or put the study back as it was"
+            )
+        methods = {**(before or {}).get("methods", {}), **found.behaviour["methods"]}
+        return {"behaviour": {**found.behaviour, "methods": methods}, "sites": found.sites}
+
+    def _description(self, planned: Planned) -> dict[str, Any]:
+        key = planned.protocol.key
+        return next((p.description for p in self.store.protocols() if p.key == key), {})
+
+    def _note_changed_text(self, planned: Planned) -> None:
+        before = self._description(planned).get("text")
+        if before is not None and before != planned.source.content.hex():
+            self.say(
+                f"contdrop: the text of {pathlib.Path(planned.source.name).name} has changed since the store was begun;"
+                " its data, weights and first steps have not, so it goes on"
+            )
+
+    def _plan(self, planned: Planned, described: dict[str, Any]) -> None:
+        for what in self.store.mend(planned.protocol.key, {job.key for job in planned.jobs}):
+            self.say(f"contdrop: {what}; it is done again")
+        added = plan.add_plan(self.store, planned.jobs, **described)
+        if self.retry_failed:
+            statuses = self.store.statuses()
+            for job_id in added:
+                if statuses[job_id] == FAILED:
+                    self.store.plan_again(job_id)
+        self.jobs |= added
+
+    @property
+    def largest_part(self) -> int:
+        """Examples in the largest training set."""
+        return max((len(data.sources["train"]) for data in self._data.values() if data is not None), default=0)
+
+    def estimate(self) -> Estimate:
+        return Estimate(self.store.jobs(ids=list(self.jobs)))
+
+    def seconds_left(self, *, try_out: bool) -> float | None:
+        """About how long the rest takes; None if nobody can know. ``try_out`` trains a few batches to find out."""
+        estimate = self.estimate()
+        known = estimate.seconds_left(max(1, self.processes))
+        if known is not None or not try_out:
+            return known
+        total = 0.0
+        for planned in self.plans:
+            data, study = self._data[planned.protocol.key], planned.protocol.study
+            left = [self.jobs[i] for i in estimate.left if self.jobs[i].protocol.key == planned.protocol.key]
+            if data is None or not left:
+                continue
+            first = {label: found[0] for label, found in (study.candidates or {}).items()}
+            each = seconds_per_epoch(left[-1], left[-1].variant(first), data, threads=self.threads or 1)
+            total += each * sum(job.epochs for job in left)
+        return total / max(1, min(self.processes, len(estimate.left))) if total else None
+
+    def memory_and_disk(self, key: str) -> tuple[float, float]:
+        """About how many bytes a worker has in memory, and all jobs of a study take in files."""
+        found, study = self.rehearsals[key], next(s for k, s in self._studies() if k == key)
+        jobs = [job for job in self.jobs.values() if job.protocol.key == key]
+        per_job = found.sizes[2] * 4 * len(study.metrics) + 120 * sum(job.epochs for job in jobs) / max(1, len(jobs))
+        weights = 4.0 * found.parameters
+        kept = weights * len(jobs) if study.weights == "last" else 0.0
+        checkpoints = 4 * weights * max(1, self.processes)
+        return found.peak_memory, per_job * len(jobs) + kept + checkpoints
+
+    def run(self, observer: Observer) -> Outcome:
+        shipments = {p.protocol.key: Shipment.of(p.protocol, p.source) for p in self.plans}
+        shared = {key: data if data is not None and _can_be_sent(data) else None for key, data in self._data.items()}
+        work = Work(shipments, shared, self.threads or 1, self.device)
+        if self.processes == 0:
+            protocols = {planned.protocol.key: planned.protocol for planned in self.plans}
+            return local.run_here(self.store, self.jobs, work, observer, protocols)
+        return local.run(self.store, self.jobs, work, observer, workers=self.processes)
+
+    @property
+    def done(self) -> int:
+        statuses = self.store.statuses()
+        return sum(statuses[job_id] in (FINISHED, FAILED) for job_id in self.jobs)
+
+    def results(self) -> list[Results]:
+        keys = {planned.protocol.key for planned in self.plans}
+        return [collect(self.store, protocol) for protocol in self.store.protocols() if protocol.key in keys]
+
+
+def _can_be_sent(data: Prepared) -> bool:
+    """Arrays can, unless functions of the user's own go with them; what opens files is opened by each process."""
+    pipeline = data.pipeline
+    own = (type(each).__module__ for each in (pipeline.batches, pipeline.collate, pipeline.transform) if each)
+    return data.is_arrays and all(module.startswith("contdrop.") for module in own)
+
+
+def cores() -> int:
+    """That this process may use; a container may have fewer than the machine."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -1,0 +1,216 @@
+"""Before the long run: does the study work at all, with every method? One or two steps of each, and nothing is kept.
+
+Whatever is wrong is one line that names the method and, where there is one, the line of the user's own code.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..errors import UserError
+from ..text import plural
+from . import plan
+from .applying import Applied
+from .batches import Prepared, prepare
+from .machines import peak_memory
+from .sources import explained
+from .store import FINAL
+from .training import Training
+
+_STEPS = 2
+_TOLERANCE = 1e-3  # between the first losses of one study on different processors
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a dry run found.
+
+    Attributes:
+        seconds_per_step: The slowest method's.
+        steps_per_epoch: Of a final run.
+        parameters: How many numbers the model has.
+        sizes: Examples to train, validate and test on.
+        peak_memory: Bytes that this process had at most.
+        sites: In words, how many dropout sites each method changed, and which it could not reach.
+        warnings: What is odd but no mistake for certain.
+        behaviour: Data, initial weights, and the first losses and gradients of each method: a study that shows others
+            later is another study.
+    """
+
+    seconds_per_step: float
+    steps_per_epoch: int
+    parameters: int
+    sizes: tuple[int, int, int]
+    peak_memory: float = 0.0
+    sites: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    behaviour: dict[str, Any] = field(default_factory=dict)
+
+
+def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu") -> Rehearsal:
+    """One batch per method, two steps each; raises UserError for whatever would go wrong.
+
+    Args:
+        jobs: Of one protocol.
+        prepared: Its data.
+        device: Where.
+    """
+    protocol = jobs[0].protocol
+    study = protocol.study
+    where = f"study {study.name!r}"
+    _check_data_again(study, prepared, where)
+    labels = dict.fromkeys(job.method for job in jobs if job.stage == FINAL)
+    found: dict[str, _Steps] = {}
+    for label in labels:
+        job = plan.Job(protocol, FINAL, label, 0)
+        variant = job.variant({source: variants[0] for source, variants in (study.candidates or {}).items()})
+        found[label] = _first_steps(job, variant, prepared, device, f"{where}, {label}")
+    if not any(steps.has_dropout for steps in found.values()):
+        raise UserError(
+            f"{where}: the model has no dropout layer that a method could replace; put nn.Dropout where it is to act, "
+            "or let model take the method"
+        )
+    (first_label, first), *others = found.items()
+    for label, steps in others:
+        if steps.weights != first.weights:
+            raise UserError(
+                f"{where}: {first_label} and {label} start from different weights; make all of the model inside "
+                "model(), and draw from torch, numpy or random only"
+            )
+    again = Training(plan.Job(protocol, FINAL, first_label, 0), first.variant, prepared, device)
+    if again.fingerprints["initial weights"] != first.weights:
+        raise UserError(
+            f"{where}: two calls of model() with one seed give different weights; it draws from something that cannot "
+            "be seeded (a generator of its own, the time, a file?)"
+        )
+    return Rehearsal(
+        max(steps.seconds for steps in found.values()),
+        first.steps_per_epoch,
+        first.parameters,
+        first.sizes,
+        peak_memory(),
+        {label: steps.sites for label, steps in found.items() if steps.sites},
+        tuple(dict.fromkeys(warning for steps in found.values() for warning in steps.warnings)),
+        {
+            "data": prepared.fingerprint,
+            "methods": {label: steps.figures for label, steps in found.items()},
+        },
+    )
+
+
+def _check_data_again(study: Any, prepared: Prepared, where: str) -> None:
+    with explained(f"{where}: data()"):
+        again = prepare(study.data(), task=study.task)
+    if again.fingerprint != prepared.fingerprint:
+        raise UserError(
+            f"{where}: two calls of data() return different data; seed what it draws, or read it from a file"
+        )
+
+
+@dataclass(frozen=True)
+class _Steps:
+    variant: plan.Variant
+    weights: str
+    figures: list[float]
+    seconds: float
+    steps_per_epoch: int
+    parameters: int
+    sizes: tuple[int, int, int]
+    sites: str
+    has_dropout: bool
+    warnings: list[str]
+
+
+def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, device: str, where: str) -> _Steps:
+    with explained(f"{where}: model()"):
+        training = Training(job, variant, prepared, device)
+    figures: list[float] = []
+    warnings: list[str] = []
+    weights = training.fingerprints["initial weights"]
+    torch.manual_seed(0)
+    training.network.train()
+    seconds = math.inf
+    order = training._order(0)[:_STEPS] or [[]]
+    with explained(f"{where}: batches"):
+        batches = list(training.parts.train.batches(order, seed=0))
+    for batch in batches:
+        begun = time.perf_counter()
+        with explained(f"{where}: training step"):
+            loss, _ = training._loss(batch)
+        _check_loss(loss, where)
+        with explained(f"{where}: training step"):
+            loss.backward()  # type: ignore[no-untyped-call]
+        norm, without = _gradients(training.network)
+        if without == "all":
+            raise UserError(f"{where}: no parameter gets a gradient; the loss does not depend on the model")
+        if without and not warnings:
+            warnings.append(f"no gradient reaches {without}")
+        figures += [round(float(loss.detach()), 7), round(norm, 7)]
+        with explained(f"{where}: optimiser step"):
+            training._update()
+        seconds = min(seconds, time.perf_counter() - begun)
+    with explained(f"{where}: evaluation"), torch.no_grad():
+        done = training.evaluate(training.parts.validation, batches=1)
+    for metric in training.metrics:
+        with explained(f"{where}: metric {metric.name}"):
+            metric.value(done.contributions[metric.name])
+    sizes = (len(training.parts.train), len(training.parts.validation), len(training.parts.test))
+    parameters = sum(p.numel() for p in training.network.parameters())
+    sites = _sites(training.built.applied)
+    applied = training.built.applied
+    has_dropout = applied is None or applied.sites > len(applied.unreachable)
+    return _Steps(
+        variant, weights, figures, seconds, training.steps_per_epoch, parameters, sizes, sites, has_dropout, warnings
+    )
+
+
+def _sites(applied: Applied | None) -> str:
+    """How much of a model's dropout a method changed, in words."""
+    if applied is None:
+        return ""
+    words = [f"{applied.changed} of {plural(applied.sites, 'dropout site')} changed", *applied.notes]
+    return "; ".join(words)
+
+
+def _check_loss(loss: Any, where: str) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        got = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise UserError(f"{where}: expected the loss to be one number, a mean over the batch; got {got}")
+    if not loss.requires_grad:
+        raise UserError(f"{where}: no parameter gets a gradient; the loss does not depend on the model")
+    if not torch.isfinite(loss):
+        raise UserError(f"{where}: the loss of the first batch is {float(loss.detach())}; check data, model and loss")
+
+
+def _gradients(model: torch.nn.Module) -> tuple[float, str]:
+    """The norm of the gradient, and the names of parameters that have none ("all", if it is all of them)."""
+    wanted = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    missing = [name for name, p in wanted if p.grad is None]
+    if len(missing) == len(wanted):
+        return 0.0, "all"
+    norm = math.sqrt(sum(float(p.grad.double().pow(2).sum()) for _, p in wanted if p.grad is not None))
+    shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+    return norm, shown
+
+
+def compare_behaviour(now: dict[str, Any], before: dict[str, Any] | None) -> str | None:
+    """What a study does otherwise than when its store was begun; None if nothing."""
+    if not before:
+        return None
+    if before.get("data") != now["data"]:
+        return "its data are others"
+    for label, figures in now["methods"].items():
+        earlier = before.get("methods", {}).get(label)
+        if earlier is None:
+            continue
+        names = [f"{what} of step {step}" for step in range(1, _STEPS + 1) for what in ("the loss", "the gradient")]
+        for name, new, old in zip(names, figures, earlier):
+            if not math.isclose(new, old, rel_tol=_TOLERANCE, abs_tol=1e-6):
+                return f"with {label}, {name} is {new:.6g} and was {old:.6g}"
+    return None

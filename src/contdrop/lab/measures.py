@@ -1,0 +1,177 @@
+"""How the metric of a study is named, written and judged, from what a store says of it. Without torch.
+
+Every sentence, table and figure asks here: a regression has no "error, %", and a metric that is to be maximised has
+another winner.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import scores
+
+LOWER, HIGHER = "lower", "higher"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric without the function that computes it.
+
+    Attributes:
+        name: Of the metric.
+        unit: Written behind values; per cent for errors.
+        better: Which values are, "lower" or "higher".
+        kind: How the value follows from what each test example contributes: "mean", "built-in", or "own" where only
+            the study's own function knows.
+    """
+
+    name: str = "error"
+    unit: str = "%"
+    better: str = LOWER
+    kind: str = "mean"
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Measure:
+        """The primary metric of a protocol, by its description; stores from before there were others have errors."""
+        found = description.get("metric")
+        return cls._read(found) if isinstance(found, Mapping) else cls()
+
+    @classmethod
+    def others(cls, description: Mapping[str, Any]) -> tuple[Measure, ...]:
+        """The metrics that stand beside the primary one."""
+        found = description.get("others")
+        return tuple(cls._read(each) for each in found if isinstance(each, Mapping)) if isinstance(found, list) else ()
+
+    @classmethod
+    def _read(cls, found: Mapping[str, Any]) -> Measure:
+        better = HIGHER if found.get("better") == HIGHER else LOWER
+        kind = str(found.get("kind", "mean"))
+        return cls(str(found.get("name", "value")), str(found.get("unit") or ""), better, kind)
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it is what the paper reports: the share of wrong answers, in per cent."""
+        return (self.name, self.unit) == ("error", "%")
+
+    @property
+    def is_percentage(self) -> bool:
+        return self.unit == "%"
+
+    @property
+    def sign(self) -> float:
+        """What to multiply values with, so that lower is better."""
+        return -1.0 if self.better == HIGHER else 1.0
+
+    @property
+    def heading(self) -> str:
+        """For a column or an axis: the name and the unit.
+
+        >>> Measure().heading, Measure("rmse", "").heading
+        ('error, %', 'rmse')
+        """
+        return f"{self.name}, {self.unit}" if self.unit else self.name
+
+    @property
+    def best(self) -> str:
+        return "highest" if self.better == HIGHER else "lowest"
+
+    def value(self, value: float) -> str:
+        """A value with its unit.
+
+        >>> Measure().value(1.349), Measure("rmse", "").value(0.51234), Measure("length", "mm").value(12.5)
+        ('1.35 %', '0.5123', '12.5 mm')
+        """
+        shown = f"{value:{self.form}}"
+        return f"{shown} {self.unit}" if self.unit else shown
+
+    @property
+    def form(self) -> str:
+        """How values are written: two decimals of a percentage, four digits of anything else."""
+        return ".2f" if self.is_percentage else ".4g"
+
+    def full(self, value: float) -> str:
+        """With all its digits."""
+        return f"{value} {self.unit}" if self.unit else str(value)
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the value is the plain mean of one number per example, so that intervals over examples are exact."""
+        return self.kind == "mean" or (self.kind == "built-in" and self.name not in {**scores.COMBINE, **scores.WHOLE})
+
+    def of_examples(self, contributions: np.ndarray) -> float | None:
+        """The value, from what each test example contributed; None where only the study's own function knows."""
+        if self.kind == "own":
+            return None
+        combine, whole = (found.get(self.name) for found in (scores.COMBINE, scores.WHOLE))
+        if self.kind == "mean":
+            combine = whole = None
+        return float(scores.value(contributions, combine, whole))
+
+    def decimals(self, values: Sequence[float]) -> int:
+        """So many that means of this size show four digits; two of percentages."""
+        largest = max((abs(value) for value in values), default=0.0)
+        if self.is_percentage or largest == 0:
+            return 2
+        return min(8, max(0, 3 - math.floor(math.log10(largest))))
+
+    @property
+    def gap_unit(self) -> str:
+        """What a difference is counted in, with a space in front; empty where values have no unit."""
+        if self.is_percentage:
+            return " percentage points"
+        return f" {self.unit}" if self.unit else ""
+
+    def amount(self, gap: float) -> str:
+        """A difference without its unit: of percentages two decimals, or more for a small one; else three digits.
+
+        >>> Measure().amount(0.604), Measure().amount(0.0031), Measure("rmse", "").amount(-0.01234)
+        ('0.60', '0.0031', '−0.0123')
+        """
+        sign, size = ("\N{MINUS SIGN}" if gap < 0 else ""), abs(gap)
+        if self.is_percentage:
+            return sign + (f"{size:.2f}" if size >= 0.01 or size == 0 else f"{size:.2g}")
+        return sign + f"{size:.3g}"
+
+    def signed(self, gap: float) -> str:
+        """A difference without its unit, always with its sign."""
+        return f"+{self.amount(gap)}" if gap > 0 else self.amount(gap)
+
+    def gap(self, gap: float) -> str:
+        """A difference with its unit in short.
+
+        >>> Measure().gap(0.604), Measure("rmse", "").gap(0.01234)
+        ('0.60 points', '0.0123')
+        """
+        return self.amount(gap) + (" points" if self.is_percentage else self.gap_unit)
+
+    def within(self, margin: float | None) -> str:
+        return f"±{self.amount(margin or 0)}{self.gap_unit}"
+
+    def states(self, name: str, value: float) -> str:
+        """What a method has, at the beginning of a sentence.
+
+        >>> Measure().states("Gaussian", 1.2), Measure("rmse", "").states("Gaussian", 0.5)
+        ('Gaussian errs 1.20 %', 'Gaussian has a test rmse of 0.5')
+        """
+        shown = self.value(value)
+        return f"{name} errs {shown}" if self.is_error else f"{name} has a test {self.name} of {shown}"
+
+    def compared(self, difference: float) -> str:
+        """In which direction a difference goes."""
+        low, high = ("less", "more") if self.is_error else ("lower", "higher")
+        return low if difference < 0 else high
+
+    def sign_rule(self, reference: str) -> str:
+        """What the sign of a difference, reference minus method, means.
+
+        >>> Measure().sign_rule("gaussian"), Measure("auroc", "", "higher").sign_rule("gaussian")
+        ('negative means that gaussian errs less', 'positive means that gaussian is better')
+        """
+        if self.is_error:
+            return f"negative means that {reference} errs less"
+        return f"{'positive' if self.better == HIGHER else 'negative'} means that {reference} is better"

@@ -1,0 +1,174 @@
+"""What a comparison came to: the verdict, a table, a plot, a page. It shows itself in a notebook."""
+
+from __future__ import annotations
+
+import html
+import pathlib
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError, suggest
+from . import merging, numbers, state
+from .analysis.comparisons import compare
+from .analysis.verdict import Verdict, verdict
+from .results import Results, collect
+from .store import Store
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import nn
+
+    from .report.cells import Table
+    from .study import Study
+
+
+class Result:
+    """The results of one study in a store.
+
+    Args:
+        store: The file.
+        key: Of the study's protocol in it.
+        study: The study itself, for :meth:`model`.
+    """
+
+    def __init__(self, store: pathlib.Path, key: str, study: Study | None = None) -> None:
+        self.store, self._study = store, study
+        with Store(store) as opened:
+            record = next(protocol for protocol in opened.protocols() if protocol.key == key)
+            self.results: Results = collect(opened, record)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The answer in sentences; ``str`` of it is the headline."""
+        return verdict(self.results)
+
+    def table(self) -> Table:
+        """Every method with its mean and spread, and its paired difference from the reference."""
+        from .report import tables
+
+        return tables.comparison(self.results)
+
+    def differences(self) -> Table:
+        """Every method against the reference: difference, intervals, tests."""
+        from .report import tables
+
+        found = tables.differences(self.results)
+        if found is None:
+            raise UserError("there is nothing to compare: no run is finished by two methods")
+        return found
+
+    def plot(self) -> Figure:
+        """The paired runs of every method, as a matplotlib figure."""
+        from .report import figures
+
+        picture = figures.pairs(self.results, compare(self.results))
+        if picture is None:
+            raise UserError("there is nothing to plot: no run is finished by two methods")
+        return picture.draw()
+
+    def report(self, directory: pathlib.Path | str) -> pathlib.Path:
+        """Writes the page with everything, and returns its path."""
+        from .report import page
+
+        return page.write(self.store, pathlib.Path(directory)).index
+
+    def model(self, method: str, run: int) -> nn.Module:
+        """The trained model, where the study has ``weights="last"``; in evaluation mode."""
+        from . import plan, streams
+        from .building import build
+
+        job = self.results.job(method, run)
+        if job is None:
+            raise UserError(f"{method} run {run} is not among the results; {suggest(method, self.results.methods)}")
+        if self._study is None or self._study.run is not None:
+            raise UserError("only a study that builds its models by model= can build them again")
+        with Store(self.store) as opened:
+            saved = opened.weights(job.id)
+        if saved is None:
+            raise UserError(f"the weights of {method} run {run} were not kept; give the study weights='last'")
+        study = self._study.at(self.results.protocol.preset)
+        seed = job.seeds[streams.WEIGHTS]
+        built = build(study, plan.Variant.parse(str(job.variant)).method, seed).model
+        built.load_state_dict(state.loads(saved))
+        return built.eval()
+
+    def to_dataframe(self) -> Any:
+        """One row per finished job, as a pandas data frame."""
+        try:
+            import pandas  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        except ImportError:
+            raise UserError("to_dataframe needs pandas, which is not installed: pip install pandas") from None
+        rows = [
+            {"method": job.method, "variant": job.variant, "run": job.run, **job.results, "seconds": job.seconds}
+            for job in self.results.finished
+        ]
+        return pandas.DataFrame(rows)
+
+    def __str__(self) -> str:
+        from .report import tables
+
+        return f"{self.verdict.headline}\n\n{tables.markdown(self.table())}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        found = self.verdict
+        sentences = "".join(f"<li>{html.escape(each.label)}: {html.escape(each.text)}</li>" for each in found.findings)
+        return f"<p><strong>{html.escape(found.headline)}</strong></p>{_html(self.table())}<ul>{sentences}</ul>"
+
+
+def _html(table: Table) -> str:
+    head = "".join(f"<th>{html.escape(each)}</th>" for each in table.headings)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{_bold(html.escape(cell.text), cell.bold)}</td>" for cell in row) + "</tr>"
+        for row in table.rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _bold(text: str, bold: bool) -> str:
+    return f"<strong>{text}</strong>" if bold else text
+
+
+def analyse(
+    values: Mapping[str, Sequence[float] | Mapping[int, float]],
+    *,
+    reference: str | None = None,
+    better: str = "lower",
+    metric: str = "value",
+    unit: str = "",
+    margin: float | None = None,
+    name: str = "analysis",
+) -> Result:
+    """Compares finished numbers from anywhere; runs of the same number are taken to be paired.
+
+    Args:
+        values: For each method the value of each run, in the same order of runs; or by run.
+        reference: The method that the others are compared with; the first if None.
+        better: "lower" or "higher" values are better.
+        metric: What the values are.
+        unit: Of them.
+        margin: The smallest difference that matters, if it was fixed before the values were seen.
+        name: What to call it.
+    """
+    found = {
+        (str(method), int(run)): value
+        for method, given in values.items()
+        for run, value in (given.items() if isinstance(given, Mapping) else enumerate(given))
+    }
+    contents = numbers.contents(
+        found,
+        name=name,
+        reference=reference,
+        metric={"name": metric, "unit": unit, "better": better},
+        margin=margin,
+    )
+    path = pathlib.Path(tempfile.mkdtemp(prefix="contdrop-")) / "analysis.db"
+    with Store(path, create=True) as opened:
+        merging.add(opened, contents, "lab.analyse")
+    result = Result(path, contents.protocols[0].key)
+    weakref.finalize(result, shutil.rmtree, path.parent, ignore_errors=True)
+    return result

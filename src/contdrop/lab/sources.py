@@ -1,0 +1,161 @@
+"""Where a study comes from, and how another process gets it: by name, by executing its file again, or pickled.
+
+Pickles pass between live processes of one invocation only; none is ever written to a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import pathlib
+import pickle
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+import cloudpickle
+
+from ..errors import UserError, suggest
+from .plan import Protocol
+from .study import Study
+
+_PACKAGE = pathlib.Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Source:
+    """How to get a study.
+
+    Attributes:
+        kind: "catalogue", "file" or "pickle".
+        name: In the catalogue, or the file's absolute path.
+        content: The file's SHA-256, or the pickled study.
+    """
+
+    kind: Literal["catalogue", "file", "pickle"]
+    name: str
+    content: bytes = b""
+
+    def load(self) -> Study:
+        if self.kind == "catalogue":
+            from .catalogue import STUDIES  # it imports studies, and so this package
+
+            return STUDIES[self.name]
+        if self.kind == "pickle":
+            study: Study = pickle.loads(self.content)
+            return study
+        path = pathlib.Path(self.name)
+        if _digest(path) != self.content:
+            raise UserError(f"{path} has changed since the command began; give the command again")
+        return load_file(path)
+
+
+def of_file(path: pathlib.Path) -> Source:
+    return Source("file", str(path.resolve()), _digest(path))
+
+
+def of_study(study: Study) -> Source:
+    """For a study that was made in this process: its functions may exist nowhere else."""
+    try:
+        return Source("pickle", study.name, cloudpickle.dumps(study))
+    except Exception as error:
+        raise UserError(
+            f"study {study.name!r}: cannot be handed to another process ({printable_error(error)}); "
+            "make files, locks and the like inside its functions, or use workers=0"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """A protocol on its way to another process."""
+
+    source: Source
+    preset: str
+    epochs: int
+    selection_runs: int
+    selection_epochs: int
+    seed: int
+
+    @classmethod
+    def of(cls, protocol: Protocol, source: Source) -> Shipment:
+        return cls(
+            source,
+            protocol.preset,
+            protocol.epochs,
+            protocol.selection_runs,
+            protocol.selection_epochs,
+            protocol.seed,
+        )
+
+    def unpack(self) -> Protocol:
+        study = self.source.load().at(self.preset)
+        return Protocol(study, self.preset, self.epochs, self.selection_runs, self.selection_epochs, self.seed)
+
+
+def load_file(path: pathlib.Path) -> Study:
+    """Executes a study file, and returns its ``study``."""
+    if not path.is_file():
+        raise UserError(f"there is no file {path}; contdrop compare --init {path} writes one to start from")
+    spec = importlib.util.spec_from_file_location(f"contdrop_study_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{path}: expected a Python file, which ends with .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # pickling and dataclasses look there
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        with explained(f"{path}"):
+            spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    found = getattr(module, "study", None)
+    if isinstance(found, Study):
+        return found
+    others = [name for name, value in vars(module).items() if isinstance(value, Study)]
+    if others:
+        raise UserError(f"{path}: expected a study called study; there is {others[0]}: write study = {others[0]}")
+    hint = suggest("study", [name for name in vars(module) if not name.startswith("_")])
+    raise UserError(f"{path}: expected a line study = lab.Study(...); there is none ({hint})")
+
+
+@contextlib.contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turns whatever the user's code raises into one line, with the line of the user's file."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{what}: {printable_error(error)}{place_of(error)}") from error
+
+
+def printable_error(error: BaseException) -> str:
+    """The kind of error and the first line of its text."""
+    text = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__
+
+
+def place_of(error: BaseException) -> str:
+    """The last line of the user's own code that an error came through, if any."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({pathlib.Path(error.filename).name}, line {error.lineno})"
+    frames = [frame for frame in _frames(error.__traceback__) if _is_users(frame.filename)]
+    return f" ({pathlib.Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def _frames(trace: TracebackType | None) -> list[Any]:
+    return list(traceback.extract_tb(trace)) if trace else []
+
+
+def _is_users(file: str) -> bool:
+    path = pathlib.Path(file)
+    return not (_PACKAGE in path.parents or "site-packages" in path.parts or file.startswith("<frozen")) and (
+        pathlib.Path(sys.base_prefix) not in path.parents
+    )
+
+
+def _digest(path: pathlib.Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest() if path.is_file() else b""

@@ -1,0 +1,306 @@
+"""What is compared: data, a model, methods, training and a metric. The paper's experiments are studies like any other.
+
+The simple case is five lines; everything beyond name, data and model has a default::
+
+    def data():
+        return lab.Data(train=(x, y), test=(x_test, y_test))
+
+    def model():
+        return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, 3))
+
+    study = lab.Study("my-study", data, model, epochs=20, runs=10)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ..choices import SCALES, Scale
+from ..errors import UserError, suggest
+from . import methods as dropout_methods
+from .batches import Data, Parts
+from .configuration import Configuration
+from .metrics import Metric, chosen
+from .streams import LARGEST_SEED
+
+if TYPE_CHECKING:
+    from .asking import Job
+
+Task = Literal["classification", "regression"]
+Precision = Literal["float32", "bfloat16", "float16"]
+Keep = Literal["last", "best"]
+Weights = Literal["none", "last"]
+Period = Literal["step", "epoch"]
+
+# What a study compares if it does not say: the model as it is, without dropout, and each shape of noise at the strength
+# that each of its layers has. "original" against "bernoulli:match" is the check of the lab itself: they differ in
+# nothing but the random numbers.
+METHODS = ("original", "none", "bernoulli:match", "gaussian:match", "uniform:match")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is done: runs per method and epochs per run, in the comparison and in the selection before it.
+
+    Few epochs may need other ``settings``: fields of the study, by name.
+    """
+
+    runs: int
+    epochs: int
+    selection_runs: int = 3
+    selection_epochs: int | None = None  # as many as the final runs, if None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A comparison of methods on one model and one data set.
+
+    Attributes:
+        name: What it is called in stores and reports.
+        data: Returns the :class:`Data`; called once per process, and has to return the same each time.
+        model: Returns the model with its dropout layers, which each method replaces; or, if it takes an argument, the
+            model with that method. Called with seeded generators.
+        methods: Labels of the methods compared; see :mod:`contdrop.lab.methods`.
+        task: Decides the default loss and metrics: "classification", "regression", or None.
+        reference: The method that the others are compared with.
+        forward: ``(model, batch) -> output``; see :func:`contdrop.lab.batches.default_forward`.
+        loss: ``(output, batch) -> scalar``, a mean over the examples; by task, or ``output.loss``, if None.
+        metric: A metric, its name, or several; the first is what methods are compared by.
+        optimiser: ``(model) -> torch.optim.Optimizer``; AdamW at a rate of 0.001 if None.
+        scheduler: ``(optimiser, total) -> LRScheduler``; stepped by step, ``total`` being the number of steps, or by
+            epoch. One that waits for a plateau (ReduceLROnPlateau) is given the validation loss of every epoch.
+        schedule_by: "step" or "epoch".
+        batch_size: Examples per step.
+        evaluation_batch_size: Examples at a time where nothing is learnt; four times ``batch_size`` if None.
+        epochs: Passes over the training data.
+        steps: Optimiser steps, in place of epochs.
+        runs: Per method. In a run all methods share data, split, initial weights, order and augmentation.
+        seed: Of everything random.
+        clip: Largest norm of the gradient.
+        accumulate: Batches per optimiser step.
+        precision: Of the forward pass: "float32", or by autocast "bfloat16" or "float16".
+        compile: Whether the model goes through ``torch.compile``.
+        threads: torch threads per job. It decides the last bits, so it is part of what is compared.
+        keep: Which model counts, "last" or "best" by validation.
+        patience: Stop after so many evaluations without a better one; None never stops early.
+        evaluate: "epoch", "last", or every so many epochs.
+        weights: "last" keeps the weights of every final model beside the store.
+        candidates: For a label, the variants to choose from on validation data, by runs of their own. A variant is a
+            label; ``label@0.5`` trains with half the learning rate.
+        follows: Labels that take over the parameters selected for another label.
+        selection_runs: Runs per candidate.
+        selection_epochs: Epochs per candidate; as many as the final runs if None.
+        margin: The smallest difference that matters, in the metric's unit; fixed here, before any result.
+        margin_reason: Why.
+        scale: "inverted" or "paper": how masks are scaled; see :class:`contdrop.Dropout`.
+        measure: ``(model, parts, seed) -> {name: array}``: what else to keep of a final model.
+        run: ``(job) -> number or {metric: number}``: the user's own loop, in place of data, model, loss and optimiser.
+        title: In a line, for reports.
+        paper: Which table or figure of the paper it is; empty if none.
+        notes: What a reader of the result should know.
+        sizes: Other sizes by name, for ``--preset``.
+    """
+
+    name: str
+    data: Callable[[], Data] | None = None
+    model: Callable[..., nn.Module] | None = None
+    _: KW_ONLY
+    methods: Sequence[str] = METHODS
+    task: Task | None = "classification"
+    reference: str = "original"
+    forward: Callable[[nn.Module, Any], Any] | None = None
+    loss: Callable[[Any, Any], Tensor] | None = None
+    metric: Metric | str | Sequence[Metric | str] | None = None
+    optimiser: Callable[[nn.Module], Optimizer] | None = None
+    scheduler: Callable[[Optimizer, int], LRScheduler] | None = None
+    schedule_by: Period = "step"
+    batch_size: int = 64
+    evaluation_batch_size: int | None = None
+    epochs: int = 20
+    steps: int | None = None
+    runs: int = 10
+    seed: int = 0
+    clip: float | None = None
+    accumulate: int = 1
+    precision: Precision = "float32"
+    compile: bool = False
+    threads: int = 1
+    keep: Keep = "last"
+    patience: int | None = None
+    evaluate: Literal["epoch", "last"] | int = "epoch"
+    weights: Weights = "none"
+    candidates: Mapping[str, Sequence[str]] | None = None
+    follows: Mapping[str, str] = field(default_factory=dict)
+    selection_runs: int = 3
+    selection_epochs: int | None = None
+    margin: float | None = None
+    margin_reason: str = ""
+    scale: Scale = "inverted"
+    measure: Callable[[nn.Module, Parts, int], Mapping[str, Any]] | None = None
+    run: Callable[[Job], float | Mapping[str, float]] | None = None
+    title: str = ""
+    paper: str = ""
+    notes: Sequence[str] = ()
+    sizes: Mapping[str, Size] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The first is primary."""
+        return chosen(self.metric, self.task)
+
+    @property
+    def presets(self) -> Mapping[str, Size]:
+        """Sizes by name; a study without any has its own."""
+        own = Size(self.runs, self.epochs, self.selection_runs, self.selection_epochs)
+        return self.sizes or {"study": own}
+
+    @property
+    def default_preset(self) -> str:
+        return "quick" if "quick" in self.presets else next(iter(self.presets))
+
+    @property
+    def takes_method(self) -> bool:
+        """Whether the model function builds the model of a method itself."""
+        return self.model is not None and _parameters(self.model) == 1
+
+    def at(self, preset: str) -> Study:
+        """The study with the settings of a size."""
+        settings = self.presets[preset].settings
+        return dataclasses.replace(self, **settings) if settings else self
+
+    def selected_label(self, label: str) -> str | None:
+        """The label whose selection decides the parameters of ``label``; None if they are fixed."""
+        source = self.follows.get(label, label)
+        return source if source in (self.candidates or {}) else None
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """All that decides results and can be written down; of functions, their names."""
+        plain = ("task", "scale", "keep", "patience", "evaluate", "weights")
+        trained = (
+            *("forward", "loss", "optimiser", "scheduler", "schedule_by", "batch_size", "evaluation_batch_size"),
+            *("steps", "clip", "accumulate", "precision", "compile"),
+        )
+        return {
+            "data": describe(self.data),
+            "model": describe(self.model),
+            "metric": [metric.name for metric in self.metrics],
+            "training": {name: describe(getattr(self, name)) for name in trained},
+            **{name: getattr(self, name) for name in plain},
+            "measure": describe(self.measure),
+            "run": describe(self.run),
+        }
+
+
+def describe(thing: Any) -> Any:
+    """What a configuration says about a setting: plain data, or the name of a function.
+
+    A method of a :class:`Configuration` is described by that.
+    """
+    owner = getattr(thing, "__self__", thing)
+    if isinstance(owner, Configuration):
+        return owner.as_dict()
+    if callable(thing):
+        return getattr(thing, "__qualname__", type(thing).__qualname__)
+    return thing
+
+
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "task": (*get_args(Task), None),
+    "precision": get_args(Precision),
+    "keep": get_args(Keep),
+    "weights": get_args(Weights),
+    "schedule_by": get_args(Period),
+    "scale": SCALES,
+}
+_AT_LEAST_ONE = ("batch_size", "epochs", "runs", "accumulate", "threads", "selection_runs")
+_MAYBE_AT_LEAST_ONE = ("steps", "patience", "evaluation_batch_size", "selection_epochs")
+_FUNCTIONS = ("data", "model", "forward", "loss", "optimiser", "scheduler", "measure", "run")
+
+
+def _check(study: Study) -> None:
+    where = f"study {study.name!r}"
+    if not isinstance(study.name, str) or not re.fullmatch(r"[\w.][\w .+-]{0,99}", study.name):
+        raise UserError(f"study: expected a name of letters, digits, dots and dashes; got {study.name!r}")
+    for name, choices in _CHOICES.items():
+        if getattr(study, name) not in choices:
+            raise UserError(f"{where}: expected {name} to be one of {_listed(choices)}; got {getattr(study, name)!r}")
+    for name in (*_AT_LEAST_ONE, *_MAYBE_AT_LEAST_ONE):
+        value = getattr(study, name)
+        if not (value is None and name in _MAYBE_AT_LEAST_ONE) and not _is_whole(value, 1):
+            raise UserError(f"{where}: expected {name} to be a whole number of at least 1; got {value!r}")
+    if not _is_whole(study.seed, 0) or study.seed > LARGEST_SEED:
+        raise UserError(f"{where}: expected seed to be a whole number from 0 to 2^63 - 1; got {study.seed!r}")
+    if study.evaluate not in ("epoch", "last") and not _is_whole(study.evaluate, 1):
+        raise UserError(f"{where}: expected evaluate to be 'epoch', 'last' or a whole number; got {study.evaluate!r}")
+    for name in ("clip", "margin"):
+        value = getattr(study, name)
+        if value is not None and not (isinstance(value, (int, float)) and 0 < value < float("inf")):
+            raise UserError(f"{where}: expected {name} to be a number above 0, or None; got {value!r}")
+    _check_functions(study, where)
+    _check_methods(study, where)
+    if study.evaluate == "last" and (study.keep == "best" or study.patience):
+        raise UserError(f"{where}: keep='best' and patience need validation data in every epoch; use evaluate='epoch'")
+
+
+def _check_functions(study: Study, where: str) -> None:
+    for name in _FUNCTIONS:
+        value = getattr(study, name)
+        if value is not None and not callable(value):
+            raise UserError(f"{where}: expected {name} to be a function; got {type(value).__name__}")
+    if study.run is not None:
+        return
+    for name in ("data", "model"):
+        if getattr(study, name) is None:
+            raise UserError(f"{where}: expected a function {name}, or run= for a loop of your own; there is none")
+    if study.task is None and (study.metric is None or study.loss is None):
+        raise UserError(f"{where}: without a task, give loss= and metric=")
+    if study.model is not None and _parameters(study.model) not in (0, 1):
+        raise UserError(
+            f"{where}: expected model to take no argument, or the method; it takes {_parameters(study.model)}"
+        )
+
+
+def _check_methods(study: Study, where: str) -> None:
+    if isinstance(study.methods, str) or not study.methods:
+        raise UserError(f"{where}: expected methods to be a list of labels; got {study.methods!r}")
+    for label in study.methods:
+        dropout_methods.parse(label)
+    if len(set(study.methods)) < len(study.methods):
+        raise UserError(f"{where}: expected each method once; got {_listed(study.methods)}")
+    if study.reference not in {label.partition(":")[0] for label in study.methods} | set(study.methods):
+        raise UserError(f"{where}: the reference is not among the methods; {suggest(study.reference, study.methods)}")
+    for label, variants in (study.candidates or {}).items():
+        if isinstance(variants, str) or len(variants) < 1:
+            raise UserError(f"{where}: expected candidates[{label!r}] to be a list of labels; got {variants!r}")
+
+
+def _parameters(function: Callable[..., Any]) -> int:
+    """How many arguments a function needs."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 0
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(each.default is inspect.Parameter.empty and each.kind in kinds for each in found)
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return ", ".join(map(repr, values))

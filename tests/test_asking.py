@@ -1,0 +1,136 @@
+"""Loops of the user's own, and finished numbers."""
+
+import pytest
+import torch
+from torch import nn
+
+from contdrop import lab
+from contdrop.errors import UserError
+from contdrop.lab.store import FAILED, FINISHED, Store
+
+STUDY = lab.Study("own", metric=lab.Metric("loss"), run=lambda job: 1.0, runs=2, methods=["original", "none"])
+
+
+def make():
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 1))
+
+
+def statuses(path):
+    with Store(path) as store:
+        return {(job.method, job.run): job.status for job in store.jobs()}
+
+
+def test_value_is_that_of_its_examples(tmp_path):
+    """A mean in float32 is not that of the same numbers in float64, and the store checks one by the other."""
+    losses = torch.rand(77, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    jobs = lab.ask(STUDY, store=tmp_path / "runs.db")
+    job = next(jobs)
+    with pytest.raises(UserError, match=r"expected the loss of per_example; they give 0\.\d+, told was 3"):
+        job.tell(3.0, per_example=losses)
+    job.tell(losses.mean(), per_example=losses)
+    with Store(tmp_path / "runs.db") as store:
+        told = next(each for each in store.jobs() if each.status == FINISHED)
+        assert told.results["test_error"] == store.artefact(told.id, "test_loss").mean()
+
+
+def test_ask_hands_out_each_job_once_and_keeps_what_is_told(tmp_path):
+    path = tmp_path / "runs.db"
+    seen = []
+    for job in lab.ask(STUDY, store=path):
+        seen.append((job.method, job.run, job.seed))
+        if job.method == "none" and job.run == 1:
+            job.fail("no memory\nleft")
+        elif (job.method, job.run) != ("original", 1):
+            job.tell({"loss": job.run + 0.5, "other": 2.0}, per_example=torch.tensor([0.0, 1.0]) + job.run)
+    assert [each[:2] for each in seen] == [("original", 0), ("none", 0), ("original", 1), ("none", 1)]
+    assert seen[0][2] == seen[1][2] != seen[2][2]
+    found = statuses(path)
+    assert found[("original", 0)] == found[("none", 0)] == FINISHED
+    assert found[("none", 1)] == FAILED
+    again = [(job.method, job.run) for job in lab.ask(STUDY, store=path)]
+    assert again == [("original", 1)]  # what was left without a word
+    retried = [(job.method, job.run) for job in lab.ask(STUDY, store=path, retry_failed=True)]
+    assert retried == [("original", 1), ("none", 1)]
+    with Store(path) as store:
+        first = store.jobs()[0]
+        assert first.results == {"test_error": 0.5, "test:other": 2.0}
+        assert store.artefact(first.id, "test_loss").tolist() == [0.0, 1.0]
+
+
+def test_build_starts_all_methods_from_the_same_weights_and_puts_the_method_in(tmp_path):
+    weights = {}
+    for job in lab.ask(STUDY, store=tmp_path / "runs.db"):
+        model = job.build(make)
+        weights[job.method, job.run] = model[0].weight.clone()
+        assert model[2].p == (0.5 if job.method == "original" else 0.0)
+        job.tell(1.0)
+    assert torch.equal(weights["original", 0], weights["none", 0])
+    assert not torch.equal(weights["original", 0], weights["original", 1])
+
+
+def test_what_should_be_the_same_is_proven(tmp_path):
+    jobs = lab.ask(STUDY, store=tmp_path / "runs.db")
+    first = next(jobs)
+    first.same("rows", torch.arange(3))
+    first.tell(1.0)
+    second = next(jobs)
+    with pytest.raises(UserError, match="none and original do not share the same rows, so they are not paired"):
+        second.same("rows", torch.arange(3) + 1)
+    assert statuses(tmp_path / "runs.db")["none", 0] == FAILED
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("1", "expected a number for loss; got str"),
+        ({"other": 1.0}, "expected a value of 'loss', the first metric; got other"),
+    ],
+)
+def test_results_that_are_none_get_one_line(tmp_path, value, message):
+    job = next(iter(lab.ask(STUDY, store=tmp_path / "runs.db")))
+    with pytest.raises(UserError, match=message):
+        job.tell(value)
+
+
+def test_result_that_is_no_number_is_a_failed_run(tmp_path):
+    for job in lab.ask(STUDY, store=tmp_path / "runs.db"):
+        job.tell(float("nan"))
+    assert set(statuses(tmp_path / "runs.db").values()) == {FAILED}
+
+
+def test_log_wants_epochs_in_order_and_known_names(tmp_path):
+    job = next(iter(lab.ask(STUDY, store=tmp_path / "runs.db")))
+    job.log(1, train_loss=2.0, val=3.0)
+    with pytest.raises(UserError, match="expected epoch 2, the next one; got 1"):
+        job.log(1, train_loss=2.0)
+    with pytest.raises(UserError, match="unknown figure 'vall'; did you mean 'val'"):
+        job.log(2, vall=2.0)
+
+
+def test_study_with_a_loop_of_its_own_is_compared_like_any(tmp_path):
+    def run(job):
+        model = job.build(make)
+        x = torch.randn(20, 3, generator=torch.Generator().manual_seed(job.seed))
+        job.same("x", x)
+        return float(model(x).square().mean())
+
+    study = lab.Study(
+        "own-loop", metric=lab.Metric("size", better="higher"), run=run, runs=3, methods=["original", "none"]
+    )
+    result = lab.compare(study, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False)
+    assert set(result.results.errors()["none"]) == {0, 1, 2}
+    with pytest.raises(UserError, match="only a study that builds its models by model= can"):
+        result.model("none", 0)
+
+
+def test_finished_numbers_are_analysed(tmp_path):
+    values = {"a": [1.0, 1.1, 0.9, 1.05, 1.0, 0.95, 1.02], "b": [2.0, 2.1, 1.9, 2.0, 2.1, 2.05, 1.98]}
+    result = lab.analyse(values, metric="score", margin=0.1)
+    assert result.results.errors()["a"][1] == 1.1
+    assert result.report(tmp_path / "page").exists()
+    with pytest.raises(UserError, match="there is no method 'c'"):
+        lab.analyse(values, reference="c")
+    with pytest.raises(UserError, match="expected finite numbers; a run 1 is nan: leave out runs that failed"):
+        lab.analyse({"a": [1.0, float("nan")]})
+    with pytest.raises(UserError, match="better: expected lower or higher; got 'more'"):
+        lab.analyse(values, better="more")

@@ -1,0 +1,103 @@
+"""The gallery: every example runs, small here and whole behind the slow marker; the notebook's cells run too."""
+
+import json
+import os
+import pathlib
+
+import pytest
+import torch
+
+from contdrop import lab
+from contdrop.errors import UserError
+from contdrop.lab import data as data_sets
+from contdrop.lab import sources
+from contdrop.lab.analysis import comparisons
+
+ROOT = pathlib.Path(__file__).parents[1]
+PLACE = ROOT / "examples"
+SCRIPTS = {"penalty", "pictures"}  # what is no study
+STUDIES = sorted(path for path in PLACE.glob("*.py") if path.stem not in SCRIPTS)
+NEEDS = {"text_encoder": "transformers", "lightning_loop": "lightning", "timm_vit": "timm"}
+WHY_NO_TIMM = "timm needs a torchvision that fits torch; the index's is a CUDA build, whose operators do not load"
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers' and Lightning's own
+every_example = pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def load(path):
+    name = NEEDS.get(path.stem)
+    if name is not None:
+        why = WHY_NO_TIMM if name == "timm" else f"{path.name} needs {name}, which is not installed"
+        # What is installed may still fail to load.
+        pytest.importorskip(name, reason=why, exc_type=(ImportError, RuntimeError))
+    if path.stem == "cifar10_resnet":
+        place = pathlib.Path(os.environ.get("CONTDROP_DATA", ".")) / "cifar-10-batches-py"
+        if not place.is_dir():
+            pytest.skip("CIFAR-10 is not there: cifar-10-batches-py under $CONTDROP_DATA")
+    if path.stem == "fashion_mnist":
+        try:
+            data_sets.load("fashion-mnist")
+        except UserError as error:
+            pytest.skip(f"Fashion-MNIST is not there: {error}")
+    return sources.load_file(path)
+
+
+def compare(study, tmp_path, **options):
+    return lab.compare(study, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False, **options)
+
+
+@every_example
+def test_example_runs_in_small(path, tmp_path):
+    study = load(path)
+    methods = ["original", "gaussian:match"]
+    found = compare(study, tmp_path, runs=1, epochs=1, methods=methods).results.errors()
+    assert {method: list(runs) for method, runs in found.items()} == {method: [0] for method in methods}
+
+
+@pytest.mark.slow
+@every_example
+def test_example_runs_as_a_whole(path, tmp_path):
+    study = load(path)
+    result = compare(study, tmp_path)
+    found = {method: len(runs) for method, runs in result.results.errors().items()}
+    assert found == dict.fromkeys(study.methods, study.runs)
+    # The check of the lab itself: the same noise from other random numbers must not be told apart.
+    assert comparisons.compare(result.results)["bernoulli:match"].t_p_holm > 0.01
+
+
+@every_example
+def test_example_says_how_to_run_it(path):
+    assert f"contdrop compare examples/{path.name}" in path.read_text()
+    assert f"(../examples/{path.name})" in (ROOT / "docs" / "gallery.md").read_text()
+
+
+def cells():
+    notebook = json.loads((PLACE / "first_study.ipynb").read_text())
+    assert notebook["nbformat"] == 4
+    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def test_notebook_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for number, cell in enumerate(cells()):
+        exec(compile(cell, f"cell {number}", "exec"), names)
+    assert "<table>" in names["result"]._repr_html_()
+
+
+@pytest.mark.slow
+def test_notebook_runs_in_jupyter(tmp_path):
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    notebook = nbformat.read(PLACE / "first_study.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert any("text/html" in output.get("data", {}) for output in shown)

@@ -1,0 +1,351 @@
+"""Studies: what they accept, how mistakes in them are told, and that they pair whatever they train."""
+
+import dataclasses
+import pathlib
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from contdrop import lab
+from contdrop.cli import app
+from contdrop.errors import UserError
+from contdrop.lab import dryrun, sources
+from contdrop.lab.batches import prepare
+from contdrop.lab.plan import plan
+from contdrop.lab.store import FINISHED, Store
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(120, 5, generator=GENERATOR)
+Y = (X[:, 0] > 0).long()
+
+
+def data():
+    return lab.Data(train=(X, Y), test=0.25, validation=0.2)
+
+
+def model():
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
+
+
+STUDY = lab.Study("some", data, model, epochs=2, runs=2, batch_size=16)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "a/b"}, "expected a name of letters"),
+        ({"task": "clustering"}, "expected task to be one of 'classification', 'regression', None; got 'clustering'"),
+        ({"epochs": 0}, "expected epochs to be a whole number of at least 1; got 0"),
+        ({"runs": 2.5}, "expected runs to be a whole number of at least 1; got 2.5"),
+        ({"seed": -1}, "expected seed to be a whole number from 0"),
+        ({"evaluate": "never"}, "expected evaluate to be 'epoch', 'last' or a whole number"),
+        ({"clip": -1.0}, "expected clip to be a number above 0"),
+        ({"model": None}, "expected a function model, or run= for a loop of your own; there is none"),
+        ({"model": lambda a, b: None}, "expected model to take no argument, or the method; it takes 2"),
+        ({"data": 3}, "expected data to be a function; got int"),
+        ({"methods": ["gausian"]}, "did you mean 'gaussian'?"),
+        ({"methods": ["none", "none"]}, "expected each method once"),
+        ({"methods": "none"}, "expected methods to be a list of labels"),
+        ({"methods": ["none", "gaussian"]}, "the reference is not among the methods"),
+        ({"task": None}, "without a task, give loss= and metric="),
+        ({"keep": "best", "evaluate": "last"}, "need validation data in every epoch"),
+    ],
+)
+def test_bad_settings_get_one_line(change, message):
+    with pytest.raises(UserError) as caught:
+        dataclasses.replace(STUDY, **change)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def rehearse(**change):
+    study = dataclasses.replace(STUDY, **change)
+    return dryrun.rehearse(plan(study), prepare(study.data(), task=study.task))
+
+
+def test_rehearsal_says_what_was_changed_and_how_large_it_is():
+    found = rehearse()
+    assert found.sizes == (66, 24, 30)
+    assert found.parameters == 5 * 8 + 8 + 8 * 2 + 2
+    assert found.sites["gaussian:match"] == "1 of 1 dropout site changed"
+    assert set(found.behaviour["methods"]) == set(lab.METHODS)
+
+
+def broken_model():
+    return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 2))
+
+
+def unseeded_model():
+    made = model()
+    with torch.no_grad():
+        made[0].weight.copy_(torch.rand(8, 5, generator=UNSEEDED))
+    return made
+
+
+UNSEEDED = torch.Generator().manual_seed(1)
+
+
+def other_data():
+    return lab.Data(train=(X + torch.rand((), generator=UNSEEDED), Y), test=0.25)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": broken_model}, "original: training step: RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+        ({"model": unseeded_model}, "start from different weights"),
+        (
+            {"methods": ["original"], "model": unseeded_model},
+            "two calls of model() with one seed give different weights",
+        ),
+        ({"data": other_data}, "two calls of data() return different data"),
+        ({"loss": lambda output, batch: torch.tensor(1.0)}, "the loss does not depend on the model"),
+        ({"loss": lambda output, batch: output.sum() * torch.nan}, "the loss of the first batch is nan"),
+        ({"loss": lambda output, batch: output.mean(1)}, "expected the loss to be one number"),
+        ({"model": lambda: nn.Linear(5, 2)}, "the model has no dropout layer that a method could replace"),
+        ({"model": lambda: 3}, "expected model() to return a torch.nn.Module; got int"),
+        ({"task": "regression"}, "regression"),
+        ({"optimiser": lambda network: 1 / 0}, "ZeroDivisionError: division by zero (test_study.py, line"),
+    ],
+)
+def test_mistakes_are_told_in_one_line_before_training(change, message):
+    with pytest.raises(UserError) as caught:
+        rehearse(**change)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_parameters_without_a_gradient_are_named():
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = model(), nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.used(x)
+
+    assert rehearse(model=Half).warnings == ("no gradient reaches unused.weight, unused.bias",)
+
+
+# ---- comparisons
+
+
+def compare(tmp_path, **change):
+    study = dataclasses.replace(STUDY, **change)
+    return lab.compare(study, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False)
+
+
+def test_comparison_in_this_process(tmp_path):
+    result = compare(tmp_path, weights="last")
+    assert set(result.results.errors()) == set(lab.METHODS)
+    assert all(set(runs) == {0, 1} for runs in result.results.errors().values())
+    assert "<table>" in result._repr_html_()
+    assert result.verdict.headline in str(result)
+    assert result.plot() is not None
+    assert result.report(tmp_path / "page").exists()
+    trained = result.model("gaussian:match", 1)
+    with Store(tmp_path / "runs.db") as store:
+        job = result.results.job("gaussian:match", 1)
+        kept = store.artefact(job.id, "test_error")
+        order = prepare(data(), task="classification").parts(0, "final", 1).test
+    (x, y) = next(iter(order.batches(order.order(None, 100))))
+    with torch.no_grad():
+        wrong = 100.0 * (trained(x).argmax(1) != y)
+    assert np.array_equal(kept, wrong.numpy())
+    with pytest.raises(UserError, match="gausian run 0 is not among the results; did you mean 'gaussian:match'"):
+        result.model("gausian", 0)
+
+
+def test_in_this_process_and_in_others_the_numbers_are_the_same(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    here = compare(tmp_path / "a")
+    there = lab.compare(STUDY, store=tmp_path / "b" / "runs.db", workers=2, device="cpu", progress=False)
+    assert here.results.errors() == there.results.errors()
+
+
+def test_more_runs_are_added(tmp_path):
+    first = compare(tmp_path).results.errors()["none"]
+    more = lab.compare(STUDY, runs=3, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False)
+    assert {run: more.results.errors()["none"][run] for run in (0, 1)} == first
+    assert set(more.results.errors()["none"]) == {0, 1, 2}
+
+
+def test_study_that_behaves_otherwise_is_refused(tmp_path):
+    compare(tmp_path)
+
+    def wider():
+        return nn.Sequential(nn.Linear(5, 9), nn.ReLU(), nn.Dropout(0.2), nn.Linear(9, 2))
+
+    wider.__qualname__ = "model"
+    with pytest.raises(UserError, match=r"is not what .*runs\.db was begun with: with original, the loss of step 1 is"):
+        compare(tmp_path, model=wider)
+
+    def others():
+        return lab.Data(train=(X + 1, Y), test=0.25, validation=0.2)
+
+    others.__qualname__ = "data"
+    with pytest.raises(UserError, match="its data are others"):
+        compare(tmp_path, data=others)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"clip": 0.1},
+        {"accumulate": 2},
+        {"precision": "bfloat16"},
+        {"keep": "best"},
+        {"patience": 1, "epochs": 6},
+        {"evaluate": "last"},
+        {"evaluate": 2, "epochs": 4},
+        {"steps": 6, "epochs": 4},
+        {"scheduler": lambda optimiser, total: torch.optim.lr_scheduler.OneCycleLR(optimiser, 0.01, total)},
+        {
+            "scheduler": lambda optimiser, total: torch.optim.lr_scheduler.StepLR(optimiser, 1),
+            "schedule_by": "epoch",
+        },
+        {"scheduler": lambda optimiser, total: torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser)},
+        {"optimiser": lambda network: torch.optim.RMSprop(network.parameters(), 0.01, momentum=0.5)},
+    ],
+    ids=lambda change: "-".join(change),
+)
+def test_resumption_is_bit_exact_whatever_the_training(change):
+    from contdrop.lab.plan import Variant
+    from contdrop.lab.training import Training
+
+    study = dataclasses.replace(STUDY, methods=["original", "gaussian:match"], **change)
+    prepared = prepare(study.data(), task=study.task)
+    job = plan(study)[1]
+
+    def epochs(training):
+        while not training.is_over:
+            yield dataclasses.replace(training.run_epoch(), seconds=0.0)
+
+    whole = list(epochs(Training(job, Variant.parse(job.method), prepared)))
+    first = Training(job, Variant.parse(job.method), prepared)
+    begun = [dataclasses.replace(first.run_epoch(), seconds=0.0)]
+    second = Training(job, Variant.parse(job.method), prepared)
+    second.restore(first.state())
+    assert begun + list(epochs(second)) == whole
+    assert second.results()[0] == second.results()[0]
+
+
+def unsteady(network):
+    return torch.optim.SGD(network.parameters(), 3.0)
+
+
+def test_patience_stops_early_and_the_best_model_counts(tmp_path):
+    stopping = {"patience": 1, "epochs": 30, "keep": "best", "optimiser": unsteady}
+    result = compare(tmp_path, methods=["original", "none"], metric=["nll", "error"], **stopping)
+    done = {job.epochs_done for job in result.results.finished}
+    assert min(done) < 30
+    with Store(tmp_path / "runs.db") as store:
+        for job in result.results.finished:
+            best = min(epoch.val_error for epoch in store.epochs(job.id))
+            assert job.results["val_error"] == pytest.approx(best)
+
+
+# ---- files
+
+
+GOOD = """
+import torch
+from torch import nn
+from contdrop import lab
+
+def data():
+    x = torch.randn(90, 3, generator=torch.Generator().manual_seed(0))
+    return lab.Data(train=(x, (x[:, 0] > 0).long()), test=0.3)
+
+def model():
+    return nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Dropout(0.2), nn.Linear(6, 2))
+
+study = lab.Study("from-a-file", data, model, epochs=1, runs=2, methods=["original", "gaussian:match"])
+"""
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["contdrop", *arguments])
+        code = app.run()
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def write(text, name="my_study.py"):
+    path = pathlib.Path(name)
+    path.write_text(textwrap.dedent(text))
+    return str(path)
+
+
+def test_file_gives_a_table_a_verdict_and_a_page(cli):
+    code, out, err = cli("compare", write(GOOD), "--workers", "1")
+    assert code == 0, err
+    assert "from-a-file" in out
+    assert pathlib.Path("from-a-file-report/index.html").exists()
+    with Store("runs.db") as store:
+        assert all(job.status == FINISHED for job in store.jobs())
+    code, _, err = cli("compare", write(GOOD + "\n# other text\n"), "--workers", "1")
+    assert code == 0
+    assert "the text of my_study.py has changed since the store was begun; its data, weights" in err
+    code, _, err = cli("compare", write(GOOD.replace("Linear(3, 6)", "Linear(3, 7)").replace("(6, 2)", "(7, 2)")))
+    assert code == 2
+    assert "is not what runs.db was begun with" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", "my_study.py: expected a line study = lab.Study(...); there is none"),
+        ("import torch\ndef f(:", "my_study.py: SyntaxError"),
+        ("import torch\n\nx = unknown", "NameError: name 'unknown' is not defined (my_study.py, line 3)"),
+        (GOOD.replace("study =", "mine ="), "expected a study called study; there is mine: write study = mine"),
+        (GOOD.replace("Linear(3, 6)", "Linear(4, 6)"), "training step: RuntimeError: mat1 and mat2"),
+        (GOOD.replace("> 0).long()", "> 0).float()"), "expected"),
+        (GOOD.replace("def model", "def modell"), "NameError: name 'model' is not defined (my_study.py, line 13)"),
+    ],
+)
+def test_mistakes_in_a_file_get_one_line(cli, text, message):
+    code, out, err = cli("compare", write(text))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not pathlib.Path("runs.db").exists()
+
+
+def test_estimate_prints_the_plan_and_trains_nothing(cli):
+    code, out, err = cli("compare", write(GOOD), "--estimate", "--workers", "1")
+    assert code == 0, err
+    assert "4 jobs, 0 of them done" in out
+    assert "Time: about" in out
+    assert "Memory: about" in out
+    assert "do at least 5 first (--runs 5), then ask again" in out
+    assert not pathlib.Path("runs.db").exists()
+
+
+def test_source_of_a_changed_file_is_refused(tmp_path):
+    path = tmp_path / "study.py"
+    path.write_text(GOOD)
+    source = sources.of_file(path)
+    assert source.load().name == "from-a-file"
+    path.write_text(GOOD + "#")
+    with pytest.raises(UserError, match="has changed since the command began"):
+        source.load()
