@@ -1,0 +1,78 @@
+"""The runs that decide claims: read from archives, and only those that the protocol planned."""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...errors import UserError
+from .. import claims, travel
+from ..records import Epoch, JobRecord
+from ..results import Results, collect_all
+from ..store import Store
+from .comparisons import planned_margin
+
+ENDING = ".jsonl.gz"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The finished runs of one study.
+
+    Attributes:
+        study: Its name.
+        jobs: Those that finished.
+        curves: The epochs of each job, by its id.
+        margin: The smallest difference in error that matters, as the study fixed it.
+        failed: How many jobs failed.
+    """
+
+    study: str
+    jobs: tuple[JobRecord, ...]
+    curves: Mapping[int, list[Epoch]]
+    margin: float | None
+    failed: int = 0
+
+    def values(self, method: str, metric: str) -> dict[int, float]:
+        """By run; "test_error@5" is the test error after five epochs."""
+        name, _, epoch = metric.partition("@")
+        found: dict[int, float] = {}
+        for job in self.jobs:
+            value = self._after(job, int(epoch)) if epoch else job.results.get(name)
+            if job.method == method and value is not None:
+                found[job.run] = value
+        return found
+
+    def _after(self, job: JobRecord, epoch: int) -> float | None:
+        return next((each.test_error for each in self.curves.get(job.id, []) if each.epoch == epoch), None)
+
+
+def gather(directory: pathlib.Path) -> dict[str, Runs]:
+    """The runs of every study that a directory has archives of; of other sizes than planned, none."""
+    if not directory.is_dir():
+        raise UserError(f"--results: expected a directory with archives (*{ENDING}); there is no {str(directory)!r}")
+    archives = sorted(directory.glob(f"*{ENDING}"))
+    with tempfile.TemporaryDirectory() as temporary:
+        path = pathlib.Path(temporary, "all.db")
+        for archive in archives:
+            travel.take(archive, path)
+        return of_store(path) if archives else {}
+
+
+def of_store(path: pathlib.Path) -> dict[str, Runs]:
+    """The runs of every planned study in a store."""
+    with Store(path) as store:
+        found = {}
+        for results in collect_all(store):
+            name, plan = results.protocol.experiment, claims.PLANNED.get(results.protocol.experiment)
+            if plan is not None and results.protocol.epochs == plan.epochs:
+                if name in found:
+                    raise UserError(f"--results: {name} is there twice, with different settings; leave one out")
+                found[name] = _runs(results, store.curves(results.protocol.key))
+    return found
+
+
+def _runs(results: Results, curves: Mapping[int, list[Epoch]]) -> Runs:
+    return Runs(results.protocol.experiment, results.finished, curves, planned_margin(results), len(results.failed))

@@ -1,0 +1,247 @@
+"""The ledger's rules: which runs give which verdict, and that nothing else does."""
+
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from contdrop.cli import app
+from contdrop.errors import UserError
+from contdrop.lab import travel
+from contdrop.lab.analysis import evidence
+from contdrop.lab.analysis.evidence import Runs
+from contdrop.lab.analysis.ledger import FAILS, HOLDS, OPEN, OUT, Equation, counts, ledger
+from contdrop.lab.claims import CLAIMS, PLANNED, Claim, Contrast
+from contdrop.lab.records import Epoch
+from stores import make_store
+
+METHODS = ("none", "bernoulli", "gaussian", "uniform", "bernoulli-matched", "bernoulli-matched:uniform")
+
+
+def runs(levels, number=20, *, study="full-relu", metric="test_error", noise=0.1, margin=0.1, seed=0):
+    """Runs of a study with these mean values, as a store would give them."""
+    rng = np.random.default_rng(seed)
+    shared = rng.normal(0, 1, number)
+    jobs = [
+        types.SimpleNamespace(
+            id=place * 1000 + run,
+            method=method,
+            run=run,
+            results={metric: level + shared[run] + float(rng.normal(0, noise))},
+        )
+        for place, (method, level) in enumerate(levels.items())
+        for run in range(number)
+    ]
+    return {study: Runs(study, tuple(jobs), {}, margin)}
+
+
+def claim(*tests, rule="each", **settings):
+    return Claim("X1", "text", "somewhere", "empirical", "this", "that", tests, rule, **settings)
+
+
+def verdict(of, found):
+    (entry,) = ledger([of], found, {}, ())
+    return entry.verdict
+
+
+LESS = Contrast("full-relu", "gaussian", "bernoulli")
+OTHER = Contrast("full-relu", "uniform", "bernoulli")
+
+
+@pytest.mark.parametrize(
+    ("gap", "expected"),
+    [(-1.0, HOLDS), (1.0, FAILS), (0.0, FAILS)],
+)
+def test_less(gap, expected):
+    found = runs({"gaussian": 2 + gap, "bernoulli": 2.0})
+    assert verdict(claim(LESS), found) == expected
+
+
+def test_a_difference_that_the_runs_cannot_tell_is_open_and_says_what_it_would_take():
+    found = runs({"gaussian": 2.0, "bernoulli": 2.0}, noise=1.0)
+    (entry,) = ledger([claim(LESS)], found, {}, ())
+    assert entry.verdict == OPEN
+    (each,) = entry.evidence
+    assert each.needed > 20
+    assert f"full-relu would take {each.needed:,} runs" in entry.reason
+
+
+def test_a_gain_smaller_than_the_margin_holds_and_is_called_small():
+    (entry,) = ledger([claim(LESS)], runs({"gaussian": 1.95, "bernoulli": 2.0}, noise=0.01), {}, ())
+    assert entry.verdict == HOLDS
+    assert entry.evidence[0].note == "by less than matters"
+
+
+@pytest.mark.parametrize(
+    ("gap", "noise", "expected"), [(0.0, 0.02, HOLDS), (-1, 0.1, HOLDS), (1, 0.1, FAILS), (0.1, 0.3, OPEN)]
+)
+def test_not_worse(gap, noise, expected):
+    test = Contrast("full-relu", "gaussian", "bernoulli", relation="not worse")
+    assert verdict(claim(test), runs({"gaussian": 2 + gap, "bernoulli": 2.0}, noise=noise)) == expected
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 19])
+def test_nothing_is_decided_before_the_planned_runs_are_there(number):
+    found = runs({"gaussian": 1.0, "bernoulli": 2.0}, number)
+    (entry,) = ledger([claim(LESS)], found, {}, ())
+    assert entry.verdict == OPEN
+    assert f"full-relu has {20 - number} run" in entry.reason
+    (entry,) = ledger([claim(LESS)], {}, {}, ())
+    assert "full-relu has 20 runs to go" in entry.reason
+
+
+def test_only_runs_that_both_methods_finished_count():
+    found = runs({"gaussian": 1.0, "bernoulli": 2.0}, 21)["full-relu"]
+    jobs = [job for job in found.jobs if (job.method, job.run) not in {("gaussian", 3), ("bernoulli", 5)}]
+    (entry,) = ledger([claim(LESS)], {"full-relu": Runs("full-relu", tuple(jobs), {}, 0.1)}, {}, ())
+    assert entry.evidence[0].runs == 19
+    assert entry.verdict == OPEN
+
+
+def test_the_authors_recipe_decides_nothing():
+    test = Contrast("replication-authors-relu", "gaussian", "bernoulli")
+    found = runs({"gaussian": 1.0, "bernoulli": 2.0}, 30, study=test.study)
+    (entry,) = ledger([claim(test)], found, {}, ())
+    assert entry.verdict == OPEN
+    assert "exploratory" in entry.reason
+
+
+@pytest.mark.parametrize(
+    ("gaussian", "uniform", "each", "general"),
+    [
+        (1.0, 1.0, HOLDS, HOLDS),
+        (1.0, 2.0, FAILS, HOLDS),  # equal within the margin
+        (1.0, 3.0, FAILS, OPEN),
+        (2.0, 3.0, FAILS, FAILS),
+        (2.0, 2.0, FAILS, FAILS),
+    ],
+)
+def test_claims_about_each_case_and_about_a_tendency(gaussian, uniform, each, general):
+    found = runs({"gaussian": gaussian, "uniform": uniform, "bernoulli": 2.0}, noise=0.03)
+    assert verdict(claim(LESS, OTHER), found) == each
+    assert verdict(claim(LESS, OTHER, rule="general"), found) == general
+
+
+def test_a_study_s_comparisons_are_corrected_together():
+    found = runs({"gaussian": 1.94, "bernoulli": 2.0, "none": 2.0, "uniform": 2.0}, noise=0.08, margin=None, seed=4)
+    alone = ledger([claim(LESS)], found, {}, ())[0].evidence[0]
+    more = [
+        claim(OTHER),
+        claim(Contrast("full-relu", "uniform", "none")),
+        claim(Contrast("full-relu", "bernoulli", "none")),
+    ]
+    together = ledger([claim(LESS), *more], found, {}, ())[0].evidence[0]
+    assert (alone.family, together.family) == (1, 4)
+    assert together.comparison.t_p_two_sided_holm == pytest.approx(4 * alone.comparison.t_p_two_sided)
+    # The same comparison in two claims is one test.
+    twice = ledger([claim(LESS), claim(LESS)], found, {}, ())[1].evidence[0]
+    assert twice.comparison.t_p_two_sided_holm == alone.comparison.t_p_two_sided
+
+
+def test_runs_that_all_differ_alike_are_no_evidence():
+    found = runs({"gaussian": 1.0, "bernoulli": 2.0}, noise=0.0)
+    for job in found["full-relu"].jobs:
+        job.results["test_error"] = {"gaussian": 1.0, "bernoulli": 2.0}[job.method]
+    assert verdict(claim(LESS), found) == OPEN
+
+
+def test_margin_as_a_share_and_two_metrics_of_one_method():
+    test = Contrast("coadaptation", "none", "none", "a", "b", margin_share=0.1)
+    rng = np.random.default_rng(0)
+    jobs = tuple(
+        types.SimpleNamespace(id=run, method="none", run=run, results={"a": 5.0 + rng.normal(), "b": 20 + rng.normal()})
+        for run in range(10)
+    )
+    (entry,) = ledger([claim(test)], {"coadaptation": Runs("coadaptation", jobs, {}, 0.1)}, {}, ())
+    assert entry.verdict == HOLDS
+    assert entry.evidence[0].comparison.margin == pytest.approx(2.0, rel=0.05)
+
+
+def test_errors_after_some_epochs():
+    jobs = (types.SimpleNamespace(id=7, method="gaussian", run=2, results={"test_error": 1.0}),)
+    curve = [Epoch(epoch, *[None] * 5, 10.0 - epoch if epoch == 5 else None, 0.1, 1.0) for epoch in (4, 5)]
+    found = Runs("full-relu", jobs, {7: curve}, None)
+    assert found.values("gaussian", "test_error@5") == {2: 5.0}
+    assert found.values("gaussian", "test_error@4") == {}
+    assert found.values("gaussian", "test_error") == {2: 1.0}
+    assert found.values("bernoulli", "test_error") == {}
+
+
+def test_equations_and_what_is_out_of_reach():
+    exact, near = (claim(equations=("4",), allowed=allowed) for allowed in (("exact",), ("exact", "approximation")))
+    equations = {"4": Equation("4", "approximation", "approximation good to 1 %")}
+    entries = ledger([exact, near, claim(untestable="no data"), claim(unplanned="no time")], {}, equations, ())
+    assert [entry.verdict for entry in entries] == [FAILS, HOLDS, OUT, OPEN]
+    assert entries[1].reason == "(4) approximation good to 1 %"
+    assert counts(entries) == {HOLDS: 1, FAILS: 1, OPEN: 1, OUT: 1}
+    balance = claim(trade_off=True)
+    assert verdict_of_ratios(balance, [0.3, 0.3, 0.3 + 1e-12]) == FAILS
+    assert verdict_of_ratios(balance, [0.3, 0.31]) == HOLDS
+
+
+def verdict_of_ratios(of, ratios):
+    (entry,) = ledger([of], {}, {}, ratios)
+    return entry.verdict
+
+
+# From archives to the command.
+
+
+def archive(directory, name, **settings):
+    store = directory.parent / f"{name}-{settings.get('epochs', '')}.db"
+    plan = PLANNED[name]
+    options = {"runs": plan.runs, "epochs": plan.epochs, "images": 2000, "noise": 0.05, "margin": 0.1} | settings
+    make_store(store, experiment=name, methods=METHODS, reference="bernoulli", **options)
+    travel.export(store, directory / f"{store.stem}{evidence.ENDING}")
+
+
+@pytest.fixture
+def results(tmp_path):
+    directory = tmp_path / "results"
+    directory.mkdir()
+    return directory
+
+
+def test_ledger_of_archives(results, capsys, monkeypatch, tmp_path):
+    archive(results, "full-relu", levels={"bernoulli": 3.0, "gaussian": 2.0, "uniform": 3.0, "none": 4.0})
+    archive(results, "full-sigmoid", runs=9)
+    picture = tmp_path / "claims.svg"
+    options = ["--results", str(results), "--draws", "1000", "--json", "--plot", str(picture)]
+    monkeypatch.setattr(sys, "argv", ["contdrop", "claims", *options])
+    assert app.run() == 0
+    found = json.loads(capsys.readouterr().out)
+    entries = {entry["id"]: entry for entry in found["claims"]}
+    assert list(entries) == [claim.id for claim in CLAIMS]
+    assert entries["E9"]["verdict"] == HOLDS
+    assert entries["E7"]["verdict"] == HOLDS
+    assert entries["E10"]["verdict"] == OPEN
+    assert "full-sigmoid has 1 run to go" in entries["E10"]["reason"]
+    assert entries["E28"]["verdict"] == OUT
+    assert entries["T1"]["verdict"] == HOLDS
+    assert entries["T11"]["verdict"] == FAILS
+    (gain,) = entries["E9"]["evidence"]
+    assert gain["difference"] == pytest.approx(-1.0, abs=0.1)
+    assert gain["simultaneous"][0] < gain["difference"] < gain["simultaneous"][1] < 0
+    assert gain["runs"] == gain["planned"] == 20
+    assert sum(found["counts"].values()) == len(CLAIMS)
+    assert picture.read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_the_command_shows_every_claim_and_counts_them(results, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["contdrop", "claims", "--results", str(results), "--draws", "1000", "--details"])
+    assert app.run() == 0
+    out = capsys.readouterr().out
+    assert all(f" {claim.id} " in out for claim in CLAIMS)
+    assert "4 not testable here" in out
+
+
+def test_runs_of_another_size_are_not_those_of_the_protocol(results):
+    archive(results, "full-relu", epochs=3)
+    assert evidence.gather(results) == {}
+
+
+def test_usage_errors(results):
+    with pytest.raises(UserError, match=r"--results: expected a directory with archives \(\*.jsonl.gz\)"):
+        evidence.gather(results / "nowhere")
