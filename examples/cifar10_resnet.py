@@ -1,0 +1,81 @@
+"""CIFAR-10 with a small residual network, flips and shifts.
+
+Needs the data: the directory cifar-10-batches-py of the "python version", under $CONTDROP_DATA.
+
+contdrop compare examples/cifar10_resnet.py
+"""
+
+import os
+import pathlib
+import pickle
+
+import torch
+from torch import nn
+
+from contdrop import lab
+
+PLACE = pathlib.Path(os.environ.get("CONTDROP_DATA", ".")) / "cifar-10-batches-py"
+
+
+def read(*names):
+    batches = [pickle.loads((PLACE / name).read_bytes(), encoding="bytes") for name in names]
+    images = torch.cat([torch.from_numpy(batch[b"data"]).reshape(-1, 3, 32, 32) for batch in batches])
+    return images, torch.tensor([label for batch in batches for label in batch[b"labels"]])
+
+
+def shift_and_flip(item, generator):
+    image, label = item
+    rows, columns = torch.randint(-4, 5, (2,), generator=generator).tolist()
+    image = image.roll((rows, columns), (1, 2))
+    return (image.flip(2) if torch.rand((), generator=generator) < 0.5 else image), label
+
+
+def data():
+    train, test = read(*(f"data_batch_{number}" for number in range(1, 6))), read("test_batch")
+    return lab.Data(train=train, test=test, validation=0.1, transform=shift_and_flip)
+
+
+class Block(nn.Module):
+    """Two convolutions with dropout between them, beside a short cut."""
+
+    def __init__(self, channels, out, stride):
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, out, 3, stride, 1, bias=False)),
+            *(nn.BatchNorm2d(out), nn.ReLU(), nn.Dropout(0.2), nn.Conv2d(out, out, 3, 1, 1, bias=False)),
+        )
+        self.short = nn.Conv2d(channels, out, 1, stride, bias=False) if channels != out else nn.Identity()
+
+    def forward(self, x):
+        return self.layers(x) + self.short(x)
+
+
+def model():
+    blocks = [Block(16, 16, 1), Block(16, 32, 2), Block(32, 64, 2)]
+    end = [nn.BatchNorm2d(64), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)]
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1, bias=False), *blocks, *end)
+
+
+def forward(network, batch):
+    return network(batch[0].float() / 127.5 - 1)
+
+
+def optimiser(network):
+    return torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+
+
+def scheduler(optimiser, steps):
+    return torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=0.1, total_steps=steps)
+
+
+study = lab.Study(
+    "gallery-cifar10",
+    data,
+    model,
+    forward=forward,
+    optimiser=optimiser,
+    scheduler=scheduler,
+    batch_size=128,
+    epochs=30,
+    runs=5,
+)
