@@ -121,6 +121,8 @@ def test_study_with_a_loop_of_its_own_is_compared_like_any(tmp_path):
     assert set(result.results.errors()["none"]) == {0, 1, 2}
     with pytest.raises(UserError, match="only a study that builds its models by model= can"):
         result.model("none", 0)
+    expected = "paired by seed, which is not proven, but for initial weights, x."
+    assert any(caveat.endswith(expected) for caveat in result.verdict.caveats)
 
 
 def test_finished_numbers_are_analysed(tmp_path):

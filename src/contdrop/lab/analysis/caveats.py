@@ -87,9 +87,18 @@ def _always(results: Results, has_two_way: bool) -> Iterable[str]:
         yield (
             f"Networks were trained on {train:,} examples; with more or fewer the order of the methods may be another."
         )
-    if configuration.get("training") or configuration.get("recipe"):
+    if configuration.get("run"):
+        yield _own_loop(results)
+    elif configuration.get("training") or configuration.get("recipe"):
         yield "All methods share one recipe, which may suit one of them better than another."
     yield _looks(results)
+
+
+def _own_loop(results: Results) -> str:
+    """What a loop of the user's own shares within a run is taken on trust, but for what it fingerprinted."""
+    proven = sorted({name for job in results.finished for name in job.fingerprints})
+    rest = f", but for {', '.join(proven)}" if proven else ""
+    return f"The study trains by a loop of its own: the methods of a run are paired by seed, which is not proven{rest}."
 
 
 def _looks(results: Results) -> str:
