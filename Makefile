@@ -33,7 +33,7 @@ reproduce: $(VENV)/.installed
 	@mkdir -p reproduced
 	$(BIN)/contdrop data get $(if $(findstring fashion,$(STUDY)),fashion-mnist,mnist)
 	$(BIN)/contdrop run $(STUDY) --store reproduced/$(STUDY).db $(if $(RUNS),--runs $(RUNS)) $(if $(METHODS),--methods $(METHODS))
-	$(BIN)/contdrop export --store reproduced/$(STUDY).db --archive reproduced/$(STUDY).jsonl.gz
+	$(BIN)/contdrop export --store reproduced/$(STUDY).db --archive reproduced/$(STUDY).jsonl.gz --small
 	$(BIN)/contdrop report --store reproduced/$(STUDY).db --out reproduced/$(STUDY)-report
 
 lint: $(VENV)/.installed

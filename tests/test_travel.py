@@ -7,14 +7,16 @@ import pathlib
 import random
 import sys
 
+import numpy as np
 import pytest
 
 import stores
 from contdrop.cli import app
 from contdrop.errors import UserError
-from contdrop.lab import archive, checking, contents, numbers, travel
+from contdrop.lab import archive, checking, contents, numbers, schema, travel
+from contdrop.lab.reading import pack
 from contdrop.lab.report import page
-from contdrop.lab.store import FINISHED, Store
+from contdrop.lab.store import FINAL, FINISHED, Store
 
 
 @pytest.fixture
@@ -136,15 +138,24 @@ def test_damaged_archives_are_one_line_each_and_add_nothing(full, tmp_path):
     ],
 )
 def test_archive_that_lies_with_right_checksums(full, tmp_path, change, message):
-    with Store(full) as store:
-        records = list(archive._records(contents.read(store)))
-    at = next(i for i, record in enumerate(records) if record["record"] == "job")
+    _read_lie(full, tmp_path, lambda record: record["record"] == "job", change, message)
+
+
+def test_array_that_differs_from_itself(full, tmp_path):
+    message = "an array differs from one that differs itself"
+    _read_lie(full, tmp_path, lambda record: "xor" in record, lambda r: {**r, "xor": r["id"]}, message)
+
+
+def _read_lie(store, directory, chosen, change, message):
+    with Store(store) as opened:
+        records = list(archive._records(contents.read(opened)))
+    at = next(i for i, record in enumerate(records) if chosen(record))
     records[at] = change(records[at])
     lines = b"".join(map(archive._line, records))
     end = {"record": "end", "lines": len(records), "all": archive.hashlib.sha256(lines).hexdigest()}
-    (tmp_path / "lie.gz").write_bytes(gzip.compress(lines + archive._line(end)))
+    (directory / "lie.gz").write_bytes(gzip.compress(lines + archive._line(end)))
     with pytest.raises(UserError) as caught:
-        archive.read(tmp_path / "lie.gz")
+        archive.read(directory / "lie.gz")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -256,3 +267,41 @@ def test_bad_tables_are_one_line(cli, table, message):
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
     assert not pathlib.Path("new.db").exists()
+
+
+def test_small_archive_shows_the_same_page_and_joins_its_store(cli, full, tmp_path, monkeypatch):
+    monkeypatch.setattr(page.datetime, "datetime", _Clock)
+    with Store(full) as store:  # as jobs of several metrics leave it
+        job = next(job for job in store.jobs() if (job.status, job.stage) == (FINISHED, FINAL))
+        kept = {name: store.artefact(job.id, name) for name in store.artefact_names(job.id)}
+        wrong = np.where(kept["test_predictions"] != kept["test_labels"], np.float32(100), np.float32(0))
+        added = {"test_nll": np.full(60, 0.25, np.float32), "test_error": wrong}
+        with store.transaction() as db:
+            db.execute(
+                "UPDATE protocols SET configuration = json_set(configuration, '$.metric', json('[\"error\",\"nll\"]'))"
+            )
+            schema.seal(db, "protocols", "true")
+            Store.write_artefacts(db, job.id, {name: pack(array) for name, array in sorted((kept | added).items())})
+            schema.seal(db, "jobs", "id = ?", job.id)
+    assert cli("export", "--store", full, "--archive", "small.gz", "--small")[0] == 0
+    assert cli("import", "small.gz", "--store", "a/small.db")[0] == 0
+    with Store("a/small.db") as small:
+        same = next(each for each in small.jobs() if each.key == job.key)
+        assert small.artefact_names(same.id).keys() == kept.keys()
+        assert checking.check(small) == []
+    pages = [page.write(tmp_path / "a" / f"{name}.db", tmp_path / name) for name in ("runs", "small")]
+    for one, other in zip(*([*made.tables, *made.figures] for made in pages), strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    assert cli("import", "small.gz", "--store", full)[1].endswith("0 jobs added, 11 jobs there already.\n")
+    cli("export", "--store", full, "--archive", "all.gz")
+    assert cli("import", "all.gz", "--store", "a/small.db")[1].endswith("0 jobs added, 11 jobs there already.\n")
+
+
+def test_predictions_are_written_as_what_they_differ_from_the_labels_by(full):
+    with Store(full) as store:
+        assert any("xor" in record for record in archive._records(contents.read(store)))
+
+
+def test_small_is_about_archives(cli, full):
+    code, _, err = cli("export", "--store", full, "--small")
+    assert (code, err) == (2, "contdrop: --small: expected --archive FILE with it; it is about archives\n")

@@ -28,6 +28,8 @@ spreadsheet would take for a formula gets an apostrophe in front.
 
 --archive writes everything instead, as compressed text with checksums that can live in version control: after contdrop
 import, on any machine, the same contdrop run does only what is missing. Jobs under way are left to be started over.
+--small makes it several times smaller: it leaves out what single test examples contributed to metrics that methods are
+not compared by. Tables, verdicts, intervals and figures stay the same.
 
 \b
 Examples:
@@ -46,12 +48,17 @@ def export(
         pathlib.Path | None,
         typer.Option("--archive", metavar="FILE", help="Write everything to a compressed file for contdrop import."),
     ] = None,
+    small: Annotated[
+        bool, typer.Option("--small", help="An archive without single examples' values of secondary metrics.")
+    ] = False,
 ) -> None:
     """The command; ``HELP`` says what it does."""
     if archive is not None:
-        number = travel.export(store, archive)
+        number = travel.export(store, archive, small=small)
         print(printable(f"{archive}: {plural(number, 'job')}. To read it: contdrop import {archive} --store FILE"))
         return
+    if small:
+        raise UserError("--small: expected --archive FILE with it; it is about archives")
     if form not in FORMATS:
         raise UserError(f"--format: expected {' or '.join(FORMATS)}; got {form!r}")
     with Store(store) as opened:

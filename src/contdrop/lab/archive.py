@@ -1,9 +1,10 @@
 """A store as compressed text, for version control and for other machines.
 
 One gzipped file of JSON lines: a header; experiments; selections; jobs with their epochs; arrays, each once, as base64
-of their little-endian bytes; an end. Every line has the SHA-256 of the rest of it, and the end that of all before it,
-so damage is found before anything is made of it. The same store gives the same bytes. Nothing is pickled, and states to
-resume from are left out: a job that was under way starts over, and all others are as they were.
+of their little-endian bytes (predictions as what they differ from the labels by, which is little); an end. Every line
+has the SHA-256 of the rest of it, and the end that of all before it, so damage is found before anything is made of it.
+The same store gives the same bytes. Nothing is pickled, and states to resume from are left out: a job that was under
+way starts over, and all others are as they were.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from ..files import replacing
 from .contents import Content, Contents
 from .records import FAILED, FINISHED, PLANNED, Epoch, JobRecord, ProtocolRecord, Selection
 
-VERSION = 1
+VERSION = 2
+_READABLE = (1, VERSION)  # the first had no differences
 MAGIC = b"\x1f\x8b"
 LIMIT = 1 << 32  # bytes of text: no compressed bomb fills the memory
+_PREDICTIONS, _LABELS = "test_predictions", "test_labels"
 _LEFT_OUT = ("id", "epochs_done", "seconds")  # of a job: follow from the rest
 
 
@@ -51,16 +54,28 @@ def _records(contents: Contents) -> Iterator[dict[str, Any]]:
     for selection in contents.selections:
         yield {"record": "selection", **dataclasses.asdict(selection)}
     arrays: dict[str, np.ndarray] = {}
+    bases: dict[str, str] = {}
     for content in contents.jobs:
         ids = {name: _id(array) for name, array in content.artefacts.items()}
         arrays |= {ids[name]: array for name, array in content.artefacts.items()}
+        if _alike(content.artefacts.get(_PREDICTIONS), content.artefacts.get(_LABELS)):
+            bases[ids[_PREDICTIONS]] = ids[_LABELS]
         job = {name: value for name, value in vars(content.job).items() if name not in _LEFT_OUT}
         curve = [list(dataclasses.astuple(epoch)) for epoch in content.epochs]
         yield {"record": "job", **job, "curve": curve, "artefacts": ids}
     for number, array in sorted(arrays.items()):
-        little = _little(array)
+        base = bases.get(number, number)
+        little = _little(array if base == number else array ^ arrays[base])
         data = base64.b64encode(little.tobytes()).decode()
-        yield {"record": "array", "id": number, "dtype": little.dtype.str, "shape": list(array.shape), "data": data}
+        record = {"record": "array", "id": number, "dtype": little.dtype.str, "shape": list(array.shape), "data": data}
+        yield record if base == number else {**record, "xor": base}
+
+
+def _alike(first: np.ndarray | None, second: np.ndarray | None) -> bool:
+    """Whether one can be written as what it differs from the other by."""
+    if first is None or second is None or first.dtype.kind != "i":
+        return False
+    return (first.dtype, first.shape) == (second.dtype, second.shape) and not np.array_equal(first, second)
 
 
 def _little(array: np.ndarray) -> np.ndarray:
@@ -108,7 +123,7 @@ def _read_records(path: pathlib.Path) -> Iterator[dict[str, Any]]:
             if hashlib.sha256(_text(record)).hexdigest() != claimed:
                 raise ValueError(f"line {number} does not match its checksum")
             last = record["record"]
-            if number == 1 and (last, record.get("version")) != ("contdrop archive", VERSION):
+            if number == 1 and (last != "contdrop archive" or record.get("version") not in _READABLE):
                 raise ValueError(f"its first line is not that of version {VERSION}")
             if last == "end" and (record["lines"], record["all"]) != (number - 1, digest.hexdigest()):
                 raise ValueError("lines are missing or changed")
@@ -119,7 +134,8 @@ def _read_records(path: pathlib.Path) -> Iterator[dict[str, Any]]:
 
 
 def _contents(records: list[dict[str, Any]]) -> Contents:
-    arrays = {record["id"]: _array(record) for record in records if record["record"] == "array"}
+    written = {record["id"]: record for record in records if record["record"] == "array"}
+    arrays = {number: _array(record, written) for number, record in written.items()}
     kinds = {"protocol": ProtocolRecord, "selection": Selection}
     found: dict[str, list[Any]] = {"protocol": [], "selection": [], "job": []}
     for record in records:
@@ -157,7 +173,17 @@ def _made(kind: Any, record: dict[str, Any]) -> Any:
     return kind(**record)
 
 
-def _array(record: dict[str, Any]) -> np.ndarray:
+def _array(record: dict[str, Any], written: dict[str, dict[str, Any]]) -> np.ndarray:
+    if "xor" not in record:
+        return _decoded(record)
+    base = written[record["xor"]]
+    if "xor" in base:
+        raise ValueError("an array differs from one that differs itself")
+    made: np.ndarray = _decoded(record) ^ _decoded(base)
+    return made
+
+
+def _decoded(record: dict[str, Any]) -> np.ndarray:
     kind = np.dtype(record["dtype"])
     if kind.kind not in "iufb":
         raise ValueError(f"an array of {kind} is none of numbers")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .measures import Measure
 from .records import FAILED, FINISHED, PLANNED, Epoch, JobRecord, ProtocolRecord, Selection
 from .store import Store
 
@@ -42,6 +43,26 @@ def read(store: Store) -> Contents:
         jobs.append(Content(job, tuple(store.epochs(job.id)), kept))
     selections = [each for protocol in protocols for each in store.selections(protocol.key).values()]
     return Contents(protocols, tuple(selections), tuple(jobs))
+
+
+def smaller(contents: Contents) -> Contents:
+    """Without what test examples contributed to metrics that nothing is computed from.
+
+    Verdicts, intervals and checks read the contributions to the metric that methods are compared by, and errors are
+    read from predictions and labels where these are kept. The means of all metrics stay.
+    """
+    measures = {protocol.key: Measure.of(protocol.description) for protocol in contents.protocols}
+    metrics = {protocol.key: protocol.configuration.get("metric", ()) for protocol in contents.protocols}
+
+    def less(content: Content) -> Content:
+        measure, kept = measures[content.job.protocol], content.artefacts
+        needed = not (measure.is_error and {"test_predictions", "test_labels"} <= kept.keys())
+        superfluous = {
+            f"test_{name}" for name in metrics[content.job.protocol] if not (needed and name == measure.name)
+        }
+        return replace(content, artefacts={name: kept[name] for name in kept if name not in superfluous})
+
+    return replace(contents, jobs=tuple(less(content) for content in contents.jobs))
 
 
 def as_planned(job: JobRecord) -> JobRecord:

@@ -17,13 +17,13 @@ from .store import Store
 _SQLITE = b"SQLite format 3\0"
 
 
-def export(store: pathlib.Path, target: pathlib.Path) -> int:
-    """Writes an archive of a store; returns the number of its jobs."""
+def export(store: pathlib.Path, target: pathlib.Path, *, small: bool = False) -> int:
+    """Writes an archive of a store, all of it or what is shown of it; returns the number of its jobs."""
     if target.exists() and target.read_bytes()[:2] != archive.MAGIC:
         raise UserError(f"--archive: {target} is there, and no archive; choose another name")
     with Store(store) as opened:
         found = contents.read(opened)
-    archive.write(found, target)
+    archive.write(contents.smaller(found) if small else found, target)
     return len(found.jobs)
 
 
