@@ -1,9 +1,12 @@
-"""For all tests: no deadlines, and no tests of the lab where its packages are missing, as in `make test-torch`."""
+"""Shared fixtures, no deadlines, and no tests of the lab where its packages are missing, as in `make test-torch`."""
 
 import ast
 import importlib.util
 import pathlib
+import sys
 
+import pytest
+import torch
 from hypothesis import settings
 
 # How long an example takes says how busy the machine is, and nothing of the code.
@@ -42,3 +45,30 @@ collect_ignore = [] if has_lab() else [path.name for path in HERE.glob("test_*.p
 
 def pytest_report_header():
     return f"without the lab: {len(collect_ignore)} test files are left out" if collect_ignore else None
+
+
+@pytest.fixture
+def one_thread():
+    """In networks this small, threads that wait for each other are most of the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys, tmp_path):
+    """Runs the command line in an empty directory, without data; returns the exit code and what was printed."""
+    from contdrop.cli import app
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONTDROP_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["contdrop", *map(str, arguments)])
+        code = app.run()
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call

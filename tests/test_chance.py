@@ -1,10 +1,12 @@
 """Which chance each part of training gets, seen from the batches and the generator themselves."""
 
+import pytest
 import torch
 
 from test_training import images as images
-from test_training import one_thread as one_thread
 from test_training import start
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def seeds_of_masks(images, method, epochs=2, **options):

@@ -12,24 +12,7 @@ import sys
 import pytest
 
 import stores
-from contdrop.cli import app
 from contdrop.lab import catalogue
-
-
-@pytest.fixture
-def cli(monkeypatch, capsys, tmp_path):
-    """Runs the command line in an empty directory; returns the exit code and what was printed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CONTDROP_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["contdrop", *arguments])
-        code = app.run()
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
 
 
 def test_list_shows_every_experiment_with_both_sizes(cli):

@@ -13,7 +13,7 @@ import time
 import pytest
 
 import stores
-from contdrop.cli import app, conduct, screens
+from contdrop.cli import conduct, screens
 from contdrop.lab import catalogue, conducting, locks, training
 from contdrop.lab.batches import prepare
 from contdrop.lab.plan import Variant, plan
@@ -25,19 +25,6 @@ from contdrop.text import visible
 
 EVIL = "evil\x1b]0;title\x07\x1b[2J\x9b2J\r\u202e"
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
-
-
-@pytest.fixture
-def cli(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["contdrop", *arguments])
-        code = app.run()
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
 
 
 @pytest.fixture

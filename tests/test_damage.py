@@ -25,9 +25,9 @@ from contdrop.lab.results import collect_all
 from contdrop.lab.store import FINISHED, PLANNED, DamageError, Store
 from test_training import exact, job, start
 from test_training import images as images
-from test_training import one_thread as one_thread
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 # ---- states
 

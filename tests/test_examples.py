@@ -5,7 +5,6 @@ import os
 import pathlib
 
 import pytest
-import torch
 
 from contdrop import lab
 from contdrop.errors import UserError
@@ -20,16 +19,11 @@ STUDIES = sorted(path for path in PLACE.glob("*.py") if path.stem not in SCRIPTS
 NEEDS = {"text_encoder": "transformers", "lightning_loop": "lightning", "timm_vit": "timm"}
 WHY_NO_TIMM = "timm needs a torchvision that fits torch; the index's is a CUDA build, whose operators do not load"
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers' and Lightning's own
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore"),  # of transformers' and Lightning's own
+]
 every_example = pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def load(path):

@@ -23,17 +23,9 @@ from contdrop.lab.recipes import Adam, Authors, Hinton, Plateau, Recipe
 SMALL = {"maps": (3, 4), "kernel": 3, "hidden": 7, "classes": 5, "image": (1, 12, 12)}
 MODELS = (MLP((64, 7, 6, 5), scale="paper"), CNN(**SMALL, scale="paper"))
 RECIPES = (Hinton(learning_rate=3.0), Authors(), Plateau(patience=0.25), Adam())
+pytestmark = pytest.mark.usefixtures("one_thread")
 every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.kind)
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.kind)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """In networks this small, threads that wait for each other are most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def fresh(model, method="none", seed=0):

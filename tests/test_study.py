@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-import sys
 import textwrap
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 from torch import nn
 
 from contdrop import lab
-from contdrop.cli import app
 from contdrop.errors import UserError
 from contdrop.lab import dryrun, sources
 from contdrop.lab.batches import prepare
@@ -32,14 +30,7 @@ def model():
 
 
 STUDY = lab.Study("some", data, model, epochs=2, runs=2, batch_size=16)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize(
@@ -275,19 +266,6 @@ def model():
 
 study = lab.Study("from-a-file", data, model, epochs=1, runs=2, methods=["original", "gaussian:match"])
 """
-
-
-@pytest.fixture
-def cli(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["contdrop", *arguments])
-        code = app.run()
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
 
 
 def write(text, name="my_study.py"):

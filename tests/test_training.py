@@ -22,6 +22,7 @@ METHODS = (
     *("adaptive-authors", "dropconnect-authors"),
 )
 DATA = Images("digits", train=80, validation=40)
+pytestmark = pytest.mark.usefixtures("one_thread")
 STUDY = Study(
     name="some",
     data=DATA,
@@ -36,14 +37,6 @@ STUDY = Study(
 @pytest.fixture(scope="module")
 def images():
     return prepare(DATA(), task="classification")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def job(method="gaussian", *, run=0, stage=FINAL, epochs=3, **changes):

@@ -5,32 +5,16 @@ import gzip
 import json
 import pathlib
 import random
-import sys
 
 import numpy as np
 import pytest
 
 import stores
-from contdrop.cli import app
 from contdrop.errors import UserError
 from contdrop.lab import archive, checking, contents, numbers, schema, travel
 from contdrop.lab.reading import pack
 from contdrop.lab.report import page
 from contdrop.lab.store import FINAL, FINISHED, Store
-
-
-@pytest.fixture
-def cli(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["contdrop", *map(str, arguments)])
-        code = app.run()
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return call
-
 
 OPTIONS = {"methods": ("none", "gaussian", "uniform"), "runs": 3, "epochs": 3, "images": 60, "selection": True}
 
