@@ -104,8 +104,8 @@ def test_empty_store_is_no_error(run, tmp_path):
         (("--store", "{tmp}/none.db"), "--store: there is no store {tmp}/none.db"),
         (("--store", "{tmp}"), "--store: expected a file; {tmp} is a directory"),
         (("--store", "{tmp}/text.db"), "--store: expected a store of contdrop; {tmp}/text.db is none, or damaged"),
-        (("--store", "{tmp}/runs.db", "--margin", "0"), "--margin: expected a number of percentage points above 0"),
-        (("--store", "{tmp}/runs.db", "--margin", "nan"), "--margin: expected a number of percentage points above 0"),
+        (("--store", "{tmp}/runs.db", "--margin", "0"), "--margin: expected a number above 0"),
+        (("--store", "{tmp}/runs.db", "--margin", "nan"), "--margin: expected a number above 0"),
     ],
 )
 def test_usage_errors(run, store, tmp_path, command, arguments, message):

@@ -172,7 +172,7 @@ def test_differences_agree_with_the_statistics(tmp_path):
         assert values["Pairs"].text == "10"
     assert any("less than ±0.50 points, chosen after the fact;" in note for note in table.notes)
     assert "small-sample widened BCa" in table.notes[0]
-    assert any("a tenth of the reference's error" in note for note in tables.differences(results).notes)
+    assert any("a tenth of the error of the reference" in note for note in tables.differences(results).notes)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,12 @@ import pytest
 from scipy import stats as scipy_stats
 
 from contdrop.lab import stats
+from contdrop.lab.analysis import verdict as verdicts
 from contdrop.lab.analysis.comparisons import compare, margin_of
+from contdrop.lab.analysis.outcomes import ALPHA, outcome_of, ranks_say
+from contdrop.lab.analysis.planning import needed_runs
 from contdrop.lab.analysis.verdict import HEADLINE, verdict
+from contdrop.lab.report import tables
 from contdrop.lab.results import Results
 from contdrop.lab.store import FAILED, FINISHED, PLANNED, JobRecord, ProtocolRecord
 
@@ -138,6 +142,33 @@ def test_what_matters_can_be_said():
     assert margin_of(same) == pytest.approx(0.3)
     assert "Differences of less than 0.30 points, a tenth of the error of Gaussian, count" in verdict(same).caveats[0]
     assert "comes from the results" in verdict(same).caveats[0]
+
+
+AUROC = {"name": "auroc", "unit": "", "better": "higher", "kind": "built-in"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "margin", "said"),
+    [
+        (AUROC, 0.96, 0.004, "the distance of the auroc of Gaussian to 1, count as none that matter; a share of"),
+        ({**AUROC, "name": "r2"}, -0.5, 0.15, "the distance of the r2 of Gaussian to 1"),
+        ({**AUROC, "name": "accuracy", "unit": "%"}, 97, 0.3, "the distance of the accuracy of Gaussian to 100"),
+        ({**AUROC, "name": "perplexity", "better": "lower"}, 21, 2, "the distance of the perplexity of Gaussian to 1"),
+        ({"name": "rmse", "better": "lower"}, 2, 0.2, "0.2, a tenth of the rmse of Gaussian, count as none that"),
+        ({"name": "reward", "better": "higher", "kind": "mean"}, 0.5, None, "How good reward can be is not known, so"),
+        ({"name": "loss", "better": "lower", "kind": "mean"}, -3, None, "How good loss can be is not known, so"),
+        (AUROC, 1.0, None, "Gaussian leaves nothing to gain, so"),
+    ],
+)  # fmt: skip
+def test_the_margin_is_a_share_of_what_is_left_to_gain(metric, value, margin, said):
+    spread = 1e-3 if value != 1.0 else 0
+    results = results_of({m: noisy(value, spread=spread, seed=i) for i, m in enumerate(METHODS[:2])}, metric=metric)
+    assert margin_of(results) == (None if margin is None else pytest.approx(margin))
+    assert any(said in caveat for caveat in verdict(results).caveats)
+    note = " ".join(tables.differences(results).notes)
+    assert ("Equivalent:" in note) == (margin is not None)
+    (line,) = needed_runs([results])
+    assert ("cannot be said without a difference that matters" in line) == (margin is None)
 
 
 def test_the_margin_is_the_experiments_and_one_chosen_afterwards_is_called_that():
@@ -307,6 +338,34 @@ def test_a_headline_has_two_lines_and_the_rest_stands_below():
     small = verdict(results_of(errors, reference="bernoulli"), margin=1.5)
     assert small.headline == "Bernoulli is better than 5 and worse than 4 of 9 methods, all below the margin."
     assert len(small.headline) <= HEADLINE
+
+
+def test_an_open_question_names_the_only_other_method_and_not_all_of_several():
+    errors = {"gaussian": noisy(3, spread=1), "uniform": noisy(3.01, spread=1, seed=1)}
+    assert verdict(results_of(errors)).headline == "Undecided: 12 runs cannot tell Gaussian from uniform."
+    several = verdict(results_of({**errors, "none": noisy(3.01, spread=1, seed=2)}))
+    assert several.headline == "Undecided: 12 runs cannot tell Gaussian from any other method."
+
+
+def test_sentences_that_fill_the_headline_exactly_are_in_it():
+    exact, longer = ["a" * 40, "b" * (HEADLINE - 41)], ["a" * 40, "b" * (HEADLINE - 40)]
+    assert verdicts._two_lines(exact) == (" ".join(exact), [])
+    assert verdicts._two_lines(longer) == (longer[0], longer[1:])
+    full = "a" * HEADLINE
+    assert verdicts._fitting(full, "short") == full
+    assert verdicts._fitting(full + "a", "short") == "short"
+
+
+def test_a_p_value_of_exactly_five_per_cent_is_no_evidence():
+    (found,) = compare(results_of({"gaussian": noisy(3), "none": noisy(3.1, seed=1)})).values()
+    at = {"t_p_two_sided_holm": ALPHA, "wilcoxon_p_two_sided_holm": ALPHA, "equivalence_p_holm": ALPHA}
+    found = dataclasses.replace(found, **at)
+    assert outcome_of(found) == "open"
+    assert not ranks_say(found)
+    below = np.nextafter(ALPHA, 0)
+    assert outcome_of(dataclasses.replace(found, t_p_two_sided_holm=below)) == "better"
+    assert outcome_of(dataclasses.replace(found, equivalence_p_holm=below)) == "equivalent"
+    assert ranks_say(dataclasses.replace(found, wilcoxon_p_two_sided_holm=below))
 
 
 def test_a_reviewer_is_told_what_limits_every_result():

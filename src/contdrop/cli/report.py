@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 from typing import Annotated, Any
 
@@ -32,10 +33,10 @@ Examples:
 Margin = Annotated[
     float | None,
     typer.Option(
-        metavar="POINTS",
-        help="The smallest difference in error, in percentage points, that matters to you; a smaller one, if proven, "
-        "counts as none. The page says that it was chosen after the fact.  [default: what the experiment has fixed, or "
-        "a tenth of the reference's error]",
+        metavar="NUMBER",
+        help="The smallest difference that matters to you, in the metric's unit (for errors, percentage points); a "
+        "smaller one, if proven, counts as none. The page says that it was chosen after the fact.  [default: what the "
+        "experiment has fixed, or a tenth of the distance of the reference to the best value, 0 for an error]",
     ),
 ]
 
@@ -80,8 +81,8 @@ def report(
 
 
 def check_margin(margin: float | None) -> None:
-    if margin is not None and not 0 < margin <= 100:
-        raise UserError(f"--margin: expected a number of percentage points above 0, such as 0.1; got {margin:g}")
+    if margin is not None and not 0 < margin < math.inf:
+        raise UserError(f"--margin: expected a number above 0, such as 0.1; got {margin:g}")
 
 
 def complain(message: str) -> None:

@@ -68,6 +68,33 @@ class Measure:
         return -1.0 if self.better == HIGHER else 1.0
 
     @property
+    def ideal(self) -> float | None:
+        """The best value that there can be; None where that is not known, for a metric of one's own to be maximised."""
+        built_in = self.kind == "built-in"
+        if self.better == HIGHER:
+            return 100.0 if self.is_percentage else 1.0 if built_in else None
+        return 1.0 if built_in and self.name == "perplexity" else 0.0
+
+    def room(self, value: float) -> float | None:
+        """What is left to gain: the distance of a value to the best there can be; None where that is not known.
+
+        >>> Measure("auroc", "", "higher", "built-in").room(0.75), Measure().room(1.5)
+        (0.25, 1.5)
+        """
+        if self.ideal is None or (distance := self.sign * (value - self.ideal)) < 0:
+            return None
+        return distance
+
+    def room_of(self, owner: str) -> str:
+        """That distance in words.
+
+        >>> Measure().room_of("uniform"), Measure("auroc", "", "higher", "built-in").room_of("uniform")
+        ('the error of uniform', 'the distance of the auroc of uniform to 1')
+        """
+        value = f"the {self.name} of {owner}"
+        return f"the distance of {value} to {self.ideal:g}" if self.ideal else value
+
+    @property
     def heading(self) -> str:
         """For a column or an axis: the name and the unit.
 

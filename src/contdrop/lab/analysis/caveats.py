@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from ...text import plural
 from .. import looks
 from ..results import Results
-from ..stats import Comparison
+from ..stats import Comparison, summary
 from .comparisons import margin_of, planned_margin
 from .wording import called, capital, moment
 
@@ -63,14 +63,17 @@ def _margin(results: Results, chosen: float | None) -> str:
     share = margin_of(results)
     reference = called(results.reference)
     if share is None:
-        none = "makes no errors" if measure.is_error else f"has a mean {measure.name} of 0"
+        why = f"How good {measure.name} can be is not known"
+        if measure.room(summary(list(results.errors()[results.reference].values())).mean) == 0:
+            why = f"{capital(reference)} {'makes no errors' if measure.is_error else 'leaves nothing to gain'}"
         return (
-            f"{capital(reference)} {none}, so a share of that cannot say which difference matters, and none is called "
-            "too small; --margin sets a bound."
+            f"{why}, so a share of that cannot say which difference matters, and none is called too small; a margin "
+            "of the study sets a bound, or --margin."
         )
+    reason = "; a share of the value itself could be more than all that is left to gain" if measure.ideal else ""
     return (
-        f"Differences of less than {measure.gap(share)}, a tenth of the {measure.name} of {reference}, count as none "
-        "that matter; that bound comes from the results, since the experiment fixed none."
+        f"Differences of less than {measure.gap(share)}, a tenth of {measure.room_of(reference)}, count as "
+        f"none that matter{reason}; that bound comes from the results, since the experiment fixed none."
     )
 
 

@@ -27,12 +27,15 @@ def needed_runs(every: Iterable[Results]) -> Iterable[str]:
             )
             continue
         margin = margin_of(results)
+        if margin is None:
+            yield "How many runs it takes cannot be said without a difference that matters: give the study a margin."
+            continue
         for method in errors:
             if method == reference:
                 continue
             differences = np.array([errors[reference][run] - errors[method][run] for run in runs])
             sd = float(differences.std(ddof=1))
-            if not margin or not sd:
+            if not sd:
                 yield f"{shown(method)}: all {len(runs)} runs differ alike, so that more of them would say no more."
                 continue
             low, high = stats.sd_interval(sd, len(runs))

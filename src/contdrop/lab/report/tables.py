@@ -216,7 +216,7 @@ def _origin(results: Results, chosen: float | None) -> str:
         return ", chosen after the fact"
     if planned_margin(results) is not None:
         return ", fixed by the experiment"
-    return f", a tenth of the reference's {results.measure.name}"
+    return f", a tenth of {results.measure.room_of('the reference')}"
 
 
 def _decimals(spreads: Sequence[float]) -> int:
