@@ -208,9 +208,10 @@ def test_bad_tables_are_refused(errors, reference, message):
     assert str(caught.value) == message
 
 
-def test_bad_level_is_refused():
-    with pytest.raises(UserError, match=r"alpha: expected a level between 0 and 1, such as 0.05, got 5"):
-        stats.compare_ranks(named([[1, 2, 3]] * 3), "a", alpha=5)
+@pytest.mark.parametrize("alpha", [0, 1, 5])
+def test_bad_level_is_refused(alpha):
+    with pytest.raises(UserError, match=rf"alpha: expected a level between 0 and 1, such as 0.05, got {alpha}"):
+        stats.compare_ranks(named([[1, 2, 3]] * 3), "a", alpha=alpha)
 
 
 # By simulation.

@@ -190,6 +190,18 @@ def test_lock_is_free_again_after_a_kill(store, path):
     assert not store.locks.acquire(7)
 
 
+def test_releasing_a_lock_leaves_its_neighbours_held(store, path):
+    for number in (6, 7, 8):
+        assert store.locks.acquire(number)
+    store.locks.release(7)
+    code = (
+        "import sys, pathlib; from contdrop.lab.locks import Locks; locks = Locks(pathlib.Path(sys.argv[1])); "
+        "print([locks.is_held(number) for number in (6, 7, 8)])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, f"{path}-locks"], capture_output=True, text=True, check=False)
+    assert done.stdout == "[True, False, True]\n", done.stderr
+
+
 def test_looking_at_a_lock_does_not_take_it(store, path):
     for _ in range(2):
         assert not store.locks.is_held(3)

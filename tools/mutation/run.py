@@ -2,6 +2,7 @@
 
     python tools/mutation/run.py baseline              # which test runs which function, and for how long
     python tools/mutation/run.py sample --size 300     # appends to results.jsonl what it has not done yet
+    python tools/mutation/run.py baseline --files tests/test_stats.py   # after tests were added there
     python tools/mutation/run.py again                 # survivors once more, after tests were added
     python tools/mutation/run.py summary
 
@@ -43,37 +44,46 @@ HERE = pathlib.Path(__file__).resolve().parent
 RESULTS, EQUIVALENT = HERE / "results.jsonl", HERE / "equivalent.json"
 _IDLE = 600.0  # seconds without any work, after which a process hangs
 BASELINE = ROOT / ".mutation.json"
-SEED = 20261117
+SEEDS = (20261117, 20261118)  # the first sample and the second; `sample` draws by the last
 CHOICE = ("-m", "not slow", "-k", "not processes and not of_a_run and not after_a_kill", "--hypothesis-seed=0")
 PRELOADED = ("torch", "numpy", "scipy.stats", "rich.table", "typer", "jinja2", "matplotlib.pyplot")
 
-# What is mutated, and the tests that are to notice.
+# What is mutated, and the tests that are to notice. A file belongs to the first group that names it.
 GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
-    "stats": (["lab/stats"], ["stats", "ranks", "verdict"]),
-    "analysis": (["lab/analysis"], ["verdict", "tables", "supplements", "cli_report"]),
+    "stats": (["lab/stats/*.py"], ["stats", "ranks", "two_way", "verdict"]),
+    "analysis": (
+        ["lab/analysis/*.py", "lab/report/[!s]*.py", "lab/report/supplements.py"],
+        ["verdict", "tables", "supplements", "page", "other_metrics", "looks", "ledger", "cli_report"],
+    ),
     "store": (
-        ["lab/store.py", "lab/reading.py", "lab/checksums.py", "lab/archive.py", "lab/merging.py", "lab/schema.py",
-         "lab/checking.py", "lab/contents.py", "lab/numbers.py", "lab/travel.py", "lab/locks.py", "lab/state.py",
-         "lab/results.py"],
-        ["store", "damage", "travel"],
+        [f"lab/{name}.py" for name in ("store", "reading", "checksums", "archive", "merging", "schema", "checking",
+         "contents", "numbers", "travel", "locks", "state", "results")],
+        ["store", "damage", "travel", "looks"],
     ),
     "theory": (
-        ["theory"],
+        ["theory/*.py"],
         ["theory_static", "theory_dynamic", "theory_gradients", "propagation", "penalty", "transforms",
-         "expected_loss", "checks", "open_laws"],
+         "expected_loss", "checks", "open_laws", "inference", "cli_theory"],
+    ),
+    "lab": (
+        ["lab/*.py"],
+        ["labels", "methods", "applying", "metrics", "uncertainty", "splitting", "batches", "plan", "recipes", "paper",
+         "claims", "study", "training", "asking", "catalogue", "executor", "cli_lab", "cli_safety"],
     ),
 }  # fmt: skip
 
 
 def modules(group: str) -> dict[str, pathlib.Path]:
     """The files of a group by the names of their modules."""
-    source = ROOT / "src"
-    files: list[pathlib.Path] = []
-    for place in GROUPS[group][0]:
-        path = source / "contdrop" / place
-        files += sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    names = {".".join(path.relative_to(source).with_suffix("").parts): path for path in files}
-    return {name.removesuffix(".__init__"): path for name, path in names.items()}
+    source, taken = ROOT / "src", {}
+    for each, (places, _) in GROUPS.items():
+        files = [file for place in places for file in sorted((source / "contdrop").glob(place))]
+        names = {".".join(file.relative_to(source).with_suffix("").parts): file for file in files}
+        here = {name.removesuffix(".__init__"): file for name, file in names.items() if name not in taken}
+        if each == group:
+            return here
+        taken |= here
+    raise SystemExit(f"expected one of {', '.join(GROUPS)}, got {group}")
 
 
 def test_files(group: str) -> list[str]:
@@ -185,13 +195,13 @@ def run_tests(files: Iterable[str], watch: _Watch, *, first_failure: bool) -> in
 # ---- which test runs which function
 
 
-def baseline(group: str) -> dict[str, Any]:
-    """Of every test of a group that passes: its seconds, and the functions that it runs."""
+def baseline(group: str, files: Collection[str]) -> dict[str, Any]:
+    """Of every test of a group: its seconds, the functions that it runs, and whether it passes."""
     trees = {}
     for name, path in modules(group).items():
         trees[name] = (path, mutants.touched(ast.parse(path.read_text()), f"mutation_touch_{name.replace('.', '_')}"))
     found: dict[str, Any] = {}
-    for file in test_files(group):
+    for file in [file for file in test_files(group) if not files or file in files]:
         found |= in_fork(lambda file=file: _watched(file, trees), 1200)
         print(f"{group} {file}: {len(found)} tests so far", flush=True)
     return found
@@ -211,20 +221,27 @@ def _watched(file: str, trees: Mapping[str, tuple[pathlib.Path, ast.Module]]) ->
     sys.meta_path.insert(0, _Finder(trees))
     run_tests([file], watch, first_failure=False)
     return {
-        test: {"seconds": round(seconds, 4), "functions": sorted(watch.touched[test])}
+        test: {
+            "seconds": round(seconds, 4),
+            "functions": sorted(watch.touched[test]),
+            "passes": test not in watch.failed,
+        }
         for test, seconds in watch.seconds.items()
-        if test not in watch.failed
     }
 
 
 def tests_of(mutant: Mutant, tests: Mapping[str, Any]) -> list[str]:
-    """The tests that run a mutant's function, or its module where it is in none; the quickest first."""
+    """The tests that run a mutant's function, or its module where it is in none.
+
+    Those come first that are quick and run little else: they are the likeliest to look at what the function does.
+    """
     wanted = f"{mutant.module}:{mutant.function}"
     found = [name for name, test in tests.items() if wanted in test["functions"]]
     if not found:
         start = f"{mutant.module}:"
         found = [name for name, test in tests.items() if any(each.startswith(start) for each in test["functions"])]
-    return sorted(found or tests, key=lambda name: tests[name]["seconds"])
+    passing = [name for name in found or tests if tests[name]["passes"]]
+    return sorted(passing, key=lambda name: tests[name]["seconds"] * len(tests[name]["functions"]))
 
 
 # ---- mutants
@@ -259,10 +276,9 @@ def judge(
         if ready is None:
             return _imported(mutant, path, chosen)
         loaded, items = ready
-        new = [item for name, item in items.items() if name not in tests]  # since the baseline
-        return _exchanged(loaded, mutant, path, [*new, *(items[name] for name in chosen if name in items)])
+        return _exchanged(loaded, mutant, path, [items[name] for name in chosen if name in items])
 
-    answer = in_fork(work, 60 + 5 * total)
+    answer = in_fork(work, 30 + 5 * total)
     if answer is None or answer == "died":
         verdict, by = "caught", "time-out" if answer is None else "the process died"
     else:
@@ -350,15 +366,18 @@ def population(groups: Iterable[str]) -> dict[str, list[Mutant]]:
     }
 
 
+def records() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
 def done() -> dict[str, dict[str, Any]]:
     """Results by the mutants' names; a later line replaces an earlier one."""
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    return {record["name"]: record for record in map(json.loads, lines)}
+    return {record["name"]: record for record in records()}
 
 
 def run_sample(groups: Collection[str], size: int, most: float, only: Collection[str] | None = None) -> None:
     everything = population(GROUPS)
-    chosen = mutants.sample([mutant for found in everything.values() for mutant in found], size, SEED)
+    chosen = mutants.sample([mutant for found in everything.values() for mutant in found], size, SEEDS[-1])
     finished = done()
     wanted = [m for m in chosen if (m.name not in finished if only is None else m.name in only)]
     for group in groups:
@@ -370,7 +389,7 @@ def run_group(group: str, wanted: Sequence[Mutant], most: float) -> None:
     tests, files = json.loads(BASELINE.read_text())[group], modules(group)
 
     def judge_one(mutant: Mutant, ready: tuple[Loaded, _Items] | None) -> None:
-        result = judge(mutant, files[mutant.module], tests, most, ready)
+        result = judge(mutant, files[mutant.module], tests, most, ready) | {"seed": SEEDS[-1]}
         with RESULTS.open("a") as file:
             file.write(json.dumps(result) + "\n")
         print(result["verdict"], result["seconds"], result["name"], result["by"], file=sys.__stderr__, flush=True)
@@ -390,18 +409,27 @@ def run_group(group: str, wanted: Sequence[Mutant], most: float) -> None:
 
 
 def summary() -> None:
-    equivalent: dict[str, str] = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
-    results = done()
-    survivors = [record for record in results.values() if record["verdict"] == "survived"]
-    open_ones = [record for record in survivors if record["name"] not in equivalent]
-    same = len(survivors) - len(open_ones)
-    caught = len(results) - len(survivors)
-    print(f"seed {SEED}: {len(results)} mutants, {caught} caught, {same} equivalent, {len(open_ones)} not caught")
-    if results:
-        print(f"{100 * caught / (len(results) - same):.1f} % of those that are not equivalent are caught; ", end="")
-        print(f"{100 * same / len(results):.1f} % of all are called equivalent")
-    for record in open_ones:
-        print(f"not caught: line {record['line']}: {record['name']} ({record['tests']} of {record['of']} tests)")
+    """Of each sample: how many were caught at the first try, how many are now, and which are not."""
+    equivalent: dict[str, str] = json.loads(EQUIVALENT.read_text())
+    first: dict[str, dict[str, Any]] = {}
+    for record in records():
+        first.setdefault(record["name"], record)
+    groups = {mutant.name: group for group, found in population(GROUPS).items() for mutant in found}
+    now, caught = done(), lambda record: record["verdict"] == "caught"
+    for seed in SEEDS:
+        of_seed = [name for name, record in first.items() if record.get("seed", SEEDS[0]) == seed]
+        print(f"seed {seed}: {len(of_seed)} mutants")
+        for group in [*GROUPS, "since rewritten", ""]:
+            names = [name for name in of_seed if not group or groups.get(name, "since rewritten") == group]
+            real = [name for name in names if name not in equivalent]
+            tries = [sum(caught(results[name]) for name in real) for results in (first, now)]
+            shares = [f"{count} ({100 * count / len(real):.1f} %)" for count in tries if real]
+            print(f"  {group or 'all'}: {len(names)} tried, {len(names) - len(real)} equivalent; "
+                  f"of the others caught at first and now: {', '.join(shares)}")  # fmt: skip
+    for name, record in now.items():
+        if not caught(record) and name not in equivalent:
+            gone = "" if name in groups else "since rewritten: "
+            print(f"not caught: {gone}line {record['line']}: {name} ({record['tests']} of {record['of']} tests)")
 
 
 def main() -> None:
@@ -409,7 +437,8 @@ def main() -> None:
     parser.add_argument("command", choices=("baseline", "sample", "again", "summary"))
     parser.add_argument("--groups", default=",".join(GROUPS), help="some of %(default)s")
     parser.add_argument("--size", type=int, default=300, help="of the sample, over all groups (default %(default)s)")
-    parser.add_argument("--most", type=float, default=120.0, help="seconds of tests per mutant (default %(default)s)")
+    parser.add_argument("--files", nargs="*", default=(), help="baseline of these test files only")
+    parser.add_argument("--most", type=float, default=30.0, help="seconds of tests per mutant (default %(default)s)")
     arguments = parser.parse_args()
     groups = arguments.groups.split(",")
     if arguments.command == "summary":
@@ -422,7 +451,9 @@ def main() -> None:
     if arguments.command == "baseline":
         found = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
         for group in groups:
-            found[group] = baseline(group)
+            old = found.get(group, {}) if arguments.files else {}
+            kept = {name: test for name, test in old.items() if name.partition("::")[0] not in arguments.files}
+            found[group] = kept | baseline(group, arguments.files)
             BASELINE.write_text(json.dumps(found))
     elif arguments.command == "sample":
         run_sample(groups, arguments.size, arguments.most)
