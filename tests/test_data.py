@@ -114,7 +114,7 @@ def test_digits_without_scikit_learn(monkeypatch):
 
 
 def test_names():
-    assert data.names() == ("digits", "mnist", "fashion-mnist")
+    assert data.names() == ("digits", "mnist", "fashion-mnist", "cifar-10")
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_names():
         ("mnits", "'mnits'; did you mean 'mnist'?"),
         ("MNIST", "'MNIST'; did you mean 'mnist'?"),
         ("fashion_mnist", "; did you mean 'fashion-mnist'?"),
-        ("", "''; known: digits, mnist, fashion-mnist"),
-        ("cifar-1000", "'cifar-1000'; known: digits, mnist, fashion-mnist"),
+        ("", "''; known: digits, mnist, fashion-mnist, cifar-10"),
+        ("cifar10", "'cifar10'; did you mean 'cifar-10'?"),
     ],
 )
 def test_an_unknown_name_gets_the_nearest(name, ending):

@@ -79,6 +79,7 @@ OWNERS = {
     "numpy": ["lab/"],
     "pooch": ["lab/data/download.py", "lab/data/npm.py"],
     "requests": ["lab/data/download.py"],
+    "PIL": ["lab/data/cifar.py"],
     "scipy": ["lab/stats/", "lab/report/"],
     "sklearn": ["lab/data/digits.py"],
     "triton": ["kernels/triton.py"],

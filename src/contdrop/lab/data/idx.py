@@ -21,11 +21,12 @@ LIMIT = 100_000_000  # bytes; twice the largest of these files, so that no compr
 _KINDS = {1: "labels", 3: "images"}
 
 
-def read_content(path: pathlib.Path) -> bytes:
-    """The content of a file, unpacked if it is gzipped.
+def read_content(path: pathlib.Path, limit: int | None = None) -> bytes:
+    """The content of a file, unpacked if it is gzipped, unless that is more than ``limit`` bytes.
 
     Its first bytes tell, not its name: browsers and unpackers are known to change the one and not the other.
     """
+    limit = limit or LIMIT
     try:
         if path.is_symlink() and not path.exists():
             raise UserError(f"{path}: a symbolic link that leads nowhere, to {os.readlink(path)}")
@@ -34,15 +35,17 @@ def read_content(path: pathlib.Path) -> bytes:
         with path.open("rb") as file:
             gzipped = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            content = gzip.GzipFile(fileobj=file).read(LIMIT + 1) if gzipped else file.read(LIMIT + 1)
+            # As many bytes as are asked for are allocated at once, so no more than there are.
+            size = min(limit, os.fstat(file.fileno()).st_size)
+            content = gzip.GzipFile(fileobj=file).read(limit + 1) if gzipped else file.read(size + 1)
     except EOFError as error:
         raise UserError(f"{path}: truncated, it ends in the middle of its gzip data") from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: damaged gzip data ({error})") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(content) > LIMIT:
-        raise UserError(f"{path}: expected at most {LIMIT:,} bytes of content; it holds more")
+    if len(content) > limit:
+        raise UserError(f"{path}: expected at most {limit:,} bytes of content; it holds more")
     return content
 
 

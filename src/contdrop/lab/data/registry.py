@@ -8,12 +8,13 @@ from typing import Literal
 
 from ...errors import UserError, suggest
 from . import location
+from .cifar import CIFAR_10
 from .dataset import Dataset
 from .digits import DIGITS
 from .mnist import FASHION_MNIST, MNIST
 from .source import MissingError, Progress, Source
 
-SOURCES: tuple[Source, ...] = (DIGITS, MNIST, FASHION_MNIST)
+SOURCES: tuple[Source, ...] = (DIGITS, MNIST, FASHION_MNIST, CIFAR_10)
 
 
 def names() -> tuple[str, ...]:
