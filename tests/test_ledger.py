@@ -1,5 +1,6 @@
 """The ledger's rules: which runs give which verdict, and that nothing else does."""
 
+import csv
 import json
 import sys
 import types
@@ -15,6 +16,7 @@ from contdrop.lab.analysis.evidence import Runs
 from contdrop.lab.analysis.ledger import FAILS, HOLDS, OPEN, OUT, Equation, counts, ledger
 from contdrop.lab.claims import CLAIMS, PLANNED, Claim, Contrast
 from contdrop.lab.records import Epoch
+from contdrop.lab.report import page
 from stores import make_store
 
 METHODS = ("none", "bernoulli", "gaussian", "uniform", "bernoulli-matched", "bernoulli-matched:uniform")
@@ -245,3 +247,28 @@ def test_runs_of_another_size_are_not_those_of_the_protocol(results):
 def test_usage_errors(results):
     with pytest.raises(UserError, match=r"--results: expected a directory with archives \(\*.jsonl.gz\)"):
         evidence.gather(results / "nowhere")
+
+
+def test_report_shows_what_its_runs_decide(tmp_path, monkeypatch):
+    store = tmp_path / "full.db"
+    levels = {"bernoulli": 3.0, "gaussian": 2.0, "uniform": 3.0, "none": 4.0}
+    settings = {"runs": 20, "epochs": 20, "images": 2000, "noise": 0.05, "margin": 0.1, "levels": levels}
+    make_store(store, experiment="full-relu", methods=METHODS, reference="bernoulli", **settings)
+    monkeypatch.setattr(page.figures, "figures", lambda *_: [])  # slow, and not what this is about
+    written = page.write(store, tmp_path / "out", refresh=1)
+    text = (tmp_path / "out/tables/all-claims.csv").read_text(encoding="utf-8")
+    rows = {row[0].split()[0]: row for row in csv.reader(text.splitlines()[1:])}
+    assert rows["E9"][2] == HOLDS
+    assert rows["E12"][2] == OPEN
+    assert "full-sigmoid has 10 runs to go" in rows["E12"][3]
+    assert "E10" not in rows  # another study's
+    assert not any(name.startswith("T") for name in rows)  # no run decides an equation
+    assert (tmp_path / "out/figures/all-ledger.svg") in written.figures
+    assert "All experiments together" in written.index.read_text(encoding="utf-8")
+
+
+def test_report_of_other_experiments_has_no_claims(tmp_path, monkeypatch):
+    make_store(tmp_path / "other.db", methods=("none", "gaussian"), runs=2)
+    monkeypatch.setattr(page.figures, "figures", lambda *_: [])
+    page.write(tmp_path / "other.db", tmp_path / "out", refresh=1)
+    assert not list((tmp_path / "out").glob("*/*claims*"))

@@ -16,7 +16,7 @@ from ..lab.analysis import evidence
 from ..lab.analysis.ledger import FAILS, HOLDS, OPEN, OUT, Entry, Equation, Evidence, counts, ledger
 from ..lab.claims import CLAIMS
 from ..theory import checks
-from . import claims_plot, options, plots, screens
+from . import options, plots, screens
 from .progress import Stages
 from .theory import DRAWS, LEAST_DRAWS
 
@@ -73,7 +73,11 @@ def claims(
     else:
         _show(entries, details)
     if plot_file:
-        claims_plot.draw(entries, plot_file)
+        from ..lab.report import figures  # matplotlib takes a second
+
+        picture = figures.claims(entries)
+        if picture:
+            plots.save(picture.draw(), plot_file)
 
 
 def _show(entries: list[Entry], details: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...errors import UserError
@@ -64,13 +64,18 @@ def gather(directory: pathlib.Path) -> dict[str, Runs]:
 def of_store(path: pathlib.Path) -> dict[str, Runs]:
     """The runs of every planned study in a store."""
     with Store(path) as store:
-        found = {}
-        for results in collect_all(store):
-            name, plan = results.protocol.experiment, claims.PLANNED.get(results.protocol.experiment)
-            if plan is not None and results.protocol.epochs == plan.epochs:
-                if name in found:
-                    raise UserError(f"--results: {name} is there twice, with different settings; leave one out")
-                found[name] = _runs(results, store.curves(results.protocol.key))
+        return of_results(store, collect_all(store))
+
+
+def of_results(store: Store, everything: Iterable[Results]) -> dict[str, Runs]:
+    """The runs of every planned study among the results of a store."""
+    found: dict[str, Runs] = {}
+    for results in everything:
+        name, plan = results.protocol.experiment, claims.PLANNED.get(results.protocol.experiment)
+        if plan is not None and results.protocol.epochs == plan.epochs:
+            if name in found:
+                raise UserError(f"{name} is there twice, with different settings; leave one out")
+            found[name] = _runs(results, store.curves(results.protocol.key))
     return found
 
 

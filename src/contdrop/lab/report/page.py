@@ -32,7 +32,7 @@ from ..measures import Measure
 from ..results import Results, collect_all
 from ..stats import Comparison
 from ..store import FAILED, Store
-from . import colours, describing, figures, tables
+from . import claimed, colours, describing, figures, tables
 from .embedding import Embedding
 from .figures import drawing
 
@@ -205,12 +205,15 @@ def _content(
         experiments.append(
             {**view, "anchor": f"e{number}", "ambiguous": names.count(view["name"]) > 1, "parts": _parts(view, number)}
         )
+    claims, ranks = claimed.entries(store, everything), tables.ranks(everything)
     datasets = dict.fromkeys(results.dataset for results in everything)
     samples = [picture for name in datasets if (picture := figures.samples(name, data_dir))]
     return {
         "experiments": experiments,
-        "overall_tables": [files.table(table, "all") for table in (tables.ranks(everything),) if table],
-        "overall_pictures": [files.picture(picture, "all") for picture in (figures.across(everything),) if picture],
+        "overall_tables": [files.table(table, "all") for table in (claimed.table(claims), ranks) if table],
+        "overall_pictures": [
+            files.picture(picture, "all") for picture in (figures.claims(claims), figures.across(everything)) if picture
+        ],
         "samples": [files.picture(picture, "data") for picture in samples],
         "terms": list(_terms(everything)),
     }

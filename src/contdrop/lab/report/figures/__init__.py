@@ -12,6 +12,7 @@ from .covariances import covariances
 from .curves import curves
 from .drawing import Picture as Picture
 from .drawing import save as save
+from .ledger import claims as claims
 from .noise import noise
 from .pairs import pairs as pairs
 from .ranks import across as across
