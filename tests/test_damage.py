@@ -176,7 +176,7 @@ def test_whole_checkpoint_of_another_version_starts_over(images, tmp_path):
         number = interrupted(store, images)
         old = store.epochs(number)
         store.drop_progress(number)
-        store.progress(number, old, (1, state.dumps({"network": {}, "epoch": 1})))
+        store.progress(number, old, (1, state.parts({"network": {}, "epoch": 1})))
         training.run(store, number, job(), Variant.parse("gaussian"), images)
         assert (store.job(number).status, len(store.epochs(number))) == (FINISHED, 3)
 
@@ -521,7 +521,7 @@ def _whole(tmp_path):
         waiting = next(record.id for record in store.jobs() if record.status == PLANNED)
         store.begin(waiting, variant="x", seeds={}, fingerprints={}, versions={}, machine={})
         done = next(record.id for record in store.jobs() if record.status == FINISHED)
-        store.progress(waiting, store.epochs(done)[:1], (1, state.dumps(STATE)))
+        store.progress(waiting, store.epochs(done)[:1], (1, state.parts(STATE)))
     with contextlib.closing(sqlite3.connect(origin)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return origin.read_bytes()

@@ -55,7 +55,7 @@ def test_job_goes_through_its_life(store):
     assert store.job(number).status == PLANNED
     assert begin(store, number) is None
     assert store.job(number).status == RUNNING
-    store.progress(number, [epoch(1), epoch(2)], (2, b"state"))
+    store.progress(number, [epoch(1), epoch(2)], (2, [b"state"]))
     assert store.checkpoint(number) == (2, b"state")
     assert store.job(number).epochs_done == 2
     predictions = np.arange(5, dtype=np.int16)
@@ -92,7 +92,7 @@ def test_a_store_begun_with_other_masks_is_not_continued(store, begun, described
 def test_failure_keeps_its_reason_and_can_be_planned_again(store):
     (number,) = add(store, job())
     begin(store, number)
-    store.progress(number, [epoch(1)], (1, b"state"))
+    store.progress(number, [epoch(1)], (1, [b"state"]))
     store.fail(number, "diverged: the loss is nan", [epoch(2)])
     assert (store.job(number).status, store.job(number).error) == (FAILED, "diverged: the loss is nan")
     assert store.checkpoint(number) is None
@@ -151,7 +151,7 @@ def test_first_selection_stands(store):
 def test_transaction_that_fails_leaves_nothing(store):
     (number,) = add(store, job())
     with pytest.raises(sqlite3.IntegrityError):
-        store.progress(number, [epoch(1), epoch(1)], (1, b"state"))
+        store.progress(number, [epoch(1), epoch(1)], (1, [b"state"]))
     assert store.epochs(number) == []
     assert store.checkpoint(number) is None
 
@@ -159,7 +159,7 @@ def test_transaction_that_fails_leaves_nothing(store):
 def _write_epochs(path, number, count):
     with Store(path) as store:
         for i in range(1, count + 1):
-            store.progress(number, [epoch(i)], (i, bytes(100_000)))
+            store.progress(number, [epoch(i)], (i, [bytes(100_000)]))
 
 
 def test_several_processes_write_at_once(store, path):
@@ -273,10 +273,10 @@ def test_empty_file_becomes_a_store(path):
 
 def test_full_disk_is_one_line_and_loses_nothing(store):
     (number,) = add(store, job())
-    store.progress(number, [epoch(1)], (1, b"state"))
+    store.progress(number, [epoch(1)], (1, [b"state"]))
     store._db.execute("PRAGMA max_page_count = 1")  # clamped to the pages in use: no room for more
     with pytest.raises(UserError, match=r"cannot write .*full; make room, then give the same command again"):
-        store.progress(number, [epoch(2)], (2, bytes(10_000_000)))
+        store.progress(number, [epoch(2)], (2, [bytes(10_000_000)]))
     assert store.checkpoint(number) == (1, b"state")
     assert store.job(number).epochs_done == 1
 

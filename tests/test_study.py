@@ -229,7 +229,7 @@ def test_resumption_is_bit_exact_whatever_the_training(change):
     first = Training(job, Variant.parse(job.method), prepared)
     begun = [dataclasses.replace(first.run_epoch(), seconds=0.0)]
     second = Training(job, Variant.parse(job.method), prepared)
-    second.restore(first.state())
+    second.restore(b"".join(first.state()))
     assert begun + list(epochs(second)) == whole
     assert second.results()[0] == second.results()[0]
 

@@ -67,7 +67,7 @@ def test_resumption_is_bit_exact(images, method, recipe):
     undisturbed = [exact(whole.run_epoch()) for _ in range(4)]
     first = start(images, method, recipe=RECIPES[recipe], epochs=4)
     resumed = [exact(first.run_epoch()) for _ in range(2)]
-    state = first.state()
+    state = b"".join(first.state())
     torch.rand(17)  # whatever else draws from the global generator
     second = start(images, method, recipe=RECIPES[recipe], epochs=4)
     second.restore(state)
@@ -87,7 +87,7 @@ def test_resumption_is_bit_exact_for_a_convolutional_network(images):
     first = start(images, **options)
     first.run_epoch()
     second = start(images, **options)
-    second.restore(first.state())
+    second.restore(b"".join(first.state()))
     assert [exact(second.run_epoch()) for _ in range(2)] == undisturbed[1:]
 
 

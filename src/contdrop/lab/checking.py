@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import UserError
 from . import checksums
 from .measures import Measure
+from .reading import WEIGHTS
 from .records import FAILED, FINISHED, PLANNED, PROCESSOR, RUNNING, JobRecord
 from .results import find_wrong_value, mismatches
 from .store import Store
@@ -76,8 +77,9 @@ def _jobs(store: Store) -> Iterator[Finding]:
         saved = store._read("SELECT count(*) FROM checkpoints WHERE job = ?", (job.id,))[0][0]
         if (saved or row["checkpoint"]) and store.checkpoint(job.id) is None:
             yield Finding(f"{_name(job)}: its checkpoint does not match its checksum", mendable=True)
+        yield from _damage(functools.partial(store.weights, job.id))
         kept = {name for (name,) in store._read("SELECT name FROM artefacts WHERE job = ?", (job.id,))}
-        for name in sorted(kept - set(store.artefact_names(job.id))):
+        for name in sorted(kept - {WEIGHTS} - set(store.artefact_names(job.id))):
             yield Finding(f"{_name(job)}: has {checksums.of_bytes(str(name).encode())[:8]} that it did not write")
 
 

@@ -92,6 +92,7 @@ class Conductor:
     def prepare(self, store: Store) -> None:
         """Puts all jobs into the plan of a store, open for writing, unless it was begun with another study."""
         self._store = store
+        store.sweep()
         for planned in self.plans:
             described = self._behaviour(planned) if planned.protocol.key in self.rehearsals else {}
             data = self._data[planned.protocol.key]
@@ -186,7 +187,7 @@ class Conductor:
         per_job = found.sizes[2] * 4 * len(study.metrics) + 120 * sum(job.epochs for job in jobs) / max(1, len(jobs))
         weights = 4.0 * found.parameters
         kept = weights * len(jobs) if study.weights == "last" else 0.0
-        checkpoints = 4 * weights * max(1, self.processes)
+        checkpoints = 6 * weights * max(1, self.processes)  # with two moments each, of the old one and of the new
         return found.peak_memory, per_job * len(jobs) + kept + checkpoints
 
     def run(self, observer: Observer) -> Outcome:

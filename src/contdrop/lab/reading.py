@@ -17,7 +17,9 @@ from ..errors import UserError
 from . import checksums, schema
 from .locks import Locks
 from .records import RUNNING, Epoch, JobRecord, ProtocolRecord, Selection
+from .sidecar import Buffer, Sidecar
 
+WEIGHTS = "weights"  # the artefact that is a reference to a file (.sidecar)
 _JSON = ("configuration", "seeds", "fingerprints", "versions", "machine", "results")
 _EPOCHS = f"SELECT job, {', '.join(schema.EPOCH_COLUMNS)} FROM epochs "
 
@@ -55,6 +57,7 @@ class StoreReader:
             except BaseException:
                 self._db.close()
                 raise
+        self.files = Sidecar(self.path)
         self.locks = Locks(self.path.with_name(self.path.name + "-locks") if writable else None)
 
     def _migrate(self) -> None:
@@ -225,20 +228,33 @@ class StoreReader:
         return {job: epochs for job, epochs in curves.items() if epochs}
 
     def artefact_names(self, job: int) -> dict[str, str]:
-        """The checksum of each artefact of a job."""
+        """The checksum of each artefact of a job, except weights, which stay where they were made."""
         (row,) = self._read("SELECT * FROM jobs WHERE id = ?", (job,))
         names: dict[str, str] = json.loads(self._verified(row, f"job {job}")["artefacts"])
-        return names
+        return {name: checksum for name, checksum in names.items() if name != WEIGHTS}
 
     def artefact(self, job: int, name: str) -> np.ndarray | None:
-        names = self.artefact_names(job)
-        if name not in names:
+        content = self._content(job, name)
+        return None if content is None else unpack(content)
+
+    def _content(self, job: int, name: str) -> bytes | None:
+        (row,) = self._read("SELECT * FROM jobs WHERE id = ?", (job,))
+        expected = json.loads(self._verified(row, f"job {job}")["artefacts"]).get(name)
+        if expected is None:
             return None
         rows = self._read("SELECT content FROM artefacts WHERE job = ? AND name = ?", (job, name))
         content = rows[0]["content"] if rows else None
-        if not isinstance(content, bytes) or checksums.of_bytes(content) != names[name]:
+        if not isinstance(content, bytes) or checksums.of_bytes(content) != expected:
             raise DamageError(self.path, f"{name} of job {job} does not match its checksum")
-        return unpack(content)
+        return content
+
+    def weights(self, job: int) -> Buffer | None:
+        """The weights of a job's final model; None if they were not kept."""
+        reference = self._content(job, WEIGHTS)
+        found = reference and self.files.get(reference)
+        if reference and not found:
+            raise DamageError(self.path, f"the weights of job {job} in {self.files.directory.name} are gone or changed")
+        return found or None
 
     def selections(self, protocol: str) -> dict[str, Selection]:
         self._count("selections", self._read("SELECT count(*) FROM selections")[0][0])

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,16 +39,21 @@ def dumps(content: Any) -> bytes:
         >>> loads(dumps({"step": 3, "lowest": float("inf"), 0: [torch.arange(2)]}))
         {'step': 3, 'lowest': inf, 0: [tensor([0, 1])]}
     """
+    return b"".join(parts(content))
+
+
+def parts(content: Any) -> list[bytes | memoryview]:
+    """The same in pieces, to be written one after the other: a tensor on the CPU is not copied."""
     assert sys.byteorder == "little", "torch runs on no other machines"
-    tensors: list[bytes] = []
+    tensors: list[memoryview] = []
     header = json.dumps(_plain(content, tensors), separators=(",", ":"), allow_nan=False).encode()
-    return b"".join([MAGIC, len(header).to_bytes(8, "little"), header, *tensors])
+    return [MAGIC, len(header).to_bytes(8, "little"), header, *tensors]
 
 
-def _plain(content: Any, tensors: list[bytes]) -> Any:
+def _plain(content: Any, tensors: list[memoryview]) -> Any:
     if isinstance(content, Tensor):
         flat = content.detach().cpu().contiguous().reshape(-1)
-        tensors.append(flat.view(torch.uint8).numpy().tobytes())
+        tensors.append(flat.view(torch.uint8).numpy().data)
         return {"tensor": [str(content.dtype).removeprefix("torch."), list(content.shape)]}
     if isinstance(content, Mapping):
         return {"dict": [[_key(key), _plain(value, tensors)] for key, value in content.items()]}
@@ -66,14 +72,14 @@ def _key(key: Any) -> str | int:
     return key
 
 
-def loads(data: bytes) -> Any:
+def loads(data: bytes | memoryview) -> Any:
     """The content; raises :class:`StateError` if the bytes are none, or not all of it."""
-    if not data.startswith(MAGIC):
+    if data[: len(MAGIC)] != MAGIC:
         raise StateError("expected a state of contdrop, which starts with its name")
     start = len(MAGIC) + 8
     end = start + int.from_bytes(data[len(MAGIC) : start], "little")
     try:
-        header = json.loads(data[start:end])
+        header = json.loads(bytes(data[start:end]))
         reader = _Reader(memoryview(data)[end:])
         content = reader.content(header)
     except (ValueError, TypeError, KeyError, RecursionError, RuntimeError, OverflowError) as error:
@@ -111,5 +117,5 @@ class _Reader:
         part, self.data = self.data[:size], self.data[size:]
         made = torch.empty(shape, dtype=kind)
         if size:
-            made.reshape(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(part), dtype=torch.uint8))
+            made.reshape(-1).view(torch.uint8).numpy()[:] = np.frombuffer(part, np.uint8)
         return made

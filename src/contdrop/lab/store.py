@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import pathlib
 import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -23,11 +22,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..files import replacing
 from ..text import plural
-from . import checksums, looks, schema
+from . import checksums, looks, schema, sidecar
+from .reading import WEIGHTS, StoreReader, pack
 from .reading import DamageError as DamageError
-from .reading import StoreReader, pack
 from .records import FAILED as FAILED
 from .records import FINAL as FINAL
 from .records import FINISHED as FINISHED
@@ -42,6 +40,7 @@ from .records import Epoch as Epoch
 from .records import JobRecord as JobRecord
 from .records import ProtocolRecord as ProtocolRecord
 from .records import Selection as Selection
+from .sidecar import Buffer
 
 
 class Store(StoreReader):
@@ -199,17 +198,35 @@ class Store(StoreReader):
             schema.seal(db, "jobs", "id = ?", job)
         return None
 
-    def progress(self, job: int, epochs: Sequence[Epoch], checkpoint: tuple[int, bytes] | None = None) -> None:
-        """Writes finished epochs and, together with them, the state to resume from after the last one."""
+    def progress(
+        self, job: int, epochs: Sequence[Epoch], checkpoint: tuple[int, Sequence[Buffer]] | None = None
+    ) -> None:
+        """Writes finished epochs and, together with them, the state to resume from after the last one, in pieces."""
+        epoch, parts = checkpoint or (0, [])
+        state, key = b"", self._key(job)
+        if sum(map(len, parts)) > sidecar.LARGE:
+            state = self.files.put(key, f"-{epoch}{sidecar.CHECKPOINT}", parts)
+        elif parts:
+            state = b"".join(parts)
         with self.transaction() as db:
             self._verify_job(db, job)
             self.write_epochs(db, job, epochs)
-            if checkpoint:
-                db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (job, *checkpoint))
-                db.execute("UPDATE jobs SET checkpoint = ? WHERE id = ?", (_of_checkpoint(*checkpoint), job))
+            if state:
+                db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (job, epoch, state))
+                db.execute("UPDATE jobs SET checkpoint = ? WHERE id = ?", (_of_checkpoint(epoch, state), job))
             schema.seal(db, "jobs", "id = ?", job)
+        if state:
+            self.files.remove(key, keep=state)
 
-    def checkpoint(self, job: int) -> tuple[int, bytes] | None:
+    def sweep(self) -> None:
+        """Removes the files of checkpoints that no job resumes from, such as a killed process or another one left."""
+        found = self.files.checkpoints()
+        running = {self.files.owner(key) for (key,) in self._read("SELECT key FROM jobs WHERE status = ?", (RUNNING,))}
+        for path, owner in found:
+            if owner not in running:
+                path.unlink(missing_ok=True)
+
+    def checkpoint(self, job: int) -> tuple[int, Buffer] | None:
         """The last epoch that was saved, and the state after it; None if there is none, or none that can be trusted."""
         (row,) = self._read("SELECT * FROM jobs WHERE id = ?", (job,))
         self._verified(row, f"job {job}")
@@ -217,10 +234,11 @@ class Store(StoreReader):
             epoch, state = saved["epoch"], saved["state"]
             whole = isinstance(state, bytes) and _of_checkpoint(epoch, state) == row["checkpoint"]
             if whole and epoch == row["epochs_done"]:
-                return epoch, state
+                content = self.files.get(state) if sidecar.is_reference(state) else state
+                return None if content is None else (epoch, content)
         return None
 
-    def resume(self, job: int) -> tuple[int, bytes] | None:
+    def resume(self, job: int) -> tuple[int, Buffer] | None:
         """Like :meth:`checkpoint`; if that or the epochs before it cannot be trusted, the job starts over."""
         try:
             saved, done = self.checkpoint(job), len(self.epochs(job))
@@ -241,14 +259,23 @@ class Store(StoreReader):
             schema.seal(db, "jobs", "id = ?", job)
 
     def finish(
-        self, job: int, epochs: Sequence[Epoch], results: Mapping[str, float], artefacts: Mapping[str, np.ndarray]
+        self,
+        job: int,
+        epochs: Sequence[Epoch],
+        results: Mapping[str, float],
+        artefacts: Mapping[str, np.ndarray],
+        weights: Sequence[Buffer] = (),
     ) -> None:
-        packed = {name: pack(array) for name, array in artefacts.items()}
+        """Writes all that is left of a job; ``weights``, in pieces, go into a file beside the store."""
+        packed, key = {name: pack(array) for name, array in artefacts.items()}, self._key(job)
+        if weights:
+            packed[WEIGHTS] = self.files.put(key, sidecar.WEIGHTS, weights)
         with self.transaction() as db:
             self._verify_job(db, job)
             self.write_epochs(db, job, epochs)
             self.write_artefacts(db, job, packed)
             self._end(db, job, FINISHED, None, results)
+        self.files.remove(key)
 
     @staticmethod
     def write_artefacts(db: sqlite3.Connection, job: int, packed: dict[str, bytes]) -> None:
@@ -261,6 +288,10 @@ class Store(StoreReader):
             self._verify_job(db, job)
             self.write_epochs(db, job, epochs)
             self._end(db, job, FAILED, reason, None)
+        self.files.remove(self._key(job))
+
+    def _key(self, job: int) -> str:
+        return str(self._read("SELECT key FROM jobs WHERE id = ?", (job,))[0]["key"])
 
     def _verify_job(self, db: sqlite3.Connection, job: int) -> None:
         """Before a row gets a new checksum, lest damage get one too."""
@@ -302,30 +333,6 @@ class Store(StoreReader):
             if schema.count_rows(db) != before:
                 schema.seal(db, "selections", "protocol = ? AND method = ?", selection.protocol, selection.method)
                 schema.seal_totals(db, before)
-
-    # ---- weights, which are kept in files beside the store
-
-    def keep_weights(self, job: int, content: bytes) -> None:
-        """Keeps a final model's weights; written under a temporary name and renamed, with a checksum in front."""
-        path = self._weights_file(job)
-        path.parent.mkdir(exist_ok=True)
-        with replacing(path) as temporary, temporary.open("wb") as file:
-            file.write(checksums.of_bytes(content).encode() + b"\n")
-            file.write(content)
-
-    def weights(self, job: int) -> bytes | None:
-        """What was kept; None if nothing was."""
-        path = self._weights_file(job)
-        if not path.exists():
-            return None
-        stated, _, content = path.read_bytes().partition(b"\n")
-        if checksums.of_bytes(content).encode() != stated:
-            raise DamageError(self.path, f"{path.name} does not match its checksum")
-        return content
-
-    def _weights_file(self, job: int) -> pathlib.Path:
-        (row,) = self._read("SELECT key FROM jobs WHERE id = ?", (job,))
-        return self.path.with_name(self.path.name + "-weights") / f"{row['key'][:32]}.state"
 
     # ---- what has to be done again
 

@@ -25,10 +25,12 @@ from .fingerprints import of_arrays
 from .machines import machine, versions
 from .metrics import Metric
 from .plan import Job, Variant
+from .sidecar import LARGE, Buffer
 from .store import FINAL, Epoch, Store
 
 _MOST_LABELS = 2**15  # predicted classes are kept as 16-bit numbers
 _CHECKPOINT_SHARE = 0.05  # of the time, at most, goes into checkpoints
+_SLOW_DISK = 1e8  # bytes per second; how long a checkpoint takes is measured once there is one
 _AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -127,9 +129,9 @@ class Training:
 
     # ---- what is saved
 
-    def state(self) -> bytes:
-        """All that is needed to resume after this epoch."""
-        return state.dumps(
+    def state(self) -> list[Buffer]:
+        """All that is needed to resume after this epoch, in pieces that are the training's own memory."""
+        return state.parts(
             {
                 "network": self.network.state_dict(),
                 "optimiser": self.optimiser.state_dict(),
@@ -141,7 +143,7 @@ class Training:
             }
         )
 
-    def restore(self, saved: bytes) -> None:
+    def restore(self, saved: Buffer) -> None:
         content = state.loads(saved)
         self.network.load_state_dict(content["network"])
         self.optimiser.load_state_dict(content["optimiser"])
@@ -150,6 +152,12 @@ class Training:
         self.scaler.load_state_dict(content["scaler"])
         self.epoch, self.step = content["epoch"], content["step"]
         self.best = Best(**content["best"])
+
+    @property
+    def seconds_to_save(self) -> float:
+        """At most, about, for the first checkpoint; of a small network no time at all."""
+        size = 4 * sum(p.numel() * p.element_size() for p in self.network.parameters())
+        return size / _SLOW_DISK if size > LARGE else 0.0
 
     # ---- training
 
@@ -370,7 +378,7 @@ def run(
             store.drop_progress(job_id)
             training = Training(job, variant, prepared, device)
     unsaved: list[Epoch] = []
-    next_save = time.monotonic() + checkpoint_seconds
+    next_save = time.monotonic() + max(checkpoint_seconds, training.seconds_to_save / _CHECKPOINT_SHARE)
     try:
         while not training.is_over:
             unsaved.append(training.run_epoch())
@@ -384,9 +392,9 @@ def run(
     except DivergenceError as reason:
         store.fail(job_id, f"diverged: {reason}", unsaved)
         return
-    if job.protocol.study.weights == "last" and job.stage == FINAL:
-        store.keep_weights(job_id, state.dumps(training.network.state_dict()))
-    store.finish(job_id, unsaved, results, artefacts)
+    keeps = job.protocol.study.weights == "last" and job.stage == FINAL
+    weights = state.parts(training.network.state_dict()) if keeps else ()
+    store.finish(job_id, unsaved, results, artefacts, weights)
 
 
 def seconds_per_epoch(job: Job, variant: Variant, prepared: Prepared, *, threads: int, batches: int = 12) -> float:
