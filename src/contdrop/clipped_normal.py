@@ -14,8 +14,6 @@ import math
 
 import torch
 
-_NOTHING_BETWEEN = 2.0**60  # with a sigma of that size, all of the probability is at the bounds, to the last bit
-
 
 def moments(mu: float, sigma: float, low: float, high: float) -> tuple[float, float]:
     """Mean and variance of the clipped law; sigma is at least 0, low less than high, and either may be infinite."""
@@ -54,13 +52,13 @@ def moments(mu: float, sigma: float, low: float, high: float) -> tuple[float, fl
 
 
 def sigma_of(relative_variance: float) -> float:
-    """The sigma with which N(1, sigma^2) clipped to [0, 2] has this variance, between 0 and 1.
+    """The sigma with which N(1, sigma^2) clipped to [0, 2] has this variance, at least 0 and well below 1.
 
-    The variance grows with sigma, from 0 to the 1 of a fair coin on {0, 2}, which it reaches to the last bit. So the
-    answer is found by halving, to the last bit of sigma or of the variance.
+    The variance grows with sigma, from 0 towards the 1 of a fair coin on {0, 2}. So the answer is found by halving, to
+    the last bit of sigma or of the variance.
     """
     low, high = 0.0, math.sqrt(relative_variance)
-    while high < _NOTHING_BETWEEN and moments(1.0, high, 0.0, 2.0)[1] < relative_variance:
+    while moments(1.0, high, 0.0, 2.0)[1] < relative_variance:
         low, high = high, 2 * high
     while low < (middle := (low + high) / 2) < high:
         if moments(1.0, middle, 0.0, 2.0)[1] < relative_variance:

@@ -33,6 +33,7 @@ from .text import parse_label
 
 # How far the relative variance of a law at the end of a range may be beyond it by rounding.
 _ROUNDING = 2.0**-50
+_NEARLY_BERNOULLI = 0.999  # the largest relative variance of a clipped Gaussian that matching gives
 
 FloatOrTensor = TypeVar("FloatOrTensor", float, Tensor)
 _Class = TypeVar("_Class", bound=type)
@@ -347,18 +348,19 @@ class Gaussian(BuiltIn):
     def matching(cls, law: Law, *, clip: bool = True) -> Gaussian:
         """The Gaussian law of the relative variance r and the mean m of ``law``: mu = m, clipped to [0, 2 m].
 
-        Sigma is found by search, to the last bit of the clipped variance. It reaches r up to 1, where it is the
-        Bernoulli law with keep 0.5: all values are at the bounds. With ``clip=False`` the law is not clipped, and
-        reaches every r with sigma = m sqrt(r).
+        Sigma is found by search, to the last bit of the clipped variance. It reaches r up to 0.999: there sigma is
+        532 m, and one value in 667 is not at a bound; at r = 1 it would be infinite, and the law Bernoulli with
+        keep 0.5. With ``clip=False`` the law is not clipped, and reaches every r with sigma = m sqrt(r).
         """
         r = _strength("Gaussian.matching", law)
         m = law.mean
         if not clip:
             return cls(sigma=abs(m) * math.sqrt(r), mu=m, low=-math.inf, high=math.inf)
-        if r > 1 + _ROUNDING:
+        if r > _NEARLY_BERNOULLI * (1 + _ROUNDING):
             raise ValueError(
-                f"Gaussian.matching: expected a relative variance of at most 1, got {r:.6g} of {law!r}; "
-                "Gaussian.matching(law, clip=False) reaches every one"
+                f"Gaussian.matching: expected a relative variance of at most {_NEARLY_BERNOULLI}, got {r:.6g} of "
+                f"{law!r}; beyond, a clipped Gaussian is a Bernoulli law; Gaussian.matching(law, clip=False) reaches "
+                "every one"
             )
         low, high = sorted((0.0, 2 * m))
         return cls(sigma=abs(m) * clipped_normal.sigma_of(r), mu=m, low=low, high=high)
