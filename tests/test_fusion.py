@@ -94,3 +94,31 @@ def test_a_relu_in_two_places_is_replaced_in_one():
     model = nn.Sequential(relu, cd.UniformDropout(), nn.Linear(3, 3), relu)
     assert cd.fuse_relu(model) == ["1"]
     assert model[3] is relu
+
+
+def test_a_swap_fuses_what_it_puts_in_and_undoes_it():
+    model = nn.Sequential(network(nn.ReLU(), nn.Dropout(0.2)), nn.ReLU(), cd.UniformDropout(), nn.ReLU(), nn.Dropout())
+    before = list(model.named_modules(remove_duplicate=False))
+    plain = cd.swap_dropout(model, "gaussian:sigma=0.3", only=["0.2"])
+    expected = run(model)
+    assert plain.fused == []
+    plain.undo()
+    swap = cd.swap_dropout(model, "gaussian:sigma=0.3", only=["0.2"], fuse_relu=True)
+    assert swap.fused == ["0.2"]
+    assert [type(model[0][1]), type(model[1]), type(model[3])] == [nn.Identity, nn.ReLU, nn.ReLU]
+    for mine, other in zip(run(model), expected, strict=True):
+        assert torch.equal(mine, other)
+    swap.undo()
+    after = list(model.named_modules(remove_duplicate=False))
+    assert all(a == b and one is other for (a, one), (b, other) in zip(after, before, strict=True))
+
+
+def test_undoing_a_swap_does_not_lose_a_relu_that_was_fused_later():
+    model = network(nn.ReLU(), nn.Dropout(0.2))
+    swap = cd.swap_dropout(model, "uniform")
+    cd.fuse_relu(model)
+    with pytest.raises(
+        RuntimeError, match=r"^undo: expected 2 as swap_dropout made it, but fuse_relu put the ReLU before"
+    ):
+        swap.undo()
+    assert isinstance(model[2], cd.Dropout)

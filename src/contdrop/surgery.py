@@ -17,6 +17,7 @@ from .counting import count_dropout as count_dropout
 from .counting import count_dropout_in as count_dropout_in
 from .errors import suggest
 from .functional import check_choice
+from .fusion import Pair, pairs
 from .laws import LAWS, Bernoulli, BuiltIn, Law, parse_law
 from .nn import Dropout
 from .sites import ALPHA, is_plain, shared_axes
@@ -35,6 +36,11 @@ class Replaced(NamedTuple):
     old: torch.nn.Module
     new: torch.nn.Module
 
+    @property
+    def has_relu_of_the_model(self) -> bool:
+        """Whether the new layer does the work of a ReLU, and the old one did not."""
+        return getattr(self.new, "activation", None) != getattr(self.old, "activation", None)
+
 
 class Swap:
     """What :func:`swap_dropout` did.
@@ -42,15 +48,17 @@ class Swap:
     Attributes:
         replaced: By name, what was taken out and what was put in. A layer that is in several places has several names.
         unreachable: Dropout that is left in the model because it is not a layer, as it is after the swap.
+        fused: The names of the new layers that do the work of the ReLU before them.
     """
 
     def __init__(
-        self, model: torch.nn.Module, places: list[_Place], replaced: Mapping[str, Replaced], left: list[Unreachable]
+        self, places: list[_Place], replaced: Mapping[str, Replaced], left: list[Unreachable], fused: list[Pair]
     ) -> None:
-        self._model = model
         self._places = places
+        self._fused = fused
         self.replaced = dict(replaced)
         self.unreachable = left
+        self.fused = [pair.name for pair in fused]
 
     @property
     def layers(self) -> list[torch.nn.Module]:
@@ -73,10 +81,17 @@ class Swap:
                     f"undo: expected {place.name} to be the layer that swap_dropout put there, got "
                     f"{type(now).__name__}; undo several swaps in reverse order"
                 )
+            if place.name not in self.fused and place.layers.has_relu_of_the_model:
+                raise RuntimeError(
+                    f"undo: expected {place.name} as swap_dropout made it, but fuse_relu put the ReLU before it inside"
+                    "; let swap_dropout do that (fuse_relu=True), and undo takes it out again"
+                )
+        for pair in self._fused:
+            pair.part()
         for place in self._places:
             setattr(place.parent, place.key, place.layers.old)
             place.layers.old.training = place.layers.new.training
-        self._places = []
+        self._places, self._fused = [], []
 
     def __repr__(self) -> str:
         first = f"swapped {plural(len(self.layers), 'dropout layer')}"
@@ -98,6 +113,7 @@ def swap_dropout(
     match: Match = None,
     only: Only | None = None,
     scale: Scale = "inverted",
+    fuse_relu: bool = False,
 ) -> Swap:
     """Puts other dropout into the place of a model's dropout layers, anywhere in its tree of modules, in place.
 
@@ -124,6 +140,8 @@ def swap_dropout(
             ``Gaussian.matching``. Layers without noise are left alone.
         only: Which layers: a pattern of names ("encoder.*"), names, or a function of name and layer.
         scale: "inverted" or "paper", of the new layers.
+        fuse_relu: Whether the new layers do the work of a torch.nn.ReLU right before them as well: the same numbers in
+            less time; see :func:`contdrop.fuse_relu` for where it is done. Undoing puts the ReLU back.
 
     Returns:
         What was replaced, what is out of reach, and the way back.
@@ -148,8 +166,11 @@ def swap_dropout(
     # All is made before anything is changed, so that an error changes nothing.
     for place in places:
         setattr(place.parent, place.key, place.layers.new)
-    replaced = {name: chosen[id(old)] for name, old in _names(places)}
-    return Swap(model, places, replaced, unreachable(model))
+    replaced = {place.name: place.layers for place in places}
+    fused = [pair for pair in pairs(model) if fuse_relu and pair.name in replaced]
+    for pair in fused:
+        pair.fuse()
+    return Swap(places, replaced, unreachable(model), fused)
 
 
 def _check(owner: str, model: object, match: object, scale: object) -> None:
@@ -173,10 +194,6 @@ def _layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str,
         for key, layer in [(key, layer) for key, layer in inside if key and "." not in key]:
             if is_plain(layer) or isinstance(layer, ALPHA):
                 yield f"{path}.{key}" if path else key, parent, key, layer
-
-
-def _names(places: list[_Place]) -> list[tuple[str, torch.nn.Module]]:
-    return [(place.name, place.layers.old) for place in places]
 
 
 def _selection(owner: str, model: torch.nn.Module, only: Only | None) -> Callable[[str, torch.nn.Module], bool]:
