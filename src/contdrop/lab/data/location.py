@@ -20,11 +20,16 @@ def directory(option: pathlib.Path | str | None = None) -> pathlib.Path:
             if path.is_file():
                 raise UserError(f"--data-dir: expected a directory; {path} is a file")
             return path
-        cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", ""))
-        # The XDG specification has relative paths ignored.
-        return (cache if cache.is_absolute() else pathlib.Path.home() / ".cache") / "contdrop"
+        return cache()
     except RuntimeError as error:
         raise UserError(f"cannot tell where to keep data ({error}); set {VARIABLE} or give --data-dir") from error
+
+
+def cache() -> pathlib.Path:
+    """The folder "contdrop" in the user's cache directory."""
+    place = pathlib.Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG specification has relative paths ignored.
+    return (place if place.is_absolute() else pathlib.Path.home() / ".cache") / "contdrop"
 
 
 def use_directory(option: pathlib.Path | str | None) -> None:
