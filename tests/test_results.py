@@ -1,0 +1,59 @@
+"""What is committed under results/: whole, the source of every figure in the docs, and what comes out again."""
+
+import importlib.util
+import pathlib
+import re
+
+import pytest
+
+from contdrop.lab import checking, comparing, machines, travel
+from contdrop.lab.catalogue import replication
+from contdrop.lab.data.source import MissingError
+from contdrop.lab.store import FINISHED, Store
+
+ROOT = pathlib.Path(__file__).parent.parent
+ARCHIVES = sorted((ROOT / "results").glob("*.jsonl.gz"))
+
+
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("results_tool", ROOT / "tools" / "results.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_figure_of_the_replication_is_recomputed_from_the_archives(tool):
+    made = tool.blocks()
+    for page in tool.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert tool.BLOCK.search(text), f"{page.name} has no block"
+        assert tool.filled(text, made) == text, f"{page.name} is stale: python tools/results.py"
+    changed = {name: re.sub(r"\d", "7", block) for name, block in made.items()}  # the comparison can fail
+    assert not any(tool.filled(text, changed) == text for text in (page.read_text("utf-8") for page in tool.PAGES))
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)
+def test_archives_are_whole(archive, tmp_path):
+    travel.take(archive, tmp_path / "runs.db")
+    with Store(tmp_path / "runs.db") as store:
+        assert checking.check(store) == []
+
+
+def test_a_cell_of_the_dose_table_comes_out_again(tmp_path):
+    """Bit for bit on the same kind of processor with the same versions, else nearly."""
+    archive = ROOT / "results" / "dose-1000.jsonl.gz"
+    label = "gaussian:r=0.3"
+    found, _ = travel.load(archive)
+    old = next(each.job for each in found.jobs if (each.job.method, each.job.run) == (label, 0))
+    try:
+        comparing.compare(replication.DOSE_1000, methods=[label], runs=1, store=tmp_path / "again.db", workers=0)
+    except MissingError as error:
+        pytest.skip(str(error))
+    with Store(tmp_path / "again.db") as store:
+        (new,) = [job for job in store.jobs() if job.status == FINISHED]
+    kind = ("instructions", "threads", "processor")
+    same = all(old.machine[name] == new.machine[name] for name in kind) and old.versions == machines.versions()
+    assert new.fingerprints["data"] == old.fingerprints["data"]
+    for name in ("test_error", "test:unused error", "train_loss"):
+        assert new.results[name] == (old.results[name] if same else pytest.approx(old.results[name], abs=0.5))

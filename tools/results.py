@@ -1,0 +1,179 @@
+"""Writes what the docs say of the replication's results from the archives; nobody types a figure.
+
+    python tools/results.py          # after an archive has come or grown
+    python tools/results.py --check  # whether anything would change: exit code 1 if so
+
+What is made here stands between the lines "<!-- made by tools/results.py: NAME -->" and "<!-- end -->" of a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from contdrop.lab import stats, travel
+from contdrop.lab.analysis import evidence
+from contdrop.lab.analysis.evidence import ENDING, Runs
+from contdrop.lab.analysis.ledger import Entry, Equation, counts, ledger
+from contdrop.lab.catalogue import replication
+from contdrop.lab.claims import CLAIMS, PLANNED, UNUSED
+from contdrop.lab.records import FINISHED
+from contdrop.theory import checks
+
+ROOT = pathlib.Path(__file__).parent.parent
+RESULTS = ROOT / "results"
+PAGES = (ROOT / "docs/claims.md", RESULTS / "README.md")
+BLOCK = re.compile(r"(<!-- made by tools/results\.py: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+DRAWS = 1000  # of the equations, whose verdicts do not hang on it
+LAWS = ("bernoulli", "gaussian", "uniform", "normal")
+
+
+def entries(runs: Mapping[str, Runs]) -> list[Entry]:
+    found = {check.number: Equation(check.number, check.verdict, check.verdict) for check in checks.run(DRAWS, 0)}
+    return ledger(CLAIMS, runs, found, [each.covariance / each.variance for each in checks.trade_offs()])
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def verdicts(found: Sequence[Entry]) -> str:
+    """The ledger, a line for each claim."""
+    counted = ", ".join(f"{number} {verdict}" for verdict, number in counts(found).items())
+    rows = [
+        (entry.claim.id, entry.claim.text, entry.claim.where, f"**{entry.verdict}**", entry.reason) for entry in found
+    ]
+    return f"{counted}.\n\n{table(('', 'claim', 'where', 'verdict', 'evidence'), rows)}"
+
+
+def comparisons(found: Sequence[Entry]) -> str:
+    """Every comparison that a claim rests on, and that has all its runs."""
+    lines = {}
+    for entry in found:
+        for each in entry.evidence:
+            if each.comparison is not None and each.runs >= each.planned:
+                low, high = each.comparison.simultaneous
+                lines[each.test.study, each.test.key] = (
+                    each.test.study,
+                    each.test.metric.removeprefix("test:").replace("_", " "),
+                    f"`{each.test.first}`",
+                    f"`{each.test.second}`",
+                    f"{each.comparison.difference:+.3f}",
+                    f"{low:+.3f} to {high:+.3f}",
+                    f"{each.comparison.t_p_two_sided_holm:.2g}",
+                    "" if each.comparison.equivalence_p_holm is None else f"{each.comparison.equivalence_p_holm:.2g}",
+                    f"{each.verdict}{': ' * bool(each.note)}{each.note}",
+                )
+    if not lines:
+        return "No study has all its planned runs yet.\n"
+    headings = (
+        "study",
+        "of",
+        "first",
+        "second",
+        "first - second",
+        "simultaneous 95 %",
+        "p",
+        "equivalence p",
+        "verdict",
+    )
+    return table(headings, list(lines.values()))
+
+
+def doses(runs: Mapping[str, Runs]) -> str:
+    """Error by strength and shape, as the gain over no noise, of the studies that have all their runs."""
+    parts = []
+    for study in ("dose-1000", "dose-5000", "fashion-5000"):
+        if study in runs and is_complete(runs[study]):
+            parts.append(_doses(runs[study]))
+    return "\n".join(parts) or "No study of strengths has all its planned runs yet.\n"
+
+
+def _doses(runs: Runs) -> str:
+    none = runs.values("none", UNUSED)
+    without = stats.summary(list(none.values()))
+    rows = []
+    for r in replication.STRENGTHS:
+        values = {law: runs.values(f"{law}:r={r}", UNUSED) for law in LAWS}
+        if any(values.values()):
+            rows.append([r, f"{float(r) / (1 + float(r)):.0%}", *(_gain(each, none) for each in values.values())])
+    headings = ("strength r", "rate of Bernoulli dropout", "Bernoulli", "clipped Gaussian", "uniform", "N(1, r)")
+    return (
+        f"`{runs.study}`, {PLANNED[runs.study].runs} paired runs: no dropout errs on {without.mean:.2f} % of the "
+        f"unused images; with noise, points less or more than that (± half of a 95 % interval, each for itself):\n\n"
+        f"{table(headings, rows)}"
+    )
+
+
+def _gain(values: Mapping[int, float], none: Mapping[int, float]) -> str:
+    if not values:
+        return ""
+    found = stats.compare_paired(dict(values), dict(none))
+    low, high = found.interval
+    return f"{found.difference:+.2f} ± {(high - low) / 2:.2f}"
+
+
+def is_complete(runs: Runs) -> bool:
+    done = Counter(job.method for job in runs.jobs)
+    study = next(study for study in replication.STUDIES if study.name == runs.study)
+    return all(done[method] >= PLANNED[runs.study].runs for method in study.methods)
+
+
+def archives() -> str:
+    """What is committed, how it came about, and on which machine."""
+    rows = []
+    for path in sorted(RESULTS.glob(f"*{ENDING}")):
+        found, _ = travel.load(path)
+        jobs = [content.job for content in found.jobs]
+        finished = [job for job in jobs if job.status == FINISHED]
+        kinds = sorted({f"{job.machine['processor']}, {job.machine['instructions']}" for job in finished})
+        versions = sorted({f"torch {job.versions['torch']}" for job in finished})
+        threads = sorted({job.machine["threads"] for job in finished})
+        one = f"{'; '.join(kinds)}; {', '.join(versions)}; {'/'.join(map(str, threads))} thread per job"
+        name = jobs[0].experiment
+        hours = sum(job.seconds for job in finished) / 3600
+        rows.append(
+            (
+                f"`{path.name}`",
+                f"`contdrop run {name} --store {name}.db`",
+                f"{len(finished)} of {len(jobs)} jobs",
+                f"{hours:.1f}",
+                one,
+            )
+        )
+    return table(("archive", "command", "done", "hours of one core", "machine"), rows)
+
+
+def blocks() -> dict[str, str]:
+    runs = evidence.gather(RESULTS)
+    found = entries(runs)
+    return {"ledger": verdicts(found), "comparisons": comparisons(found), "doses": doses(runs), "archives": archives()}
+
+
+def filled(text: str, made: Mapping[str, str]) -> str:
+    return BLOCK.sub(lambda match: f"{match[1]}{made[match[2]]}{match[3]}", text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a page would change")
+    arguments = parser.parse_args()
+    made, stale = blocks(), []
+    for page in PAGES:
+        old = page.read_text(encoding="utf-8")
+        new = filled(old, made)
+        if new != old:
+            stale.append(page.relative_to(ROOT))
+            if not arguments.check:
+                page.write_text(new, encoding="utf-8")
+    print("\n".join(f"{'stale' if arguments.check else 'written'}: {page}" for page in stale) or "all pages are true")
+    return 1 if stale and arguments.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
