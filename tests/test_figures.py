@@ -19,6 +19,7 @@ from contdrop.lab import data, labels
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.report import colours, figures
 from contdrop.lab.report.figures import classes, drawing
+from contdrop.lab.report.figures.noise import noise
 from contdrop.lab.report.figures.samples import samples_of
 from contdrop.lab.results import collect_all
 from contdrop.lab.store import Store
@@ -236,6 +237,31 @@ def test_sweep_has_both_readings_over_the_standard_deviation_and_bernoulli_as_a_
     np.testing.assert_allclose([band.get_y(), band.get_y() + band.get_height()], [mean - sd, mean + sd])
 
 
+@pytest.mark.parametrize(
+    ("mean", "said"),
+    [
+        (
+            0.5,
+            "Matched Bernoulli has the strength and mean of Gaussian: a gap between these two, beyond chance,",
+        ),
+        (
+            0.7,
+            "Matched Bernoulli is no control of Gaussian here: matched Bernoulli was run with masks of another",
+        ),
+        (None, "Matched Bernoulli is no control of Gaussian here: masks are unscaled here, and the store does not say"),
+    ],
+)
+def test_noise_plot_calls_only_what_has_the_same_mean_and_strength_a_control(tmp_path, mean, said):
+    with Store(
+        stores.make_store(tmp_path / "s.db", methods=("bernoulli", "gaussian", "bernoulli-matched"), runs=2)
+    ) as store:
+        (results,) = collect_all(store)
+    for job in results.finished:
+        if mean is not None:
+            job.results["mean"] = mean if job.method == "bernoulli-matched" else 0.5
+    assert said in noise(results).caption
+
+
 def test_noise_plot_has_every_law_and_names_those_without(cases):
     results, pictures = cases["eight"]
     axes = pictures["noise"].draw().axes[0]
@@ -400,6 +426,7 @@ def test_report_imports_nothing_that_imports_torch():
         "selection",
         "looks",
         "measures",
+        "claims",
     }
     for path in pathlib.Path(colours.__file__).parent.rglob("*.py"):
         depth = len(path.relative_to(pathlib.Path(colours.__file__).parents[1]).parts) - 1

@@ -517,6 +517,10 @@ def test_what_is_not_paired_is_refused(reference, other, message):
         (lambda: stats.power(1, 1, 0), "n: expected at least one run, got 0"),
         (lambda: stats.power(1, 1, 5, alpha=5), "alpha: expected a level between 0 and 1, such as 0.05, got 5"),
         (lambda: stats.minimum_detectable(1, 5, power=80), "power: expected a probability between alpha (0.05) and 1"),
+        (
+            lambda: stats.minimum_detectable(1, 5, power=0.05),
+            "power: expected a probability between alpha (0.05) and 1",
+        ),
         (lambda: stats.runs_needed(0, 1), "expected a difference other than 0 and a finite sd, got 0 and 1"),
         (lambda: stats.runs_needed(1e-6, 1), "needs over 1e+09 runs: it is too small"),
         (

@@ -12,6 +12,7 @@ from contdrop.lab.analysis.comparisons import compare, margin_of
 from contdrop.lab.analysis.outcomes import ALPHA, outcome_of, ranks_say
 from contdrop.lab.analysis.planning import needed_runs
 from contdrop.lab.analysis.verdict import HEADLINE, verdict
+from contdrop.lab.analysis.wording import called, capital
 from contdrop.lab.report import tables
 from contdrop.lab.results import Results
 from contdrop.lab.store import FAILED, FINISHED, PLANNED, JobRecord, ProtocolRecord
@@ -224,6 +225,33 @@ def test_a_control_with_masks_of_another_mean_is_none():
     assert "the store does not say whether those of matched Bernoulli have" in verdict(results).findings[-1].text
     results.protocol.configuration["recipe"] = {"scale": "inverted"}
     assert verdict(results).findings[-1].outcome == "better"
+
+
+@pytest.mark.parametrize(
+    ("reference", "control"),
+    [
+        ("uniform", "bernoulli-matched:uniform"),
+        ("gaussian:sigma=0.3", "bernoulli-matched:sigma=0.3"),
+        ("gaussian:match", "original"),
+    ],
+)
+def test_each_continuous_law_is_held_against_its_own_control(reference, control):
+    errors = {reference: noisy(2), control: noisy(3, seed=1), "bernoulli-matched": noisy(1.5, seed=2)}
+    results = results_of(errors, reference=reference)
+    found = verdict(results).findings[-1]
+    assert (found.label, found.outcome) == ("At equal noise", "better")
+    assert found.text.startswith(f"{capital(called(reference))} errs 2.00 %, {called(control)} 3.00 %: ")
+    assert f"the shape of the noise of {called(reference)} matters here" in found.text
+    for each in results.final:
+        if each.method == control:
+            del each.results["relative_variance"]
+    assert verdict(results).findings[-1].text == (
+        f"Nothing to say: the store does not say whether the masks of {called(control)} have the strength of those of "
+        f"{called(reference)}."
+    )
+    del errors[control]
+    found = verdict(results_of(errors, reference=reference)).findings[-1]
+    assert found.text.startswith(f"Nothing to say: {called(control)}, the Bernoulli law with as much noise, has no")
 
 
 def test_no_dropout_is_called_that():

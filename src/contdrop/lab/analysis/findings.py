@@ -11,10 +11,11 @@ from ..measures import Measure
 from ..results import Results
 from ..stats import Comparison
 from ..stats.comparison import ENOUGH_RUNS
+from .controls import control_of, unlike
 from .outcomes import BETTER, EQUIVALENT, FEW, OPEN, WORSE, includes_zero, is_equivalent, ranks_say
 from .wording import called, capital, probability, tally
 
-BERNOULLI, CONTROL = "bernoulli", "bernoulli-matched"
+BERNOULLI = "bernoulli"
 _NOTHING = 1e-9  # a difference of means that is rounding
 
 
@@ -40,8 +41,8 @@ def make_findings(
 ) -> Iterable[Finding]:
     """Against Bernoulli dropout, the closest rival, and the control of equal noise."""
     reference, measure = results.reference, results.measure
-    is_gaussian = reference.partition(":")[0] == "gaussian"  # whose noise the control has
-    rivals = [method for method in comparisons if method != CONTROL or not is_gaussian]
+    control = control_of(reference)
+    rivals = [method for method in comparisons if method != control]
     if BERNOULLI in comparisons:
         yield _finding("Against Bernoulli", measure, reference, BERNOULLI, comparisons, outcomes)
     if rivals:
@@ -52,42 +53,25 @@ def make_findings(
                 "The closest rival" if ahead else "The best of the others",
                 *(measure, reference, best, comparisons, outcomes),
             )
-    if is_gaussian:
-        yield _at_equal_noise(results, reference, comparisons, outcomes)
+    if control:
+        yield _at_equal_noise(results, control, comparisons, outcomes)
 
 
 def _at_equal_noise(
-    results: Results, reference: str, comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]
+    results: Results, control: str, comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]
 ) -> Finding:
-    label = "At equal noise"
-    if CONTROL not in comparisons:
-        text = f"{called(CONTROL)}, the Bernoulli law with as much noise, has no finished run here"
+    label, reference = "At equal noise", results.reference
+    if control not in comparisons:
+        text = f"{called(control)}, the Bernoulli law with as much noise, has no finished run here"
         return Finding(
             label, "", f"Nothing to say: {text}, so a gap may come from the strength of the noise alone.", OPEN
         )
-    refusal = _unlike(results, reference, CONTROL)
+    refusal = unlike(results, reference, control)
     if refusal:
         return Finding(label, "", f"Nothing to say: {refusal}.", OPEN)
-    found = _finding(label, results.measure, reference, CONTROL, comparisons, outcomes)
-    return Finding(label, found.gap, f"{found.text} {_lesson(reference, outcomes)}", found.outcome)
-
-
-def _unlike(results: Results, first: str, second: str) -> str | None:
-    """Why two methods are not of equal noise: their masks differ in relative variance or in mean."""
-    found = {job.method: job.results for job in results.finished}
-    for key, what in (("relative_variance", "relative variance"), ("mean", "mean of the masks")):
-        ours, theirs = found[first].get(key), found[second].get(key)
-        if ours is not None and theirs is not None and not math.isclose(ours, theirs, rel_tol=0.01):
-            kind = "another amount of noise" if key == "relative_variance" else "masks of another mean"
-            return f"{called(second)} was run with {kind}, {what} {theirs:.3f} instead of {ours:.3f}"
-    configuration = results.protocol.configuration
-    scale = configuration.get("scale") or (configuration.get("recipe") or {}).get("scale")
-    if scale == "paper" and (found[first].get("mean") is None or found[second].get("mean") is None):
-        return (
-            f"masks are unscaled here, and the store does not say whether those of {called(second)} have the mean of "
-            f"those of {called(first)}"
-        )
-    return None
+    found = _finding(label, results.measure, reference, control, comparisons, outcomes)
+    lesson = _lesson(reference, found.outcome, outcomes.get(BERNOULLI))
+    return Finding(label, found.gap, f"{found.text} {lesson}", found.outcome)
 
 
 def _finding(
@@ -206,13 +190,12 @@ def _alone(found: Comparison, measure: Measure, comparisons: int) -> str:
     )
 
 
-def _lesson(reference: str, outcomes: Mapping[str, str]) -> str:
-    kind = outcomes[CONTROL]
+def _lesson(reference: str, kind: str, against_bernoulli: str | None) -> str:
     if kind == BETTER:
         return f"So the shape of the noise of {called(reference)} matters here, not its strength alone."
     if kind == WORSE:
         return "So with as much noise, a mask that is on or off does better."
-    if kind == EQUIVALENT and outcomes.get(BERNOULLI) == BETTER:
+    if kind == EQUIVALENT and against_bernoulli == BETTER:
         gain = f"So what {called(reference)} gains over plain Bernoulli"
         return f"{gain} comes from the strength of its noise, not from its shape."
     if kind == EQUIVALENT:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import datetime
 import hashlib
 import pathlib
 import re
@@ -27,7 +26,7 @@ from .. import labels
 from ..analysis.comparisons import compare
 from ..analysis.outcomes import BETTER, EQUIVALENT, FEW, OPEN, WORSE, outcome_of
 from ..analysis.verdict import Verdict, verdict
-from ..analysis.wording import called, capital
+from ..analysis.wording import called, capital, moment
 from ..measures import Measure
 from ..results import Results, collect_all
 from ..stats import Comparison
@@ -91,7 +90,7 @@ def write(
             _prepare(out)
             files = _Files(out, drawing.FORMATS if refresh is None else _LIVE_FORMATS)
             content = _content(store, everything, compared, verdicts, files, data_dir, margin)
-            page = _render(content, store_path.name, refresh, files.embedding)
+            page = _render({**content, "as_of": _last_change(everything)}, store_path.name, refresh, files.embedding)
             _write_text(out / INDEX, page)
     failed = sum(job.status == FAILED for results in everything for job in (*results.selection, *results.final))
     return Written(out / INDEX, tuple(files.tables), tuple(files.figures), tuple(verdicts), failed)
@@ -365,7 +364,6 @@ def _render(content: dict[str, Any], store: str, refresh: int | None, embedding:
     script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
     experiments = content["experiments"]
     title = experiments[0]["title"] if len(experiments) == 1 else f"{len(experiments)} experiments"
-    now = datetime.datetime.now(datetime.timezone.utc)
     return environment.get_template("page.html").render(
         **content,
         title=title if experiments else "Nothing yet",
@@ -373,11 +371,17 @@ def _render(content: dict[str, Any], store: str, refresh: int | None, embedding:
         style=markupsafe.Markup(style),
         script=markupsafe.Markup(script),
         version=__version__,
-        made=now.strftime("%Y-%m-%d %H:%M UTC"),
         store=labels.printable(store),
         refresh=refresh,
         words=_WORDS,
     )
+
+
+def _last_change(everything: Iterable[Results]) -> str:
+    """When a job was last planned, begun or ended. Not the time of writing: the same store makes the same page."""
+    jobs = (job for results in everything for job in (*results.selection, *results.final))
+    last = max((max(job.created, job.started or 0, job.ended or 0) for job in jobs), default=None)
+    return "" if last is None else f"as of {moment(last)}"
 
 
 def _unbroken(text: str) -> str:

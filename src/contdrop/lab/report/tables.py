@@ -189,7 +189,8 @@ def differences(
         f"Ours: {size_of(results)}. Difference: {called} minus the method{_unit(results)}, mean over the runs "
         f"that both have; {measure.sign_rule(called)}. Interval: of this comparison "
         "alone, small-sample widened BCa bootstrap, or Student's with fewer than 6 runs. Simultaneous: Student's "
-        "intervals that hold for all rows at once (Bonferroni); one that excludes 0 always has Holm (t) below 0.05.",
+        "intervals that hold for all rows at once (Bonferroni); one that excludes 0 always has Holm (t) below 0.05, "
+        "but Holm, which goes step by step, also finds differences whose interval here includes 0.",
         "p-values here are two-sided; “Holm” are adjusted for the number of methods. Effect: mean difference over its "
         f"standard deviation. Wins/ties/losses: runs in which {called} {_kinds(results)}. Detectable: the "
         "difference that so many runs would find with 80 % power.",

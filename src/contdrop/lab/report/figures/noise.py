@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ... import labels
+from ...analysis.controls import control_of, unlike
 from ...analysis.wording import capital
 from ...results import Results
 from .. import colours
@@ -30,15 +31,11 @@ def noise(results: Results) -> Picture | None:
         return None
     without = [labels.called(method) for method in errors if method not in strengths]
     on_weights = any(labels.base(method) == "dropconnect" for method in strengths)
-    matched = "bernoulli-matched" in strengths
     sentences = [
         f"Mean test {results.measure.name} against the strength of the noise: the relative variance Var(m) / E[m]² of "
         f"the mask m, {size_of(results)}.",
-        "If laws differ only in strength, all markers lie on one curve."
-        + (
-            " Matched Bernoulli has the Gaussian's strength: a gap between these two, beyond chance, is the law's."
-            * matched
-        ),
+        "If laws differ only in strength, all markers lie on one curve.",
+        *_controls(results, strengths),
         "Bars: ± 1 standard deviation over runs." if several_runs(results) else "",
         "Markers of equal strength are set side by side." if _offsets(strengths, 1.0) != strengths else "",
         "DropConnect's mask is on weights, so its strength is not quite comparable." if on_weights else "",
@@ -47,7 +44,7 @@ def noise(results: Results) -> Picture | None:
     values = {method: list(errors[method].values()) for method in strengths}
     return Picture(
         "noise",
-        f"{capital(results.measure.name)} at equal noise",
+        f"{capital(results.measure.name)} and strength of noise",
         " ".join(sentence for sentence in sentences if sentence),
         f"Relative variance and mean test {results.measure.name}: "
         + "; ".join(
@@ -57,6 +54,21 @@ def noise(results: Results) -> Picture | None:
         + ".",
         partial(_draw, values, strengths, f"test {results.measure.heading}"),
     )
+
+
+def _controls(results: Results, methods: Collection[str]) -> Iterator[str]:
+    """Of each method that stands beside its control: whether a gap between the two says something about the law."""
+    for method in methods:
+        control = control_of(method)
+        if control not in methods or control is None:
+            continue
+        refusal = unlike(results, method, control)
+        first, second = labels.called(method), capital(labels.called(control))
+        yield (
+            f"{second} is no control of {first} here: {refusal}."
+            if refusal
+            else f"{second} has the strength and mean of {first}: a gap between these two, beyond chance, is the law's."
+        )
 
 
 def _offsets(strengths: Mapping[str, float], width: float) -> dict[str, float]:

@@ -1,0 +1,46 @@
+"""Which method is the control of another: Bernoulli masks of the same mean and strength, and whether they are that."""
+
+from __future__ import annotations
+
+import math
+
+from ..labels import MATCH, ORIGINAL, called
+from ..results import Results
+
+_MATCHED = "bernoulli-matched"
+
+
+def control_of(method: str) -> str | None:
+    """The label of the method with as much noise in Bernoulli's shape; None if there is none.
+
+    >>> control_of("gaussian:sigma=0.3"), control_of("uniform"), control_of("none")
+    ('bernoulli-matched:sigma=0.3', 'bernoulli-matched:uniform', None)
+    """
+    name, _, given = method.partition(":")
+    if name not in ("gaussian", "uniform"):
+        return None
+    if given == MATCH:  # the strength is that of the model's own dropout
+        return ORIGINAL
+    word = given or ("uniform" if name == "uniform" else "")
+    return f"{_MATCHED}:{word}" if word else _MATCHED
+
+
+def unlike(results: Results, first: str, second: str) -> str | None:
+    """Why two methods are not of equal noise: their masks differ in relative variance or in mean, or may do so."""
+    found = {job.method: job.results for job in results.finished}
+    for key, what in (("relative_variance", "relative variance"), ("mean", "mean of the masks")):
+        ours, theirs = found[first].get(key), found[second].get(key)
+        if ours is not None and theirs is not None and not math.isclose(ours, theirs, rel_tol=0.01):
+            kind = "another amount of noise" if key == "relative_variance" else "masks of another mean"
+            return f"{called(second)} was run with {kind}, {what} {theirs:.3f} instead of {ours:.3f}"
+    configuration = results.protocol.configuration
+    scale = configuration.get("scale") or (configuration.get("recipe") or {}).get("scale")
+    for key, what in (("relative_variance", "strength"), ("mean", "mean")):
+        known = all(found[each].get(key) is not None for each in (first, second))
+        if not known and (key != "mean" or scale == "paper"):
+            start, masks = ("masks are unscaled here, and ", "those") if key == "mean" else ("", "the masks")
+            return (
+                f"{start}the store does not say whether {masks} of {called(second)} have the {what} of those of "
+                f"{called(first)}"
+            )
+    return None
