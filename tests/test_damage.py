@@ -447,17 +447,10 @@ COMMANDS = {
 }
 
 
-class _Clock(page.datetime.datetime):
-    @classmethod
-    def now(cls, tz=None):
-        return cls(2026, 1, 1, tzinfo=tz)
-
-
 @pytest.fixture
 def outputs(capsys, monkeypatch, tmp_path):
     """What the commands print of a store and write to its page, by command."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(page.datetime, "datetime", _Clock)
     # What takes time and does not depend on the store, or is made of the numbers of the tables.
     monkeypatch.setattr(page.figures, "figures", lambda *_: [])
     monkeypatch.setattr(page.figures, "samples", lambda *_: None)

@@ -58,11 +58,9 @@ class Sidecar:
         path = self.directory / pathlib.PurePath(stated["name"]).name
         try:
             with path.open("rb") as file:
-                if (
-                    path.stat().st_size == stated["size"]
-                    and hashlib.file_digest(file, "sha256").hexdigest() == stated["sha256"]
-                ):
-                    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                if path.stat().st_size == stated["size"]:
+                    content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                    return content if hashlib.sha256(content).hexdigest() == stated["sha256"] else None
         except OSError:
             pass
         return None
