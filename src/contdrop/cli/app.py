@@ -24,6 +24,7 @@ from . import (
     status,
     theory,
     travel,
+    weights,
 )
 from . import run as running
 
@@ -49,6 +50,7 @@ app.command("import", help=travel.IMPORT_HELP, short_help="Add an archive to a s
 app.command("merge", help=travel.MERGE_HELP, short_help="Join stores and archives into a new store.")(travel.merge)
 app.command("claims", help=claims.HELP, short_help="Print the verdict on every claim of the paper.")(claims.claims)
 app.add_typer(data.app, name="data")
+app.add_typer(weights.app, name="weights")
 app.command(help=bench.HELP, short_help="Measure how fast the layers are on this machine.")(bench.bench)
 app.command(help=theory.HELP, short_help="Check every equation of the paper against Monte Carlo.")(theory.theory)
 

@@ -48,7 +48,7 @@ class CNN(Model):
         return ("hidden1",)
 
     def _layers(self, method: Method) -> dict[str, nn.Module]:
-        layers: dict[str, nn.Module] = {"layout": _ChannelsLast()}
+        layers: dict[str, nn.Module] = {"layout": ChannelsLast()}
         channels = self.image[0]
         for number, maps in enumerate(self.maps, 1):
             layers[f"convolution{number}"] = nn.Conv2d(channels, maps, self.kernel)
@@ -71,7 +71,7 @@ class CNN(Model):
         return height, width
 
 
-class _ChannelsLast(nn.Module):
+class ChannelsLast(nn.Module):
     """Lays images out in memory as [N, H, W, C], with which the CPU's convolutions take two thirds of the time."""
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,0 +1,78 @@
+"""Putting weights from a file into a network, with a look at every shape."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+from torch import nn
+
+from ...errors import UserError
+from .caffe import Layers
+
+
+@dataclasses.dataclass(frozen=True)
+class Assigned:
+    """What became of each layer.
+
+    Attributes:
+        layers: Layers that got their weights, with the shape of those.
+        left: Layers of the network that the file does not have: they stay as they were.
+        unused: Layers of the file that the network does not have.
+    """
+
+    layers: dict[str, tuple[int, ...]]
+    left: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+@torch.no_grad()
+def assign(network: nn.Module, found: Layers, title: str) -> Assigned:
+    """Copies weights and biases into the layers of the same names, if all that are there fit.
+
+    Shapes have to be equal up to dimensions of size one, which Caffe adds in front.
+
+    Args:
+        network: Gets them.
+        found: By layer, weights and biases.
+        title: What to call the file in an error.
+
+    Raises:
+        UserError: A shape is another one, or no layer is in both. Nothing has been changed then.
+    """
+    wanted = {
+        name: [part for part in (module.weight, module.bias) if part is not None]
+        for name, module in network.named_modules()
+        if isinstance(module, (nn.Conv2d, nn.Linear))
+    }
+    both = [name for name in wanted if name in found]
+    if not both:
+        raise UserError(f"{title}: expected layers such as {', '.join([*wanted][:3])}; got {_some(found)}")
+    for name in both:
+        _check(name, [tuple(part.shape) for part in wanted[name]], [array.shape for array in found[name]], title)
+    for name in both:
+        for part, array in zip(wanted[name], found[name]):
+            part.copy_(torch.tensor(array).reshape(part.shape))
+    return Assigned(
+        {name: tuple(wanted[name][0].shape) for name in both},
+        tuple(name for name in wanted if name not in found),
+        tuple(name for name in found if name not in wanted),
+    )
+
+
+def _check(layer: str, wanted: list[tuple[int, ...]], found: list[tuple[int, ...]], title: str) -> None:
+    if len(wanted) != len(found) or any(_core(a) != _core(b) for a, b in zip(wanted, found)):
+        expected, got = (" and ".join("x".join(map(str, shape)) for shape in shapes) for shapes in (wanted, found))
+        raise UserError(f"{title}: layer {layer}: expected weights of {expected}; got {got or 'none'}")
+
+
+def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Without the ones in front."""
+    start = next((at for at, size in enumerate(shape) if size != 1), max(len(shape) - 1, 0))
+    return shape[start:] if math.prod(shape) != 1 else (1,)
+
+
+def _some(found: Layers) -> str:
+    names = [*found]
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
