@@ -2,7 +2,7 @@
 
 contdrop compare examples/uncertainty.py
 
-or, for the figures of each way to predict: python examples/uncertainty.py
+The page has a table with a row for each method and way to predict, and a reliability diagram.
 """
 
 import torch
@@ -10,7 +10,6 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from contdrop import lab
-from contdrop.lab.uncertainty import VALUES, WAYS, uncertainty
 
 
 def data():
@@ -36,28 +35,8 @@ study = lab.Study(
     data,
     model,
     metric=["nll", "error", "ece"],
-    measure=uncertainty(samples=30, ood=negatives),
+    measure=lab.uncertainty(samples=30, ood=negatives),
     batch_size=32,
     epochs=20,
     runs=6,
 )
-
-
-def main() -> None:
-    result = lab.compare(study)
-    print(result)
-    finished = result.results.finished
-    print("\nmean over runs     " + "".join(f"{name[:16]:>18}" for name in VALUES))
-    for method in study.methods:
-        for way in WAYS:
-            found = [
-                [job.results.get(f"test:uncertainty_{way}_{name}", float("nan")) for name in VALUES]
-                for job in finished
-                if job.method == method
-            ]
-            means = torch.tensor(found).mean(0).tolist()
-            print(f"{method:>16} {way:<8}" + "".join(f"{value:>14.3f}" for value in means))
-
-
-if __name__ == "__main__":
-    main()

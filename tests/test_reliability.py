@@ -15,7 +15,7 @@ METHODS = ("none", "bernoulli", "gaussian")
 
 
 def _measured(ways, seed, confident):
-    """As lab.uncertainty keeps it, of made-up predictions; ``confident`` adds to what they believe."""
+    """As lab.uncertainty() keeps it, of made-up predictions; ``confident`` adds to what they believe."""
     kept = {}
     for way in ways:
         rng = np.random.default_rng([seed, len(way)])

@@ -92,6 +92,18 @@ def other_data():
     return lab.Data(train=(X + torch.rand((), generator=UNSEEDED), Y), test=0.25)
 
 
+def test_rehearsal_counts_the_memory_of_a_step():
+    """By hand, with AdamW's two moments and its count of steps beside each parameter."""
+    study = dataclasses.replace(STUDY, methods=("original", "none", "bernoulli:match"))
+    found = dryrun.rehearse(plan(study), prepare(data(), task="classification")).memory
+    weights, tensors, batch = 5 * 8 + 8 + 8 * 2 + 2, 4, 16
+    held = 4 * 4 * weights + 4 * tensors
+    x, hidden, loss = 4 * 5 * batch, 4 * 8 * batch, 4 * 2 * batch + 8 * batch + 4
+    assert found["none"] == held + x + hidden + loss
+    assert found["original"] == found["none"] + 2 * hidden  # the mask, in floats, and what it was multiplied with
+    assert found["none"] < found["bernoulli:match"] < found["original"]  # the mask is made again, not kept
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

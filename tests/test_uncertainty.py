@@ -10,12 +10,15 @@ import torch
 from sklearn.datasets import load_digits
 
 import contdrop as cd
+from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import scores, streams
+from contdrop.lab import scores, streams, uncertainty
 from contdrop.lab.batches import Data, prepare
 from contdrop.lab.metrics import find
 from contdrop.lab.reading import pack, unpack
-from contdrop.lab.uncertainty import VALUES, WAYS, uncertainty
+from contdrop.lab.report import supplements
+from contdrop.lab.scores import UNCERTAINTY as VALUES
+from contdrop.lab.scores import WAYS
 
 N, FEATURES, CLASSES = 90, 6, 3
 
@@ -273,3 +276,32 @@ def test_what_is_no_classification_is_told():
     dense = torch.nn.Sequential(_net(), torch.nn.Unflatten(1, (3, 1)))
     with pytest.raises(UserError, match=r"expected one class per example, got outputs of shape \[90, 3, 1\]"):
         uncertainty(3)(dense, _parts(), 1)
+
+
+def test_a_study_has_a_table_of_it_and_its_page_too(tmp_path):
+    x, y = torch.randn(90, FEATURES, generator=torch.Generator().manual_seed(0)), torch.arange(90) % CLASSES
+    study = lab.Study(
+        "sure",
+        lambda: Data(train=(x, y), test=0.3, validation=0.2),
+        _net,
+        methods=["original", "none"],
+        epochs=1,
+        measure=lab.uncertainty(4, ood=_far),
+    )
+    result = lab.compare(study, runs=2, store=tmp_path / "runs.db", workers=0, progress=False)
+    table = supplements.uncertainty(result.results)
+    assert table.headings == ("Method", "Prediction", *VALUES.values())
+    assert [row[1].text for row in table.rows] == 2 * list(WAYS.values())
+    jobs = [job for job in result.results.finished if job.method == "original"]
+    for row, way in zip(table.rows, WAYS):
+        for cell, name in zip(row[2:], VALUES):
+            values = [job.results.get(f"test:uncertainty_{way}_{name}") for job in jobs]
+            assert cell.value == (None if None in values else pytest.approx(np.mean(values)))
+    without = [row[-1].value for row in table.rows[3:]]
+    assert without == [None, 0.5, 0.5]  # no mask, no information, whatever the rounding errors
+    others = supplements.others(result.results)
+    assert not any("uncertainty" in heading for heading in others.headings)
+    assert others.headings[-3:] == ("Seconds per epoch", "Milliseconds per step", "Memory, MB")
+    page = result.report(tmp_path / "page").read_text()
+    assert "AUROC of mutual information" in page
+    assert "Memory, MB" in page

@@ -130,7 +130,9 @@ class Conductor:
                 "another --store or another name, or put the study back as it was"
             )
         methods = {**(before or {}).get("methods", {}), **found.behaviour["methods"]}
-        return {"behaviour": {**found.behaviour, "methods": methods}, "sites": found.sites}
+        earlier = (self._description(planned).get("cost") or {}).get("memory") or {}
+        cost = {"steps": found.steps_per_epoch, "memory": {**earlier, **found.memory}}
+        return {"behaviour": {**found.behaviour, "methods": methods}, "sites": found.sites, "cost": cost}
 
     def _description(self, planned: Planned) -> dict[str, Any]:
         key = planned.protocol.key

@@ -5,9 +5,10 @@ Whatever is wrong is one line that names the method and, where there is one, the
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +39,7 @@ class Rehearsal:
         sizes: Examples to train, validate and test on.
         peak_memory: Bytes that this process had at most.
         sites: In words, how many dropout sites each method changed, and which it could not reach.
+        memory: Bytes that a step of each method holds (:func:`_memory`); nothing where that is not known.
         warnings: What is odd but no mistake for certain.
         behaviour: Data, initial weights, and the first losses and gradients of each method: a study that shows others
             later is another study.
@@ -49,6 +51,7 @@ class Rehearsal:
     sizes: tuple[int, int, int]
     peak_memory: float = 0.0
     sites: dict[str, str] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     behaviour: dict[str, Any] = field(default_factory=dict)
 
@@ -96,6 +99,7 @@ def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu
         first.sizes,
         peak_memory(),
         {label: steps.sites for label, steps in found.items() if steps.sites},
+        {label: steps.memory for label, steps in found.items() if steps.memory},
         tuple(dict.fromkeys(warning for steps in found.values() for warning in steps.warnings)),
         {
             "data": prepared.fingerprint,
@@ -124,6 +128,7 @@ class _Steps:
     sizes: tuple[int, int, int]
     sites: str
     has_dropout: bool
+    memory: int
     warnings: list[str]
 
 
@@ -135,14 +140,15 @@ def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, devic
     weights = training.fingerprints["initial weights"]
     torch.manual_seed(0)
     training.network.train()
-    seconds = math.inf
+    seconds, kept = math.inf, 0
     order = training._order(0)[:_STEPS] or [[]]
     with explained(f"{where}: batches"):
         batches = list(training.parts.train.batches(order, seed=0))
     for batch in batches:
         begun = time.perf_counter()
-        with explained(f"{where}: training step"):
+        with explained(f"{where}: training step"), _counting(training) as saved:
             loss, _ = training._loss(batch)
+        kept = max(kept, sum(saved.values()))
         _check_loss(loss, where)
         with explained(f"{where}: training step"):
             loss.backward()  # type: ignore[no-untyped-call]
@@ -162,12 +168,39 @@ def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, devic
             metric.value(done.contributions[metric.name])
     sizes = (len(training.parts.train), len(training.parts.validation), len(training.parts.test))
     parameters = sum(p.numel() for p in training.network.parameters())
+    memory = _memory(training) + kept if kept else 0
     sites = _sites(training.built.applied)
     applied = training.built.applied
     has_dropout = applied is None or applied.sites > len(applied.unreachable)
     return _Steps(
-        variant, weights, figures, seconds, training.steps_per_epoch, parameters, sizes, sites, has_dropout, warnings
-    )
+        variant, weights, figures, seconds, training.steps_per_epoch, parameters, sizes, sites, has_dropout, memory,
+        warnings,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _counting(training: Training) -> Iterator[dict[int, int]]:
+    """Gives the bytes that backward keeps of what is computed inside, by address; none if compiled. Not parameters."""
+    own = {p.untyped_storage().data_ptr() for p in training.network.parameters()}
+    found: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+    with contextlib.nullcontext() if training.study.compile else hooks:
+        yield found
+
+
+def _memory(training: Training) -> int:
+    """Bytes of weights, buffers, gradients and the optimiser's state."""
+    model, state = training.network, training.optimiser.state
+    gradients = [p for p in model.parameters() if p.requires_grad]
+    moments = [value for values in state.values() for value in values.values() if isinstance(value, torch.Tensor)]
+    return sum(each.nbytes for each in (*model.parameters(), *model.buffers(), *gradients, *moments))
 
 
 def _sites(applied: Applied | None) -> str:

@@ -123,6 +123,16 @@ def r2(stored: Array) -> float:
     return float(np.mean(1 - np.square(targets - predictions).sum(axis=0) / spread))
 
 
+# How predictions were made, and what is told of each way (:mod:`.confidence`), by names in the store.
+WAYS = {"point": "dropout off", "mc": "Monte Carlo", "moments": "moments"}
+UNCERTAINTY = {
+    "nll": "Test NLL",
+    "brier": "Brier score",
+    "ece": "Calibration error",
+    "auroc_entropy": "AUROC of entropy",
+    "auroc_mutual_information": "AUROC of mutual information",
+}
+
 # What makes the value of a built-in metric: of the mean contribution, or of all. Others are plain means.
 COMBINE: dict[str, Callable[[Any], float]] = {"rmse": root, "perplexity": perplexity}
 WHOLE: dict[str, Callable[[Array], float]] = {"ece": calibration_error, "auroc": auroc, "f1": f1, "r2": r2}

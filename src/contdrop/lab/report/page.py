@@ -278,7 +278,10 @@ def _tables(
 ) -> Iterable[tables.Table]:
     if results.errors():
         yield tables.comparison(results, comparisons)
-    supplements = (tables.others(results), tables.mcnemar(results, store), tables.lowest_epochs(results, store))
+    supplements = (
+        tables.others(results), tables.uncertainty(results), tables.mcnemar(results, store),
+        tables.lowest_epochs(results, store),
+    )  # fmt: skip
     for table in (tables.differences(results, margin, comparisons), *supplements):
         if table:
             yield table

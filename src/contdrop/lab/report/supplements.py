@@ -12,9 +12,12 @@ from .. import labels, paper, stats
 from ..analysis import ranking
 from ..measures import HIGHER, Measure
 from ..results import Results
+from ..scores import UNCERTAINTY, WAYS
 from ..selection import lead
-from ..store import FINAL, Selection, Store
+from ..store import FINAL, JobRecord, Selection, Store
 from .cells import NONE, Cell, Table, method_cell, p_cell, p_value, signed, size_of, title_of
+
+_UNCERTAINTY = "test:uncertainty_"
 
 
 def selections(results: Results) -> Table | None:
@@ -118,31 +121,79 @@ def _mean_sd(summary: stats.Summary, measure: Measure) -> str:
 
 def others(results: Results) -> Table | None:
     """What stands beside the metric that methods are compared by: other metrics, and what each method costs."""
-    names = list(dict.fromkeys(name for job in results.finished for name in job.results if name.startswith("test:")))
+    jobs = {method: [job for job in results.finished if job.method == method] for method in results.errors()}
+    columns: dict[str, dict[str, Cell]] = {}
     known = {f"test:{measure.name}": measure for measure in Measure.others(results.protocol.description)}
-    measures = {name: known.get(name, Measure(name.removeprefix("test:"), "")) for name in names}
-    timed = any(job.epochs_done and job.seconds for job in results.finished)
-    if not measures and not timed:
+    for name in dict.fromkeys(name for job in results.finished for name in job.results):
+        if name.startswith("test:") and not name.startswith(_UNCERTAINTY):
+            measure = known.get(name, Measure(name.removeprefix("test:"), ""))
+            columns[f"Test {measure.heading}"] = {
+                method: _summed([job.results[name] for job in done if name in job.results], measure)
+                for method, done in jobs.items()
+            }
+    notes = ["Mean ± standard deviation over runs. No verdict uses these figures."]
+    cost = results.protocol.description.get("cost") or {}  # of a study that was tried before it ran
+    seconds = {method: _seconds(done) for method, done in jobs.items()}
+    if any(seconds.values()):
+        columns["Seconds per epoch"] = {method: _figure(each) for method, each in seconds.items()}
+        notes.append("Seconds: median over runs of the mean epoch, evaluation included, whatever else the machine did.")
+        if steps := cost.get("steps"):
+            columns["Milliseconds per step"] = {method: _figure(1e3 * each / steps) for method, each in seconds.items()}
+    if memory := cost.get("memory"):
+        columns["Memory, MB"] = {method: _figure(memory.get(method, 0) / 1e6) for method in jobs}
+        notes.append(
+            "Memory: weights, gradients, the optimiser's state, and what backward keeps of one batch; counted in the "
+            "dry run, without the data, the program and what an operation needs for a moment."
+        )
+    if not columns:
         return None
+    rows = tuple((method_cell(results, method), *(column[method] for column in columns.values())) for method in jobs)
+    return Table("others", f"{title_of(results)}: other metrics and cost", ("Method", *columns), rows, tuple(notes))
+
+
+def _seconds(jobs: Sequence[JobRecord]) -> float:
+    """Per epoch, in the middle; 0 if that is not known."""
+    found = [job.seconds / job.epochs_done for job in jobs if job.epochs_done and job.seconds]
+    return float(np.median(found)) if found else 0.0
+
+
+def _figure(value: float) -> Cell:
+    return Cell(f"{value:,.0f}" if value >= 100 else f"{value:.3g}", value) if value else Cell(NONE)
+
+
+def uncertainty(results: Results) -> Table | None:
+    """How well each method's networks know how sure they can be, in each way to predict; if it was measured."""
+    found = {name for job in results.finished for name in job.results if name.startswith(_UNCERTAINTY)}
+    values = {name: head for name, head in UNCERTAINTY.items() if any(each.endswith(f"_{name}") for each in found)}
     rows = []
     for method in results.errors():
-        jobs = [job for job in results.finished if job.method == method]
-        cells = [method_cell(results, method)]
-        for name, measure in measures.items():
-            values = [job.results[name] for job in jobs if name in job.results]
-            found = stats.summary(values) if values else None
-            cells.append(Cell(_mean_sd(found, measure), found.mean) if found else Cell(NONE))
-        if timed:
-            seconds = [job.seconds / job.epochs_done for job in jobs if job.epochs_done and job.seconds]
-            middle = float(np.median(seconds)) if seconds else math.nan
-            cells.append(Cell(f"{middle:.3g}", middle) if seconds else Cell(NONE))
-        rows.append(tuple(cells))
-    headings = ["Method", *(f"Test {measure.heading}" for measure in measures.values())]
-    headings += ["Seconds per epoch"] if timed else []
-    notes = ["Mean ± standard deviation over runs. No verdict uses these figures."]
-    if timed:
-        notes.append("Seconds: median over runs of the mean epoch, evaluation included, whatever else the machine did.")
-    return Table("others", f"{title_of(results)}: other metrics and cost", tuple(headings), tuple(rows), tuple(notes))
+        for way, called in WAYS.items():
+            columns = [
+                [
+                    job.results[f"{_UNCERTAINTY}{way}_{name}"]
+                    for job in results.finished
+                    if job.method == method and f"{_UNCERTAINTY}{way}_{name}" in job.results
+                ]
+                for name in values
+            ]
+            if any(columns):
+                cells = (_summed(each, Measure("", "")) for each in columns)
+                rows.append((method_cell(results, method), Cell(called), *cells))
+    if not rows:
+        return None
+    notes = (
+        "Mean ± standard deviation over runs. No verdict uses these figures. AUROC: the probability that an input from "
+        "elsewhere gets more of it than a test example; 0.5 is a guess, higher is better. Of the rest lower is better.",
+    )
+    headings = ("Method", "Prediction", *values.values())
+    return Table("uncertainty", f"{title_of(results)}: uncertainty", headings, tuple(rows), notes)
+
+
+def _summed(values: Sequence[float], measure: Measure) -> Cell:
+    if not values:
+        return Cell(NONE)
+    found = stats.summary(values)
+    return Cell(_mean_sd(found, measure), found.mean)
 
 
 def failures(results: Results) -> Table | None:

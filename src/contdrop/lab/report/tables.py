@@ -24,6 +24,7 @@ from .supplements import mcnemar as mcnemar
 from .supplements import others as others
 from .supplements import ranks as ranks
 from .supplements import selections as selections
+from .supplements import uncertainty as uncertainty
 from .writers import csv as csv
 from .writers import json as json
 from .writers import latex as latex

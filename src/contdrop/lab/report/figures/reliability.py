@@ -12,12 +12,11 @@ from matplotlib.figure import Figure
 
 from ... import labels
 from ...results import Results
+from ...scores import WAYS
 from ...store import Store
 from .. import colours
 from .drawing import LONGEST, SMALL, TINY, WIDTH, Array, Picture, blank, deviation, place, size_of, styled, text_width
 
-# By their names in the store: how predictions were made.
-WAYS = {"point": "dropout off", "mc": "Monte Carlo", "moments": "moments"}
 _ENOUGH = 10  # examples of a bin, all runs together; the share of fewer says nothing
 
 

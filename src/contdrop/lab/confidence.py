@@ -25,16 +25,6 @@ from .outputs import prediction_of, target_of
 Array = npt.NDArray[Any]
 Forward = Callable[[torch.nn.Module, Any], Any]
 
-WAYS = ("point", "mc", "moments")
-# What is told of each way, and which is better.
-VALUES = {
-    "nll": "lower",
-    "brier": "lower",
-    "ece": "lower",
-    "auroc_entropy": "higher",
-    "auroc_mutual_information": "higher",
-}
-
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
@@ -222,7 +212,8 @@ def _of(prediction: inference.Prediction) -> Predicted:
     entropy, information = prediction.entropy, prediction.mutual_information
     assert entropy is not None
     assert information is not None
-    return Predicted(prediction.mean.cpu().numpy(), entropy.cpu().numpy(), information.cpu().numpy())
+    # Without noise it is zero, and what is there are rounding errors, by which nothing should be ranked.
+    return Predicted(prediction.mean.cpu().numpy(), entropy.cpu().numpy(), information.cpu().numpy().round(9))
 
 
 def _if_possible(predict: Callable[[int], Predicted], number: int) -> Predicted | None:
