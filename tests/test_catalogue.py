@@ -23,7 +23,14 @@ every_study = pytest.mark.parametrize("study", catalogue.STUDIES.values(), ids=l
 DIVISORS = {"digits": 16.0, "mnist": 255.0, "fashion-mnist": 255.0}
 
 
-@every_study
+of_images = pytest.mark.parametrize(
+    "study",
+    [each for each in catalogue.STUDIES.values() if isinstance(each.data, Images)],
+    ids=lambda study: study.name,
+)
+
+
+@of_images
 def test_study_network_and_data_agree(study):
     for preset in study.presets:
         sized = study.at(preset)

@@ -19,7 +19,7 @@ from contdrop.lab.methods import parse
 from contdrop.lab.models import MLP
 from contdrop.lab.plan import plan
 from contdrop.lab.results import collect_all
-from contdrop.lab.store import Store
+from contdrop.lab.store import FINAL, Store
 
 DIGITS = Images("digits", train=60, validation=100)
 SMALL = MLP((64, 12, 8, 10), divisor=16.0, initialisation=Glorot())
@@ -27,10 +27,10 @@ SMALL = MLP((64, 12, 8, 10), divisor=16.0, initialisation=Glorot())
 
 @pytest.mark.parametrize("study", replication.STUDIES, ids=lambda study: study.name)
 def test_every_study_is_planned_as_the_protocol_has_it(study):
-    jobs = plan(study)
+    jobs = [job for job in plan(study) if job.stage == FINAL]
     assert len(jobs) == len(study.methods) * study.presets["quick"].runs
     assert {job.epochs for job in jobs} == {study.presets["quick"].epochs}
-    assert study.candidates is None or not study.candidates
+    assert bool(study.candidates) == (study.name == "cifar10-nin-head")
     assert study.margin
     assert study.margin_reason
     assert (study.scale == "paper") == (study.name == "replication-authors-relu")
@@ -49,7 +49,8 @@ def test_each_shape_of_the_dose_table_has_its_bernoulli_of_equal_strength():
 def test_masks_have_mean_one_but_for_the_authors_recipe():
     for study in replication.STUDIES:
         if study.name != "replication-authors-relu":
-            assert {parse(label).noise(study.scale)["mean"] for label in study.methods} == {1.0}
+            noises = [parse(label).noise(study.scale) for label in study.methods]
+            assert {noise["mean"] for noise in noises if noise} == {1.0}  # adaptive dropout has no law of its own
 
 
 def test_the_group_names_them_in_the_order_of_their_value():

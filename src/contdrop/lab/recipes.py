@@ -234,3 +234,44 @@ class AdamCosine(Adam):
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "scheduler": self.scheduler, "schedule_by": "step"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps(ScheduledRecipe):
+    """Stochastic gradient descent as a Caffe solver has it: a rate that falls by a factor at equal distances.
+
+    The defaults are the paper's fine-tuning on CIFAR-10: 10 000 iterations at 0.01, a tenth of that after every 3000.
+    Biases have twice the rate and no weight decay.
+
+    Attributes:
+        learning_rate: Of weights, at first.
+        momentum: Of the mean over past gradients.
+        weight_decay: Of weights; that of the original network.
+        factor: What the rate is multiplied by.
+        every: After which part of the run, again and again.
+    """
+
+    kind: ClassVar[str] = "steps"
+
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    factor: float = 0.1
+    every: float = 0.3
+    batch_size: int = 128
+
+    def optimiser(self, model: nn.Module) -> Optimizer:
+        weights = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+        biases = [parameter for parameter in model.parameters() if parameter.dim() < 2]
+        groups = [
+            {"params": weights, "weight_decay": self.weight_decay},
+            {"params": biases, "lr": 2 * self.learning_rate},
+        ]
+        return torch.optim.SGD(groups, self.learning_rate, momentum=self.momentum, fused=True)
+
+    def scheduler(self, optimiser: Optimizer, steps: int) -> LRScheduler:
+        length = max(1, round(self.every * steps))
+        return torch.optim.lr_scheduler.StepLR(optimiser, length, self.factor)
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "schedule_by": "step"}

@@ -1,0 +1,111 @@
+"""The study on features of the published network in network: its data, its recipe, and a tiny run with its page."""
+
+import dataclasses
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from contdrop.errors import UserError
+from contdrop.lab import catalogue, comparing
+from contdrop.lab.batches import Data, prepare
+from contdrop.lab.catalogue import cifar
+from contdrop.lab.methods import parse
+from contdrop.lab.models import MLP
+from contdrop.lab.recipes import Steps
+from contdrop.lab.results import collect_all
+from contdrop.lab.store import Store
+from contdrop.lab.study import Size
+
+RANDOM = np.random.default_rng(0)
+STUDY = catalogue.STUDIES["cifar10-nin-head"]
+
+
+class Found:
+    """What CIFAR-10 has, with fewer training images."""
+
+    train_labels = RANDOM.integers(0, 10, 500)
+    test_labels = RANDOM.integers(0, 10, 10_000)
+
+
+FEATURES = {
+    "train": 33 * RANDOM.random((500, 640)).astype(np.float32),
+    "test": np.arange(10_000, dtype=np.float32)[:, None] * np.ones(640, np.float32),
+}
+
+
+@pytest.fixture
+def made(monkeypatch, tmp_path):
+    monkeypatch.setenv("CONTDROP_DATA", str(tmp_path))
+    folder = tmp_path / "nin-cifar10"
+    folder.mkdir()
+    (folder / "cifar10_nin.caffemodel").write_bytes(b"")
+    monkeypatch.setattr(cifar.data, "load", lambda name: Found)
+    monkeypatch.setattr(cifar.nin, "features", lambda found, path, part: FEATURES[part])
+    return prepare(STUDY.data(), task="classification").parts(0, "final", 0)
+
+
+def test_nothing_is_validated_on_images_that_the_network_has_seen(made):
+    assert made.sizes == {"train": 500, "validation": 2000, "test": 8000}
+    scale = np.sqrt(np.mean(FEATURES["train"].astype(np.float64) ** 2))
+    numbers = {}
+    for part in (made.validation, made.test):
+        ((features, labels),) = part.batches(part.order(None, 10_000))
+        numbers[part.name] = np.round(features[:, 0].numpy() * scale).astype(int)
+        np.testing.assert_array_equal(labels, Found.test_labels[numbers[part.name]])
+    assert sorted([*numbers["validation"], *numbers["test"]]) == list(range(10_000))
+    assert numbers["validation"][:5].tolist() == [3, 6, 28, 40, 42]  # results rest on these
+
+
+def test_features_have_a_mean_square_of_one(made):
+    ((features, _),) = made.train.batches(made.train.order(None, 500))
+    assert float(features.double().square().mean()) == pytest.approx(1, rel=1e-5)
+
+
+def test_without_the_weights_there_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("CONTDROP_DATA", str(tmp_path))
+    with pytest.raises(UserError, match=r"^nin-cifar10: the weights are missing; put cifar10_nin\.caffemodel into "):
+        STUDY.data()
+
+
+def test_every_continuous_law_has_its_control():
+    assert {"gaussian", "bernoulli-matched", "uniform", "bernoulli-matched:uniform"} <= set(STUDY.methods)
+    assert STUDY.follows["bernoulli-matched"] == "gaussian"
+    assert STUDY.scale == "inverted"
+
+
+def test_the_rate_falls_three_times_in_a_run_and_biases_learn_twice_as_fast():
+    recipe = Steps()
+    optimiser = recipe.optimiser(MLP((4, 3, 2))(parse("none")))
+    scheduler = recipe.scheduler(optimiser, 10_000)
+    rates = []
+    for _ in range(10_000):
+        rates.append([group["lr"] for group in optimiser.param_groups])
+        optimiser.step()
+        scheduler.step()
+    weights, biases = np.array(rates).T
+    np.testing.assert_allclose(biases, 2 * weights)
+    expected = [1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4, 1e-5]
+    np.testing.assert_allclose(weights[[0, 2999, 3000, 5999, 6000, 8999, 9000]], expected)
+    assert [group["weight_decay"] for group in optimiser.param_groups] == [1e-4, 0]
+    assert [len(group["params"]) for group in optimiser.param_groups] == [2, 2]
+    assert optimiser.param_groups[0]["params"][0].shape == (3, 4)
+
+
+def random_features():
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(300, 640, generator=generator), torch.randint(0, 10, (300,), generator=generator)
+    return Data(train=(x[:200], y[:200]), validation=(x[200:250], y[200:250]), test=(x[250:], y[250:]))
+
+
+def test_a_tiny_run_of_all_methods(tmp_path):
+    sizes = {"quick": Size(runs=2, epochs=1, selection_runs=1)}
+    study = dataclasses.replace(STUDY, data=random_features, sizes=sizes)
+    result = comparing.compare(study, store=tmp_path / "runs.db", workers=0)
+    page = result.report(tmp_path / "page").read_text()
+    assert "the error reported is that of the other 8,000 test images" in page
+    with Store(tmp_path / "runs.db") as store:
+        (results,) = collect_all(store)
+    assert sorted((job.method, job.run) for job in results.finished) == sorted(product(STUDY.methods, range(2)))
+    assert not results.failed
