@@ -12,7 +12,7 @@ import pytest
 
 from contdrop.errors import UserError
 
-MUTANTS = int(os.environ.get("CONTDROP_MUTANTS", "1500"))
+MUTANTS = int(os.environ.get("CONTDROP_MUTANTS", "800"))
 SECONDS = 5  # a reader that takes longer over a small file hangs
 _NUMBERS = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 1)
 

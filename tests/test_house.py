@@ -79,8 +79,8 @@ OWNERS = {
     "numpy": ["lab/"],
     "pooch": ["lab/data/download.py", "lab/data/npm.py"],
     "requests": ["lab/data/download.py"],
-    "PIL": ["lab/data/cifar.py"],
-    "scipy": ["lab/stats/", "lab/report/"],
+    "PIL": ["lab/data/cifar.py", "lab/data/ilsvrc.py"],
+    "scipy": ["lab/stats/", "lab/report/", "lab/data/ilsvrc.py"],
     "sklearn": ["lab/data/digits.py"],
     "triton": ["kernels/triton.py"],
 }

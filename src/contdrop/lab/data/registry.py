@@ -12,9 +12,14 @@ from .cifar import CIFAR_10
 from .dataset import Dataset
 from .digits import DIGITS
 from .mnist import FASHION_MNIST, MNIST
+from .norb import NORB, SMALL_NORB
 from .source import MissingError, Progress, Source
+from .svhn import SVHN, SVHN_EXTRA, SVHN_SUBSET
 
-SOURCES: tuple[Source, ...] = (DIGITS, MNIST, FASHION_MNIST, CIFAR_10)
+SOURCES: tuple[Source, ...] = (
+    *(DIGITS, MNIST, FASHION_MNIST, CIFAR_10),
+    *(SVHN, SVHN_EXTRA, SVHN_SUBSET, NORB, SMALL_NORB),
+)
 
 
 def names() -> tuple[str, ...]:

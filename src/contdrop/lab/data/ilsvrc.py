@@ -1,0 +1,175 @@
+"""ILSVRC-2012: folders of JPEG files, never in memory as a whole.
+
+To train on, a folder for each class, named by its synset; to test on, the same, or the validation images as they were
+published with the development kit beside them. Classes are numbered in the order of their synsets' names, as published
+networks have them, not as the development kit numbers them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import UserError
+from ...text import printable
+
+Image = npt.NDArray[np.uint8]  # [3, height, width], red, green and blue
+
+_ENDINGS = (".jpeg", ".jpg")
+_LARGEST = 64_000_000  # pixels; the largest image of ILSVRC has 33 million
+_LARGEST_FILE = 64_000_000  # bytes
+_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
+_META = "meta.mat"
+_SYNSET = re.compile(r"n\d{8}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Images:
+    """A map-style dataset of images and labels, for :class:`contdrop.lab.Data`.
+
+    Attributes:
+        paths: Of the files.
+        targets: Of each, the class.
+        classes: Their synsets.
+        prepare: What is made of an image, such as one of a fixed size; images are as they come if None.
+    """
+
+    paths: Sequence[str]
+    targets: npt.NDArray[np.int64]
+    classes: tuple[str, ...]
+    prepare: Callable[[Image], Image] | None = None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[Image, int]:
+        image = decode(pathlib.Path(self.paths[index]))
+        return (self.prepare(image) if self.prepare else image), int(self.targets[index])
+
+
+def class_folders(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> Images:
+    """The images in folders that are named by their synsets.
+
+    Raises:
+        UserError: There are none.
+    """
+    classes = tuple(sorted(name for name in _listing(folder) if _SYNSET.match(name) and (folder / name).is_dir()))
+    if not classes:
+        raise UserError(f"{folder}: expected a folder for each class, such as n01440764; there is none")
+    paths, targets = [], []
+    for number, name in enumerate(classes):
+        found = [str(folder / name / file) for file in _listing(folder / name) if file.lower().endswith(_ENDINGS)]
+        if not found:
+            raise UserError(f"{folder / name}: expected JPEG files; there are none")
+        paths += found
+        targets += [number] * len(found)
+    return Images(paths, np.array(targets, np.int64), classes, prepare)
+
+
+def with_devkit(folder: pathlib.Path, devkit: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> Images:
+    """The validation images, all in one folder, with the labels of the development kit (its folder "data").
+
+    Raises:
+        UserError: Labels and images do not match, or a file is damaged.
+    """
+    paths = [str(folder / name) for name in _listing(folder) if name.lower().endswith(_ENDINGS)]
+    synsets = _synsets(devkit / _META)
+    truth = devkit / _TRUTH
+    lines = _text(truth).split()
+    if len(lines) != len(paths):
+        raise UserError(
+            f"{truth}: expected a line for each of the {len(paths):,} images of {folder}; got {len(lines):,}"
+        )
+    classes = tuple(sorted(synsets.values()))
+    numbers = {name: number for number, name in enumerate(classes)}
+    wrong = next((line for line in lines if line not in synsets), None)
+    if wrong is not None:
+        raise UserError(f"{truth}: expected numbers from 1 to {len(synsets)}; got {printable(wrong)[:20]!r}")
+    return Images(paths, np.array([numbers[synsets[line]] for line in lines], np.int64), classes, prepare)
+
+
+def decode(path: pathlib.Path) -> Image:
+    """An image in red, green and blue, whatever the JPEG file has.
+
+    Raises:
+        UserError: It is no JPEG file that can be read, or larger than any image of ILSVRC.
+    """
+    from PIL import Image as Pillow
+
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise UserError(f"{path}: expected at most {_LARGEST_FILE:,} bytes; it has {path.stat().st_size:,}")
+        # ILSVRC has a PNG file, and some in CMYK, that are called JPEG.
+        with Pillow.open(path, formats=["JPEG", "PNG"]) as opened:
+            width, height = opened.size
+            if width * height > _LARGEST:
+                raise UserError(f"{path}: expected at most {_LARGEST:,} pixels; its head says {width:,}x{height:,}")
+            pixels: Image = np.asarray(opened.convert("RGB"))
+    except UserError:
+        raise
+    # Pillow raises OSError, SyntaxError, ValueError, struct.error and more about damaged files.
+    except Exception as error:
+        reason = printable(str(error).replace(str(path), "it"))[:80]
+        raise UserError(f"{path}: no JPEG file that can be read ({reason})") from error
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _synsets(meta: pathlib.Path) -> dict[str, str]:
+    """By number in the development kit, the synset of each of the 1000 classes."""
+    from scipy.io import loadmat  # type: ignore[import-untyped]
+
+    try:
+        rows = loadmat(meta, squeeze_me=True, variable_names=["synsets"])["synsets"]
+        found = {str(int(row["ILSVRC2012_ID"])): str(row["WNID"]) for row in rows if int(row["num_children"]) == 0}
+    # scipy raises many kinds about damaged files.
+    except Exception as error:
+        reason = f"{type(error).__name__}: {printable(str(error))[:80]}"
+        raise UserError(
+            f"{meta}: expected the development kit's table of synsets; it cannot be read ({reason})"
+        ) from error
+    if not found or not all(_SYNSET.fullmatch(name) for name in found.values()):
+        raise UserError(f"{meta}: expected the development kit's table of synsets; it has none")
+    return found
+
+
+def _text(path: pathlib.Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(10_000_000).decode("ascii", errors="replace")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _listing(folder: pathlib.Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read: {error.strerror}") from error
+
+
+def smaller_side(side: int) -> Callable[[Image], Image]:
+    """Rescales an image, its proportions kept, so that its smaller side has so many pixels."""
+    return _SmallerSide(side)
+
+
+@dataclasses.dataclass(frozen=True)
+class _SmallerSide:
+    side: int
+
+    def __call__(self, image: Any) -> Image:
+        from PIL import Image as Pillow
+
+        _, height, width = image.shape
+        factor = self.side / min(height, width)
+        size = max(self.side, round(width * factor)), max(self.side, round(height * factor))
+        scaled = Pillow.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0))).resize(
+            size, Pillow.Resampling.BILINEAR
+        )
+        return np.ascontiguousarray(np.asarray(scaled).transpose(2, 0, 1))
