@@ -3,9 +3,11 @@
 - ``static``: moments of a forward pass, for a linear, sigmoid or ReLU unit.
 - ``dynamic``: errors, gradients and regularisers of one unit, and ``penalty``, the regulariser of a whole network.
 - ``propagation``: moments through whole networks.
+- ``bounds``: confidence bounds on errors, and mixtures of networks.
 - ``checks``: every equation of the paper against Monte Carlo.
 """
 
+from . import bounds as bounds
 from . import checks as checks
 from . import dynamic as dynamic
 from . import propagation as propagation
