@@ -16,7 +16,7 @@ ORDER = [
     *["choices", "compatibility", "errors", "files", "text", "clipped_normal", "laws", "kernels", "sharding", "masks"],
     *["expectations", "sampling", "nested", "functional", "tracing", "scripting", "nn", "fusion"],
     *["sites", "counting", "surgery", "schedules"],
-    *["theory", "inference", "coadaptation", "bench", "lab", "cli"],
+    *["theory", "inference", "certificates", "coadaptation", "bench", "lab", "cli"],
 ]
 
 

@@ -1,5 +1,6 @@
 """contdrop: continuous dropout and its relatives for PyTorch."""
 
+from . import certificates as certificates
 from . import functional as functional
 from . import nn as nn
 from . import schedules as schedules

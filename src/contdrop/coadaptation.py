@@ -195,14 +195,12 @@ def coadaptation(
         ValueError: Among others, if the covariances would take more than 1 GB (1024 MB).
     """
     modules = _check(model, x, layers, repeats, chunk, seed)
-    dropouts: dict[str, torch.nn.Module] = {
-        name: module for name, module in model.named_modules() if isinstance(module, inference._STOCHASTIC)
-    }
+    dropouts = inference.dropout_layers(model)
     copies = min(chunk, repeats)
     with (
         torch.no_grad(),
-        inference._dropout_on(model, dropouts),
-        inference._seeded(dropouts, seed),
+        inference.dropout_on(model, dropouts),
+        inference.seeded(dropouts, seed),
         # For the hooks, which keep torch's transformer layers from a fused path without dropout.
         inference._calls(dropouts),
     ):

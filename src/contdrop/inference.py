@@ -68,7 +68,7 @@ def mc_predict(
     owner = "mc_predict"
     layers = _check(owner, model, x, samples, transform, seed)
     total = _Running()
-    with torch.no_grad(), _dropout_on(model, layers), _seeded(layers, seed), _calls(layers) as called:
+    with torch.no_grad(), dropout_on(model, layers), seeded(layers, seed), _calls(layers) as called:
         for _ in range(samples):
             output = model(x)
             if not isinstance(output, Tensor):
@@ -127,7 +127,7 @@ def predict(
     if transform is None:
         return Prediction(moments.mean, moments.variance, None, None)
     total = _Running()
-    with torch.no_grad(), _seeded({}, seed):
+    with torch.no_grad(), seeded({}, seed):
         at_once = max(1, _LOGITS_AT_ONCE // moments.mean.numel())
         root = None if moments.covariance is None else _root(moments.covariance)
         for start in range(0, samples, at_once):
@@ -138,6 +138,12 @@ def predict(
                 noise = torch.einsum("nij,snj->sni", root, noise.flatten(2)).reshape(noise.shape)
             total.add((moments.mean + noise).softmax(2), True)
     return total.prediction(torch.float64)
+
+
+def dropout_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """By path, torch's own and ours."""
+    layers = {name or type(module).__name__: module for name, module in model.named_modules()}
+    return {name: module for name, module in layers.items() if isinstance(module, _STOCHASTIC)}
 
 
 class _Running:
@@ -204,7 +210,8 @@ def _root(covariance: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def _dropout_on(model: torch.nn.Module, layers: dict[str, torch.nn.Module]) -> Iterator[None]:
+def dropout_on(model: torch.nn.Module, layers: dict[str, torch.nn.Module]) -> Iterator[None]:
+    """Puts these layers into training mode and all others into evaluation mode, and back afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         # The flags themselves: a train() of the user's own may do more than set them.
@@ -219,7 +226,7 @@ def _dropout_on(model: torch.nn.Module, layers: dict[str, torch.nn.Module]) -> I
 
 
 @contextlib.contextmanager
-def _seeded(layers: dict[str, torch.nn.Module], seed: int | None) -> Iterator[None]:
+def seeded(layers: dict[str, torch.nn.Module], seed: int | None) -> Iterator[None]:
     """Seeds torch's generators and the layers' own, and puts all back afterwards."""
     if seed is None:
         yield
@@ -270,8 +277,7 @@ def _check(
     check_choice(owner, "transform", transform, TRANSFORMS)
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise TypeError(f"{owner}: expected seed to be a whole number or None, got {type(seed).__name__}")
-    layers = {name or type(module).__name__: module for name, module in model.named_modules()}
-    layers = {name: module for name, module in layers.items() if isinstance(module, _STOCHASTIC)}
+    layers = dropout_layers(model)
     if not layers:
         raise ValueError(
             f"{owner}: expected a model with dropout layers, got {type(model).__name__} without any, whose output is "

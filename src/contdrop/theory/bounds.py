@@ -42,9 +42,7 @@ def clopper_pearson(errors: Any, n: Any, delta: Any) -> Tensor:
         0.029513
     """
     owner = "clopper_pearson"
-    wrong, trials, risk = torch.broadcast_tensors(
-        _whole(owner, "errors", errors, 0), _whole(owner, "n", n, 1), _risk(owner, delta)
-    )
+    wrong, trials, risk = _together(_whole(owner, "errors", errors, 0), _whole(owner, "n", n, 1), _risk(owner, delta))
     if (wrong > trials).any():
         raise ValueError(
             f"{owner}: expected at most n errors, got {_at(wrong, wrong > trials)} of {_at(trials, wrong > trials)}"
@@ -70,7 +68,8 @@ def _lower_tail(errors: Tensor, n: Tensor, p: Tensor) -> Tensor:
     k = errors[..., None] - torch.arange(int(min(most, 64 + _DEVIATIONS * math.sqrt(most))), dtype=torch.float64)
     odds = ((1 - p) / p)[..., None]
     shares = (k.clamp(min=0) / (n[..., None] - k + 1) * odds).cumprod(-1)
-    return first + torch.log1p(shares.sum(-1))
+    tail: Tensor = first + torch.log1p(shares.sum(-1))
+    return tail
 
 
 def binary_kl(q: Any, p: Any) -> Tensor:
@@ -85,7 +84,7 @@ def binary_kl(q: Any, p: Any) -> Tensor:
         True
     """
     owner = "binary_kl"
-    first, second = torch.broadcast_tensors(_probability(owner, "q", q), _probability(owner, "p", p))
+    first, second = _together(_probability(owner, "q", q), _probability(owner, "p", p))
     return _divergence(first, second - first)
 
 
@@ -108,13 +107,14 @@ def kl_inverse(q: Any, c: Any) -> Tensor:
         0.5
     """
     owner = "kl_inverse"
-    estimate, allowed = torch.broadcast_tensors(_probability(owner, "q", q), arguments.variance(owner, "c", c))
+    estimate, allowed = _together(_probability(owner, "q", q), arguments.variance(owner, "c", c))
     low, high = torch.zeros_like(estimate), 1 - estimate
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         inside = _divergence(estimate, middle) <= allowed
         low, high = torch.where(inside, middle, low), torch.where(inside, high, middle)
-    return estimate + low
+    found: Tensor = estimate + low
+    return found
 
 
 def pac_bayes_kl(empirical: Any, kl: Any, n: Any, delta: Any) -> Tensor:
@@ -303,6 +303,10 @@ def _whole(owner: str, name: str, value: Any, least: int) -> Tensor:
     if wrong.any():
         raise ValueError(f"{owner}: expected {name} to be whole and at least {least}, got {_at(result, wrong)}")
     return result
+
+
+def _together(*values: Tensor) -> tuple[Tensor, ...]:
+    return tuple(torch.broadcast_tensors(*values))  # type: ignore[no-untyped-call]
 
 
 def _at(values: Tensor, where: Tensor) -> str:

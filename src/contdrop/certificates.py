@@ -1,0 +1,361 @@
+"""Certificates: bounds on the error of a network with dropout that hold with a stated confidence.
+
+:func:`holdout_certificate` needs examples that were kept aside; :func:`pac_bayes_certificate` turns the examples that a
+network is trained on into a bound. What each certifies, and what it cannot say, is in docs/certificates.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import nn
+from .inference import dropout_layers, dropout_on, seeded
+from .theory import bounds
+
+_AT_ONCE = 2000  # examples evaluated at a time
+_PARTS = 3  # of a holdout certificate: member, mixture, mean network
+# Standard deviations of weights that a prior may have: the price of choosing among them is ln(their number).
+SCALES = tuple(0.3 * 2.0**-step for step in range(10))
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """Errors counted on n examples, and what the error probability is at most.
+
+    Attributes:
+        errors: How many.
+        n: Of how many.
+        bound: Upper bound on the error probability.
+    """
+
+    errors: int
+    n: int
+    bound: float
+
+    @property
+    def error(self) -> float:
+        """The share that was wrong."""
+        return self.errors / self.n
+
+
+@dataclasses.dataclass(frozen=True)
+class HoldoutCertificate:
+    """Three bounds that hold together, all with probability 1 - delta.
+
+    Attributes:
+        member: Of one network with a mask drawn at random.
+        mixture: Of the averaged class probabilities of ``members`` masks, drawn anew for each example, as
+            :func:`contdrop.mc_predict` draws them.
+        mean: Of the network in evaluation mode.
+        brier: Of mixture and members on these examples; ``mixture = members - diversity`` exactly.
+        members: Masks per mixture.
+        delta: How often one of the three may fail.
+    """
+
+    member: Bound
+    mixture: Bound
+    mean: Bound
+    brier: bounds.Brier
+    members: int
+    delta: float
+
+
+def holdout_certificate(
+    model: torch.nn.Module,
+    x: Tensor,
+    y: Tensor,
+    delta: float = 0.05,
+    *,
+    members: int = 50,
+    comparisons: int = 1,
+    seed: int = 0,
+) -> HoldoutCertificate:
+    """Exact bounds on the error of a classifier with dropout, from examples kept aside.
+
+    Each example meets a mask of its own, drawn without regard to the data, so the errors of random members are
+    independent trials, and Clopper and Pearson's bound is exact; likewise for mixtures and for the mean network. The
+    three hold together: each has delta / (3 comparisons).
+
+    Conditions: the examples are independent, of the distribution that the bound is to hold for, and were used neither
+    to train the model nor to choose it, its law or its rate.
+
+    Args:
+        model: Returns logits [N, classes]; with dropout layers that draw a mask for every example.
+        x: Inputs [N, ...].
+        y: Classes [N].
+        delta: How often the certificate may fail.
+        members: Masks per mixture, at least 2.
+        comparisons: Number of models (or laws) that certificates are made of with the same examples, if one is to be
+            picked, or all are to hold at once.
+        seed: Of the masks.
+    """
+    owner = "holdout_certificate"
+    layers = _checked(owner, model, x, y, members)
+    if isinstance(comparisons, bool) or not isinstance(comparisons, int) or comparisons < 1:
+        raise ValueError(f"{owner}: expected comparisons to be a whole number of at least 1, got {comparisons!r}")
+    wrong = {"member": 0, "mixture": 0, "mean": 0}
+    scores = torch.zeros(3, dtype=torch.float64)
+    with torch.no_grad():
+        for inputs, labels in _batches(x, y):
+            with dropout_on(model, {}):
+                wrong["mean"] += _errors(model(inputs), labels)
+        with dropout_on(model, layers), seeded(layers, seed):
+            for inputs, labels in _batches(x, y):
+                drawn = torch.stack([model(inputs).double().softmax(1) for _ in range(members)])
+                wrong["member"] += _errors(drawn[0], labels)
+                wrong["mixture"] += _errors(drawn.mean(0), labels)
+                scores += len(labels) * torch.stack(bounds.brier_decomposition(drawn, labels))
+    share = delta / (_PARTS * comparisons)
+    found = {
+        name: Bound(count, len(y), bounds.clopper_pearson(count, len(y), share).item()) for name, count in wrong.items()
+    }
+    return HoldoutCertificate(**found, brier=bounds.Brier(*(scores / len(y))), members=members, delta=delta)
+
+
+@dataclasses.dataclass(frozen=True)
+class PacBayesCertificate:
+    """A bound on the error of a randomised network: Gaussian weights, and masks on its units.
+
+    Attributes:
+        bound: On the error probability of a network drawn at random, with probability 1 - delta.
+        empirical: Errors of drawn networks on the examples, a share.
+        empirical_bound: What that share is at most if infinitely many were drawn.
+        kl: Divergence of the weights from the prior's.
+        n: Number of examples.
+        scale: Standard deviation of the prior's weights, chosen among ``scales``.
+        delta: How often the bound may fail.
+        network: Draws: called with inputs, it returns the logits of networks drawn anew for each example.
+    """
+
+    bound: float
+    empirical: float
+    empirical_bound: float
+    kl: float
+    n: int
+    scale: float
+    delta: float
+    network: GaussianNetwork
+
+
+class GaussianNetwork(torch.nn.Module):
+    """A sequence of layers whose linear ones have Gaussian weights, drawn anew for each example.
+
+    Given its input, the outputs of a linear layer with independent Gaussian weights are independent and Gaussian, so
+    they are drawn themselves (Kingma, Salimans and Welling, 2015): the same distribution, at the price of two products.
+    """
+
+    def __init__(self, model: torch.nn.Sequential, scale: float) -> None:
+        super().__init__()
+        self.layers = copy.deepcopy(model)
+        self.scale = scale
+        linear = [layer for layer in self.layers if isinstance(layer, torch.nn.Linear)]
+        self.centres = [parameter.detach().clone() for layer in linear for parameter in layer.parameters()]
+        self.means = [parameter for layer in linear for parameter in layer.parameters()]
+        self.log_scales = torch.nn.ParameterList(
+            torch.nn.Parameter(torch.full_like(mean, math.log(scale))) for mean in self.means
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        place = 0
+        for layer in self.layers:
+            if not isinstance(layer, torch.nn.Linear):
+                x = layer(x)
+                continue
+            variance = (2 * self.log_scales[place]).exp()
+            place += 1
+            spread = torch.nn.functional.linear(x.square(), variance)
+            if layer.bias is not None:
+                spread = spread + (2 * self.log_scales[place]).exp()
+                place += 1
+            x = layer(x) + spread.clamp(min=1e-20).sqrt() * torch.randn_like(spread)
+        return x
+
+    def kl(self) -> Tensor:
+        """The divergence of the weights from the prior N(centre, scale^2)."""
+        total = torch.zeros((), dtype=torch.float64)
+        for mean, centre, log_scale in zip(self.means, self.centres, self.log_scales):
+            ratio = log_scale.double() - math.log(self.scale)
+            moved = (mean.double() - centre.double()) / self.scale
+            total = total + ((2 * ratio).exp() + moved.square() - 1 - 2 * ratio).sum() / 2
+        return total.clamp(min=0)  # rounding
+
+
+def pac_bayes_certificate(
+    model: torch.nn.Sequential,
+    x: Tensor,
+    y: Tensor,
+    delta: float = 0.05,
+    *,
+    epochs: int = 10,
+    learning_rate: float = 0.001,
+    batch_size: int = 250,
+    scales: Sequence[float] = SCALES,
+    draws: int = 20,
+    seed: int = 0,
+    after_each: Callable[[int], None] | None = None,
+) -> PacBayesCertificate:
+    """A bound on the error of a randomised network, from the examples that it is trained on.
+
+    The prior has Gaussian weights around those of ``model``, which have to come from other examples; the posterior is
+    trained here, by gradients of the bound itself, on weights and standard deviations. Masks on units have the same law
+    in prior and posterior and cost nothing. The bound is ``pac_bayes_kl`` of the error of drawn networks, which is
+    itself bounded from ``draws`` passes (Chernoff's bound: draws for different examples are independent), with a union
+    bound over ``scales``. Half of delta pays for drawing, half for learning.
+
+    Conditions: x and y are independent examples of one distribution, and **none of them was used to train or to choose
+    the model**. It certifies a noisy network; it does not explain what dropout gains.
+
+    Args:
+        model: A torch.nn.Sequential of linear layers, layers without parameters, and this library's dropout.
+        x: Inputs [n, ...], n of at least 8.
+        y: Classes [n].
+        delta: How often the bound may fail.
+        epochs: Passes over the examples to train the posterior; 0 certifies the prior itself.
+        learning_rate: Of Adam.
+        batch_size: Of the training.
+        scales: Standard deviations of the prior's weights to choose from, fixed without these examples.
+        draws: Passes over all examples to estimate the error of drawn networks.
+        seed: Of weights, masks and order.
+        after_each: Called with the number of each epoch when it is done.
+    """
+    owner = "pac_bayes_certificate"
+    _checked(owner, model, x, y, 2, needs_dropout=False)
+    _check_sequence(owner, model)
+    chosen = _scales(owner, scales)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        price = math.log(2 * math.sqrt(len(y)) * len(chosen) / (delta / 2))
+        network = _first(model, x, y, chosen, price)
+        _train(network, x, y, price, epochs, learning_rate, batch_size, after_each)
+        with torch.no_grad():
+            wrong = sum(_errors(network(inputs), labels) for _ in range(draws) for inputs, labels in _batches(x, y))
+            divergence = network.kl().item()
+    n, drawn = len(y), draws * len(y)
+    share = wrong / drawn
+    at_most = bounds.kl_inverse(share, math.log(2 / delta) / drawn).item()
+    bound = bounds.kl_inverse(at_most, (divergence + price) / n).item()
+    return PacBayesCertificate(bound, share, at_most, divergence, n, network.scale, delta, network)
+
+
+def _first(model: torch.nn.Sequential, x: Tensor, y: Tensor, scales: Sequence[float], price: float) -> GaussianNetwork:
+    """The prior to start from: the largest scale at which it errs hardly more than at the smallest."""
+    some = slice(0, 5 * _AT_ONCE)
+    with torch.no_grad():
+        tried = []
+        for scale in sorted(scales):
+            network = _drawing(GaussianNetwork(model, scale))
+            wrong = sum(_errors(network(inputs), labels) for inputs, labels in _batches(x[some], y[some]))
+            tried.append((scale, wrong / len(y[some])))
+    least = min(error for _, error in tried)
+    allowed = least + max(0.005, math.sqrt(price / len(y)) / 4)
+    return _drawing(GaussianNetwork(model, max(scale for scale, error in tried if error <= allowed)))
+
+
+def _drawing(network: GaussianNetwork) -> GaussianNetwork:
+    """With dropout on, and everything else as in evaluation mode."""
+    network.eval()
+    for layer in dropout_layers(network).values():
+        layer.training = True
+    return network
+
+
+def _train(
+    network: GaussianNetwork,
+    x: Tensor,
+    y: Tensor,
+    price: float,
+    epochs: int,
+    learning_rate: float,
+    batch_size: int,
+    after_each: Callable[[int], None] | None,
+) -> None:
+    """Minimises (sqrt(loss + c / 2) + sqrt(c / 2))^2 with c = (KL + price) / n, which bounds the loss (Pinsker)."""
+    optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate)
+    steps = epochs * math.ceil(len(y) / batch_size)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(steps, 1))
+    for epoch in range(epochs):
+        for chosen in _split(torch.randperm(len(y)), batch_size):
+            optimiser.zero_grad()
+            half = (network.kl() + price) / (2 * len(y))
+            loss = _bounded_loss(network(x[chosen]), y[chosen]).double()
+            objective: Tensor = ((loss + half).sqrt() + half.sqrt()).square()
+            objective.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+        if after_each:
+            after_each(epoch + 1)
+
+
+_LEAST = 1e-4  # probabilities below it cost no more
+
+
+def _bounded_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy in bits of log(1 / least), so that it lies between 0 and 1."""
+    chance = logits.log_softmax(1).gather(1, labels[:, None]).exp()
+    return -torch.log(chance.clamp(min=_LEAST)).mean() / math.log(1 / _LEAST)
+
+
+# ---- what they share
+
+
+def _batches(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    yield from zip(_split(x, _AT_ONCE), _split(y, _AT_ONCE))
+
+
+def _split(values: Tensor, size: int) -> tuple[Tensor, ...]:
+    parts: tuple[Tensor, ...] = values.split(size)  # type: ignore[no-untyped-call]
+    return parts
+
+
+def _errors(scores: Tensor, labels: Tensor) -> int:
+    return int((scores.argmax(1) != labels).sum())
+
+
+def _checked(
+    owner: str, model: Any, x: Any, y: Any, members: int, *, needs_dropout: bool = True
+) -> dict[str, torch.nn.Module]:
+    """The model's dropout layers, if everything is as it has to be."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"{owner}: expected a torch.nn.Module, got {type(model).__name__}")
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or y.dim() != 1 or len(x) != len(y) or not len(y):
+        raise ValueError(f"{owner}: expected tensors x [N, ...] and y [N] with N of at least 1")
+    if y.is_floating_point():
+        raise ValueError(f"{owner}: expected classes as whole numbers in y, got {y.dtype}")
+    if isinstance(members, bool) or not isinstance(members, int) or members < 2:
+        raise ValueError(f"{owner}: expected members to be a whole number of at least 2, got {members!r}")
+    layers = dropout_layers(model)
+    if needs_dropout and not layers:
+        raise ValueError(f"{owner}: expected a model with dropout layers, got {type(model).__name__} without any")
+    for name, layer in layers.items():
+        if 0 in getattr(layer, "shared_axes", ()) or getattr(layer, "masks", "example") == "batch":
+            raise ValueError(
+                f"{owner}: expected masks drawn for every example; {name} shares one over the batch, so errors of "
+                "members would not be independent"
+            )
+    return layers
+
+
+def _check_sequence(owner: str, model: torch.nn.Module) -> None:
+    if not isinstance(model, torch.nn.Sequential):
+        raise TypeError(f"{owner}: expected a torch.nn.Sequential, got {type(model).__name__}")
+    for name, layer in model.named_children():
+        if not isinstance(layer, torch.nn.Linear) and any(True for _ in layer.parameters()):
+            raise ValueError(
+                f"{owner}: expected linear layers and layers without parameters; {name} is a {type(layer).__name__}"
+            )
+        if isinstance(layer, (nn.DropConnectLinear, nn.FastDropoutLinear)):
+            raise ValueError(f"{owner}: expected masks on units; {name} is a {type(layer).__name__}")
+
+
+def _scales(owner: str, scales: Sequence[float]) -> list[float]:
+    found = [float(scale) for scale in scales]
+    if not found or not all(0 < scale < math.inf for scale in found):
+        raise ValueError(f"{owner}: expected scales to be positive numbers, got {list(scales)!r}")
+    return found

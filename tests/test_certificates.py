@@ -1,0 +1,172 @@
+"""Certificates: that they hold and say when they cannot, and that a Gaussian network is what it says."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+import contdrop as cd
+from contdrop import certificates
+from contdrop.theory import bounds
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def blobs(n, seed, classes=3):
+    """Overlapping clouds in ten dimensions."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(classes, (n,), generator=generator)
+    centres = 1.4 * torch.randn(classes, 10, generator=torch.Generator().manual_seed(99))
+    return centres[y] + 1.5 * torch.randn(n, 10, generator=generator), y
+
+
+def trained(law, n=400, epochs=30):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.ReLU(), cd.Dropout(law), torch.nn.Linear(32, 3))
+    x, y = blobs(n, 1)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(epochs):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+    return model
+
+
+@pytest.fixture
+def model(one_thread):
+    return trained(cd.Gaussian(sigma=0.3))
+
+
+def test_holdout_certificate_counts_what_it_says(model):
+    x, y = blobs(3000, 2)
+    model.train()
+    before = torch.get_rng_state()
+    found = certificates.holdout_certificate(model, x, y, members=20, seed=5)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert model.training
+    again = certificates.holdout_certificate(model, x, y, members=20, seed=5)
+    assert found == again
+    model.eval()
+    assert found.mean.errors == (model(x).argmax(1) != y).sum().item()
+    drawn = cd.mc_predict(model, x, 400, transform="softmax", seed=1).mean
+    assert found.mixture.error == pytest.approx((drawn.argmax(1) != y).double().mean().item(), abs=0.01)
+    for part in (found.member, found.mixture, found.mean):
+        assert part.n == 3000
+        assert part.bound == pytest.approx(bounds.clopper_pearson(part.errors, 3000, 0.05 / 3).item())
+    assert found.brier.mixture.item() == pytest.approx((found.brier.members - found.brier.diversity).item(), abs=1e-12)
+    assert found.brier.diversity > 0
+    several = certificates.holdout_certificate(model, x, y, members=20, seed=5, comparisons=4)
+    assert several.mean.bound > found.mean.bound
+
+
+def test_holdout_certificate_holds_as_often_as_it_says():
+    """A population of 300 examples, whose errors under random masks are known; data sets are drawn from it."""
+    model = trained(cd.Bernoulli(keep=0.3), epochs=8)
+    x, y = blobs(300, 3)
+    with torch.no_grad():
+        model.train()
+        torch.manual_seed(0)
+        member = torch.stack([model(x).argmax(1) != y for _ in range(4000)]).double().mean().item()
+        mean = (model.eval()(x).argmax(1) != y).double().mean().item()
+    sets, failed = 300, torch.zeros(2)
+    for seed in range(sets):
+        chosen = torch.randint(300, (80,), generator=torch.Generator().manual_seed(seed))
+        found = certificates.holdout_certificate(model, x[chosen], y[chosen], 0.3, members=2, seed=seed)
+        failed += torch.tensor([found.member.bound < member, found.mean.bound < mean])
+    # Each may fail in a tenth of the sets, with four standard errors; a certificate of twice the examples fails more.
+    assert (failed / sets).max() < 0.1 + 4 * math.sqrt(0.09 / sets)
+    assert (failed / sets).max() > 0.02
+
+
+def test_weights_and_outputs_of_a_gaussian_network_have_one_distribution():
+    torch.manual_seed(0)
+    layer = torch.nn.Sequential(torch.nn.Linear(4, 3))
+    network = certificates.GaussianNetwork(layer, 0.2)
+    x = torch.randn(1, 4)
+    with torch.no_grad():
+        drawn = network(x.expand(200_000, 4))
+        weights = layer[0].weight + 0.2 * torch.randn(50_000, 3, 4)
+        biases = layer[0].bias + 0.2 * torch.randn(50_000, 3)
+        direct = (weights * x).sum(-1) + biases
+    torch.testing.assert_close(drawn.mean(0), direct.mean(0), atol=0.01, rtol=0)
+    torch.testing.assert_close(drawn.T.cov(), direct.T.cov(), atol=0.005, rtol=0.03)
+
+
+def test_divergence_of_a_gaussian_network():
+    torch.manual_seed(0)
+    network = certificates.GaussianNetwork(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()), 0.2)
+    assert network.kl().item() == pytest.approx(0, abs=1e-9)
+    with torch.no_grad():
+        for mean, log_scale in zip(network.means, network.log_scales):
+            mean.add_(torch.randn_like(mean) * 0.1)
+            log_scale.add_(torch.randn_like(log_scale) * 0.3)
+    expected = sum(
+        torch.distributions.kl_divergence(
+            torch.distributions.Normal(mean.double(), log_scale.double().exp()),
+            torch.distributions.Normal(centre.double(), torch.tensor(0.2, dtype=torch.float64)),
+        ).sum()
+        for mean, centre, log_scale in zip(network.means, network.centres, network.log_scales)
+    )
+    assert network.kl().item() == pytest.approx(expected.item(), rel=1e-6)
+    shifts = certificates.GaussianNetwork(torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False)), 0.5)
+    with torch.no_grad():
+        shifts.means[0].add_(1.0)
+    assert shifts.kl().item() == pytest.approx(bounds.weight_kl([1.0, 1.0], [0.0, 0.0], 0.5).item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("law", [cd.Gaussian(sigma=0.3), cd.Bernoulli(keep=0.5), cd.Uniform()], ids=str)
+def test_pac_bayes_certificate_is_gained_by_training_and_holds(law):
+    prior = trained(law, n=200, epochs=6)
+    kept = copy.deepcopy(prior.state_dict())
+    x, y = blobs(4000, 4)
+    steps = []
+    at_first = certificates.pac_bayes_certificate(prior, x, y, epochs=0)
+    found = certificates.pac_bayes_certificate(prior, x, y, epochs=6, learning_rate=0.01, after_each=steps.append)
+    assert all(torch.equal(prior.state_dict()[name], value) for name, value in kept.items())
+    assert steps == [1, 2, 3, 4, 5, 6]
+    assert at_first.kl == pytest.approx(0, abs=1e-9)
+    assert found.kl > 0
+    assert found.bound < at_first.bound
+    assert found.empirical < found.empirical_bound < found.bound < 1
+    price = math.log(2 * math.sqrt(4000) * len(certificates.SCALES) / 0.025)
+    assert found.bound == pytest.approx(bounds.kl_inverse(found.empirical_bound, (found.kl + price) / 4000).item())
+    tested, truth = blobs(20_000, 5)
+    with torch.no_grad():
+        error = (found.network(tested).argmax(1) != truth).double().mean().item()
+    assert error < found.bound
+    assert found.bound < error + 0.12  # and is not empty
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": torch.nn.Sequential(torch.nn.Linear(10, 3))}, "expected a model with dropout layers"),
+        ({"model": torch.nn.Sequential(cd.UniformDropout(shared_axes=(0,)))}, "shares one over the batch"),
+        ({"y": torch.zeros(9)}, "expected tensors x"),
+        ({"y": torch.zeros(8)}, "expected classes as whole numbers"),
+        ({"x": torch.zeros(0, 10), "y": torch.zeros(0, dtype=torch.long)}, "with N of at least 1"),
+        ({"delta": 0.0}, "expected delta"),
+        ({"members": 1}, "expected members to be a whole number of at least 2, got 1"),
+        ({"comparisons": 0}, "expected comparisons to be a whole number of at least 1, got 0"),
+    ],
+)  # fmt: skip
+def test_bad_input_of_a_holdout_certificate(model, change, message):
+    settings = {"model": model, "x": torch.zeros(8, 10), "y": torch.zeros(8, dtype=torch.long)} | change
+    with pytest.raises(ValueError, match=message):
+        certificates.holdout_certificate(**settings)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"model": torch.nn.Linear(10, 3)}, TypeError, "expected a torch.nn.Sequential, got Linear"),
+        ({"model": torch.nn.Sequential(torch.nn.BatchNorm1d(10))}, ValueError, "0 is a BatchNorm1d"),
+        ({"model": torch.nn.Sequential(cd.DropConnectLinear(10, 3))}, ValueError, "0 is a DropConnectLinear"),
+        ({"scales": [0.1, 0.0]}, ValueError, "expected scales to be positive"),
+    ],
+)  # fmt: skip
+def test_bad_input_of_a_pac_bayes_certificate(model, change, error, message):
+    settings = {"model": model, "x": torch.zeros(8, 10), "y": torch.zeros(8, dtype=torch.long)} | change
+    with pytest.raises(error, match=message):
+        certificates.pac_bayes_certificate(**settings)
