@@ -31,6 +31,7 @@ from torch import nn
 from contdrop import lab
 from contdrop.lab.batches import prepare
 from contdrop.lab.executors import local
+from contdrop.lab.executors.agenda import Work
 from contdrop.lab.models import MLP
 from contdrop.lab.plan import Job, add_plan, plan
 from contdrop.lab.recipes import Hinton
@@ -86,7 +87,7 @@ def executor(method: str, steps: int, workers: int) -> float:
         jobs = add_plan(store, planned)
         protocol = planned[0].protocol
         shipments = {protocol.key: Shipment.of(protocol, of_study(study))}
-        work = local.Work(shipments, {protocol.key: prepare(data(), task="classification")})
+        work = Work(shipments, {protocol.key: prepare(data(), task="classification")})
         local.run(store, jobs, work, clock, workers=workers)
         seconds = time.perf_counter() - (clock.begin or math.nan)
         assert all(job.status == "finished" for job in store.jobs())

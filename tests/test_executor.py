@@ -18,6 +18,7 @@ import pytest
 from contdrop.lab import catalogue, looks
 from contdrop.lab.batches import prepare
 from contdrop.lab.executors import local
+from contdrop.lab.executors.agenda import Bench, Task, Work
 from contdrop.lab.plan import add_plan, plan
 from contdrop.lab.sources import Shipment, Source
 from contdrop.lab.store import Store
@@ -229,9 +230,9 @@ def test_main_process_that_is_gone_is_no_failure_of_the_job(tmp_path, monkeypatc
         key = job.protocol.key
         data = {key: prepare(job.protocol.study.data(), task="classification")}
         shipments = {key: Shipment.of(job.protocol, Source("catalogue", "digits-mlp"))}
-        bench = local.Bench(store, local.Work(shipments, data), lambda *message: local._tell(Pipe(), *message))
+        task = Task(number, key, job.stage, job.method, job.run, str(job.variant({})))
         with pytest.raises(Gone):
-            bench.do(number, job.protocol.key, job.stage, job.method, job.run, str(job.variant({})))
+            Bench(Work(shipments, data)).claim_and_do(store, task, lambda *message: local._tell(Pipe(), *message))
         assert store.job(number).status == "running"
         assert store.is_interrupted(store.job(number))
 

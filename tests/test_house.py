@@ -78,6 +78,7 @@ OWNERS = {
     "markupsafe": ["lab/report/"],
     "numpy": ["lab/"],
     "pooch": ["lab/data/download.py", "lab/data/npm.py"],
+    "ray": ["lab/executors/ray.py"],
     "requests": ["lab/data/download.py"],
     "PIL": ["lab/data/cifar.py", "lab/data/ilsvrc.py"],
     "scipy": ["lab/stats/", "lab/report/", "lab/data/ilsvrc.py"],

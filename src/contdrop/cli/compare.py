@@ -11,7 +11,8 @@ from ..errors import UserError
 from ..lab import data, sources, starters
 from ..lab.analysis.planning import needed_runs
 from ..lab.conducting import Conductor, Planned
-from ..lab.plan import plan
+from ..lab.executors.ray import resources
+from ..lab.plan import parse_shard, plan
 from ..lab.report import page
 from ..lab.store import Store
 from ..text import plural, printable
@@ -54,6 +55,11 @@ def compare(
     workers: options.Workers = None,
     threads: options.Threads = None,
     device: options.Device = "auto",
+    shard: options.Shard = None,
+    executor: options.Executor = "local",
+    address: options.Address = None,
+    cpus: options.Cpus = None,
+    gpus: options.Gpus = 0.0,
     retry_failed: options.RetryFailed = False,
     store: options.Store = options.STORE,
     out: Annotated[
@@ -76,8 +82,16 @@ def compare(
     plans = [Planned(jobs, sources.of_file(study))]
     if estimate:
         return _estimate(plans, store, threads=threads, workers=workers, device=device)
+    cluster = resources(executor, address=address, cpus=cpus, gpus=gpus, workers=workers)
     performance = conduct.perform(
-        plans, store, workers=workers, threads=threads, device=device, retry_failed=retry_failed
+        plans,
+        store,
+        workers=workers,
+        threads=threads,
+        device=device,
+        retry_failed=retry_failed,
+        shard=parse_shard(shard),
+        cluster=cluster,
     )
     if performance.interrupted:
         return 130

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import UserError
 from ..lab.conducting import Conductor, Planned
-from ..lab.executors.local import Outcome
+from ..lab.executors.agenda import Outcome
+from ..lab.executors.ray import Resources
 from ..lab.plan import Job
 from ..lab.results import Results
 from ..lab.store import FINAL, Store
@@ -60,12 +62,26 @@ def perform(
     threads: int | None,
     device: str,
     retry_failed: bool,
+    shard: tuple[int, int] | None = None,
+    cluster: Resources | None = None,
 ) -> Performance:
     """Does all jobs, with a display of how it goes."""
     conductor = Conductor(
-        plans, workers=workers, threads=threads, device=device, retry_failed=retry_failed, say=screens.say
+        plans,
+        workers=workers,
+        threads=threads,
+        device=device,
+        retry_failed=retry_failed,
+        shard=shard,
+        cluster=cluster,
+        say=screens.say,
     )
-    conductor.load()
+    with contextlib.closing(conductor):
+        conductor.load()
+        return _perform(conductor, path)
+
+
+def _perform(conductor: Conductor, path: pathlib.Path) -> Performance:
     with Store(path, create=True) as store:
         conductor.prepare(store)
         announce(conductor, path)
@@ -130,10 +146,4 @@ def complain(performance: Performance) -> int:
             f"contdrop: {len(outcome.failed)} of {len(jobs)} jobs failed; contdrop status says why, and the same "
             "command with --retry-failed tries them again"
         )
-    if outcome.given_up:
-        names = ", ".join(str(jobs[job_id]) for job_id in outcome.given_up)
-        screens.say(
-            f"contdrop: worker processes kept ending while they did {names} (is there enough memory?); the same "
-            "command tries again"
-        )
-    return 1 if outcome.failed or outcome.given_up else 0
+    return 1 if outcome.failed else 0

@@ -36,3 +36,14 @@ Threads = Annotated[
 ]
 Device = Annotated[str, typer.Option(metavar="NAME", help="Where to train: cpu, cuda, mps or auto.")]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Do failed jobs once more.")]
+Shard = Annotated[
+    str | None,
+    typer.Option(metavar="I/N", help="Do part I of N of the runs, for contdrop merge; 0/N: the selection alone."),
+]
+Executor = Annotated[str, typer.Option(metavar="NAME", help="Where jobs are done: local or ray.")]
+Address = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Of a Ray cluster, or auto.  [default: Ray is started here, on loopback]"),
+]
+Cpus = Annotated[float | None, typer.Option(metavar="N", help="With Ray: processors per job.  [default: --threads]")]
+Gpus = Annotated[float, typer.Option(metavar="N", help="With Ray: GPUs per job; 0.25 puts four jobs on one.")]

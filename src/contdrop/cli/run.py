@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from ..errors import UserError
 from ..lab import catalogue, data
 from ..lab.conducting import Planned
-from ..lab.plan import plan
+from ..lab.executors.ray import resources
+from ..lab.plan import parse_shard, plan
 from ..lab.sources import Source
 from . import conduct, options
 
@@ -45,15 +45,17 @@ def run(
     workers: options.Workers = None,
     threads: options.Threads = None,
     device: options.Device = "cpu",
-    executor: Annotated[str, typer.Option(metavar="NAME", help="Where jobs are done: local.")] = "local",
+    shard: options.Shard = None,
+    executor: options.Executor = "local",
+    address: options.Address = None,
+    cpus: options.Cpus = None,
+    gpus: options.Gpus = 0.0,
     retry_failed: options.RetryFailed = False,
     store: options.Store = options.STORE,
     data_dir: options.DataDir = None,
     as_json: options.JsonComparison = False,
 ) -> int:
     """The command; ``HELP`` says what it does."""
-    if executor != "local":
-        raise UserError(f"--executor: expected local; got {executor!r}")
     conduct.check_counts(workers, threads)
     data.use_directory(data_dir)
     labels = conduct.split_labels(methods)
@@ -64,8 +66,16 @@ def run(
         )
         for study in catalogue.find(experiment)
     ]
+    cluster = resources(executor, address=address, cpus=cpus, gpus=gpus, workers=workers)
     performance = conduct.perform(
-        plans, store, workers=workers, threads=threads, device=device, retry_failed=retry_failed
+        plans,
+        store,
+        workers=workers,
+        threads=threads,
+        device=device,
+        retry_failed=retry_failed,
+        shard=parse_shard(shard),
+        cluster=cluster,
     )
     if performance.interrupted:
         return 130

@@ -29,6 +29,7 @@ from ..errors import UserError, suggest
 from . import plan, selection, streams
 from .building import build_with, put, seed_everything
 from .fingerprints import of_arrays, of_content
+from .ledger import Ledger
 from .machines import machine, versions
 from .records import FAILED, FINISHED
 from .store import Epoch, Store
@@ -49,7 +50,7 @@ class Job:
         directory: For files of this job; made when it is first asked for.
     """
 
-    def __init__(self, store: Store, job_id: int, job: plan.Job, variant: plan.Variant) -> None:
+    def __init__(self, store: Ledger, job_id: int, job: plan.Job, variant: plan.Variant) -> None:
         self._store, self._id, self._job, self._variant = store, job_id, job, variant
         self._fingerprints: dict[str, str] = {}
         self._epochs: list[Epoch] = []
@@ -197,7 +198,7 @@ class Job:
 
 
 def do(
-    store: Store,
+    store: Ledger,
     job_id: int,
     planned: plan.Job,
     variant: plan.Variant,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from collections.abc import Sequence
 
 from . import plan, sources
 from .conducting import Conductor, Planned
+from .executors.ray import resources
 from .progress import Lines
 from .result import Result
 from .store import Store
@@ -27,6 +29,10 @@ def compare(
     preset: str | None = None,
     retry_failed: bool = False,
     progress: bool = True,
+    executor: str = "local",
+    address: str | None = None,
+    cpus: float | None = None,
+    gpus: float = 0.0,
 ) -> Result:
     """Trains all methods of a study, run by run, and compares them.
 
@@ -45,6 +51,10 @@ def compare(
         preset: The size, if the study has several.
         retry_failed: Whether failed jobs are done once more.
         progress: Whether to show how it goes.
+        executor: "local", or "ray" for a cluster.
+        address: Of the cluster; Ray is started on this machine, on loopback only, if None.
+        cpus: Processors of each job there; one per thread if None.
+        gpus: GPUs of each job there; 0.25 puts four jobs on one.
 
     Raises:
         UserError: Something is wrong with the study; the text says what and where, before anything is trained.
@@ -58,11 +68,13 @@ def compare(
         device=device,
         threads=threads,
         retry_failed=retry_failed,
+        cluster=resources(executor, address=address, cpus=cpus, gpus=gpus, workers=workers),
         say=lambda line: print(line) if progress else None,
     )
-    conductor.load()
-    with Store(path, create=True) as opened:
-        conductor.prepare(opened)
-        estimate = conductor.estimate()
-        conductor.run(Lines(opened, conductor.jobs, estimate, conductor.processes, show=progress))
+    with contextlib.closing(conductor):
+        conductor.load()
+        with Store(path, create=True) as opened:
+            conductor.prepare(opened)
+            estimate = conductor.estimate()
+            conductor.run(Lines(opened, conductor.jobs, estimate, conductor.processes, show=progress))
     return Result(path, jobs[0].protocol.key, study)

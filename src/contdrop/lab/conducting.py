@@ -6,19 +6,20 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import UserError
+from ..text import plural
 from . import dryrun, locks, plan
 from .batches import Prepared, prepare
 from .estimate import Estimate
-from .executors import local
-from .executors.local import Observer, Outcome, Work
+from .executors import driver, local, ray
+from .executors.agenda import Observer, Outcome, Work
 from .machines import find_device, machine
 from .plan import Job
 from .results import Results, collect
-from .sources import Shipment, Source, explained
+from .sources import Shipment, Source, by_value, explained
 from .store import FAILED, FINAL, FINISHED, Store
 from .training import seconds_per_epoch
 
@@ -45,6 +46,8 @@ class Conductor:
         device: Where to train; "auto" is the fastest there is.
         threads: torch threads per process; the studies' own if None.
         retry_failed: Whether failed jobs are done once more.
+        shard: Which part of the plan this invocation does, such as ``(2, 5)``; all of it if None.
+        cluster: What is asked of Ray, if that is to do the jobs; this machine's processes do them if None.
         say: Is given one line at a time about what is odd.
         jobs: By their ids in the store, once they are planned.
         rehearsals: What trying a study found, by its protocol's key.
@@ -55,19 +58,31 @@ class Conductor:
     device: str = "cpu"
     threads: int | None = None
     retry_failed: bool = False
+    shard: tuple[int, int] | None = None
+    cluster: ray.Resources | None = None
     say: Callable[[str], None] = lambda line: None
     jobs: dict[int, Job] = field(default_factory=dict)
     rehearsals: dict[str, dryrun.Rehearsal] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         locks.check_available()
-        self.device = find_device(self.device)
+        if self.cluster is None:
+            self.device = find_device(self.device)
+        else:  # whether the nodes have it, they say
+            self.device = self.device if self.device != "auto" else "cuda" if self.cluster.gpus else "cpu"
         wanted = {planned.protocol.study.threads for planned in self.plans}
         if self.threads is None and len(wanted) > 1:
             raise UserError("these studies want different numbers of threads; give --threads, or one study at a time")
         self.threads = self.threads or wanted.pop()
         self._data: dict[str, Prepared | None] = {}
         self._store: Store | None = None
+        self._ray: ray.Cluster | None = None
+
+    def close(self) -> None:
+        """Leaves the cluster, if there is one."""
+        if self._ray is not None:
+            self._ray.__exit__()
+            self._ray = None
 
     @property
     def store(self) -> Store:
@@ -76,6 +91,8 @@ class Conductor:
 
     @property
     def processes(self) -> int:
+        if self._ray is not None:
+            return self._ray.processes
         return max(1, cores() // (self.threads or 1)) if self.workers is None else self.workers
 
     def load(self) -> None:
@@ -84,10 +101,23 @@ class Conductor:
             self._load(planned)
             data = self._data[planned.protocol.key]
             if planned.source.kind != "catalogue" and data is not None:
-                found = dryrun.rehearse(planned.jobs, data, device=self.device)
+                found = dryrun.rehearse(planned.jobs, data, device=self._device_here)
                 self.rehearsals[planned.protocol.key] = found
                 for warning in found.warnings:
                     self.say(f"contdrop: {planned.protocol.study.name}: {warning}")
+        if self.cluster is not None:
+            self._connect(self.cluster)
+
+    def _connect(self, wanted: ray.Resources) -> None:
+        if wanted.address is None and wanted.workers is None:
+            wanted = replace(wanted, workers=self.processes)
+        self._ray = ray.Cluster(wanted, threads=self.threads or 1, device=self.device).__enter__()
+        if self._ray.refused:
+            self.say(
+                f"contdrop: {plural(len(self._ray.refused), 'node')} of Ray of another kind of processor than "
+                f"{self._ray.kind} {'does' if len(self._ray.refused) == 1 else 'do'} nothing: a run's methods all come "
+                "from one kind"
+            )
 
     def prepare(self, store: Store) -> None:
         """Puts all jobs into the plan of a store, open for writing, unless it was begun with another study."""
@@ -102,9 +132,8 @@ class Conductor:
                 described |= {"file": pathlib.Path(planned.source.name).name, "text": planned.source.content.hex()}
                 self._note_changed_text(planned)
             self._plan(planned, described)
-        for line in self.store.plan_other_processors_again(
-            list(self.jobs), {**machine(self.device), "threads": self.threads}
-        ):
+        here = self._ray.machine if self._ray else {**machine(self.device), "threads": self.threads}
+        for line in self.store.plan_other_processors_again(list(self.jobs), here):
             self.say(f"contdrop: {line}")
 
     def _load(self, planned: Planned) -> None:
@@ -155,7 +184,12 @@ class Conductor:
             for job_id in added:
                 if statuses[job_id] == FAILED:
                     self.store.plan_again(job_id)
-        self.jobs |= added
+        self.jobs |= {job_id: job for job_id, job in added.items() if plan.is_in(job, self.shard)}
+
+    @property
+    def _device_here(self) -> str:
+        """Where this process tries a study; the nodes may have what it has not."""
+        return find_device("auto") if self.cluster is not None and self.device != "cpu" else self.device
 
     @property
     def largest_part(self) -> int:
@@ -193,9 +227,16 @@ class Conductor:
         return found.peak_memory, per_job * len(jobs) + kept + checkpoints
 
     def run(self, observer: Observer) -> Outcome:
-        shipments = {p.protocol.key: Shipment.of(p.protocol, p.source) for p in self.plans}
+        shipments = {
+            p.protocol.key: Shipment.of(
+                p.protocol, p.source if self._ray is None else by_value(p.protocol.study, p.source)
+            )
+            for p in self.plans
+        }
         shared = {key: data if data is not None and _can_be_sent(data) else None for key, data in self._data.items()}
         work = Work(shipments, shared, self.threads or 1, self.device)
+        if self._ray is not None:
+            return driver.run(self.store, self.jobs, work, observer, cluster=self._ray)
         if self.processes == 0:
             protocols = {planned.protocol.key: planned.protocol for planned in self.plans}
             return local.run_here(self.store, self.jobs, work, observer, protocols)

@@ -26,6 +26,38 @@ def check_available() -> None:
         )
 
 
+# By the names that Linux has for them. SQLite's log needs memory that all processes share, which these do not give.
+_NETWORK = {
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "9p", "afs", "ceph", "gfs2", "glusterfs", "gpfs", "lustre"),
+    *("beegfs", "orangefs", "pvfs2", "panfs", "wekafs", "davfs", "ocfs2", "virtiofs", "vboxsf"),
+}
+_LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.mergerfs"}
+_MOUNTS = pathlib.Path("/proc/self/mounts")
+
+
+def check_place(path: pathlib.Path) -> None:
+    """Raises UserError if a file to be written is on a network file system, where locks may fail in silence."""
+    kind = _file_system(path)
+    if kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE):
+        raise UserError(
+            f"--store: {path} is on a network file system ({kind}), where locks cannot be relied on; put it on a local "
+            "disk; for several machines: --shard 1/2 on one, --shard 2/2 on the other, then contdrop merge"
+        )
+
+
+def _file_system(path: pathlib.Path) -> str:
+    """The kind of the mount that a file is on, the last one with the longest matching place; "" if unknown."""
+    if not _MOUNTS.exists():
+        return ""
+    place, found = path.absolute().parent.resolve(), ("", "")
+    for line in _MOUNTS.read_text(errors="replace").splitlines():
+        _, mounted, kind, *_ = line.split()
+        mounted = mounted.replace("\\040", " ")
+        if place.is_relative_to(mounted) and len(mounted) >= len(found[0]):
+            found = mounted, kind
+    return found[1]
+
+
 class Locks:
     """The locks of one process. POSIX drops all of them when the process closes *any* descriptor of the file.
 

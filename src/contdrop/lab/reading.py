@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import UserError
 from . import checksums, schema
-from .locks import Locks
+from .locks import Locks, check_place
 from .records import RUNNING, Epoch, JobRecord, ProtocolRecord, Selection
 from .sidecar import Buffer, Sidecar
 
@@ -39,6 +39,8 @@ class StoreReader:
         self.path = pathlib.Path(path)
         if self.path.is_dir():
             raise UserError(f"--store: expected a file; {self.path} is a directory")
+        if create:
+            check_place(self.path)
         if not self.path.exists():
             if not create:
                 raise UserError(

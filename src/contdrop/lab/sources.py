@@ -69,6 +69,24 @@ def of_study(study: Study) -> Source:
         ) from error
 
 
+def by_value(study: Study, source: Source) -> Source:
+    """Of the same study for a machine that has none of the user's files: all of their code goes along."""
+    if source.kind == "catalogue":
+        return source
+    own = [
+        module
+        for name, module in list(sys.modules.items())
+        if getattr(module, "__name__", None) == name and _is_users(getattr(module, "__file__", None) or "<frozen")
+    ]
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return of_study(study)
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
 @dataclass(frozen=True)
 class Shipment:
     """A protocol on its way to another process."""

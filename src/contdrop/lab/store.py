@@ -43,6 +43,10 @@ from .records import Selection as Selection
 from .sidecar import Buffer
 
 
+class TakenError(Exception):
+    """Another process does this job as well, which happens when the file of locks is deleted while one works."""
+
+
 class Store(StoreReader):
     """One process's connection to the file, for reading and writing; a context manager."""
 
@@ -303,8 +307,10 @@ class Store(StoreReader):
             (e.epoch, *(_finite(getattr(e, name)) for name in METRICS), float(e.learning_rate), float(e.seconds))
             for e in epochs
         ]
+        before, done = db.execute("SELECT curve, epochs_done FROM jobs WHERE id = ?", (job,)).fetchone()
+        if rows and rows[0][0] != done + 1:
+            raise TakenError(f"job {job} has {done} epochs, and epoch {rows[0][0]} was to be written")
         db.executemany("INSERT INTO epochs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(job, *row) for row in rows])
-        (before,) = db.execute("SELECT curve FROM jobs WHERE id = ?", (job,)).fetchone()
         db.execute(
             "UPDATE jobs SET epochs_done = epochs_done + ?, seconds = seconds + ?, curve = ? WHERE id = ?",
             (len(rows), math.fsum(e.seconds for e in epochs), checksums.after_epochs(before, rows), job),

@@ -22,11 +22,12 @@ from . import state, streams, tallies
 from .batches import Part, Prepared, default_forward, size_of, to_device
 from .building import Built, build
 from .fingerprints import of_arrays
+from .ledger import Ledger
 from .machines import machine, versions
 from .metrics import Metric
 from .plan import Job, Variant
 from .sidecar import LARGE, Buffer
-from .store import FINAL, Epoch, Store
+from .store import FINAL, Epoch
 
 _MOST_LABELS = 2**15  # predicted classes are kept as 16-bit numbers
 _CHECKPOINT_SHARE = 0.05  # of the time, at most, goes into checkpoints
@@ -336,7 +337,7 @@ class Training:
 
 
 def run(
-    store: Store,
+    store: Ledger,
     job_id: int,
     job: Job,
     variant: Variant,

@@ -1,0 +1,234 @@
+"""Jobs on Ray: the same numbers as on this machine, whatever dies, and nothing that listens to the network."""
+
+import importlib.util
+import os
+import pathlib
+import signal
+import subprocess
+import threading
+
+import pytest
+
+from contdrop import lab
+from contdrop.errors import UserError
+from contdrop.lab import catalogue, machines
+from contdrop.lab.batches import prepare
+from contdrop.lab.executors import driver, ray, wire
+from contdrop.lab.executors.agenda import Agenda, Work
+from contdrop.lab.plan import add_plan, plan
+from contdrop.lab.sources import Shipment, Source, by_value
+from contdrop.lab.store import Store
+from test_executor import command, content, finish, listen_to_interrupts
+
+if importlib.util.find_spec("ray") is None:  # it is imported later: what it listens on it decides then
+    pytest.skip("Ray is not installed", allow_module_level=True)
+
+STUDY = """
+import torch
+from contdrop import lab
+from neighbour import WIDTH
+
+def data():
+    x = torch.randn(240, 12, generator=torch.Generator().manual_seed(0))
+    return lab.Data((x, (x[:, 0] > 0).long()), test=0.25)
+
+def model():
+    return torch.nn.Sequential(
+        torch.nn.Linear(12, WIDTH), torch.nn.ReLU(), torch.nn.Dropout(0.4), torch.nn.Linear(WIDTH, 2)
+    )
+
+study = lab.Study("own", data, model, methods=("original", "gaussian"), runs=2, epochs=300)
+"""
+LONG = plan(catalogue.STUDIES["digits-mlp"], labels=["none", "gaussian:sigma=0.3"], runs=2, epochs=200)
+
+
+class Watcher:
+    """Counts what the driver says."""
+
+    def __init__(self):
+        self.begun, self.deaths, self.epochs = [], 0, threading.Event()
+
+    def started(self, worker, job_id, job):
+        self.begun.append(job_id)
+
+    def epoch(self, worker, job_id, job, epoch):
+        self.epochs.set()
+
+    def ended(self, job_id, job):
+        pass
+
+    def died(self, worker, job):
+        self.deaths += 1
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """Two nodes of one processor each, in processes of this machine; the driver's own has none."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ray._HERE.items():
+            patch.setenv(name, value)
+        import ray as package
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster(
+            initialize_head=True,
+            head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": 100_000_000},
+        )
+        cluster.added = [cluster.add_node(num_cpus=1, object_store_memory=100_000_000) for _ in range(2)]
+        try:
+            yield cluster
+        finally:
+            package.shutdown()
+            cluster.shutdown()
+
+
+def do(nodes, path, jobs, watcher, source=Source("catalogue", "digits-mlp")):
+    """All jobs of a plan, by the two nodes."""
+    protocol = jobs[0].protocol
+    data = {protocol.key: None if protocol.study.run else prepare(protocol.study.data(), task="classification")}
+    work = Work({protocol.key: Shipment.of(protocol, source)}, data)
+    wanted = ray.Resources(address=nodes.address)
+    with ray.Cluster(wanted, threads=1, device="cpu") as cluster, Store(path, create=True) as store:
+        return driver.run(store, add_plan(store, jobs), work, watcher, cluster=cluster)
+
+
+def measured(path):
+    """All numbers of a store; not the plan's description, which the command adds to."""
+    return {table: rows for table, rows in content(path).items() if table not in ("protocols", "totals")}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    path = tmp_path_factory.mktemp("undisturbed") / "runs.db"
+    arguments = ["--methods", "none,gaussian:sigma=0.3", "--runs", "2", "--epochs", "200", "--workers", "1"]
+    finish("run", "digits-mlp", *arguments, store=path)
+    return measured(path)
+
+
+def listening():
+    """Ports on which processes of this machine listen to others, as /proc has them."""
+    found = set()
+    for name, loopback in (("tcp", "0100007F"), ("tcp6", "00000000000000000000000001000000")):
+        for line in pathlib.Path("/proc/net", name).read_text().splitlines()[1:]:
+            local, state, inode = line.split()[1], line.split()[3], line.split()[9]
+            mapped = "0000000000000000FFFF0000" + "0100007F"
+            if state == "0A" and local.partition(":")[0] not in (loopback, "0100007F", mapped):
+                found.add((local, inode))
+    return found
+
+
+def test_tensors_travel_without_a_copy_and_unchanged():
+    prepared = prepare(catalogue.STUDIES["digits-mlp"].data(), task="classification")
+    content = wire.packed(prepared)
+    assert len(content[0]) < 0.1 * sum(len(array) for array in content[1:])
+    again = wire.unpacked(content)
+    assert again.fingerprint == prepared.fingerprint
+    for name, source in prepared.sources.items():
+        for mine, theirs in zip(source.tensors, again.sources[name].tensors):
+            assert mine.dtype == theirs.dtype
+            assert mine.equal(theirs)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"executor": "spark"}, "expected local or ray"),
+        ({"executor": "local", "address": "auto"}, "for --executor ray"),
+        ({"executor": "ray", "gpus": -1.0}, "--gpus: expected a number from 0"),
+    ],
+)
+def test_wrong_options_get_one_line(given, text):
+    with pytest.raises(UserError, match=text):
+        ray.resources(**{"address": None, "cpus": None, "gpus": 0.0, "workers": None, **given})
+
+
+def test_two_nodes_give_the_same_bits_as_one_worker(nodes, undisturbed, tmp_path):
+    watcher = Watcher()
+    before = listening()
+    outcome = do(nodes, tmp_path / "runs.db", LONG, watcher)
+    assert measured(tmp_path / "runs.db") == undisturbed
+    assert not outcome.failed
+    assert len(watcher.begun) == len(set(watcher.begun)) == len(LONG)
+    assert listening() <= before, "something listens to the network"
+
+
+def test_node_killed_in_mid_training_loses_nothing(nodes, undisturbed, tmp_path):
+    watcher = Watcher()
+
+    def kill():
+        watcher.epochs.wait(120)
+        nodes.remove_node(nodes.added.pop(), allow_graceful=False)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        outcome = do(nodes, tmp_path / "runs.db", LONG, watcher)
+    finally:
+        killer.join()
+        nodes.added.append(nodes.add_node(num_cpus=1, object_store_memory=100_000_000))
+    assert watcher.deaths >= 1
+    assert len(outcome.finished) == len(LONG)
+    assert measured(tmp_path / "runs.db") == undisturbed
+
+
+def test_worker_that_keeps_dying_is_a_failed_job_with_its_reason(nodes, tmp_path):
+    def run(job):
+        if job.method != "none":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 1.0
+
+    study = lab.Study("deadly", methods=("none", "gaussian"), reference="none", run=run, runs=1, metric=lab.Metric("x"))
+    watcher = Watcher()
+    outcome = do(nodes, tmp_path / "runs.db", plan(study), watcher, by_value(study, Source("pickle", "deadly")))
+    assert (len(outcome.finished), len(outcome.failed), watcher.deaths) == (1, 1, 3)
+    with Store(tmp_path / "runs.db") as store:
+        (failed,) = [job for job in store.jobs() if job.status == "failed"]
+    assert "its worker ended 3 times in a row" in failed.error
+
+
+def test_nodes_of_another_kind_do_nothing(nodes, tmp_path):
+    class Other(ray.Cluster):
+        def _answer(self, node, ref):
+            found = super()._answer(node, ref)
+            return {**found, "instructions": "none"} if node == sorted(self.slots())[0] else found
+
+    wanted = ray.Resources(address=nodes.address)
+    with Other(wanted, threads=1, device="cpu") as cluster:
+        assert len(cluster.refused) == 1
+        assert cluster.processes == 1
+        assert cluster.choose([]) not in cluster.refused
+        (other,) = cluster.refused
+        cluster.refused = set()
+        with Store(tmp_path / "runs.db", create=True) as store:
+            hands = driver._Driver(Agenda(store, {}, Watcher()), Work({}, {}), cluster)
+            machine = {**machines.machine(), "instructions": "none"}
+            assert not hands._begin(1, other, machine=machine)  # one that came later and began a job
+            assert cluster.refused == {other}
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="finds ports by /proc")
+def test_own_study_by_the_command_interrupted_and_resumed_on_loopback_only(tmp_path):
+    (tmp_path / "own.py").write_text(STUDY)
+    (tmp_path / "neighbour.py").write_text("WIDTH = 16\n")
+    arguments = ["compare", str(tmp_path / "own.py"), "--out", str(tmp_path / "page"), "--runs", "2"]
+    finish(*arguments, store=tmp_path / "local.db")
+    before = listening()
+    store = tmp_path / "ray.db"
+    process = subprocess.Popen(
+        command(*arguments, "--executor", "ray", "--workers", "2", store=store),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=listen_to_interrupts,
+    )  # fmt: skip
+    try:
+        while "own" not in (line := process.stderr.readline()) or "run" not in line:
+            assert line, process.stderr.read()
+        assert listening() <= before, "something listens to the network"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        errors = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 130, errors
+    assert "give the same command again to resume" in errors
+    assert "Traceback" not in errors
+    finish(*arguments, "--executor", "ray", "--workers", "2", store=store)
+    assert content(store) == content(tmp_path / "local.db")
