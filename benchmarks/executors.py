@@ -1,0 +1,87 @@
+"""What handing out a job costs: jobs that do nothing, by each executor, without the start of its processes.
+
+The time from the first job's beginning to the last one's end, times the workers, over the jobs: all that an executor
+and the store do for a job. The goal is 150 ms.
+
+python benchmarks/executors.py [--jobs 100] [--executors local,ray] [--workers 1,2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import tempfile
+import time
+
+from contdrop import lab
+from contdrop.lab.conducting import Conductor, Planned
+from contdrop.lab.executors.ray import resources
+from contdrop.lab.plan import Job, plan
+from contdrop.lab.sources import of_study
+from contdrop.lab.store import Epoch, Store
+
+GOAL = 0.150  # seconds
+
+
+class Clock:
+    """Knows when the first jobs had begun and when the last ended; each worker's first job is not counted."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers, self.begun, self.ends = workers, set(), []  # type: int, set[int], list[float]
+
+    def started(self, worker: int, number: int, job: Job) -> None:
+        self.begun.add(worker)
+
+    def epoch(self, worker: int, number: int, job: Job, epoch: Epoch) -> None: ...
+    def ended(self, number: int, job: Job) -> None:
+        if len(self.begun) == self.workers:
+            self.ends.append(time.perf_counter())
+
+    def died(self, worker: int, job: Job | None) -> None: ...
+
+    @property
+    def seconds_per_job(self) -> float:
+        return (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1)
+
+
+def nothing(job: lab.Job) -> float:
+    return 1.0
+
+
+def measure(executor: str, jobs: int, workers: int) -> float:
+    study = lab.Study("empty", methods=("none", "gaussian"), reference="none", run=nothing, runs=jobs // 2)
+    cluster = resources(executor, address=None, cpus=None, gpus=0.0, workers=workers)
+    conductor = Conductor([Planned(plan(study), of_study(study))], workers=workers, cluster=cluster)
+    clock = Clock(workers)
+    with tempfile.TemporaryDirectory() as directory:
+        conductor.load()
+        try:
+            with Store(pathlib.Path(directory) / "runs.db", create=True) as store:
+                conductor.prepare(store)
+                outcome = conductor.run(clock)
+        finally:
+            conductor.close()
+    assert len(outcome.finished) == jobs
+    return clock.seconds_per_job
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--jobs", type=int, default=100)
+    options.add_argument("--executors", default="local,ray")
+    options.add_argument("--workers", default="1,2")
+    given = options.parse_args()
+    for executor in given.executors.split(","):
+        for workers in map(int, given.workers.split(",")):
+            rate = measure(executor, given.jobs, workers)
+            cost = rate * workers
+            verdict = "goal met" if cost < GOAL else "GOAL MISSED"
+            print(
+                f"{executor}, {workers} at a time: {1000 * cost:.0f} ms per job and worker, {1 / rate:.0f} jobs per "
+                f"second, {verdict}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""Has jobs save their state often, in every process that imports this."""
+
+from contdrop.lab import training
+
+training.run.__kwdefaults__["checkpoint_seconds"] = 0.05
