@@ -198,6 +198,11 @@ def test_interval_of_extreme_confidence_stays_within_the_differences():
     assert stats.bca_interval(-change, confidence=0.99999) == (-1.0, 0.0)
 
 
+def test_interval_needs_two_runs():
+    assert np.isnan(stats.bca_interval([0.3])).all()
+    assert stats.bca_interval([0.1, 0.2]) == (0.1, 0.2)
+
+
 def test_mcnemar_agrees_with_binomial_sums_and_scipy():
     rng = np.random.default_rng(3)
     for _ in range(INPUTS):
@@ -516,6 +521,7 @@ def test_what_is_not_paired_is_refused(reference, other, message):
         (lambda: stats.power(1, -1, 5), "sd: expected a standard deviation of at least 0, got -1"),
         (lambda: stats.power(1, 1, 0), "n: expected at least one run, got 0"),
         (lambda: stats.power(1, 1, 5, alpha=5), "alpha: expected a level between 0 and 1, such as 0.05, got 5"),
+        (lambda: stats.power(1, 1, 5, alpha=1), "alpha: expected a level between 0 and 1, such as 0.05, got 1"),
         (lambda: stats.minimum_detectable(1, 5, power=80), "power: expected a probability between alpha (0.05) and 1"),
         (
             lambda: stats.minimum_detectable(1, 5, power=0.05),

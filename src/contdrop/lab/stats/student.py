@@ -70,5 +70,5 @@ def _lower_tail(values: Array, centre: float) -> float:
     scaled, scale = unit_scale(values)
     shift = float(np.mean(scaled)) - centre / scale
     if np.ptp(scaled) == 0.0:
-        return 0.0 if shift < -RESOLUTION * max(1.0, centre / scale) else 1.0
+        return 0.0 if shift < -RESOLUTION else 1.0
     return student_cdf(shift * math.sqrt(n) / float(np.std(scaled, ddof=1)), n - 1)
