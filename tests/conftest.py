@@ -14,7 +14,7 @@ settings.register_profile("contdrop", deadline=None)
 settings.load_profile("contdrop")
 
 HERE = pathlib.Path(__file__).parent
-LAB_PACKAGES = ("jinja2", "matplotlib", "pooch", "rich", "scipy", "sklearn", "typer")
+LAB_PACKAGES = ("cloudpickle", "jinja2", "matplotlib", "pooch", "rich", "scipy", "sklearn", "typer")
 
 
 def _imported(path):
@@ -40,11 +40,18 @@ def has_lab():
 
 
 collect_ignore_glob = ["studies/*"]  # they are run by test_studies.py, and some need what is not installed
-collect_ignore = [] if has_lab() else [path.name for path in HERE.glob("test_*.py") if needs_lab(path)]
+collect_ignore = [] if has_lab() else [path.name for path in HERE.glob("*.py") if needs_lab(path)]
 
 
 def pytest_report_header():
-    return f"without the lab: {len(collect_ignore)} test files are left out" if collect_ignore else None
+    return f"without the lab: {len(collect_ignore)} files of tests are left out" if collect_ignore else None
+
+
+@pytest.fixture
+def lab_packages():
+    """For a single test of a file of the core's that needs them."""
+    if not has_lab():
+        pytest.skip("needs the packages of contdrop[lab]")
 
 
 @pytest.fixture

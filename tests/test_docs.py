@@ -14,7 +14,9 @@ def _code(page):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _code(page)], ids=lambda page: page.name)
-def test_code_runs(page, tmp_path, monkeypatch):
+def test_code_runs(page, tmp_path, monkeypatch, request):
+    if "from contdrop import lab" in _code(page):
+        request.getfixturevalue("lab_packages")
     monkeypatch.chdir(tmp_path)  # studies write stores and pages
     exec(compile(_code(page), page.name, "exec"), {})
 

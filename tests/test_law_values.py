@@ -250,6 +250,7 @@ def test_signatures_name_the_keywords():
     assert list(inspect.signature(Gaussian).parameters) == ["sigma", "mu", "low", "high"]
 
 
+@pytest.mark.usefixtures("lab_packages")
 def test_there_is_one_default_sigma():
     from contdrop.lab import methods
 

@@ -661,6 +661,7 @@ def test_training_with_it_lowers_it():
 EXAMPLE = str(pathlib.Path(__file__).parents[1] / "examples" / "penalty.py")
 
 
+@pytest.mark.usefixtures("lab_packages")
 def test_the_example_prints_its_table(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["penalty.py", "--runs", "2", "--epochs", "2"])
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # it would stay so for the tests that follow
@@ -671,6 +672,7 @@ def test_the_example_prints_its_table(monkeypatch, capsys):
         assert re.search(rf"{name} +{error} +({interval} +){{{intervals}}}\d+\.\d", printed), name
 
 
+@pytest.mark.usefixtures("lab_packages")
 def test_the_ways_of_the_example_differ_only_in_their_loss():
     """With no noise, all three train the same network to the same errors."""
     example = runpy.run_path(EXAMPLE)
@@ -682,6 +684,7 @@ def test_the_ways_of_the_example_differ_only_in_their_loss():
     assert ways[0].errors == ways[1].errors == ways[2].errors
 
 
+@pytest.mark.usefixtures("lab_packages")
 def test_the_example_refuses_one_run(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["penalty.py", "--runs", "1"])
     with pytest.raises(SystemExit, match="2"):
