@@ -11,14 +11,6 @@
 namespace contdrop {
 namespace CONTDROP_LANES {
 
-// Asks for the memory a page ahead. The processor's own prefetching stops at the end of a page; this takes a fifth off the
-// time of tensors that are not in the caches.
-CONTDROP_INLINE void prefetch(const void* from, const void* to) {
-  constexpr uintptr_t page = 4096;
-  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(from) + page), 0);
-  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(to) + page), 1);
-}
-
 // Element types: how a number is stored, what it is computed in, and the row of products that every kernel ends in.
 template <class E, class S>
 struct Narrow {
@@ -110,7 +102,6 @@ CONTDROP_APART static void aligned_row(const Prepared<float>& p, int64_t first, 
   visit<recipe>(
       groups, first, n,
       [&](int64_t i, const Words& w, auto s) CONTDROP_INLINE_LAMBDA {
-        if (sizeof *x > 2 || s % 2 == 0) prefetch(x + i, out + i);
         multiply16<recipe, E>(p, w, s, x + i, out + i);
       },
       [&](int64_t i, const Words& w, int s) {
@@ -175,7 +166,6 @@ static void relu_with(const Relu& r, const Prepared<float>& p, int64_t begin, in
     visit<recipe>(
         groups, begin, n,
         [&](int64_t i, const Words& w, auto s) CONTDROP_INLINE_LAMBDA {
-          prefetch(x + i, out + i);
           store(out + i, rectified(x + i, w, s));
         },
         [&](int64_t i, const Words& w, int s) {
@@ -193,8 +183,6 @@ static void relu_with(const Relu& r, const Prepared<float>& p, int64_t begin, in
   visit<recipe>(
       groups, begin, n,
       [&](int64_t i, const Words& w, auto s) CONTDROP_INLINE_LAMBDA {
-        prefetch(x + i, out + i);
-        prefetch(gate + i, out + i);
         store(out + i, gated(x + i, gate + i, w, s));
       },
       [&](int64_t i, const Words& w, int s) {

@@ -22,6 +22,35 @@ static T* scratch(int64_t count) {
   return memory.get();
 }
 
+// The products of a row as long as 32 are left; factor(i) is what elements i to i + 7 are multiplied by. Returns where it
+// ended. Half registers of AVX-512, four at a time: from memory and from the third-level cache a tenth faster than whole ones.
+template <class Factor>
+CONTDROP_INLINE int64_t by_32(const float* x, float* out, int64_t n, Factor factor) {
+  int64_t i = 0;
+#if defined(__AVX2__)
+  for (; i + 32 <= n; i += 32) {
+    __m256 products[4];
+    for (int k = 0; k < 4; ++k) products[k] = _mm256_mul_ps(_mm256_loadu_ps(x + i + 8 * k), factor(i + 8 * k));
+    for (int k = 0; k < 4; ++k) _mm256_storeu_ps(out + i + 8 * k, products[k]);
+  }
+#endif
+  return i;
+}
+
+// Rows times the same row of the mask.
+template <class E>
+CONTDROP_APART static void multiply_rows(const typename E::Stored* x, int64_t x_pitch, typename E::Stored* out, int64_t out_pitch,
+                                         const typename E::Wide* m, int64_t n, int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r, x += x_pitch, out += out_pitch) {
+    int64_t i = 0;
+#if defined(__AVX2__)
+    if constexpr (std::is_same<E, Float32>::value)
+      i = by_32(x, out, n, [m](int64_t at) CONTDROP_INLINE_LAMBDA { return _mm256_loadu_ps(m + at); });
+#endif
+    if (i < n) E::multiply_row(x + i, out + i, m + i, n - i);
+  }
+}
+
 // A row times one mask value. What is left over at the end is done together with what is before it, which is done twice then.
 template <class E>
 CONTDROP_INLINE void scale_row(const typename E::Stored* x, typename E::Stored* out, typename E::Wide m, int64_t n) {
@@ -31,6 +60,12 @@ CONTDROP_INLINE void scale_row(const typename E::Stored* x, typename E::Stored* 
     auto sixteen = [&](int64_t at) {
       E::template store16<kNatural>(out + at, multiply(E::template load16<kNatural>(x + at), factor));
     };
+#if defined(__AVX2__)
+    if constexpr (std::is_same<E, Float32>::value) {
+      const __m256 eight = _mm256_set1_ps(m);
+      i = by_32(x, out, n, [eight](int64_t) CONTDROP_INLINE_LAMBDA { return eight; });
+    }
+#endif
     for (; i + 16 <= n; i += 16) sixteen(i);
     if (i < n && n >= 16 && x != out) return sixteen(n - 16);
     if (i < n) {
@@ -85,6 +120,10 @@ struct Tiler {
       if (tile != made) make(place), made = tile;
       const Stored* x = static_cast<const Stored*>(t.call->x) + place.x;
       Stored* out = static_cast<Stored*>(t.call->out) + place.out;
+      if (!t.transposed && t.fast.mask != 0 && dense) {
+        multiply_rows<E>(x, t.repeat.x, out, t.repeat.out, mask, place.fast, place.repeat);
+        continue;
+      }
       for (int64_t r = 0; r < place.repeat; ++r) multiply_tile(place, x + r * t.repeat.x, out + r * t.repeat.out);
     }
   }
