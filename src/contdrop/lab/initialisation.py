@@ -19,14 +19,15 @@ class Initialisation(Configuration, abc.ABC):
     def apply(self, network: nn.Module, generator: torch.Generator) -> None:
         """Sets all parameters, in the network's order: the same numbers for networks that differ in method only."""
         weights = [parameter for parameter in network.parameters() if parameter.dim() > 1]
-        for parameter in network.parameters():
+        for name, parameter in network.named_parameters():
             if parameter.dim() < 2:
                 parameter.zero_()
             else:
-                self._draw(parameter, generator, is_output=parameter is weights[-1])
+                layer = name.partition(".")[0]
+                self._draw(parameter, generator, layer=layer, is_output=parameter is weights[-1])
 
     @abc.abstractmethod
-    def _draw(self, weight: Tensor, generator: torch.Generator, *, is_output: bool) -> None: ...
+    def _draw(self, weight: Tensor, generator: torch.Generator, *, layer: str, is_output: bool) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Normal(Initialisation):
 
     std: float = 0.01
 
-    def _draw(self, weight: Tensor, generator: torch.Generator, *, is_output: bool) -> None:
+    def _draw(self, weight: Tensor, generator: torch.Generator, *, layer: str, is_output: bool) -> None:
         weight.normal_(0, self.std, generator=generator)
 
 
@@ -57,8 +58,20 @@ class Glorot(Initialisation):
     gain: float = 1.0
     zero_output: bool = False
 
-    def _draw(self, weight: Tensor, generator: torch.Generator, *, is_output: bool) -> None:
+    def _draw(self, weight: Tensor, generator: torch.Generator, *, layer: str, is_output: bool) -> None:
         if is_output and self.zero_output:
             weight.zero_()
         else:
             nn.init.xavier_uniform_(weight, gain=self.gain, generator=generator)
+
+
+@dataclass(frozen=True)
+class Layered(Initialisation):
+    """Weights from N(0, std^2), with a std for each layer by its name."""
+
+    kind: ClassVar[str] = "layered"
+
+    stds: tuple[tuple[str, float], ...]
+
+    def _draw(self, weight: Tensor, generator: torch.Generator, *, layer: str, is_output: bool) -> None:
+        weight.normal_(0, dict(self.stds)[layer], generator=generator)

@@ -1,0 +1,82 @@
+"""Augmentation of images by one resampling: crop, scaling, rotation and flip together.
+
+What is done to an image is drawn by a study's ``transform``, so it follows from run, epoch and position and is the same
+for all methods; it is done to a whole batch at once, by the study's ``forward``::
+
+    changes = Affine(side=28)
+    lab.Study(..., data=lambda: lab.Data(..., transform=changes.draw), forward=changes.forward)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .configuration import Configuration
+
+
+@dataclass(frozen=True)
+class Affine(Configuration):
+    """Random crop, scaling, rotation and flip.
+
+    The paper's "15 % scaling and rotation" is read as factors from 0.85 to 1.15 and angles up to 15 degrees.
+
+    Attributes:
+        side: Of the crop; images keep their size if None. Evaluation takes the crop in the middle.
+        scaling: A factor is drawn from 1 - scaling to 1 + scaling.
+        degrees: An angle is drawn from -degrees to degrees.
+        flip: Whether half of the images are mirrored.
+    """
+
+    kind: ClassVar[str] = "affine"
+
+    side: int | None = None
+    scaling: float = 0.15
+    degrees: float = 15.0
+    flip: bool = False
+
+    def draw(self, item: tuple[Tensor, Any], generator: torch.Generator) -> tuple[Tensor, Tensor, Any]:
+        """An image and its label to the image, what to do to it as [2, 3], and the label."""
+        image, label = item
+        scale, angle, down, right, mirrored = torch.rand(5, generator=generator).tolist()
+        factor = 1 + self.scaling * (2 * scale - 1)
+        radians = math.radians(self.degrees * (2 * angle - 1))
+        mirror = -1.0 if self.flip and mirrored < 0.5 else 1.0
+        height, width = image.shape[-2:]
+        room = (height - self._size(height), width - self._size(width))
+        # Places are from -1 to 1 over the image: where in it a pixel of the result comes from.
+        vertical, horizontal = room[0] * (2 * down - 1) / height, room[1] * (2 * right - 1) / width
+        sizes = self._size(height) / height, self._size(width) / width
+        cosine, sine = math.cos(radians) / factor, math.sin(radians) / factor
+        matrix = [
+            [mirror * cosine * sizes[1], -sine * sizes[0] * height / width, horizontal],
+            [mirror * sine * sizes[1] * width / height, cosine * sizes[0], vertical],
+        ]
+        return image, torch.tensor(matrix), label
+
+    def forward(self, model: nn.Module, batch: Any) -> Tensor:
+        """What the model makes of a batch: changed if it was drawn how, else the crop in the middle."""
+        images = self.changed(batch[0], batch[1]) if len(batch) == 3 else self.middle(batch[0])
+        result: Tensor = model(images)
+        return result
+
+    def changed(self, images: Tensor, matrices: Tensor) -> Tensor:
+        """Images [N, C, H, W] resampled between pixels, as numbers from 0 to 1; beyond an edge the edge repeats."""
+        pixels = images if images.is_floating_point() else images.to(torch.float32).div_(255)
+        number, channels, height, width = images.shape
+        shape = [number, channels, self._size(height), self._size(width)]
+        grid = F.affine_grid(matrices, shape, align_corners=False)
+        return F.grid_sample(pixels, grid, padding_mode="border", align_corners=False)
+
+    def middle(self, images: Tensor) -> Tensor:
+        height, width = (self._size(side) for side in images.shape[-2:])
+        top, left = (images.shape[-2] - height) // 2, (images.shape[-1] - width) // 2
+        return images[..., top : top + height, left : left + width]
+
+    def _size(self, side: int) -> int:
+        return side if self.side is None else self.side

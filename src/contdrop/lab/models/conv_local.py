@@ -1,0 +1,82 @@
+"""The network for SVHN and NORB: cuda-convnet's layers-conv-local-11pct with a fully connected layer on top."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import nn
+
+from ..initialisation import Initialisation, Layered
+from ..methods import Method, hidden_layer, output_layer
+from .local import CrossMapNorm, LocalContrast, LocallyConnected2d
+from .spec import Model
+
+# Of cuda-convnet, but for the fully connected layer, which is the paper's.
+_STDS = (
+    ("convolution1", 0.01),
+    ("convolution2", 0.01),
+    ("local3", 0.04),
+    ("local4", 0.04),
+    ("hidden1", 0.1),
+    ("output", 0.01),
+)
+
+
+@dataclass(frozen=True)
+class ConvLocal(Model):
+    """Two convolutions, two locally connected layers, and a hidden layer of ReLU units with the method.
+
+    Attributes:
+        image: Channels, height and width of the images.
+        classes: Number of classes.
+        maps: Of the two convolutions and the two local layers.
+        hidden: Units with the method.
+        local_contrast: Whether images are normalised over neighbourhoods first.
+    """
+
+    kind: ClassVar[str] = "conv-local"
+
+    image: tuple[int, int, int] = (3, 28, 28)
+    classes: int = 10
+    maps: tuple[int, int, int, int] = (64, 64, 64, 32)
+    hidden: int = 512
+    local_contrast: bool = True
+    initialisation: Initialisation = field(default_factory=lambda: Layered(_STDS))
+
+    @property
+    def hidden_layers(self) -> tuple[str, ...]:
+        return ("hidden1",)
+
+    def _layers(self, method: Method) -> dict[str, nn.Module]:
+        channels, height, width = self.image
+        first, second, third, fourth = self.maps
+        # Each pooling rounds up: 28 becomes 14 and 7, 48 becomes 24 and 12.
+        size = _pooled(_pooled(height)), _pooled(_pooled(width))
+        layers: dict[str, nn.Module] = {"contrast": LocalContrast()} if self.local_contrast else {}
+        layers |= {
+            "convolution1": nn.Conv2d(channels, first, 5, padding=2),
+            "activation1": nn.ReLU(),
+            "pooling1": nn.MaxPool2d(3, 2, ceil_mode=True),
+            "normalisation1": CrossMapNorm(),
+            "convolution2": nn.Conv2d(first, second, 5, padding=2),
+            "activation2": nn.ReLU(),
+            "normalisation2": CrossMapNorm(),
+            "pooling2": nn.MaxPool2d(3, 2, ceil_mode=True),
+            "local3": LocallyConnected2d(second, third, size),
+            "activation3": nn.ReLU(),
+            "local4": LocallyConnected2d(third, fourth, size),
+            "activation4": nn.ReLU(),
+            "flatten": nn.Flatten(),
+        }
+        inputs = fourth * size[0] * size[1]
+        layers["hidden1"] = hidden_layer(
+            method, inputs, self.hidden, activation="relu", scale=self.scale, reads_hidden=False
+        )
+        layers["output"] = output_layer(method, self.hidden, self.classes, scale=self.scale)
+        return layers
+
+
+def _pooled(side: int) -> int:
+    """The side of a map after max-pooling by 3 with stride 2, rounded up."""
+    return -(-(side - 3) // 2) + 1
