@@ -52,6 +52,19 @@ def test_state_comes_back():
     assert back["e"].shape == (0, 4)
 
 
+def test_state_comes_back_as_it_lay_in_memory():
+    last = torch.arange(120.0).reshape(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    for tensor in (last, last.transpose(0, 3), last[:, :2], last[:1], torch.ones(2, 1).expand(2, 3), torch.tensor(1.0)):
+        back = state.loads(state.dumps(tensor))
+        assert torch.equal(back, tensor)
+        expected = tensor.contiguous() if tensor.numel() in (80, 6) else tensor  # with gaps; overlapping
+        assert back.stride() == expected.stride() or tensor.shape[0] == 1
+    data = state.dumps(last)
+    assert b"[2,3,4,5],[0,2,3,1]" in data
+    with pytest.raises(state.StateError, match="axes"):
+        state.loads(data.replace(b"[0,2,3,1]", b"[0,2,3,3]"))
+
+
 def test_state_has_nothing_pickled_and_refuses_other_things():
     data = state.dumps(STATE)
     assert data.startswith(b"contdrop state 1\n")

@@ -226,6 +226,10 @@ def test_study_that_behaves_otherwise_is_refused(tmp_path):
     ids=lambda change: "-".join(change),
 )
 def test_resumption_is_bit_exact_whatever_the_training(change):
+    check_resumption(change)
+
+
+def check_resumption(change):
     from contdrop.lab.plan import Variant
     from contdrop.lab.training import Training
 
@@ -248,6 +252,33 @@ def test_resumption_is_bit_exact_whatever_the_training(change):
 
 def unsteady(network):
     return torch.optim.SGD(network.parameters(), 3.0)
+
+
+IMAGES = torch.randn(48, 3, 8, 8, generator=GENERATOR)
+
+
+@pytest.mark.parametrize(
+    "kind", [{"fused": True}, {"foreach": True}, {"amsgrad": True}], ids=["fused", "foreach", "amsgrad"]
+)
+def test_channels_last_and_fused_optimisers_resume_bit_for_bit(kind):
+    def network():
+        layers = [nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Dropout2d(0.2), nn.Conv2d(8, 6, 3), nn.Flatten(), nn.Linear(96, 2)]
+        return nn.Sequential(*layers).to(memory_format=torch.channels_last)
+
+    check_resumption(
+        {
+            "data": lambda: lab.Data(train=(IMAGES, Y[:48]), test=0.25, validation=0.2),
+            "model": network,
+            "forward": lambda network, batch: network(batch[0].contiguous(memory_format=torch.channels_last)),
+            "optimiser": lambda network: torch.optim.AdamW(network.parameters(), 0.01, **kind),
+            "epochs": 3,
+        }
+    )
+
+
+@pytest.mark.slow
+def test_a_compiled_model_resumes_bit_for_bit():
+    check_resumption({"compile": True})
 
 
 def test_patience_stops_early_and_the_best_model_counts(tmp_path):

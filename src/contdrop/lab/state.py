@@ -3,7 +3,8 @@
 So a file that somebody sends is data and nothing else: whatever it holds, reading it runs nothing.
 
 Layout: a magic line; the header's length in 8 bytes, little-endian; the header; the tensors' bytes, one after the
-other, little-endian. The header has the structure, in which a tensor stands as its type and shape.
+other, little-endian. The header has the structure, in which a tensor stands as its type and shape,
+and the order of its axes in memory where that is another one.
 """
 
 from __future__ import annotations
@@ -52,9 +53,11 @@ def parts(content: Any) -> list[bytes | memoryview]:
 
 def _plain(content: Any, tensors: list[memoryview]) -> Any:
     if isinstance(content, Tensor):
-        flat = content.detach().cpu().contiguous().reshape(-1)
+        order = _order(content)
+        flat = content.detach().cpu().permute(order).contiguous().reshape(-1)
         tensors.append(flat.view(torch.uint8).numpy().data)
-        return {"tensor": [str(content.dtype).removeprefix("torch."), list(content.shape)]}
+        layout = [] if order == sorted(order) else [order]
+        return {"tensor": [str(content.dtype).removeprefix("torch."), list(content.shape), *layout]}
     if isinstance(content, Mapping):
         return {"dict": [[_key(key), _plain(value, tensors)] for key, value in content.items()]}
     if isinstance(content, list | tuple):
@@ -64,6 +67,16 @@ def _plain(content: Any, tensors: list[memoryview]) -> Any:
     if content is None or isinstance(content, bool | int | float | str):
         return content
     raise TypeError(f"a state holds tensors, numbers, texts, lists and dictionaries; got {type(content).__name__}")
+
+
+def _order(tensor: Tensor) -> list[int]:
+    """The axes as they lie in memory, the slowest first; as they are numbered, if they overlap or have gaps.
+
+    A fused optimiser takes it for granted that its state lies in memory as the parameter does.
+    """
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda axis: (-strides[axis], axis))
+    return order if tensor.permute(order).is_contiguous() else sorted(order)
 
 
 def _key(key: Any) -> str | int:
@@ -107,15 +120,18 @@ class _Reader:
             return self._tensor(*value)
         raise ValueError(f"unknown part {kind!r}")
 
-    def _tensor(self, name: str, shape: list[int]) -> Tensor:
+    def _tensor(self, name: str, shape: list[int], order: list[int] | None = None) -> Tensor:
         kind = _TYPES[name]
+        order = list(range(len(shape))) if order is None else order
+        if sorted(order) != list(range(len(shape))):
+            raise ValueError(f"axes {order} of a shape of {shape}")
         if not all(isinstance(size, int) and size >= 0 for size in shape):
             raise ValueError(f"a shape of {shape}")
         size = math.prod(shape) * kind.itemsize
         if size > len(self.data):
             raise ValueError(f"{size} bytes of a tensor are not all there")
         part, self.data = self.data[:size], self.data[size:]
-        made = torch.empty(shape, dtype=kind)
+        made = torch.empty([shape[axis] for axis in order], dtype=kind)
         if size:
             made.reshape(-1).view(torch.uint8).numpy()[:] = np.frombuffer(part, np.uint8)
-        return made
+        return made.permute([order.index(axis) for axis in range(len(shape))])
