@@ -1,26 +1,13 @@
-"""CIFAR-10 with a small residual network, flips and shifts.
-
-Needs the data: the directory cifar-10-batches-py of the "python version", under $CONTDROP_DATA.
+"""CIFAR-10 with a small residual network, flips and shifts. Needs the data: contdrop data get cifar-10
 
 contdrop compare examples/cifar10_resnet.py
 """
-
-import os
-import pathlib
-import pickle
 
 import torch
 from torch import nn
 
 from contdrop import lab
-
-PLACE = pathlib.Path(os.environ.get("CONTDROP_DATA", ".")) / "cifar-10-batches-py"
-
-
-def read(*names):
-    batches = [pickle.loads((PLACE / name).read_bytes(), encoding="bytes") for name in names]
-    images = torch.cat([torch.from_numpy(batch[b"data"]).reshape(-1, 3, 32, 32) for batch in batches])
-    return images, torch.tensor([label for batch in batches for label in batch[b"labels"]])
+from contdrop.lab import data as data_sets
 
 
 def shift_and_flip(item, generator):
@@ -31,8 +18,9 @@ def shift_and_flip(item, generator):
 
 
 def data():
-    train, test = read(*(f"data_batch_{number}" for number in range(1, 6))), read("test_batch")
-    return lab.Data(train=train, test=test, validation=0.1, transform=shift_and_flip)
+    found = data_sets.load("cifar-10")
+    train, test = (found.train_images, found.train_labels), (found.test_images[:2000], found.test_labels[:2000])
+    return lab.Data(train=train, test=test, validation=0.1, transform=shift_and_flip, subset=2000)
 
 
 class Block(nn.Module):
@@ -75,7 +63,8 @@ study = lab.Study(
     forward=forward,
     optimiser=optimiser,
     scheduler=scheduler,
-    batch_size=128,
-    epochs=30,
-    runs=5,
+    batch_size=64,
+    epochs=10,
+    runs=4,
+    evaluate="last",
 )

@@ -3,7 +3,6 @@
 contdrop compare examples/fashion_mnist.py
 """
 
-import torch
 from torch import nn
 
 from contdrop import lab
@@ -12,14 +11,8 @@ from contdrop.lab import data as data_sets
 
 def data():
     found = data_sets.load("fashion-mnist")
-    parts = [
-        (torch.from_numpy(images).reshape(-1, 1, 28, 28), torch.from_numpy(labels).long())
-        for images, labels in (
-            (found.train_images, found.train_labels),
-            (found.test_images, found.test_labels),
-        )
-    ]
-    return lab.Data(train=parts[0], test=parts[1], validation=0.1, subset=6000)
+    train, test = (found.train_images, found.train_labels), (found.test_images, found.test_labels)
+    return lab.Data(train=train, test=test, validation=0.1, subset=6000)
 
 
 def forward(network, batch):
@@ -34,4 +27,4 @@ def model():
     )
 
 
-study = lab.Study("gallery-fashion-mnist", data, model, forward=forward, epochs=10, runs=6)
+study = lab.Study("gallery-fashion-mnist", data, model, forward=forward, epochs=10, runs=6, evaluate="last")

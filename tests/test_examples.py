@@ -1,7 +1,6 @@
 """The gallery: every example runs, small here and whole behind the slow marker; the notebook's cells run too."""
 
 import json
-import os
 import pathlib
 
 import pytest
@@ -17,6 +16,7 @@ PLACE = ROOT / "examples"
 SCRIPTS = {"penalty", "pictures"}  # what is no study
 STUDIES = sorted(path for path in PLACE.glob("*.py") if path.stem not in SCRIPTS)
 NEEDS = {"text_encoder": "transformers", "lightning_loop": "lightning", "timm_vit": "timm"}
+DATA = {"cifar10_resnet": "cifar-10", "fashion_mnist": "fashion-mnist"}
 WHY_NO_TIMM = "timm needs a torchvision that fits torch; the index's is a CUDA build, whose operators do not load"
 
 pytestmark = [
@@ -32,15 +32,11 @@ def load(path):
         why = WHY_NO_TIMM if name == "timm" else f"{path.name} needs {name}, which is not installed"
         # What is installed may still fail to load.
         pytest.importorskip(name, reason=why, exc_type=(ImportError, RuntimeError))
-    if path.stem == "cifar10_resnet":
-        place = pathlib.Path(os.environ.get("CONTDROP_DATA", ".")) / "cifar-10-batches-py"
-        if not place.is_dir():
-            pytest.skip("CIFAR-10 is not there: cifar-10-batches-py under $CONTDROP_DATA")
-    if path.stem == "fashion_mnist":
+    if path.stem in DATA:
         try:
-            data_sets.load("fashion-mnist")
+            data_sets.load(DATA[path.stem])
         except UserError as error:
-            pytest.skip(f"Fashion-MNIST is not there: {error}")
+            pytest.skip(f"{DATA[path.stem]} is not there: {error}")
     return sources.load_file(path)
 
 

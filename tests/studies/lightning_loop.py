@@ -6,8 +6,7 @@ from torch import nn
 
 from contdrop import lab
 
-GENERATOR = torch.Generator().manual_seed(0)
-X = torch.randn(120, 6, generator=GENERATOR)
+X = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
 Y = X[:, :2].sum(1, keepdim=True)
 
 
@@ -28,12 +27,9 @@ def run(job):
     rows = torch.utils.data.TensorDataset(X[:80], Y[:80])
     order = torch.Generator().manual_seed(job.seed)
     loader = torch.utils.data.DataLoader(rows, 20, shuffle=True, generator=order)
-    quiet = {
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
+    quiet = dict.fromkeys(
+        ("logger", *(f"enable_{x}" for x in ("checkpointing", "progress_bar", "model_summary"))), False
+    )
     lightning.Trainer(max_epochs=2, accelerator="cpu", **quiet).fit(module, loader)
     with torch.no_grad():
         squares = (module.eval().layers(X[80:]) - Y[80:]).square()

@@ -95,7 +95,7 @@ def compare(
     )
     if performance.interrupted:
         return 130
-    conduct.show(performance, store, as_json=as_json)
+    conduct.show(performance, store, as_json=as_json, page=True)
     if not as_json:
         written = page.write(store, out or pathlib.Path(f"{found.name}-report"))
         screens.screen().print(f"The page: {written.index}", style="bold")

@@ -127,14 +127,15 @@ def warn(conductor: Conductor) -> None:
         )
 
 
-def show(performance: Performance, store: pathlib.Path, *, as_json: bool) -> None:
+def show(performance: Performance, store: pathlib.Path, *, as_json: bool, page: bool = False) -> None:
+    """Prints the results, and where they are; where there is a ``page``, its own line follows."""
     if as_json:
         screens.print_json([summary.plain(each) for each in performance.results])
         return
     for each in performance.results:
         summary.show(each)
-    line = f"All of it is in {store}. For a page of it: contdrop report --store {store}"
-    screens.screen().print(line, style="dim")
+    hint = "" if page else f" For a page of it: contdrop report --store {store}"
+    screens.screen().print(f"All of it is in {store}.{hint}", style="dim")
 
 
 def complain(performance: Performance) -> int:
