@@ -11,6 +11,7 @@ import contdrop
 from ..errors import UserError
 from . import (
     bench,
+    certify,
     check,
     claims,
     compare,
@@ -49,6 +50,7 @@ app.command("check", help=check.HELP, short_help="Verify that a store is whole."
 app.command("import", help=travel.IMPORT_HELP, short_help="Add an archive to a store.")(travel.import_command)
 app.command("merge", help=travel.MERGE_HELP, short_help="Join stores and archives into a new store.")(travel.merge)
 app.command("claims", help=claims.HELP, short_help="Print the verdict on every claim of the paper.")(claims.claims)
+app.command("certify", help=certify.HELP, short_help="Bound the error of trained networks.")(certify.certify_command)
 app.add_typer(data.app, name="data")
 app.add_typer(weights.app, name="weights")
 app.command(help=bench.HELP, short_help="Measure how fast the layers are on this machine.")(bench.bench)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ...errors import UserError, suggest
 from ..study import Study
-from . import digits, fashion, mnist_cnn, mnist_figures, mnist_mlp, replication
+from . import certificate, digits, fashion, mnist_cnn, mnist_figures, mnist_mlp, replication
 
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
         digits.DIGITS,
+        certificate.MNIST,
         mnist_mlp.SIGMOID,
         mnist_mlp.RELU,
         mnist_mlp.SIGMOID_AUTHORS,

@@ -8,6 +8,7 @@ from ...results import Results
 from ...stats import Comparison
 from ...store import Store
 from . import classes as _classes
+from .certificates import certificates as certificates
 from .covariances import covariances
 from .curves import curves
 from .drawing import Picture as Picture

@@ -1,0 +1,72 @@
+"""Errors and the bounds on them, method by method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from ... import labels
+from .. import colours
+from .drawing import LONGEST, SMALL, WIDTH, Picture, blank, place, styled
+
+_KINDS = (("mean network", "o"), ("mixture", "s"), ("random member", "^"), ("PAC-Bayes network", "D"))
+_SHADES = ("#0072b2", "#008a64", "#d55e00", "#b8578f")
+_ROW = 0.62
+
+
+def certificates(found: Sequence[Any], delta: float) -> Picture:
+    """Of what ``contdrop certify`` found."""
+    return Picture(
+        "certificates",
+        "Errors and certificates",
+        f"Symbols are errors, the right ends of lines their upper bounds, which hold all together with a confidence of "
+        f"{1 - delta:.0%}. Methods are in the order of their strength.",
+        f"Errors and bounds of {len(found)} methods.",
+        partial(_draw, sorted(found, key=lambda each: each.strength or 0.0)),
+    )
+
+
+def _draw(found: Sequence[Any]) -> Figure:
+    with styled():
+        height = _ROW * len(found)
+        figure = blank(height + 1.05)
+        axes = place(figure, 1.75, 0.45, WIDTH - 1.95, height)
+        for row, each in enumerate(found):
+            for number, pair in enumerate(_pairs(each)):
+                if pair is None:
+                    continue
+                error, bound = (100 * value for value in pair)
+                y = row + 0.18 * (number - 1.5)
+                name, marker = _KINDS[number]
+                axes.plot([error, bound], [y, y], color=_SHADES[number], linewidth=1.2)
+                axes.plot([bound], [y], marker="|", color=_SHADES[number], markersize=7)
+                axes.plot([error], [y], marker, color=_SHADES[number], label=name if row == 0 or number else None)
+        axes.set(ylim=(len(found) - 0.5, -0.5), yticks=range(len(found)), xlabel="error and bound, %")
+        axes.set_xlim(left=0)
+        axes.set_yticklabels([_name(each) for each in found])
+        handles, names = axes.get_legend_handles_labels()
+        unique = dict(zip(names, handles))
+        figure.legend(unique.values(), unique.keys(), loc="upper center", ncols=4, fontsize=SMALL, frameon=False,
+                      handletextpad=0.2, columnspacing=0.9)  # fmt: skip
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", visible=False)
+        axes.spines["bottom"].set_color(colours.FAINT)
+        return figure
+
+
+def _name(each: Any) -> str:
+    name = labels.shown(each.method, longest=LONGEST)
+    return name if each.strength is None else f"{name}\nr = {each.strength:.3g}"
+
+
+def _pairs(each: Any) -> list[tuple[float, float] | None]:
+    held, made = each.holdout, each.pac_bayes
+    return [
+        (each.mean.error, each.mean.bound),
+        (held.mixture.error, held.mixture.bound) if held else None,
+        (held.member.error, held.member.bound) if held else None,
+        (made.test_error, made.bound) if made else None,
+    ]

@@ -1,0 +1,98 @@
+"""``contdrop certify``: certificates of a small study's networks, and what it refuses."""
+
+import json
+
+import pytest
+
+from contdrop.lab import comparing, sources
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+STUDY = """
+import torch
+from contdrop import lab
+
+def data():
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(3, (900,), generator=generator)
+    x = 2 * torch.eye(3)[y] + torch.randn(900, 3, generator=generator)
+    return lab.Data(train=(x[:600], y[:600]), test=(x[600:], y[600:]), validation=300)
+
+def model():
+    return torch.nn.Sequential(
+        torch.nn.Linear(3, 16), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Dropout(0.3)), torch.nn.Linear(16, 3)
+    )
+
+study = lab.Study(
+    name="small", data=data, model=model, task="classification", methods=("original", "none", "gaussian:match"),
+    reference="original", epochs=3, runs=1, EXTRA
+)
+"""
+
+
+@pytest.fixture
+def study(tmp_path):
+    def made(extra='weights="last"', run=True):
+        path = tmp_path / "small.py"
+        path.write_text(STUDY.replace("EXTRA", extra))
+        if run:
+            comparing.compare(
+                sources.load_file(path), store=tmp_path / "small.db", workers=0, device="cpu", progress=False
+            )
+        return path
+
+    return made
+
+
+def test_certificates_of_a_study_file(study, cli, tmp_path):
+    path = study()
+    options = ["--store", "small.db", "--pac-bayes", 2, "--members", 10, "--json", "--plot", "bounds.svg"]
+    code, out, err = cli("certify", path, *options)
+    assert code == 0, err
+    found = {each["method"]: each for each in json.loads(out)["methods"]}
+    assert set(found) == {"original", "none", "gaussian:match"}
+    assert "member" not in found["none"]
+    for each in found.values():
+        assert each["mean"]["n"] == 300
+        assert each["mean"]["errors"] / 300 < each["mean"]["bound"] < 1
+        made = each["pac_bayes"]
+        assert made["n"] == 300
+        assert made["empirical"] < made["bound"] <= 1
+    gaussian = found["gaussian:match"]
+    assert gaussian["brier"]["mixture"] == pytest.approx(gaussian["brier"]["members"] - gaussian["brier"]["diversity"])
+    assert (tmp_path / "bounds.svg").read_text().startswith("<?xml")
+    code, out, _ = cli("certify", path, "--store", "small.db")
+    assert code == 0
+    assert "<=" in out
+
+
+@pytest.mark.parametrize(
+    ("extra", "options", "message"),
+    [
+        ('weights="last"', ("--part", "train"), "the train examples were trained on"),
+        ('weights="last", keep="best"', ("--part", "validation"), "the validation examples chose parameters or epochs"),
+        ('weights="last", keep="best"', ("--pac-bayes", 1), "the validation examples chose parameters or epochs"),
+        ("", (), "were not kept; give the study weights='last'"),
+        ('weights="last"', ("--run", 7), "--run: no network of run 7 is finished"),
+    ],
+)  # fmt: skip
+def test_what_would_not_hold_is_refused_in_one_line(study, cli, extra, options, message):
+    code, out, err = cli("certify", study(extra), "--store", "small.db", *options)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("contdrop:") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--delta", 0), "--delta: expected a number above 0 and at most 0.5; got 0"),
+        (("--part", "odd"), "--part: expected test or validation; got 'odd'"),
+        (("--members", 1), "--members, --pac-bayes: expected at least 2 masks"),
+        (("--plot", "bounds.gif"), "--plot: expected a file name that ends in"),
+    ],
+)
+def test_bad_options_are_one_line(study, cli, options, message):
+    code, _, err = cli("certify", study(run=False), *options)
+    assert code == 2
+    assert message in err
