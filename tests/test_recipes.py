@@ -557,6 +557,7 @@ def ramp(parameters):
 
 
 def test_ramp_takes_a_closure_and_leaves_parameters_without_gradient_alone():
+    torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     network[1].bias.requires_grad_(False)
     before = weights(network)
