@@ -36,8 +36,15 @@ def make(width: int) -> lab.Study:
         return lab.Data(train, test, 1000)
 
     def model() -> nn.Module:
-        layers = [nn.Linear(784, width), nn.ReLU(), nn.Dropout(), nn.Linear(width, width), nn.ReLU(), nn.Dropout()]
-        return nn.Sequential(*layers, nn.Linear(width, 10))
+        hidden = [
+            nn.Linear(784, width),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+        ]
+        return nn.Sequential(*hidden, nn.Linear(width, 10))
 
     return lab.Study(
         f"width-{width}", data, model, methods=METHODS, runs=RUNS, epochs=EPOCHS, batch_size=100, metric="error"

@@ -6,6 +6,7 @@ weights and data order. :func:`collect` checks that by the fingerprints in the s
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -95,7 +96,11 @@ class Results:
         return {job.method: job.variant for job in self.final if job.variant}
 
     def job(self, method: str, run: int) -> JobRecord | None:
-        return next((job for job in self.finished if job.method == method and job.run == run), None)
+        return self._by_place.get((method, run))
+
+    @functools.cached_property
+    def _by_place(self) -> dict[tuple[str, int], JobRecord]:
+        return {(job.method, job.run): job for job in self.finished}
 
 
 def collect(store: Store, protocol: ProtocolRecord) -> Results:
@@ -138,10 +143,10 @@ def _contributions(store: Store, measure: Measure, jobs: Iterable[JobRecord]) ->
     found: dict[tuple[str, int], np.ndarray] = {}
     shared: np.ndarray | None = None
     for job in jobs:
-        wrong = find_wrong_value(store, job, measure)
+        kept = _kept(store, job, measure)
+        wrong = _wrong_value(job, kept, measure)
         if wrong:
             raise DamageError(store.path, f"{job.method} run {job.run}: {wrong}")
-        kept = _kept(store, job, measure)
         if kept is None or kept.ndim != 1 or not measure.is_mean:
             continue
         labels = store.artefact(job.id, "test_labels")
@@ -165,10 +170,12 @@ def mismatches(jobs: Iterable[JobRecord]) -> Iterator[tuple[int, str]]:
 
 def find_wrong_value(store: Store, job: JobRecord, measure: Measure) -> str | None:
     """What does not fit between a finished job's test value and what each test example contributed, if that is kept."""
-    if job.status != FINISHED or "test_error" not in job.results:
-        return None
-    stored, kept = job.results["test_error"], _kept(store, job, measure)
-    if kept is None:
+    return _wrong_value(job, _kept(store, job, measure), measure) if job.status == FINISHED else None
+
+
+def _wrong_value(job: JobRecord, kept: np.ndarray | None, measure: Measure) -> str | None:
+    stored = job.results.get("test_error")
+    if stored is None or kept is None:
         return None
     if not len(kept):
         return "it has been tested on no example"
