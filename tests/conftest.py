@@ -40,7 +40,7 @@ def has_lab():
 
 
 collect_ignore_glob = ["studies/*"]  # they are run by test_studies.py, and some need what is not installed
-collect_ignore = [] if has_lab() else [path.name for path in HERE.glob("*.py") if needs_lab(path)]
+collect_ignore = [] if has_lab() else ["faults", *(path.name for path in HERE.glob("*.py") if needs_lab(path))]
 
 
 def pytest_report_header():
