@@ -92,7 +92,7 @@ def test_empty_store_says_so(cli):
         (["run", "digits-mlp", "--workers", "0"], "--workers: expected a whole number of at least 1; got 0"),
         (["run", "digits-mlp", "--threads", "0"], "--threads: expected a whole number of at least 1; got 0"),
         (["run", "digits-mlp", "--preset", "huge"], "--preset: expected quick for digits-mlp; got 'huge'"),
-        (["run", "digits-mlp", "--executor", "slurm"], "--executor: expected local; got 'slurm'"),
+        (["run", "digits-mlp", "--executor", "slurm"], "--executor: expected local or ray; got 'slurm'"),
         (["run", "digits-mlp", "--seed", "-1"], "--seed: expected a whole number from 0 to 2^63 - 1; got -1"),
         (["run", "digits-mlp", "--store", "no/such/runs.db"], "--store: there is no directory"),
         (["run", "digits-mlp", "--runs", "many"], "--runs"),

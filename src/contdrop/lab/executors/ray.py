@@ -156,20 +156,23 @@ class Cluster:
             if slots
         }
         ready, _ = self.ray.wait(list(tasks.values()), num_returns=len(tasks), timeout=_PROBE_SECONDS)
-        about = {node: self._answer(node, ref) for node, ref in tasks.items() if ref in ready}
+        answers = {node: self._answer(node, ref) for node, ref in tasks.items() if ref in ready}
+        about = {node: found for node, found in answers.items() if found is not None}
         if not about:
             raise UserError(
                 f"--address: no node of Ray answered in {_PROBE_SECONDS:.0f} s; is it busy with other work?"
             )
         slots, kinds = self.slots(), {node: processor(found) for node, found in about.items()}
-        totals = {kind: sum(slots[n] for n in kinds if kinds[n] == kind) for kind in kinds.values()}
+        totals = {kind: sum(slots.get(n, 0) for n in kinds if kinds[n] == kind) for kind in kinds.values()}
         self.kind = max(totals, key=lambda kind: totals[kind])
         self.machine = next(found for node, found in about.items() if kinds[node] == self.kind)
         self.refused = {node for node, kind in kinds.items() if kind != self.kind}
 
-    def _answer(self, node: str, ref: Any) -> dict[str, Any]:
+    def _answer(self, node: str, ref: Any) -> dict[str, Any] | None:
         try:
             found, theirs = self.ray.get(ref)
+        except self.ray.exceptions.TaskUnschedulableError:
+            return None  # the node has gone since it was listed
         except self.ray.exceptions.RayError as error:
             raise UserError(
                 f"--address: node {node[:12]} cannot do jobs ({printable_error(_cause(error))}); install there what is "
