@@ -164,6 +164,8 @@ def test_bad_input_of_a_holdout_certificate(model, change, message):
         ({"model": torch.nn.Sequential(torch.nn.BatchNorm1d(10))}, ValueError, "0 is a BatchNorm1d"),
         ({"model": torch.nn.Sequential(cd.DropConnectLinear(10, 3))}, ValueError, "0 is a DropConnectLinear"),
         ({"scales": [0.1, 0.0]}, ValueError, "expected scales to be positive"),
+        ({"delta": 0.0}, ValueError, "expected delta between 0 and 1"),
+        ({"x": torch.zeros(7, 10), "y": torch.zeros(7, dtype=torch.long)}, ValueError, "at least 8 examples"),
     ],
 )  # fmt: skip
 def test_bad_input_of_a_pac_bayes_certificate(model, change, error, message):

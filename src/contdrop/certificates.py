@@ -229,6 +229,8 @@ def pac_bayes_certificate(
     _checked(owner, model, x, y, 2, needs_dropout=False)
     _check_sequence(owner, model)
     chosen = _scales(owner, scales)
+    if not 0 < delta < 1 or len(y) < 8:
+        raise ValueError(f"{owner}: expected delta between 0 and 1 and at least 8 examples, got {delta!r} and {len(y)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         price = math.log(2 * math.sqrt(len(y)) * len(chosen) / (delta / 2))
@@ -240,7 +242,7 @@ def pac_bayes_certificate(
     n, drawn = len(y), draws * len(y)
     share = wrong / drawn
     at_most = bounds.kl_inverse(share, math.log(2 / delta) / drawn).item()
-    bound = bounds.kl_inverse(at_most, (divergence + price) / n).item()
+    bound = bounds.pac_bayes_kl(at_most, divergence, n, delta / (2 * len(chosen))).item()
     return PacBayesCertificate(bound, share, at_most, divergence, n, network.scale, delta, network)
 
 
