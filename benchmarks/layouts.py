@@ -5,8 +5,8 @@
 Contestants take turns within a round and the best round counts, so what is printed are ratios of one run:
 
 - shared: ``shared_axes=(2, 3)`` with a Gaussian law against ``nn.Dropout2d``, forward in training and forward+backward;
-- layouts: dropout of channels-last and transposed tensors against ``x * w`` of the same layout, with the same for
-  contiguous tensors beside it: what the generator costs in any layout;
+- layouts: dropout of channels-last and transposed tensors against ``x * w`` of the same layout, forward in training
+  and forward+backward, with the same for contiguous tensors beside it: what the generator costs in any layout;
 - dropconnect: a training step, forward and both gradients, against two draws of its masks. A draw is elementwise
   dropout of as many elements: once of one tensor [examples, out, in], which is fresh memory, and once of [out, in] for
   every example, which stays in the caches.
@@ -39,7 +39,9 @@ def race(contestants: list[Callable[[], object]], rounds: int) -> list[float]:
     return [min(times[place]) for place in range(len(contestants))]
 
 
-def both_ways(layer: torch.nn.Module, x: torch.Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
+def both_ways(
+    layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
+) -> tuple[Callable[[], object], Callable[[], object]]:
     x = x.detach().requires_grad_()
     ones = torch.ones_like(x)
     return lambda: layer(x), lambda: torch.autograd.grad(layer(x), x, ones)
@@ -67,16 +69,19 @@ def layouts(rounds: int) -> None:
     cases += [("transposed", shape, lambda shape: torch.randn(shape[::-1]).t()) for shape in MATRICES]
     for name, shape, make in cases:
         x, w, plain = make(shape), make(shape), torch.randn(shape)
-        calls: list[Callable[[], object]] = [lambda x=x, w=w: x * w]
+        calls = [*both_ways(lambda x, w=w: x * w, x)]
         for law in LAWS.values():
             layer = cd.Dropout(law)
-            calls += [lambda layer=layer, x=x: layer(x), lambda layer=layer, x=plain: layer(x)]
-        product, *times = race(calls, rounds)
-        parts = [
-            f"{law} {times[2 * i] / product:.2f} (contiguous {times[2 * i + 1] / product:.2f})"
-            for i, law in enumerate(LAWS)
-        ]
-        print(f"  {name:13} {shape!s:18} x * w {product * 1e6:8.1f} us: {', '.join(parts)}", flush=True)
+            calls += [*both_ways(layer, x), *both_ways(layer, plain)]
+        times = race(calls, rounds)
+        for way, product in enumerate(times[:2]):
+            ours, contiguous = times[2 + way :: 4], times[4 + way :: 4]
+            parts = [
+                f"{law} {here / product:.2f} (contiguous {there / product:.2f})"
+                for law, here, there in zip(LAWS, ours, contiguous, strict=True)
+            ]
+            passes = ("forward", "forward+backward")[way]
+            print(f"  {name:13} {shape!s:18} {passes:16} x * w {product * 1e6:8.1f} us: {', '.join(parts)}", flush=True)
 
 
 def dropconnect(rounds: int) -> None:
