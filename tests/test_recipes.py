@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import pickle
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -18,11 +19,11 @@ from contdrop.lab.initialisation import Glorot, Normal
 from contdrop.lab.methods import NAMES, parse
 from contdrop.lab.models import CNN, MLP
 from contdrop.lab.optimisers import AlternatingPlateau, EpochTable, RampOptimiser
-from contdrop.lab.recipes import Adam, Authors, Hinton, Plateau, Recipe
+from contdrop.lab.recipes import Adam, Authors, Hinton, LayeredPlateau, Plateau, Recipe, Steps
 
 SMALL = {"maps": (3, 4), "kernel": 3, "hidden": 7, "classes": 5, "image": (1, 12, 12)}
 MODELS = (MLP((64, 7, 6, 5), scale="paper"), CNN(**SMALL, scale="paper"))
-RECIPES = (Hinton(learning_rate=3.0), Authors(), Plateau(patience=0.25), Adam())
+RECIPES = (Hinton(learning_rate=3.0), Authors(), Plateau(patience=0.25), LayeredPlateau(patience=0.25), Adam())
 pytestmark = pytest.mark.usefixtures("one_thread")
 every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.kind)
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.kind)
@@ -333,6 +334,58 @@ def test_against_torch(model, recipe, reference):
         backward(copied, batch)
         peer.step()
         torch.testing.assert_close(weights(network), weights(copied), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "decays"),
+    [
+        (LayeredPlateau(), {"local3": 4e-3, "fc": 0.0, "output": 1e-2}),
+        (Steps(), dict.fromkeys(("local3", "fc", "output"), 1e-4)),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+@pytest.mark.parametrize("networks", [1, 2])
+def test_decay_by_layer_and_twice_the_rate_for_biases(recipe, decays, networks):
+    """Against v <- 0.9 v + g + decay w, w <- w - rate v for each parameter by itself; the frozen layer stays."""
+    torch.manual_seed(0)
+    layers = [
+        nn.Sequential(OrderedDict({name: nn.Linear(4, 4) for name in ("frozen", *decays)})) for _ in range(networks)
+    ]
+    network = nn.ModuleList(layers) if networks > 1 else layers[0]
+    for one in layers:
+        one.frozen.requires_grad_(False)
+    optimiser = recipe.optimiser(network)
+    found = dict(network.named_parameters())
+    expected = {name: value.detach().clone().double() for name, value in found.items()}
+    velocity = {name: torch.zeros_like(value) for name, value in expected.items()}
+    for _ in range(3):
+        for name, value in found.items():
+            if "frozen" in name:
+                continue
+            value.grad = torch.randn_like(value)
+            *_, layer, part = name.split(".")
+            decay, rate = (decays[layer], 0.01) if part == "weight" else (0.0, 0.02)
+            velocity[name] = 0.9 * velocity[name] + value.grad.double() + decay * expected[name]
+            expected[name] -= rate * velocity[name]
+        optimiser.step()
+    for name, value in found.items():
+        torch.testing.assert_close(value.detach().double(), expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_steps_fall_where_the_paper_says():
+    """CIFAR-10: by ten after every 3000 of 10 000 iterations; ILSVRC: once, after 50 000 of 100 000. Here hundreds."""
+    for recipe, total, falls in ((Steps(), 100, [30, 60, 90]), (Steps(every=0.5), 1000, [500])):
+        optimiser = recipe.optimiser(nn.Linear(1, 1))
+        scheduler = recipe.scheduler(optimiser, total)
+        found = []
+        for step in range(1, total):
+            before = optimiser.param_groups[0]["lr"]
+            optimiser.step()
+            scheduler.step()
+            if optimiser.param_groups[0]["lr"] != before:
+                found.append(step)
+                assert optimiser.param_groups[0]["lr"] == pytest.approx(before / 10)
+        assert found == falls
 
 
 def rates(losses, epochs, patience=0.1, factors=(0.5, 0.1)):

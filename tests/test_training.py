@@ -12,7 +12,7 @@ from contdrop.lab.catalogue.covariance import Covariance
 from contdrop.lab.catalogue.sources import Images, InOrder
 from contdrop.lab.models import CNN, MLP
 from contdrop.lab.plan import Job, Protocol, Variant, add_plan
-from contdrop.lab.recipes import Adam, Hinton, Plateau
+from contdrop.lab.recipes import Adam, Hinton, Plateau, Steps
 from contdrop.lab.store import FAILED, FINAL, FINISHED, SELECTION, Store
 from contdrop.lab.study import Study
 from contdrop.lab.training import DivergenceError, Training
@@ -271,3 +271,85 @@ def test_covariance_is_measured_after_training(images, tmp_path):
     # All pairs of 24 and 16 units, for 3 inputs; a few may be beyond the edges.
     assert 0.9 * 3 * 24 * 23 < counts[0].sum() <= 3 * 24 * 23
     assert 0.9 * 3 * 16 * 15 < counts[1].sum() <= 3 * 16 * 15
+
+
+# ---- epochs by steps, and several networks in a run
+
+BY_STEPS = {"epoch_steps": 2, "recipe": Steps(batch_size=30, learning_rate=0.1)}  # three batches make a pass
+
+
+@pytest.mark.parametrize("networks", [1, 2])
+def test_resumption_from_the_middle_of_a_pass_is_bit_exact(images, networks):
+    options = {**BY_STEPS, "networks": networks, "epochs": 5}
+    whole = start(images, **options)
+    undisturbed = [exact(whole.run_epoch()) for _ in range(5)]
+    first = start(images, **options)
+    resumed = [exact(first.run_epoch()) for _ in range(2)]
+    assert (first.step, first.passes, first.shown) == (4, 1, 1)
+    second = start(images, **options)
+    second.restore(b"".join(first.state()))
+    resumed += [exact(second.run_epoch()) for _ in range(3)]
+    assert second.is_over
+    assert second.step == 10
+    assert resumed == undisturbed
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(second)[name])
+
+
+def test_epochs_by_steps_show_the_passes_one_after_another(images):
+    """Every example once before any comes again, whatever the number of steps between evaluations."""
+    seen = []
+
+    def forward(model, batch):
+        if model.training:
+            seen.append(batch[0].flatten(1).clone())
+        return model(batch[0])
+
+    trained = start(images, **BY_STEPS, forward=forward, epochs=3)
+    while not trained.is_over:
+        trained.run_epoch()
+    assert [len(batch) for batch in seen] == [30, 30, 20] * 2
+    first, second = torch.cat(seen[:3]), torch.cat(seen[3:])
+    assert not torch.equal(first, second)
+    assert sorted(map(tuple, first.tolist())) == sorted(map(tuple, second.tolist()))
+
+
+def test_networks_of_a_run_differ_and_their_mean_probabilities_count(images):
+    orders = []
+
+    def forward(model, batch):
+        if model.training:
+            orders.append(batch[0].flatten().tolist())
+        return model(batch[0])
+
+    trained = start(images, networks=2, forward=forward)
+    alone = start(images)
+    trained.run_epoch()
+    one, other = trained.network
+    for name, value in alone.network.named_parameters():
+        assert not torch.equal(one.state_dict()[name], other.state_dict()[name]) or "bias" in name
+        assert torch.equal(weights(start(images, networks=2))[f"0.{name}"], value)
+    assert orders[0] != orders[1]
+    found = trained.evaluate(trained.parts.test)
+    x, y = next(trained.parts.test.batches(trained.parts.test.order(None, len(trained.parts.test))))
+    with torch.no_grad():
+        probabilities = (one(x).softmax(1) + other(x).softmax(1)) / 2
+    assert found.loss == pytest.approx(float(-probabilities.gather(1, y[:, None]).log().mean()), rel=1e-4)
+    wrong = (probabilities.argmax(1) != y).numpy()
+    assert found.contributions["error"].mean() == pytest.approx(100 * wrong.mean())
+
+
+def test_a_network_of_a_run_learns_as_it_would_alone(images):
+    """They share an optimiser and nothing else; without masks, which come from one generator."""
+    pair, alone = (start(images, "none", **BY_STEPS, networks=networks) for networks in (2, 1))
+    for trained in (pair, alone):
+        trained.run_epoch()
+    for name, value in weights(alone).items():
+        assert torch.equal(pair.network[0].state_dict()[name], value)
+
+
+def test_what_changes_nothing_is_not_in_the_configuration():
+    """So stores that were begun before there were epochs by steps and several networks are gone on with."""
+    assert not {"epoch_steps", "networks"} & set(STUDY.configuration["training"])
+    changed = dataclasses.replace(STUDY, epoch_steps=5, networks=2).configuration["training"]
+    assert (changed["epoch_steps"], changed["networks"]) == (5, 2)

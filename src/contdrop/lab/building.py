@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import UserError
+from . import streams
 from .applying import Applied, apply
 from .methods import Method
+from .outputs import prediction_of
 from .study import METHODS, Study
 
 
@@ -32,8 +36,25 @@ class Built:
     applied: Applied | None = None
 
 
+class Averaged(nn.ModuleList):
+    """Several classifiers as one: called as each of them is, it returns the logarithm of their mean probabilities."""
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        found = torch.stack([prediction_of(member(*inputs, **named)).log_softmax(1) for member in self])
+        return found.logsumexp(0) - math.log(len(self))
+
+
 def build(study: Study, method: Method, seed: int) -> Built:
-    """The model with the method, its initial weights drawn by ``seed``."""
+    """The model with the method, its initial weights drawn by ``seed``; several as one if the study averages them."""
+    first = _build(study, method, seed)
+    if study.networks == 1:
+        return first
+    seeds = [streams.seed(seed, "network", number, streams.WEIGHTS) for number in range(1, study.networks)]
+    others = [_build(study, method, each).model for each in seeds]
+    return replace(first, model=Averaged([first.model, *others]))
+
+
+def _build(study: Study, method: Method, seed: int) -> Built:
     assert study.model is not None, "a study with a loop of its own builds its models itself"
     if study.takes_method:
         seed_everything(seed)

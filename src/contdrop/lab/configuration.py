@@ -20,4 +20,4 @@ class Configuration:
 def _plain(value: Any) -> Any:
     if isinstance(value, Configuration):
         return value.as_dict()
-    return list(value) if isinstance(value, tuple) else value
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value

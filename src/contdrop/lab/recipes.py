@@ -6,6 +6,7 @@ Schedules depend on the fraction of the run that is over, so a run of few epochs
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -208,6 +209,44 @@ class Plateau(ScheduledRecipe):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayeredPlateau(Plateau):
+    """As :class:`Plateau`, with weight decay by layer, and biases with twice the rate and no weight decay.
+
+    The defaults are those of SVHN and NORB: cuda-convnet's for the layers of its network, and none for the paper's own.
+
+    Attributes:
+        decay: Of a layer's weights, by the layer's name; others have none.
+    """
+
+    kind: ClassVar[str] = "layered-plateau"
+
+    batch_size: int = 128
+    decay: tuple[tuple[str, float], ...] = (("local3", 4e-3), ("local4", 4e-3), ("output", 1e-2))
+
+    def optimiser(self, model: nn.Module) -> Optimizer:
+        groups = _groups(model, self.learning_rate, lambda layers: sum(d for name, d in self.decay if name in layers))
+        return torch.optim.SGD(groups, self.learning_rate, momentum=self.momentum, fused=True)
+
+
+def _groups(model: nn.Module, rate: float, decay: Callable[[list[str]], float]) -> list[dict[str, Any]]:
+    """A decay for weights, by the names of the layers that they are in, and twice the rate for biases.
+
+    As Caffe's networks and cuda-convnet's have it. Parameters that are frozen are left out.
+    """
+    weights: dict[float, list[nn.Parameter]] = {}
+    biases: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.dim() > 1:
+            weights.setdefault(decay(name.split(".")), []).append(parameter)
+        else:
+            biases.append(parameter)
+    groups: list[dict[str, Any]] = [{"params": each, "weight_decay": amount} for amount, each in weights.items()]
+    return [*groups, {"params": biases, "lr": 2 * rate}]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Adam(Recipe):
     """Adam (Kingma and Ba, 2015) at a constant rate: for small networks that need to learn quickly."""
 
@@ -261,12 +300,7 @@ class Steps(ScheduledRecipe):
     batch_size: int = 128
 
     def optimiser(self, model: nn.Module) -> Optimizer:
-        weights = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-        biases = [parameter for parameter in model.parameters() if parameter.dim() < 2]
-        groups = [
-            {"params": weights, "weight_decay": self.weight_decay},
-            {"params": biases, "lr": 2 * self.learning_rate},
-        ]
+        groups = _groups(model, self.learning_rate, lambda layers: self.weight_decay)
         return torch.optim.SGD(groups, self.learning_rate, momentum=self.momentum, fused=True)
 
     def scheduler(self, optimiser: Optimizer, steps: int) -> LRScheduler:

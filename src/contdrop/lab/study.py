@@ -84,6 +84,10 @@ class Study:
         evaluation_batch_size: Examples at a time where nothing is learnt; four times ``batch_size`` if None.
         epochs: Passes over the training data.
         steps: Optimiser steps, in place of epochs.
+        epoch_steps: Optimiser steps that make an epoch, if it is not a pass over the training data: evaluations,
+            checkpoints, curves and whatever else goes by epochs then go by so many steps.
+        networks: Trained in a run beside one another, with initial weights, data order and masks of their own; the mean
+            of their probabilities counts. The optimiser is given all of them as one model.
         runs: Per method. In a run all methods share data, split, initial weights, order and augmentation.
         seed: Of everything random.
         clip: Largest norm of the gradient.
@@ -128,6 +132,8 @@ class Study:
     evaluation_batch_size: int | None = None
     epochs: int = 20
     steps: int | None = None
+    epoch_steps: int | None = None
+    networks: int = 1
     runs: int = 10
     seed: int = 0
     clip: float | None = None
@@ -194,11 +200,14 @@ class Study:
             *("forward", "loss", "optimiser", "scheduler", "schedule_by", "batch_size", "evaluation_batch_size"),
             *("steps", "clip", "accumulate", "precision", "compile"),
         )
+        # Not where they change nothing, so that stores from before there were such settings go on.
+        rarely = {"epoch_steps": self.epoch_steps} if self.epoch_steps else {}
+        rarely |= {"networks": self.networks} if self.networks > 1 else {}
         return {
             "data": describe(self.data),
             "model": describe(self.model),
             "metric": [metric.name for metric in self.metrics],
-            "training": {name: describe(getattr(self, name)) for name in trained},
+            "training": {name: describe(getattr(self, name)) for name in trained} | rarely,
             **{name: getattr(self, name) for name in plain},
             "measure": describe(self.measure),
             "run": describe(self.run),
@@ -226,8 +235,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "schedule_by": get_args(Period),
     "scale": SCALES,
 }
-_AT_LEAST_ONE = ("batch_size", "epochs", "runs", "accumulate", "threads", "selection_runs")
-_MAYBE_AT_LEAST_ONE = ("steps", "patience", "evaluation_batch_size", "selection_epochs")
+_AT_LEAST_ONE = ("batch_size", "epochs", "runs", "accumulate", "threads", "selection_runs", "networks")
+_MAYBE_AT_LEAST_ONE = ("steps", "epoch_steps", "patience", "evaluation_batch_size", "selection_epochs")
 _FUNCTIONS = ("data", "model", "forward", "loss", "optimiser", "scheduler", "measure", "run")
 
 
@@ -250,6 +259,8 @@ def _check(study: Study) -> None:
         value = getattr(study, name)
         if value is not None and not (isinstance(value, (int, float)) and 0 < value < float("inf")):
             raise UserError(f"{where}: expected {name} to be a number above 0, or None; got {value!r}")
+    if study.networks > 1 and study.task != "classification":
+        raise UserError(f"{where}: expected task='classification' for networks > 1, whose probabilities are averaged")
     _check_functions(study, where)
     _check_methods(study, where)
     if study.evaluate == "last" and (study.keep == "best" or study.patience):

@@ -1,7 +1,8 @@
 """Train one network: one job, from its first epoch or from where it was interrupted, to its row in the store.
 
-Bit-exact on resumption: the data order, the augmentation and the masks of an epoch follow from seeds of that epoch
-alone, so the weights, the optimiser's state and the schedule's are all there is to save.
+Bit-exact on resumption: the masks of an epoch, and the data order and the augmentation of a pass over the data, follow
+from seeds of their own, so the weights, the state of optimiser and schedule, and the place in the pass are all there is
+to save. An epoch is a pass over the data, or as many steps as the study says, and may end in the middle of a pass.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,17 +87,19 @@ class Training:
         self.loss = tallies.loss_for(study.loss, study.task)
         self.metrics = study.metrics
         self._runnable: Any = torch.compile(self.network) if study.compile else self.network
+        self._members: list[Any] = [self._runnable] if study.networks == 1 else list(self.network.children())
         self.optimiser = (study.optimiser or _adamw)(self.network)
         for group in self.optimiser.param_groups:
             if variant.rate != 1:
                 group["lr"] *= variant.rate
-        batches = len(self._order(0))
-        self.steps_per_epoch = -(-batches // study.accumulate)
+        self.steps_per_pass = -(-len(self._order(0)) // study.accumulate)
+        self.steps_per_epoch = study.epoch_steps or self.steps_per_pass
         self.total_steps = min(study.steps or math.inf, self.steps_per_epoch * job.epochs)
         total = job.epochs if study.schedule_by == "epoch" else int(self.total_steps)
         self.scheduler = study.scheduler(self.optimiser, total) if study.scheduler else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=study.precision == "float16")
         self.epoch, self.step = 0, 0  # finished ones
+        self.passes, self.shown = 0, 0  # whole ones over the data, and batches of the one under way
         self.best = Best()
         self.fingerprints = {
             "data": prepared.fingerprint,
@@ -108,14 +111,15 @@ class Training:
     def _seed(self, stream: str, *detail: object) -> int:
         return streams.seed(self.job.protocol.seed, self.job.stage, self.job.run, stream, *detail)
 
-    def _order(self, epoch: int) -> list[Any]:
-        """The examples of each batch of an epoch."""
-        return self.parts.train.order(self._seed(streams.ORDER, epoch), self.study.batch_size)
+    def _order(self, number: int, *member: int) -> list[Any]:
+        """The examples of each batch of a pass over the data; each network of a run but the first has its own."""
+        return self.parts.train.order(self._seed(streams.ORDER, number, *member), self.study.batch_size)
 
     def _order_fingerprint(self) -> str:
-        """Of every epoch's seed, from which its order follows, and of the first and the last order themselves."""
-        seeds = np.array([self._seed(streams.ORDER, epoch) for epoch in range(self.job.epochs)], np.uint64)
-        orders = [np.concatenate([np.asarray(b) for b in self._order(e)]) for e in {0, self.job.epochs - 1}]
+        """Of every pass's seed, from which its order follows, and of the first and the last order themselves."""
+        passes = -(-self.job.epochs * self.steps_per_epoch // self.steps_per_pass)
+        seeds = np.array([self._seed(streams.ORDER, number) for number in range(passes)], np.uint64)
+        orders = [np.concatenate([np.asarray(b) for b in self._order(number)]) for number in {0, passes - 1}]
         return of_arrays(seeds, *orders)
 
     @property
@@ -140,6 +144,8 @@ class Training:
                 "scaler": self.scaler.state_dict(),
                 "epoch": self.epoch,
                 "step": self.step,
+                "passes": self.passes,
+                "shown": self.shown,
                 "best": vars(self.best),
             }
         )
@@ -152,6 +158,7 @@ class Training:
             self.scheduler.load_state_dict(content["scheduler"])
         self.scaler.load_state_dict(content["scaler"])
         self.epoch, self.step = content["epoch"], content["step"]
+        self.passes, self.shown = content["passes"], content["shown"]
         self.best = Best(**content["best"])
 
     @property
@@ -208,30 +215,46 @@ class Training:
             self.best.since += 1
 
     def _train(self) -> tuple[float, float]:
-        """One pass over the training data; mean loss and value as it went, under dropout."""
+        """One epoch; mean loss and value as it went, under dropout."""
         self.network.train()
-        order = self._order(self.epoch)
-        seed = self._seed(streams.AUGMENT, self.epoch)
         losses, tally = tallies.Losses(), tallies.Tally(self.metrics[0])
+        last = min(self.total_steps, self.step + self.steps_per_epoch) if self.study.epoch_steps else self.total_steps
         waiting, is_elsewhere = 0, self.device.type != "cpu"
-        for number, batch in enumerate(self.parts.train.batches(order, seed=seed), 1):
-            if is_elsewhere:
-                batch = to_device(batch, self.device)
-            loss, output = self._loss(batch)
-            self._backward(loss)
+        for batches, ends_pass in self._batches():
+            for member, batch in zip(self._members, batches):
+                if is_elsewhere:
+                    batch = to_device(batch, self.device)
+                loss, output = self._loss(batch, member)
+                self._backward(loss)
+                losses.add(loss, size_of(batch))
+                tally.add(output, batch)
             waiting += 1
-            losses.add(loss, size_of(batch))
-            tally.add(output, batch)
-            if waiting == self.study.accumulate or number == len(order):
+            if waiting == self.study.accumulate or ends_pass:
                 self._update()
                 waiting = 0
-                if self.step >= self.total_steps:
+                if self.step >= last or (ends_pass and not self.study.epoch_steps):
                     break
         return losses.mean(), tally.value()
 
-    def _loss(self, batch: Any) -> tuple[Tensor, Any]:
+    def _batches(self) -> Iterator[tuple[tuple[Any, ...], bool]]:
+        """From where the last epoch ended: a batch for each network of the run, and whether a pass ends with it."""
+        while True:
+            members = [(number,) if number else () for number in range(len(self._members))]
+            orders = [self._order(self.passes, *member) for member in members]
+            seeds = [self._seed(streams.AUGMENT, self.passes, *member) for member in members]
+            length = min(len(order) for order in orders)
+            train = self.parts.train
+            for batches in zip(*(train.batches(o[:length], seed=s, skip=self.shown) for o, s in zip(orders, seeds))):
+                self.shown += 1
+                ends_pass = self.shown == length
+                if ends_pass:
+                    self.passes, self.shown = self.passes + 1, 0
+                yield batches, ends_pass
+
+    def _loss(self, batch: Any, member: Any = None) -> tuple[Tensor, Any]:
+        """Of a network of the run; the first if None."""
         with self._autocast():
-            output = self.forward(self._runnable, batch)
+            output = self.forward(self._members[0] if member is None else member, batch)
             return self.loss.mean(output, batch), output
 
     def _backward(self, loss: Tensor) -> None:
@@ -415,7 +438,7 @@ def seconds_per_epoch(job: Job, variant: Variant, prepared: Prepared, *, threads
             times.append(time.perf_counter() - start)
     finally:
         torch.set_num_threads(before)
-    return sorted(times)[len(times) // 2] * len(order)
+    return sorted(times)[len(times) // 2] * training.steps_per_epoch * len(training._members)
 
 
 def _adamw(model: torch.nn.Module) -> torch.optim.Optimizer:
