@@ -298,9 +298,9 @@ def _masked_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, law: Any, factor: float, masks: str, seed: Tensor
 ) -> Tensor:
     if masks == "batch":
-        weight = multiply(weight, seed, law, factor, [], kernels.STREAM_MASK)
+        weight = multiply(weight, seed, law, factor, [], kernels.STREAM_MASK, [])
         if bias is not None:
-            bias = multiply(bias, seed, law, factor, [], kernels.STREAM_BIAS)
+            bias = multiply(bias, seed, law, factor, [], kernels.STREAM_BIAS, [])
         return torch.nn.functional.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     z = connect(rows, weight, seed, law, factor)

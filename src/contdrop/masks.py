@@ -5,7 +5,8 @@ the uniform numbers behind the mask, of which ``law.quantile`` makes mask values
 The numbers are those of a built-in continuous law with the same seed. So a law of the user's own that is written like
 ``Uniform`` gives the masks of ``Uniform``.
 
-Of a tensor that is sharded over processes, each masks its own part with its part of the mask.
+Of a tensor that is sharded over processes, each masks its own part with its part of the mask; so it is with a batch
+that is divided among processes (:mod:`.rows`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from . import kernels, sharding
+from . import kernels, rows, sharding
 from .choices import SCALES
 from .laws import BuiltIn, Gaussian, Law
 
@@ -46,14 +47,17 @@ def multiply(
     factor: float,
     shared_axes: Sequence[int],
     stream: int,
-    window: Sequence[int] = (),
+    window: Sequence[int] | None = None,
 ) -> Tensor:
     """x times mask times factor, elementwise; along ``shared_axes`` one mask value is shared.
 
-    With a ``window`` the mask is a part of a larger one; see :func:`contdrop.kernels.reference.mask_layout`.
+    With a ``window`` the mask is a part of a larger one; see :func:`contdrop.kernels.reference.mask_layout`. Without
+    one x has a row for each example; an empty one is for what has not, such as a weight.
     """
     if sharding.is_sharded(x):
         return sharding.apply(lambda part, window: multiply(part, seed, law, factor, shared_axes, stream, window), x)
+    if window is None:
+        window = rows.window(x.shape)
     if isinstance(law, LawInGraph):
         masked: Tensor = kernels.variable.dropout(x, seed, law.kind, law.numbers, shared_axes, stream, window)
         return masked
@@ -78,6 +82,8 @@ def connect(
     """y[n, o] = sum over i of mask[first_example + n, o, i] weight[o, i] x[n, i], times factor."""
     if sharding.is_sharded(x):
         return sharding.apply_to_rows(lambda *part: connect(part[0], part[1], seed, law, factor, part[2]), x, weight)
+    if window := rows.window(x.shape):
+        first_example = window[x.dim()]
     if isinstance(law, LawInGraph):
         connected: Tensor = kernels.variable.dropconnect(x, weight, seed, law.kind, law.numbers, first_example)
         return connected
@@ -85,8 +91,8 @@ def connect(
         return kernels.dropconnect(x, weight, seed, law.kind, law.params, law.factor * factor, first_example)
     wide = kernels.compute_dtype(x.dtype)
     size = [x.shape[0], weight.shape[0], kernels.row_of_numbers(weight.shape[1])]
-    window = [first_example + size[0], *size[1:], first_example, 0, 0]
-    u = kernels.uniform(seed, size, wide, x.device, kernels.STREAM_MASK, window if first_example else ())
+    window = [first_example + size[0], *size[1:], first_example, 0, 0] if first_example else []
+    u = kernels.uniform(seed, size, wide, x.device, kernels.STREAM_MASK, window)
     mask = _values(law, u[..., : weight.shape[1]]) * factor
     return torch.bmm(mask * weight.to(wide), x.to(wide).unsqueeze(-1)).squeeze(-1).to(x.dtype)
 
@@ -95,7 +101,7 @@ def gate(x: Tensor, seed: Tensor, keep: Tensor) -> Tensor:
     """x where a uniform number is less than the element's own ``keep``, and x times zero elsewhere."""
     if sharding.is_sharded(x):
         return sharding.apply(lambda part, keep, window: kernels.keep_where(part, seed, keep, [], window), x, keep)
-    return kernels.keep_where(x, seed, keep, [])
+    return kernels.keep_where(x, seed, keep, [], rows.window(x.shape))
 
 
 def standard_normal_times(deviation: Tensor, seed: Tensor) -> Tensor:
