@@ -60,6 +60,35 @@ def test_holdout_certificate_counts_what_it_says(model):
     assert several.mean.bound > found.mean.bound
 
 
+@pytest.mark.parametrize("connect", [False, True])
+def test_a_mixture_of_fixed_masks_is_the_same_networks_for_all_examples(connect, model, monkeypatch):
+    x, y = blobs(500, 4)
+    if connect:
+        model[0] = cd.DropConnectLinear(10, 32, law=cd.Uniform())
+    found = certificates.holdout_certificate(model, x, y, members=3, masks="fixed", seed=5)
+    model.train()
+    layers = [layer for layer in model if hasattr(layer, "law")]
+    for layer in layers:
+        setattr(layer, *(("masks", "batch") if hasattr(layer, "masks") else ("shared_axes", (0,))))
+    drawn = []
+    for seed in (5, 6, 7):
+        torch.manual_seed(seed)
+        drawn.append(model(x).double().softmax(1))
+    wrong = (torch.stack(drawn).mean(0).argmax(1) != y).sum().item()
+    assert found.mixture.errors == wrong
+    for layer in layers:
+        setattr(layer, *(("masks", "example") if hasattr(layer, "masks") else ("shared_axes", ())))
+    monkeypatch.setattr(certificates, "_AT_ONCE", 70)  # the last batch is shorter
+    assert certificates.holdout_certificate(model, x, y, members=3, masks="fixed", seed=5).mixture == found.mixture
+    assert found.brier.diversity > 0
+
+
+def test_masks_cannot_be_fixed_where_they_hang_on_the_example(model):
+    model[0] = cd.FastDropoutLinear(10, 32, law=cd.Uniform())
+    with pytest.raises(ValueError, match=r"expected contdrop's Dropout layers .* 0 is a contdrop.FastDropoutLinear"):
+        certificates.holdout_certificate(model, *blobs(20, 4), masks="fixed")
+
+
 def test_holdout_certificate_holds_as_often_as_it_says():
     """A population of 300 examples, whose errors under random masks are known; data sets are drawn from it."""
     model = trained(cd.Bernoulli(keep=0.3), epochs=8)

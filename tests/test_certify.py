@@ -64,6 +64,9 @@ def test_certificates_of_a_study_file(study, cli, tmp_path):
     code, out, _ = cli("certify", path, "--store", "small.db")
     assert code == 0
     assert "<=" in out
+    code, _, err = cli("certify", path, "--store", "small.db", "--masks", "fixed")
+    assert code == 2
+    assert "is a torch.Dropout; use masks='fresh'" in err
 
 
 @pytest.mark.parametrize(
@@ -89,6 +92,7 @@ def test_what_would_not_hold_is_refused_in_one_line(study, cli, extra, options, 
         (("--delta", 0), "--delta: expected a number above 0 and at most 0.5; got 0"),
         (("--part", "odd"), "--part: expected test or validation; got 'odd'"),
         (("--members", 1), "--members, --pac-bayes: expected at least 2 masks"),
+        (("--masks", "odd"), "--masks: expected fresh or fixed; got 'odd'"),
         (("--plot", "bounds.gif"), "--plot: expected a file name that ends in"),
     ],
 )

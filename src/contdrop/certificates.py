@@ -6,6 +6,7 @@ network is trained on into a bound. What each certifies, and what it cannot say,
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import math
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor
 
 from . import nn
+from .choices import MIXTURE_MASKS, MixtureMasks
+from .functional import check_choice
 from .inference import dropout_layers, dropout_on, seeded
 from .theory import bounds
 
@@ -51,8 +54,8 @@ class HoldoutCertificate:
 
     Attributes:
         member: Of one network with a mask drawn at random.
-        mixture: Of the averaged class probabilities of ``members`` masks, drawn anew for each example, as
-            :func:`contdrop.mc_predict` draws them.
+        mixture: Of the averaged class probabilities of ``members`` masks: drawn anew for each example, as
+            :func:`contdrop.mc_predict` draws them, or the same for all.
         mean: Of the network in evaluation mode.
         brier: Of mixture and members on these examples; ``mixture = members - diversity`` exactly.
         members: Masks per mixture.
@@ -74,6 +77,7 @@ def holdout_certificate(
     delta: float = 0.05,
     *,
     members: int = 50,
+    masks: MixtureMasks = "fresh",
     comparisons: int = 1,
     seed: int = 0,
 ) -> HoldoutCertificate:
@@ -92,6 +96,9 @@ def holdout_certificate(
         y: Classes [N].
         delta: How often the certificate may fail.
         members: Masks per mixture, at least 2.
+        masks: The mixture of "fresh" masks, drawn anew for each example, is what :func:`contdrop.mc_predict` predicts
+            with; that of "fixed" ones is the same few networks for all examples, those of the seeds ``seed`` to
+            ``seed + members - 1``. The latter needs this library's elementwise layers or DropConnect.
         comparisons: Number of models (or laws) that certificates are made of with the same examples, if one is to be
             picked, or all are to hold at once.
         seed: Of the masks.
@@ -100,6 +107,7 @@ def holdout_certificate(
     layers = _checked(owner, model, x, y, members)
     if isinstance(comparisons, bool) or not isinstance(comparisons, int) or comparisons < 1:
         raise ValueError(f"{owner}: expected comparisons to be a whole number of at least 1, got {comparisons!r}")
+    check_choice(owner, "masks", masks, MIXTURE_MASKS)
     wrong = {"member": 0, "mixture": 0, "mean": 0}
     scores = torch.zeros(3, dtype=torch.float64)
     with torch.no_grad():
@@ -108,8 +116,13 @@ def holdout_certificate(
                 wrong["mean"] += _errors(model(inputs), labels)
         with dropout_on(model, layers), seeded(layers, seed):
             for inputs, labels in _batches(x, y):
-                drawn = torch.stack([model(inputs).double().softmax(1) for _ in range(members)])
-                wrong["member"] += _errors(drawn[0], labels)
+                first = model(inputs).double().softmax(1)[None]
+                wrong["member"] += _errors(first[0], labels)
+                drawn = (
+                    _fixed(model, layers, inputs, members, seed)
+                    if masks == "fixed"
+                    else torch.cat([first, *(model(inputs).double().softmax(1)[None] for _ in range(members - 1))])
+                )
                 wrong["mixture"] += _errors(drawn.mean(0), labels)
                 scores += len(labels) * torch.stack(bounds.brier_decomposition(drawn, labels))
     share = delta / (_PARTS * comparisons)
@@ -117,6 +130,42 @@ def holdout_certificate(
         name: Bound(count, len(y), bounds.clopper_pearson(count, len(y), share).item()) for name, count in wrong.items()
     }
     return HoldoutCertificate(**found, brier=bounds.Brier(*(scores / len(y))), members=members, delta=delta)
+
+
+def _fixed(model: torch.nn.Module, layers: dict[str, torch.nn.Module], x: Tensor, members: int, seed: int) -> Tensor:
+    """Class probabilities [members, N, classes] of networks whose masks are the same for all examples and batches."""
+    drawn = []
+    with _one_mask(layers):
+        for number in range(members):
+            with seeded(layers, seed + number):
+                drawn.append(model(x).double().softmax(1))
+    return torch.stack(drawn)
+
+
+@contextlib.contextmanager
+def _one_mask(layers: dict[str, torch.nn.Module]) -> Iterator[None]:
+    """Lets all examples of a batch share a mask."""
+    before: list[tuple[torch.nn.Module, str, Any]] = []
+    try:
+        for name, layer in layers.items():
+            attribute, value = _sharing(name, layer)
+            before.append((layer, attribute, getattr(layer, attribute)))
+            setattr(layer, attribute, value)
+        yield
+    finally:
+        for layer, attribute, value in before:
+            setattr(layer, attribute, value)
+
+
+def _sharing(name: str, layer: torch.nn.Module) -> tuple[str, Any]:
+    if isinstance(layer, nn.Dropout):
+        return "shared_axes", (0, *layer.shared_axes)
+    if isinstance(layer, nn.DropConnectLinear):
+        return "masks", "batch"
+    raise ValueError(
+        f"holdout_certificate: expected contdrop's Dropout layers or DropConnectLinear for masks='fixed'; {name} is a "
+        f"{type(layer).__module__.partition('.')[0]}.{type(layer).__name__}; use masks='fresh'"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

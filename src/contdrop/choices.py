@@ -4,6 +4,7 @@ from typing import Literal, get_args
 
 Scale = Literal["inverted", "paper"]
 Masks = Literal["example", "batch"]
+MixtureMasks = Literal["fresh", "fixed"]
 Inference = Literal["sampled", "analytic", "mean"]
 Activation = Literal[None, "relu", "sigmoid"]
 DropoutActivation = Literal[None, "relu"]
@@ -13,6 +14,7 @@ Covariance = Literal["diagonal", "output", "full"]
 
 SCALES = get_args(Scale)
 MASKS = get_args(Masks)
+MIXTURE_MASKS = get_args(MixtureMasks)
 INFERENCES = get_args(Inference)
 ACTIVATIONS = get_args(Activation)
 DROPOUT_ACTIVATIONS = get_args(DropoutActivation)

@@ -10,6 +10,7 @@ import typer
 
 import contdrop
 
+from ..choices import MIXTURE_MASKS
 from ..errors import UserError
 from ..lab import catalogue, sources
 from ..lab.certifying import PARTS, Certified, certify
@@ -45,6 +46,9 @@ def certify_command(
     part: Annotated[str, typer.Option(metavar="NAME", help="Examples to bound from: test or validation.")] = "test",
     delta: Annotated[float, typer.Option(metavar="D", help="How often any of the bounds may fail.")] = 0.05,
     members: Annotated[int, typer.Option(metavar="T", help="Masks per mixture.")] = 50,
+    masks: Annotated[
+        str, typer.Option(metavar="KIND", help="Of a mixture: fresh for each example, or fixed for all.")
+    ] = "fresh",
     pac_bayes: Annotated[
         int | None, typer.Option("--pac-bayes", metavar="EPOCHS", help="Train PAC-Bayes posteriors, that many epochs.")
     ] = None,
@@ -60,6 +64,8 @@ def certify_command(
         raise UserError(f"--delta: expected a number above 0 and at most 0.5; got {delta:g}")
     if members < 2 or (pac_bayes is not None and pac_bayes < 0):
         raise UserError("--members, --pac-bayes: expected at least 2 masks and at least 0 epochs")
+    if masks not in MIXTURE_MASKS:
+        raise UserError(f"--masks: expected {' or '.join(MIXTURE_MASKS)}; got {masks!r}")
     if plot_file:
         plots.check(plot_file)
     which = _study(study)
@@ -72,6 +78,7 @@ def certify_command(
             part=part,
             delta=delta,
             members=members,
+            masks=masks,  # type: ignore[arg-type]  # checked above
             epochs=pac_bayes,
             after_each=after_each,
         )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..certificates import Bound, HoldoutCertificate, holdout_certificate, pac_bayes_certificate
+from ..choices import MixtureMasks
 from ..errors import UserError
 from ..inference import dropout_layers
 from ..theory import bounds
@@ -59,6 +60,7 @@ def certify(
     part: str = "test",
     delta: float = 0.05,
     members: int = 50,
+    masks: MixtureMasks = "fresh",
     epochs: int | None = None,
     after_each: Callable[[], None] = lambda: None,
 ) -> list[Certified]:
@@ -71,6 +73,7 @@ def certify(
         part: The examples that the certificates are made of.
         delta: How often any of them may fail.
         members: Masks per mixture.
+        masks: Whether they are drawn anew for each example or the same for all.
         epochs: To train a PAC-Bayes posterior on the validation examples; None for no such certificate.
         after_each: Called when a network is done.
     """
@@ -92,7 +95,7 @@ def certify(
         model = result.model(job.method, run)
         share = delta / len(jobs) if epochs is None else delta / (2 * len(jobs))
         strength = job.results.get("relative_variance")
-        holdout, mean = _holdout(model, x, y, share, members, noisy=strength != 0)
+        holdout, mean = _holdout(model, x, y, share, members, masks, noisy=strength != 0)
         made = None if epochs is None else _pac_bayes(model, parts, study, share, epochs)
         found.append(Certified(job.method, strength, mean, holdout, made))
         after_each()
@@ -100,10 +103,13 @@ def certify(
 
 
 def _holdout(
-    model: nn.Module, x: Tensor, y: Tensor, delta: float, members: int, *, noisy: bool
+    model: nn.Module, x: Tensor, y: Tensor, delta: float, members: int, masks: MixtureMasks, *, noisy: bool
 ) -> tuple[HoldoutCertificate | None, Bound]:
     if noisy and dropout_layers(model):
-        found = holdout_certificate(model, x, y, delta, members=members)
+        try:
+            found = holdout_certificate(model, x, y, delta, members=members, masks=masks)
+        except ValueError as error:  # what its layers cannot do
+            raise UserError(str(error)) from None
         return found, found.mean
     with torch.no_grad():
         wrong = int((model.eval()(x).argmax(1) != y).sum())
