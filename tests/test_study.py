@@ -43,6 +43,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
         ({"seed": -1}, "expected seed to be a whole number from 0"),
         ({"evaluate": "never"}, "expected evaluate to be 'epoch', 'last' or a whole number"),
         ({"clip": -1.0}, "expected clip to be a number above 0"),
+        ({"model": nn.Linear(5, 2)}, "expected model to be a function that makes the model"),
+        ({"loss": nn.CrossEntropyLoss()}, "write loss=lambda output, batch: nn.CrossEntropyLoss()(output, batch[1])"),
         ({"model": None}, "expected a function model, or run= for a loop of your own; there is none"),
         ({"model": lambda a, b: None}, "expected model to take no argument, or the method; it takes 2"),
         ({"data": 3}, "expected data to be a function; got int"),
@@ -140,6 +142,68 @@ def test_parameters_without_a_gradient_are_named():
             return self.used(x)
 
     assert rehearse(model=Half).warnings == ("no gradient reaches unused.weight, unused.bias",)
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (list, ()),
+        (
+            lambda: [nn.Softmax(1)],
+            ("outputs look like those of a Softmax, but the loss, cross-entropy, expects logits",),
+        ),
+        (
+            lambda: [nn.LogSoftmax(1)],
+            ("outputs look like those of a LogSoftmax, which the loss, cross-entropy, applies",),
+        ),
+        (
+            lambda: [nn.Linear(2, 1), nn.Sigmoid()],
+            ("outputs look like those of a Sigmoid, but the loss expects logits",),
+        ),
+        (lambda: [nn.Linear(2, 1)], ()),
+    ],
+)
+def test_probabilities_in_place_of_logits_are_noted(last, words):
+    found = rehearse(model=lambda: nn.Sequential(model(), *last())).warnings
+    assert len(found) == len(words)
+    assert all(warning.startswith(word) for warning, word in zip(found, words))
+
+
+def test_losses_of_the_users_own_may_take_probabilities():
+    loss = lambda output, batch: nn.functional.nll_loss(output, batch[1])  # noqa: E731
+    assert rehearse(model=lambda: nn.Sequential(model(), nn.LogSoftmax(1)), loss=loss).warnings == ()
+
+
+def test_one_hot_labels_and_missing_values_are_noted():
+    x = X.clone()
+    x[5, 1] = torch.nan
+
+    class Patient(nn.Sequential):
+        def forward(self, x):
+            return super().forward(torch.nan_to_num(x))
+
+    found = rehearse(
+        data=lambda: lab.Data(train=(x, nn.functional.one_hot(Y).float()), test=0.25), model=lambda: Patient(model())
+    ).warnings
+    assert found[0].startswith("labels look one-hot")
+    assert found[1:] == ("train[0] has nan or infinity in 1 of 120 examples, first in 5",)
+
+
+def test_classes_count_as_the_model_is_shown_them():
+    """What collate makes of labels is what has to have an output."""
+    train = [(x, y + 1) for x, y in zip(X, Y)]
+
+    def collate(items):
+        return torch.stack([x for x, _ in items]), torch.stack([y for _, y in items]) - 1
+
+    rehearse(data=lambda: lab.Data(train=train, test=0.25, collate=collate))
+    rehearse(data=lambda: lab.Data(train=(X, Y + 1), test=0.25, collate=collate))
+    with pytest.raises(UserError, match="train has 1 to 2; number them from 0: y - 1"):
+        rehearse(data=lambda: lab.Data(train=train, test=0.25))
+    rare = Y.clone()
+    rare[-1] = 9
+    with pytest.raises(UserError, match=r"test has 0 to 9.*or let the model return 10"):
+        rehearse(data=lambda: lab.Data(train=(X, Y), test=(X, rare)))
 
 
 # ---- comparisons
@@ -311,6 +375,12 @@ study = lab.Study("from-a-file", data, model, epochs=1, runs=2, methods=["origin
 """
 
 
+FLOAT64 = (
+    "data() gives float64 to a model of float32; convert it there: x.astype('float32'), or x.to(torch.float32) "
+    "(my_study.py, line 6)"
+)
+
+
 def write(text, name="my_study.py"):
     path = pathlib.Path(name)
     path.write_text(textwrap.dedent(text))
@@ -341,6 +411,12 @@ def test_file_gives_a_table_a_verdict_and_a_page(cli):
         (GOOD.replace("study =", "mine ="), "expected a study called study; there is mine: write study = mine"),
         (GOOD.replace("Linear(3, 6)", "Linear(4, 6)"), "training step: RuntimeError: mat1 and mat2"),
         (GOOD.replace("> 0).long()", "> 0).float()"), "expected"),
+        (GOOD.replace("lab.Data(train=(", "((").replace(", test=0.3", ", 0.3"), "got tuple (my_study.py, line 6)"),
+        (GOOD.replace("model, epochs", "model(), epochs"), "as each run trains new ones; got Sequential"),
+        (GOOD.replace("torch.randn(90, 3,", "torch.randn(90, 3, dtype=torch.float64,"), FLOAT64),
+        (GOOD.replace(".long()", ".long() + 1"), "train has 1 to 2; number them from 0: y - 1 (my_study.py, line 6)"),
+        (GOOD.replace("return lab", "x[7] = torch.nan; return lab"), "is nan; train[0] has nan or infinity in 1 of 90"),
+        (GOOD.replace("runs=2", "runs=0"), "a whole number of at least 1; got 0 (my_study.py, line 13)"),
         (GOOD.replace("def model", "def modell"), "NameError: name 'model' is not defined (my_study.py, line 13)"),
     ],
 )

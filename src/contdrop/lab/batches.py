@@ -305,6 +305,10 @@ def prepare(data: Data, *, task: str | None) -> Prepared:
     Raises:
         UserError: Something is wrong; the text is one line.
     """
+    if not isinstance(data, Data):
+        raise UserError(
+            f"expected data() to return lab.Data(train=(x, y), test=(x_test, y_test)); got {type(data).__name__}"
+        )
     sources = {"train": inputs.source(data.train, "train")}
     available = len(sources["train"])
     drawn: dict[str, int] = {}

@@ -142,7 +142,7 @@ class Conductor:
             self._data[key] = None
             return
         same = next((k for k, other in self._studies() if other.data is study.data and self._data.get(k)), None)
-        with explained(f"study {study.name!r}: data()"):
+        with explained(f"study {study.name!r}: data()", study.data):
             self._data[key] = self._data[same] if same else prepare(study.data(), task=study.task)
 
     def _studies(self) -> list[tuple[str, Any]]:

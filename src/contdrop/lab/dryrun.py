@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +15,9 @@ import torch
 
 from ..errors import UserError
 from ..text import plural
-from . import plan
+from . import mistakes, plan
 from .applying import Applied
-from .batches import Prepared, prepare
+from .batches import Prepared, prepare, to_device
 from .machines import peak_memory
 from .sources import explained
 from .store import FINAL
@@ -33,7 +32,6 @@ class Rehearsal:
     """What a dry run found.
 
     Attributes:
-        seconds_per_step: The slowest method's.
         steps_per_epoch: Of a final run.
         parameters: How many numbers the model has.
         sizes: Examples to train, validate and test on.
@@ -45,7 +43,6 @@ class Rehearsal:
             later is another study.
     """
 
-    seconds_per_step: float
     steps_per_epoch: int
     parameters: int
     sizes: tuple[int, int, int]
@@ -68,12 +65,15 @@ def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu
     study = protocol.study
     where = f"study {study.name!r}"
     _check_data_again(study, prepared, where)
-    labels = dict.fromkeys(job.method for job in jobs if job.stage == FINAL)
-    found: dict[str, _Steps] = {}
-    for label in labels:
-        job = plan.Job(protocol, FINAL, label, 0)
-        variant = job.variant({source: variants[0] for source, variants in (study.candidates or {}).items()})
-        found[label] = _first_steps(job, variant, prepared, device, f"{where}, {label}")
+    chosen = {source: variants[0] for source, variants in (study.candidates or {}).items()}
+    planned = [
+        plan.Job(protocol, FINAL, label, 0) for label in dict.fromkeys(j.method for j in jobs if j.stage == FINAL)
+    ]
+    again, warnings = _look(planned[0], planned[0].variant(chosen), prepared, device, f"{where}, {planned[0].method}")
+    found = {
+        job.method: _first_steps(job, job.variant(chosen), prepared, device, f"{where}, {job.method}")
+        for job in planned
+    }
     if not any(steps.has_dropout for steps in found.values()):
         raise UserError(
             f"{where}: the model has no dropout layer that a method could replace; put nn.Dropout where it is to act, "
@@ -86,21 +86,19 @@ def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu
                 f"{where}: {first_label} and {label} start from different weights; make all of the model inside "
                 "model(), and draw from torch, numpy or random only"
             )
-    again = Training(plan.Job(protocol, FINAL, first_label, 0), first.variant, prepared, device)
-    if again.fingerprints["initial weights"] != first.weights:
+    if again != first.weights:
         raise UserError(
             f"{where}: two calls of model() with one seed give different weights; it draws from something that cannot "
             "be seeded (a generator of its own, the time, a file?)"
         )
     return Rehearsal(
-        max(steps.seconds for steps in found.values()),
         first.steps_per_epoch,
         first.parameters,
         first.sizes,
         peak_memory(),
         {label: steps.sites for label, steps in found.items() if steps.sites},
         {label: steps.memory for label, steps in found.items() if steps.memory},
-        tuple(dict.fromkeys(warning for steps in found.values() for warning in steps.warnings)),
+        tuple(dict.fromkeys([*warnings, *(warning for steps in found.values() for warning in steps.warnings)])),
         {
             "data": prepared.fingerprint,
             "methods": {label: steps.figures for label, steps in found.items()},
@@ -117,12 +115,19 @@ def _check_data_again(study: Any, prepared: Prepared, where: str) -> None:
         )
 
 
+def _look(job: plan.Job, variant: plan.Variant, prepared: Prepared, device: str, where: str) -> tuple[str, list[str]]:
+    """The initial weights of a model of its own, and what is odd about what it returns."""
+    with explained(f"{where}: model()", job.protocol.study.model):
+        training = Training(job, variant, prepared, device)
+    missing = mistakes.missing_values(prepared)
+    warnings = mistakes.look(training, prepared, where)
+    return training.fingerprints["initial weights"], [*warnings, *([missing] if missing else [])]
+
+
 @dataclass(frozen=True)
 class _Steps:
-    variant: plan.Variant
     weights: str
     figures: list[float]
-    seconds: float
     steps_per_epoch: int
     parameters: int
     sizes: tuple[int, int, int]
@@ -133,23 +138,23 @@ class _Steps:
 
 
 def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, device: str, where: str) -> _Steps:
-    with explained(f"{where}: model()"):
+    with explained(f"{where}: model()", job.protocol.study.model):
         training = Training(job, variant, prepared, device)
     figures: list[float] = []
     warnings: list[str] = []
     weights = training.fingerprints["initial weights"]
     torch.manual_seed(0)
     training.network.train()
-    seconds, kept = math.inf, 0
+    kept = 0
     order = training._order(0)[:_STEPS] or [[]]
     with explained(f"{where}: batches"):
         batches = list(training.parts.train.batches(order, seed=0))
     for batch in batches:
-        begun = time.perf_counter()
+        batch = to_device(batch, training.device)
         with explained(f"{where}: training step"), _counting(training) as saved:
             loss, _ = training._loss(batch)
         kept = max(kept, sum(saved.values()))
-        _check_loss(loss, where)
+        _check_loss(loss, prepared, where)
         with explained(f"{where}: training step"):
             loss.backward()  # type: ignore[no-untyped-call]
         norm, without = _gradients(training.network)
@@ -160,7 +165,6 @@ def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, devic
         figures += [round(float(loss.detach()), 7), round(norm, 7)]
         with explained(f"{where}: optimiser step"):
             training._update()
-        seconds = min(seconds, time.perf_counter() - begun)
     with explained(f"{where}: evaluation"), torch.no_grad():
         done = training.evaluate(training.parts.validation, batches=1)
     for metric in training.metrics:
@@ -172,10 +176,7 @@ def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, devic
     sites = _sites(training.built.applied)
     applied = training.built.applied
     has_dropout = applied is None or applied.sites > len(applied.unreachable)
-    return _Steps(
-        variant, weights, figures, seconds, training.steps_per_epoch, parameters, sizes, sites, has_dropout, memory,
-        warnings,
-    )  # fmt: skip
+    return _Steps(weights, figures, training.steps_per_epoch, parameters, sizes, sites, has_dropout, memory, warnings)
 
 
 @contextlib.contextmanager
@@ -211,14 +212,15 @@ def _sites(applied: Applied | None) -> str:
     return "; ".join(words)
 
 
-def _check_loss(loss: Any, where: str) -> None:
+def _check_loss(loss: Any, prepared: Prepared, where: str) -> None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         got = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise UserError(f"{where}: expected the loss to be one number, a mean over the batch; got {got}")
     if not loss.requires_grad:
         raise UserError(f"{where}: no parameter gets a gradient; the loss does not depend on the model")
     if not torch.isfinite(loss):
-        raise UserError(f"{where}: the loss of the first batch is {float(loss.detach())}; check data, model and loss")
+        reason = mistakes.missing_values(prepared) or "check data, model and loss"
+        raise UserError(f"{where}: the loss of the first batch is {float(loss.detach())}; {reason}")
 
 
 def _gradients(model: torch.nn.Module) -> tuple[float, str]:

@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import pathlib
 import pickle
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from ..errors import UserError, suggest
 from .plan import Protocol
 from .study import Study
 
+_PLACE = re.compile(r" \(\S+, line \d+\)$")
 _PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 
 
@@ -140,12 +142,20 @@ def load_file(path: pathlib.Path) -> Study:
 
 
 @contextlib.contextmanager
-def explained(what: str) -> Iterator[None]:
-    """Turns whatever the user's code raises into one line, with the line of the user's file."""
+def explained(what: str, of: Any = None) -> Iterator[None]:
+    """Turns whatever the user's code raises into one line, with the line of the user's file.
+
+    Args:
+        what: Is being done.
+        of: The user's function that it is about, whose line is told where no other is known.
+    """
     try:
         yield
-    except UserError:
-        raise
+    except UserError as error:
+        place = place_of(error) or line_of(of)
+        if not place or _PLACE.search(str(error)):
+            raise
+        raise UserError(f"{error}{place}") from error
     except Exception as error:
         raise UserError(f"{what}: {printable_error(error)}{place_of(error)}") from error
 
@@ -164,15 +174,23 @@ def place_of(error: BaseException) -> str:
     return f" ({pathlib.Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
+def line_of(function: Any) -> str:
+    """Where a function of the user's is defined, if that is known."""
+    code = getattr(function, "__code__", None)
+    if code is None or not _is_users(code.co_filename):
+        return ""
+    return f" ({pathlib.Path(code.co_filename).name}, line {code.co_firstlineno})"
+
+
 def _frames(trace: TracebackType | None) -> list[Any]:
     return list(traceback.extract_tb(trace)) if trace else []
 
 
 def _is_users(file: str) -> bool:
     path = pathlib.Path(file)
-    return not (_PACKAGE in path.parents or "site-packages" in path.parts or file.startswith("<frozen")) and (
-        pathlib.Path(sys.base_prefix) not in path.parents
-    )
+    return not (
+        _PACKAGE in path.parents or "site-packages" in path.parts or file.startswith(("<frozen", "<string>"))
+    ) and (pathlib.Path(sys.base_prefix) not in path.parents)
 
 
 def _digest(path: pathlib.Path) -> bytes:

@@ -272,6 +272,17 @@ def _check_functions(study: Study, where: str) -> None:
         value = getattr(study, name)
         if value is not None and not callable(value):
             raise UserError(f"{where}: expected {name} to be a function; got {type(value).__name__}")
+    if isinstance(study.model, nn.Module):
+        raise UserError(
+            f"{where}: expected model to be a function that makes the model, as each run trains new ones; got "
+            f"{type(study.model).__name__}; write def model(): return {type(study.model).__name__}(...)"
+        )
+    if isinstance(study.loss, nn.Module) and type(study.loss).__module__.startswith("torch.nn"):
+        name = type(study.loss).__name__
+        raise UserError(
+            f"{where}: expected loss to take (output, batch); got torch.nn.{name}, which takes (output, target); write "
+            f"loss=lambda output, batch: nn.{name}()(output, batch[1])"
+        )
     if study.run is not None:
         return
     for name in ("data", "model"):
