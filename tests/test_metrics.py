@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from contdrop.errors import UserError
 from contdrop.lab import losses, metrics, outputs, scores
-from contdrop.lab.metrics import Metric, chosen, default_loss, defaults, find
+from contdrop.lab.losses import default_loss
+from contdrop.lab.metrics import Metric, chosen, defaults, find
 
 CLASSIFICATION = ("error", "accuracy", "top2", "nll", "perplexity", "brier", "ece", "auroc", "f1")
 ONE_CLASS_EACH = ("ece", "auroc", "f1")
@@ -435,14 +436,6 @@ def test_a_models_own_loss_is_the_default_without_a_task():
     for use in (default_loss(None).mean, find("loss").contributions):
         with pytest.raises(UserError, match=r"expected loss=.* a model that returns a loss; got Tensor"):
             use(torch.zeros(3), batch)
-
-
-def test_a_studys_own_loss_as_metric():
-    batch = (torch.zeros(3), torch.tensor([1.0, 2.0, 4.0]))
-    of_batch = metrics.loss_metric(lambda output, batch: (output - batch[1]).abs().mean())
-    assert of_batch.contributions(torch.zeros(3), batch).tolist() == pytest.approx([7 / 3] * 3)
-    of_each = metrics.loss_metric(lambda output, batch: (output - batch[1]).abs())
-    assert of_each.contributions(torch.zeros(3), batch).tolist() == [1, 2, 4]
 
 
 def test_metrics_combine_means_or_take_all():

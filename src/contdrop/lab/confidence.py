@@ -7,7 +7,7 @@ Asked of its predictions in three ways: with dropout off (``point``), averaged o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,18 +41,49 @@ class Predicted:
     mutual_information: Array | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Uncertainty(Configuration):
-    """A study's ``measure``; made by :func:`uncertainty`, which explains the fields."""
+    """The ``measure`` of a study that asks how well its models know how sure they can be.
+
+    For each way in ``point``, ``mc`` and ``moments`` that is possible these are kept as ``uncertainty_<way>_<name>``:
+
+    - by test example: ``contribution_nll``, ``contribution_brier``, ``confidence``, ``correct``, ``entropy`` and
+      ``mutual_information``;
+    - of all of them: ``nll``, ``brier`` and ``ece``, as the metrics of these names, and ``reliability``, three rows of
+      ``bins`` numbers: how many examples have a confidence in the bin, their mean confidence, the share that is right;
+    - with ``ood``: ``auroc_entropy`` and ``auroc_mutual_information``, the probability that an input from elsewhere has
+      more of it than a test example, and both by input as ``ood_entropy`` and ``ood_mutual_information``.
+
+    Attributes:
+        samples: Passes of Monte-Carlo prediction, at least 2.
+        ood: Returns inputs from elsewhere, in the form that the model takes; they need no targets.
+        forward: The study's own, if it has one: (model, batch) -> output. Then there are no moments.
+        moments: Whether to propagate moments, where the model's layers allow it.
+        examples: Only the first so many test examples, and inputs from elsewhere; all if None.
+        batch_size: Examples at once.
+        bins: Of the reliability diagram; the calibration error always has 15.
+    """
 
     kind: ClassVar[str] = "uncertainty"
-    samples: int
-    ood: Callable[[], Any] | None
-    forward: Forward | None
-    moments: bool
-    examples: int | None
-    batch_size: int
-    bins: int
+    samples: int = 50
+    _: KW_ONLY
+    ood: Callable[[], Any] | None = None
+    forward: Forward | None = None
+    moments: bool = True
+    examples: int | None = None
+    batch_size: int = 256
+    bins: int = scores.BINS
+
+    def __post_init__(self) -> None:
+        for name, least in {"samples": 2, "batch_size": 1, "bins": 1, "examples": 1}.items():
+            value = getattr(self, name)
+            if value is None and name == "examples":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UserError(f"uncertainty: expected {name} to be a whole number of at least {least}; got {value!r}")
+        for name, function in {"ood": self.ood, "forward": self.forward}.items():
+            if function is not None and not callable(function):
+                raise UserError(f"uncertainty: expected {name} to be a function; got {type(function).__name__}")
 
     def as_dict(self) -> dict[str, Any]:
         """All fields, functions by their names."""
@@ -61,7 +92,7 @@ class Uncertainty(Configuration):
         return {"kind": self.kind, **named}
 
     def __call__(self, model: torch.nn.Module, parts: Any, seed: int) -> dict[str, Array]:
-        """What is kept of a trained model: see :func:`uncertainty`."""
+        """What is kept of a trained model: see :class:`Uncertainty`."""
         part = parts.test
         order = part.order(None, self.batch_size)
         if self.examples is not None:
@@ -126,54 +157,7 @@ class Uncertainty(Configuration):
         return [(mapped(lambda leaf: leaf[a : min(a + self.batch_size, number)], nest), None) for a in starts]  # noqa: B023
 
 
-def uncertainty(
-    samples: int = 50,
-    *,
-    ood: Callable[[], Any] | None = None,
-    forward: Forward | None = None,
-    moments: bool = True,
-    examples: int | None = None,
-    batch_size: int = 256,
-    bins: int = scores.BINS,
-) -> Uncertainty:
-    """The ``measure`` of a study that asks how well its models know how sure they can be.
-
-    For each way in ``point``, ``mc`` and ``moments`` that is possible these are kept as ``uncertainty_<way>_<name>``:
-
-    - by test example: ``contribution_nll``, ``contribution_brier``, ``confidence``, ``correct``, ``entropy`` and
-      ``mutual_information``;
-    - of all of them: ``nll``, ``brier`` and ``ece``, as the metrics of these names, and ``reliability``, three rows of
-      ``bins`` numbers: how many examples have a confidence in the bin, their mean confidence, the share that is right;
-    - with ``ood``: ``auroc_entropy`` and ``auroc_mutual_information``, the probability that an input from elsewhere has
-      more of it than a test example, and both by input as ``ood_entropy`` and ``ood_mutual_information``.
-
-    Args:
-        samples: Passes of Monte-Carlo prediction, at least 2.
-        ood: Returns inputs from elsewhere, in the form that the model takes; they need no targets.
-        forward: The study's own, if it has one: (model, batch) -> output. Then there are no moments.
-        moments: Whether to propagate moments, where the model's layers allow it.
-        examples: Only the first so many test examples, and inputs from elsewhere; all if None.
-        batch_size: Examples at once.
-        bins: Of the reliability diagram; the calibration error always has 15.
-    """
-    limits = {"samples": (samples, 2), "batch_size": (batch_size, 1), "bins": (bins, 1), "examples": (examples, 1)}
-    for name, (value, least) in limits.items():
-        if value is None and name == "examples":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise UserError(f"uncertainty: expected {name} to be a whole number of at least {least}; got {value!r}")
-    for name, function in {"ood": ood, "forward": forward}.items():
-        if function is not None and not callable(function):
-            raise UserError(f"uncertainty: expected {name} to be a function; got {type(function).__name__}")
-    return Uncertainty(
-        samples=samples,
-        ood=ood,
-        forward=forward,
-        moments=moments,
-        examples=examples,
-        batch_size=batch_size,
-        bins=bins,
-    )
+uncertainty = Uncertainty  # as studies write it
 
 
 class _Logits(torch.nn.Module):

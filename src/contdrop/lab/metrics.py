@@ -15,11 +15,8 @@ from torch.nn import functional
 
 from ..errors import UserError, suggest
 from . import scores
-from .losses import Loss as Loss
 from .losses import checked_task
-from .losses import default_loss as default_loss
 from .outputs import IGNORED, classified, examples_of, loss_of, paired, per_example
-from .outputs import target_of as target_of
 
 Better = Literal["lower", "higher"]
 Of = Callable[[Any, Any], Tensor]
@@ -244,16 +241,7 @@ def _loss(output: Any, batch: Any) -> Tensor:
         raise UserError(
             f"metric loss: expected loss= or metric=, or a model that returns a loss; got {type(output).__name__}"
         )
-    return _by_example(own, batch)
-
-
-def _by_example(loss: Tensor, batch: Any) -> Tensor:
-    return loss if loss.dim() else loss.expand(examples_of(batch))
-
-
-def loss_metric(loss: Callable[[Any, Any], Tensor]) -> Metric:
-    """A study's own loss as its metric. Of a mean over a batch, each of its examples contributes that mean."""
-    return Metric("loss", lambda output, batch: _by_example(loss(output, batch), batch), by_batch=True)
+    return own if own.dim() else own.expand(examples_of(batch))
 
 
 def _built_in(name: str, of: Of, unit: str = "", better: Better = "lower") -> Metric:

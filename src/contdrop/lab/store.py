@@ -149,11 +149,6 @@ class Store(StoreReader):
             if self._job(db.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()).status == FAILED:
                 self._forget(db, job)
 
-    def start_over(self, job: int) -> None:
-        """Forgets all that was done of a job."""
-        with self.transaction() as db:
-            self._forget(db, job)
-
     @staticmethod
     def _forget(db: sqlite3.Connection, job: int) -> None:
         for table in ("epochs", "checkpoints", "artefacts"):
