@@ -54,6 +54,7 @@ def compare(
     seed: options.Seed = None,
     workers: options.Workers = None,
     threads: options.Threads = None,
+    devices: options.Devices = 1,
     device: options.Device = "auto",
     shard: options.Shard = None,
     executor: options.Executor = "local",
@@ -75,7 +76,7 @@ def compare(
         return 0
     if study is None:
         raise UserError("expected a study file, or --init FILE to write one to start from")
-    conduct.check_counts(workers, threads)
+    conduct.check_counts(workers, threads, devices)
     data.use_directory(data_dir)
     found = sources.load_file(study)
     jobs = plan(found, preset=preset, labels=conduct.split_labels(methods), runs=runs, epochs=epochs, seed=seed)
@@ -88,6 +89,7 @@ def compare(
         store,
         workers=workers,
         threads=threads,
+        devices=devices,
         device=device,
         retry_failed=retry_failed,
         shard=parse_shard(shard),

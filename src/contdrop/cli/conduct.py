@@ -35,8 +35,8 @@ class Performance:
         return self.outcome is None
 
 
-def check_counts(workers: int | None, threads: int | None) -> None:
-    for option, value in (("--workers", workers), ("--threads", threads)):
+def check_counts(workers: int | None, threads: int | None, devices: int) -> None:
+    for option, value in (("--workers", workers), ("--threads", threads), ("--devices", devices)):
         if value is not None and value < 1:
             raise UserError(f"{option}: expected a whole number of at least 1; got {value}")
 
@@ -60,6 +60,7 @@ def perform(
     *,
     workers: int | None,
     threads: int | None,
+    devices: int,
     device: str,
     retry_failed: bool,
     shard: tuple[int, int] | None = None,
@@ -70,6 +71,7 @@ def perform(
         plans,
         workers=workers,
         threads=threads,
+        devices=devices,
         device=device,
         retry_failed=retry_failed,
         shard=shard,

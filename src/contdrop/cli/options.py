@@ -34,6 +34,9 @@ Workers = Annotated[
 Threads = Annotated[
     int | None, typer.Option(metavar="N", help="torch threads in each of them.  [default: the study's, 1]")
 ]
+Devices = Annotated[
+    int, typer.Option(metavar="N", help="Processes, or GPUs, that do each job together, for jobs too large for one.")
+]
 Device = Annotated[str, typer.Option(metavar="NAME", help="Where to train: cpu, cuda, mps or auto.")]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Do failed jobs once more.")]
 Shard = Annotated[

@@ -44,6 +44,7 @@ def run(
     seed: options.Seed = None,
     workers: options.Workers = None,
     threads: options.Threads = None,
+    devices: options.Devices = 1,
     device: options.Device = "cpu",
     shard: options.Shard = None,
     executor: options.Executor = "local",
@@ -56,7 +57,7 @@ def run(
     as_json: options.JsonComparison = False,
 ) -> int:
     """The command; ``HELP`` says what it does."""
-    conduct.check_counts(workers, threads)
+    conduct.check_counts(workers, threads, devices)
     data.use_directory(data_dir)
     labels = conduct.split_labels(methods)
     plans = [
@@ -72,6 +73,7 @@ def run(
         store,
         workers=workers,
         threads=threads,
+        devices=devices,
         device=device,
         retry_failed=retry_failed,
         shard=parse_shard(shard),

@@ -21,9 +21,9 @@ from ..errors import UserError
 from . import fingerprints, inputs, splitting, streams
 from .inputs import Arrays, Items, Source
 from .loading import Loaders, Maker, requests
+from .nests import cut, mapped
 from .nests import default_forward as default_forward
 from .nests import inputs_and_target as inputs_and_target
-from .nests import mapped
 from .nests import size_of as size_of
 from .nests import target_of as target_of
 from .nests import to_device as to_device
@@ -143,25 +143,38 @@ class Part:
         whole: Any = self.source if isinstance(self.source, Arrays) else self.source.dataset
         return Subset(whole, self.positions.tolist())
 
-    def batches(self, order: Sequence[Tensor], *, seed: int | None = None, skip: int = 0) -> Iterator[Any]:
+    def batches(
+        self,
+        order: Sequence[Tensor],
+        *,
+        seed: int | None = None,
+        skip: int = 0,
+        rows: Callable[[int], slice] | None = None,
+    ) -> Iterator[Any]:
         """The batches themselves.
 
         Args:
             order: From :meth:`order`.
             seed: Of the epoch's augmentation. With it, training data are transformed; without it, none are.
             skip: So many batches of the order were shown before an interruption.
+            rows: Which examples of a batch of so many to show; all if None.
         """
         transformed = seed is not None and self.name == "train" and self.pipeline.transform is not None
         if isinstance(self.source, Arrays) and self.pipeline.collate is None and not transformed:
             nest, positions = self._arrays
+            if rows is not None:
+                order = [batch[rows(len(batch))] for batch in order]
             if positions is None:
                 return _selected(nest, order[skip:])
             return _selected(nest, (positions.index_select(0, batch) for batch in order[skip:]))
         chosen = [self.positions.index_select(0, batch).numpy() for batch in order]
         wanted = requests(self.name, chosen, seed or 0, transformed=transformed)[skip:]
-        if self.pipeline.loader_workers:
-            return self.pipeline.loaders.batches(wanted)
-        return map(self.pipeline.maker.make, wanted)
+        if rows is not None and self.pipeline.collate is None:
+            wanted, rows = [request.rows(rows(len(request.indices))) for request in wanted], None
+        made = self.pipeline.loaders.batches if self.pipeline.loader_workers else self.pipeline.maker.make_all
+        if rows is None:
+            return made(wanted)
+        return (cut(batch, rows(size_of(batch))) for batch in made(wanted))
 
     @functools.cached_property
     def _arrays(self) -> tuple[Any, Tensor | None]:

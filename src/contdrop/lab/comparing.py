@@ -25,6 +25,7 @@ def compare(
     workers: int | None = None,
     device: str = "auto",
     threads: int | None = None,
+    devices: int = 1,
     seed: int | None = None,
     preset: str | None = None,
     retry_failed: bool = False,
@@ -47,6 +48,7 @@ def compare(
         workers: Processes that train at a time; one per core if None, and 0 trains in this process.
         device: "cpu", "cuda", "mps", or "auto" for the fastest there is.
         threads: torch threads in each process; the study's if None.
+        devices: Processes that do each job together, each with its part of every batch.
         seed: Of everything random; the study's if None.
         preset: The size, if the study has several.
         retry_failed: Whether failed jobs are done once more.
@@ -67,6 +69,7 @@ def compare(
         workers=workers,
         device=device,
         threads=threads,
+        devices=devices,
         retry_failed=retry_failed,
         cluster=resources(executor, address=address, cpus=cpus, gpus=gpus, workers=workers),
         say=lambda line: print(line) if progress else None,

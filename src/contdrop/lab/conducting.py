@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from ..errors import UserError
 from ..text import plural
 from . import dryrun, locks, plan
@@ -45,6 +47,7 @@ class Conductor:
         workers: Processes; 0 does everything in this one.
         device: Where to train; "auto" is the fastest there is.
         threads: torch threads per process; the studies' own if None.
+        devices: Processes that do each job together.
         retry_failed: Whether failed jobs are done once more.
         shard: Which part of the plan this invocation does, such as ``(2, 5)``; all of it if None.
         cluster: What is asked of Ray, if that is to do the jobs; this machine's processes do them if None.
@@ -57,6 +60,7 @@ class Conductor:
     workers: int | None = None
     device: str = "cpu"
     threads: int | None = None
+    devices: int = 1
     retry_failed: bool = False
     shard: tuple[int, int] | None = None
     cluster: ray.Resources | None = None
@@ -74,9 +78,26 @@ class Conductor:
         if self.threads is None and len(wanted) > 1:
             raise UserError("these studies want different numbers of threads; give --threads, or one study at a time")
         self.threads = self.threads or wanted.pop()
+        if self.devices > 1:
+            self._check_devices()
         self._data: dict[str, Prepared | None] = {}
         self._store: Store | None = None
         self._ray: ray.Cluster | None = None
+
+    def _check_devices(self) -> None:
+        gpus = torch.cuda.device_count()
+        if self.device == "cuda" and self.cluster is None and gpus < self.devices:
+            raise UserError(f"--devices: expected at most as many as there are GPUs, {gpus}; got {self.devices}")
+        if self.device not in ("cpu", "cuda"):
+            raise UserError(f"--devices: expected --device cpu or cuda for several; got {self.device}")
+        for _, study in self._studies():
+            refused = {
+                "it has a loop of its own": study.run is not None,
+                "it is compiled, and a graph holds no part of a mask": study.compile,
+                f"its batches have {study.batch_size} examples": study.batch_size < self.devices,
+            }
+            for reason in (reason for reason, is_so in refused.items() if is_so):
+                raise UserError(f"--devices: study {study.name!r} cannot be done by {self.devices}: {reason}")
 
     def close(self) -> None:
         """Leaves the cluster, if there is one."""
@@ -93,7 +114,7 @@ class Conductor:
     def processes(self) -> int:
         if self._ray is not None:
             return self._ray.processes
-        return max(1, cores() // (self.threads or 1)) if self.workers is None else self.workers
+        return max(1, cores() // ((self.threads or 1) * self.devices)) if self.workers is None else self.workers
 
     def load(self) -> None:
         """Loads data, and tries every study that the catalogue does not vouch for; nothing is written."""
@@ -111,7 +132,7 @@ class Conductor:
     def _connect(self, wanted: ray.Resources) -> None:
         if wanted.address is None and wanted.workers is None:
             wanted = replace(wanted, workers=self.processes)
-        self._ray = ray.Cluster(wanted, threads=self.threads or 1, device=self.device).__enter__()
+        self._ray = ray.Cluster(wanted, threads=self.threads or 1, device=self.device, devices=self.devices).__enter__()
         if self._ray.refused:
             self.say(
                 f"contdrop: {plural(len(self._ray.refused), 'node')} of Ray of another kind of processor than "
@@ -132,7 +153,7 @@ class Conductor:
                 described |= {"file": pathlib.Path(planned.source.name).name, "text": planned.source.content.hex()}
                 self._note_changed_text(planned)
             self._plan(planned, described)
-        here = self._ray.machine if self._ray else {**machine(self.device), "threads": self.threads}
+        here = self._ray.machine if self._ray else {**machine(self.device, self.devices), "threads": self.threads}
         for line in self.store.plan_other_processors_again(list(self.jobs), here):
             self.say(f"contdrop: {line}")
 
@@ -234,7 +255,7 @@ class Conductor:
             for p in self.plans
         }
         shared = {key: data if data is not None and _can_be_sent(data) else None for key, data in self._data.items()}
-        work = Work(shipments, shared, self.threads or 1, self.device)
+        work = Work(shipments, shared, self.threads or 1, self.device, self.devices)
         if self._ray is not None:
             return driver.run(self.store, self.jobs, work, observer, cluster=self._ray)
         if self.processes == 0:

@@ -12,6 +12,19 @@ from .records import Epoch
 from .sidecar import Buffer
 
 
+class Silent:
+    """The ledger of a job's other processes, of which only the first writes."""
+
+    path = pathlib.Path()
+
+    def begin(self, job: int, **_: Any) -> None: ...
+    def resume(self, job: int) -> None: ...
+    def drop_progress(self, job: int) -> None: ...
+    def progress(self, job: int, *_: Any) -> None: ...
+    def fail(self, job: int, *_: Any) -> None: ...
+    def finish(self, job: int, *_: Any) -> None: ...
+
+
 class Ledger(Protocol):
     """A :class:`~contdrop.lab.store.Store` is one; its methods say what they do."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import multiprocessing.process
 import random
 import signal
 import sys
@@ -30,6 +29,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from ..errors import UserError
 from .inputs import Source
+from .processes import children_allowed
 
 Seeds = npt.NDArray[np.uint64]
 _WEYL = np.array([0x9E3779B97F4A7C15], np.uint64)
@@ -44,6 +44,9 @@ class Request:
     indices: Sequence[int]
     seeds: Sequence[int]
     transformed: bool
+
+    def rows(self, some: slice) -> Request:
+        return Request(self.part, self.indices[some], self.seeds[some], self.transformed)
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,9 @@ class Maker:
     sources: Mapping[str, Source]
     collate: Callable[[list[Any]], Any] | None
     transform: Callable[[Any, torch.Generator], Any] | None
+
+    def make_all(self, wanted: Sequence[Request]) -> Iterator[Any]:
+        return map(self.make, wanted)
 
     def make(self, request: Request) -> Any:
         """In this process, whose generators are left as they were."""
@@ -227,7 +233,7 @@ class _Loader:
 
     def batches(self, wanted: Sequence[Request]) -> Iterator[Any]:
         self._sampler.wanted = wanted
-        with _own_decisions(), _children_allowed():
+        with _own_decisions(), children_allowed():
             iterator = iter(self._loader)
         yield from iterator
 
@@ -273,18 +279,3 @@ def _begin(started_by_main_thread: bool, number: int) -> None:
     if sys.platform == "linux" and started_by_main_thread:  # Linux means the thread that started it
         set_signal_at_parents_death = 1
         ctypes.CDLL(None).prctl(set_signal_at_parents_death, signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def _children_allowed() -> Iterator[None]:
-    """A worker of an executor is daemonic, and multiprocessing lets such processes have no children.
-
-    It fears orphans; these cannot be, see :func:`_begin`.
-    """
-    configuration = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
-    daemon = configuration.pop("daemon", None)
-    try:
-        yield
-    finally:
-        if daemon is not None:
-            configuration["daemon"] = daemon

@@ -27,7 +27,8 @@ def versions() -> dict[str, str]:
     }
 
 
-def machine(device: str = "cpu") -> dict[str, Any]:
+def machine(device: str = "cpu", devices: int = 1) -> dict[str, Any]:
+    """What a job runs on, in so many processes."""
     kind = torch.device(device).type
     found = {
         "system": platform.system(),
@@ -37,6 +38,8 @@ def machine(device: str = "cpu") -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
+    if devices > 1:
+        found["devices"] = devices
     if kind == "cuda":
         found["instructions"] = torch.cuda.get_device_name(device)
     elif kind != "cpu":

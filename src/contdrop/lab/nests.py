@@ -27,6 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import UserError
+
 TARGETS = ("labels", "label", "targets", "target", "y")  # in this order
 
 
@@ -87,6 +89,23 @@ def _size(batch: Any) -> int | None:
             return len(batch)
         return next((size for size in map(_size, batch) if size is not None), None)
     return len(batch) if hasattr(batch, "__len__") and not isinstance(batch, str) else None
+
+
+def cut(batch: Any, rows: slice) -> Any:
+    """Some examples of a batch that a study's own function has put together.
+
+    >>> cut({"a": torch.arange(3)}, slice(1, 3))
+    {'a': tensor([1, 2])}
+    """
+    size = size_of(batch)
+
+    def of_leaf(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.dim() or len(leaf) != size:
+            got = f"shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
+            raise UserError(f"--devices: expected tensors with a row for each of {size} examples in a batch; got {got}")
+        return leaf[rows]
+
+    return mapped(of_leaf, batch)
 
 
 def to_device(batch: Any, device: torch.device | str) -> Any:

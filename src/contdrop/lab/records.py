@@ -69,10 +69,10 @@ PROCESSOR, ORDER = "kind of processor", "data order"
 
 def processor(machine: dict[str, Any]) -> str:
     """What decides the last bits of a result: the same in two places, the results are the same."""
-    threads = machine.get("threads", "?")
+    threads, devices = machine.get("threads", "?"), machine.get("devices", 1)
     return (
         f"{machine.get('architecture', '?')} {machine.get('instructions', '?')}, "
-        f"{threads} thread{'' if threads == 1 else 's'}"
+        f"{threads} thread{'' if threads == 1 else 's'}{'' if devices == 1 else f', {devices} devices'}"
     )
 
 

@@ -14,10 +14,15 @@ from .metrics import Metric
 from .outputs import examples_of, prediction_of, target_of
 
 LossFunction = Callable[[Any, Any], Tensor]
+Gather = Callable[[Any], list[Any]]  # of what one process has, what each has
 
 # Batches wait to be counted together: one by one, a dozen small operations per step cost small networks a fifth.
 _MOST_BATCHES = 256
 _MOST_NUMBERS = 2**18
+
+
+def _own(mine: Any) -> list[Any]:
+    return [mine]
 
 
 class Losses:
@@ -43,10 +48,11 @@ class Losses:
             self._sum += each
         self._waiting, self._counts = [], []
 
-    def mean(self) -> float:
+    def mean(self, gather: Gather = _own) -> float:
         if self._waiting:
             self._settle()
-        return self._sum / self.examples
+        sums, examples = zip(*gather((self._sum, self.examples)))
+        return float(sum(sums) / sum(examples))
 
 
 class Tally:
@@ -83,12 +89,14 @@ class Tally:
         self._wrong = wrong if self._wrong is None else self._wrong + wrong
         self._waiting, self._numbers = [], 0
 
-    def value(self) -> float:
+    def value(self, gather: Gather = _own) -> float:
         if self._waiting:
             self._settle()
-        if self._wrong is not None:
-            return 100 * float(self._wrong) / self._examples
-        return self._metric.value(np.concatenate(self._all)) if self._all else float("nan")
+        wrong, examples, contributions = zip(*gather((float(self._wrong or 0), self._examples, self._all)))
+        if sum(examples):
+            return float(100 * sum(wrong) / sum(examples))
+        everything = [each for one in contributions for each in one]
+        return self._metric.value(np.concatenate(everything)) if everything else float("nan")
 
 
 def plain_classes(output: Any, batch: Any) -> tuple[Tensor, Tensor] | None:

@@ -8,7 +8,9 @@ to save. An epoch is a pass over the data, or as many steps as the study says, a
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
+import operator
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from . import state, streams, tallies
 from .batches import Part, Prepared, default_forward, size_of, to_device
 from .building import Built, build
+from .distributed import ALONE, Team, check_division
 from .fingerprints import of_arrays
 from .ledger import Ledger
 from .machines import machine, versions
@@ -71,10 +74,11 @@ class Training:
         variant: The job's method with all parameters.
         prepared: The data.
         device: Where.
+        team: The processes that do this job together.
     """
 
-    def __init__(self, job: Job, variant: Variant, prepared: Prepared, device: str = "cpu") -> None:
-        study = job.protocol.study
+    def __init__(self, job: Job, variant: Variant, prepared: Prepared, device: str = "cpu", team: Team = ALONE) -> None:
+        study, self.team = job.protocol.study, team
         self.job, self.variant, self.study, self.device = job, variant, study, torch.device(device)
         self.seeds = {name: self._seed(name) for name in (streams.SPLIT, streams.WEIGHTS, streams.ORDER)}
         self.seeds[streams.MASKS] = self._seed(streams.MASKS, variant)
@@ -220,36 +224,44 @@ class Training:
         losses, tally = tallies.Losses(), tallies.Tally(self.metrics[0])
         last = min(self.total_steps, self.step + self.steps_per_epoch) if self.study.epoch_steps else self.total_steps
         waiting, is_elsewhere = 0, self.device.type != "cpu"
-        for batches, ends_pass in self._batches():
-            for member, batch in zip(self._members, batches):
+        for batches, sizes, ends_pass in self._batches():
+            for member, batch, size in zip(self._members, batches, sizes):
                 if is_elsewhere:
                     batch = to_device(batch, self.device)
-                loss, output = self._loss(batch, member)
-                self._backward(loss)
-                losses.add(loss, size_of(batch))
-                tally.add(output, batch)
+                with self.team.batch(size):
+                    loss, output = self._loss(batch, member)
+                    self._backward(loss)
+                if self.team.share:
+                    losses.add(loss, size_of(batch))
+                    tally.add(output, batch)
             waiting += 1
             if waiting == self.study.accumulate or ends_pass:
                 self._update()
                 waiting = 0
                 if self.step >= last or (ends_pass and not self.study.epoch_steps):
                     break
-        return losses.mean(), tally.value()
+        return losses.mean(self.team.gather), tally.value(self.team.gather)
 
-    def _batches(self) -> Iterator[tuple[tuple[Any, ...], bool]]:
-        """From where the last epoch ended: a batch for each network of the run, and whether a pass ends with it."""
+    def _batches(self) -> Iterator[tuple[tuple[Any, ...], list[int], bool]]:
+        """From where the last epoch ended: what this process gets of a batch for each network of the run, how large
+        these batches are, and whether a pass ends with them.
+        """
         while True:
             members = [(number,) if number else () for number in range(len(self._members))]
             orders = [self._order(self.passes, *member) for member in members]
             seeds = [self._seed(streams.AUGMENT, self.passes, *member) for member in members]
             length = min(len(order) for order in orders)
-            train = self.parts.train
-            for batches in zip(*(train.batches(o[:length], seed=s, skip=self.shown) for o, s in zip(orders, seeds))):
+            mine = [
+                self.parts.train.batches(order[:length], seed=seed, skip=self.shown, rows=self.team.cut)
+                for order, seed in zip(orders, seeds)
+            ]
+            for batches in zip(*mine):
+                sizes = [len(order[self.shown]) for order in orders]
                 self.shown += 1
                 ends_pass = self.shown == length
                 if ends_pass:
                     self.passes, self.shown = self.passes + 1, 0
-                yield batches, ends_pass
+                yield batches, sizes, ends_pass
 
     def _loss(self, batch: Any, member: Any = None) -> tuple[Tensor, Any]:
         """Of a network of the run; the first if None."""
@@ -258,6 +270,8 @@ class Training:
             return self.loss.mean(output, batch), output
 
     def _backward(self, loss: Tensor) -> None:
+        if self.team.size > 1:
+            loss = loss * self.team.share
         if self.study.accumulate > 1:
             loss = loss / self.study.accumulate
         if self.scaler.is_enabled():
@@ -265,6 +279,7 @@ class Training:
         loss.backward()  # type: ignore[no-untyped-call]
 
     def _update(self) -> None:
+        self.team.add_gradients(self.network.parameters())
         if self.study.clip is not None:
             self.scaler.unscale_(self.optimiser)
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.study.clip)
@@ -307,23 +322,31 @@ class Training:
         """
         wanted = self.metrics if wanted is None else wanted
         self.network.eval()
-        total, examples = 0.0, 0
-        found: dict[str, list[np.ndarray]] = {metric.name: [] for metric in wanted}
-        guessed: list[tuple[np.ndarray, np.ndarray]] = []
+        done: list[tuple[float, int, list[np.ndarray], tuple[np.ndarray, np.ndarray] | None]] = []
         size = self.study.evaluation_batch_size or 4 * self.study.batch_size
-        for batch in part.batches(part.order(None, size)[:batches]):
+        for batch in part.batches(self.team.turns(part.order(None, size)[:batches])):
             batch = to_device(batch, self.device)
             with self._autocast():
                 output = self.forward(self._runnable, batch)
-            total += float(self.loss.total(output, batch))
-            examples += size_of(batch)
-            for metric in wanted:
-                found[metric.name].append(metric.contributions(output, batch))
-            if classes and (pair := tallies.predicted_classes(output, batch)) is not None:
-                guessed.append(pair)
-        joined = {name: np.concatenate(values) for name, values in found.items()}
+            pair = tallies.predicted_classes(output, batch) if classes else None
+            found = [metric.contributions(output, batch) for metric in wanted]
+            done.append((float(self.loss.total(output, batch)), size_of(batch), found, pair))
+        totals, sizes, contributions, pairs = zip(*self.team.in_order(done))
+        joined = {metric.name: np.concatenate(each) for metric, each in zip(wanted, zip(*contributions))}
+        guessed = [pair for pair in pairs if pair is not None]
         predictions, labels = (np.concatenate(each) for each in zip(*guessed)) if guessed else (None, None)
-        return Evaluation(total / examples, joined, predictions, labels)
+        return Evaluation(functools.reduce(operator.add, totals) / sum(sizes), joined, predictions, labels)
+
+    def check_division(self) -> None:
+        """Refuses what several processes would do otherwise than one."""
+
+        def batch_of(rows: slice) -> Any:
+            return to_device(next(self.parts.train.batches(order, seed=0, rows=lambda _: rows)), self.device)
+
+        order = [torch.cat(self._order(0))[: 3 * self.team.size + 1]]  # so that parts differ in size
+        tolerance = 3e-2 if self.study.precision in _AUTOCAST else 1e-3
+        self.network.train()
+        check_division(self.team, self.network, len(order[0]), batch_of, lambda batch: self._loss(batch)[0], tolerance)
 
     def results(self) -> tuple[dict[str, float], dict[str, np.ndarray]]:
         """The final model's losses and values, and what else is kept of it."""
@@ -347,7 +370,7 @@ class Training:
             if done.predictions is not None and done.labels is not None and done.labels.max(initial=0) < _MOST_LABELS:
                 artefacts["test_predictions"] = done.predictions.astype(np.int16)
                 artefacts["test_labels"] = done.labels.astype(np.int16)
-        if self.study.measure and self.job.stage == FINAL:
+        if self.study.measure and self.job.stage == FINAL and not self.team.rank:
             measured = self.study.measure(self.network, self.parts, self._seed(streams.MEASURE))
             for name, value in measured.items():
                 array = np.asarray(value)
@@ -367,6 +390,7 @@ def run(
     prepared: Prepared,
     *,
     device: str = "cpu",
+    team: Team = ALONE,
     checkpoint_seconds: float = 1.0,
     after_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> None:
@@ -379,28 +403,31 @@ def run(
         variant: The job's method with all parameters.
         prepared: The data.
         device: Where to train.
+        team: The processes that do this job together; all call this, and the first writes.
         checkpoint_seconds: Save the state at the first epoch's end after so much time.
         after_epoch: Called with every finished epoch.
     """
-    training = Training(job, variant, prepared, device)
+    training = Training(job, variant, prepared, device, team)
     mismatch = store.begin(
         job_id,
         variant=str(variant),
         seeds=training.seeds,
         fingerprints=training.fingerprints,
         versions=versions(),
-        machine=machine(device),
+        machine=machine(device, team.size),
     )
     if mismatch:
         store.fail(job_id, mismatch)
         return
-    saved = store.resume(job_id)
+    if team.size > 1:
+        training.check_division()
+    saved = team.first(store.resume(job_id))
     if saved:
         try:
             training.restore(saved[1])
         except (ValueError, KeyError, TypeError, RuntimeError):  # whole, but of another version: it starts over
             store.drop_progress(job_id)
-            training = Training(job, variant, prepared, device)
+            training = Training(job, variant, prepared, device, team)
     unsaved: list[Epoch] = []
     next_save = time.monotonic() + max(checkpoint_seconds, training.seconds_to_save / _CHECKPOINT_SHARE)
     try:

@@ -6,6 +6,8 @@ whichever does it.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +18,8 @@ import torch
 from ...errors import UserError
 from .. import asking, selection, training
 from ..batches import Prepared, prepare
-from ..ledger import Ledger
+from ..distributed import LostError, Team, device_of, together
+from ..ledger import Ledger, Silent
 from ..measures import Measure
 from ..plan import Job, Variant
 from ..plan import Protocol as StudyProtocol
@@ -24,6 +27,7 @@ from ..records import FAILED, FINISHED, SELECTION, Epoch, Selection
 from ..sources import Shipment, explained, place_of, printable_error
 from ..store import Store, TakenError
 
+NO_MEMORY = 12  # the exit code of a process, after the system's number of that error
 POLL_SECONDS = 0.3  # how often to look what other invocations have done
 DEATHS_ALLOWED = 3  # of workers in a row over one job, without an epoch finished between
 
@@ -56,12 +60,14 @@ class Work:
         data: Of each protocol; None where every process prepares its own.
         threads: torch threads in each process.
         device: Where to train.
+        devices: How many processes do a job together.
     """
 
     shipments: Mapping[str, Shipment]
-    data: Mapping[str, Prepared | None]
+    data: dict[str, Prepared | None]
     threads: int = 1
     device: str = "cpu"
+    devices: int = 1
 
 
 class Task(NamedTuple):
@@ -204,10 +210,11 @@ class Bench:
 
         Raises:
             MemoryError: There was not enough, for this process at this time, which says little about the job.
+            LostError: Another process of the job is gone.
         """
         try:
-            self._train(store, task, after_epoch)
-        except UserError:
+            self.train(store, task, after_epoch)
+        except (UserError, LostError):
             raise
         except TakenError:
             return  # whoever else does it writes the same
@@ -217,14 +224,17 @@ class Bench:
                 raise MemoryError(reason) from error
             store.fail(task.job_id, reason)
 
-    def _train(self, store: Ledger, task: Task, after_epoch: Callable[[Epoch], None]) -> None:
+    def train(self, store: Ledger, task: Task, after_epoch: Callable[[Epoch], None], team: Team | None = None) -> None:
+        """Does a job, together with as many processes as are asked for unless there is a team already."""
         job = Job(self._protocol(task.protocol), task.stage, task.method, task.run)
         variant = Variant.parse(task.variant)
         if job.protocol.study.run is not None:
             asking.do(store, task.job_id, job, variant, after_epoch)
             return
-        prepared, device = self._prepared(job.protocol), self.work.device
-        training.run(store, task.job_id, job, variant, prepared, device=device, after_epoch=after_epoch)
+        prepared, work = self._prepared(job.protocol), self.work
+        with contextlib.nullcontext(team) if team else together(work.devices, work.device, _assist, work, task) as team:
+            device = device_of(team, work.device)
+            training.run(store, task.job_id, job, variant, prepared, device=device, team=team, after_epoch=after_epoch)
 
     def _protocol(self, key: str) -> StudyProtocol:
         if key not in self._protocols:
@@ -241,3 +251,20 @@ class Bench:
                     shared = prepare(protocol.study.data(), task=protocol.study.task)
             self.data[key] = shared
         return self.data[key]
+
+
+def set_up_process(work: Work) -> None:
+    torch.set_num_threads(work.threads)
+    # Tiny numbers would take a hundred times as long to multiply, and mean nothing here.
+    torch.set_flush_denormal(True)
+
+
+def _assist(team: Team, work: Work, task: Task) -> None:
+    """What the other processes of a job do: the same, and write nothing."""
+    set_up_process(work)
+    try:
+        Bench(work).train(Silent(), task, lambda epoch: None, team)
+    except Exception as error:
+        if is_out_of_memory(error):
+            os._exit(NO_MEMORY)
+        raise

@@ -11,15 +11,11 @@ for what others are doing until all of its own plan is done.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
-import signal
-import sys
 import threading
 import time
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -30,12 +26,12 @@ import torch
 import torch.multiprocessing
 
 from ...errors import UserError
+from .. import processes
+from ..distributed import LostError
 from ..plan import Job
 from ..plan import Protocol as StudyProtocol
 from ..store import Store
-from .agenda import POLL_SECONDS, Agenda, Bench, Observer, Outcome, Task, Work
-
-_NO_MEMORY = 12  # a worker's exit code, after the system's number of that error
+from .agenda import NO_MEMORY, POLL_SECONDS, Agenda, Bench, Observer, Outcome, Task, Work, set_up_process
 
 
 @dataclass
@@ -101,7 +97,7 @@ def _do_here(bench: Bench, agenda: Agenda, task: Task) -> str:
 
     try:
         return bench.claim_and_do(agenda.store, task, tell)
-    except MemoryError as error:
+    except (MemoryError, LostError) as error:
         agenda.died(0, job_id, str(error))
         return "ended"
 
@@ -145,13 +141,7 @@ class _Pool:
         ours, theirs = context.Pipe()
         arguments = (theirs, self.agenda.store.path.absolute(), self.work)
         process = context.Process(target=_work, args=arguments, daemon=True, name=f"contdrop worker {index + 1}")
-        # A worker inherits this, so Ctrl-C, which goes to all, does not disturb it while it starts either.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            with _no_main():
-                process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        processes.begin(process)
         theirs.close()
         return _Worker(index, process, ours)
 
@@ -196,7 +186,7 @@ class _Pool:
         worker.process.join()
         worker.pipe.close()
         code = worker.process.exitcode
-        how = "out of memory" if code == _NO_MEMORY else f"exit code {code}"
+        how = "out of memory" if code == NO_MEMORY else f"exit code {code}"
         self.agenda.died(worker.index, worker.job_id, how)
         self.workers[self.workers.index(worker)] = self._start(worker.index)
 
@@ -208,22 +198,9 @@ class _Pool:
             worker.pipe.close()
 
 
-@contextlib.contextmanager
-def _no_main() -> Iterator[None]:
-    """A new process would execute the user's script once more; it needs nothing of it."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
 def _work(pipe: Connection, path: Path, work: Work) -> None:
     """What a worker process does until it is told to end, or its main process ends."""
-    torch.set_num_threads(work.threads)
-    # Tiny numbers would take a hundred times as long to multiply, and mean nothing here.
-    torch.set_flush_denormal(True)
+    set_up_process(work)
     tasks: queue.Queue[Task] = queue.Queue()
     threading.Thread(target=_receive_tasks, args=(pipe, tasks), daemon=True).start()
     try:
@@ -235,7 +212,9 @@ def _work(pipe: Connection, path: Path, work: Work) -> None:
     except UserError as error:
         _tell(pipe, "error", str(error))
     except MemoryError:
-        os._exit(_NO_MEMORY)
+        os._exit(NO_MEMORY)
+    except LostError:
+        os._exit(1)
 
 
 def _tell(pipe: Connection, *message: Any) -> None:

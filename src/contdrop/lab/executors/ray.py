@@ -22,10 +22,11 @@ import torch
 
 from ...errors import UserError
 from ..data.location import VARIABLE
+from ..distributed import LostError as LostError
 from ..machines import machine, versions
 from ..records import processor
 from ..sources import printable_error
-from .agenda import Bench, Task
+from .agenda import Bench, Task, set_up_process
 from .wire import Message, Wire, unpacked
 
 # What Ray is told when it is started here; it reads some of it when it is imported.
@@ -37,10 +38,6 @@ _HERE = {
 
 _PROBE_SECONDS = 120.0  # a node that says nothing for so long is left out until it does a job
 _DONE = "done"
-
-
-class LostError(Exception):
-    """A worker is gone, or its node; the text says how."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +73,13 @@ class Cluster:
         resources: What is asked for.
         threads: torch threads of each job.
         device: Where jobs train.
+        devices: Processes of each job.
     """
 
-    def __init__(self, resources: Resources, *, threads: int, device: str) -> None:
-        self.resources, self.threads, self.device = resources, threads, device
+    def __init__(self, resources: Resources, *, threads: int, device: str, devices: int = 1) -> None:
+        self.resources, self.threads, self.device, self.devices = resources, threads, device, devices
         self.ray = _import(starts_here=resources.address is None)
-        self.options = {"num_cpus": resources.cpus or threads, "num_gpus": resources.gpus, "max_retries": 0}
+        self.options = {"num_cpus": resources.cpus or threads * devices, "num_gpus": resources.gpus, "max_retries": 0}
         self._owned = not self.ray.is_initialized()
         self.kind = ""  # of processor
         self.machine: dict[str, Any] = {}
@@ -151,7 +149,7 @@ class Cluster:
         tasks = {
             node: self.ray.remote(_about)
             .options(**self.options, scheduling_strategy=_on(node))
-            .remote(self.threads, self.device)
+            .remote(self.threads, self.device, self.devices)
             for node, slots in self.slots().items()
             if slots
         }
@@ -250,8 +248,8 @@ def _do(
     if directory is not None:
         os.environ.setdefault(VARIABLE, directory)
     bench, wire = _bench(token, work), Wire(saved, path, _node())
-    if data and task.protocol not in bench.data:
-        bench.data[task.protocol] = unpacked(_import().get(data[0]))
+    if data and task.protocol not in bench.work.data:
+        bench.work.data[task.protocol] = unpacked(_import().get(data[0]))
     threading.Thread(target=_train, args=(bench, task, wire), daemon=True).start()
     while True:
         messages = [wire.messages.get()]
@@ -273,13 +271,12 @@ def _bench(token: str, work: list[Any]) -> Bench:
 
 def _train(bench: Bench, task: Task, wire: Wire) -> None:
     try:
-        torch.set_num_threads(bench.work.threads)
-        torch.set_flush_denormal(True)  # of this thread; as local workers do
+        set_up_process(bench.work)  # of this thread
         wire.send("started")
         bench.do(wire, task, lambda epoch: wire.send("epoch", epoch))
     except UserError as error:
         wire.send("error", str(error))
-    except MemoryError as error:
+    except (MemoryError, LostError) as error:
         wire.send("lost", str(error))
     finally:
         if bench.work.device.startswith("cuda"):
@@ -287,9 +284,9 @@ def _train(bench: Bench, task: Task, wire: Wire) -> None:
         wire.send(_DONE)
 
 
-def _about(threads: int, device: str) -> tuple[dict[str, Any], dict[str, str]]:
+def _about(threads: int, device: str, devices: int) -> tuple[dict[str, Any], dict[str, str]]:
     torch.set_num_threads(threads)
-    return machine(device), versions()
+    return machine(device, devices), versions()
 
 
 def _node() -> str:
