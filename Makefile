@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PIP_CONSTRAINT := $(CURDIR)/requirements/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo reproduce quick test test-slow test-torch lint clean
+.PHONY: help demo reproduce quick test test-slow test-torch lint docs clean
 
 help:
 	@echo "make demo       compare every method on handwritten digits, 10 paired runs, and write a report"
@@ -15,6 +15,7 @@ help:
 	@echo "make test       format check, lint, type check and tests"
 	@echo "make test-slow  the statistical tests at full size"
 	@echo "make test-torch TORCH=2.15.0  the core's tests against another version of torch (5 GB)"
+	@echo "make docs       build the documentation as a site, in the directory site; a broken link fails"
 	@echo "make clean      remove the virtual environment and caches"
 
 $(VENV)/.installed: pyproject.toml CMakeLists.txt requirements/constraints.txt $(wildcard src/contdrop/kernels/native/*.cpp src/contdrop/kernels/native/*.h)
@@ -41,6 +42,11 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# Strictly: a broken link, a page that is in no menu, or a name that does not exist fails.
+docs: $(VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "docs: site/index.html"
+
 # What finds most errors in least time; `make test` runs all. New processes take seconds to import torch, so none here.
 QUICK := house files law_values functional nn ops methods plan tables verdict
 
@@ -66,4 +72,4 @@ test-torch:
 	$(OTHER)/bin/pytest -m "not slow" --numprocesses auto --dist loadfile tests
 
 clean:
-	rm -rf $(VENV) .venv-torch-* demo.db* demo-report .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* demo.db* demo-report site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,27 +1,56 @@
-"""The code shown in the documentation runs as it stands."""
+"""The documentation: its code runs, its links lead somewhere, and every public name is in the reference."""
 
+import importlib
+import inspect
 import pathlib
 import re
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+REFERENCE = sorted((DOCS / "reference").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *REFERENCE]
+
+# Where public names are. A module's own are those that it defines, or imports under the same name for its users.
+PUBLIC = [
+    *["contdrop", "contdrop.functional", "contdrop.schedules", "contdrop.surgery", "contdrop.certificates"],
+    *["contdrop.theory.static", "contdrop.theory.dynamic", "contdrop.theory.propagation", "contdrop.theory.bounds"],
+    *["contdrop.lab", "contdrop.lab.stats"],
+]
+# Names without an underscore that other files of the package use, and nobody else.
+INTERNAL = {
+    *[f"contdrop.functional.check_{what}" for what in ("input", "choice", "samples", "number", "generator")],
+    *["contdrop.functional.training_factor", "contdrop.theory.propagation.propagate"],
+    *[f"contdrop.surgery.{name}" for name in ("noise", "changed", "count_dropout_in", "Swap", "swap_dropout")],
+}
+
+# What a newcomer asks, as the page of questions has it. The front page links to it, so each answer is two clicks away.
+QUESTIONS = [
+    *["Which dropout should I use?", "What if my model calls F.dropout?", "Why is p 0.13?", "How many runs do I need?"],
+    *["How do I keep masks the same across ranks, or make them differ?", "Does it work with torch.compile?"],
+    *["Does it slow training?", "Can I use it with Lightning, or with a Trainer?", 'What does "open" mean?'],
+    *["Can I stop, resume, and go on with another machine?", "How do I cite it?", "How do I get uncertainty?"],
+]
+
+
+def _name(page):
+    return page.relative_to(ROOT).as_posix()
 
 
 def _code(page):
     return "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if _code(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if _code(page)], ids=_name)
 def test_code_runs(page, tmp_path, monkeypatch, request):
-    if "from contdrop import lab" in _code(page):
+    if re.search(r"^from contdrop(\.lab)? import (lab|stats)", _code(page), re.MULTILINE):
         request.getfixturevalue("lab_packages")
     monkeypatch.chdir(tmp_path)  # studies write stores and pages
     exec(compile(_code(page), page.name, "exec"), {})
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
@@ -36,3 +65,48 @@ def test_the_readme_table_of_relative_variances_is_true():
         law = eval(code, vars(cd))
         assert f"{law.relative_variance:.3f}" == relative_variance
         assert f"{cd.Bernoulli.matching(law).keep:.3f}" == keep
+
+
+def _public(module):
+    found = importlib.import_module(module)
+    exported = re.findall(r"^from \S+ import (\w+) as \1$", inspect.getsource(found), re.MULTILINE)
+    defined = [name for name, thing in vars(found).items() if getattr(thing, "__module__", None) == module]
+    names = [name for name in [*exported, *defined] if not name.startswith("_")]
+    return {f"{module}.{name}" for name in names if not inspect.ismodule(getattr(found, name))} - INTERNAL
+
+
+def _entries():
+    """Every name that the reference documents, with the text from it to the next entry."""
+    pieces = [piece for page in REFERENCE for piece in re.split(r"^::: ", page.read_text(), flags=re.MULTILINE)[1:]]
+    return {piece.split()[0]: piece for piece in pieces}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_public_name_is_in_the_reference_with_an_example(module, request):
+    if module.startswith("contdrop.lab"):
+        request.getfixturevalue("lab_packages")
+    entries, names = _entries(), _public(module)
+    assert names
+    for name in sorted(names):
+        assert name in entries, f"docs/reference has no entry ::: {name}"
+        assert re.search(r"^```python\n.", entries[name], re.MULTILINE), f"{name} has no example in docs/reference"
+
+
+def test_the_reference_names_every_command(lab_packages):
+    import typer.main
+
+    from contdrop.cli import app
+
+    page = (DOCS / "reference" / "command-line.md").read_text()
+    for command in typer.main.get_command(app.app).commands:
+        assert f"`contdrop {command}" in page, command
+
+
+def test_questions_of_newcomers_are_answered_within_two_clicks():
+    assert "(questions.md)" in (DOCS / "index.md").read_text()
+    answers = dict(
+        re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", (DOCS / "questions.md").read_text(), re.DOTALL | re.MULTILINE)
+    )
+    for question in QUESTIONS:
+        assert "](" in answers[question], f"{question} has no link to more"
+    assert len(answers) >= len(QUESTIONS) >= 10

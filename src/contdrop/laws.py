@@ -391,10 +391,11 @@ LAWS: Mapping[str, type[BuiltIn]] = {law.kind: law for law in (Bernoulli, Unifor
 def parse_law(text: str) -> Law:
     """Reads a law from its text form, ``name`` or ``name:parameter=number,parameter=number``.
 
-    >>> parse_law("bernoulli:keep=0.8")
-    Bernoulli(keep=0.8)
-    >>> parse_law("gaussian:variance=0.04")
-    Gaussian(sigma=0.2)
+    Examples:
+        >>> parse_law("bernoulli:keep=0.8")
+        Bernoulli(keep=0.8)
+        >>> parse_law("gaussian:variance=0.04")
+        Gaussian(sigma=0.2)
     """
     if not isinstance(text, str):
         raise TypeError(f"parse_law: expected text such as 'gaussian:sigma=0.3', got {type(text).__name__}")

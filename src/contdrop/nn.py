@@ -144,11 +144,11 @@ def _parameter_of_the_law(name: str) -> Any:
 class BernoulliDropout(Dropout, torch.nn.Dropout):
     """Ordinary dropout; ``p`` is the drop rate, as in torch.nn.Dropout, and may be assigned.
 
-    A torch.nn.Dropout, because it is one: libraries such as baal look for that very class.
+    A torch.nn.Dropout, because it is one: libraries such as baal look for that very class. All arguments but ``p`` are
+    those of :class:`Dropout`.
 
     Args:
         p: Probability of dropping a unit.
-        inplace, shared_axes, scale, activation, generator: See :class:`Dropout`.
     """
 
     def __init__(
@@ -186,9 +186,11 @@ class BernoulliDropout(Dropout, torch.nn.Dropout):
 class UniformDropout(Dropout):
     """Uniform dropout: mask values from U(low, high). ``low`` and ``high`` may be assigned.
 
+    The other arguments are those of :class:`Dropout`.
+
     Args:
-        low, high: Bounds of the mask values.
-        inplace, shared_axes, scale, activation, generator: See :class:`Dropout`.
+        low: Smallest mask value.
+        high: Largest mask value.
     """
 
     low: float = _parameter_of_the_law("low")
@@ -221,11 +223,13 @@ class UniformDropout(Dropout):
 class GaussianDropout(Dropout):
     """Gaussian dropout: mask values from N(mu, sigma^2) clipped to [low, high]. All four may be assigned.
 
+    The other arguments are those of :class:`Dropout`.
+
     Args:
         sigma: Standard deviation before clipping.
         mu: Mean before clipping.
-        low, high: Bounds of the mask values.
-        inplace, shared_axes, scale, activation, generator: See :class:`Dropout`.
+        low: Smallest mask value.
+        high: Largest mask value.
     """
 
     sigma: float = _parameter_of_the_law("sigma")

@@ -37,7 +37,7 @@ def clopper_pearson(errors: Any, n: Any, delta: Any) -> Tensor:
         n: Number of trials, at least 1.
         delta: How often the bound may fail, above 0 and at most 1/2.
 
-    Example:
+    Examples:
         >>> round(clopper_pearson(0, 100, 0.05).item(), 6)
         0.029513
     """
@@ -79,7 +79,7 @@ def binary_kl(q: Any, p: Any) -> Tensor:
         q: Probabilities from 0 to 1.
         p: Probabilities from 0 to 1.
 
-    Example:
+    Examples:
         >>> binary_kl(0.0, 0.5).item() == math.log(2)
         True
     """
@@ -102,7 +102,7 @@ def kl_inverse(q: Any, c: Any) -> Tensor:
         q: Probabilities from 0 to 1.
         c: Divergences of at least 0.
 
-    Example:
+    Examples:
         >>> kl_inverse(0.0, math.log(2)).item()  # 1 - exp(-c)
         0.5
     """
@@ -134,7 +134,7 @@ def pac_bayes_kl(empirical: Any, kl: Any, n: Any, delta: Any) -> Tensor:
         n: Number of examples, at least 8 (Maurer's condition).
         delta: How often the bound may fail, between 0 and 1 exclusively.
 
-    Example:
+    Examples:
         >>> round(pac_bayes_kl(0.02, 500.0, 30_000, 0.05).item(), 4)
         0.0573
     """
@@ -195,7 +195,7 @@ def brier_decomposition(probabilities: Any, labels: Any) -> Brier:
         probabilities: Of T members for N examples and C classes, [T, N, C]; non-negative, summing to 1 over classes.
         labels: True classes [N], whole numbers below C.
 
-    Example:
+    Examples:
         >>> found = brier_decomposition([[[0.9, 0.1]], [[0.5, 0.5]]], [0])
         >>> [round(part.item(), 4) for part in found]
         [0.18, 0.26, 0.08]

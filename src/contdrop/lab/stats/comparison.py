@@ -102,8 +102,9 @@ class Comparison:
 def summary(values: Sequence[float] | Array) -> Summary:
     """Mean and standard deviation of results.
 
-    >>> summary([1.0, 2.0, 3.0])
-    Summary(mean=2.0, sd=1.0, n=3)
+    Examples:
+        >>> summary([1.0, 2.0, 3.0])
+        Summary(mean=2.0, sd=1.0, n=3)
     """
     array = finite("values", values)
     scaled, scale = unit_scale(array)
@@ -123,9 +124,10 @@ def compare_paired(
 ) -> Comparison:
     """Compare the values of two methods run by run.
 
-    >>> result = compare_paired({0: 1.0, 1: 1.1, 2: 0.9}, {0: 1.3, 1: 1.2, 2: 1.4})
-    >>> round(result.difference, 9), result.wilcoxon_p
-    (-0.3, 0.125)
+    Examples:
+        >>> result = compare_paired({0: 1.0, 1: 1.1, 2: 0.9}, {0: 1.3, 1: 1.2, 2: 1.4})
+        >>> round(result.difference, 9), result.wilcoxon_p
+        (-0.3, 0.125)
 
     Args:
         reference: Errors of the reference by run number: a mapping or pairs (run, error); or in the order of the runs.
@@ -238,8 +240,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     The i-th smallest of m becomes the largest of (m - j + 1) p_(j) over j <= i, at most 1. NaN, a test that does not
     exist, stays NaN and does not count.
 
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
+    Examples:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
     """
     if any(p < 0 or p > 1 for p in p_values):
         raise ValueError(f"holm: expected p-values between 0 and 1, got {list(p_values)}")

@@ -1,0 +1,68 @@
+"""Hooks of mkdocs: links that leave docs/ lead to copies within the site, so that one file serves site and repository.
+
+A page of the site may link to any file of the repository. Markdown becomes a page, source code a page that shows it,
+anything else a file to download. A link to a file that does not exist is left as it is, and fails the strict build.
+"""
+
+import os
+import pathlib
+import re
+from typing import Any
+
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+ROOT = pathlib.Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+LINK = re.compile(r"(\]\()([^)#:\s]+)(?=[#)])")
+LANGUAGES = {".py": "python"}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds what pages link to outside of docs/, and what those link to in turn."""
+    pages = [pathlib.Path(file.abs_src_path) for file in files.documentation_pages()]
+    known = set(pages)
+    while pages:
+        for real in _outside(pages.pop()):
+            if real not in known:
+                known.add(real)
+                files.append(_copy(real, config))
+                pages += [real] if real.suffix == ".md" else []
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Points the links of a page to the places that their targets have in the site."""
+    name = page.file.src_uri
+    source = DOCS / name if (DOCS / name).exists() else ROOT / name
+
+    def moved(match: re.Match[str]) -> str:
+        real = (source.parent / match[2]).resolve()
+        if not real.is_file():
+            return match[0]
+        return match[1] + os.path.relpath(_place(real), pathlib.PurePath(name).parent)
+
+    return LINK.sub(moved, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Docstrings have roles, and two colons before a formula, which Sphinx understands; here they would be shown."""
+    html = re.sub(r":(?:func|class|mod|meth|attr|data):(?=<code>)", "", html)
+    return html.replace("<p>::</p>", "").replace("::</p>", ":</p>")
+
+
+def _outside(page: pathlib.Path) -> list[pathlib.Path]:
+    targets = [(page.parent / target).resolve() for _, target in LINK.findall(page.read_text())]
+    return [real for real in targets if real.is_file() and real.is_relative_to(ROOT) and not real.is_relative_to(DOCS)]
+
+
+def _place(real: pathlib.Path) -> str:
+    if real.is_relative_to(DOCS):
+        return real.relative_to(DOCS).as_posix()
+    return real.relative_to(ROOT).as_posix() + (".md" if real.suffix in LANGUAGES else "")
+
+
+def _copy(real: pathlib.Path, config: Any) -> File:
+    content: str | bytes = real.read_bytes()
+    if real.suffix in LANGUAGES:
+        content = f"# {real.name}\n\n```{LANGUAGES[real.suffix]}\n{real.read_text()}```\n"
+    return File.generated(config, _place(real), content=content, inclusion=InclusionLevel.NOT_IN_NAV)
