@@ -80,8 +80,8 @@ OWNERS = {
     "pooch": ["lab/data/download.py", "lab/data/npm.py"],
     "ray": ["lab/executors/ray.py"],
     "requests": ["lab/data/download.py"],
-    "PIL": ["lab/data/cifar.py", "lab/data/ilsvrc.py"],
-    "scipy": ["lab/stats/", "lab/report/", "lab/data/ilsvrc.py"],
+    "PIL": ["lab/data/cifar.py", "lab/data/generated.py", "lab/data/ilsvrc.py"],
+    "scipy": ["lab/stats/", "lab/report/", "lab/data/generated.py", "lab/data/ilsvrc.py"],
     "sklearn": ["lab/data/digits.py"],
     "triton": ["kernels/triton.py"],
 }

@@ -284,7 +284,9 @@ def test_list(run, tmp_path):
     assert (code, err) == (0, "")
     assert "nin-cifar10" in out
     assert "966,986" in out
-    (row,) = json.loads(run("list", "--json")[1])["weights"]
+    assert "138,357,544" in out
+    row, vgg16 = json.loads(run("list", "--json")[1])["weights"]
+    assert (vgg16["name"], vgg16["place"]) == ("vgg16", str(tmp_path / "vgg16" / "VGG_ILSVRC_16_layers.caffemodel"))
     assert (row["present"], row["place"]) == (False, str(tmp_path / "nin-cifar10" / "cifar10_nin.caffemodel"))
 
 

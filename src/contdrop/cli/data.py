@@ -10,13 +10,13 @@ import time
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from ..lab.data import location, registry
+from ..lab.data.source import Source
 from ..text import printable
+from . import screens
 
 HELP = """List, get and check the data sets that experiments use.
 
@@ -101,27 +101,15 @@ def list_command(data_dir: _DataDir = None, as_json: _Json = False) -> None:
         ]
         print(json.dumps({"directory": str(directory), "data_sets": content}, indent=1))
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("name", no_wrap=True)
-    for heading in ("training\nimages", "test\nimages", "size", "classes"):
-        table.add_column(heading, justify="right")
-    table.add_column("here")
-    table.add_column("where", overflow="fold")
-    for source in registry.SOURCES:
-        absent = len(missing[source.name])
-        table.add_row(
-            source.name,
-            f"{source.train:,}",
-            f"{source.test:,}",
-            "x".join(map(str, source.shape)),
-            str(len(source.classes)),
-            f"no, {absent} missing" if absent else "yes",
-            source.place(directory),
-            style="dim" if absent else "",
-        )
-    screen = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
-    screen.print(table)
+    headings = ("name", "training\nimages", "test\nimages", "size", "classes")
+    screens.print_places(headings, [_row(source, len(missing[source.name]), directory) for source in registry.SOURCES])
     print(f"Data directory: {directory}")
+
+
+def _row(source: Source, absent: int, directory: pathlib.Path) -> tuple[tuple[str, ...], str, str]:
+    size, classes = "x".join(map(str, source.shape)), str(len(source.classes))
+    here = f"no, {absent} missing" if absent else "yes"
+    return (source.name, f"{source.train:,}", f"{source.test:,}", size, classes), here, source.place(directory)
 
 
 @app.command("check", help=CHECK_HELP, short_help="Verify the data sets that are here.")

@@ -63,6 +63,24 @@ def table(title: str | None, headings: Sequence[str], *, right: Collection[int] 
     return made
 
 
+def print_places(
+    headings: Sequence[str], rows: Sequence[tuple[tuple[str, ...], str, str]], *, right: Collection[int] | None = None
+) -> None:
+    """What may be kept on this machine: of each its cells, of which the first is its name, whether it is here, where.
+
+    Args:
+        headings: Of the cells.
+        rows: Those that are not here are pale.
+        right: Cells that are aligned right; all but the first if None.
+    """
+    aligned = range(1, len(headings)) if right is None else right
+    made = table(None, (*headings, "here", "where"), right=aligned)
+    made.columns[0].no_wrap, made.columns[-1].overflow = True, "fold"
+    for cells, here, place in rows:
+        made.add_row(*cells, here, place, style="dim" if here.startswith("no") else "")
+    screen().print(made)
+
+
 def duration(seconds: float) -> str:
     """
     >>> [duration(s) for s in (0.4, 42, 185, 7500, 200000)]

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-import sys
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from ..lab import weights
 from ..lab.data import location
 from ..lab.data.source import MissingError
 from ..text import plural, printable
+from . import screens
 
 HELP = """List and check the published weights that networks can start from.
 
@@ -69,20 +66,18 @@ def list_command(data_dir: _DataDir = None, as_json: _Json = False) -> None:
     if as_json:
         print(json.dumps({"directory": str(location.directory(data_dir)), "weights": rows}, indent=1))
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("name", "network", "parameters", "here", "where"):
-        table.add_column(heading, no_wrap=heading == "name", overflow="fold")
-    for row in rows:
-        here = "yes" if row["present"] else "no"
-        table.add_row(row["name"], row["title"], f"{row['parameters']:,}", here, row["place"])
-    Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False).print(table)
+    shown = [
+        ((row["name"], row["title"], f"{row['parameters']:,}"), "yes" if row["present"] else "no", row["place"])
+        for row in rows
+    ]
+    screens.print_places(("name", "network", "parameters"), shown, right=(2,))
 
 
 def _row(published: weights.Published, data_dir: pathlib.Path | None) -> dict[str, Any]:
     return {
         "name": published.name,
         "title": published.title,
-        "parameters": sum(parameter.numel() for parameter in published.network().parameters()),
+        "parameters": published.parameters,
         "present": published.path(data_dir).is_file(),
         "place": str(published.path(data_dir)),
         "offered": published.offered,

@@ -80,3 +80,34 @@ class Affine(Configuration):
 
     def _size(self, side: int) -> int:
         return side if self.side is None else self.side
+
+
+@dataclass(frozen=True)
+class Crop(Configuration):
+    """Random crop and, of half of the images, the mirror image; nothing is resampled, so images may differ in size.
+
+    Attributes:
+        side: Of the crop.
+    """
+
+    kind: ClassVar[str] = "crop"
+
+    side: int
+
+    def draw(self, item: tuple[Any, Any], generator: torch.Generator) -> tuple[Tensor, Any]:
+        """Of an image [C, H, W], or of one of an image and its mirror image, [2, C, H, W]."""
+        image, label = torch.as_tensor(item[0]), item[1]
+        mirrored, down, right = torch.rand(3, generator=generator).tolist()
+        if image.dim() == 4:
+            image = image[int(mirrored < 0.5)]
+        elif mirrored < 0.5:
+            image = image.flip(-1)
+        top, left = (int(place * (size - self.side + 1)) for place, size in zip((down, right), image.shape[-2:]))
+        return image[..., top : top + self.side, left : left + self.side], label
+
+
+def as_they_are(items: list[Any]) -> tuple[Any, Tensor]:
+    """A batch of images and labels: the images as one tensor if they are of one size, else as a list."""
+    images = [torch.as_tensor(image) for image, _ in items]
+    alike = all(image.shape == images[0].shape for image in images)
+    return torch.stack(images) if alike else images, torch.tensor([int(label) for _, label in items])

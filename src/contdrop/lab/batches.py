@@ -59,6 +59,8 @@ class Data:
         resplit: Draw validation data and subset anew for each run; else once. All methods share them in any case.
         loader_workers: Processes that prepare items while the model trains.
         version: Of a dataset on disk, for its fingerprint, which else knows its length and some of its items.
+        name: Of the data set, as ``contdrop data`` has it; the report shows samples of it.
+        mark: What is odd about these data, such as that they are generated; stands beside the title of every result.
     """
 
     train: Any
@@ -74,6 +76,8 @@ class Data:
     resplit: bool = True
     loader_workers: int = 0
     version: str | None = None
+    name: str = ""
+    mark: str = ""
 
     def __post_init__(self) -> None:
         for name in ("collate", "batches", "transform"):
@@ -241,6 +245,8 @@ class Prepared:
         resplit: Whether each run draws anew.
         pipeline: How batches are made.
         fingerprint: Of the content.
+        name: Of the data set, if it has one.
+        mark: What is odd about it.
     """
 
     sources: dict[str, Source]
@@ -250,6 +256,8 @@ class Prepared:
     resplit: bool
     pipeline: Pipeline
     fingerprint: str
+    name: str = ""
+    mark: str = ""
 
     @property
     def is_arrays(self) -> bool:
@@ -343,7 +351,7 @@ def prepare(data: Data, *, task: str | None) -> Prepared:
     fingerprint = fingerprints.of_content(
         data.version, *(_fingerprint(maker, name, source) for name, source in sources.items())
     )
-    return Prepared(sources, drawn, strata, groups, data.resplit, pipeline, fingerprint)
+    return Prepared(sources, drawn, strata, groups, data.resplit, pipeline, fingerprint, data.name, data.mark)
 
 
 def _by_part(sources: dict[str, Source]) -> dict[str, Source]:

@@ -121,6 +121,8 @@ class Conductor:
         for planned in self.plans:
             self._load(planned)
             data = self._data[planned.protocol.key]
+            if data is not None and data.mark:
+                self.say(f"contdrop: {planned.protocol.study.name}: {data.mark}")
             if planned.source.kind != "catalogue" and data is not None:
                 found = dryrun.rehearse(planned.jobs, data, device=self._device_here)
                 self.rehearsals[planned.protocol.key] = found
@@ -149,6 +151,9 @@ class Conductor:
             data = self._data[planned.protocol.key]
             if data is not None:
                 described["sizes"] = data.parts(planned.protocol.seed, FINAL, 0).sizes
+                described |= {"dataset": data.name} if data.name else {}
+                if data.mark:
+                    described["title"] = f"{planned.protocol.description['title']} ({data.mark})"
             if planned.source.kind == "file":
                 described |= {"file": pathlib.Path(planned.source.name).name, "text": planned.source.content.hex()}
                 self._note_changed_text(planned)
@@ -276,7 +281,8 @@ class Conductor:
 def _can_be_sent(data: Prepared) -> bool:
     """Arrays can, unless functions of the user's own go with them; what opens files is opened by each process."""
     pipeline = data.pipeline
-    own = (type(each).__module__ for each in (pipeline.batches, pipeline.collate, pipeline.transform) if each)
+    functions = (each for each in (pipeline.batches, pipeline.collate, pipeline.transform) if each)
+    own = (type(getattr(each, "__self__", each)).__module__ for each in functions)
     return data.is_arrays and all(module.startswith("contdrop.") for module in own)
 
 

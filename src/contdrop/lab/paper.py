@@ -159,12 +159,13 @@ TABLES: Mapping[str, Table] = MappingProxyType(
 # The experiments that train as the authors' code does are of the same table. Its baselines are what that code has, so
 # the names with "authors" are those that the paper's figures belong to.
 _OF_THE_AUTHORS = ("adaptive", "dropconnect")
+_STUDIES = {"svhn-local": "svhn", "norb-local": "norb", "ilsvrc-vgg16": "ilsvrc-top1"}
 
 
 def table_of(experiment: str) -> Table | None:
     """The table that an experiment is of."""
     name = experiment.removesuffix("-authors")
-    table = TABLES.get(name)
+    table = TABLES.get(_STUDIES.get(name, name))
     if table is None or name == experiment:
         return table
     renamed = {f"{m}-authors" if m in _OF_THE_AUTHORS else m: result for m, result in table.results.items()}

@@ -53,7 +53,7 @@ class Results:
         """The name of the data set, or of the function that returns the data; else of the experiment."""
         configuration = self.protocol.configuration
         given = configuration.get("data")
-        name = given.get("name") if isinstance(given, Mapping) else None
+        name = self.protocol.description.get("dataset") or (given.get("name") if isinstance(given, Mapping) else None)
         return str(name or configuration.get("dataset") or self.protocol.experiment)
 
     @property

@@ -29,6 +29,7 @@ from .fingerprints import of_arrays
 from .ledger import Ledger
 from .machines import machine, versions
 from .metrics import Metric
+from .outputs import examples_of
 from .plan import Job, Variant
 from .sidecar import LARGE, Buffer
 from .store import FINAL, Epoch
@@ -330,7 +331,7 @@ class Training:
                 output = self.forward(self._runnable, batch)
             pair = tallies.predicted_classes(output, batch) if classes else None
             found = [metric.contributions(output, batch) for metric in wanted]
-            done.append((float(self.loss.total(output, batch)), size_of(batch), found, pair))
+            done.append((float(self.loss.total(output, batch)), examples_of(batch), found, pair))
         totals, sizes, contributions, pairs = zip(*self.team.in_order(done))
         joined = {metric.name: np.concatenate(each) for metric, each in zip(wanted, zip(*contributions))}
         guessed = [pair for pair in pairs if pair is not None]

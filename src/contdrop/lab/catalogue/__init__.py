@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...errors import UserError, suggest
 from ..study import Study
-from . import certificate, digits, fashion, mnist_cnn, mnist_figures, mnist_mlp, replication
+from . import certificate, cifar, conv_local, digits, fashion, ilsvrc, mnist_cnn, mnist_figures, mnist_mlp, replication
 
 STUDIES: dict[str, Study] = {
     study.name: study
@@ -22,6 +22,10 @@ STUDIES: dict[str, Study] = {
         mnist_figures.EPOCHS,
         mnist_figures.EPOCHS_SIGMOID,
         mnist_figures.COVARIANCE,
+        cifar.NIN,
+        conv_local.SVHN,
+        conv_local.NORB,
+        ilsvrc.VGG16,
         fashion.MLP_SIGMOID,
         fashion.MLP_RELU,
         fashion.CNN_GAUSSIAN,

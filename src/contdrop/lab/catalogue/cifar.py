@@ -1,4 +1,4 @@
-"""CIFAR-10 with the paper's two layers on top of the published network in network."""
+"""Table IV: CIFAR-10 with the paper's two layers on top of the published network in network, fine-tuned or frozen."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from .. import data, weights
+from .. import data, models, weights
 from ..batches import Data
 from ..configuration import Configuration
 from ..initialisation import Glorot
@@ -44,13 +45,86 @@ class NinFeatures(Configuration):
         train, test = (nin.features(found, path, part) for part in ("train", "test"))
         scale = np.float32(np.sqrt(np.mean(np.square(train), dtype=np.float64)))
         train, test = train / scale, test / scale
-        order = np.random.Generator(np.random.Philox(_SEED)).permutation(len(test))
-        chosen, rest = np.sort(order[: self.validation]), np.sort(order[self.validation :])
+        chosen, rest = _divided(len(test), self.validation)
         return Data(
             train=(train, found.train_labels),
             validation=(test[chosen], found.test_labels[chosen]),
             test=(test[rest], found.test_labels[rest]),
         )
+
+
+@dataclass(frozen=True)
+class Whitened(Configuration):
+    """CIFAR-10 as the published network expects it, with its test images divided as for :class:`NinFeatures`.
+
+    Attributes:
+        name: Of the data set.
+        train: How many training images, the first ones; all if None.
+        validation: How many test images validate.
+        test: How many of the others are tested on, the first ones; all if None.
+    """
+
+    kind: ClassVar[str] = "whitened"
+
+    name: str = "cifar-10"
+    train: int | None = None
+    validation: int = 2000
+    test: int | None = None
+
+    def __call__(self) -> Data:
+        found = data.load(self.name)
+        fitted = nin.whitening(found)
+        chosen, rest = _divided(len(found.test_labels), self.validation)
+        validation, test = (
+            (nin.whitened(found.test_images[place], fitted), found.test_labels[place])
+            for place in (chosen, rest[: self.test])
+        )
+        train = nin.whitened(found.train_images[: self.train], fitted), found.train_labels[: self.train]
+        return Data(train, test, validation)
+
+
+def _divided(count: int, validation: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Test images to validate on, drawn once, and the others."""
+    order = np.random.Generator(np.random.Philox(_SEED)).permutation(count)
+    return np.sort(order[:validation]), np.sort(order[validation:])
+
+
+NIN = Study(
+    name="cifar10-nin",
+    title="CIFAR-10, the published network in network fine-tuned, 128 ReLU units with the method",
+    paper="Table IV",
+    data=Whitened(),
+    model=weights.Pretrained(models.NIN(), "nin-cifar10"),
+    **Steps().settings(),
+    epoch_steps=500,  # of 10,000 iterations
+    methods=shared.METHODS,
+    **{**shared.COMMON, "evaluation_batch_size": 500},
+    sizes={
+        "paper": Size(runs=30, epochs=20, selection_runs=shared.SELECTION_RUNS),
+        "quick": Size(
+            runs=2,
+            epochs=2,
+            selection_runs=1,
+            selection_epochs=1,
+            settings={
+                "data": Whitened(train=400, validation=200, test=400),
+                "epoch_steps": 5,
+                **Steps(batch_size=32).settings(),
+                "evaluation_batch_size": 100,
+            },
+        ),
+    },
+    margin=0.1,
+    margin_reason="a quarter of the gap between Gaussian and Bernoulli in the paper's Table IV, 10.18 and 10.55 %",
+    notes=(
+        "The published network has seen all 50,000 training images, so nothing is selected on them: 2,000 of the test "
+        "images, drawn once, select sigma, alpha and beta and are called validation images; the error reported is that "
+        "of the others. The preset quick has 200 and 400 of them, and trains on 400 images for ten iterations.",
+        "An epoch is 500 iterations, five in the preset quick. Maps are divided by 33 before the layer with the "
+        "method: as they come, about that large, training at the paper's rate does not get anywhere.",
+        "Preprocessing as the published weights expect it: global contrast normalisation (55) and ZCA (0.1).",
+    ),
+)
 
 
 NIN_HEAD = Study(

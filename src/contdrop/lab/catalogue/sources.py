@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .. import data
+from ..augmentation import Affine
 from ..batches import Data
 from ..configuration import Configuration
+from ..data import registry
 
 
 @dataclass(frozen=True)
@@ -51,4 +53,39 @@ class Images(Configuration):
             subset=self.train,
             stratify=False,
             batches=self.batches,
+        )
+
+
+@dataclass(frozen=True)
+class Changed(Configuration):
+    """A data set whose training images are changed at random, with a split of its own in each run.
+
+    Attributes:
+        name: Of the data set.
+        changes: What is done to an image; the study's ``forward`` does it.
+        validation: How many training images are validated on.
+        train: How many of the others are trained on; all if None.
+        test: How many test images, the first ones, are tested on; all if None.
+        instead: Data sets that stand in for it where it is not here, the first of them that is; results say so.
+    """
+
+    kind: ClassVar[str] = "changed"
+
+    name: str
+    changes: Affine
+    validation: int
+    train: int | None = None
+    test: int | None = None
+    instead: tuple[str, ...] = ()
+
+    def __call__(self) -> Data:
+        found = data.load(registry.first_here((self.name, *self.instead)))
+        return Data(
+            train=(found.train_images, found.train_labels),
+            test=(found.test_images[: self.test], found.test_labels[: self.test]),
+            validation=self.validation,
+            subset=self.train,
+            transform=self.changes.draw,
+            name=found.name,
+            mark="" if found.name == self.name else found.title,
         )

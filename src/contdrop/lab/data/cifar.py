@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ...errors import UserError
 from ...files import replacing
 from . import archives, download, idx, location, npm, pickles
-from .dataset import Dataset, fingerprint
+from .dataset import Dataset, of_source
 from .source import MissingError, Progress
 
 Records = npt.NDArray[np.uint8]  # [N, 1 + 3072]: label and planes
@@ -92,15 +92,11 @@ class CifarSource:
             labels[start:end] = records[:, 0]
             used.append(found)
             start = end
-        arrays = images[: self.train], labels[: self.train], images[self.train :], labels[self.train :]
-        return Dataset(
-            self.name,
-            self.title,
-            *arrays,
-            divisor=255.0,
-            classes=self.classes,
-            provenance=f"{self.title} as published (every file's SHA-256 verified): {', '.join(used)}",
-            fingerprint=fingerprint(*arrays),
+        return of_source(
+            self,
+            (images[: self.train], labels[: self.train]),
+            (images[self.train :], labels[self.train :]),
+            f"{self.title} as published (every file's SHA-256 verified): {', '.join(used)}",
         )
 
     def get(self, directory: pathlib.Path, progress: Progress) -> None:

@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 
 from ...errors import UserError
-from .dataset import Dataset, fingerprint
+from .dataset import Dataset, of_source
 from .source import MissingError, Progress
 
 _SEED = 0  # decides which images are the test set; a published number may rest on it
@@ -48,18 +48,13 @@ class Digits:
         images = images.astype(np.uint8).reshape(total, *self.shape)
         order = np.random.Generator(np.random.Philox(_SEED)).permutation(total)
         train, test = np.sort(order[: self.train]), np.sort(order[self.train :])
-        arrays = images[train], labels[train], images[test], labels[test]
-        return Dataset(
-            self.name,
-            self.title,
-            *arrays,
+        return of_source(
+            self,
+            (images[train], labels[train]),
+            (images[test], labels[test]),
+            "scikit-learn's load_digits (UCI optical recognition of handwritten digits, 1797 images); no official "
+            "test set: 797 images set apart by a fixed permutation",
             divisor=16.0,
-            classes=self.classes,
-            provenance=(
-                "scikit-learn's load_digits (UCI optical recognition of handwritten digits, 1797 images); no official "
-                "test set: 797 images set apart by a fixed permutation"
-            ),
-            fingerprint=fingerprint(*arrays),
         )
 
     def get(self, directory: pathlib.Path, progress: Progress) -> None:

@@ -19,6 +19,8 @@ import numpy.typing as npt
 
 from ...errors import UserError
 from ...text import printable
+from .dataset import Dataset, of_source
+from .source import MissingError, Progress
 
 Image = npt.NDArray[np.uint8]  # [3, height, width], red, green and blue
 
@@ -28,6 +30,8 @@ _LARGEST_FILE = 64_000_000  # bytes
 _TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 _META = "meta.mat"
 _SYNSET = re.compile(r"n\d{8}")
+_DEVKIT = "ILSVRC2012_devkit_t12/data"
+_OWNER = "its owner offers it at https://image-net.org"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,6 +56,83 @@ class Images:
     def __getitem__(self, index: int) -> tuple[Image, int]:
         image = decode(pathlib.Path(self.paths[index]))
         return (self.prepare(image) if self.prepare else image), int(self.targets[index])
+
+
+def whole(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> tuple[Images, Images]:
+    """ILSVRC-2012 to train on and, its validation images, to test on: in "train" and "val" of a folder.
+
+    Raises:
+        MissingError: It is not there.
+        UserError: A part of it is not as it should be.
+    """
+    if not all((folder / part).is_dir() for part in ("train", "val")):
+        raise MissingError(
+            f"ilsvrc: expected folders train, with one for each class, and val, likewise or with {_DEVKIT} beside it, "
+            f"in {folder}: {_OWNER}"
+        )
+    devkit, test = folder / _DEVKIT, folder / "val"
+    tested = with_devkit(test, devkit, prepare) if devkit.is_dir() else class_folders(test, prepare)
+    return class_folders(folder / "train", prepare), tested
+
+
+@dataclasses.dataclass(frozen=True)
+class FolderSource:
+    """Some classes in memory: the first images in their folders in "train" and "val", the square in the middle."""
+
+    name: str
+    title: str
+    folder: str
+    synsets: tuple[str, ...]
+    classes: tuple[str, ...]
+    training: int = 20  # images of each class
+    testing: int = 10
+    side: int = 96
+    offered: str = _OWNER
+
+    @property
+    def train(self) -> int:
+        return self.training * len(self.classes)
+
+    @property
+    def test(self) -> int:
+        return self.testing * len(self.classes)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return 3, self.side, self.side
+
+    def place(self, directory: pathlib.Path) -> str:
+        return str(directory / self.folder)
+
+    def missing(self, directory: pathlib.Path) -> tuple[str, ...]:
+        names = (f"{part}/{synset}" for part in ("train", "val") for synset in self.synsets)
+        return tuple(name for name in names if not (directory / self.folder / name).is_dir())
+
+    def load(self, directory: pathlib.Path) -> Dataset:
+        missing = self.missing(directory)
+        if missing:
+            raise MissingError(
+                f"{self.name}: {len(missing)} of {2 * len(self.synsets)} folders are missing; put {missing[0]} and "
+                f"others into {directory / self.folder}: {self.offered}"
+            )
+        parts = (("train", self.training), ("val", self.testing))
+        train, test = (self._part(directory / self.folder / part, count) for part, count in parts)
+        return of_source(self, train, test, f"{self.title}, the first images of each class, {self.side} pixels wide")
+
+    def get(self, directory: pathlib.Path, progress: Progress) -> None:
+        self.load(directory)
+
+    def _part(self, folder: pathlib.Path, count: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        images, smaller = [], smaller_side(self.side)
+        for synset in self.synsets:
+            names = [name for name in _listing(folder / synset) if name.lower().endswith(_ENDINGS)]
+            if len(names) < count:
+                raise UserError(f"{folder / synset}: expected at least {count} JPEG files; there are {len(names)}")
+            for name in names[:count]:
+                image = smaller(decode(folder / synset / name))
+                top, left = ((size - self.side) // 2 for size in image.shape[1:])
+                images.append(image[:, top : top + self.side, left : left + self.side])
+        return np.stack(images), np.repeat(np.arange(len(self.synsets)), count)
 
 
 def class_folders(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> Images:
@@ -173,3 +254,26 @@ class _SmallerSide:
             size, Pillow.Resampling.BILINEAR
         )
         return np.ascontiguousarray(np.asarray(scaled).transpose(2, 0, 1))
+
+
+# The ten classes of Imagenette.
+TEN = FolderSource(
+    "ilsvrc-10",
+    "ILSVRC-2012, ten classes",
+    "ilsvrc",
+    synsets=(
+        *("n01440764", "n02102040", "n02979186", "n03000684", "n03028079"),
+        *("n03394916", "n03417042", "n03425413", "n03445777", "n03888257"),
+    ),
+    classes=(
+        *("tench", "English springer", "cassette player", "chain saw", "church"),
+        *("French horn", "garbage truck", "gas pump", "golf ball", "parachute"),
+    ),
+)
+IMAGENETTE = dataclasses.replace(
+    TEN,
+    name="imagenette-subset",
+    title="ten classes of ILSVRC-2012 from a copy of 224x224 pixels, subset",
+    folder="imagenette-subset",
+    offered="a subset of Imagenette, 40 and 15 images of each class, which https://github.com/fastai/imagenette offers",
+)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ...errors import UserError, nearest
 from ...files import TEMPORARY
 from . import download, idx, location, npm
-from .dataset import Dataset, fingerprint
+from .dataset import Dataset, of_source
 from .source import MissingError, Progress
 
 
@@ -80,20 +80,11 @@ class IdxSource:
             again = location.command(self.name, directory)
             raise UserError(f"{self.name}: {problem}; to get it again, run: {again}") from problem
         (train_images, train_labels, test_images, test_labels), used = zip(*found)
-        arrays = (
-            train_images[:, np.newaxis],
-            train_labels.astype(np.int64),
-            test_images[:, np.newaxis],
-            test_labels.astype(np.int64),
-        )
-        return Dataset(
-            self.name,
-            self.title,
-            *arrays,
-            divisor=255.0,
-            classes=self.classes,
-            provenance=f"{self.title} as published (every file's SHA-256 verified): {', '.join(used)}",
-            fingerprint=fingerprint(*arrays),
+        return of_source(
+            self,
+            (train_images[:, np.newaxis], train_labels.astype(np.int64)),
+            (test_images[:, np.newaxis], test_labels.astype(np.int64)),
+            f"{self.title} as published (every file's SHA-256 verified): {', '.join(used)}",
         )
 
     def get(self, directory: pathlib.Path, progress: Progress) -> None:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ...errors import UserError
 from . import location
-from .dataset import Dataset, fingerprint
+from .dataset import Dataset, of_source
 from .source import MissingError, Progress
 
 _KINDS = {0x1E3D4C51: "<f4", 0x1E3D4C53: "<f8", 0x1E3D4C54: "<i4", 0x1E3D4C55: "u1", 0x1E3D4C56: "<i2"}
@@ -165,17 +165,10 @@ class NorbSource:
                 f"{self.name}: {len(missing)} of {2 * (len(self.training) + len(self.testing))} files are missing; put "
                 f"{', '.join(missing)}, unpacked if you like, into {directory / self.name}: {_OWNER}"
             )
-        arrays = (*self._part(self.training, directory), *self._part(self.testing, directory))
+        train, test = (self._part(folds, directory) for folds in (self.training, self.testing))
         size = "" if self.side == self.original else f", reduced from {self.original} to {self.side} pixels"
-        return Dataset(
-            self.name,
-            self.title,
-            *arrays,
-            divisor=255.0,
-            classes=self.classes,
-            provenance=f"{self.title}{size} (no checksums are published): {', '.join((*self.training, *self.testing))}",
-            fingerprint=fingerprint(*arrays),
-        )
+        used = ", ".join((*self.training, *self.testing))
+        return of_source(self, train, test, f"{self.title}{size} (no checksums are published): {used}")
 
     def get(self, directory: pathlib.Path, progress: Progress) -> None:
         try:

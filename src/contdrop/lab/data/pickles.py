@@ -26,7 +26,7 @@ class Array:
 
     shape: Any = None
     kind: Any = None  # such as "u1"
-    content: Any = None  # a byte per character
+    content: Any = None  # a byte per character, or bytes
 
 
 def read(content: bytes, file: str) -> Any:
@@ -122,7 +122,7 @@ class _Reader:
 
 
 _VALUES: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("SHORT_BINSTRING", "BINSTRING", "BINUNICODE"), lambda value: value),
+    **dict.fromkeys(("SHORT_BINSTRING", "BINSTRING", "BINUNICODE", "SHORT_BINBYTES", "BINBYTES"), lambda value: value),
     **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1"), lambda value: value),
     "EMPTY_DICT": lambda _: {},
     "EMPTY_LIST": lambda _: [],

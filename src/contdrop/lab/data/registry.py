@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 from typing import Literal
 
 from ...errors import UserError, suggest
-from . import location
+from . import generated, location
 from .cifar import CIFAR_10
 from .dataset import Dataset
 from .digits import DIGITS
+from .ilsvrc import IMAGENETTE, TEN
 from .mnist import FASHION_MNIST, MNIST
 from .norb import NORB, SMALL_NORB
 from .source import MissingError, Progress, Source
@@ -18,7 +20,8 @@ from .svhn import SVHN, SVHN_EXTRA, SVHN_SUBSET
 
 SOURCES: tuple[Source, ...] = (
     *(DIGITS, MNIST, FASHION_MNIST, CIFAR_10),
-    *(SVHN, SVHN_EXTRA, SVHN_SUBSET, NORB, SMALL_NORB),
+    *(SVHN, SVHN_EXTRA, SVHN_SUBSET, NORB, SMALL_NORB, TEN, IMAGENETTE),
+    *(generated.SVHN, generated.NORB, generated.ILSVRC),
 )
 
 
@@ -31,6 +34,12 @@ def find(name: str) -> Source:
         if source.name == name:
             return source
     raise UserError(f"unknown data set {name!r}; {suggest(name.lower().replace('_', '-'), names())}")
+
+
+def first_here(names: Sequence[str], directory: pathlib.Path | None = None) -> str:
+    """The first of these data sets that is here; the first of all if none is."""
+    place = location.directory(directory)
+    return next((name for name in names if not find(name).missing(place)), names[0])
 
 
 def load(name: str, directory: pathlib.Path | None = None) -> Dataset:

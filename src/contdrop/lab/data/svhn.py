@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...errors import UserError
 from . import download, location, matlab
-from .dataset import Dataset, fingerprint
+from .dataset import Dataset, of_source
 from .source import MissingError, Progress
 
 _SHAPE = (3, 32, 32)
@@ -65,18 +65,10 @@ class SvhnSource:
                 f"{self.name}: {len(missing)} of {len(self.training) + 1} files are missing; put {', '.join(missing)} "
                 f"into {directory / self.folder}, or run: {location.command(self.name, directory)}"
             )
-        arrays = (*self._part(self.training, directory), *self._part((self.testing,), directory))
+        train, test = (self._part(files, directory) for files in (self.training, (self.testing,)))
         verified = " (every file's MD5 verified)" if self.testing.md5 else ""
         used = ", ".join(file.name for file in (*self.training, self.testing))
-        return Dataset(
-            self.name,
-            self.title,
-            *arrays,
-            divisor=255.0,
-            classes=self.classes,
-            provenance=f"{self.title}{verified}: {used}",
-            fingerprint=fingerprint(*arrays),
-        )
+        return of_source(self, train, test, f"{self.title}{verified}: {used}")
 
     def get(self, directory: pathlib.Path, progress: Progress) -> None:
         folder = directory / self.folder

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
+from ..initialisation import Glorot, Initialisation
+from ..methods import Method, hidden_layer, output_layer
 from .cnn import ChannelsLast
+from .spec import Model
 
 # Of each stage, its convolutions: name, maps and side of the kernel. All are padded to keep the size of a map.
 _STAGES = (
@@ -36,3 +41,44 @@ def convolutions() -> dict[str, nn.Module]:
 def published_nin() -> nn.Sequential:
     """The network as it was published, without its dropout: a class's logit is the mean of its map."""
     return nn.Sequential(OrderedDict(convolutions() | {"pool3": nn.AvgPool2d(SIDE), "flatten": nn.Flatten()}))
+
+
+@dataclass(frozen=True)
+class NIN(Model):
+    """The convolutions of the published network, and in the place of its last pooling a hidden layer with the method.
+
+    Attributes:
+        hidden: Units with the method.
+        divided: What the last maps are divided by: about their root mean square over the training images, with the
+            published weights. As they come, training at the paper's rate does not get anywhere.
+    """
+
+    kind: ClassVar[str] = "nin"
+
+    hidden: int = 128
+    divided: float = 33.0
+    initialisation: Initialisation = field(default_factory=Glorot)
+
+    @property
+    def hidden_layers(self) -> tuple[str, ...]:
+        return ("hidden1",)
+
+    def _layers(self, method: Method) -> dict[str, nn.Module]:
+        inputs = MAPS * SIDE * SIDE
+        return convolutions() | {
+            "flatten": nn.Flatten(),
+            "divided": _Divided(self.divided),
+            "hidden1": hidden_layer(
+                method, inputs, self.hidden, activation="relu", scale=self.scale, reads_hidden=False
+            ),
+            "output": output_layer(method, self.hidden, MAPS, scale=self.scale),
+        }
+
+
+class _Divided(nn.Module):
+    def __init__(self, divisor: float) -> None:
+        super().__init__()
+        self.divisor = divisor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / self.divisor

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...choices import Scale
 from ..methods import Method, hidden_layer, output_layer
 from .spec import Model
 
@@ -54,18 +55,43 @@ class VGG(Model):
                 channels = maps
             convolutions[f"pool{number}"] = nn.MaxPool2d(2)
         inputs = channels * (self.side // 2 ** len(self.stages)) ** 2
-        first, second = (
-            hidden_layer(method, size, self.hidden, activation="relu", scale=self.scale, reads_hidden=after)
-            for size, after in ((inputs, False), (self.hidden, True))
-        )
-        return {
-            "means": _Means(),
-            "convolutions": nn.Sequential(convolutions),
-            "flatten": nn.Flatten(),
-            "fc6": first,
-            "fc7": second,
-            "fc8": output_layer(method, self.hidden, self.classes, scale=self.scale),
-        }
+        before: dict[str, nn.Module] = {"means": _Means(), "convolutions": nn.Sequential(convolutions)}
+        return before | _dense(method, inputs, self.hidden, self.classes, self.scale)
+
+
+@dataclass(frozen=True)
+class VGGHead(Model):
+    """The fully connected layers of :class:`VGG` alone, on what its convolutions make of images.
+
+    Attributes:
+        maps: Of the last convolution.
+        side: Of these maps in training.
+        hidden: Units of each hidden layer.
+        classes: Number of classes.
+    """
+
+    kind: ClassVar[str] = "vgg-head"
+
+    maps: int = 512
+    side: int = 7
+    hidden: int = 4096
+    classes: int = 1000
+
+    @property
+    def hidden_layers(self) -> tuple[str, ...]:
+        return ("fc6", "fc7")
+
+    def _layers(self, method: Method) -> dict[str, nn.Module]:
+        return _dense(method, self.maps * self.side**2, self.hidden, self.classes, self.scale)
+
+
+def _dense(method: Method, inputs: int, hidden: int, classes: int, scale: Scale) -> dict[str, nn.Module]:
+    first, second = (
+        hidden_layer(method, size, hidden, activation="relu", scale=scale, reads_hidden=after)
+        for size, after in ((inputs, False), (hidden, True))
+    )
+    last = output_layer(method, hidden, classes, scale=scale)
+    return {"flatten": nn.Flatten(), "fc6": first, "fc7": second, "fc8": last}
 
 
 class _Means(nn.Module):
@@ -89,17 +115,36 @@ def dense_probabilities(network: nn.Module, images: Tensor) -> Tensor:
     convolutions; logits are averaged over the windows, and probabilities over the image and its mirror image.
 
     Args:
-        network: Built by :class:`VGG`, with any method.
-        images: [N, 3, H, W].
+        network: Built by :class:`VGG`, with any method, or by :class:`VGGHead`.
+        images: [N, 3, H, W]; or maps of images and of their mirror images, [N, 2, C, H, W].
     """
-    return (_probabilities(network, images) + _probabilities(network, images.flip(3))) / 2
+    both = images.unbind(1) if images.dim() == 5 else (last_maps(network, images), last_maps(network, images.flip(3)))
+    return (_probabilities(network, both[0]) + _probabilities(network, both[1])) / 2
 
 
-def _probabilities(network: nn.Module, images: Tensor) -> Tensor:
-    pixels, means, convolutions, *dense = (
-        network.get_submodule(name) for name in ("pixels", "means", "convolutions", "fc6", "fc7", "fc8")
-    )
-    maps: Tensor = convolutions(means(pixels(images)))
+def last_maps(network: nn.Module, images: Tensor) -> Tensor:
+    """What the convolutions of a :class:`VGG` make of images [N, 3, H, W]."""
+    for name in ("pixels", "means", "convolutions"):
+        images = network.get_submodule(name)(images)
+    return images
+
+
+def dense_forward(model: nn.Module, batch: Any) -> Tensor:
+    """For a study: in training the logits of crops, else the logarithm of :func:`dense_probabilities`.
+
+    Images of one batch may differ in size; they are a list then.
+    """
+    images = batch[0]
+    if model.training:
+        logits: Tensor = model(images)
+        return logits
+    several = [images] if isinstance(images, Tensor) else [image[None] for image in images]
+    found = torch.cat([dense_probabilities(model, each) for each in several])
+    return found.clamp(min=torch.finfo(found.dtype).tiny).log()
+
+
+def _probabilities(network: nn.Module, maps: Tensor) -> Tensor:
+    dense = [network.get_submodule(name) for name in ("fc6", "fc7", "fc8")]
     inputs = dense[0].get_submodule("linear").in_features
     assert isinstance(inputs, int)
     side = math.isqrt(inputs // maps.shape[1])
@@ -107,4 +152,4 @@ def _probabilities(network: nn.Module, images: Tensor) -> Tensor:
     logits = windows.reshape(-1, inputs)
     for layer in dense:
         logits = layer(logits)
-    return logits.view(len(images), windows.shape[1], -1).mean(1).softmax(1)
+    return logits.view(len(maps), windows.shape[1], -1).mean(1).softmax(1)

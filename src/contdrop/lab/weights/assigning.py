@@ -29,7 +29,7 @@ class Assigned:
 
 @torch.no_grad()
 def assign(network: nn.Module, found: Layers, title: str) -> Assigned:
-    """Copies weights and biases into the layers of the same names, if all that are there fit.
+    """Copies weights and biases into the layers of the same names, if all that are there fit; others stay random.
 
     Shapes have to be equal up to dimensions of size one, which Caffe adds in front.
 
@@ -42,7 +42,7 @@ def assign(network: nn.Module, found: Layers, title: str) -> Assigned:
         UserError: A shape is another one, or no layer is in both. Nothing has been changed then.
     """
     wanted = {
-        name: [part for part in (module.weight, module.bias) if part is not None]
+        _called(name, found): [part for part in (module.weight, module.bias) if part is not None]
         for name, module in network.named_modules()
         if isinstance(module, (nn.Conv2d, nn.Linear))
     }
@@ -59,6 +59,11 @@ def assign(network: nn.Module, found: Layers, title: str) -> Assigned:
         tuple(name for name in wanted if name not in found),
         tuple(name for name in found if name not in wanted),
     )
+
+
+def _called(module: str, found: Layers) -> str:
+    """What a file calls a layer of ours: by its whole name, or without what it is in and its "linear" behind."""
+    return module if module in found else module.removesuffix(".linear").rpartition(".")[2]
 
 
 def _check(layer: str, wanted: list[tuple[int, ...]], found: list[tuple[int, ...]], title: str) -> None:

@@ -6,11 +6,14 @@ import dataclasses
 import pathlib
 from collections.abc import Callable
 
+import torch
 from torch import nn
 
 from ...errors import UserError, suggest
 from ..data import location
+from ..methods import parse
 from ..models.nin import published_nin
+from ..models.vgg import VGG
 from . import nin
 
 
@@ -21,7 +24,7 @@ class Published:
     Attributes:
         name: Also of the folder in the data directory.
         title: In a line.
-        file: Its name there.
+        files: Its name there, or others by which it may be there; the first is the owner's.
         offered: Where its owner offers it, and what of it is known.
         network: Builds the network that they are of.
         data: The data set that its error is known on.
@@ -31,34 +34,54 @@ class Published:
 
     name: str
     title: str
-    file: str
+    files: tuple[str, ...]
     offered: str
     network: Callable[[], nn.Module]
     data: str = ""
     error: float | None = None
     measure: Callable[[pathlib.Path, pathlib.Path | None], float] | None = None
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers the network has; it is not put into memory for that."""
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in self.network().parameters())
+
     def path(self, directory: pathlib.Path | None = None) -> pathlib.Path:
-        return location.directory(directory) / self.name / self.file
+        """Of the file that is there; of the owner's if none is."""
+        paths = [location.directory(directory) / self.name / name for name in self.files]
+        return next((path for path in paths if path.is_file()), paths[0])
 
     def here(self, directory: pathlib.Path | None = None) -> pathlib.Path:
         """The file; raises UserError, which says where it is to be had, if it is not there."""
         path = self.path(directory)
         if not path.is_file():
-            raise UserError(f"{self.name}: the weights are missing; put {self.file} into {path.parent}: {self.offered}")
+            raise UserError(f"{self.name}: the weights are missing; put {path.name} into {path.parent}: {self.offered}")
         return path
+
+
+def _vgg16() -> nn.Module:
+    return VGG()(parse("bernoulli"))
 
 
 PUBLISHED = (
     Published(
         name="nin-cifar10",
         title="Network in Network, CIFAR-10, Caffe model zoo",
-        file="cifar10_nin.caffemodel",
+        files=("cifar10_nin.caffemodel",),
         offered="the Caffe model zoo lists it as Network in Network, CIFAR10 model",
         network=published_nin,
         data="cifar-10",
         error=10.4,
         measure=nin.error_on_test_images,
+    ),
+    Published(
+        name="vgg16",
+        title="VGG-16, configuration D, ILSVRC-2012",
+        # The second has the convolutions alone; tools/vgg16_convolutions.py makes it.
+        files=("VGG_ILSVRC_16_layers.caffemodel", "vgg16-convolutions.pt"),
+        offered="its authors offer it at https://www.robots.ox.ac.uk/~vgg/research/very_deep/",
+        network=_vgg16,
     ),
 )
 

@@ -32,7 +32,8 @@ def samples_of(found: data.Dataset) -> Picture:
         found.train_images[np.flatnonzero(found.train_labels == label)[:_COLUMNS]] for label in range(len(classes))
     ]
     channels, high, wide = found.train_images.shape[1:]
-    kind = "grey" if channels == 1 else "colour"
+    kind = {1: "grey", 2: "grey, the left one of each pair"}.get(channels, "colour")
+    images = [each[:, :1] if channels == 2 else each for each in images]
     return Picture(
         f"samples-{found.name}",
         f"{found.title}: samples",

