@@ -25,6 +25,7 @@ STUDY = catalogue.STUDIES["cifar10-nin-head"]
 class Found:
     """What CIFAR-10 has, with fewer training images."""
 
+    name = "cifar-10"
     train_labels = RANDOM.integers(0, 10, 500)
     test_labels = RANDOM.integers(0, 10, 10_000)
 

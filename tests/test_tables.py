@@ -256,6 +256,29 @@ def test_ranks_need_three_data_sets_and_count_each_once(tmp_path):
     assert "mnist: mnist-more, 3 runs of 5 epochs each" in table.notes[0]
 
 
+def test_ranks_as_in_the_paper_are_of_its_methods_and_data_sets_alone(tmp_path):
+    """Generated and regenerated data are no data sets of the paper, and no dropout has no rank in it."""
+    levels = {"none": 1.0, "bernoulli": 7.0, "adaptive": 8.0, "dropconnect": 6.0, "uniform": 5.0, "gaussian": 4.0}
+    for number, name in enumerate(("mnist", "norb-generated", "svhn-extra")):
+        levels["gaussian"] += 1.5 * (name == "svhn-extra")
+        stores.make_store(
+            tmp_path / "s.db", experiment=f"{name}-any", dataset=name, seed=number, levels=levels,
+            methods=tuple(levels), runs=2, noise=0.01,
+        )  # fmt: skip
+        with Store(tmp_path / "s.db") as store:
+            table = tables.paper_ranks(collect_all(store))
+        assert (table is None) == (number < 2)
+    assert table.headings == ("Method", "MNIST", "SVHN", "Average", "The paper's average")
+    assert {row[0].text: [cell.text for cell in row[1:]] for row in table.rows} == {
+        "Bernoulli": ["4 (3)", "4 (4)", "4.00", "4"],
+        "Adaptive": ["5 (5)", "5 (5)", "5.00", "4"],
+        "DropConnect": ["3 (4)", "3 (3)", "3.00", "3.6"],
+        "Uniform": ["2 (2)", "1 (1)", "1.50", "2"],
+        "Gaussian": ["1 (1)", "2 (2)", "1.50", "1.2"],
+    }
+    assert "SVHN: svhn-extra-any, 2 runs" in table.notes[0]
+
+
 # ---- writing
 
 ODD = Table(

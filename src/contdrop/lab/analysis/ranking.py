@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .. import stats
+from .. import paper, stats
 from ..results import Results
 from .wording import mean_of
 
@@ -33,6 +33,42 @@ def rank(every: Sequence[Results]) -> Ranking | None:
     Two experiments on one data set are not independent, so each data set counts once: with the experiment that has
     most methods, then most paired runs, then epochs. Means are over the runs that all ranked methods have finished.
     """
+    sources = _sources(every)
+    if len(sources) < ENOUGH_DATASETS:
+        return None
+    reference = next(iter(sources.values())).reference
+    first = next(iter(sources.values())).errors()
+    shared = [method for method in first if all(method in results.errors() for results in sources.values())]
+    if reference not in shared or len(shared) < ENOUGH_METHODS:
+        return None
+    errors = {dataset: _means(results, shared) for dataset, results in sources.items()}
+    return Ranking(errors, sources, stats.compare_ranks(errors, reference)) if all(errors.values()) else None
+
+
+# By what contdrop calls them, the names that data sets have in the paper's Table VIII.
+_IN_THE_PAPER = {
+    "mnist": "MNIST",
+    "cifar-10": "CIFAR-10",
+    "norb": "NORB",
+    "ilsvrc": "ILSVRC-2012",
+    **dict.fromkeys(("svhn", "svhn-extra"), "SVHN"),
+}
+
+
+def as_in_the_paper(every: Sequence[Results]) -> tuple[stats.Ranks, dict[str, Results]] | None:
+    """Ranks of the paper's five methods alone, with ties as in the paper; if two of its data sets or more are there."""
+    methods = list(paper.AVERAGE_RANKS)
+    found = {
+        _IN_THE_PAPER[dataset]: results
+        for dataset, results in _sources(every).items()
+        if dataset in _IN_THE_PAPER and set(methods) <= set(results.errors()) and _means(results, methods)
+    }
+    if len(found) < 2:
+        return None
+    return stats.ranks({name: _means(r, methods) for name, r in found.items()}, ties="competition"), found
+
+
+def _sources(every: Sequence[Results]) -> dict[str, Results]:
     sources: dict[str, Results] = {}
     for results in every:
         dataset = results.dataset
@@ -41,22 +77,15 @@ def rank(every: Sequence[Results]) -> Ranking | None:
             dataset not in sources or _weight(results) > _weight(sources[dataset])
         ):
             sources[dataset] = results
-    if len(sources) < ENOUGH_DATASETS:
-        return None
-    reference = next(iter(sources.values())).reference
-    first = next(iter(sources.values())).errors()
-    shared = [method for method in first if all(method in results.errors() for results in sources.values())]
-    if reference not in shared or len(shared) < ENOUGH_METHODS:
-        return None
-    errors = {}
-    for dataset, results in sources.items():
-        found = results.errors()
-        runs = set.intersection(*(set(found[method]) for method in shared))
-        if not runs:
-            return None
-        sign = results.measure.sign  # ranks go by what is better
-        errors[dataset] = {method: sign * sum(found[method][run] for run in runs) / len(runs) for method in shared}
-    return Ranking(errors, sources, stats.compare_ranks(errors, reference))
+    return sources
+
+
+def _means(results: Results, methods: Sequence[str]) -> dict[str, float]:
+    """Over the runs that all of these methods have finished, the lower the better; nothing if there are none."""
+    found = results.errors()
+    runs = set.intersection(*(set(found[method]) for method in methods))
+    sign = results.measure.sign
+    return {method: sign * sum(found[method][run] for run in runs) / len(runs) for method in methods} if runs else {}
 
 
 def _weight(results: Results) -> tuple[int, int, int]:

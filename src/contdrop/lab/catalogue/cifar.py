@@ -50,6 +50,7 @@ class NinFeatures(Configuration):
             train=(train, found.train_labels),
             validation=(test[chosen], found.test_labels[chosen]),
             test=(test[rest], found.test_labels[rest]),
+            name=found.name,
         )
 
 
@@ -80,7 +81,7 @@ class Whitened(Configuration):
             for place in (chosen, rest[: self.test])
         )
         train = nin.whitened(found.train_images[: self.train], fitted), found.train_labels[: self.train]
-        return Data(train, test, validation)
+        return Data(train, test, validation, name=found.name)
 
 
 def _divided(count: int, validation: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

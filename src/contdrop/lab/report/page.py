@@ -204,12 +204,13 @@ def _content(
         experiments.append(
             {**view, "anchor": f"e{number}", "ambiguous": names.count(view["name"]) > 1, "parts": _parts(view, number)}
         )
-    claims, ranks = claimed.entries(store, everything), tables.ranks(everything)
+    claims = claimed.entries(store, everything)
+    overall = claimed.table(claims), tables.paper_ranks(everything), tables.ranks(everything)
     datasets = dict.fromkeys(results.dataset for results in everything)
     samples = [picture for name in datasets if (picture := figures.samples(name, data_dir))]
     return {
         "experiments": experiments,
-        "overall_tables": [files.table(table, "all") for table in (claimed.table(claims), ranks) if table],
+        "overall_tables": [files.table(table, "all") for table in overall if table],
         "overall_pictures": [
             files.picture(picture, "all") for picture in (figures.claims(claims), figures.across(everything)) if picture
         ],

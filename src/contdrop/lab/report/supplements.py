@@ -271,6 +271,41 @@ def _only_b(found: stats.McNemar) -> int:
     return found.only_b_right
 
 
+def paper_ranks(every: Sequence[Results]) -> Table | None:
+    """The paper's Table VIII over those of its data sets that there are results on, and its own beside it."""
+    found = ranking.as_in_the_paper(every)
+    if found is None:
+        return None
+    ours, sources = found
+    lowest = min(ours.average.values())
+    rows = []
+    for method, theirs in paper.AVERAGE_RANKS.items():
+        cells = [
+            Cell(f"{ours.by_dataset[name][method]:g} ({paper.RANKS[name][method]})", ours.by_dataset[name][method])
+            for name in sources
+        ]
+        average = ours.average[method]
+        rows.append(
+            (
+                Cell(labels.shown(method, longest=10_000)),
+                *cells,
+                Cell(f"{average:.2f}", average, average == lowest),
+                Cell(f"{theirs:g}", theirs),
+            )
+        )
+    used = "; ".join(
+        f"{name}: {labels.printable(results.protocol.experiment)}, {size_of(results)}"
+        for name, results in sources.items()
+    )
+    notes = (
+        f"Ranks of the paper's five methods by their mean error; in brackets, those of its Table VIII. Ours: {used}.",
+        "The paper's average is over MNIST, CIFAR-10, SVHN, NORB and ILSVRC-2012; ours over the data sets shown. Ranks "
+        "say nothing of how far methods are apart, nor whether that is more than chance.",
+    )
+    headings = ("Method", *sources, "Average", "The paper's average")
+    return Table("paper-ranks", "Ranks as in the paper's Table VIII", headings, tuple(rows), notes)
+
+
 def ranks(every: Sequence[Results]) -> Table | None:
     """Of each method on each data set, and on average; if there are at least three data sets."""
     found = ranking.rank(every)

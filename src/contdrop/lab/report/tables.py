@@ -22,6 +22,7 @@ from .supplements import failures as failures
 from .supplements import lowest_epochs as lowest_epochs
 from .supplements import mcnemar as mcnemar
 from .supplements import others as others
+from .supplements import paper_ranks as paper_ranks
 from .supplements import ranks as ranks
 from .supplements import selections as selections
 from .supplements import uncertainty as uncertainty
