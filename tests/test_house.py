@@ -88,8 +88,8 @@ OWNERS = {
 
 # What a report may import of the lab: files that do without torch.
 WITHOUT_TORCH = [
-    *["lab/archive.py", "lab/checking.py", "lab/checksums.py", "lab/claims.py", "lab/contents.py", "lab/merging.py"],
-    *["lab/measures.py", "lab/numbers.py", "lab/scores.py"],
+    *["lab/archive.py", "lab/backups.py", "lab/checking.py", "lab/checksums.py", "lab/claims.py", "lab/contents.py"],
+    *["lab/measures.py", "lab/merging.py", "lab/numbers.py", "lab/scores.py"],
     *["lab/reading.py", "lab/records.py", "lab/schema.py", "lab/sidecar.py", "lab/travel.py"],
     *["lab/analysis", "lab/data", "lab/estimate.py", "lab/labels.py", "lab/locks.py", "lab/looks.py", "lab/paper.py"],
     *["lab/report", "lab/results.py", "lab/selection.py", "lab/stats", "lab/store.py", "lab/streams.py"],

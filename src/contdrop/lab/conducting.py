@@ -145,6 +145,8 @@ class Conductor:
     def prepare(self, store: Store) -> None:
         """Puts all jobs into the plan of a store, open for writing, unless it was begun with another study."""
         self._store = store
+        if store.restored:
+            self.say(f"contdrop: {store.restored}")
         store.sweep()
         for planned in self.plans:
             described = self._behaviour(planned) if planned.protocol.key in self.rehearsals else {}

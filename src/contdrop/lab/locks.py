@@ -6,8 +6,10 @@ killed, so nobody waits for a time-out and no stale lock is left behind.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+from collections.abc import Iterator
 
 from ..errors import UserError
 
@@ -88,6 +90,18 @@ class Locks:
             return False
         self._mine.add(number)
         return True
+
+    @contextlib.contextmanager
+    def waiting(self, number: int) -> Iterator[None]:
+        """Holds a lock, once it can be had; without one where there are no locks."""
+        if self._file is None:
+            yield
+            return
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, number)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, number)
 
     def release(self, number: int) -> None:
         assert self._file is not None

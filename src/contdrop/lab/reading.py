@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import pathlib
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from ..errors import UserError
-from . import checksums, schema
+from . import backups, checksums, schema
 from .locks import Locks, check_place
 from .records import RUNNING, Epoch, JobRecord, ProtocolRecord, Selection
 from .sidecar import Buffer, Sidecar
 
 WEIGHTS = "weights"  # the artefact that is a reference to a file (.sidecar)
+_RESTORING = 0  # the lock of whoever looks whether the file is damaged; jobs are numbered from 1
 _JSON = ("configuration", "seeds", "fingerprints", "versions", "machine", "results")
 _EPOCHS = f"SELECT job, {', '.join(schema.EPOCH_COLUMNS)} FROM epochs "
 
@@ -51,16 +52,19 @@ class StoreReader:
         # Without the right to write beside it, SQLite opens a file in WAL mode only if told that nobody changes it.
         writable = create or (os.access(self.path, os.W_OK) and os.access(self.path.absolute().parent, os.W_OK))
         address = self.path.absolute().as_uri() + ("" if writable else "?immutable=1")
-        with self._explained():
-            self._db = sqlite3.connect(address, timeout=60, isolation_level=None, uri=True)
-            try:
-                self._db.row_factory = sqlite3.Row
-                self._migrate()
-            except BaseException:
-                self._db.close()
-                raise
         self.files = Sidecar(self.path)
         self.locks = Locks(self.path.with_name(self.path.name + "-locks") if writable else None)
+        self.restored: str | None = None  # what to say if a copy has taken a damaged file's place
+        if create and self.path.exists():
+            with self.locks.waiting(_RESTORING):
+                self.restored = backups.restore_if_damaged(self.path)
+        with contextlib.ExitStack() as stack, self._explained():
+            stack.callback(self.locks.close)
+            self._db = sqlite3.connect(address, timeout=60, isolation_level=None, uri=True)
+            stack.callback(self._db.close)
+            self._db.row_factory = sqlite3.Row
+            self._migrate()
+            stack.pop_all()
 
     def _migrate(self) -> None:
         """Brings the file to the newest version, in one transaction, unless it is not ours or newer than we are."""
@@ -94,7 +98,7 @@ class StoreReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @contextmanager
+    @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
         """Turns what SQLite says about a bad file or a full disk into a line for the user."""
         try:
@@ -131,7 +135,7 @@ class StoreReader:
             )
         return "check the disk, then give the same command again: what was written whole is kept"
 
-    @contextmanager
+    @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         with self._explained():
             self._db.execute("BEGIN IMMEDIATE")

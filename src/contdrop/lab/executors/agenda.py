@@ -17,6 +17,7 @@ import torch
 
 from ...errors import UserError
 from .. import asking, selection, training
+from ..backups import Backups
 from ..batches import Prepared, prepare
 from ..distributed import LostError, Team, device_of, together
 from ..ledger import Ledger, Silent
@@ -91,6 +92,7 @@ class Agenda:
         self._deaths: dict[int | None, int] = {}
         self._busy_until: dict[int, float] = {}  # jobs that another invocation holds
         self._selected: dict[str, dict[str, Selection]] = {}
+        self._backups = Backups(store.path)
 
     def collect(self, doing: Collection[int | None] = ()) -> None:
         """Takes what is done, by whomever, off the list; decides selections that can be decided.
@@ -108,6 +110,7 @@ class Agenda:
                 self.observer.ended(job_id, self.jobs[job_id])
         for job_id in list(self.pending):
             self._decide_for(job_id)
+        self._backups.make_if_due(at_once=not self.pending)
 
     def _decide_for(self, job_id: int) -> None:
         job = self.jobs[job_id]
