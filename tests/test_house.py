@@ -128,6 +128,14 @@ def test_reports_do_not_import_torch():
                     assert allowed, f"{place} imports {imported}"
 
 
+def test_no_command_waits_for_the_figures_of_another():
+    """matplotlib takes a second, which is half of what ``contdrop status`` may take."""
+    for path in (SOURCE / "cli").glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lab.report"):
+                assert not {"page", "figures", "changes"} & {alias.name for alias in node.names}, path.name
+
+
 def test_analysis_does_not_import_the_report():
     """What `run` says after its last job needs no page, no figures and none of their packages."""
     for path in (SOURCE / "lab" / "analysis").rglob("*.py"):

@@ -30,11 +30,11 @@ def serve() -> None:
     import torch._dynamo  # optimisers import it when the first is made
 
     import contdrop.cli
-    import contdrop.cli.compare
     import contdrop.lab.executors.driver
+    import contdrop.lab.report.page
 
     # The page is not what is tested, and takes seconds.
-    contdrop.cli.compare.page.write = lambda store, out: types.SimpleNamespace(index="no page")
+    contdrop.lab.report.page.write = lambda store, out: types.SimpleNamespace(index="no page")
     multiprocessing.set_forkserver_preload(["contdrop.lab.executors.driver", "often", "torch._dynamo"])
     multiprocessing.forkserver.ensure_running()
     print(json.dumps(multiprocessing.forkserver._forkserver._forkserver_pid), flush=True)

@@ -293,7 +293,7 @@ def copy_in_mid_run(bed, chance):
 
 
 def wait_for_workers(bed):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 600  # on a busy machine; a log that is deleted under a process is another fault
     while bed.nursery.workers() and time.monotonic() < deadline:
         time.sleep(0.02)
 

@@ -13,7 +13,6 @@ from ..lab.analysis.planning import needed_runs
 from ..lab.conducting import Conductor, Planned
 from ..lab.executors.ray import resources
 from ..lab.plan import parse_shard, plan
-from ..lab.report import page
 from ..lab.store import Store
 from ..text import plural, printable
 from . import conduct, options, screens
@@ -99,6 +98,8 @@ def compare(
         return 130
     conduct.show(performance, store, as_json=as_json, page=True)
     if not as_json:
+        from ..lab.report import page  # matplotlib takes a moment, which other commands need not wait
+
         written = page.write(store, out or pathlib.Path(f"{found.name}-report"))
         screens.screen().print(f"The page: {written.index}", style="bold")
     return conduct.complain(performance)
