@@ -14,6 +14,7 @@ from contdrop.errors import UserError
 from contdrop.lab import schema
 from contdrop.lab.results import collect
 from contdrop.lab.store import FAILED, FINISHED, PLANNED, RUNNING, Epoch, Selection, Store
+from stores import make_store
 
 PROTOCOL = {"experiment": "some-experiment", "preset": "quick", "epochs": 3}
 DESCRIPTION = {"title": "Some", "reference": "gaussian", "methods": ["none", "gaussian"]}
@@ -290,3 +291,33 @@ def test_older_store_is_migrated(path, monkeypatch):
         assert store.job(number).status == PLANNED
         assert "remark" in [row[1] for row in store._db.execute("PRAGMA table_info(selections)")]
         assert store._version() == 3
+
+
+def results_of(path):
+    with Store(path) as store:
+        (protocol,) = store.protocols()
+        return collect(store, protocol)
+
+
+def test_results_know_what_failed_and_what_is_missing(path):
+    make_store(path, methods=("none", "gaussian"), runs=3, failed=[("none", 1)], missing=[("gaussian", 2)])
+    found = results_of(path)
+    assert [(job.method, job.run) for job in found.failed] == [("none", 1)]
+    assert [(job.method, job.run) for job in found.missing] == [("gaussian", 2)]
+
+
+def test_only_jobs_of_the_same_test_examples_are_compared_example_by_example(path, monkeypatch):
+    make_store(path, methods=("none", "gaussian"), runs=2, images=50)
+    places = {("none", 0), ("none", 1), ("gaussian", 0), ("gaussian", 1)}
+    assert set(results_of(path).contributions) == places
+    read = Store.artefact
+
+    def other_labels(self, job, name):
+        labels = read(self, job, name)
+        return labels[::-1] if (name, job) == ("test_labels", odd) else labels
+
+    with Store(path) as store:
+        odd = next(each.id for each in store.jobs() if (each.method, each.run) == ("gaussian", 1))
+    monkeypatch.setattr(Store, "artefact", other_labels)
+    monkeypatch.setattr("contdrop.lab.results._wrong_value", lambda *_: None)  # their errors are as stored
+    assert set(results_of(path).contributions) == places - {("gaussian", 1)}

@@ -218,6 +218,16 @@ def test_numbers_are_compared_and_marked(cli, tmp_path, monkeypatch):
     stores.make_store("new.db", runs=1)  # beside runs of the lab
 
 
+def test_numbers_from_elsewhere_claim_no_time_and_no_training(tmp_path):
+    (tmp_path / "table.csv").write_text(TABLE)
+    found = numbers.read(tmp_path / "table.csv")
+    for job in (content.job for content in found.jobs):
+        assert (job.created, job.started, job.ended, job.seconds) == (0.0, None, None, 0.0)
+        assert (job.epochs, job.epochs_done, job.configuration["epochs"]) == (0, 0, 0)
+    (protocol,) = found.protocols
+    assert (protocol.epochs, protocol.created) == (0, 0.0)
+
+
 def test_first_method_of_a_table_is_the_reference_unless_one_is_named(tmp_path):
     (tmp_path / "table.csv").write_text(TABLE)
     for reference, expected in ((None, "ours"), ("base", "base"), ("ours", "ours")):
