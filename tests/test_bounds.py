@@ -221,6 +221,7 @@ def test_more_noise_leaves_less_freedom_and_nothing_but_its_strength_counts():
         (lambda: bounds.clopper_pearson(5, 4, 0.05), "expected at most n errors, got 5 of 4"),
         (lambda: bounds.clopper_pearson(0.5, 4, 0.05), "expected errors to be whole and at least 0, got 0.5"),
         (lambda: bounds.clopper_pearson(1, 4, 1.0), "expected delta, how often a bound may fail"),
+        (lambda: bounds.clopper_pearson(1, 4, 0.0), "how often a bound may fail, between 0 and 1, got 0"),
         (lambda: bounds.clopper_pearson(1, 4, 0.6), "expected delta to be at most 0.5, got 0.6"),
         (lambda: bounds.kl_inverse(1.2, 0.1), "expected q to lie between 0 and 1, got 1.2"),
         (lambda: bounds.kl_inverse(0.2, -0.1), "expected c to be at least 0, got -0.1"),

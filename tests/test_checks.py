@@ -45,13 +45,8 @@ def found(draws=20_000, seed=0):
     return {check.number: check for check in checks.run(draws, seed)}
 
 
-@pytest.mark.parametrize("number", VERDICTS)
-def test_verdict(number):
-    assert found()[number].verdict == VERDICTS[number]
-
-
-def test_every_equation_is_there_once_and_in_order():
-    assert list(found()) == list(VERDICTS)
+def test_every_equation_is_there_once_and_in_order_with_its_verdict():
+    assert [(number, check.verdict) for number, check in found().items()] == list(VERDICTS.items())
     assert len(checks.EQUATIONS) == len(VERDICTS)
     assert all(check.what and check.statement for check in found().values())
     assert all(check.note for check in found().values() if check.verdict == "does not hold")
@@ -160,3 +155,9 @@ def test_the_page_on_theory_has_these_verdicts():
     rows = [re.split(r"\s*\|\s*", line.strip("| ")) for line in page.splitlines() if re.match(r"\| \d+[ab]? \|", line)]
     written = {row[0]: row[-1].strip() for row in rows if row[-1].strip() in set(VERDICTS.values())}
     assert written == VERDICTS
+
+
+def test_what_equation_16_adds_to_the_ensembles_gradient_is_far_too_little():
+    """The paper's form changes a unit's own mask's mean alone: hardly anything of what the noise adds."""
+    (comparison,) = equations._conditioned(MonteCarlo(2000, seed=0)).comparisons
+    assert 0 < comparison.formula.norm() < 0.1 * comparison.exact.norm()

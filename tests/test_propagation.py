@@ -753,6 +753,7 @@ class InPlace(nn.Module):
             r"layer '0' \(Linear\) failed on an input of shape \[\(1, 3\)",
         ),
         (nn.MaxPool2d(2), (1, 3), ValueError, r"\(MaxPool2d\): expected an input of 4 axes, got shape \(1, 3\)"),
+        (nn.Conv2d(3, 2, 1), (3, 2, 2), ValueError, r"\(Conv2d\): expected an input of 4 axes, got shape \(3, 2, 2\)"),
         (nn.MaxPool2d(2, return_indices=True), (1, 1, 2, 2), ValueError, "expected return_indices=False, got True"),
         (
             nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular"),
@@ -793,6 +794,11 @@ def test_dropconnect_with_a_batch_mask_over_a_sequence_is_refused():
     with pytest.raises(ValueError, match=r"expected an input \[N, in\] with masks='batch' and covariance="):
         propagation.moments(layer, torch.ones(1, 4, 3), covariance="full")
     assert propagation.moments(layer, torch.ones(1, 4, 3)).mean.shape == (1, 4, 2)
+    # Of one example each, a mask for the batch and a mask for every example are the same.
+    x = torch.randn(4, 3)
+    shared = propagation.moments(layer, x, covariance="full").covariance
+    layer.masks = "example"
+    assert torch.equal(propagation.moments(layer, x, covariance="full").covariance, shared)
 
 
 @pytest.mark.parametrize(

@@ -411,3 +411,12 @@ def test_mistakes_get_one_clear_line(call, error, message):
     with pytest.raises(error, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_sigmoid_of_a_sum_that_spans_thousands():
+    """Where E[exp(A / 2)] overflows: A = 3000 U(0, 1), whose sigmoid has a mean in closed form."""
+    for sign in (1, -1):
+        larger, smaller = transforms.expected_sigmoid(torch.tensor([sign * 3000.0], dtype=torch.float64), cd.Uniform())
+        larger, smaller = (larger, smaller) if sign > 0 else (smaller, larger)
+        assert smaller == pytest.approx(math.log(2) / 3000, abs=1e-12)
+        assert larger == pytest.approx(1 - math.log(2) / 3000, abs=1e-12)

@@ -72,7 +72,7 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "theory": (
         ["theory/*.py"],
         ["theory_static", "theory_dynamic", "theory_gradients", "propagation", "penalty", "transforms",
-         "expected_loss", "checks", "open_laws", "inference", "cli_theory"],
+         "expected_loss", "checks", "open_laws", "inference", "cli_theory", "bounds"],
     ),
     "lab": (
         ["lab/*.py"],
@@ -133,13 +133,17 @@ class _Watch:
         self.failed: list[str] = []
         self.touched: dict[str, set[str]] = collections.defaultdict(set)
         self.current = ""
+        self.caches: list[Any] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self.chosen is not None:
             items[:] = [item for item in items if item.nodeid in self.chosen]
             items.sort(key=lambda item: self.chosen[item.nodeid])
+        self.caches = _caches()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
+        for cache in self.caches:  # else only the first test would be seen to run what is cached
+            cache.cache_clear()
         self.current, self.began = nodeid, time.process_time()
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
@@ -152,6 +156,15 @@ class _Watch:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self.failed.append(report.nodeid or "collection")
+
+
+def _caches() -> list[Any]:
+    """What the package keeps of its functions' results."""
+    return [
+        each
+        for each in gc.get_objects()
+        if type(each) is functools._lru_cache_wrapper and (each.__module__ or "").startswith("contdrop")
+    ]
 
 
 def in_fork(work: Callable[[], Any], timeout: float) -> Any:
@@ -329,13 +342,11 @@ class Loaded:
 
     def __init__(self) -> None:
         self.functions: dict[tuple[str, str, int], list[types.FunctionType]] = {}
-        self.caches: list[Any] = []
+        self.caches = _caches()
         for each in gc.get_objects():
             if type(each) is types.FunctionType:  # isinstance would wake up what torch has deprecated
                 code = each.__code__
                 self.functions.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(each)
-            elif type(each) is functools._lru_cache_wrapper and (each.__module__ or "").startswith("contdrop"):
-                self.caches.append(each)
 
     def exchange(self, mutant: Mutant, path: pathlib.Path) -> None:
         """Gives every copy of a mutant's function the changed code, and forgets what caches hold."""
