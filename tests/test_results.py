@@ -2,7 +2,6 @@
 
 import importlib.util
 import pathlib
-import re
 
 import pytest
 
@@ -24,13 +23,21 @@ def tool():
 
 
 def test_every_figure_of_the_replication_is_recomputed_from_the_archives(tool):
-    made = tool.blocks()
+    made = tool.Blocks()
     for page in tool.PAGES:
         text = page.read_text(encoding="utf-8")
         assert tool.BLOCK.search(text), f"{page.name} has no block"
         assert tool.filled(text, made) == text, f"{page.name} is stale: python tools/results.py"
-    changed = {name: re.sub(r"\d", "7", block) for name, block in made.items()}  # the comparison can fail
-    assert not any(tool.filled(text, changed) == text for text in (page.read_text("utf-8") for page in tool.PAGES))
+
+
+def test_a_page_with_another_figure_is_stale(tool):
+    class Changed:
+        def __getitem__(self, name):
+            return "7"
+
+    for page in tool.PAGES:
+        text = page.read_text("utf-8")
+        assert tool.filled(text, Changed()) != text
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)

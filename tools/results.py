@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from contdrop.lab import stats, travel
+from contdrop.lab import catalogue, stats, travel
 from contdrop.lab.analysis import evidence
 from contdrop.lab.analysis.evidence import ENDING, Runs
 from contdrop.lab.analysis.ledger import Entry, Equation, counts, ledger
@@ -26,7 +26,7 @@ from contdrop.theory import checks
 
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "results"
-PAGES = (ROOT / "docs/claims.md", RESULTS / "README.md")
+PAGES = (ROOT / "docs/claims.md", ROOT / "docs/practice.md", RESULTS / "README.md")
 BLOCK = re.compile(r"(<!-- made by tools/results\.py: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 DRAWS = 1000  # of the equations, whose verdicts do not hang on it
 LAWS = ("bernoulli", "gaussian", "uniform", "normal")
@@ -110,6 +110,27 @@ def _doses(runs: Runs) -> str:
     )
 
 
+def errors(runs: Mapping[str, Runs], study: str) -> str:
+    """Every method of a study that has all its runs, and what it gains over no dropout, or over Bernoulli dropout."""
+    if study not in runs or not is_complete(runs[study]):
+        return f"`{study}` does not have all its planned runs yet.\n"
+    here = runs[study]
+    methods = list(dict.fromkeys(job.method for job in here.jobs))
+    metric = UNUSED if here.values(methods[0], UNUSED) else "test_error"
+    reference = next(method for method in ("none", "bernoulli") if method in methods)
+    against = here.values(reference, metric)
+    rows = []
+    for method in methods:
+        values, strengths = here.values(method, metric), here.values(method, "relative_variance")
+        gained = "" if method == reference else _gain(values, against)
+        strength = f"{min(strengths.values()):.2f}" if len(set(strengths.values())) == 1 else ""
+        rows.append((f"`{method}`", strength, f"{stats.summary(list(values.values())).mean:.2f}", gained))
+    return (
+        f"`{study}`, {PLANNED[study].runs} paired runs; ± is half of a 95 % interval, each for itself:\n\n"
+        f"{table(('method', 'strength r', 'error, %', f'minus `{reference}`, points'), rows)}"
+    )
+
+
 def _gain(values: Mapping[int, float], none: Mapping[int, float]) -> str:
     if not values:
         return ""
@@ -120,7 +141,7 @@ def _gain(values: Mapping[int, float], none: Mapping[int, float]) -> str:
 
 def is_complete(runs: Runs) -> bool:
     done = Counter(job.method for job in runs.jobs)
-    study = next(study for study in replication.STUDIES if study.name == runs.study)
+    (study,) = catalogue.find(runs.study)
     return all(done[method] >= PLANNED[runs.study].runs for method in study.methods)
 
 
@@ -149,13 +170,27 @@ def archives() -> str:
     return table(("archive", "command", "done", "hours of one core", "machine"), rows)
 
 
-def blocks() -> dict[str, str]:
-    runs = evidence.gather(RESULTS)
-    found = entries(runs)
-    return {"ledger": verdicts(found), "comparisons": comparisons(found), "doses": doses(runs), "archives": archives()}
+class Blocks:
+    """The text of a block by its name, made when it is asked for; after a colon stands what it is to be of."""
+
+    def __init__(self) -> None:
+        self.runs = evidence.gather(RESULTS)
+        self.found = entries(self.runs)
+
+    def __getitem__(self, name: str) -> str:
+        kind, _, of = name.partition(":")
+        if kind == "comparisons":
+            return comparisons([entry for entry in self.found if not of or entry.claim.id in of.split(",")])
+        made = {
+            "ledger": lambda: verdicts(self.found),
+            "doses": lambda: doses(self.runs),
+            "errors": lambda: errors(self.runs, of),
+            "archives": archives,
+        }
+        return made[kind]()
 
 
-def filled(text: str, made: Mapping[str, str]) -> str:
+def filled(text: str, made: Blocks) -> str:
     return BLOCK.sub(lambda match: f"{match[1]}{made[match[2]]}{match[3]}", text)
 
 
@@ -163,7 +198,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a page would change")
     arguments = parser.parse_args()
-    made, stale = blocks(), []
+    made, stale = Blocks(), []
     for page in PAGES:
         old = page.read_text(encoding="utf-8")
         new = filled(old, made)
