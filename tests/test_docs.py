@@ -110,3 +110,7 @@ def test_questions_of_newcomers_are_answered_within_two_clicks():
     for question in QUESTIONS:
         assert "](" in answers[question], f"{question} has no link to more"
     assert len(answers) >= len(QUESTIONS) >= 10
+
+
+def test_the_readme_is_short():
+    assert len(PAGES[0].read_text().splitlines()) <= 150
