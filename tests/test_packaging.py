@@ -98,7 +98,16 @@ def test_the_source_archive_holds_all_that_a_build_needs_and_no_more(sdist):
     assert {name for name in names if name.startswith("src/")} == SOURCES
     needed = {"CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE", "PKG-INFO"}
     assert needed <= names
-    allowed = {"src", "requirements", ".gitignore", "Makefile", "CHANGELOG.md", "CONTRIBUTING.md"}
+    allowed = {
+        "src",
+        "requirements",
+        ".gitignore",
+        "Makefile",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+    }
     assert {name.partition("/")[0] for name in names} <= needed | allowed
 
 
