@@ -46,6 +46,16 @@ def mutated(content, rng, interesting=()):
     return bytes(found)
 
 
+def by_file(path, read):
+    """For readers of files: writes the content to ``path`` and reads that."""
+
+    def of_content(content):
+        path.write_bytes(content)
+        read(path)
+
+    return of_content
+
+
 def survives(read, files, mutants=MUTANTS, seed=0):
     """Reads mutated files; fails with the number of the first that leads to anything but a value or a line.
 

@@ -13,7 +13,7 @@ import pytest
 from contdrop.errors import UserError
 from contdrop.lab.batches import Data, prepare
 from contdrop.lab.data import ilsvrc
-from fuzzing import survives
+from fuzzing import by_file, survives
 
 pillow = pytest.importorskip("PIL.Image")
 matlab = pytest.importorskip("scipy.io")
@@ -179,23 +179,15 @@ def test_the_subset_of_ten_classes():
         assert found[0][0].shape == (3, 224, 224)
 
 
-def reader(path):
-    def read(content):
-        path.write_bytes(content)
-        ilsvrc.decode(path)
-
-    return read
-
-
 FILES = [(jpeg(16, 16), range(200)), (jpeg(16, 16, form="PNG"), range(60))]
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of images that claim to be large
 def test_mutated_files(tmp_path):
-    assert survives(reader(tmp_path / "file.JPEG"), FILES) > 100
+    assert survives(by_file(tmp_path / "file.JPEG", ilsvrc.decode), FILES) > 100
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_hundred_thousand_mutated_files(tmp_path):
-    assert survives(reader(tmp_path / "file.JPEG"), FILES, 100_000, seed=1) > 10_000
+    assert survives(by_file(tmp_path / "file.JPEG", ilsvrc.decode), FILES, 100_000, seed=1) > 10_000

@@ -11,7 +11,7 @@ import pytest
 from contdrop.errors import UserError
 from contdrop.lab.data import norb
 from contdrop.lab.data.source import MissingError
-from fuzzing import survives
+from fuzzing import by_file, survives
 
 RANDOM = np.random.default_rng(0)
 PAIRS = 5
@@ -160,12 +160,11 @@ FILES = [(matrix(SMALL), range(24)), (gzip.compress(matrix(SMALL), 1), range(40)
 def reader(path):
     source = dataclasses.replace(norb.NORB, pairs=2, original=9, side=4)
 
-    def read(content):
-        path.write_bytes(content)
+    def read(path):
         source._images(path, np.empty((2, 2, 4, 4), np.uint8))
         source._labels(path, np.empty(2, np.int64))
 
-    return read
+    return by_file(path, read)
 
 
 def test_mutated_files(tmp_path):

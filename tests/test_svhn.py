@@ -14,7 +14,7 @@ import pytest
 from contdrop.errors import UserError
 from contdrop.lab.data import matlab, svhn
 from contdrop.lab.data.source import MissingError
-from fuzzing import survives
+from fuzzing import by_file, survives
 
 io = pytest.importorskip("scipy.io")
 
@@ -208,11 +208,7 @@ FILES = [(SMALL, range(100, 200)), (PLAIN, range(100, 280))]
 
 
 def reader(path):
-    def run(content):
-        path.write_bytes(content)
-        read(path, 1)
-
-    return run
+    return by_file(path, lambda path: read(path, 1))
 
 
 def test_mutated_files(tmp_path):

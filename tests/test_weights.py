@@ -20,7 +20,7 @@ from contdrop.lab import data, weights
 from contdrop.lab.models.nin import convolutions, published_nin
 from contdrop.lab.preprocessing import Whitening
 from contdrop.lab.weights import nin
-from fuzzing import survives
+from fuzzing import by_file, survives
 
 REAL = pathlib.Path(os.environ.get("CONTDROP_DATA") or pathlib.Path(__file__).parents[2] / "shared" / "data")
 RANDOM = np.random.default_rng(0)
@@ -154,11 +154,7 @@ def test_a_state_dict_of_something_else(tmp_path):
 
 
 def reader(path):
-    def read(content):
-        path.write_bytes(content)
-        weights.assign(network(), weights.read(path), "file")
-
-    return read
+    return by_file(path, lambda path: weights.assign(network(), weights.read(path), "file"))
 
 
 SMALL = model({"conv": (np.ones((2, 1, 2, 2)), np.ones(2)), "fc": (np.ones((2, 2)), np.ones(2))}, old=False)

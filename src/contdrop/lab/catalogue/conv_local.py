@@ -13,7 +13,7 @@ from . import shared
 from .sources import Changed
 
 _RECIPE = LayeredPlateau()
-_QUICK = dataclasses.replace(_RECIPE, batch_size=32)
+_QUICK = dataclasses.replace(_RECIPE, batch_size=16)
 
 
 def _quick(data: Changed) -> Size:
