@@ -114,3 +114,13 @@ def test_questions_of_newcomers_are_answered_within_two_clicks():
 
 def test_the_readme_is_short():
     assert len(PAGES[0].read_text().splitlines()) <= 150
+
+
+def test_verdicts_in_the_walk_through_the_paper_are_those_of_the_ledger():
+    ledger = dict(
+        re.findall(r"^\| ([TE]\d+) \|.*\| \*\*([a-z ]+)\*\* \|", (DOCS / "claims.md").read_text(), re.MULTILINE)
+    )
+    page = " ".join((DOCS / "paper.md").read_text().split())
+    named = re.findall(r"\b([TE]\d+) \((holds|does not hold|open|not testable here)\)", page)
+    assert len(named) >= 16
+    assert named == [(claim, ledger[claim]) for claim, _ in named]
