@@ -332,3 +332,20 @@ def test_a_run_resumes_bit_for_bit_from_the_middle_of_a_pass(study, small_networ
     assert dataclasses.replace(second.run_epoch(), seconds=0.0) == undisturbed[1]
     for name, value in whole.network.state_dict().items():
         assert torch.equal(value, second.network.state_dict()[name])
+
+
+@pytest.mark.slow
+@every_study
+def test_the_quick_size_with_what_is_here(study, tmp_path):
+    """All methods, by the real data and weights."""
+    sized = study.at("quick")
+    try:
+        sized.data()
+        sized.model(parse("none"))
+    except UserError as missing:
+        pytest.skip(str(missing))
+    result = comparing.compare(study, store=tmp_path / "runs.db", preset="quick", progress=False)
+    assert result.report(tmp_path / "page").is_file()
+    with Store(tmp_path / "runs.db") as store:
+        (results,) = collect_all(store)
+    assert len(results.finished) == 2 * len(study.methods)

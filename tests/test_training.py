@@ -10,6 +10,7 @@ from contdrop.lab import training
 from contdrop.lab.batches import prepare
 from contdrop.lab.catalogue.covariance import Covariance
 from contdrop.lab.catalogue.sources import Images, InOrder
+from contdrop.lab.dryrun import rehearse
 from contdrop.lab.models import CNN, MLP
 from contdrop.lab.plan import Job, Protocol, Variant, add_plan
 from contdrop.lab.recipes import Adam, Hinton, Plateau, Steps
@@ -353,3 +354,7 @@ def test_what_changes_nothing_is_not_in_the_configuration():
     assert not {"epoch_steps", "networks"} & set(STUDY.configuration["training"])
     changed = dataclasses.replace(STUDY, epoch_steps=5, networks=2).configuration["training"]
     assert (changed["epoch_steps"], changed["networks"]) == (5, 2)
+
+
+def test_a_rehearsal_of_several_networks_warns_of_nothing(images):
+    assert rehearse([job("gaussian", networks=2)], images).warnings == ()

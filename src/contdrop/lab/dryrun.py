@@ -157,7 +157,7 @@ def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, devic
         _check_loss(loss, prepared, where)
         with explained(f"{where}: training step"):
             loss.backward()  # type: ignore[no-untyped-call]
-        norm, without = _gradients(training.network)
+        norm, without = _gradients(training.first)
         if without == "all":
             raise UserError(f"{where}: no parameter gets a gradient; the loss does not depend on the model")
         if without and not warnings:

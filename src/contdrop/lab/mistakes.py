@@ -36,7 +36,7 @@ def look(training: Training, prepared: Prepared, where: str) -> list[str]:
     batch = to_device(batch, training.device)
     with explained(f"{where}: training step"), torch.no_grad(), training._autocast():
         try:
-            output = training.forward(training.network, batch)
+            output = training.forward(training.first, batch)
         except Exception as error:
             if line := _of_types(training.network, batch, str(error)):
                 raise UserError(f"{where}: {line}{line_of(study.data)}") from error

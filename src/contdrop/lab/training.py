@@ -128,6 +128,11 @@ class Training:
         return of_arrays(seeds, *orders)
 
     @property
+    def first(self) -> torch.nn.Module:
+        """The network, or the first of several."""
+        return next(self.network.children()) if self.study.networks > 1 else self.network
+
+    @property
     def learning_rate(self) -> float:
         return float(self.optimiser.param_groups[0]["lr"])
 
