@@ -60,10 +60,6 @@ def wins(errors: Mapping[str, Array]) -> dict[str, int]:
     return dict(zip(errors, best.sum(axis=1).tolist()))
 
 
-def classes(store: Store, results: Results) -> Picture | None:
-    return classes_of(results, matrices(store, results))
-
-
 def classes_of(results: Results, shares: Mapping[str, Array]) -> Picture | None:
     if len(shares) < 2 or len(next(iter(shares.values()))) > _MOST_CLASSES:
         return None
@@ -157,10 +153,6 @@ def _draw_classes(
                     fontsize=TINY,
                 )
         return figure
-
-
-def confusion(store: Store, results: Results) -> Picture | None:
-    return confusion_of(results, matrices(store, results))
 
 
 def confusion_of(results: Results, shares: Mapping[str, Array]) -> Picture | None:
