@@ -109,7 +109,7 @@ class Cluster:
             cpus = (self.resources.workers or 1) * float(self.options["num_cpus"])
             gpus = {"num_gpus": torch.cuda.device_count()} if self.resources.gpus else {}
             self.ray.init(address="local", num_cpus=int(-(-cpus // 1)), include_dashboard=False, **gpus, **quiet)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except Exception as error:  # of that very class if a busy machine takes too long to start it
             raise UserError(
                 f"--address: cannot reach Ray at {address or 'this machine'} ({printable_error(error)}); start it by: "
                 "ray start --head"
