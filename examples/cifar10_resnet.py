@@ -20,7 +20,7 @@ def shift_and_flip(item, generator):
 def data():
     found = data_sets.load("cifar-10")
     train, test = (found.train_images, found.train_labels), (found.test_images[:2000], found.test_labels[:2000])
-    return lab.Data(train=train, test=test, validation=0.1, transform=shift_and_flip, subset=2000)
+    return lab.Data(train=train, test=test, validation=1000, transform=shift_and_flip, subset=1000)
 
 
 class Block(nn.Module):
@@ -63,8 +63,8 @@ study = lab.Study(
     forward=forward,
     optimiser=optimiser,
     scheduler=scheduler,
-    batch_size=64,
-    epochs=10,
+    batch_size=32,
+    epochs=6,
     runs=4,
     evaluate="last",
 )

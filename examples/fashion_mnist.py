@@ -12,7 +12,7 @@ from contdrop.lab import data as data_sets
 def data():
     found = data_sets.load("fashion-mnist")
     train, test = (found.train_images, found.train_labels), (found.test_images, found.test_labels)
-    return lab.Data(train=train, test=test, validation=0.1, subset=6000)
+    return lab.Data(train=train, test=test, validation=1000, subset=4000)
 
 
 def forward(network, batch):
@@ -27,4 +27,4 @@ def model():
     )
 
 
-study = lab.Study("gallery-fashion-mnist", data, model, forward=forward, epochs=10, runs=6, evaluate="last")
+study = lab.Study("gallery-fashion-mnist", data, model, forward=forward, epochs=6, runs=4, evaluate="last")
