@@ -89,6 +89,7 @@ class VggMaps(Configuration):
 
 
 _QUICK: dict[str, Any] = {
+    "title": "ten classes of ILSVRC-2012, frozen convolutions of VGG-16, two layers of 256 units with the method",
     "data": VggMaps(),
     "model": VGGHead(side=2, hidden=256, classes=10),
     **Steps(learning_rate=0.01, weight_decay=5e-4, every=0.5, batch_size=32).settings(),
