@@ -39,7 +39,7 @@ _NOTES = (
 _SVHN_CHANGES = Affine(side=28, flip=True)
 SVHN = Study(
     name="svhn-local",
-    title="SVHN, two convolutions, two local layers and 512 ReLU units, five networks averaged",
+    title="SVHN, two convolutions, two local layers, 512 ReLU units, networks averaged",
     paper="Table V",
     data=Changed("svhn-extra", _SVHN_CHANGES, validation=10_000),
     model=ConvLocal(),
@@ -64,7 +64,7 @@ SVHN = Study(
 _NORB_CHANGES = Affine()
 NORB = Study(
     name="norb-local",
-    title="NORB, jittered and cluttered, two convolutions, two local layers and 512 ReLU units, five networks averaged",
+    title="NORB, jittered and cluttered, two convolutions, two local layers, 512 ReLU units, networks averaged",
     paper="Table VI",
     data=Changed("norb", _NORB_CHANGES, validation=5_832),
     model=ConvLocal(image=(2, 48, 48), classes=6),
