@@ -63,8 +63,8 @@ def comparisons(found: Sequence[Entry]) -> str:
                     each.test.metric.removeprefix("test:").replace("_", " "),
                     f"`{each.test.first}`",
                     f"`{each.test.second}`",
-                    f"{each.comparison.difference:+.3f}",
-                    f"{low:+.3f} to {high:+.3f}",
+                    _signed(each.comparison.difference, each.test.metric),
+                    f"{_signed(low, each.test.metric)} to {_signed(high, each.test.metric)}",
                     f"{each.comparison.t_p_two_sided_holm:.2g}",
                     "" if each.comparison.equivalence_p_holm is None else f"{each.comparison.equivalence_p_holm:.2g}",
                     f"{each.verdict}{': ' * bool(each.note)}{each.note}",
@@ -83,6 +83,11 @@ def comparisons(found: Sequence[Entry]) -> str:
         "verdict",
     )
     return table(headings, list(lines.values()))
+
+
+def _signed(value: float, metric: str) -> str:
+    """Errors in points to three decimals; covariances, which are small, to two digits."""
+    return f"{value:+.3f}" if "error" in metric else f"{value:+.2g}"
 
 
 def doses(runs: Mapping[str, Runs]) -> str:
