@@ -117,6 +117,7 @@ def test_names():
     assert data.names() == (
         *("digits", "mnist", "fashion-mnist", "cifar-10"),
         *("svhn", "svhn-extra", "svhn-subset", "norb", "small-norb"),
+        *("ilsvrc-10", "imagenette-subset", "svhn-generated", "norb-generated", "ilsvrc-generated"),
     )
 
 
@@ -126,7 +127,11 @@ def test_names():
         ("mnits", "'mnits'; did you mean 'mnist'?"),
         ("MNIST", "'MNIST'; did you mean 'mnist'?"),
         ("fashion_mnist", "; did you mean 'fashion-mnist'?"),
-        ("", "''; known: digits, mnist, fashion-mnist, cifar-10, svhn, svhn-extra, svhn-subset, norb, small-norb"),
+        (
+            "",
+            "''; known: digits, mnist, fashion-mnist, cifar-10, svhn, svhn-extra, svhn-subset, norb, small-norb, "
+            "ilsvrc-10, ...",
+        ),
         ("cifar10", "'cifar10'; did you mean 'cifar-10'?"),
     ],
 )

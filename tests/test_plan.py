@@ -240,7 +240,12 @@ def test_every_experiment_can_be_planned_and_built(experiment):
     for preset in experiment.sizes:
         for job in plan(experiment, preset=preset, runs=1):
             chosen = {label: variants[-1] for label, variants in (experiment.candidates or {}).items()}
-            job.protocol.study.model(job.variant(chosen).method)
+            try:
+                job.protocol.study.model(job.variant(chosen).method)
+            except UserError as error:  # published weights, which not every machine has
+                if "the weights are missing" not in str(error):
+                    raise
+                break
         assert not experiment.candidates or experiment.sizes[preset].selection_runs >= 3
     assert "quick" in experiment.sizes
     assert experiment.reference in experiment.methods

@@ -105,7 +105,7 @@ NIN = Study(
         "quick": Size(
             runs=2,
             epochs=2,
-            selection_runs=1,
+            selection_runs=shared.SELECTION_RUNS,
             selection_epochs=1,
             settings={
                 "data": Whitened(train=400, validation=200, test=400),

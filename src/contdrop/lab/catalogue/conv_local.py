@@ -24,7 +24,7 @@ def _quick(data: Changed) -> Size:
         "networks": 2,
         "evaluation_batch_size": 100,
     }
-    return Size(runs=2, epochs=3, selection_runs=1, selection_epochs=1, settings=settings)
+    return Size(runs=2, epochs=3, selection_runs=shared.SELECTION_RUNS, selection_epochs=1, settings=settings)
 
 
 _NOTES = (
