@@ -30,8 +30,8 @@ from . import processes
 from .sources import printable_error
 
 _NORMALISATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-# A process that is gone is noticed at once; this is for one that is stopped.
 _NOTHING = contextlib.nullcontext()
+# A process that is gone is noticed at once; this is for one that is stopped.
 _PATIENCE = datetime.timedelta(days=1)
 
 
