@@ -54,7 +54,7 @@ quick: lint
 	$(BIN)/pytest -m "not slow" -k "not processes" --quiet --numprocesses auto --dist loadfile $(QUICK:%=tests/test_%.py)
 
 test: lint
-	$(BIN)/pytest -m "not slow" --numprocesses auto --dist loadfile
+	$(BIN)/pytest -m "not slow" --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/.installed
 	$(BIN)/pytest -m slow

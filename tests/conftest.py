@@ -14,6 +14,16 @@ settings.register_profile("contdrop", deadline=None)
 settings.load_profile("contdrop")
 
 HERE = pathlib.Path(__file__).parent
+# Begun first, so that at the end no process waits for another one's long file.
+LONG_FILES = (
+    "test_ray",
+    "test_faults",
+    "test_packaging",
+    "test_interop_compile",
+    "test_site",
+    "test_executor",
+    "test_cli_lab",
+)
 LAB_PACKAGES = ("cloudpickle", "jinja2", "matplotlib", "pooch", "rich", "scipy", "sklearn", "typer")
 
 
@@ -45,6 +55,10 @@ collect_ignore = [] if has_lab() else ["faults", *(path.name for path in HERE.gl
 
 def pytest_report_header():
     return f"without the lab: {len(collect_ignore)} files of tests are left out" if collect_ignore else None
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.stem not in LONG_FILES)
 
 
 @pytest.fixture
