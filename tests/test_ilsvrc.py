@@ -1,9 +1,11 @@
 """ILSVRC: folders of JPEG files, labels by folder and by the development kit, and what is refused in which words."""
 
+import dataclasses
 import io
 import os
 import pathlib
 import pickle
+import shutil
 import struct
 import zlib
 
@@ -12,7 +14,7 @@ import pytest
 
 from contdrop.errors import UserError
 from contdrop.lab.batches import Data, prepare
-from contdrop.lab.data import ilsvrc
+from contdrop.lab.data import ilsvrc, registry
 from fuzzing import by_file, survives
 
 pillow = pytest.importorskip("PIL.Image")
@@ -57,6 +59,24 @@ def test_images_are_data_of_a_study(folder):
     assert batch.shape == (5, 3, 8, 8)
     assert labels.tolist() == [0, 0, 0, 1, 1]
     pickle.dumps(images)  # to another process
+
+
+def test_all_of_it_is_counted_and_never_loaded(folder, tmp_path_factory):
+    place = tmp_path_factory.mktemp("data")
+    whole = dataclasses.replace(ilsvrc.WHOLE, train=5, test=5, classes=("a", "b"))
+    assert whole.missing(place) == ("train", "val")
+    with pytest.raises(UserError, match=r"expected folders train.*: its owner offers it at https://image-net.org"):
+        whole.get(place, None)
+    (place / "ilsvrc").mkdir()
+    for part in ("train", "val"):
+        shutil.copytree(folder, place / "ilsvrc" / part)
+    assert whole.missing(place) == ()
+    assert whole.verify(place) == "5 and 5 JPEG files, counted, not read"
+    with pytest.raises(UserError, match="do not fit into memory"):
+        whole.load(place)
+    finding = registry.check("ilsvrc", place)
+    assert finding.status == "damaged"
+    assert "expected 1,000 classes, 1,281,167 training and 50,000 validation images; got 2, 5 and 5" in finding.detail
 
 
 def _square(image):

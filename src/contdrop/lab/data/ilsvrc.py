@@ -29,6 +29,7 @@ _LARGEST = 64_000_000  # pixels; the largest image of ILSVRC has 33 million
 _LARGEST_FILE = 64_000_000  # bytes
 _TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 _META = "meta.mat"
+_PARTS = ("train", "val")
 _SYNSET = re.compile(r"n\d{8}")
 _DEVKIT = "ILSVRC2012_devkit_t12/data"
 _OWNER = "its owner offers it at https://image-net.org"
@@ -65,7 +66,7 @@ def whole(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None)
         MissingError: It is not there.
         UserError: A part of it is not as it should be.
     """
-    if not all((folder / part).is_dir() for part in ("train", "val")):
+    if not all((folder / part).is_dir() for part in _PARTS):
         raise MissingError(
             f"ilsvrc: expected folders train, with one for each class, and val, likewise or with {_DEVKIT} beside it, "
             f"in {folder}: {_OWNER}"
@@ -73,6 +74,44 @@ def whole(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None)
     devkit, test = folder / _DEVKIT, folder / "val"
     tested = with_devkit(test, devkit, prepare) if devkit.is_dir() else class_folders(test, prepare)
     return class_folders(folder / "train", prepare), tested
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeSource:
+    """All of ILSVRC-2012, which is read image by image: by :func:`whole`, never by ``load``."""
+
+    name: str = "ilsvrc"
+    title: str = "ILSVRC-2012"
+    train: int = 1_281_167
+    test: int = 50_000
+    shape: tuple[int, int, int] = (3, 224, 224)
+    classes: tuple[str, ...] = tuple(str(number) for number in range(1000))
+
+    def place(self, directory: pathlib.Path) -> str:
+        return str(directory / self.name)
+
+    def missing(self, directory: pathlib.Path) -> tuple[str, ...]:
+        return tuple(part for part in _PARTS if not (directory / self.name / part).is_dir())
+
+    def load(self, directory: pathlib.Path) -> Dataset:
+        self.verify(directory)
+        raise UserError("ilsvrc: 1.3 million images do not fit into memory; contdrop.lab.data.ilsvrc.whole reads them")
+
+    def get(self, directory: pathlib.Path, progress: Progress) -> None:
+        self.verify(directory)
+
+    def verify(self, directory: pathlib.Path) -> str:
+        """Counts classes and files; what is in the files is seen when they are read."""
+        train, test = whole(directory / self.name)
+        found = len(train.classes), len(train), len(test)
+        expected = len(self.classes), self.train, self.test
+        if found != expected:
+            raise UserError(
+                "ilsvrc: expected {:,} classes, {:,} training and {:,} validation images".format(*expected)
+                + "; got {:,}, {:,} and {:,} in ".format(*found)
+                + self.place(directory)
+            )
+        return f"{self.train:,} and {self.test:,} JPEG files, counted, not read"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +144,7 @@ class FolderSource:
         return str(directory / self.folder)
 
     def missing(self, directory: pathlib.Path) -> tuple[str, ...]:
-        names = (f"{part}/{synset}" for part in ("train", "val") for synset in self.synsets)
+        names = (f"{part}/{synset}" for part in _PARTS for synset in self.synsets)
         return tuple(name for name in names if not (directory / self.folder / name).is_dir())
 
     def load(self, directory: pathlib.Path) -> Dataset:
@@ -256,6 +295,7 @@ class _SmallerSide:
         return np.ascontiguousarray(np.asarray(scaled).transpose(2, 0, 1))
 
 
+WHOLE = WholeSource()
 # The ten classes of Imagenette.
 TEN = FolderSource(
     "ilsvrc-10",

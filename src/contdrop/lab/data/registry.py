@@ -12,7 +12,7 @@ from . import generated, location
 from .cifar import CIFAR_10
 from .dataset import Dataset
 from .digits import DIGITS
-from .ilsvrc import IMAGENETTE, TEN
+from .ilsvrc import IMAGENETTE, TEN, WHOLE
 from .mnist import FASHION_MNIST, MNIST
 from .norb import NORB, SMALL_NORB
 from .source import MissingError, Progress, Source
@@ -20,7 +20,7 @@ from .svhn import SVHN, SVHN_EXTRA, SVHN_SUBSET
 
 SOURCES: tuple[Source, ...] = (
     *(DIGITS, MNIST, FASHION_MNIST, CIFAR_10),
-    *(SVHN, SVHN_EXTRA, SVHN_SUBSET, NORB, SMALL_NORB, TEN, IMAGENETTE),
+    *(SVHN, SVHN_EXTRA, SVHN_SUBSET, NORB, SMALL_NORB, WHOLE, TEN, IMAGENETTE),
     *(generated.SVHN, generated.NORB, generated.ILSVRC),
 )
 
@@ -71,11 +71,11 @@ class Finding:
 
 def check(name: str, directory: pathlib.Path | None = None) -> Finding:
     """Reads and verifies all of a data set."""
-    source = find(name)
+    source, place = find(name), location.directory(directory)
     try:
-        found = source.load(location.directory(directory))
+        detail = WHOLE.verify(place) if source is WHOLE else source.load(place).provenance
     except MissingError as problem:
         return Finding(name, "missing", str(problem))
     except UserError as problem:
         return Finding(name, "damaged", str(problem))
-    return Finding(name, "ok", found.provenance)
+    return Finding(name, "ok", detail)
