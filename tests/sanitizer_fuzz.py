@@ -98,7 +98,9 @@ def _run_cases(library_path: str, cases_path: str, results_path: str) -> None:
     library.contdrop_use_threads.argtypes = [ctypes.c_void_p] * 3
     names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
     library.contdrop_use_threads(*(ctypes.cast(getattr(openmp, name), ctypes.c_void_p) for name in names))
-    sets = [name for name in ("avx512", "avx2", "portable") if not library.contdrop_use_instructions(name.encode())]
+    sets = [
+        name for name in ("avx512", "avx2", "neon", "portable") if not library.contdrop_use_instructions(name.encode())
+    ]
     results = []
     for case in pickle.loads(pathlib.Path(cases_path).read_bytes()):
         print(case["description"], file=sys.stderr, flush=True)  # the last one before a report is the culprit

@@ -388,7 +388,7 @@ def relu_both(x, law, gradient=None, **options):
     return results
 
 
-@pytest.mark.parametrize("instructions", ["avx512", "avx2", "portable"])
+@pytest.mark.parametrize("instructions", ["avx512", "avx2", "neon", "portable"])
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 64, 100, 128, 200, 6143, 6144, 6150, 100_003])
 @each_law
 def test_relu_in_one_pass(law, size, instructions):

@@ -641,7 +641,7 @@ def test_use_instructions_nests_and_restores():
 
 
 def test_unknown_instructions_are_refused():
-    message = "expected one of avx512, avx2, portable that this CPU has, got 'sse'"
+    message = "expected one of avx512, avx2, neon, portable that this CPU has, got 'sse'"
     with pytest.raises(ValueError, match=message), native.use_instructions("sse"):
         pass
 

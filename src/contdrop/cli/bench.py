@@ -98,7 +98,7 @@ def bench(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Instruction set of the native back end: avx512, avx2 or portable. [default: the best of this CPU]",
+            help="Instruction set of the native kernels: avx512, avx2, neon, portable. [default: the best of this CPU]",
         ),
     ] = None,
     as_json: Annotated[

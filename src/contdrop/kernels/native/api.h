@@ -134,6 +134,8 @@ extern const Kernels kPortable;
 #if defined(CONTDROP_X86)
 extern const Kernels kAvx2;
 extern const Kernels kAvx512;
+#elif defined(CONTDROP_NEON)
+extern const Kernels kNeon;
 #endif
 
 // Elements of a contiguous part: whole groups for any number of bits, the least common multiple of 96 and 2048.

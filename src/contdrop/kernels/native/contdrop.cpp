@@ -35,6 +35,8 @@ const Set* sets(int& count) {
        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")},
       {"portable", &kPortable, true},
   };
+#elif defined(CONTDROP_NEON)
+  static const Set all[] = {{"neon", &kNeon, true}, {"portable", &kPortable, true}};
 #else
   static const Set all[] = {{"portable", &kPortable, true}};
 #endif

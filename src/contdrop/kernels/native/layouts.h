@@ -22,20 +22,20 @@ static T* scratch(int64_t count) {
   return memory.get();
 }
 
+#if defined(__AVX2__)
 // The products of a row as long as 32 are left; factor(i) is what elements i to i + 7 are multiplied by. Returns where it
 // ended. Half registers of AVX-512, four at a time: from memory and from the third-level cache a tenth faster than whole ones.
 template <class Factor>
 CONTDROP_INLINE int64_t by_32(const float* x, float* out, int64_t n, Factor factor) {
   int64_t i = 0;
-#if defined(__AVX2__)
   for (; i + 32 <= n; i += 32) {
     __m256 products[4];
     for (int k = 0; k < 4; ++k) products[k] = _mm256_mul_ps(_mm256_loadu_ps(x + i + 8 * k), factor(i + 8 * k));
     for (int k = 0; k < 4; ++k) _mm256_storeu_ps(out + i + 8 * k, products[k]);
   }
-#endif
   return i;
 }
+#endif
 
 // Rows times the same row of the mask.
 template <class E>

@@ -13,7 +13,7 @@ import torch
 
 from . import structures
 
-INSTRUCTIONS = ("avx512", "avx2", "portable")
+INSTRUCTIONS = ("avx512", "avx2", "neon", "portable")
 VARIABLE = "CONTDROP_INSTRUCTIONS"
 
 
@@ -104,7 +104,7 @@ def detail() -> str:
 
 @contextlib.contextmanager
 def use_instructions(name: str) -> Iterator[None]:
-    """Uses another instruction set for a while: "avx512", "avx2" or "portable". The numbers agree to rounding."""
+    """Uses another instruction set for a while, one of INSTRUCTIONS. The numbers agree to rounding."""
     before = detail()
     if library().contdrop_use_instructions(name.encode()):
         raise ValueError(f"use_instructions: expected one of {', '.join(INSTRUCTIONS)} that this CPU has, got {name!r}")
