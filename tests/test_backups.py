@@ -47,6 +47,10 @@ def test_a_damaged_file_is_replaced_by_its_copy(path, damage):
     assert path.with_name("runs.db-damaged").exists()
     with Store(path, create=True) as store:
         assert store.restored is None
+    damage(path)  # before there was time for another copy
+    with Store(path, create=True) as store:
+        assert store.restored
+    assert jobs(path) == before
 
 
 def test_without_a_copy_a_damaged_file_is_refused_and_left_as_it_is(path):

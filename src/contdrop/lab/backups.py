@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import shutil
 import sqlite3
 import time
 
@@ -66,10 +67,13 @@ def restore_if_damaged(path: pathlib.Path) -> str | None:
     if not copy.exists() or is_whole(path) or not is_whole(copy):
         return None
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(copy.stat().st_mtime))
-    for ending in ("", *_OF_SQLITE):
-        if _beside(path, ending).exists():
-            os.replace(_beside(path, ending), _beside(path, DAMAGED + ending))
-    os.replace(copy, path)
+    # At every moment there is a file of this name, and the copy stays: the next one may be long in coming.
+    with files.replacing(path, durable=True) as temporary:
+        shutil.copyfile(copy, temporary)
+        shutil.copyfile(path, _beside(path, DAMAGED))
+        for ending in _OF_SQLITE:
+            if _beside(path, ending).exists():
+                os.replace(_beside(path, ending), _beside(path, DAMAGED + ending))
     return (
         f"{path} was damaged, and its copy of {made} has taken its place; what was done since is done again "
         f"({_beside(path, DAMAGED).name} is the damaged file)"
