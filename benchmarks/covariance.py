@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import contdrop as cd
-from contdrop.coadaptation import coadaptation
+from contdrop import coadaptation
 
 LAYERS = ("2", "5")
 CONTESTANTS = ("coadaptation", "torch.cov, float32", "torch.cov, float64")

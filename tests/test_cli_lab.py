@@ -64,6 +64,21 @@ def test_failed_jobs_are_exit_code_1_and_keep_their_reason(cli, monkeypatch):
     assert status["failures"][0]["run"] == 1
 
 
+def test_commands_that_train_nothing_do_not_wait_for_torch(cli):
+    stores.make_store("runs.db", runs=1, epochs=1)
+    code = """
+import sys
+from contdrop.cli import app
+for command in ("--version", "--help", "status", "check runs.db", "export", "list --help"):
+    assert not {"torch", "matplotlib"} & set(sys.modules), command
+    sys.argv = ["contdrop", *command.split()]
+    assert app.run() == 0, command
+assert "torch" in sys.modules  # by list, whose studies have networks
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
 def test_empty_store_says_so(cli):
     pathlib.Path("runs.db").touch()
     code, out, _ = cli("status")

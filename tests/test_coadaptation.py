@@ -9,7 +9,7 @@ from torch import nn
 
 import contdrop as cd
 from conformance import fixed
-from contdrop.coadaptation import Coadaptation, coadaptation
+from contdrop.covariances import Coadaptation, coadaptation
 
 LAW = cd.Gaussian(sigma=0.3)
 

@@ -16,7 +16,7 @@ ORDER = [
     *["choices", "compatibility", "errors", "files", "text", "clipped_normal", "laws", "kernels", "sharding"],
     *["rows", "masks", "expectations", "sampling", "nested", "functional", "tracing", "scripting", "nn", "fusion"],
     *["sites", "counting", "surgery", "schedules"],
-    *["theory", "inference", "certificates", "coadaptation", "bench", "lab", "cli"],
+    *["theory", "inference", "certificates", "covariances", "public", "lazy", "bench", "lab", "cli"],
 ]
 
 
@@ -200,3 +200,31 @@ def test_public_names_are_those_of_the_design():
     assert all(hasattr(contdrop, name) for name in expected.split())
     functions = "dropout adaptive_dropout dropconnect_linear fast_dropout_linear"
     assert all(hasattr(contdrop.functional, name) for name in functions.split())
+
+
+def _run(code):
+    result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert result.stdout == "works\n", result.stderr
+
+
+def test_what_the_package_offers_is_imported_when_it_is_asked_for():
+    _run("""
+import sys
+import contdrop as cd
+assert "torch" not in sys.modules and not hasattr(cd, "__wrapped__")
+import torch
+
+@torch.compile(backend="eager", fullgraph=True)
+def double(x):
+    return 2 * cd.functional.dropout(x, cd.Gaussian(sigma=0.3), training=False)  # imported while it is traced
+
+assert torch.equal(double(torch.ones(3)), 2 * torch.ones(3))
+assert not hasattr(cd, "dropuot") and "mc_predict" in dir(cd)
+import contdrop.covariances
+assert callable(cd.coadaptation)  # and no module
+from contdrop import *
+assert GaussianDropout is cd.nn.GaussianDropout and "Path" not in cd.__all__ and nn is cd.nn
+from contdrop import lab
+assert "Study" in dir(lab) and "compare" in lab.__all__ and lab.Size is lab.study.Size
+print("works")
+""")

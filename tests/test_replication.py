@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from contdrop.coadaptation import coadaptation
+from contdrop import coadaptation
 from contdrop.lab import catalogue, comparing, streams
 from contdrop.lab.batches import prepare
 from contdrop.lab.catalogue import replication

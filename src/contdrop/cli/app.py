@@ -2,59 +2,73 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Annotated, Any
 
 import typer
+import typer.core
+import typer.main
 
 import contdrop
 
 from ..errors import UserError
-from . import (
-    bench,
-    certify,
-    check,
-    claims,
-    compare,
-    data,
-    export,
-    listing,
-    report,
-    screens,
-    serve,
-    spoiled_output,
-    status,
-    theory,
-    travel,
-    weights,
-)
-from . import run as running
+from . import screens, spoiled_output
 
 # typer carries its own copy of click or depends on click, according to its version. In both, this is UsageError.
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
+# Of every command its module, the function or group there, and a line for --help.
+_COMMANDS = {
+    "list": ("listing", "list_command", "Show the experiments there are."),
+    "run": ("run", "run", "Run an experiment, or resume it."),
+    "compare": ("compare", "compare", "Compare methods on your own model and data."),
+    "status": ("status", "status", "Show how far the experiments are."),
+    "export": ("export", "export", "Print the results as CSV or JSON."),
+    "report": ("report", "report", "Write a page with the verdict, tables and figures."),
+    "serve": ("serve", "serve", "Show that page live on this machine."),
+    "check": ("check", "check", "Verify that a store is whole."),
+    "import": ("travel", "import_command", "Add an archive to a store."),
+    "merge": ("travel", "merge", "Join stores and archives into a new store."),
+    "claims": ("claims", "claims", "Print the verdict on every claim of the paper."),
+    "certify": ("certify", "certify_command", "Bound the error of trained networks."),
+    "data": ("data", "app", "List, get and check the data sets that experiments use."),
+    "weights": ("weights", "app", "List and check the published weights that networks can start from."),
+    "bench": ("bench", "bench", "Measure how fast the layers are on this machine."),
+    "theory": ("theory", "theory", "Check every equation of the paper against Monte Carlo."),
+}
+
+
+class _Commands(typer.core.TyperGroup):
+    """Imports a command when it is given: most need torch, which takes longer than the others take altogether."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = dict.fromkeys(_COMMANDS)  # for the help against typing errors
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _COMMANDS:
+            return None
+        place, name, _ = _COMMANDS[cmd_name]
+        module = importlib.import_module(f".{place}", __package__)
+        found = getattr(module, name)
+        if not isinstance(found, typer.Typer):
+            command, found = found, typer.Typer(add_completion=False, rich_markup_mode=None)
+            found.command(help=getattr(module, f"{cmd_name.upper()}_HELP", None) or module.HELP)(command)
+        return typer.main.get_command(found)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in _COMMANDS.items()])
+
+
 app = typer.Typer(
     name="contdrop",
+    cls=_Commands,
     add_completion=False,
     rich_markup_mode=None,  # its boxes leave no room for the explanations
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("list", help=listing.HELP, short_help="Show the experiments there are.")(listing.list_command)
-app.command("run", help=running.HELP, short_help="Run an experiment, or resume it.")(running.run)
-app.command("compare", help=compare.HELP, short_help="Compare methods on your own model and data.")(compare.compare)
-app.command("status", help=status.HELP, short_help="Show how far the experiments are.")(status.status)
-app.command("export", help=export.HELP, short_help="Print the results as CSV or JSON.")(export.export)
-app.command("report", help=report.HELP, short_help="Write a page with the verdict, tables and figures.")(report.report)
-app.command("serve", help=serve.HELP, short_help="Show that page live on this machine.")(serve.serve)
-app.command("check", help=check.HELP, short_help="Verify that a store is whole.")(check.check)
-app.command("import", help=travel.IMPORT_HELP, short_help="Add an archive to a store.")(travel.import_command)
-app.command("merge", help=travel.MERGE_HELP, short_help="Join stores and archives into a new store.")(travel.merge)
-app.command("claims", help=claims.HELP, short_help="Print the verdict on every claim of the paper.")(claims.claims)
-app.command("certify", help=certify.HELP, short_help="Bound the error of trained networks.")(certify.certify_command)
-app.add_typer(data.app, name="data")
-app.add_typer(weights.app, name="weights")
-app.command(help=bench.HELP, short_help="Measure how fast the layers are on this machine.")(bench.bench)
-app.command(help=theory.HELP, short_help="Check every equation of the paper against Monte Carlo.")(theory.theory)
 
 
 def _print_version(wanted: bool) -> None:

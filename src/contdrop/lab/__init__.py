@@ -1,13 +1,10 @@
 """The lab: which dropout is better on a model, and whether the gain is real. See :mod:`contdrop.lab.study`."""
 
-from .asking import Job as Job
-from .asking import ask as ask
-from .batches import Data as Data
-from .comparing import compare as compare
-from .confidence import uncertainty as uncertainty
-from .metrics import Metric as Metric
-from .result import Result as Result
-from .result import analyse as analyse
-from .study import METHODS as METHODS
-from .study import Size as Size
-from .study import Study as Study
+from typing import TYPE_CHECKING
+
+from ..lazy import lazily as _lazily
+
+if TYPE_CHECKING:
+    from .public import *  # noqa: F403
+else:
+    __getattr__, __dir__ = _lazily(__name__)

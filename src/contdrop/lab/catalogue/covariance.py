@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...coadaptation import LayerSummary, coadaptation
+from ...covariances import LayerSummary, coadaptation
 from .. import streams
 from ..batches import Parts
 from ..configuration import Configuration
