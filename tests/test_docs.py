@@ -50,6 +50,21 @@ def test_code_runs(page, tmp_path, monkeypatch, request):
     exec(compile(_code(page), page.name, "exec"), {})
 
 
+def _files(page):
+    """Code that is shown as a file of its own: its first line is its name."""
+    return re.findall(r"^```python\n(# \w+\.py\n.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if _files(page)], ids=_name)
+def test_a_file_that_is_shown_runs_by_itself(page, tmp_path, lab_packages):
+    from contdrop import lab
+
+    for text in _files(page):
+        names = {"__name__": "my_study"}
+        exec(compile(text, page.name, "exec"), names)
+        lab.compare(names["study"], runs=1, epochs=1, store=tmp_path / "runs.db", workers=0, progress=False)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
