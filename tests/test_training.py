@@ -128,12 +128,12 @@ def test_mask_draws_do_not_shift_the_data_order(images):
 
 def test_order_changes_from_epoch_to_epoch_unless_it_is_fixed(images):
     shuffled = start(images)
-    orders = [torch.cat(shuffled._order(epoch)) for epoch in (0, 1)]
+    orders = [torch.cat(shuffled.order(epoch)) for epoch in (0, 1)]
     assert not torch.equal(*orders)
     assert torch.equal(orders[1].sort().values, torch.arange(80))
     fixed = start(prepare(dataclasses.replace(DATA, batches=InOrder(100))(), task="classification"))
-    assert torch.equal(torch.cat(fixed._order(0)), torch.arange(80))
-    assert torch.equal(torch.cat(fixed._order(2)), torch.arange(80))
+    assert torch.equal(torch.cat(fixed.order(0)), torch.arange(80))
+    assert torch.equal(torch.cat(fixed.order(2)), torch.arange(80))
 
 
 def test_fingerprint_of_the_order_knows_seeds_and_orders(images, monkeypatch):

@@ -146,13 +146,13 @@ def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, devic
     torch.manual_seed(0)
     training.network.train()
     kept = 0
-    order = training._order(0)[:_STEPS] or [[]]
+    order = training.order(0)[:_STEPS] or [[]]
     with explained(f"{where}: batches"):
         batches = list(training.parts.train.batches(order, seed=0))
     for batch in batches:
         batch = to_device(batch, training.device)
         with explained(f"{where}: training step"), _counting(training) as saved:
-            loss, _ = training._loss(batch)
+            loss, _ = training.batch_loss(batch)
         kept = max(kept, sum(saved.values()))
         _check_loss(loss, prepared, where)
         with explained(f"{where}: training step"):
@@ -164,7 +164,7 @@ def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, devic
             warnings.append(f"no gradient reaches {without}")
         figures += [round(float(loss.detach()), 7), round(norm, 7)]
         with explained(f"{where}: optimiser step"):
-            training._update()
+            training.update()
     with explained(f"{where}: evaluation"), torch.no_grad():
         done = training.evaluate(training.parts.validation, batches=1)
     for metric in training.metrics:

@@ -32,9 +32,9 @@ def look(training: Training, prepared: Prepared, where: str) -> list[str]:
     study = training.study
     training.network.train()
     with explained(f"{where}: batches"):
-        batch = next(iter(training.parts.train.batches(training._order(0)[:1], seed=0)))
+        batch = next(iter(training.parts.train.batches(training.order(0)[:1], seed=0)))
     batch = to_device(batch, training.device)
-    with explained(f"{where}: training step"), torch.no_grad(), training._autocast():
+    with explained(f"{where}: training step"), torch.no_grad(), training.autocast():
         try:
             output = training.forward(training.first, batch)
         except Exception as error:

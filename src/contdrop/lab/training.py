@@ -97,7 +97,7 @@ class Training:
         for group in self.optimiser.param_groups:
             if variant.rate != 1:
                 group["lr"] *= variant.rate
-        self.steps_per_pass = -(-len(self._order(0)) // study.accumulate)
+        self.steps_per_pass = -(-len(self.order(0)) // study.accumulate)
         self.steps_per_epoch = study.epoch_steps or self.steps_per_pass
         self.total_steps = min(study.steps or math.inf, self.steps_per_epoch * job.epochs)
         total = job.epochs if study.schedule_by == "epoch" else int(self.total_steps)
@@ -116,7 +116,7 @@ class Training:
     def _seed(self, stream: str, *detail: object) -> int:
         return streams.seed(self.job.protocol.seed, self.job.stage, self.job.run, stream, *detail)
 
-    def _order(self, number: int, *member: int) -> list[Any]:
+    def order(self, number: int, *member: int) -> list[Any]:
         """The examples of each batch of a pass over the data; each network of a run but the first has its own."""
         return self.parts.train.order(self._seed(streams.ORDER, number, *member), self.study.batch_size)
 
@@ -124,7 +124,7 @@ class Training:
         """Of every pass's seed, from which its order follows, and of the first and the last order themselves."""
         passes = -(-self.job.epochs * self.steps_per_epoch // self.steps_per_pass)
         seeds = np.array([self._seed(streams.ORDER, number) for number in range(passes)], np.uint64)
-        orders = [np.concatenate([np.asarray(b) for b in self._order(number)]) for number in {0, passes - 1}]
+        orders = [np.concatenate([np.asarray(b) for b in self.order(number)]) for number in {0, passes - 1}]
         return of_arrays(seeds, *orders)
 
     @property
@@ -235,14 +235,14 @@ class Training:
                 if is_elsewhere:
                     batch = to_device(batch, self.device)
                 with self.team.batch(size):
-                    loss, output = self._loss(batch, member)
+                    loss, output = self.batch_loss(batch, member)
                     self._backward(loss)
                 if self.team.share:
                     losses.add(loss, size_of(batch))
                     tally.add(output, batch)
             waiting += 1
             if waiting == self.study.accumulate or ends_pass:
-                self._update()
+                self.update()
                 waiting = 0
                 if self.step >= last or (ends_pass and not self.study.epoch_steps):
                     break
@@ -254,7 +254,7 @@ class Training:
         """
         while True:
             members = [(number,) if number else () for number in range(len(self._members))]
-            orders = [self._order(self.passes, *member) for member in members]
+            orders = [self.order(self.passes, *member) for member in members]
             seeds = [self._seed(streams.AUGMENT, self.passes, *member) for member in members]
             length = min(len(order) for order in orders)
             mine = [
@@ -269,9 +269,9 @@ class Training:
                     self.passes, self.shown = self.passes + 1, 0
                 yield batches, sizes, ends_pass
 
-    def _loss(self, batch: Any, member: Any = None) -> tuple[Tensor, Any]:
+    def batch_loss(self, batch: Any, member: Any = None) -> tuple[Tensor, Any]:
         """Of a network of the run; the first if None."""
-        with self._autocast():
+        with self.autocast():
             output = self.forward(self._members[0] if member is None else member, batch)
             return self.loss.mean(output, batch), output
 
@@ -284,7 +284,7 @@ class Training:
             loss = self.scaler.scale(loss)
         loss.backward()  # type: ignore[no-untyped-call]
 
-    def _update(self) -> None:
+    def update(self) -> None:
         self.team.add_gradients(self.network.parameters())
         if self.study.clip is not None:
             self.scaler.unscale_(self.optimiser)
@@ -299,7 +299,7 @@ class Training:
         if self.scheduler and self.study.schedule_by == "step" and not isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step()
 
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
         kind = _AUTOCAST.get(self.study.precision)
         return torch.autocast(self.device.type, dtype=kind) if kind else contextlib.nullcontext()
 
@@ -332,7 +332,7 @@ class Training:
         size = self.study.evaluation_batch_size or 4 * self.study.batch_size
         for batch in part.batches(self.team.turns(part.order(None, size)[:batches])):
             batch = to_device(batch, self.device)
-            with self._autocast():
+            with self.autocast():
                 output = self.forward(self._runnable, batch)
             pair = tallies.predicted_classes(output, batch) if classes else None
             found = [metric.contributions(output, batch) for metric in wanted]
@@ -349,10 +349,12 @@ class Training:
         def batch_of(rows: slice) -> Any:
             return to_device(next(self.parts.train.batches(order, seed=0, rows=lambda _: rows)), self.device)
 
-        order = [torch.cat(self._order(0))[: 3 * self.team.size + 1]]  # so that parts differ in size
+        order = [torch.cat(self.order(0))[: 3 * self.team.size + 1]]  # so that parts differ in size
         tolerance = 3e-2 if self.study.precision in _AUTOCAST else 1e-3
         self.network.train()
-        check_division(self.team, self.network, len(order[0]), batch_of, lambda batch: self._loss(batch)[0], tolerance)
+        check_division(
+            self.team, self.network, len(order[0]), batch_of, lambda batch: self.batch_loss(batch)[0], tolerance
+        )
 
     def results(self) -> tuple[dict[str, float], dict[str, np.ndarray]]:
         """The final model's losses and values, and what else is kept of it."""
@@ -460,14 +462,14 @@ def seconds_per_epoch(job: Job, variant: Variant, prepared: Prepared, *, threads
     torch.set_num_threads(threads)
     try:
         training = Training(job, variant, prepared)
-        order = training._order(0)
+        order = training.order(0)
         times = []
         training.network.train()
         for batch in training.parts.train.batches(order[:batches], seed=0):
             start = time.perf_counter()
-            loss, _ = training._loss(batch)
+            loss, _ = training.batch_loss(batch)
             training._backward(loss)
-            training._update()
+            training.update()
             times.append(time.perf_counter() - start)
     finally:
         torch.set_num_threads(before)
