@@ -6,6 +6,7 @@ Nothing here touches matplotlib's state for longer than a call, and pyplot is no
 
 from __future__ import annotations
 
+import io
 import pathlib
 import re
 import warnings
@@ -108,8 +109,17 @@ def styled() -> Iterator[None]:
         yield
 
 
+class _Shown(Figure):
+    """Shows itself in a notebook, where only figures of pyplot, which nothing here uses, do so of their own accord."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=144)
+        return buffer.getvalue()
+
+
 def blank(height: float, width: float = WIDTH) -> Figure:
-    return Figure(figsize=(width, height))
+    return _Shown(figsize=(width, height))
 
 
 def place(figure: Figure, left: float, top: float, width: float, height: float, **options: Any) -> Axes:
