@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export PIP_CONSTRAINT := $(CURDIR)/requirements/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo reproduce quick test test-slow test-torch lint docs clean
+.PHONY: help demo reproduce quick test test-slow test-torch lint docs dist release-check clean
 
 help:
 	@echo "make demo       compare every method on handwritten digits, 10 paired runs, and write a report"
@@ -16,6 +16,8 @@ help:
 	@echo "make test-slow  the statistical tests at full size"
 	@echo "make test-torch TORCH=2.15.0  the core's tests against another version of torch (5 GB)"
 	@echo "make docs       build the documentation as a site, in the directory site; a broken link fails"
+	@echo "make dist       build and check the source archive and this machine's wheel, in the directory dist"
+	@echo "make release-check  whether everything is ready for a release: docs/releasing.md"
 	@echo "make clean      remove the virtual environment and caches"
 
 $(VENV)/.installed: pyproject.toml CMakeLists.txt requirements/constraints.txt $(wildcard src/contdrop/kernels/native/*.cpp src/contdrop/kernels/native/*.h)
@@ -71,5 +73,19 @@ test-torch:
 	PIP_CONSTRAINT= $(OTHER)/bin/pip install --quiet --editable .
 	$(OTHER)/bin/pytest -m "not slow" --numprocesses auto --dist loadfile tests
 
+# On Linux the wheel is checked to run on systems older than this one, and named after them.
+dist: $(VENV)/.installed
+	$(BIN)/pip install --quiet --editable ".[release]"
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	test ! -x $(BIN)/auditwheel || { PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist dist/*-linux_*.whl && rm dist/*-linux_*.whl; }
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+
+release-check: lint docs dist
+	$(BIN)/pytest -q tests/test_habits.py tests/test_docs.py tests/test_claims.py tests/test_results.py
+	$(BIN)/pytest -q -m slow tests/test_packaging.py tests/test_neon.py
+	$(BIN)/python tools/release.py
+
 clean:
-	rm -rf $(VENV) .venv-torch-* demo.db* demo-report site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* demo.db* demo-report site dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -153,13 +153,7 @@ def test_system_without_locks_reads_and_says_what_does_not_work(cli, monkeypatch
         assert cli(*command)[0] == 0
     code, _, err = cli("run", "digits-mlp")
     assert (code, err.count("\n")) == (2, 1)
-    assert "contdrop run needs POSIX file locks, which this system does not have; use Linux, macOS or WSL" in err
-
-
-def test_package_imports_without_fcntl():
-    code = "import sys; sys.modules['fcntl'] = None\nimport contdrop.cli.app; print('works')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout == "works\n", done.stderr
+    assert "training in the lab needs POSIX file locks, which this system does not have; use Linux, macOS or WSL" in err
 
 
 # ---- serve

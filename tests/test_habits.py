@@ -3,6 +3,7 @@
 import importlib.util
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -24,6 +25,14 @@ PYPROJECT = (ROOT / "pyproject.toml").read_text()
 def test_file_is_of_its_schema(kind):
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", kind, *map(str, KINDS[kind])]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_workflows_are_safe():
+    linter = shutil.which("zizmor", path=pathlib.Path(sys.executable).parent)
+    if linter is None:
+        pytest.skip("needs zizmor, of contdrop[dev]")
+    result = subprocess.run([linter, "--offline", GITHUB / "workflows"], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
 
 

@@ -23,7 +23,7 @@ def check_available() -> None:
     """Raises UserError where the system has no such locks, and so nothing that trains can work."""
     if fcntl is None:
         raise UserError(
-            "contdrop run needs POSIX file locks, which this system does not have; use Linux, macOS or WSL "
+            "training in the lab needs POSIX file locks, which this system does not have; use Linux, macOS or WSL "
             "(status, export, report and check work here)"
         )
 

@@ -1,5 +1,12 @@
 """All that ``contdrop.lab`` offers."""
 
+try:
+    import numpy as _numpy  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f'contdrop.lab needs {error.name}, which is not installed; run: pip install "contdrop[lab]"', name=error.name
+    ) from None
+
 from .asking import Job as Job
 from .asking import ask as ask
 from .batches import Data as Data

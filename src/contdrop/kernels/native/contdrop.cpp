@@ -8,11 +8,7 @@
 #include "interface.h"
 #include "tiles.h"
 
-#if defined(_WIN32)
-#define CONTDROP_EXPORT extern "C" __declspec(dllexport)
-#else
 #define CONTDROP_EXPORT extern "C" __attribute__((visibility("default")))
-#endif
 
 namespace {
 
