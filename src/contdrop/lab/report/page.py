@@ -6,39 +6,33 @@ the template. All files are written under a temporary name and renamed, so a rea
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jinja2
 import markupsafe
 
-from ... import __version__
 from ...errors import UserError
 from ...files import replacing
-from ...text import visible
 from .. import labels
 from ..analysis.comparisons import compare
-from ..analysis.outcomes import BETTER, EQUIVALENT, FEW, OPEN, WORSE, outcome_of
+from ..analysis.outcomes import BETTER, EQUIVALENT, FEW, OPEN, WORSE
 from ..analysis.verdict import Verdict, verdict
 from ..analysis.wording import called, capital, moment
-from ..measures import Measure
 from ..results import Results, collect_all
 from ..stats import Comparison
 from ..store import FAILED, Store
-from . import claimed, colours, describing, figures, tables
+from . import claimed, describing, figures, rendering, tables
 from .embedding import Embedding
 from .figures import drawing
+from .forest import forest
 
 INDEX = "index.html"
-_TEMPLATES = pathlib.Path(__file__).parent / "templates"
 _GENERATOR = b'<meta name="generator" content="contdrop'
-_WORDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "within margin", OPEN: "open", FEW: "too few runs"}
+WORDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "within margin", OPEN: "open", FEW: "too few runs"}
 _LIVE_FORMATS = ("svg", "png")  # while a page is made again and again: a PDF takes longer than all the rest
 _WIDE = 6.5  # inches: a picture that is wider gets the whole width
 
@@ -90,7 +84,18 @@ def write(
             _prepare(out)
             files = _Files(out, drawing.FORMATS if refresh is None else _LIVE_FORMATS)
             content = _content(store, everything, compared, verdicts, files, data_dir, margin)
-            page = _render({**content, "as_of": _last_change(everything)}, store_path.name, refresh, files.embedding)
+            experiments = content["experiments"]
+            title = experiments[0]["title"] if len(experiments) == 1 else f"{len(experiments)} experiments"
+            page = rendering.render_page(
+                "page",
+                f"{files.embedding.rules()}\n{rendering.dark_colours(files.embedding.colours)}",
+                **content,
+                title=title if experiments else "Nothing yet",
+                as_of=_last_change(everything),
+                store=labels.printable(store_path.name),
+                refresh=refresh,
+                words=WORDS,
+            )
             _write_text(out / INDEX, page)
     failed = sum(job.status == FAILED for results in everything for job in (*results.selection, *results.final))
     return Written(out / INDEX, tuple(files.tables), tuple(files.figures), tuple(verdicts), failed)
@@ -261,8 +266,8 @@ def _experiment(
         "unit": f", in{results.measure.gap_unit}" if results.measure.gap_unit else "",
         "sign": capital(results.measure.sign_rule(called(results.reference))),
         "verdict": found,
-        "chip": _chip(found),
-        "forest": _forest(comparisons, results.measure),
+        "chip": chip(found),
+        "forest": forest(comparisons, results.measure),
         "tables": [files.table(table, *prefix) for table in _tables(results, comparisons, store, margin)],
         "pictures": [files.picture(picture, *prefix) for picture in figures.figures(store, results, comparisons)],
         "selections": files.table(selections, *prefix) if selections else None,
@@ -288,97 +293,15 @@ def _tables(
             yield table
 
 
-def _chip(found: Verdict) -> str:
-    counts = {kind: list(found.outcomes.values()).count(kind) for kind in _WORDS}
+def chip(found: Verdict) -> str:
+    """The verdict in a word or a few."""
+    counts = {kind: list(found.outcomes.values()).count(kind) for kind in WORDS}
     total = len(found.outcomes)
     if found.outcome == "none":
         return "no verdict"
     if found.outcome in (BETTER, WORSE):
-        return f"{_WORDS[found.outcome]} than {counts[found.outcome]} of {total}"
-    return _WORDS.get(found.outcome, found.outcome)
-
-
-def _forest(comparisons: dict[str, Comparison], measure: Measure) -> dict[str, Any] | None:
-    """Reference minus method, as everywhere; the strongest rival on top. Positions from 0 to 100."""
-    if not comparisons:
-        return None
-    rows = []
-    for method, found in comparisons.items():
-        low, high = found.interval
-        rows.append((method, found.difference, low if low == low else None, high if high == high else None, found))
-    margin = next(iter(comparisons.values())).margin
-    shown = [0.0, *(end for _, middle, low, high, _ in rows for end in (middle, low, high) if end is not None)]
-    shown += [end for found in comparisons.values() for end in found.two_way or () if end == end]
-    if margin is not None and margin < 2 * max(map(abs, shown)):
-        shown += [-margin, margin]
-    left, right = min(shown), max(shown)
-    pad = 0.04 * (right - left) or 1.0
-    left, right = left - pad, right + pad
-
-    def place(value: float) -> float:
-        return round(min(100.0, max(0.0, 100 * (value - left) / (right - left))), 2)
-
-    confidence = f"{next(iter(comparisons.values())).confidence:.0%}".replace("%", " %")
-    return {
-        "confidence": confidence,
-        "both": any(_both(found, place) for found in comparisons.values()),
-        "margin": None if margin is None else f"±{measure.gap(margin)}",
-        "band": None if margin is None else (place(-margin), round(place(margin) - place(-margin), 2)),
-        "zero": place(0.0),
-        "rows": [
-            {
-                "method": labels.shown(method, longest=60),
-                "outcome": outcome_of(found),
-                "middle": place(middle),
-                "low": None if low is None else place(low),
-                "high": None if high is None else place(high),
-                "both": _both(found, place),
-                "text": measure.signed(middle)
-                + ("" if low is None or high is None else f"  [{measure.signed(low)}, {measure.signed(high)}]"),
-            }
-            for method, middle, low, high, found in sorted(rows, key=lambda row: -measure.sign * row[1])
-        ],
-    }
-
-
-def _both(found: Comparison, place: Callable[[float], float]) -> tuple[float, float] | None:
-    """The interval over runs and test examples."""
-    if found.two_way is None or found.two_way[0] != found.two_way[0]:
-        return None
-    return place(found.two_way[0]), place(found.two_way[1])
-
-
-# ---- the file
-
-
-def _without_control(value: Any) -> Any:
-    """Texts from a store may hold what a terminal obeys, which a page passes on to whoever prints it there."""
-    return value if isinstance(value, markupsafe.Markup) or not isinstance(value, str) else visible(value)
-
-
-def _render(content: dict[str, Any], store: str, refresh: int | None, embedding: Embedding) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_without_control,
-    )
-    environment.filters["unbroken"] = _unbroken
-    style = f"{(_TEMPLATES / 'page.css').read_text(encoding='utf-8')}\n{_figure_style(embedding)}\n"
-    script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
-    experiments = content["experiments"]
-    title = experiments[0]["title"] if len(experiments) == 1 else f"{len(experiments)} experiments"
-    return environment.get_template("page.html").render(
-        **content,
-        title=title if experiments else "Nothing yet",
-        policy=policy(style, script),
-        style=markupsafe.Markup(style),
-        script=markupsafe.Markup(script),
-        version=__version__,
-        store=labels.printable(store),
-        refresh=refresh,
-        words=_WORDS,
-    )
+        return f"{WORDS[found.outcome]} than {counts[found.outcome]} of {total}"
+    return WORDS.get(found.outcome, found.outcome)
 
 
 def _last_change(everything: Iterable[Results]) -> str:
@@ -386,28 +309,3 @@ def _last_change(everything: Iterable[Results]) -> str:
     jobs = (job for results in everything for job in (*results.selection, *results.final))
     last = max((max(job.created, job.started or 0, job.ended or 0) for job in jobs), default=None)
     return "" if last is None else f"as of {moment(last)}"
-
-
-def _unbroken(text: str) -> str:
-    """Keeps a number and its unit, and p and its value, on one line."""
-    return re.sub(r"(?<=\d) (?=%)|(?<=\bp) (?=[=<])|(?<=\bp [=<]) (?=\d)", "\N{NO-BREAK SPACE}", text)
-
-
-def _figure_style(embedding: Embedding) -> str:
-    dark = " ".join(f"--c-{name}: {colours.dark('#' + name)};" for name in sorted(embedding.colours))
-    return (
-        f"{embedding.rules()}\n"
-        f'@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{ {dark} }} }}\n'
-        f'@media screen {{ :root[data-theme="dark"] {{ {dark} }} }}'
-    )
-
-
-def policy(style: str, script: str) -> str:
-    """A content security policy under which nothing is loaded, and nothing runs but this style and this script."""
-    style_hash, script_hash = (
-        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)
-    )
-    return (
-        f"default-src 'none'; img-src data:; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
