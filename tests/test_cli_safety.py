@@ -21,7 +21,7 @@ from contdrop.lab.report import page
 from contdrop.lab.report.server import ReportServer
 from contdrop.lab.sources import Source
 from contdrop.lab.store import Store
-from contdrop.text import visible
+from contdrop.text import duration, visible
 
 EVIL = "evil\x1b]0;title\x07\x1b[2J\x9b2J\r\u202e"
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
@@ -128,7 +128,7 @@ def test_more_than_a_day_is_said_first(capsys, monkeypatch, tmp_path):
         conduct.warn(conductor)
         err = capsys.readouterr().err
         total = sum(job.epochs for job in jobs) / 2
-        expected = f"contdrop: this will take about {screens.duration(total)} with 2 workers; Ctrl-C stops it"
+        expected = f"contdrop: this will take about {duration(total)} with 2 workers; Ctrl-C stops it"
         assert err.startswith(expected)
         monkeypatch.setattr(conductor, "seconds_left", lambda *, try_out: 3600.0)
         conduct.warn(conductor)

@@ -14,7 +14,7 @@ from ..lab.conducting import Conductor, Planned
 from ..lab.executors.ray import resources
 from ..lab.plan import parse_shard, plan
 from ..lab.store import Store
-from ..text import plural, printable
+from ..text import duration, plural, printable
 from . import conduct, options, screens
 
 HELP = """Compare methods of dropout on your own model and data, in paired runs, and write a report.
@@ -119,7 +119,7 @@ def _estimate(
         screen.print(f"{protocol.study.name}: {plural(len(conductor.jobs), 'job')}, {conductor.done} of them done.")
         seconds = conductor.seconds_left(try_out=True)
         if seconds is not None:
-            screen.print(f"Time: about {screens.duration(seconds)} with {plural(conductor.processes, 'worker')}.")
+            screen.print(f"Time: about {duration(seconds)} with {plural(conductor.processes, 'worker')}.")
         rehearsal = conductor.rehearsals.get(protocol.key)
         if rehearsal is not None:
             train, validation, test = rehearsal.sizes

@@ -14,7 +14,7 @@ from ..lab.executors.ray import Resources
 from ..lab.plan import Job
 from ..lab.results import Results
 from ..lab.store import FINAL, Store
-from ..text import plural
+from ..text import duration, plural
 from . import screens, summary
 from .dashboard import Dashboard
 
@@ -123,7 +123,7 @@ def warn(conductor: Conductor) -> None:
     seconds = conductor.seconds_left(try_out=passes > _TRIED_FROM)
     if seconds is not None and seconds > _DAY:
         screens.say(
-            f"contdrop: this will take about {screens.duration(seconds)} with "
+            f"contdrop: this will take about {duration(seconds)} with "
             f"{plural(conductor.processes, 'worker')}; Ctrl-C stops it, what is done is kept, and --preset quick or a "
             "smaller --runs or --epochs takes less"
         )

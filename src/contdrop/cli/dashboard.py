@@ -10,6 +10,7 @@ from ..lab.estimate import Estimate
 from ..lab.measures import Measure
 from ..lab.plan import Job
 from ..lab.store import FAILED, Epoch, Store
+from ..text import duration
 from . import screens
 
 
@@ -74,7 +75,7 @@ class Dashboard:
 
     def _left(self) -> str:
         seconds = self._estimate.seconds_left(self._workers)
-        left = f", about {screens.duration(seconds)} left" if seconds is not None and self._done < self._total else ""
+        left = f", about {duration(seconds)} left" if seconds is not None and self._done < self._total else ""
         return f"{self._done} of {self._total}{left}"
 
     def _line(self, job_id: int, job: Job) -> str:

@@ -79,15 +79,3 @@ def print_places(
     for cells, here, place in rows:
         made.add_row(*cells, here, place, style="dim" if here.startswith("no") else "")
     screen().print(made)
-
-
-def duration(seconds: float) -> str:
-    """
-    >>> [duration(s) for s in (0.4, 42, 185, 7500, 200000)]
-    ['0 s', '42 s', '3 min 5 s', '2 h 5 min', '2 d 7 h']
-    """
-    whole = round(seconds)
-    for size, larger, part, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            return f"{whole // size} {larger} {whole % size // part} {smaller}"
-    return f"{whole} s"

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..lab.estimate import Estimate
 from ..lab.store import FAILED, FINISHED, RUNNING, JobRecord, ProtocolRecord, Store
-from ..text import plural
+from ..text import duration, plural
 from . import options, screens
 
 HELP = """Show what is planned, running, finished and failed, and about how long the rest will take.
@@ -45,7 +45,7 @@ def status(store: options.Store = options.STORE, as_json: options.Json = False) 
     table.padding = (0, 0, 0, 0)  # with the space that is there anyway, all fits 80 columns
     table.columns[0].overflow = "fold"
     for row in rows:
-        left = "unknown" if row["seconds_left"] is None else screens.duration(row["seconds_left"])
+        left = "unknown" if row["seconds_left"] is None else duration(row["seconds_left"])
         name = f"{row['experiment']}\n  {row['preset']}, {plural(row['epochs'], 'epoch')}"
         table.add_row(name, *(str(row[count]) for count in _COUNTS), left if row["waiting"] or row["running"] else "")
     screen.print(table)

@@ -47,10 +47,10 @@ class Estimate:
         """With so many workers; None before anything was measured."""
         if not self._seconds:
             return None
+        medians = {key: statistics.median(known[-50:]) for key, known in self._seconds.items()}
         total = 0.0
         for job_id, epochs in self._left.items():
             job = self._jobs[job_id]
             keys = ((job.experiment, labels.base(job.method)), (job.experiment,), ())
-            known = next(self._seconds[key] for key in keys if key in self._seconds)
-            total += epochs * statistics.median(known[-50:])
+            total += epochs * next(medians[key] for key in keys if key in medians)
         return total / max(1, min(workers, len(self._left)))

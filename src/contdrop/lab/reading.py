@@ -147,6 +147,16 @@ class StoreReader:
                     self._db.execute("ROLLBACK")
                 raise
 
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """All that is read meanwhile is of one moment: rows and checksums fit, whatever others write."""
+        with self._explained():
+            self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
+
     def _read(self, query: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[sqlite3.Row]:
         with self._explained():
             return self._db.execute(query, values).fetchall()
@@ -202,6 +212,10 @@ class StoreReader:
     def statuses(self) -> dict[int, str]:
         """Of every job; much cheaper than :meth:`jobs`, and without a look at checksums."""
         return dict(self._read("SELECT id, status FROM jobs"))  # type: ignore[arg-type]
+
+    def job_checksums(self) -> dict[int, str]:
+        """Of every job's row: what was read of a job holds for as long as this stays the same."""
+        return dict(self._read("SELECT id, checksum FROM jobs ORDER BY id"))  # type: ignore[arg-type]
 
     def is_interrupted(self, job: JobRecord) -> bool:
         """Whether a job that the table calls running has lost its process."""

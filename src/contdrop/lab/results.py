@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -105,7 +105,12 @@ class Results:
 
 def collect(store: Store, protocol: ProtocolRecord) -> Results:
     """Reads one protocol; raises UserError if its runs are not paired, or its errors not those of its predictions."""
-    jobs = store.jobs(protocol=protocol.key)
+    results = assemble(protocol, store.jobs(protocol=protocol.key), store.selections(protocol.key))
+    return replace(results, contributions=_contributions(store, results.measure, results.finished))
+
+
+def assemble(protocol: ProtocolRecord, jobs: Sequence[JobRecord], selections: Mapping[str, Selection]) -> Results:
+    """Of all jobs of a protocol, without what each example contributes; raises UserError if runs are not paired."""
     final = tuple(job for job in jobs if job.stage == FINAL)
     order = [*protocol.description.get("methods", []), *(job.method for job in final)]
     present = {job.method for job in final}
@@ -114,7 +119,7 @@ def collect(store: Store, protocol: ProtocolRecord) -> Results:
         tuple(method for method in dict.fromkeys(order) if method in present),
         final,
         tuple(job for job in jobs if job.stage == SELECTION),
-        store.selections(protocol.key),
+        selections,
     )
     for run, mismatch in mismatches(results.finished):
         what = (
@@ -123,7 +128,6 @@ def collect(store: Store, protocol: ProtocolRecord) -> Results:
             else "delete the odd runs or use another --store"
         )
         raise UserError(f"{protocol.experiment}: in run {run} {mismatch}; {what}")
-    contributions = _contributions(store, results.measure, results.finished)
     variants = {(job.method, job.variant) for job in results.finished}
     for method in results.methods:
         trained = sorted(str(variant) for name, variant in variants if name == method)
@@ -131,7 +135,7 @@ def collect(store: Store, protocol: ProtocolRecord) -> Results:
             raise UserError(
                 f"{protocol.experiment}: {method} was trained as {' and '.join(trained)}; use another --store"
             )
-    return replace(results, contributions=contributions)
+    return results
 
 
 def _contributions(store: Store, measure: Measure, jobs: Iterable[JobRecord]) -> dict[tuple[str, int], np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -70,7 +71,7 @@ def _by_run(name: str, results: Results) -> _Results:
     else:
         return _Results(None, finite(name, results))  # type: ignore[arg-type]
     runs = [_run_number(name, run) for run, _ in pairs]
-    duplicates = sorted({run for run in runs if runs.count(run) > 1})
+    duplicates = sorted(run for run, times in collections.Counter(runs).items() if times > 1)
     if duplicates:
         raise UserError(
             f"{name}: expected every run once, got run {_listed(duplicates)} more than once: keep one of each"
