@@ -21,6 +21,7 @@ pytest.importorskip("typer")
 from contdrop.cli import app
 from contdrop.errors import UserError
 from contdrop.lab.report import changes, page
+from contdrop.lab.report.live import Live
 from contdrop.lab.report.server import ReportServer
 from contdrop.lab.store import Store
 
@@ -213,9 +214,17 @@ def test_watch(run, store, tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, no_figures):
     directory = tmp_path_factory.mktemp("served")
-    with ReportServer(0) as server:
-        store = make_store(directory / "runs.db", runs=2, epochs=1, images=50)
-        server.publish(page.write(store, directory / "out"))
+    store = make_store(directory / "runs.db", runs=2, epochs=1, images=50, missing={("none", 1)})
+    made, live = [], Live(store)
+
+    def make():
+        made.append(live.version)
+        return page.write(store, directory / "out")
+
+    with ReportServer(0, make) as server:
+        live.look()
+        server.publish(live)
+        server.live, server.made = live, made
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         yield server
@@ -236,26 +245,60 @@ def ask(server, path, method="GET", host=None):
     return answer.status, answer.headers, body
 
 
-def test_serves_the_page_and_its_files(server):
+def test_serves_the_live_page_and_what_changes(server):
     status, headers, body = ask(server, "/")
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert b"Looking is not deciding" in body
+    assert b"connect-src &#39;self&#39;" in body
+    assert b'<noscript><meta http-equiv="refresh"' in body
+    assert ask(server, f"/live?{server.live.version}")[::2] == (204, b"")
+    status, headers, fragment = ask(server, "/live?0")
+    assert (status, headers["X-Version"]) == (200, str(server.live.version))
+    assert fragment in body
+
+
+def test_a_finished_study_leads_to_its_report(tmp_path):
+    live = Live(make_store(tmp_path / "runs.db", runs=2, epochs=1, images=50))
+    live.look()
+    with ReportServer(0, lambda: pytest.fail("nobody has asked")) as finished:
+        assert finished.answer("/", "").status == 404
+        finished.publish(live)
+        assert finished.answer("/", "")[::3] == (303, (("Location", "/report/"),))
+
+
+def test_the_report_is_made_when_asked_for_and_the_store_has_changed(server):
+    def refuse():
+        raise UserError("runs are not paired")
+
+    for _ in range(2):
+        assert ask(server, "/report/")[0] == 200
+    assert server.made == [server.live.version]
+    with ReportServer(0, refuse) as broken:
+        broken.publish(server.live)
+        assert broken.answer("/report/", "")[::2] == (500, b"The report cannot be made: runs are not paired\n")
+
+
+def test_serves_the_report_and_its_files(server):
+    status, headers, body = ask(server, "/report/")
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert body.startswith(b"<!DOCTYPE html>")
     assert headers["Cache-Control"] == "no-store"
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
     for link in re.findall(r'href="(tables/[^"]+)"', body.decode()):
-        status, headers, content = ask(server, f"/{link}")
+        status, headers, content = ask(server, f"/report/{link}")
         assert status == 200
         assert content
         assert "sandbox" in headers["Content-Security-Policy"]
-    status, headers, nothing = ask(server, "/?x=1", "HEAD")
+    status, headers, nothing = ask(server, "/report/?x=1", "HEAD")
     assert (status, int(headers["Content-Length"]), nothing) == (200, len(body), b"")
 
 
 @pytest.mark.parametrize(
     "path",
     ["/index.html", "/runs.db", "/../runs.db", "/tables/", "/tables/../../runs.db", "/tables/%2e%2e/%2e%2e/runs.db",
-     "//etc/passwd", "/tables/..%2f..%2fruns.db", "/figures/none.svg", "*"],
+     "//etc/passwd", "/report", "/report/../runs.db", "/report/runs.db", "/live/",
+     "/tables/..%2f..%2fruns.db", "/figures/none.svg", "*"],
 )  # fmt: skip
 def test_serves_nothing_else(server, path):
     assert ask(server, path)[0] == 404
@@ -297,8 +340,8 @@ def test_serve_command(store, tmp_path):
                 connection.request("GET", "/")
                 return connection.getresponse().read().decode()
 
-        assert "Methods on digits" in body()
-        make_store(store, runs=1, epochs=2, images=50)
+        assert body() == ""  # all runs are there
+        make_store(store, runs=1, epochs=2, images=50, missing={("none", 0)})
         for _ in range(600):
             if "2 experiments" in body():
                 break

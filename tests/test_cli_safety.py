@@ -163,7 +163,7 @@ def test_system_without_locks_reads_and_says_what_does_not_work(cli, monkeypatch
     "sent", [b"\0\xff\n\r\n", b"GET http://[ HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n", b"GET / HTTP/9\r\n\r\n", b"G"]
 )
 def test_malformed_requests_and_resets_are_silent(sent, capfd):
-    with ReportServer(0) as server:
+    with ReportServer(0, lambda: pytest.fail("nobody has asked")) as server:
         port = server.server_address[1]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""``contdrop serve``: the report as a live page on this machine."""
+"""``contdrop serve``: a study as it runs, as a page on this machine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import typer
 from ..errors import UserError
 from ..text import printable
 from . import options
-from .report import REFRESH_SECONDS, Margin, check_margin, complain
+from .report import Margin, check_margin, complain
 
 PORT = 8000
+_LOOK_AGAIN = 10.0  # seconds: a process that was killed writes nothing, but its lock is gone
 
-HELP = """Show the report in a browser while runs are going on.
+HELP = """Show a study in a browser while it runs.
 
-The same page as that of contdrop report, made again whenever the store changes. Only this machine can see it: it is
-served on 127.0.0.1. Nothing is written but temporary files; Ctrl-C ends it.
+Progress, training curves, and the verdict so far with its interval as it narrows; when all runs are done, the report.
+Only this machine can see it: it is served on 127.0.0.1. Nothing is written but temporary files; Ctrl-C ends it.
 
 \b
 Examples:
@@ -38,34 +39,37 @@ def serve(
 ) -> int:
     """The command; ``HELP`` says what it does."""
     from ..lab.report import changes, page  # matplotlib takes a moment, which other commands need not wait
+    from ..lab.report.live import Live
     from ..lab.report.server import ReportServer
 
     check_margin(margin)
     if not 0 <= port < 2**16:
         raise UserError(f"--port: expected a number from 0 to 65535; got {port}")
-    try:
-        server = ReportServer(port)
-    except OSError as error:
-        raise UserError(_explain(error, port)) from error
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    with server, tempfile.TemporaryDirectory(prefix="contdrop-report-", ignore_cleanup_errors=True) as directory:
+    with tempfile.TemporaryDirectory(prefix="contdrop-report-", ignore_cleanup_errors=True) as directory:
         out = pathlib.Path(directory)
+        try:
+            server = ReportServer(port, lambda: page.write(store, out, data_dir=data_dir, margin=margin))
+        except OSError as error:
+            raise UserError(_explain(error, port)) from error
+        live, thread = Live(store, margin), threading.Thread(target=server.serve_forever, daemon=True)
 
         def rebuild() -> None:
-            server.publish(page.write(store, out, data_dir=data_dir, margin=margin, refresh=REFRESH_SECONDS))
+            live.look()
+            server.publish(live)
             if not thread.is_alive():
                 thread.start()
-                print(printable(f"The report on {store} is at {server.address} (Ctrl-C ends this)"), flush=True)
+                print(printable(f"The page on {store} is at {server.address} (Ctrl-C ends this)"), flush=True)
 
         try:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the directory is removed then, too
-            changes.follow(store, rebuild, complain)
+            changes.follow(store, rebuild, complain, at_least=_LOOK_AGAIN)
         except KeyboardInterrupt:
             print("\nStopped.", flush=True)
         finally:
             if thread.is_alive():
                 server.shutdown()
+            server.server_close()
     return 0
 
 

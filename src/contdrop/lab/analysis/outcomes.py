@@ -9,6 +9,7 @@ from ..stats.comparison import ENOUGH_RUNS
 
 ALPHA = 0.05
 BETTER, WORSE, EQUIVALENT, OPEN, FEW = "better", "worse", "equivalent", "open", "few"
+WORDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "within margin", OPEN: "open", FEW: "too few runs"}
 
 
 def outcome_of(comparison: Comparison) -> str:

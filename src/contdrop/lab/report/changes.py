@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 import sqlite3
 import time
@@ -56,6 +57,7 @@ def follow(
     complain: Callable[[str], None],
     *,
     seconds: float | None = None,
+    at_least: float = math.inf,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Calls ``rebuild`` at once and whenever a store has changed, until interrupted.
@@ -67,15 +69,17 @@ def follow(
         rebuild: Makes the report.
         complain: Is told why that was not possible; the last report stays.
         seconds: Between looks; POLL_SECONDS if None.
+        at_least: After so many seconds, ``rebuild`` is called though nothing has changed.
         stop: Asked before every look.
     """
-    complaint = ""
+    complaint, last = "", time.monotonic()
     with Changes(path) as changes:
         changes.there_are()  # before the first report, lest what is written meanwhile be missed
         rebuild()
         while not stop():
             time.sleep(POLL_SECONDS if seconds is None else seconds)
-            if changes.there_are() or complaint:
+            if changes.there_are() or complaint or time.monotonic() - last >= at_least:
+                last = time.monotonic()
                 try:
                     rebuild()
                     complaint = ""

@@ -19,7 +19,7 @@ from ...errors import UserError
 from ...files import replacing
 from .. import labels
 from ..analysis.comparisons import compare
-from ..analysis.outcomes import BETTER, EQUIVALENT, FEW, OPEN, WORSE
+from ..analysis.outcomes import BETTER, WORDS, WORSE
 from ..analysis.verdict import Verdict, verdict
 from ..analysis.wording import called, capital, moment
 from ..results import Results, collect_all
@@ -32,7 +32,6 @@ from .forest import forest
 
 INDEX = "index.html"
 _GENERATOR = b'<meta name="generator" content="contdrop'
-WORDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "within margin", OPEN: "open", FEW: "too few runs"}
 _LIVE_FORMATS = ("svg", "png")  # while a page is made again and again: a PDF takes longer than all the rest
 _WIDE = 6.5  # inches: a picture that is wider gets the whole width
 
@@ -76,7 +75,7 @@ def write(
     Raises:
         UserError: There is no store, its runs are not paired, or the directory cannot be used; nothing was written.
     """
-    with Store(store_path) as store:
+    with Store(store_path) as store, store.snapshot():
         everything = collect_all(store)
         compared = [compare(results, margin) for results in everything]  # once, for all that is said and shown of it
         verdicts = [verdict(results, margin, found) for results, found in zip(everything, compared)]

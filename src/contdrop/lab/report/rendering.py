@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import pathlib
 import re
@@ -34,7 +35,7 @@ def render_page(name: str, drawings: str, *, polls: bool = False, **content: Any
         content: What the template shows.
     """
     style = f"{_read('page.css')}\n{drawings}\n"
-    script = _read(f"{name}.js")
+    script = _read("theme.js") + _read(f"{name}.js")
     texts = {"style": markupsafe.Markup(style), "script": markupsafe.Markup(script)}
     return render(f"{name}.html", policy=_policy(style, script, polls), **texts, **content)
 
@@ -52,6 +53,7 @@ def _read(name: str) -> str:
     return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
+@functools.cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),

@@ -1,29 +1,63 @@
-"""The report on loopback: the page and its files, as they were last made, and nothing else."""
+"""A live page and the report on loopback, and nothing else.
+
+``/`` is the live page while jobs are planned, and leads to ``/report/`` when all are done; ``/live?N`` is what has come
+since version N of it; ``/report/`` is made when it is asked for and the store has changed since.
+"""
 
 from __future__ import annotations
 
 import http.server
 import os
 import pathlib
+import threading
 import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from ... import __version__
+from ...errors import UserError
+from .live import Live
 from .page import Written
 
 HOST = "127.0.0.1"
 _NAMES = ("127.0.0.1", "localhost")
+_REPORT = "/report/"
+_TEXT, _HTML = "text/plain; charset=utf-8", "text/html; charset=utf-8"
+
+
+class _Answer(NamedTuple):
+    status: int
+    kind: str = _TEXT
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class _Shown(NamedTuple):
+    """What the live page shows, all of one moment."""
+
+    page: bytes
+    fragment: bytes
+    version: int
+    is_done: bool
 
 
 class ReportServer(http.server.ThreadingHTTPServer):
-    """Serves the files of the report that was last published, by their addresses; no other path leads anywhere."""
+    """Serves what was last published; no other path leads anywhere.
+
+    Args:
+        port: 0 for any that is free.
+        make_report: Writes the report on the store as it is; called by one thread at a time.
+    """
 
     daemon_threads = True
     # On Windows this would let two programs share a port; elsewhere it only skips the wait after the last one ended.
     allow_reuse_address = os.name != "nt"
 
-    def __init__(self, port: int) -> None:
-        self.content: Mapping[str, pathlib.Path] = {}
+    def __init__(self, port: int, make_report: Callable[[], Written]) -> None:
+        self._make_report, self._making = make_report, threading.Lock()
+        self._files: Mapping[str, pathlib.Path] = {}
+        self._of: int | None = None  # the version that they are of
+        self._shown: _Shown | None = None
         super().__init__((HOST, port), _Handler)
 
     @property
@@ -33,14 +67,44 @@ class ReportServer(http.server.ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """Nothing: a browser that goes away, or a request that makes no sense, is no news."""
 
-    def publish(self, written: Written) -> None:
-        """From now on serves these files."""
-        self.content = {"/": written.index, **dict(_addresses(written))}
+    def publish(self, live: Live) -> None:
+        """From now on shows this."""
+        self._shown = _Shown(live.page().encode(), live.fragment.encode(), live.version, live.is_done)
+
+    def answer(self, path: str, query: str) -> _Answer:
+        """To a request."""
+        shown = self._shown
+        if shown is None:
+            return _Answer(404, body=b"Not found.\n")
+        if path == "/":
+            done = (("Location", _REPORT),)
+            return _Answer(303, headers=done) if shown.is_done else _Answer(200, _HTML, shown.page)
+        if path == "/live":
+            if query == str(shown.version):
+                return _Answer(204)
+            return _Answer(200, _HTML, shown.fragment, (("X-Version", str(shown.version)),))
+        return self._report_file(path, shown.version)
+
+    def _report_file(self, path: str, version: int) -> _Answer:
+        if path == _REPORT:
+            with self._making:
+                if self._of != version:
+                    try:
+                        self._files = dict(_addresses(self._make_report()))
+                    except UserError as error:
+                        return _Answer(500, body=f"The report cannot be made: {error}\n".encode())
+                    self._of = version
+        try:
+            file = self._files[path]
+            return _Answer(200, _TYPES[file.suffix], file.read_bytes())
+        except (KeyError, OSError):
+            return _Answer(404, body=b"Not found.\n")
 
 
 def _addresses(written: Written) -> Iterable[tuple[str, pathlib.Path]]:
+    yield _REPORT, written.index
     for path in (*written.tables, *written.figures):
-        yield f"/{path.parent.name}/{path.name}", path
+        yield f"{_REPORT}{path.parent.name}/{path.name}", path
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -59,17 +123,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _answer(self, *, with_body: bool) -> None:
         if not self._asked_by_name():
             # A page elsewhere may point its own name at this machine (DNS rebinding); it is not to read the report.
-            self._send(403, "text/plain; charset=utf-8", b"Forbidden: ask for 127.0.0.1 or localhost.\n", with_body)
-            return
-        try:
-            path = self.server.content.get(urllib.parse.urlsplit(self.path).path)
-            body = path.read_bytes() if path else None
-        except (OSError, ValueError):  # gone; or an address that is none
-            path = body = None
-        if path is None or body is None:
-            self._send(404, "text/plain; charset=utf-8", b"Not found.\n", with_body)
-            return
-        self._send(200, _TYPES[path.suffix], body, with_body)
+            answer = _Answer(403, body=b"Forbidden: ask for 127.0.0.1 or localhost.\n")
+        else:
+            try:
+                address = urllib.parse.urlsplit(self.path)
+                answer = self.server.answer(address.path, address.query)
+            except ValueError:  # an address that is none
+                answer = _Answer(404, body=b"Not found.\n")
+        self._send(answer, with_body)
 
     def _asked_by_name(self) -> bool:
         port = self.server.server_address[1]
@@ -77,18 +138,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         asked = self.headers.get_all("Host", [])
         return len(asked) == 1 and asked[0].lower() in names
 
-    def _send(self, status: int, kind: str, body: bytes, with_body: bool) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
+    def _send(self, answer: _Answer, with_body: bool) -> None:
+        self.send_response(answer.status)
+        if answer.status != 204:
+            self.send_header("Content-Type", answer.kind)
+            self.send_header("Content-Length", str(len(answer.body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        self.send_header("Content-Security-Policy", "frame-ancestors 'none'" + (_SANDBOX if "html" not in kind else ""))
+        sandbox = "" if answer.kind == _HTML else _SANDBOX
+        self.send_header("Content-Security-Policy", f"frame-ancestors 'none'{sandbox}")
+        for header in answer.headers:
+            self.send_header(*header)
         self.end_headers()
         if with_body:
-            self.wfile.write(body)
+            self.wfile.write(answer.body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: the terminal is for what the user should know."""
@@ -97,7 +162,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 # An SVG opened by itself is a document, too.
 _SANDBOX = "; default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 _TYPES = {
-    ".html": "text/html; charset=utf-8",
+    ".html": _HTML,
     ".md": "text/plain; charset=utf-8",
     ".tex": "text/plain; charset=utf-8",
     ".csv": "text/csv; charset=utf-8",

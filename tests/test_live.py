@@ -1,0 +1,188 @@
+"""The live page: what it shows of a store that is being written, what it says of early looks, and what a look costs."""
+
+import math
+
+import pytest
+
+from contdrop.errors import UserError
+from contdrop.lab.analysis.comparisons import compare
+from contdrop.lab.analysis.narrowing import narrowing, watched
+from contdrop.lab.report.live import Live
+from contdrop.lab.results import collect_all
+from contdrop.lab.store import FINISHED, PLANNED, Epoch, Store
+from stores import make_store
+
+METHODS = ("none", "bernoulli", "gaussian")
+RUNS = 8
+
+
+@pytest.fixture
+def store(tmp_path):
+    """All but the last three runs of one method are there."""
+    missing = {("gaussian", run) for run in range(5, RUNS)}
+    return make_store(tmp_path / "runs.db", methods=METHODS, runs=RUNS, epochs=4, images=100, missing=missing)
+
+
+def waiting(opened):
+    return next(job for job in opened.jobs() if job.status == PLANNED)
+
+
+def begin(opened, job):
+    """As a worker does, but for the lock; what a run shares is as its other methods have it."""
+    other = next(each for each in opened.jobs() if (each.run, each.status) == (job.run, FINISHED))
+    shared = {"fingerprints": other.fingerprints, "machine": other.machine}
+    assert opened.begin(job.id, variant="gaussian:sigma=0.3", seeds={}, versions={}, **shared) is None
+
+
+def epochs(first, last):
+    return [Epoch(number, 1 / number, None, None, 10 / number, None, 3.0, 0.1, 2.0) for number in range(first, last)]
+
+
+def finish(opened, job, error):
+    results = {f"{part}_{what}": error for part in ("train", "val", "test") for what in ("loss", "error")}
+    opened.finish(job.id, epochs(1, 5), results, {})
+
+
+def test_an_unfinished_study_has_no_final_verdict(store):
+    live = Live(store)
+    live.look()
+    text = live.fragment
+    assert not live.is_done
+    assert ">not final</span>" in text
+    assert "5 of 8 planned runs of every method" in text
+    assert "So far: " in text
+    assert "The verdict is final when all 8 planned runs are there." in text
+    assert "finds one more often than p-values and intervals say" in text
+    assert "<b>21</b> of 24 jobs finished" in text
+    assert "Nobody is working on it." in text  # and how to resume it
+    assert "contdrop run digits-mlp" in text
+
+
+def test_a_running_job_has_its_curve_and_its_time(store, monkeypatch):
+    live = Live(store)
+    monkeypatch.setattr(Store, "is_interrupted", lambda self, job: False)  # a process does not see its own locks
+    with Store(store) as opened:
+        job = waiting(opened)
+        begin(opened, job)
+        opened.progress(job.id, epochs(1, 3))
+        live.look()
+        assert "<b>1</b> running" in live.fragment
+        assert "Gaussian, run 5 <" in live.fragment
+        assert "epoch 2 of 4" in live.fragment
+        assert live.fragment.count('<polyline class="curve"') == 3  # its loss and its error, and the narrowing
+        assert "about <b>" in live.fragment
+        assert "Nobody is working on it." not in live.fragment
+        assert "Validation error, %" in live.fragment
+    monkeypatch.undo()
+    live.look()  # nobody has its lock
+    assert "<b>0</b> running" in live.fragment
+    assert "<b>3</b> waiting" in live.fragment
+
+
+def test_the_last_run_makes_it_final(store):
+    live = Live(store)
+    live.look()
+    with Store(store) as opened:
+        for number in range(3):
+            job = waiting(opened)
+            begin(opened, job)
+            finish(opened, job, 2.0 + number / 10)
+    live.look()
+    assert live.is_done
+    assert "not final" not in live.fragment
+    assert "Looking is not deciding" not in live.fragment
+    assert 'href="/report/"' in live.fragment
+
+
+def test_a_look_reads_what_has_changed_and_nothing_else(store, monkeypatch):
+    read = []
+    real = Store.jobs
+    monkeypatch.setattr(Store, "jobs", lambda self, **given: read.append(given["ids"]) or real(self, **given))
+    for heavy in ("artefact", "curves", "epochs"):
+        monkeypatch.setattr(Store, heavy, lambda *_: pytest.fail("too much was read"))
+    live = Live(store)
+    live.look()
+    assert [len(ids) for ids in read] == [24]
+    before = live.version, live.fragment
+    live.look()
+    assert read[1] == []
+    assert (live.version, live.fragment) == before
+    monkeypatch.undo()
+    with Store(store) as opened:
+        job = waiting(opened)
+        begin(opened, job)
+    read.clear()
+    monkeypatch.setattr(Store, "jobs", lambda self, **given: read.append(given["ids"]) or real(self, **given))
+    judged = dict(live._judged)
+    live.look()
+    assert read == [[job.id]]
+    assert live._judged == judged  # nothing has ended, so no test was made again
+    assert live.version == before[0] + 1
+
+
+def test_another_file_under_the_name_is_read_anew(store):
+    live = Live(store)
+    live.look()
+    store.unlink()
+    make_store(store, methods=("uniform", "gaussian"), runs=2, epochs=1, images=50)
+    live.look()
+    assert "Uniform" in live.fragment
+    assert "Bernoulli" not in live.fragment
+
+
+def test_names_are_text(tmp_path):
+    evil = "<script>alert(1)</script>"
+    live = Live(make_store(tmp_path / "runs.db", methods=(evil, "gaussian"), runs=2, epochs=1, images=50, title=evil))
+    live.look()
+    assert evil not in live.fragment
+    assert evil not in live.page()
+    assert "&lt;script&gt;" in live.fragment
+
+
+def test_errors_are_those_of_the_store(tmp_path):
+    with pytest.raises(UserError, match="there is no store"):
+        Live(tmp_path / "none.db").look()
+    Store(tmp_path / "runs.db", create=True).close()
+    live = Live(tmp_path / "runs.db")
+    live.look()
+    assert "The store is empty" in live.fragment
+    assert not live.is_done
+
+
+# ---- the interval as it narrows
+
+
+def test_the_last_look_is_what_the_report_says(store):
+    with Store(store) as opened:
+        (results,) = collect_all(opened)
+    looks = narrowing(results, "bernoulli")
+    assert [look.pairs for look in looks] == [1, 2, 3, 4, 5]
+    assert math.isnan(looks[0].low)
+    found = compare(results)["bernoulli"]
+    assert (looks[-1].difference, looks[-1].low, looks[-1].high) == (found.difference, *found.interval)
+    widths = [look.high - look.low for look in looks[1:]]
+    assert widths[-1] < widths[0]
+
+
+def test_pairs_come_in_the_order_in_which_they_were_complete(tmp_path):
+    path = make_store(tmp_path / "runs.db", methods=METHODS, runs=3, epochs=1, images=50, missing={("gaussian", 0)})
+    with Store(path) as opened:
+        job = waiting(opened)
+        begin(opened, job)
+        finish(opened, job, 50.0)
+        (results,) = collect_all(opened)
+    first, *_, last = narrowing(results, "bernoulli")
+    errors = results.errors()
+    assert first.difference == pytest.approx(errors["gaussian"][1] - errors["bernoulli"][1])
+    assert last.difference > 10  # run 0, which came last
+
+
+def test_the_plan_decides_what_is_watched(tmp_path):
+    def of(*methods):
+        with Store(make_store(tmp_path / f"{len(methods)}.db", methods=methods, runs=1, epochs=1, images=20)) as opened:
+            return watched(collect_all(opened)[0])
+
+    assert of("none", "bernoulli", "gaussian", "bernoulli-matched") == "bernoulli"
+    assert of("none", "gaussian", "bernoulli-matched") == "bernoulli-matched"
+    assert of("none", "gaussian") == "none"
+    assert of("gaussian") is None
