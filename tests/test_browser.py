@@ -250,7 +250,7 @@ def test_a_live_page_reloads_but_not_under_an_enlarged_figure(chromium, tmp_path
         real = page.figures.figures
         patch.setattr(page.figures, "figures", lambda *arguments: real(*arguments)[:1])
         patch.setattr(page.figures, "samples", lambda name, directory: None)
-        patch.setattr(page, "_LIVE_FORMATS", ("svg",))
+        patch.setattr(page, "_FAST_FORMATS", ("svg",))
         index = page.write(store, tmp_path / "out", refresh=1).index
     opened = chromium.page()
     opened.open(index.as_uri())

@@ -3,7 +3,9 @@
 import base64
 import hashlib
 import html.parser
+import os
 import re
+import sys
 import time
 
 import pytest
@@ -14,6 +16,8 @@ from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.report import describing, page
 from contdrop.lab.report.cells import MINUS
 from contdrop.lab.report.embedding import Embedding
+from contdrop.lab.report.figures import drawing
+from contdrop.lab.report.painting import Painters
 from contdrop.lab.results import collect_all
 from contdrop.lab.store import Store
 from stores import ALL_METHODS, METHODS, make_store
@@ -307,3 +311,45 @@ def test_a_full_report_takes_less_than_15_seconds(tmp_path):
     began = time.process_time()
     page.write(store, tmp_path / "out")
     assert time.process_time() - began < 15
+
+
+def test_figures_of_several_experiments_are_drawn_by_other_processes(tmp_path, monkeypatch, one_figure):
+    for number in range(3):
+        store = make_store(tmp_path / "runs.db", methods=("none", "gaussian"), runs=3, experiment=f"number-{number}")
+    pages, drawers = [], []
+    for alone in (True, False):
+        directory = tmp_path / str(alone)
+
+        def save(figure, *arguments, directory=directory):
+            (directory / f"drawn-{os.getpid()}").touch()
+            return drawing.save(figure, *arguments)
+
+        monkeypatch.setattr(page.figures, "save", save)
+        monkeypatch.setattr(page, "Painters", lambda alone, really=alone: Painters(alone=really))
+        pages.append(page.write(store, directory).index.read_text())
+        drawers.append(len(list(directory.glob("drawn-*"))))
+    assert pages[0] == pages[1]
+    assert pages[0].count('class="drawing"') >= 3
+    assert drawers[0] == 1
+    assert drawers[1] > 1 or sys.platform != "linux"
+
+
+def test_what_goes_wrong_in_another_process_is_told_here(tmp_path):
+    painters = Painters(alone=False)
+    painters.do(lambda: None)
+    painters.do((tmp_path / "nowhere" / "figure.svg").touch)
+    with pytest.raises(FileNotFoundError):
+        painters.finish()
+
+
+def test_of_many_experiments_pdf_is_written_only_if_asked_for(tmp_path, monkeypatch, one_figure):
+    monkeypatch.setattr(page.drawing, "FORMATS", ("svg", "pdf"))
+    monkeypatch.setattr(page, "_FAST_FORMATS", ("svg",))
+    monkeypatch.setattr(page, "_MANY", 2)
+    endings = []
+    for experiments, pdf in ((1, None), (2, None), (2, True)):
+        store = make_store(
+            tmp_path / "runs.db", methods=("none", "gaussian"), runs=2, experiment=f"n{experiments}-{pdf}"
+        )
+        endings.append({path.suffix for path in page.write(store, tmp_path / "out", pdf=pdf).figures})
+    assert endings == [{".svg", ".pdf"}, {".svg"}, {".svg", ".pdf"}]

@@ -1,5 +1,6 @@
 """The store: one file, many writers, nothing lost, and a clear line for a file that is none."""
 
+import io
 import multiprocessing
 import os
 import re
@@ -12,8 +13,9 @@ import pytest
 
 from contdrop.errors import UserError
 from contdrop.lab import schema
+from contdrop.lab.reading import pack, unpack
 from contdrop.lab.results import collect
-from contdrop.lab.store import FAILED, FINISHED, PLANNED, RUNNING, Epoch, Selection, Store
+from contdrop.lab.store import FAILED, FINISHED, PLANNED, RUNNING, DamageError, Epoch, Selection, Store
 from stores import make_store
 
 PROTOCOL = {"experiment": "some-experiment", "preset": "quick", "epochs": 3}
@@ -321,3 +323,38 @@ def test_only_jobs_of_the_same_test_examples_are_compared_example_by_example(pat
     monkeypatch.setattr(Store, "artefact", other_labels)
     monkeypatch.setattr("contdrop.lab.results._wrong_value", lambda *_: None)  # their errors are as stored
     assert set(results_of(path).contributions) == places - {("gaussian", 1)}
+
+
+def test_what_was_verified_is_looked_at_again_once_somebody_has_changed_the_file(tmp_path):
+    path = make_store(tmp_path / "runs.db", methods=("none", "gaussian"), runs=1, epochs=2)
+    with Store(path) as store, sqlite3.connect(path) as other:
+        (protocol,) = store.protocols()
+        number, curves = store.jobs()[0].id, store.curves(protocol.key)
+        assert store.artefact(number, "test_labels") is not None
+        assert store.curves(protocol.key) is curves
+        other.execute("UPDATE jobs SET artefacts = '{}' WHERE id = ?", (number,))
+        other.execute("UPDATE epochs SET seconds = seconds + 1")
+        other.commit()
+        with pytest.raises(DamageError, match=f"job {number} does not match its checksum"):
+            store.artefact(number, "test_labels")
+        with pytest.raises(DamageError):
+            store.curves(protocol.key)
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.arange(6, dtype=np.uint8), np.array(3.5), np.zeros((0, 4)), np.asfortranarray(np.arange(6.0).reshape(2, 3))],
+    ids=lambda array: str(array.shape),
+)
+def test_arrays_come_back_as_they_were(array):
+    found = unpack(pack(array))
+    np.testing.assert_array_equal(found, array)
+    assert (found.dtype, found.shape) == (array.dtype, array.shape)
+
+
+def test_no_array_of_objects_is_read():
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([print], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="objects"):
+        unpack(buffer.getvalue())

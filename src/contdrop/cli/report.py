@@ -19,8 +19,8 @@ REFRESH_SECONDS = 5
 HELP = """Write a page that says which method is better, by how much, and whether that is more than chance.
 
 DIR/index.html is complete in itself: it can be sent, opened from disk and printed. Beside it the tables are written as
-Markdown, LaTeX and CSV, and the figures as SVG, PNG and PDF. Runs may still be going on: the page says what is missing.
-The exit code is 1 if jobs in the store have failed.
+Markdown, LaTeX and CSV, and the figures as SVG, PNG and, of fewer than five experiments, PDF. Runs may still be going
+on: the page says what is missing. The exit code is 1 if jobs in the store have failed.
 
 \b
 Examples:
@@ -28,6 +28,7 @@ Examples:
   contdrop report --store table1.db --out table1
   contdrop report --watch
   contdrop report --margin 0.1 --json
+  contdrop report --store all.db --pdf
 """
 
 Margin = Annotated[
@@ -48,6 +49,10 @@ def report(
         bool, typer.Option("--watch", help="Write it again whenever the store changes; Ctrl-C ends this.")
     ] = False,
     margin: Margin = None,
+    pdf: Annotated[
+        bool | None,
+        typer.Option("--pdf/--no-pdf", help="Write figures as PDF too.  [default: of fewer than five experiments]"),
+    ] = None,
     data_dir: options.DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the files and the verdicts as JSON.")] = False,
 ) -> int:
@@ -58,7 +63,7 @@ def report(
     if watch and as_json:
         raise UserError("--json: prints one report, and --watch makes many; leave one of them out")
     if not watch:
-        written = page.write(store, out, data_dir=data_dir, margin=margin)
+        written = page.write(store, out, data_dir=data_dir, margin=margin, pdf=pdf)
         screens.print_json(as_plain(written)) if as_json else _show(written)
         return 1 if written.failed else 0
     shown = False
@@ -75,7 +80,9 @@ def report(
         changes.follow(store, rebuild, complain)
     except KeyboardInterrupt:
         print("\nStopping.", flush=True)
-    written = page.write(store, out, data_dir=data_dir, margin=margin)  # once more, so that it no longer reloads
+    written = page.write(
+        store, out, data_dir=data_dir, margin=margin, pdf=pdf
+    )  # once more, so that it no longer reloads
     _show(written)
     return 1 if written.failed else 0
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
 import pathlib
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from .locks import Locks, check_place
 from .records import RUNNING, Epoch, JobRecord, ProtocolRecord, Selection
 from .sidecar import Buffer, Sidecar
 
+_VERSION_1 = b"\x93NUMPY\x01\x00"
 WEIGHTS = "weights"  # the artefact that is a reference to a file (.sidecar)
 _RESTORING = 0  # the lock of whoever looks whether the file is damaged; jobs are numbered from 1
 _JSON = ("configuration", "seeds", "fingerprints", "versions", "machine", "results")
@@ -54,6 +56,8 @@ class StoreReader:
         address = self.path.absolute().as_uri() + ("" if writable else "?immutable=1")
         self.files = Sidecar(self.path)
         self.locks = Locks(self.path.with_name(self.path.name + "-locks") if writable else None)
+        self._found: dict[Any, Any] = {}  # verified, of the file as it was when it had this version
+        self._found_in: object = None
         self.restored: str | None = None  # what to say if a copy has taken a damaged file's place
         if create and self.path.exists():
             with self.locks.waiting(_RESTORING):
@@ -146,6 +150,8 @@ class StoreReader:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
+            finally:
+                self._found.clear()
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -160,6 +166,16 @@ class StoreReader:
     def _read(self, query: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[sqlite3.Row]:
         with self._explained():
             return self._db.execute(query, values).fetchall()
+
+    def _once(self, key: Any, read: Callable[[], Any]) -> Any:
+        """What ``read`` returns, without a second look until somebody changes the file."""
+        (version,) = self._read("PRAGMA data_version")[0]
+        if version != self._found_in:
+            self._found.clear()
+            self._found_in = version
+        if key not in self._found:
+            self._found[key] = read()
+        return self._found[key]
 
     def _verified(self, row: sqlite3.Row, what: str) -> sqlite3.Row:
         if row["checksum"] != checksums.of_row(row):
@@ -234,6 +250,13 @@ class StoreReader:
 
     def curves(self, protocol: str) -> dict[int, list[Epoch]]:
         """The epochs of all jobs of a protocol, by job; those without any are left out."""
+        found: dict[str, dict[int, list[Epoch]]] = self._once("curves", dict)
+        if protocol not in found:
+            found.clear()  # those of many protocols may be too large
+            found[protocol] = self._read_curves(protocol)
+        return found[protocol]
+
+    def _read_curves(self, protocol: str) -> dict[int, list[Epoch]]:
         jobs = self._read("SELECT * FROM jobs WHERE protocol = ? ORDER BY id", (protocol,))
         query = _EPOCHS + "WHERE job IN (SELECT id FROM jobs WHERE protocol = ?) ORDER BY job, epoch"
         found: dict[int, list[sqlite3.Row]] = {}
@@ -249,17 +272,22 @@ class StoreReader:
 
     def artefact_names(self, job: int) -> dict[str, str]:
         """The checksum of each artefact of a job, except weights, which stay where they were made."""
-        (row,) = self._read("SELECT * FROM jobs WHERE id = ?", (job,))
-        names: dict[str, str] = json.loads(self._verified(row, f"job {job}")["artefacts"])
-        return {name: checksum for name, checksum in names.items() if name != WEIGHTS}
+        return {name: checksum for name, checksum in self._checksums(job).items() if name != WEIGHTS}
+
+    def _checksums(self, job: int) -> dict[str, str]:
+        def read() -> Any:
+            (row,) = self._read("SELECT * FROM jobs WHERE id = ?", (job,))
+            return json.loads(self._verified(row, f"job {job}")["artefacts"])
+
+        found: dict[str, str] = self._once(job, read)
+        return found
 
     def artefact(self, job: int, name: str) -> np.ndarray | None:
         content = self._content(job, name)
         return None if content is None else unpack(content)
 
     def _content(self, job: int, name: str) -> bytes | None:
-        (row,) = self._read("SELECT * FROM jobs WHERE id = ?", (job,))
-        expected = json.loads(self._verified(row, f"job {job}")["artefacts"]).get(name)
+        expected = self._checksums(job).get(name)
         if expected is None:
             return None
         rows = self._read("SELECT content FROM artefacts WHERE job = ? AND name = ?", (job, name))
@@ -293,5 +321,17 @@ def pack(array: np.ndarray) -> bytes:
 
 
 def unpack(content: bytes) -> np.ndarray:
-    array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
-    return array
+    """Like ``np.load``, which parses the same header ten thousand times; the array is read-only."""
+    end = 10 + int.from_bytes(content[8:10], "little")
+    if content[:8] != _VERSION_1:
+        array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
+        return array
+    shape, is_fortran, kind = _header(content[8:end])
+    if kind.hasobject:
+        raise ValueError("an array of objects, which is not read")
+    return np.ndarray(shape, kind, content, end, order="F" if is_fortran else "C")
+
+
+@functools.lru_cache(maxsize=64)
+def _header(content: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    return np.lib.format.read_array_header_1_0(io.BytesIO(content))

@@ -29,10 +29,12 @@ from . import claimed, describing, figures, rendering, tables
 from .embedding import Embedding
 from .figures import drawing
 from .forest import forest
+from .painting import Painters
 
 INDEX = "index.html"
 _GENERATOR = b'<meta name="generator" content="contdrop'
-_LIVE_FORMATS = ("svg", "png")  # while a page is made again and again: a PDF takes longer than all the rest
+_FAST_FORMATS = ("svg", "png")  # a PDF takes longer than all the rest
+_MANY = 5  # experiments, of which PDFs are made only if asked for
 _WIDE = 6.5  # inches: a picture that is wider gets the whole width
 
 
@@ -62,6 +64,7 @@ def write(
     data_dir: pathlib.Path | None = None,
     margin: float | None = None,
     refresh: int | None = None,
+    pdf: bool | None = None,
 ) -> Written:
     """Writes the report on a store.
 
@@ -71,6 +74,7 @@ def write(
         data_dir: Where the data sets are, to show samples of them; the usual place if None.
         margin: The smallest difference in error, in percentage points, that matters; see :mod:`.verdict`.
         refresh: If given, an open page reloads itself every so many seconds, and figures are not written as PDF.
+        pdf: Whether figures are written as PDF too; if None, of fewer than five experiments.
 
     Raises:
         UserError: There is no store, its runs are not paired, or the directory cannot be used; nothing was written.
@@ -81,8 +85,11 @@ def write(
         verdicts = [verdict(results, margin, found) for results, found in zip(everything, compared)]
         with _explained(out):
             _prepare(out)
-            files = _Files(out, drawing.FORMATS if refresh is None else _LIVE_FORMATS)
+            slow = pdf or (pdf is None and refresh is None and len(everything) < _MANY)
+            painters = Painters(alone=refresh is not None or len(everything) == 1)
+            files = _Files(out, drawing.FORMATS if slow else _FAST_FORMATS, painters)
             content = _content(store, everything, compared, verdicts, files, data_dir, margin)
+            files.embed()
             experiments = content["experiments"]
             title = experiments[0]["title"] if len(experiments) == 1 else f"{len(experiments)} experiments"
             page = rendering.render_page(
@@ -131,12 +138,13 @@ def _write_text(path: pathlib.Path, text: str) -> None:
 class _Files:
     """Writes tables and figures, and keeps for the page what it shows of each."""
 
-    def __init__(self, out: pathlib.Path, formats: Sequence[str]) -> None:
-        self.out, self.formats = out, formats
+    def __init__(self, out: pathlib.Path, formats: Sequence[str], painters: Painters) -> None:
+        self.out, self.formats, self._painters = out, formats, painters
         self.tables: list[pathlib.Path] = []
         self.figures: list[pathlib.Path] = []
         self.embedding = Embedding()
         self._taken: set[str] = set()
+        self._views: list[tuple[pathlib.Path, str, dict[str, Any]]] = []  # of pictures: the SVG, its words, its place
 
     def _name(self, *parts: str) -> str:
         """A file name out of any text, not used before."""
@@ -163,20 +171,27 @@ class _Files:
         return {**_shown(table), "files": written}
 
     def picture(self, picture: figures.Picture, *prefix: str) -> dict[str, Any]:
-        name = self._name(*prefix, picture.name)
-        figure = picture.draw()
-        paths = figures.save(figure, self.out / "figures", name, self.formats)
+        name, directory, formats = self._name(*prefix, picture.name), self.out / "figures", self.formats
+        self._painters.do(lambda: figures.save(picture.draw(), directory, name, formats))
+        paths = [directory / f"{name}.{ending}" for ending in formats]
         self.figures += paths
-        (svg,) = (path for path in paths if path.suffix == ".svg")
-        return {
+        view = {
             "title": picture.title,
             "caption": picture.caption,
-            "drawing": markupsafe.Markup(
-                self.embedding.embed(svg.read_text(encoding="utf-8"), f"f{len(self.figures)}", picture.alt)
-            ),
-            "wide": figure.get_figwidth() > _WIDE,
             "files": [(path.suffix[1:].upper(), f"figures/{path.name}") for path in paths],
         }
+        (svg,) = (path for path in paths if path.suffix == ".svg")
+        self._views.append((svg, picture.alt, view))
+        return view
+
+    def embed(self) -> None:
+        """Puts the pictures into what is shown of them, once all are drawn."""
+        self._painters.finish()
+        for number, (path, alt, view) in enumerate(self._views):
+            svg = path.read_text(encoding="utf-8")
+            width = re.search(r'<svg [^>]*width="([\d.]+)pt"', svg)
+            view["drawing"] = markupsafe.Markup(self.embedding.embed(svg, f"f{number}", alt))
+            view["wide"] = width is not None and float(width[1]) > 72 * _WIDE
 
 
 def _shown(table: tables.Table) -> dict[str, Any]:

@@ -210,9 +210,9 @@ def _draw_confusion(mistakes: Mapping[str, Array], names: Sequence[str]) -> Figu
             middle = np.arange(len(names)) + 0.5
             lowest = place_ + columns >= len(mistakes)
             tilted = max(map(len, shown)) > 2
-            axes.set_xticks(middle, labels=shown if lowest else [""] * len(names), fontsize=6.5,
+            axes.set_xticks(middle if lowest else [], labels=shown if lowest else [], fontsize=6.5,
                             rotation=90 if tilted else 0)  # fmt: skip
-            axes.set_yticks(middle, labels=shown if column == 0 else [""] * len(names), fontsize=6.5)
+            axes.set_yticks(middle if column == 0 else [], labels=[] if column else shown, fontsize=6.5)
             axes.tick_params(length=0, pad=2)
             for spine in axes.spines.values():
                 spine.set(visible=True, color=colours.GRID)
