@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -218,9 +219,9 @@ def mcnemar(results: Results, store: Store) -> Table | None:
     """Of each pair of trained networks: on which test examples only one of them is right."""
     reference = results.reference
     called, begun = (name(reference, longest=40) for name in (labels.called, labels.shown))
-    rows = []
+    rows, read = [], functools.cache(store.artefact)  # the reference's are looked at once for each method
     for method in results.errors():
-        found = [each for run in results.errors().get(reference, {}) if (each := _mcnemar(results, store, method, run))]
+        found = [each for run in results.errors().get(reference, {}) if (each := _mcnemar(results, read, method, run))]
         if method == reference or not found:
             continue
         ours = sum(each.p < 0.05 and each.only_a_right > each.only_b_right for each in found)
@@ -252,12 +253,14 @@ def mcnemar(results: Results, store: Store) -> Table | None:
     return Table("mcnemar", f"{title_of(results)}: network against network", headings, tuple(rows), notes)
 
 
-def _mcnemar(results: Results, store: Store, method: str, run: int) -> stats.McNemar | None:
+def _mcnemar(
+    results: Results, read: Callable[[int, str], np.ndarray | None], method: str, run: int
+) -> stats.McNemar | None:
     jobs = results.job(results.reference, run), results.job(method, run)
     if jobs[0] is None or jobs[1] is None:
         return None
-    first, second = (store.artefact(job.id, "test_predictions") for job in jobs if job)
-    truth = store.artefact(jobs[0].id, "test_labels")
+    first, second = (read(job.id, "test_predictions") for job in jobs if job)
+    truth = read(jobs[0].id, "test_labels")
     if first is None or second is None or truth is None:
         return None
     return stats.mcnemar(first, second, truth)
