@@ -239,9 +239,23 @@ def test_everything_has_a_name_for_those_who_listen(tab):
 
 
 def test_prints(tab):
-    content = tab(dark=True).pdf()
+    """On white, and nothing is cut off at the right: a sheet of A4 has 182 mm, or 688 pixels, between its margins."""
+    opened = tab(dark=True)
+    content = opened.pdf()
     assert content.startswith(b"%PDF")
-    assert len(re.findall(rb"/Type\s*/Page\b", content)) >= 3
+    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", content)) <= 30
+    opened.call("Emulation.setEmulatedMedia", media="print", features=[])
+    opened.resize(688, 900)
+    cut = (
+        "[...document.querySelectorAll('body *')].filter(e => !e.closest('svg, .unseen, .skip') && "
+        "(e.getBoundingClientRect().right > innerWidth + 1 || (e.scrollWidth > e.clientWidth + 1 && "
+        "getComputedStyle(e).overflowX != 'visible'))).map(e => e.outerHTML.slice(0, 120))"
+    )
+    assert opened.run(cut) == []
+    assert opened.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert opened.run("getComputedStyle(document.querySelector('.drawing text')).fill") == "rgb(31, 35, 40)"
+    shown = "[...document.querySelectorAll('#theme, .enlarge, .files, .contents')].filter(e => e.offsetHeight).length"
+    assert opened.run(shown) == 0
 
 
 def test_a_live_page_reloads_but_not_under_an_enlarged_figure(chromium, tmp_path):

@@ -7,13 +7,15 @@ the template. All files are written under a temporary name and renamed, so a rea
 from __future__ import annotations
 
 import contextlib
+import functools
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import markupsafe
+from matplotlib.figure import Figure
 
 from ...errors import UserError
 from ...files import replacing
@@ -25,7 +27,7 @@ from ..analysis.wording import called, capital, moment
 from ..results import Results, collect_all
 from ..stats import Comparison
 from ..store import FAILED, Store
-from . import claimed, describing, figures, rendering, tables
+from . import claimed, describing, figures, rendering, summary, tables
 from .embedding import Embedding
 from .figures import drawing
 from .forest import forest
@@ -46,6 +48,7 @@ class Written:
         index: The page.
         tables: Files in ``tables/``.
         figures: Files in ``figures/``.
+        summaries: Of every experiment with a comparison, one page as PDF, where figures are written as PDF too.
         verdicts: One per experiment.
         failed: Number of failed jobs in the store.
     """
@@ -53,6 +56,7 @@ class Written:
     index: pathlib.Path
     tables: tuple[pathlib.Path, ...]
     figures: tuple[pathlib.Path, ...]
+    summaries: tuple[pathlib.Path, ...]
     verdicts: tuple[Verdict, ...]
     failed: int
 
@@ -104,7 +108,9 @@ def write(
             )
             _write_text(out / INDEX, page)
     failed = sum(job.status == FAILED for results in everything for job in (*results.selection, *results.final))
-    return Written(out / INDEX, tuple(files.tables), tuple(files.figures), tuple(verdicts), failed)
+    return Written(
+        out / INDEX, tuple(files.tables), tuple(files.figures), tuple(files.summaries), tuple(verdicts), failed
+    )
 
 
 # ---- the directory
@@ -142,6 +148,7 @@ class _Files:
         self.out, self.formats, self._painters = out, formats, painters
         self.tables: list[pathlib.Path] = []
         self.figures: list[pathlib.Path] = []
+        self.summaries: list[pathlib.Path] = []
         self.embedding = Embedding()
         self._taken: set[str] = set()
         self._views: list[tuple[pathlib.Path, str, dict[str, Any]]] = []  # of pictures: the SVG, its words, its place
@@ -169,6 +176,12 @@ class _Files:
             self.tables.append(path)
             written.append((kind, f"tables/{path.name}"))
         return {**_shown(table), "files": written}
+
+    def summary(self, draw: Callable[[], Figure], *prefix: str) -> str:
+        name, out = self._name(*prefix, "summary"), self.out
+        self._painters.do(lambda: figures.save(draw(), out, name, ("pdf",)))
+        self.summaries.append(out / f"{name}.pdf")
+        return self.summaries[-1].name
 
     def picture(self, picture: figures.Picture, *prefix: str) -> dict[str, Any]:
         name, directory, formats = self._name(*prefix, picture.name), self.out / "figures", self.formats
@@ -220,6 +233,11 @@ def _content(
     experiments = []
     for number, (results, comparisons, found) in enumerate(zip(everything, compared, verdicts), 1):
         view = _experiment(store, results, comparisons, found, files, margin)
+        view["summary"] = ""
+        if comparisons and "pdf" in files.formats:
+            prefix = (view["name"], results.protocol.preset) if len(everything) > 1 else ()
+            draw = functools.partial(summary.draw, results, comparisons, found, store.path.name)
+            view["summary"] = files.summary(draw, *prefix)
         experiments.append(
             {**view, "anchor": f"e{number}", "ambiguous": names.count(view["name"]) > 1, "parts": _parts(view, number)}
         )

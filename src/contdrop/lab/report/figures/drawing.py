@@ -137,6 +137,34 @@ def text_width(texts: Sequence[str], size: float) -> float:
         return max((float(measure(text, font, False)[0]) / _POINTS for text in texts), default=0.0)
 
 
+def wrapped(
+    text: str, size: float, width: float, *, bold: bool = False, mono: bool = False, most: int = 100
+) -> list[str]:
+    """A text in lines of so many inches; what exceeds the most lines ends in an ellipsis."""
+    with styled():
+        measure = TextToPath().get_text_width_height_descent
+        family = "DejaVu Sans Mono" if mono else "DejaVu Sans"
+        font = FontProperties(family=family, size=size, weight="bold" if bold else "normal")
+
+        def fits(line: str) -> bool:
+            return float(measure(line, font, False)[0]) / _POINTS <= width
+
+        lines: list[str] = []
+        for word in text.split():
+            while not fits(word):  # a name without a space
+                word = word[: len(word) * 9 // 10 - 1] + "…"
+            if lines and fits(f"{lines[-1]} {word}"):
+                lines[-1] += f" {word}"
+            else:
+                lines.append(word)
+        if len(lines) > most:
+            last = lines[most - 1]
+            while not fits(f"{last} …"):
+                last = last.rpartition(" ")[0]
+            lines = [*lines[: most - 1], f"{last} …"]
+        return lines
+
+
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Positions as near as can be to those wanted, at least ``gap`` apart, between ``low`` and ``high`` if they fit.
 

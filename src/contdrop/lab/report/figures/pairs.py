@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from ... import labels, stats
 from ...analysis.comparisons import compare
 from ...analysis.wording import capital, tally
-from ...measures import HIGHER, Measure
+from ...measures import HIGHER
 from ...results import Results
 from .. import colours
 from .drawing import LONGEST, SMALL, TINY, WIDTH, Picture, blank, place, size_of, styled, text_width
@@ -52,25 +52,33 @@ def pairs(results: Results, comparisons: Mapping[str, stats.Comparison] | None =
             f"{tally(each.wins, each.ties, each.losses)}."
             for method, each in comparisons.items()
         ),
-        partial(_draw, errors, order, reference, comparisons, measure),
+        partial(_draw, results, comparisons, order),
     )
 
 
-def _draw(
-    errors: Mapping[str, Mapping[int, float]],
-    order: Sequence[str],
-    reference: str,
+def _draw(results: Results, comparisons: Mapping[str, stats.Comparison], order: Sequence[str]) -> Figure:
+    height = max(_ROW * len(order), 1.3) + 1.1
+    figure = blank(height)
+    draw_into(figure, results, comparisons, order, (0.0, 0.0, WIDTH, height))
+    return figure
+
+
+def draw_into(
+    figure: Figure,
+    results: Results,
     comparisons: Mapping[str, stats.Comparison],
-    measure: Measure,
-) -> Figure:
+    order: Sequence[str],
+    box: tuple[float, float, float, float],
+) -> None:
+    """Draws these methods into a part of a figure: inches from the left, from the top, width and height."""
+    errors, reference, measure = results.errors(), results.reference, results.measure
+    x, y, full, tall = box
     with styled():
         names = [labels.shown(method, longest=LONGEST) for method in order]
         left = min(1.95, text_width(names, SMALL) + 0.2)
-        height = max(_ROW * len(order), 1.3) + 0.1
-        width = (WIDTH - left - 0.32) / 2
-        figure = blank(height + 1.0)
-        runs = place(figure, left, 0.3, width, height)
-        differences = place(figure, left + width + 0.2, 0.3, width, height)
+        width, height = (full - left - 0.32) / 2, tall - 1.0
+        runs = place(figure, x + left, y + 0.3, width, height)
+        differences = place(figure, x + left + width + 0.2, y + 0.3, width, height)
         _draw_runs(runs, errors, order)
         runs.set_xlabel(f"test {measure.heading}")
         _draw_differences(differences, errors, order, reference, comparisons)
@@ -86,7 +94,6 @@ def _draw(
             axes.tick_params(axis="y", length=0)
             axes.spines["left"].set_visible(False)
             axes.locator_params(axis="x", nbins=4)
-        return figure
 
 
 def _draw_runs(axes: Axes, errors: Mapping[str, Mapping[int, float]], order: Sequence[str]) -> None:

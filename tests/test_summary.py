@@ -1,0 +1,77 @@
+"""The summary: one sheet, with the verdict in words that can be searched, whatever the experiment."""
+
+import re
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from contdrop.lab.analysis.comparisons import compare
+from contdrop.lab.analysis.verdict import verdict
+from contdrop.lab.report import figures, page, summary
+from contdrop.lab.results import collect_all
+from contdrop.lab.store import Store
+from stores import ALL_METHODS, make_store
+
+A4 = b"/MediaBox [ 0 0 595.44 841.68 ]"
+LONG = "a-method-with-a-very-long-name-that-nobody-would-choose-but-somebody-will"
+
+
+def drawn(path):
+    with Store(path) as store:
+        (results,) = collect_all(store)
+    comparisons = compare(results)
+    found = verdict(results, None, comparisons)
+    return summary.draw(results, comparisons, found, "runs.db"), found
+
+
+def test_one_sheet_with_the_verdict_in_letters(tmp_path):
+    path = make_store(tmp_path / "runs.db", methods=ALL_METHODS, runs=6, epochs=2, images=100)
+    figure, found = drawn(path)
+    (pdf,) = figures.save(figure, tmp_path, "summary", ("pdf",))
+    content = pdf.read_bytes()
+    assert len(re.findall(rb"/Type /Page\b", content)) == 1
+    assert A4 in content
+    assert b"/CreationDate" not in content
+    assert content.count(b"/FontFile2") >= 2  # letters, of fonts that are in the file, and no outlines
+    assert b"/Subtype /Type3" not in content
+    text = " ".join(each.get_text() for each in figure.texts)
+    assert found.headline in text
+    for word in ("digits-mlp", "Bernoulli", "reference", "95 % interval", "contdrop run digits-mlp --preset quick"):
+        assert word in text
+    figures.save(drawn(path)[0], tmp_path, "again", ("pdf",))
+    assert (tmp_path / "again.pdf").read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "methods", [("gaussian", LONG), (*ALL_METHODS, *(f"gaussian:sigma=0.{n}" for n in range(1, 25)))]
+)
+def test_nothing_leaves_the_sheet_or_meets_the_foot(tmp_path, methods):
+    figure, _ = drawn(
+        make_store(tmp_path / "runs.db", methods=methods, runs=6, epochs=2, images=50, title=f"{LONG} " * 5)
+    )
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    boxes = [text.get_window_extent(renderer) for text in figure.texts]
+    assert min(box.x0 for box in boxes) > 0
+    assert min(box.y0 for box in boxes) > 0
+    assert max(box.x1 for box in boxes) < figure.bbox.x1
+    assert max(box.y1 for box in boxes) < figure.bbox.y1
+    foot = next(box for text, box in zip(figure.texts, boxes) if "To do it again" in text.get_text())
+    pictures = [axes.get_tightbbox(renderer) for axes in figure.axes]
+    assert len(pictures) == 2
+    assert min(box.y0 for box in pictures) > foot.y1
+    table = next(box for text, box in zip(figure.texts, boxes) if "standard deviation" in text.get_text())
+    assert max(box.y1 for box in pictures) < table.y0
+
+
+def test_the_page_leads_to_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(page.figures, "figures", lambda *_: [])
+    monkeypatch.setattr(page.figures, "samples", lambda *_: None)
+    store = make_store(tmp_path / "runs.db", runs=6, epochs=1, images=50)
+    written = page.write(store, tmp_path / "out")
+    assert written.summaries == (tmp_path / "out" / "summary.pdf",)
+    assert 'href="summary.pdf"' in written.index.read_text()
+    assert page.write(store, tmp_path / "live", refresh=5).summaries == ()
+    make_store(store, methods=("gaussian", "none"), runs=6, epochs=1, images=50, experiment="other")
+    written = page.write(store, tmp_path / "two")
+    assert [path.name for path in written.summaries] == ["digits-mlp-quick-summary.pdf", "other-quick-summary.pdf"]
+    assert all(f'href="{path.name}"' in written.index.read_text() for path in written.summaries)
