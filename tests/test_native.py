@@ -572,6 +572,15 @@ def test_the_openmp_library_is_the_one_torch_uses():
     assert len(ours) == 1
 
 
+def test_the_openmp_library_may_be_beside_torch(monkeypatch, tmp_path):
+    """As in torch's wheels for aarch64."""
+    library = tmp_path / "torch.libs" / "libgomp-1234.so.1.0.0"
+    library.parent.mkdir()
+    library.symlink_to(loader._openmp()._name)
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
+    assert loader._openmp()._name == str(library)
+
+
 # Memory.
 
 

@@ -87,7 +87,9 @@ def _path() -> pathlib.Path:
 def _openmp() -> ctypes.CDLL | None:
     """The OpenMP library that torch has loaded: a second one would bring a second pool of threads."""
     only_if_loaded = getattr(os, "RTLD_NOLOAD", 0) | os.RTLD_NOW
-    bundled = sorted((pathlib.Path(torch.__file__).parent / "lib").glob("lib*omp*"))
+    package = pathlib.Path(torch.__file__).parent
+    places = (package / "lib", package.with_name("torch.libs"))  # the second in wheels for aarch64
+    bundled = sorted(path for place in places for path in place.glob("lib*omp*"))
     for path in (*bundled, None):  # None stands for everything that the process has loaded for all to see
         with contextlib.suppress(OSError):
             candidate = ctypes.CDLL(str(path) if path else None, mode=only_if_loaded if path else ctypes.DEFAULT_MODE)
