@@ -244,13 +244,13 @@ def ask(
     with Store(store, create=True) as opened:
         planned = plan.add_plan(opened, jobs)
         for job_id, job in planned.items():
-            status = opened.statuses()[job_id]
+            status = opened.status(job_id)
             if status == FAILED and retry_failed:
                 opened.plan_again(job_id)
             elif status in (FINISHED, FAILED):
                 continue
             with _held(opened, job_id) as mine:
-                if mine and opened.statuses()[job_id] not in (FINISHED, FAILED):
+                if mine and opened.status(job_id) not in (FINISHED, FAILED):
                     opened.drop_progress(job_id)
                     chosen = selection.chosen(opened.selections(job.protocol.key))
                     yield Job(opened, job_id, job, job.variant(chosen))

@@ -233,6 +233,9 @@ class StoreReader:
         """Of every job's row: what was read of a job holds for as long as this stays the same."""
         return dict(self._read("SELECT id, checksum FROM jobs ORDER BY id"))  # type: ignore[arg-type]
 
+    def status(self, job: int) -> str:
+        return str(self._read("SELECT status FROM jobs WHERE id = ?", (job,))[0]["status"])
+
     def is_interrupted(self, job: JobRecord) -> bool:
         """Whether a job that the table calls running has lost its process."""
         return job.status == RUNNING and not self.locks.is_held(job.id)

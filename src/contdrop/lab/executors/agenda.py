@@ -145,7 +145,7 @@ class Agenda:
         """Unless another invocation has the job."""
         if self.store.locks.acquire(job_id):
             try:
-                if self.store.statuses()[job_id] not in (FINISHED, FAILED):
+                if self.store.status(job_id) not in (FINISHED, FAILED):
                     self.store.fail(job_id, reason)
             finally:
                 self.store.locks.release(job_id)
@@ -201,7 +201,7 @@ class Bench:
         if not store.locks.acquire(task.job_id):
             return "busy"
         try:
-            if store.statuses()[task.job_id] not in (FINISHED, FAILED):  # another invocation may have been quicker
+            if store.status(task.job_id) not in (FINISHED, FAILED):  # another invocation may have been quicker
                 tell("started")
                 self.do(store, task, lambda epoch: tell("epoch", epoch))
         finally:

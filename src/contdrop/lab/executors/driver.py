@@ -69,7 +69,7 @@ class _Driver:
                 return
             if not self.store.locks.acquire(task.job_id):
                 self.agenda.busy(task.job_id)
-            elif self.store.statuses()[task.job_id] in (FINISHED, FAILED):  # another invocation was quicker
+            elif self.store.status(task.job_id) in (FINISHED, FAILED):  # another invocation was quicker
                 self.store.locks.release(task.job_id)
                 self.agenda.busy(task.job_id)
             else:
@@ -112,7 +112,7 @@ class _Driver:
             self._looked = 0.0
             return True
         self._free(slot, cancel=messages is not None)
-        if messages is None and self.store.statuses()[job_id] not in (FINISHED, FAILED):
+        if messages is None and self.store.status(job_id) not in (FINISHED, FAILED):
             self.agenda.died(slot.index, job_id, "it ended without a word")
         return True
 
