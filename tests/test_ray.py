@@ -82,13 +82,16 @@ def nodes():
             cluster.shutdown()
 
 
-def do(nodes, path, jobs, watcher, source=Source("catalogue", "digits-mlp")):
+def do(nodes, path, jobs, watcher, source=Source("catalogue", "digits-mlp"), devices=1):
     """All jobs of a plan, by the two nodes."""
     protocol = jobs[0].protocol
     data = {protocol.key: None if protocol.study.run else prepare(protocol.study.data(), task="classification")}
-    work = Work({protocol.key: Shipment.of(protocol, source)}, data)
-    wanted = ray.Resources(address=nodes.address)
-    with ray.Cluster(wanted, threads=1, device="cpu") as cluster, Store(path, create=True) as store:
+    work = Work({protocol.key: Shipment.of(protocol, source)}, data, devices=devices)
+    wanted = ray.Resources(address=nodes.address, cpus=1.0)
+    with (
+        ray.Cluster(wanted, threads=1, device="cpu", devices=devices) as cluster,
+        Store(path, create=True) as store,
+    ):
         return driver.run(store, add_plan(store, jobs), work, watcher, cluster=cluster)
 
 
@@ -150,6 +153,19 @@ def test_two_nodes_give_the_same_bits_as_one_worker(nodes, undisturbed, tmp_path
     assert not outcome.failed
     assert len(watcher.begun) == len(set(watcher.begun)) == len(LONG)
     assert listening() <= before, "something listens to the network"
+
+
+@pytest.mark.slow
+def test_a_job_of_two_processes_has_the_bits_of_two_processes_here(nodes, tmp_path):
+    method = "gaussian:sigma=0.3"
+    arguments = ["--methods", method, "--runs", "1", "--epochs", "3", "--workers", "1", "--devices", "2"]
+    finish("run", "digits-mlp", *arguments, store=tmp_path / "local.db")
+    jobs = plan(catalogue.STUDIES["digits-mlp"], labels=[method], runs=1, epochs=3)
+    outcome = do(nodes, tmp_path / "ray.db", jobs, Watcher(), devices=2)
+    assert len(outcome.finished) == 1
+    assert measured(tmp_path / "ray.db") == measured(tmp_path / "local.db")
+    with Store(tmp_path / "ray.db") as store:
+        assert store.jobs()[0].machine["devices"] == 2
 
 
 def test_node_killed_in_mid_training_loses_nothing(nodes, undisturbed, tmp_path):
