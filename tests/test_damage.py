@@ -10,7 +10,6 @@ import shutil
 import sqlite3
 import sys
 
-import jinja2
 import pytest
 import torch
 import typer
@@ -468,8 +467,6 @@ def outputs(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(page.figures, "figures", lambda *_: [])
     monkeypatch.setattr(page.figures, "samples", lambda *_: None)
     monkeypatch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
-    templates = functools.partial(page.jinja2.Environment, bytecode_cache=jinja2.FileSystemBytecodeCache(str(tmp_path)))
-    monkeypatch.setattr(page.jinja2, "Environment", templates)
 
     def call(path):
         found = {}
