@@ -81,9 +81,8 @@ def report(
         changes.follow(store, rebuild, complain)
     except KeyboardInterrupt:
         print("\nStopping.", flush=True)
-    written = page.write(
-        store, out, data_dir=data_dir, margin=margin, pdf=pdf
-    )  # once more, so that it no longer reloads
+    # Once more, so that it no longer reloads.
+    written = page.write(store, out, data_dir=data_dir, margin=margin, pdf=pdf)
     _show(written)
     return 1 if written.failed else 0
 
