@@ -145,6 +145,20 @@ def test_autocast_reaches_the_linear_layers():
         assert cd.UniformDropout()(x).dtype == torch.float32
 
 
+@pytest.mark.parametrize("masks", ["example", "batch"])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_linear_layer_refuses_another_type_or_device_as_torch_does(masks, training):
+    x, weight, bias = torch.ones(2, 4), torch.ones(3, 4), torch.ones(3)
+    for change in (torch.Tensor.double, lambda tensor: tensor.to("meta")):
+        for given in ((x, change(weight), bias), (change(x), weight, bias), (x, weight, change(bias))):
+            with pytest.raises(RuntimeError, match=r"expected x and (weight|bias) of one type and on one device.*to"):
+                F.dropconnect_linear(*given, training=training, masks=masks)
+            with pytest.raises(RuntimeError, match=r"expected x and (weight|bias) of one type and on one device.*to"):
+                F.fast_dropout_linear(*given, cd.Uniform(), training=training)
+    with pytest.raises(RuntimeError, match="on one device, got cpu and meta"):
+        F.adaptive_dropout(x, x.to("meta"), training=training)
+
+
 # Bad input: one clear line each.
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from conformance import fixed
 from contdrop import kernels
-from contdrop.kernels import ops, reference
+from contdrop.kernels import backends, ops, reference
 
 SEED = torch.tensor(1234567890123456789)
 GAUSSIAN = ("gaussian", (0.5, 0.3, 0.0, 1.0), 2.0)
@@ -129,3 +129,41 @@ def test_streams_of_one_seed_are_independent():
 def test_meta_tensors_only_carry_shapes():
     x = torch.empty(3, 4, device="meta")
     assert kernels.dropout(x, SEED, *GAUSSIAN, [], 0).shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "shorter"),
+    [
+        ("dropconnect", lambda x: x[:, :2]),
+        ("input-gradient", lambda gradient: gradient[:, :2]),
+        ("weight-gradient", lambda gradient: gradient[:1]),
+    ],
+)
+def test_native_dropconnect_refuses_what_it_would_read_or_write_beyond_the_end_of(name, shorter):
+    op, (left, right, *rest) = ARGUMENTS[name]
+    with kernels.use_backend("native"):
+        with pytest.raises(RuntimeError, match=r"^dropconnect: expected matrices whose sizes fit together, got \("):
+            op(shorter(left), right, *rest)
+        with pytest.raises(RuntimeError, match=r"^dropconnect: expected matrices of one type, got torch.float"):
+            op(left.float(), right, *rest)
+
+
+def test_gradients_of_dropconnect_have_the_type_they_are_computed_in():
+    gradient, weight, x = fixed(4, 3), fixed(3, 6, seed=1), fixed(4, 6, seed=2)
+    with kernels.use_backend("native"):
+        with pytest.raises(
+            RuntimeError, match=r"expected matrices of one type, got torch.float64 and torch.float64 and"
+        ):
+            backends.dropconnect_gradients(gradient, weight, x.float(), SEED, *GAUSSIAN)
+        both = backends.dropconnect_gradients(gradient, weight, x, SEED, *GAUSSIAN)
+    for got, expected in zip(both, reference.dropconnect_gradients(gradient, weight, x, SEED, *GAUSSIAN)):
+        assert got.dtype == expected.dtype
+        assert torch.allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["keep_where", "dropconnect", "input-gradient", "weight-gradient"])
+def test_native_kernels_refuse_another_device(name):
+    op, arguments = ARGUMENTS[name]
+    place = 2 if name == "keep_where" else 1
+    with kernels.use_backend("native"), pytest.raises(RuntimeError, match="every tensor on the cpu, got one on meta"):
+        getattr(backends, op._opname)(*arguments[:place], arguments[place].to("meta"), *arguments[place + 1 :])

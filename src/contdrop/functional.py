@@ -150,6 +150,11 @@ def adaptive_dropout(
             "adaptive_dropout: expected activations and pre-activations of one shape, "
             f"got {tuple(h.shape)} and {tuple(preactivation.shape)}"
         )
+    if h.device != preactivation.device:
+        raise RuntimeError(
+            "adaptive_dropout: expected activations and pre-activations on one device, "
+            f"got {h.device} and {preactivation.device}"
+        )
     check_generator("adaptive_dropout", generator)
     alpha, beta = (check_number("adaptive_dropout", *each) for each in (("alpha", alpha), ("beta", beta)))
     keep = torch.sigmoid(alpha * preactivation.detach() + beta)
@@ -331,7 +336,13 @@ def _check_linear(owner: str, x: Tensor, weight: Tensor, bias: Tensor | None) ->
     if known and torch.is_autocast_enabled(device):
         # torch's own linear does this inside; our operators get their arguments ready-made.
         dtype = torch.get_autocast_dtype(device)
-        return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+        x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    for name, other in (("weight", weight), ("bias", bias)):
+        if other is not None and (x.dtype != other.dtype or x.device != other.device):
+            raise RuntimeError(
+                f"{owner}: expected x and {name} of one type and on one device, got {x.dtype} on {x.device} and "
+                f"{other.dtype} on {other.device}; x.to({name}) brings x there"
+            )
     return x, weight, bias
 
 

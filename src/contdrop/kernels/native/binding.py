@@ -17,6 +17,7 @@ from .structures import MAX_AXES, DropConnect, Dropout, KeepWhere, Law, Normal
 TYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 _KINDS = {name: number for number, name in enumerate(reference.KINDS)}
 _CONTRACTIONS = {"output": 0, "input gradient": 1, "weight gradient": 2, "gradients": 3}
+_RESULTS = {"output": "g", "input gradient": "x", "weight gradient": "w", "gradients": "xw"}  # whose shapes they have
 
 
 @functools.lru_cache(maxsize=256)
@@ -83,6 +84,10 @@ def dropout(
 
 def _in_memory(x: Tensor) -> Tensor:
     """The tensor itself, unless torch only pretends that its numbers are in memory: all zeros, or to be negated."""
+    if not x.is_cpu:  # its address means nothing here
+        raise RuntimeError(
+            f"contdrop: expected every tensor on the cpu, got one on {x.device}; move it there by .cpu()"
+        )
     return x.resolve_neg() if x.data_ptr() else torch.zeros_like(x)
 
 
@@ -153,7 +158,7 @@ def dropconnect(
     scale: float,
     first_example: int = 0,
 ) -> Tensor:
-    return _contract("output", None, weight, x, seed, kind, params, scale, first_example)
+    return _contract("output", None, weight, x, seed, kind, params, scale, first_example)[0]
 
 
 def dropconnect_input_gradient(
@@ -165,7 +170,7 @@ def dropconnect_input_gradient(
     scale: float,
     first_example: int = 0,
 ) -> Tensor:
-    return _contract("input gradient", gradient, weight, None, seed, kind, params, scale, first_example)
+    return _contract("input gradient", gradient, weight, None, seed, kind, params, scale, first_example)[0]
 
 
 def dropconnect_weight_gradient(
@@ -177,7 +182,7 @@ def dropconnect_weight_gradient(
     scale: float,
     first_example: int = 0,
 ) -> Tensor:
-    return _contract("weight gradient", gradient, None, x, seed, kind, params, scale, first_example)
+    return _contract("weight gradient", gradient, None, x, seed, kind, params, scale, first_example)[0]
 
 
 def dropconnect_gradients(
@@ -190,10 +195,8 @@ def dropconnect_gradients(
     scale: float,
     first_example: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    by_weight = torch.empty(weight.shape, dtype=reference.compute_dtype(x.dtype))
-    arguments = (seed, kind, params, scale, first_example)
-    by_x = _contract("gradients", gradient, weight, x, *arguments, by_weight)
-    return by_x, by_weight.to(x.dtype)
+    by_x, by_weight = _contract("gradients", gradient, weight, x, seed, kind, params, scale, first_example)
+    return by_x, by_weight
 
 
 def _contract(
@@ -206,27 +209,23 @@ def _contract(
     params: Sequence[float],
     scale: float,
     first_example: int,
-    second: Tensor | None = None,
-) -> Tensor:
+) -> list[Tensor]:
+    """One contraction of three matrices, of which those that it needs are given; or two from one draw of the masks."""
     given = [tensor for tensor in (g, w, x) if tensor is not None]
-    dtype = given[0].dtype
-    wide = reference.compute_dtype(dtype)
-    g, w, x = (None if tensor is None else _in_memory(tensor.to(wide)).contiguous() for tensor in (g, w, x))
     examples = (x if x is not None else g).shape[0]  # type: ignore[union-attr]
     outputs = w.shape[0] if w is not None else g.shape[1]  # type: ignore[union-attr]
     inputs = (x if x is not None else w).shape[1]  # type: ignore[union-attr]
-    shape = {
-        "output": (examples, outputs),
-        "input gradient": (examples, inputs),
-        "weight gradient": (outputs, inputs),
-        "gradients": (examples, inputs),
-    }[contraction]
-    result = torch.empty(shape, dtype=wide)
+    shapes = {"g": (examples, outputs), "w": (outputs, inputs), "x": (examples, inputs)}
+    _check_operands(given, [shape for shape, tensor in zip(shapes.values(), (g, w, x)) if tensor is not None])
+    dtype = given[0].dtype
+    wide = reference.compute_dtype(dtype)
+    g, w, x = (None if tensor is None else _in_memory(tensor.to(wide)).contiguous() for tensor in (g, w, x))
+    results = [torch.empty(shapes[name], dtype=wide, device="cpu") for name in _RESULTS[contraction]]
     law = prepare(kind, tuple(params), scale)
     call = DropConnect(
         *(None if tensor is None else tensor.data_ptr() for tensor in (g, w, x)),
-        result.data_ptr(),
-        None if second is None else second.data_ptr(),
+        results[0].data_ptr(),
+        results[1].data_ptr() if len(results) > 1 else None,
         TYPES[wide],
         _CONTRACTIONS[contraction],
         examples,
@@ -240,4 +239,14 @@ def _contract(
         law,
     )
     library().contdrop_dropconnect(ctypes.byref(call))
-    return result.to(dtype)
+    return [result.to(dtype) for result in results]
+
+
+def _check_operands(given: list[Tensor], shapes: list[tuple[int, int]]) -> None:
+    """The kernel takes addresses, and would read and write beyond the end of what does not fit."""
+    if any(tensor.dtype != given[0].dtype for tensor in given):
+        types = " and ".join(str(tensor.dtype) for tensor in given)
+        raise RuntimeError(f"dropconnect: expected matrices of one type, got {types}")
+    if any(tensor.shape != shape for tensor, shape in zip(given, shapes)):
+        sizes = " and ".join(str(tuple(tensor.shape)) for tensor in given)
+        raise RuntimeError(f"dropconnect: expected matrices whose sizes fit together, got {sizes}")
