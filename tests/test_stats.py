@@ -92,11 +92,12 @@ def closed_testing(p_values):
 # The paper's own p-values.
 
 
-def test_all_wins_of_thirty_with_ties_give_the_papers_p():
+def test_the_papers_p_of_all_wins_of_thirty_is_an_approximation():
     counts = np.r_[2:31, 30]
     result = stats.compare_paired(1 + 0 * counts, 1 + counts / 100)
-    assert f"{result.wilcoxon_p:.1e}" == "9.1e-07"
-    assert result.wilcoxon_method == "approximate"
+    theirs = scipy.stats.wilcoxon(-counts, alternative="less", correction=True, method="approx").pvalue
+    assert f"{theirs:.1e}" == "9.1e-07"
+    assert (result.wilcoxon_p, result.wilcoxon_method) == (2**-30, "exact")
     assert result.t_p < 1e-10
     reversed_ = stats.compare_paired(1 + counts / 100, 1 + 0 * counts)
     assert reversed_.wilcoxon_p > 0.999999
@@ -124,15 +125,14 @@ def test_p_values_agree_with_scipy():
         found = pairing.differences(reference, other)
         t, wilcoxon = stats.t_test(found), stats.signed_rank_test(found)
         exact = len(np.unique(np.abs(change[change != 0]))) == len(change)
-        assert wilcoxon.method == ("exact" if exact else "approximate")
+        assert wilcoxon.method == "exact"
         seen.add((exact, counts is None))
         for alternative, ours, our_wilcoxon in zip(("less", "two-sided"), t, wilcoxon):
             expected = scipy.stats.ttest_rel(reference, other, alternative=alternative).pvalue
             assert ours == pytest.approx(expected, **EXACT)
-            expected = scipy.stats.wilcoxon(
-                change, alternative=alternative, correction=True, method="exact" if exact else "approx"
-            ).pvalue
-            assert our_wilcoxon == pytest.approx(expected, **EXACT)
+            if exact:  # scipy's knows no ties
+                expected = scipy.stats.wilcoxon(change, alternative=alternative, method="exact").pvalue
+                assert our_wilcoxon == pytest.approx(expected, **EXACT)
         if index < 50:
             whole = stats.compare_paired(reference, other)
             assert (whole.t_p, whole.t_p_two_sided) == t
@@ -142,11 +142,14 @@ def test_p_values_agree_with_scipy():
 
 def test_exact_signed_rank_test_agrees_with_enumeration():
     rng = np.random.default_rng(1)
-    for _ in range(100):
-        change = rng.normal(0.2, 1, int(rng.integers(1, 10)))
+    for index in range(100):
+        change = rng.normal(0.2, 1, int(rng.integers(1, 11)))
+        if index % 2:  # ties, and zeros
+            change = np.round(change)
         found = stats.signed_rank_test(change)
         assert found.method == "exact"
-        assert found[:2] == pytest.approx(enumerated_signed_rank(change), **EXACT)
+        assert found[:2] == pytest.approx(enumerated_signed_rank(change[change != 0]), **EXACT)
+    assert stats.signed_rank_test([-0.1] * 6)[:2] == (2**-6, 2**-5)
 
 
 def test_signed_rank_test_of_many_runs_is_exact_up_to_a_limit_and_close_to_it_beyond():
@@ -158,6 +161,12 @@ def test_signed_rank_test_of_many_runs_is_exact_up_to_a_limit_and_close_to_it_be
     assert beyond.less == pytest.approx(
         scipy.stats.wilcoxon(change, alternative="less", method="exact").pvalue, rel=0.01
     )
+    tied = np.round(4 * change)
+    assert stats.signed_rank_test(tied).method == "exact"  # of those that are not 0
+    tied[tied == 0] = 1
+    for alternative, ours in zip(("less", "two-sided"), stats.signed_rank_test(tied)):
+        theirs = scipy.stats.wilcoxon(tied, alternative=alternative, correction=True, method="approx").pvalue
+        assert ours == pytest.approx(theirs, **EXACT)
 
 
 def test_equivalence_test_agrees_with_two_t_tests():
@@ -229,6 +238,7 @@ def test_holm_agrees_with_closed_testing():
         p_values = (rng.integers(0, 20, int(rng.integers(0, 6))) / 20 * rng.choice([0.1, 1.0])).tolist()
         assert stats.holm(p_values) == pytest.approx(closed_testing(p_values), **EXACT)
     assert stats.holm([0.02, math.nan, 0.01]) == pytest.approx([0.02, math.nan, 0.02], nan_ok=True)
+    assert stats.holm([0.02, math.nan, 0.01], 3) == pytest.approx([0.04, math.nan, 0.03], nan_ok=True)
     with pytest.raises(ValueError, match=r"between 0 and 1, got \[1.5\]"):
         stats.holm([1.5])
 
@@ -347,7 +357,6 @@ def test_equal_counts_are_ties_although_their_floats_differ():
     found = pairing.differences(reference, other)
     assert len(set(np.abs(found))) == 2
     assert found[3] == 0
-    assert stats.compare_paired(reference, other).wilcoxon_method == "approximate"
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 10_000)), min_size=1, max_size=40))
@@ -563,6 +572,9 @@ def test_all_methods_are_compared_with_the_reference_and_adjusted():
         assert [getattr(comparison, f"{name}_holm") for comparison in found.values()] == closed_testing(raw)
         alone = stats.compare_paired(errors["b"], errors["c"], margin=0.1)
         assert getattr(alone, name) == getattr(alone, f"{name}_holm") == getattr(found["c"], name)
+    for comparison in found.values():
+        detectable = stats.minimum_detectable(comparison.sd, 12, alpha=0.05 / 3)
+        assert comparison.minimum_detectable == pytest.approx(detectable, **EXACT)
     assert found["c"].difference == alone.difference
     assert stats.compare_all({"b": errors["b"]}, "b") == {}
     del errors["d"][3]
@@ -602,7 +614,6 @@ def test_tests_of_location_reject_no_difference_in_five_per_cent():
     # Errors of two networks on 10 000 examples: many ties, some zeros.
     counts = np.round(rng.normal(0, 5, (2000, 30)))
     t, wilcoxon = [stats.t_test(row) for row in counts], [stats.signed_rank_test(row) for row in counts]
-    assert sum(result.method == "approximate" for result in wilcoxon) > 1990
     assert low <= rejects(result.less for result in t) <= high
     assert low <= rejects(result.two_sided for result in t) <= high
     assert low <= rejects(result.less for result in wilcoxon) <= high

@@ -100,6 +100,15 @@ def test_limits_of_tests_without_spread_are_no_evidence():
     assert np.isnan([found["none"].t_p, found["none"].t_p_two_sided, found["none"].effect]).all()
 
 
+def test_a_comparison_without_a_t_test_counts_in_the_correction_of_the_others():
+    found = compare(
+        results_of({"gaussian": noisy(3), "none": [x + 0.125 for x in noisy(3)], "uniform": noisy(3.1, seed=1)})
+    )
+    assert np.isnan(found["none"].t_p_two_sided)
+    assert found["uniform"].t_p_two_sided_holm == 2 * found["uniform"].t_p_two_sided < 1
+    assert found["uniform"].minimum_detectable == stats.minimum_detectable(found["uniform"].sd, 12, alpha=0.025)
+
+
 def test_worse_and_mixed():
     errors = {"gaussian": noisy(3), "bernoulli": noisy(4, seed=1), "uniform": noisy(2, seed=2)}
     found = verdict(results_of(errors))
@@ -129,8 +138,8 @@ def test_no_difference_is_claimed_only_by_the_equivalence_test():
     assert found.headline == "Undecided: 12 runs cannot tell Gaussian from any other method."
     detectable = compare(results_of(wild))["bernoulli"].minimum_detectable
     assert (
-        f"12 such runs could only have seen a gap of {detectable:.2f} points or more (with 80 % power)."
-        in found.findings[0].text
+        f"12 such runs could only have seen a gap of {detectable:.2f} points or more (with 80 % power after "
+        "correction for 3 comparisons)." in found.findings[0].text
     )
     assert "is open" in found.findings[-1].text
     assert not any("o difference" in finding.text for finding in found.findings)
@@ -170,6 +179,14 @@ def test_the_margin_is_a_share_of_what_is_left_to_gain(metric, value, margin, sa
     assert ("Equivalent:" in note) == (margin is not None)
     (line,) = needed_runs([results])
     assert ("cannot be said without a difference that matters" in line) == (margin is None)
+
+
+def test_needed_runs_are_those_of_the_corrected_tests():
+    results = results_of({m: noisy(3, spread=0.1, seed=i) for i, m in enumerate(METHODS)}, margin=0.1)
+    sd = compare(results)["bernoulli"].sd
+    (line,) = (each for each in needed_runs([results]) if each.startswith("Bernoulli "))
+    runs = stats.runs_needed(0.1, sd, alpha=0.05 / 3)
+    assert f": {runs} runs would find a difference of 0.10 points with 80 % power after correction for 3 comp" in line
 
 
 def test_the_margin_is_the_experiments_and_one_chosen_afterwards_is_called_that():
@@ -316,7 +333,7 @@ def test_the_same_difference_in_every_run():
     found = verdict(results_of({"gaussian": base, "bernoulli": [error + 0.125 for error in base]}))
     assert found.findings[0].text == (
         "Gaussian errs 3.00 %, Bernoulli 3.12 %: 0.12 points less, better in all 10 runs. The difference is the same "
-        "in all 10 runs, so there is no t-test; that is beyond chance by Wilcoxon's test alone (p = 0.0019); it is "
+        "in all 10 runs, so there is no t-test; that is beyond chance by Wilcoxon's test alone (p = 0.002); it is "
         "less than the 0.30 points that would matter."
     )
     few = verdict(results_of({"gaussian": base[:4], "bernoulli": [error + 1 for error in base[:4]]}))
@@ -415,17 +432,17 @@ def test_doubt_where_the_tests_disagree():
     assert found.details == (
         "Wilcoxon's test does not confirm the difference from Bernoulli, uniform, fast dropout and no dropout.",
     )
-    assert "Wilcoxon's test does not reach 5 % (p = 0.089), so a reviewer may doubt it" in found.findings[0].text
+    assert "Wilcoxon's test does not reach 5 % (p = 0.062), so a reviewer may doubt it" in found.findings[0].text
 
 
 @pytest.mark.parametrize("runs", [2, 5])
 def test_few_runs_give_no_verdict(runs):
-    found = verdict(results_of({m: noisy(2 + i, runs=runs, seed=i) for i, m in enumerate(METHODS)}))
+    found = verdict(results_of({m: noisy(2 + 4 * i, runs=runs, seed=i) for i, m in enumerate(METHODS)}))
     assert found.outcome == "few"
     assert found.headline == f"Too few runs to say: {runs} runs cannot tell the methods from chance."
     assert found.details == ("Gaussian has the lowest mean error of 4 methods (2.00 %).",)
     assert "Fewer than 6 runs, so a test means little" in found.findings[0].text
-    # They saw a gap of 1 point with a spread of 0.1, so it would be odd to say which smaller one they could have seen.
+    # They saw a gap of 4 points with a spread of 0.1, so it would be odd to say which smaller one they could have seen.
     assert "could only have seen" not in found.findings[0].text
     close = verdict(results_of({m: noisy(2 + i / 1000, runs=runs, seed=i) for i, m in enumerate(METHODS)}))
     assert "Fewer than 6 runs, so a test means little: " in close.findings[0].text

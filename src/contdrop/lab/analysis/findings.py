@@ -123,7 +123,7 @@ def _evidence(found: Comparison, measure: Measure, outcome: str, comparisons: in
         )
         return f"{text}{_ranks_differ(found, corrected)}."
     gap = measure.gap(found.minimum_detectable)
-    seen = f"{plural(found.runs, 'such run')} could only have seen a gap of {gap} or more (with 80 % power)"
+    seen = f"{plural(found.runs, 'such run')} could only have seen a gap of {gap} or more (with 80 % power{corrected})"
     if abs(found.difference) >= found.minimum_detectable or ranks_say(found):
         seen = ""  # the gap itself says otherwise, or another test does
     if outcome == FEW:

@@ -11,6 +11,7 @@ from .. import stats
 from ..labels import called, shown
 from ..results import Results
 from .comparisons import margin_of
+from .outcomes import ALPHA
 
 PILOT = 5  # runs: with fewer, their spread says next to nothing
 
@@ -30,18 +31,20 @@ def needed_runs(every: Iterable[Results]) -> Iterable[str]:
         if margin is None:
             yield "How many runs it takes cannot be said without a difference that matters: give the study a margin."
             continue
-        for method in errors:
-            if method == reference:
-                continue
+        others = [method for method in errors if method != reference]
+        corrected = f" after correction for {len(others)} comparisons" if len(others) > 1 else ""
+        for method in others:
             differences = np.array([errors[reference][run] - errors[method][run] for run in runs])
             sd = float(differences.std(ddof=1))
             if not sd:
                 yield f"{shown(method)}: all {len(runs)} runs differ alike, so that more of them would say no more."
                 continue
             low, high = stats.sd_interval(sd, len(runs))
-            needed, least, most = (stats.runs_needed(margin, each) for each in (sd, low, high))
+            needed, least, most = (
+                stats.runs_needed(margin, each, alpha=ALPHA / len(others)) for each in (sd, low, high)
+            )
             yield (
                 f"{shown(method)} against {called(reference)}: {plural(needed, 'run')} would find a difference of "
-                f"{results.measure.gap(margin)} with 80 % power, from the spread of {len(runs)} runs (95 % interval "
-                f"{least} to {most})."
+                f"{results.measure.gap(margin)} with 80 % power{corrected}, from the spread of {len(runs)} runs "
+                f"(95 % interval {least} to {most})."
             )

@@ -164,14 +164,6 @@ def _limits(results: Results, comparisons: Mapping[str, stats.Comparison]) -> li
             "Runs that failed or diverged have no value and are left out, with their partner of the reference; no "
             "value is put in their place, which flatters methods that fail."
         )
-    approximate = [
-        labels.called(m) for m, each in comparisons.items() if each.wilcoxon_method != "exact" and each.runs > 1
-    ]
-    if approximate:
-        notes.append(
-            "Wilcoxon's test by its normal approximation, with continuity correction, because of ties or zero "
-            f"differences: {', '.join(approximate)}; exact otherwise."
-        )
     return notes
 
 
@@ -195,7 +187,7 @@ def differences(
         "but Holm, which goes step by step, also finds differences whose interval here includes 0.",
         "p-values here are two-sided; “Holm” are adjusted for the number of methods. Effect: mean difference over its "
         f"standard deviation. Wins/ties/losses: runs in which {called} {_kinds(results)}. Detectable: the "
-        "difference that so many runs would find with 80 % power.",
+        "difference that so many runs would find with 80 % power, with a test at 5 % divided by the number of methods.",
     ]
     if any(found.two_way for found in comparisons.values()):
         notes.insert(1, WHICH_INTERVAL)

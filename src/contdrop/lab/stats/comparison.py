@@ -45,13 +45,14 @@ class Comparison:
             ``two_way_interval``; None unless the caller has given what each example contributes.
         t_p: One-sided p-value of the paired t-test; the alternative is that the reference is better.
         wilcoxon_p: The same of Wilcoxon's signed-rank test.
-        wilcoxon_method: "exact" without ties and zero differences, else "approximate".
+        wilcoxon_method: "exact", or "approximate" of more than 500 runs.
         t_p_holm: Holm-adjusted over the methods of one ``compare_all``; alone, equal to ``t_p``. So with the others.
         effect: Paired d, difference / sd, with the sign of the difference; infinite if sd is 0.
         wins: Runs in which the reference is better.
         ties: Runs in which the two are equal.
         superiority: Share of the runs in which the reference is better; ties count half.
-        minimum_detectable: The difference that this many runs with this sd find with power 80 % (two-sided, 5 %).
+        minimum_detectable: The difference that this many runs with this sd find with power 80 %: two-sided, at 5 %
+            divided by the number of methods of one ``compare_all``.
         margin: The smallest difference that matters, if the caller named one.
         equivalence_p: p-value of the equivalence test with that margin, see ``tost``; None without a margin.
         equivalence_p_holm: Holm-adjusted like the others.
@@ -215,11 +216,11 @@ def compare_all(
 def adjusted(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
     """The same comparisons, with Holm's adjustment of each kind of p-value, and intervals, over all of them."""
     values = comparisons.values()
-    t, wilcoxon = holm([each.t_p for each in values]), holm([each.wilcoxon_p for each in values])
-    t_two = holm([each.t_p_two_sided for each in values])
-    wilcoxon_two = holm([each.wilcoxon_p_two_sided for each in values])
-    equivalence = holm([math.nan if each.equivalence_p is None else each.equivalence_p for each in values])
-    tested = sum(not math.isnan(each.t_p) for each in values)
+    tested = sum(each.runs > 1 for each in values)  # by Wilcoxon's test where there is no t-test
+    t, t_two, wilcoxon, wilcoxon_two, equivalence = (
+        holm([math.nan if (p := getattr(each, name)) is None else p for each in values], tested)
+        for name in ("t_p", "t_p_two_sided", "wilcoxon_p", "wilcoxon_p_two_sided", "equivalence_p")
+    )
     return {
         method: dataclasses.replace(
             comparison,
@@ -229,16 +230,17 @@ def adjusted(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
             wilcoxon_p_holm=wilcoxon[place],
             wilcoxon_p_two_sided_holm=wilcoxon_two[place],
             equivalence_p_holm=None if comparison.equivalence_p is None else equivalence[place],
+            minimum_detectable=_detectable(comparison, tested),
         )
         for place, (method, comparison) in enumerate(comparisons.items())
     }
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm(p_values: Sequence[float], family: int = 0) -> list[float]:
     """Holm's step-down adjustment, in the order given: to reject those below alpha keeps the family's error below it.
 
     The i-th smallest of m becomes the largest of (m - j + 1) p_(j) over j <= i, at most 1. NaN, a test that does not
-    exist, stays NaN and does not count.
+    exist, stays NaN and does not count, unless the ``family`` has more members than there are p-values.
 
     Examples:
         >>> holm([0.01, 0.04, 0.03])
@@ -250,7 +252,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = [math.nan] * len(p_values)
     largest = 0.0
     for place, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - place) * p_values[index]))
+        largest = max(largest, min(1.0, (max(family, len(order)) - place) * p_values[index]))
         adjusted[index] = largest
     return adjusted
 
@@ -268,6 +270,12 @@ def _simultaneous(comparison: Comparison, tested: int) -> tuple[float, float]:
     miss = (1 - comparison.confidence) / max(1, tested)
     reach = student_quantile(1 - miss / 2, comparison.runs - 1) * comparison.sd / math.sqrt(comparison.runs)
     return comparison.difference - reach, comparison.difference + reach
+
+
+def _detectable(comparison: Comparison, tested: int) -> float:
+    if math.isnan(comparison.minimum_detectable):
+        return math.nan
+    return minimum_detectable(comparison.sd, comparison.runs, alpha=0.05 / max(1, tested))
 
 
 def _effect(spread: Summary) -> float:

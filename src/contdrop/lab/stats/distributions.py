@@ -44,16 +44,8 @@ def binomial_cdf(successes: int, trials: int) -> float:
     return float(scipy.special.bdtr(successes, trials, 0.5))
 
 
-def chi_square_tail(statistic: float, freedom: int) -> float:
-    return float(scipy.special.chdtrc(freedom, statistic))
-
-
 def chi_square_quantiles(probabilities: tuple[float, ...], freedom: int) -> list[float]:
     return [float(scipy.special.chdtri(freedom, 1 - each)) for each in probabilities]
-
-
-def f_tail(statistic: float, numerator: int, denominator: int) -> float:
-    return float(scipy.special.fdtrc(numerator, denominator, statistic))
 
 
 @functools.cache

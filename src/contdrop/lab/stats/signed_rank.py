@@ -12,7 +12,7 @@ import numpy as np
 from .differences import finite
 from .distributions import Array, normal_cdf
 
-# The exact distribution takes n^3 / 6 additions; far beyond this many runs the normal one is as good.
+# The exact distribution takes n^3 / 3 additions; far beyond this many runs the normal one is as good.
 EXACT_UP_TO = 500
 
 
@@ -27,9 +27,9 @@ class SignedRank(NamedTuple):
 def signed_rank_test(differences: Sequence[float] | Array) -> SignedRank:
     """Wilcoxon's signed-rank test of paired differences, as the paper uses it.
 
-    W is the sum of the ranks of |d| over the positive d; zeros are left out, ties share their mean rank. Without zeros
-    and ties W has its exact distribution, that of a sum over k = 1..n of k times a fair coin. Otherwise, with
-    continuity correction (scipy's ``zero_method="wilcox", correction=True``)::
+    W is the sum of the ranks of |d| over the positive d; zeros are left out, ties share their mean rank. W has its
+    exact distribution, that of the sum of these ranks, each times a fair coin. Beyond ``EXACT_UP_TO`` differences it is
+    taken for normal, with continuity correction (scipy's ``zero_method="wilcox", correction=True``)::
 
         z = (W - n (n + 1) / 4 + 1/2) / s,  s^2 = n (n + 1) (2 n + 1) / 24 - sum over ties of (t^3 - t) / 48
 
@@ -39,15 +39,15 @@ def signed_rank_test(differences: Sequence[float] | Array) -> SignedRank:
     moved = values[values != 0.0]
     n = len(moved)
     if not n:
-        return SignedRank(1.0, 1.0, "approximate")
+        return SignedRank(1.0, 1.0, "exact")
     _, place, sizes = np.unique(np.abs(moved), return_inverse=True, return_counts=True)
     mean_ranks = np.cumsum(sizes) - (sizes - 1) / 2
     positive = float(np.sum(mean_ranks[place][moved > 0]))
     negative = n * (n + 1) / 2 - positive
-    if len(sizes) == len(values) <= EXACT_UP_TO:
-        cdf = _exact_cdf(n)
-        less = float(cdf[round(positive)])
-        return SignedRank(less, min(1.0, 2 * min(less, float(cdf[round(negative)]))), "exact")
+    if n <= EXACT_UP_TO:
+        cdf = _exact_cdf(tuple(np.repeat(2 * mean_ranks, sizes).astype(int).tolist()))
+        less = float(cdf[round(2 * positive)])
+        return SignedRank(less, min(1.0, 2 * min(less, float(cdf[round(2 * negative)]))), "exact")
     counts = sizes.astype(np.float64)
     variance = n * (n + 1) * (2 * n + 1) / 24 - float(np.sum(counts**3 - counts)) / 48
     distance = (positive - negative) / 2
@@ -57,13 +57,14 @@ def signed_rank_test(differences: Sequence[float] | Array) -> SignedRank:
 
 
 @functools.lru_cache(maxsize=64)
-def _exact_cdf(n: int) -> Array:
-    """P(W <= w) for w = 0 .. n (n + 1) / 2."""
-    probability = np.zeros(n * (n + 1) // 2 + 1)
+def _exact_cdf(doubled: tuple[int, ...]) -> Array:
+    """P(2 W <= w) for w = 0 .. n (n + 1), by the ranks, doubled since those of ties may be halves."""
+    probability = np.zeros(sum(doubled) + 1)
     probability[0] = 1.0
-    for rank in range(1, n + 1):
-        reached = rank * (rank + 1) // 2 + 1
+    reached = 1
+    for rank in doubled:
         without = probability[:reached].copy()
-        probability[rank:reached] += without[: reached - rank]
+        reached += rank
+        probability[rank:reached] += without
         probability[:reached] /= 2
     return np.minimum(np.cumsum(probability), 1.0)
