@@ -2,6 +2,7 @@
 """Tables of the report: the paper's layout, the careful one, and three ways of writing them."""
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -254,6 +255,20 @@ def test_ranks_need_three_data_sets_and_count_each_once(tmp_path):
     assert [row[-1].text for row in table.rows] == ["1.2", "2", "4", "–"]
     assert table.rows[0][4].bold
     assert "mnist: mnist-more, 3 runs of 5 epochs each" in table.notes[0]
+    assert re.search(r"Friedman test: chi-square 9\.00, p = 1\.\de-3 by permutation", table.notes[1])
+
+
+def test_studies_on_the_same_data_are_one_data_set(tmp_path):
+    """Those of a user have no name of the data; the fingerprint of their content says what they are."""
+    for number, name in enumerate(("one", "two", "three")):
+        stores.make_store(tmp_path / "s.db", experiment=name, dataset="d", seed=number, runs=2)
+    with Store(tmp_path / "s.db") as store:
+        every = collect_all(store)
+    nameless = [
+        dataclasses.replace(each, protocol=dataclasses.replace(each.protocol, configuration={})) for each in every
+    ]
+    assert [each.dataset for each in nameless] == ["one", "two", "three"]
+    assert tables.ranks(nameless) is None
 
 
 def test_ranks_as_in_the_paper_are_of_its_methods_and_data_sets_alone(tmp_path):

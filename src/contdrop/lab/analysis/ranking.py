@@ -30,8 +30,9 @@ class Ranking:
 def rank(every: Sequence[Results]) -> Ranking | None:
     """Over data sets that share at least three methods; None if there are fewer than three such data sets.
 
-    Two experiments on one data set are not independent, so each data set counts once: with the experiment that has
-    most methods, then most paired runs, then epochs. Means are over the runs that all ranked methods have finished.
+    Two experiments on one data set are not independent, so each data set, by the fingerprint of its content or its
+    name, counts once: with the experiment that has most methods, then most paired runs, then epochs. Results without
+    a fingerprint of their data are not ranked. Means are over the runs that all ranked methods have finished.
     """
     sources = _sources(every)
     if len(sources) < ENOUGH_DATASETS:
@@ -70,13 +71,13 @@ def as_in_the_paper(every: Sequence[Results]) -> tuple[stats.Ranks, dict[str, Re
 
 def _sources(every: Sequence[Results]) -> dict[str, Results]:
     sources: dict[str, Results] = {}
-    for results in every:
-        dataset = results.dataset
+    taken: set[str] = set()
+    for results in sorted(every, key=_weight, reverse=True):
+        data = {job.fingerprints["data"] for job in results.finished if "data" in job.fingerprints}
         # A sweep over variants of one method ranks nothing that other data sets have.
-        if results.reference in results.errors() and (
-            dataset not in sources or _weight(results) > _weight(sources[dataset])
-        ):
-            sources[dataset] = results
+        if data and results.reference in results.errors() and taken.isdisjoint(data | {results.dataset}):
+            sources[results.dataset] = results
+            taken |= data | {results.dataset}
     return sources
 
 

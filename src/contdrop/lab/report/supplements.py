@@ -343,8 +343,8 @@ def ranks(every: Sequence[Results]) -> Table | None:
     notes = (
         f"Rank 1 is the {found.first}; equal ones share the mean of their ranks. Each data set counts once, with "
         f"the experiment that has most methods and runs: {used}.",
-        f"Friedman test: chi-square {compared.chi_square:.2f}, p = {p_value(compared.chi_square_p)}; Iman and "
-        f"Davenport's F {compared.f:.2f}, p = {p_value(compared.f_p)}. Nemenyi's critical difference at "
+        f"Friedman test: chi-square {compared.chi_square:.2f}, p = {p_value(compared.permutation_p)} by permutation of "
+        "the methods within data sets. Nemenyi's critical difference at "
         f"{100 * compared.alpha:g} %: {compared.critical_difference:.2f}. The column of p-values: each method against "
         f"{called}, two-sided, adjusted by Holm.",
         "The paper's ranks are over MNIST, CIFAR-10, SVHN, NORB and ILSVRC-2012, without “no dropout”.",
