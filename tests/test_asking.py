@@ -1,5 +1,7 @@
 """Loops of the user's own, and finished numbers."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -96,6 +98,34 @@ def test_result_that_is_no_number_is_a_failed_run(tmp_path):
     for job in lab.ask(STUDY, store=tmp_path / "runs.db"):
         job.tell(float("nan"))
     assert set(statuses(tmp_path / "runs.db").values()) == {FAILED}
+
+
+CANDIDATES = {
+    "methods": ["original", "gaussian"],
+    "candidates": {"gaussian": ["gaussian:sigma=0.2", "gaussian:sigma=0.4"]},
+    "selection_runs": 1,
+    "runs": 1,
+}
+
+
+def test_loops_of_ones_own_select_by_what_they_tell_of_validation_data(tmp_path):
+    study = dataclasses.replace(
+        STUDY, run=lambda job: {"loss": 1.0, "val": float("0.4" not in job.method)}, **CANDIDATES
+    )
+    lab.compare(study, store=tmp_path / "a.db", workers=0, device="cpu", progress=False)
+    for job in lab.ask(study, store=tmp_path / "b.db"):
+        job.tell(study.run(job))
+    for name in ("a.db", "b.db"):
+        with Store(tmp_path / name) as store:
+            jobs = store.jobs()
+        assert [job.variant for job in jobs if job.stage == "final"] == ["original", "gaussian:sigma=0.4"]
+        assert all(set(job.results) == {"val_error"} for job in jobs if job.stage == "selection")
+    job = next(lab.ask(study, store=tmp_path / "c.db"))
+    with pytest.raises(UserError, match="expected a value of 'val', which selects among candidates; got loss"):
+        job.tell(1.0)
+    for job in lab.ask(study, store=tmp_path / "c.db"):
+        job.fail("") if job.method != "original" else job.tell(1.0)
+    assert statuses(tmp_path / "c.db")["gaussian", 0] == FAILED
 
 
 def test_log_wants_epochs_in_order_and_known_names(tmp_path):

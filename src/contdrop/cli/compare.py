@@ -75,7 +75,7 @@ def compare(
         return 0
     if study is None:
         raise UserError("expected a study file, or --init FILE to write one to start from")
-    conduct.check_counts(workers, threads, devices)
+    conduct.check_workers(workers)
     data.use_directory(data_dir)
     found = sources.load_file(study)
     jobs = plan(found, preset=preset, labels=conduct.split_labels(methods), runs=runs, epochs=epochs, seed=seed)

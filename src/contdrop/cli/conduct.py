@@ -35,10 +35,10 @@ class Performance:
         return self.outcome is None
 
 
-def check_counts(workers: int | None, threads: int | None, devices: int) -> None:
-    for option, value in (("--workers", workers), ("--threads", threads), ("--devices", devices)):
-        if value is not None and value < 1:
-            raise UserError(f"{option}: expected a whole number of at least 1; got {value}")
+def check_workers(workers: int | None) -> None:
+    """Here another process draws what this one does; 0 is for Python."""
+    if workers is not None and workers < 1:
+        raise UserError(f"--workers: expected a whole number of at least 1; got {workers}")
 
 
 def split_labels(methods: str | None) -> list[str] | None:

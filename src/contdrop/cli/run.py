@@ -57,7 +57,7 @@ def run(
     as_json: options.JsonComparison = False,
 ) -> int:
     """The command; ``HELP`` says what it does."""
-    conduct.check_counts(workers, threads, devices)
+    conduct.check_workers(workers)
     data.use_directory(data_dir)
     labels = conduct.split_labels(methods)
     plans = [

@@ -26,12 +26,12 @@ import torch
 from torch import nn
 
 from ..errors import UserError, suggest
-from . import plan, selection, streams
+from . import plan, streams
 from .building import build_with, put, seed_everything
 from .fingerprints import of_arrays, of_content
 from .ledger import Ledger
 from .machines import machine, versions
-from .records import FAILED, FINISHED
+from .records import FAILED, FINISHED, SELECTION
 from .store import Epoch, Store
 from .study import Study
 
@@ -155,28 +155,32 @@ class Job:
         """The result: the primary metric's value, or the value of every metric by name.
 
         Args:
-            value: As measured on test data.
+            value: As measured on test data; under "val" the primary metric's on validation data, which is all that
+                counts of a job that selects among candidates.
             per_example: What each test example contributes to the primary metric, for an interval over examples.
         """
         primary = self.study.metrics[0].name
         found: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {primary: value}
-        if primary not in found:
-            raise UserError(f"{self._job}: expected a value of {primary!r}, the first metric; got {', '.join(found)}")
+        selects = self._job.stage == SELECTION
+        needed, what = ("val", "which selects among candidates") if selects else (primary, "the first metric")
+        if needed not in found:
+            raise UserError(f"{self._job}: expected a value of {needed!r}, {what}; got {', '.join(found)}")
         for name, each in found.items():
             if not isinstance(each, numbers.Real) and not (isinstance(each, torch.Tensor) and each.numel() == 1):
                 raise UserError(f"{self._job}: expected a number for {name}; got {type(each).__name__}")
         plain = {name: each.item() if isinstance(each, torch.Tensor) else float(each) for name, each in found.items()}
-        bad = next((name for name, each in plain.items() if not math.isfinite(each)), None)
-        if bad is not None:
-            self.fail(f"diverged: {bad} is {plain[bad]}")
+        if not math.isfinite(plain[needed]):
+            self.fail(f"diverged: {needed} is {plain[needed]}")
             return
         artefacts = {}
-        if per_example is not None:
+        if per_example is not None and not selects:
             each = np.asarray(torch.as_tensor(per_example).detach().cpu(), dtype=np.float64)
             artefacts[f"test_{primary}"] = each
             plain[primary] = self._of_examples(each, plain[primary])
-        results = {f"test:{name}": each for name, each in plain.items() if name not in (primary, "val")}
-        results |= {"test_error": plain[primary], "val_error": plain.get("val", math.nan)}
+        results = {"val_error": plain.get("val", math.nan)}
+        if not selects:
+            results |= {f"test:{name}": each for name, each in plain.items() if name not in (primary, "val")}
+            results["test_error"] = plain[primary]
         kept = {name: each for name, each in results.items() if math.isfinite(each)}
         self._store.finish(self._id, self._epochs, kept | self._noise, artefacts)
         self.ended = True
@@ -252,8 +256,19 @@ def ask(
             with _held(opened, job_id) as mine:
                 if mine and opened.status(job_id) not in (FINISHED, FAILED):
                     opened.drop_progress(job_id)
-                    chosen = selection.chosen(opened.selections(job.protocol.key))
-                    yield Job(opened, job_id, job, job.variant(chosen))
+                    variant = _variant(opened, job_id, job)
+                    if variant is not None:
+                        yield Job(opened, job_id, job, variant)
+
+
+def _variant(store: Store, job_id: int, job: plan.Job) -> plan.Variant | None:
+    """With the parameters that were selected; None while candidates are not done, or if all of them failed."""
+    if job.waits_for is None:
+        return job.variant({})
+    decided = plan.decided(store, job.protocol, job.waits_for)
+    if decided is not None and decided.variant is None:
+        store.fail(job_id, f"no parameters could be selected: {decided.reason}")
+    return job.variant({job.waits_for: decided.variant}) if decided is not None and decided.variant else None
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from .plan import Job
 from .results import Results, collect
 from .sources import Shipment, Source, by_value, explained
 from .store import FAILED, FINAL, FINISHED, Store
+from .study import is_whole
 from .training import seconds_per_epoch
 
 
@@ -70,6 +71,10 @@ class Conductor:
 
     def __post_init__(self) -> None:
         locks.check_available()
+        counts = (("--workers", self.workers, 0), ("--threads", self.threads, 1), ("--devices", self.devices, 1))
+        for option, value, least in counts:
+            if value is not None and not is_whole(value, least):
+                raise UserError(f"{option}: expected a whole number of at least {least}; got {value!r}")
         if self.cluster is None:
             self.device = find_device(self.device)
         else:  # whether the nodes have it, they say

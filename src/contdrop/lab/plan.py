@@ -20,10 +20,11 @@ from typing import Any
 
 from ..errors import UserError
 from ..kernels import MASKS_VERSION
-from . import methods
-from .store import FINAL, SELECTION, Store
+from . import methods, selection
+from .measures import Measure
+from .store import FINAL, SELECTION, Selection, Store
 from .streams import LARGEST_SEED
-from .study import Study
+from .study import Study, is_whole
 
 
 @dataclass(frozen=True)
@@ -175,17 +176,19 @@ def plan(
 
     The selection comes first, then run by run all methods, so that what is finished early is paired.
     """
+    if not isinstance(study, Study):
+        raise UserError(f"expected a lab.Study; got {type(study).__name__}; a file is for contdrop compare FILE")
     preset = preset or study.default_preset
     if preset not in study.presets:
         known = " or ".join(study.presets)
         raise UserError(f"--preset: expected {known} for {study.name}; got {preset!r}")
     size = study.presets[preset]
     for option, value in (("--runs", runs), ("--epochs", epochs)):
-        if value is not None and value < 1:
-            raise UserError(f"{option}: expected a whole number of at least 1; got {value}")
+        if value is not None and not is_whole(value, 1):
+            raise UserError(f"{option}: expected a whole number of at least 1; got {value!r}")
     seed = study.seed if seed is None else seed
-    if not 0 <= seed <= LARGEST_SEED:
-        raise UserError(f"--seed: expected a whole number from 0 to 2^63 - 1; got {seed}")
+    if not is_whole(seed, 0) or seed > LARGEST_SEED:
+        raise UserError(f"--seed: expected a whole number from 0 to 2^63 - 1; got {seed!r}")
     total = epochs or size.epochs
     study = study.at(preset)
     protocol = Protocol(study, preset, total, size.selection_runs, min(size.selection_epochs or total, total), seed)
@@ -242,9 +245,28 @@ def add_plan(store: Store, jobs: Sequence[Job], **described: Any) -> dict[int, J
     return dict(zip(store.add_jobs(configuration, {**protocol.description, **described}, key, rows), jobs))
 
 
+def decided(store: Store, protocol: Protocol, label: str) -> Selection | None:
+    """What is selected for a label, as soon as its candidates are all done; None while they are not."""
+    if label not in store.selections(protocol.key):
+        found = selection.decide(
+            protocol.key,
+            label,
+            (protocol.study.candidates or {})[label],
+            protocol.selection_runs,
+            store.jobs(protocol=protocol.key),
+            measure=Measure.of(protocol.description),
+        )
+        if found is None:
+            return None
+        store.select(found)
+    return store.selections(protocol.key)[label]
+
+
 def _labels(study: Study, labels: Iterable[str] | None) -> list[str]:
     if labels is None:
         return list(study.methods)
+    if isinstance(labels, str):
+        raise UserError(f"methods: expected a list of labels; got {labels!r}; write {labels.split(',')}")
     chosen = [label.strip() for label in labels]
     if not chosen or not all(chosen):
         raise UserError(f"--methods: expected names separated by commas, such as none,{study.reference}")

@@ -56,8 +56,9 @@ def _score(jobs: list[JobRecord]) -> dict[str, Any]:
     """Means over the runs, and the error of each run, in their order: candidates share what a run shares."""
     if any(job.status == FAILED for job in jobs):
         return {"failed": sum(job.status == FAILED for job in jobs)}
-    means = {name: _mean([job.results[name] for job in jobs]) for name in ("val_error", "val_loss")}
-    return {**means, "val_errors": [job.results["val_error"] for job in jobs]}
+    errors = [job.results["val_error"] for job in jobs]
+    losses = [job.results.get("val_loss", 0.0) for job in jobs]  # a loop of the user's own tells none
+    return {"val_error": _mean(errors), "val_loss": _mean(losses), "val_errors": errors}
 
 
 def _mean(values: list[float]) -> float:

@@ -249,11 +249,11 @@ def _check(study: Study) -> None:
             raise UserError(f"{where}: expected {name} to be one of {_listed(choices)}; got {getattr(study, name)!r}")
     for name in (*_AT_LEAST_ONE, *_MAYBE_AT_LEAST_ONE):
         value = getattr(study, name)
-        if not (value is None and name in _MAYBE_AT_LEAST_ONE) and not _is_whole(value, 1):
+        if not (value is None and name in _MAYBE_AT_LEAST_ONE) and not is_whole(value, 1):
             raise UserError(f"{where}: expected {name} to be a whole number of at least 1; got {value!r}")
-    if not _is_whole(study.seed, 0) or study.seed > LARGEST_SEED:
+    if not is_whole(study.seed, 0) or study.seed > LARGEST_SEED:
         raise UserError(f"{where}: expected seed to be a whole number from 0 to 2^63 - 1; got {study.seed!r}")
-    if study.evaluate not in ("epoch", "last") and not _is_whole(study.evaluate, 1):
+    if study.evaluate not in ("epoch", "last") and not is_whole(study.evaluate, 1):
         raise UserError(f"{where}: expected evaluate to be 'epoch', 'last' or a whole number; got {study.evaluate!r}")
     for name in ("clip", "margin"):
         value = getattr(study, name)
@@ -305,9 +305,31 @@ def _check_methods(study: Study, where: str) -> None:
         raise UserError(f"{where}: expected each method once; got {_listed(study.methods)}")
     if study.reference not in {label.partition(":")[0] for label in study.methods} | set(study.methods):
         raise UserError(f"{where}: the reference is not among the methods; {suggest(study.reference, study.methods)}")
-    for label, variants in (study.candidates or {}).items():
+    _check_candidates(study, where)
+
+
+def _check_candidates(study: Study, where: str) -> None:
+    candidates, follows = study.candidates or {}, study.follows
+    for name, given in (("candidates", candidates), ("follows", follows)):
+        if not isinstance(given, Mapping):
+            raise UserError(f"{where}: expected {name} to be a dictionary by label; got {type(given).__name__}")
+    for label, variants in candidates.items():
         if isinstance(variants, str) or len(variants) < 1:
             raise UserError(f"{where}: expected candidates[{label!r}] to be a list of labels; got {variants!r}")
+        law = dropout_methods.parse(label).name
+        wrong = [each for each in variants if dropout_methods.parse(each.partition("@")[0]).name != law]
+        if wrong:
+            raise UserError(f"{where}: expected candidates[{label!r}] to be variants of {law}; got {wrong[0]!r}")
+    # The paper's figures have the candidates of its tables, and fewer methods.
+    used = [*study.methods, *follows.values(), *(candidates if study.paper else ())]
+    for name, labels, known, what in (
+        ("candidates", candidates, used, "is not among the methods"),
+        ("follows", follows, study.methods, "is not among the methods"),
+        ("follows", follows.values(), candidates, "has no candidates"),
+    ):
+        for label in labels:
+            if label not in known:
+                raise UserError(f"{where}: {name}: {label!r} {what}; {suggest(label, known)}")
 
 
 def _parameters(function: Callable[..., Any]) -> int:
@@ -320,7 +342,7 @@ def _parameters(function: Callable[..., Any]) -> int:
     return sum(each.default is inspect.Parameter.empty and each.kind in kinds for each in found)
 
 
-def _is_whole(value: Any, least: int) -> bool:
+def is_whole(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 

@@ -16,12 +16,11 @@ from typing import NamedTuple, Protocol
 import torch
 
 from ...errors import UserError
-from .. import asking, selection, training
+from .. import asking, plan, selection, training
 from ..backups import Backups
 from ..batches import Prepared, prepare
 from ..distributed import LostError, Team, device_of, together
 from ..ledger import Ledger, Silent
-from ..measures import Measure
 from ..plan import Job, Variant
 from ..plan import Protocol as StudyProtocol
 from ..records import FAILED, FINISHED, SELECTION, Epoch, Selection
@@ -126,17 +125,8 @@ class Agenda:
                 for other in self.pending
             ):
                 return  # cheap: nothing can be decided yet
-            decision = selection.decide(
-                protocol.key,
-                label,
-                (protocol.study.candidates or {})[label],
-                protocol.selection_runs,
-                self.store.jobs(protocol=protocol.key),
-                measure=Measure.of(protocol.description),
-            )
-            if decision is None:
+            if plan.decided(self.store, protocol, label) is None:
                 return
-            self.store.select(decision)
             self._selected[protocol.key] = decided = self.store.selections(protocol.key)
         if decided[label].variant is None:
             self._fail(job_id, f"no parameters could be selected: {decided[label].reason}")
