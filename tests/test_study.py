@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import random
 import textwrap
 
 import numpy as np
@@ -54,6 +55,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
         ({"methods": ["none", "gaussian"]}, "the reference is not among the methods"),
         ({"task": None}, "without a task, give loss= and metric="),
         ({"keep": "best", "evaluate": "last"}, "need validation data in every epoch"),
+        ({"candidates": ["none"]}, "expected candidates to be a dictionary by label; got list"),
+        ({"candidates": {"nonne": ["none"]}}, "did you mean 'none'?"),
+        ({"candidates": {"gaussian": ["gaussian"]}}, "candidates: 'gaussian' is not among the methods"),
+        ({"candidates": {"none": ["uniform@2"]}}, "candidates['none'] to be variants of none; got 'uniform@2'"),
+        ({"follows": {"none": "original"}}, "follows: 'original' has no candidates; known: none"),
     ],
 )
 def test_bad_settings_get_one_line(change, message):
@@ -243,6 +249,38 @@ def test_in_this_process_and_in_others_the_numbers_are_the_same(tmp_path):
     assert here.results.errors() == there.results.errors()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": -1}, "--workers: expected a whole number of at least 0; got -1"),
+        ({"threads": 0}, "--threads: expected a whole number of at least 1; got 0"),
+        ({"runs": "3"}, "--runs: expected a whole number of at least 1; got '3'"),
+        ({"seed": 0.5}, "--seed: expected a whole number from 0"),
+        ({"methods": "original,none"}, "got 'original,none'; write ['original', 'none']"),
+        ({"study": "my_study.py"}, "expected a lab.Study; got str; a file is for contdrop compare FILE"),
+    ],
+)
+def test_bad_arguments_get_one_line(tmp_path, options, message):
+    with pytest.raises(UserError) as caught:
+        lab.compare(**{"study": STUDY, "store": tmp_path / "runs.db", "workers": 0, "progress": False, **options})
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def one_class():
+    return lab.Data(train=(X, Y), test=(X[:10], 0 * Y[:10]))
+
+
+@pytest.mark.filterwarnings("ignore:some .* test (auroc|made) is nan, and is left out")
+def test_what_is_no_number_on_test_data_is_left_out_unless_it_decides(tmp_path):
+    options = {"data": one_class, "methods": ["original", "none"], "epochs": 1, "runs": 1}
+    made = {"measure": lambda network, parts, seed: {"made": np.nan, "kept": 1.0}}
+    beside = compare(tmp_path, metric=["error", "auroc"], **made, **options).results.finished
+    assert [{name for name in job.results if ":" in name} for job in beside] == [{"test:kept"}] * 2
+    first = compare(tmp_path, name="first", metric="auroc", **options).results.final
+    assert {job.error for job in first} == {"diverged: the test auroc is nan"}
+
+
 def test_more_runs_are_added(tmp_path):
     first = compare(tmp_path).results.errors()["none"]
     more = lab.compare(STUDY, runs=3, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False)
@@ -312,6 +350,21 @@ def check_resumption(change):
     second.restore(b"".join(first.state()))
     assert begun + list(epochs(second)) == whole
     assert second.results()[0] == second.results()[0]
+
+
+class Skipping(nn.Module):
+    """Leaves a layer out by chance of Python's and NumPy's, as LayerDrop does."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = model()
+
+    def forward(self, x):
+        return self.network(x) * (random.random() + np.random.random() if self.training else 1)
+
+
+def test_models_that_draw_from_python_and_numpy_resume_bit_for_bit():
+    check_resumption({"model": Skipping, "epochs": 3})
 
 
 def unsteady(network):

@@ -12,6 +12,7 @@ import functools
 import math
 import operator
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from . import state, streams, tallies
 from .batches import Part, Prepared, default_forward, size_of, to_device
-from .building import Built, build
+from .building import Built, build, seed_everything
 from .distributed import ALONE, Team, check_division
 from .fingerprints import of_arrays
 from .ledger import Ledger
@@ -182,8 +183,8 @@ class Training:
     def run_epoch(self) -> Epoch:
         """Trains for one epoch and evaluates; raises :class:`DivergenceError` if the loss is no number."""
         start = time.perf_counter()
-        # From here on torch's default generator is drawn from by masks only.
-        torch.manual_seed(self._seed(streams.MASKS, self.variant, self.epoch))
+        # From here on torch's default generator, NumPy's and Python's are drawn from by masks and models only.
+        seed_everything(self._seed(streams.MASKS, self.variant, self.epoch))
         rate = self.learning_rate
         train_loss, train_value = self._train()
         self.epoch += 1
@@ -387,7 +388,17 @@ class Training:
                 else:  # a number stands beside the metrics
                     found[f"test:{name}"] = float(array)
         # The noise is for reports, which compare methods at equal mean and strength.
-        return found | self.built.noise, artefacts
+        return self._finite(found) | self.built.noise, artefacts
+
+    def _finite(self, found: dict[str, float]) -> dict[str, float]:
+        """Without what is no number, such as an AUROC of one class; that may not be what the job is for."""
+        decides, part = ("test_error", "test") if self.job.stage == FINAL else ("val_error", "validation")
+        if not math.isfinite(found[decides]):
+            raise DivergenceError(f"the {part} {self.metrics[0].name} is {found[decides]}")
+        for name, value in found.items():
+            if not math.isfinite(value):
+                warnings.warn(f"{self.job}: {name.replace(':', ' ')} is {value}, and is left out", stacklevel=2)
+        return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def run(
