@@ -1,11 +1,9 @@
 """The command line: what it prints, what it refuses, and that the benchmark measures what it says."""
 
 import contextlib
-import importlib.util
 import io
 import itertools
 import json
-import pathlib
 import subprocess
 import sys
 import time
@@ -14,6 +12,7 @@ import pytest
 import torch
 
 import contdrop
+import scripts
 
 pytest.importorskip("typer")
 
@@ -24,8 +23,6 @@ from contdrop.bench.timing import interleave, repetitions
 from contdrop.cli import app
 from contdrop.cli.bench import SECTIONS, parse_sections, parse_sizes
 from contdrop.errors import UserError
-
-ROOT = pathlib.Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -166,9 +163,7 @@ def test_tables_show_what_json_holds(quick):
 def test_documentation_is_written_between_its_markers(quick, tmp_path, monkeypatch):
     results, page = tmp_path / "speed.json", tmp_path / "docs" / "speed.md"
     results.write_text(quick[0])
-    spec = importlib.util.spec_from_file_location("write_docs", ROOT / "benchmarks" / "write_docs.py")
-    write_docs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(write_docs)
+    write_docs = scripts.load("benchmarks/write_docs.py")
     monkeypatch.setattr(sys, "argv", ["write_docs.py", str(results), "--page", str(page)])
     for _ in range(2):
         write_docs.main()

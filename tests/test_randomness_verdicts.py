@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pathlib
 import subprocess
 import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
+
+import scripts
 
 FOLDER = pathlib.Path(__file__).parents[1] / "tools" / "randomness"
 RESULTS = FOLDER / "results"
@@ -41,16 +41,7 @@ length= 4 megabytes (2^22 bytes), time= 11.2 seconds
 """  # noqa: W291
 
 
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-verdicts: Any = _load("verdicts")
+verdicts: Any = scripts.load("tools/randomness/verdicts.py")
 
 
 def test_unusual_is_clean_and_failure_is_not() -> None:

@@ -1,21 +1,16 @@
 """What `make release-check` finds missing."""
 
-import importlib.util
-import pathlib
-
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
+import scripts
+
 CHANGELOG = "## [Unreleased]\n\n## [1.2.0] - 2026-01-02\n\n- News.\n\n## [1.1.0] - 2025-01-02\n"
 WHEEL = "contdrop-1.2.0-py3-none-manylinux_2_24_x86_64.whl"
 
 
 @pytest.fixture(scope="module")
 def release():
-    spec = importlib.util.spec_from_file_location("release", ROOT / "tools" / "release.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("tools/release.py")
 
 
 @pytest.fixture

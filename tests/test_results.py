@@ -1,11 +1,11 @@
 """What is committed under results/: whole, the source of every figure in the docs, and what comes out again."""
 
-import importlib.util
 import os
 import pathlib
 
 import pytest
 
+import scripts
 from contdrop.lab import checking, comparing, machines, travel
 from contdrop.lab.catalogue import replication
 from contdrop.lab.data.source import MissingError
@@ -18,10 +18,7 @@ ARCHIVES = sorted((ROOT / "results").glob("*.jsonl.gz"))
 
 @pytest.fixture(scope="module")
 def tool():
-    spec = importlib.util.spec_from_file_location("results_tool", ROOT / "tools" / "results.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("tools/results.py")
 
 
 def test_every_figure_of_the_replication_is_recomputed_from_the_archives(tool):
