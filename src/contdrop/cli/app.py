@@ -25,7 +25,7 @@ _COMMANDS = {
     "status": ("status", "status", "Show how far the experiments are."),
     "export": ("export", "export", "Print the results as CSV or JSON."),
     "report": ("report", "report", "Write a page with the verdict, tables and figures."),
-    "serve": ("serve", "serve", "Show that page live on this machine."),
+    "serve": ("serve", "serve", "Show experiments live, as they run, in the browser."),
     "check": ("check", "check", "Verify that a store is whole."),
     "import": ("travel", "import_command", "Add an archive to a store."),
     "merge": ("travel", "merge", "Join stores and archives into a new store."),

@@ -82,6 +82,7 @@ class Live:
     def page(self) -> str:
         """The whole page, which asks for fragments from then on."""
         shades = {colours.style(job.method).colour[1:] for job in self._jobs.values()}
+        store = labels.printable(self._path.name)
         return rendering.render_page(
             "live",
             rendering.dark_colours(shades),
@@ -89,7 +90,8 @@ class Live:
             fragment=markupsafe.Markup(self.fragment),
             live_version=self.version,
             refresh=REFRESH_SECONDS,
-            store=labels.printable(self._path.name),
+            store=store,
+            title=f"{store}, live",
         )
 
     def _read(self, store: Store) -> set[str]:
