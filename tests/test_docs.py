@@ -27,7 +27,8 @@ INTERNAL = {
 
 # What a newcomer asks, as the page of questions has it. The front page links to it, so each answer is two clicks away.
 QUESTIONS = [
-    *["Which dropout should I use?", "What if my model calls F.dropout?", "Why is p 0.13?", "How many runs do I need?"],
+    *["Which dropout should I use?", "What if my model calls F.dropout?", "Why is p 0.135?"],
+    *["How many runs do I need?", "Is this Keras's GaussianDropout?", "Why not x * 2 * torch.rand_like(x)?"],
     *["How do I keep masks the same across ranks, or make them differ?", "Does it work with torch.compile?"],
     *["Does it slow training?", "Can I use it with Lightning, or with a Trainer?", 'What does "open" mean?'],
     *["Can I stop, resume, and go on with another machine?", "How do I cite it?", "How do I get uncertainty?"],

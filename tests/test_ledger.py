@@ -236,7 +236,7 @@ def test_the_command_shows_every_claim_and_counts_them(results, capsys, monkeypa
     assert app.run() == 0
     out = capsys.readouterr().out
     assert all(f" {claim.id} " in out for claim in CLAIMS)
-    assert "4 not testable here" in out
+    assert "4 are not testable here" in out
 
 
 def test_runs_of_another_size_are_not_those_of_the_protocol(results):

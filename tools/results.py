@@ -11,25 +11,35 @@ from __future__ import annotations
 import argparse
 import pathlib
 import re
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 
 from contdrop.lab import catalogue, stats, travel
 from contdrop.lab.analysis import evidence
 from contdrop.lab.analysis.evidence import ENDING, Runs
-from contdrop.lab.analysis.ledger import Entry, Equation, counts, ledger
+from contdrop.lab.analysis.ledger import Entry, Equation, in_words, ledger
 from contdrop.lab.catalogue import replication
-from contdrop.lab.claims import CLAIMS, PLANNED, UNUSED
+from contdrop.lab.claims import CLAIMS, PLANNED, TEST, UNUSED
 from contdrop.lab.records import FINISHED
 from contdrop.theory import checks
 
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "results"
-PAGES = (ROOT / "docs/claims.md", ROOT / "docs/practice.md", RESULTS / "README.md")
+PAGES = (ROOT / "docs/claims.md", ROOT / "docs/practice.md", ROOT / "docs/reproduction.md", RESULTS / "README.md")
 BLOCK = re.compile(r"(<!-- made by tools/results\.py: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 DRAWS = 1000  # of the equations, whose verdicts do not hang on it
 LAWS = ("bernoulli", "gaussian", "uniform", "normal")
+DOSES = ("dose-1000", "dose-5000", "fashion-5000")
+# What trained the runs of an archive, which holds the version of the package only.
+COMMITS = {
+    "cifar10-nin-head": "1cbbab8",
+    "dose-1000": "77443f6, before 05:08 UTC 252d288",
+    "mnist-mlp-relu": "not recorded",
+}
+USUAL_COMMIT = "77443f6"
 
 
 def entries(runs: Mapping[str, Runs]) -> list[Entry]:
@@ -44,11 +54,10 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def verdicts(found: Sequence[Entry]) -> str:
     """The ledger, a line for each claim."""
-    counted = ", ".join(f"{number} {verdict}" for verdict, number in counts(found).items())
     rows = [
         (entry.claim.id, entry.claim.text, entry.claim.where, f"**{entry.verdict}**", entry.reason) for entry in found
     ]
-    return f"{counted}.\n\n{table(('', 'claim', 'where', 'verdict', 'evidence'), rows)}"
+    return f"{in_words(found)}.\n\n{table(('', 'claim', 'where', 'verdict', 'evidence'), rows)}"
 
 
 def comparisons(found: Sequence[Entry]) -> str:
@@ -60,7 +69,7 @@ def comparisons(found: Sequence[Entry]) -> str:
                 low, high = each.comparison.simultaneous
                 lines[each.test.study, each.test.key] = (
                     each.test.study,
-                    each.test.metric.removeprefix("test:").replace("_", " "),
+                    " minus ".join(_plain(metric) for metric in (each.test.metric, each.test.second_metric) if metric),
                     f"`{each.test.first}`",
                     f"`{each.test.second}`",
                     _signed(each.comparison.difference, each.test.metric),
@@ -85,34 +94,52 @@ def comparisons(found: Sequence[Entry]) -> str:
     return table(headings, list(lines.values()))
 
 
+def _plain(metric: str) -> str:
+    return metric.removeprefix("test:").replace("_", " ")
+
+
 def _signed(value: float, metric: str) -> str:
     """Errors in points to three decimals; covariances, which are small, to two digits."""
     return f"{value:+.3f}" if "error" in metric else f"{value:+.2g}"
 
 
-def doses(runs: Mapping[str, Runs]) -> str:
+def doses(runs: Mapping[str, Runs], metric: str) -> str:
     """Error by strength and shape, as the gain over no noise, of the studies that have all their runs."""
-    parts = []
-    for study in ("dose-1000", "dose-5000", "fashion-5000"):
-        if study in runs and is_complete(runs[study]):
-            parts.append(_doses(runs[study]))
+    parts = [_doses(runs[study], metric) for study in DOSES if study in runs and is_complete(runs[study])]
     return "\n".join(parts) or "No study of strengths has all its planned runs yet.\n"
 
 
-def _doses(runs: Runs) -> str:
-    none = runs.values("none", UNUSED)
+def _doses(runs: Runs, metric: str) -> str:
+    none = runs.values("none", metric)
     without = stats.summary(list(none.values()))
     rows = []
     for r in replication.STRENGTHS:
-        values = {law: runs.values(f"{law}:r={r}", UNUSED) for law in LAWS}
+        values = {law: runs.values(f"{law}:r={r}", metric) for law in LAWS}
         if any(values.values()):
             rows.append([r, f"{float(r) / (1 + float(r)):.0%}", *(_gain(each, none) for each in values.values())])
     headings = ("strength r", "rate of Bernoulli dropout", "Bernoulli", "clipped Gaussian", "uniform", "N(1, r)")
     return (
         f"`{runs.study}`, {PLANNED[runs.study].runs} paired runs: no dropout errs on {without.mean:.2f} % of the "
-        f"unused images; with noise, points less or more than that (± half of a 95 % interval, each for itself):\n\n"
+        f"{'unused' if metric == UNUSED else 'test'} images; with noise, points less or more than that "
+        f"(± half of a 95 % interval, each for itself):\n\n"
         f"{table(headings, rows)}"
     )
+
+
+def pooled(runs: Mapping[str, Runs]) -> str:
+    """Continuous minus binary, as a run's mean over all pairs of equal strength; exploratory."""
+    lines = []
+    for study in DOSES:
+        if study in runs and is_complete(runs[study]):
+            pairs = [
+                (runs[study].values(f"{law}:r={r}", UNUSED), runs[study].values(f"bernoulli:r={r}", UNUSED))
+                for law in LAWS[1:]
+                for r in replication.STRENGTHS
+            ]
+            pairs = [(first, second) for first, second in pairs if first and second]
+            sides = ({run: statistics.fmean(each[run] for each in side) for run in side[0]} for side in zip(*pairs))
+            lines.append(f"{_gain(*sides, digits=3)} points in `{study}` ({len(pairs)} pairs)")
+    return f"{', '.join(lines) or 'no study has all its runs yet'}.\n"
 
 
 def errors(runs: Mapping[str, Runs], study: str) -> str:
@@ -121,7 +148,7 @@ def errors(runs: Mapping[str, Runs], study: str) -> str:
         return f"`{study}` does not have all its planned runs yet.\n"
     here = runs[study]
     methods = list(dict.fromkeys(job.method for job in here.jobs))
-    metric = UNUSED if here.values(methods[0], UNUSED) else "test_error"
+    metric = UNUSED if here.values(methods[0], UNUSED) else TEST
     reference = next(method for method in ("none", "bernoulli") if method in methods)
     against = here.values(reference, metric)
     rows = []
@@ -129,19 +156,27 @@ def errors(runs: Mapping[str, Runs], study: str) -> str:
         values, strengths = here.values(method, metric), here.values(method, "relative_variance")
         gained = "" if method == reference else _gain(values, against)
         strength = f"{min(strengths.values()):.2f}" if len(set(strengths.values())) == 1 else ""
-        rows.append((f"`{method}`", strength, f"{stats.summary(list(values.values())).mean:.2f}", gained))
+        row = [f"`{method}`", strength, f"{stats.summary(list(values.values())).mean:.2f}", gained]
+        if metric == UNUSED:  # the smaller set stands beside it
+            tests = here.values(method, TEST)
+            row += [f"{stats.summary(list(tests.values())).mean:.2f}"]
+            row += ["" if method == reference else _gain(tests, here.values(reference, TEST))]
+        rows.append(row)
+    difference = f"minus `{reference}`, points"
+    headings = ["method", "strength r", f"{_plain(metric)}, %", difference]
+    headings += ["test error, %", difference] if metric == UNUSED else []
     return (
         f"`{study}`, {PLANNED[study].runs} paired runs; ± is half of a 95 % interval, each for itself:\n\n"
-        f"{table(('method', 'strength r', 'error, %', f'minus `{reference}`, points'), rows)}"
+        f"{table(headings, rows)}"
     )
 
 
-def _gain(values: Mapping[int, float], none: Mapping[int, float]) -> str:
+def _gain(values: Mapping[int, float], none: Mapping[int, float], digits: int = 2) -> str:
     if not values:
         return ""
     found = stats.compare_paired(dict(values), dict(none))
     low, high = found.interval
-    return f"{found.difference:+.2f} ± {(high - low) / 2:.2f}"
+    return f"{found.difference:+.{digits}f} ± {(high - low) / 2:.{digits}f}"
 
 
 def is_complete(runs: Runs) -> bool:
@@ -163,16 +198,21 @@ def archives() -> str:
         one = f"{'; '.join(kinds)}; {', '.join(versions)}; {'/'.join(map(str, threads))} thread per job"
         name = jobs[0].experiment
         hours = sum(job.seconds for job in finished) / 3600
+        days = sorted(
+            {f"{datetime.fromtimestamp(job.started, timezone.utc):%Y-%m-%d}" for job in finished if job.started}
+        )
         rows.append(
             (
                 f"`{path.name}`",
                 f"`contdrop run {name} --store {name}.db`",
                 f"{len(finished)} of {len(jobs)} jobs",
                 f"{hours:.1f}",
+                COMMITS.get(name, USUAL_COMMIT),
+                " to ".join(dict.fromkeys((days[0], days[-1]))),
                 one,
             )
         )
-    return table(("archive", "command", "done", "hours of one core", "machine"), rows)
+    return table(("archive", "command", "done", "hours of one core", "commit", "begun", "machine"), rows)
 
 
 class Blocks:
@@ -188,7 +228,8 @@ class Blocks:
             return comparisons([entry for entry in self.found if not of or entry.claim.id in of.split(",")])
         made = {
             "ledger": lambda: verdicts(self.found),
-            "doses": lambda: doses(self.runs),
+            "doses": lambda: doses(self.runs, of or UNUSED),
+            "pooled": lambda: pooled(self.runs),
             "errors": lambda: errors(self.runs, of),
             "archives": archives,
         }

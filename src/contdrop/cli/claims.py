@@ -13,7 +13,7 @@ import contdrop
 
 from ..errors import UserError
 from ..lab.analysis import evidence
-from ..lab.analysis.ledger import FAILS, HOLDS, OPEN, OUT, Entry, Equation, Evidence, counts, ledger
+from ..lab.analysis.ledger import FAILS, HOLDS, OPEN, OUT, Entry, Equation, Evidence, counts, in_words, ledger
 from ..lab.claims import CLAIMS
 from ..theory import checks
 from . import options, plots, screens
@@ -88,7 +88,7 @@ def _show(entries: list[Entry], details: bool) -> None:
         claim = entry.claim
         table.add_row(claim.id, claim.text, claim.where, entry.verdict, "\n".join(lines), style=_COLOURS[entry.verdict])
     screen.print(table)
-    screen.print(", ".join(f"{number} {verdict}" for verdict, number in counts(entries).items()))
+    screen.print(in_words(entries))
 
 
 def _plain(entry: Entry) -> dict[str, Any]:

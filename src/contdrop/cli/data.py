@@ -114,7 +114,7 @@ def _row(source: Source, absent: int, directory: pathlib.Path) -> tuple[tuple[st
 
 @app.command("check", help=CHECK_HELP, short_help="Verify the data sets that are here.")
 def check_command(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", show_default=False)] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", show_default=False)] = None,
     data_dir: _DataDir = None,
     as_json: _Json = False,
 ) -> None:

@@ -432,4 +432,5 @@ _OUT = (
     ),
 )
 
-CLAIMS: tuple[Claim, ...] = (*_THEORY, *_AMOUNT, *_SHAPE, *_TABLES, *_FIGURES, *_TOGETHER, *_CIFAR, *_OUT)
+_EMPIRICAL = (*_AMOUNT, *_SHAPE, *_TABLES, *_FIGURES, *_TOGETHER, *_CIFAR, *_OUT)
+CLAIMS: tuple[Claim, ...] = (*_THEORY, *sorted(_EMPIRICAL, key=lambda claim: int(claim.id[1:])))

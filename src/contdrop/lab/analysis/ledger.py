@@ -104,6 +104,15 @@ def counts(entries: Iterable[Entry]) -> dict[str, int]:
     return {verdict: counted[verdict] for verdict in VERDICTS}
 
 
+def in_words(entries: Iterable[Entry]) -> str:
+    """The same in words: "9 hold, 1 does not hold, 17 are open, 4 are not testable here"."""
+    one = {HOLDS: "holds", FAILS: "does not hold", OPEN: "is open", OUT: "is not testable here"}
+    many = {HOLDS: "hold", FAILS: "do not hold", OPEN: "are open", OUT: "are not testable here"}
+    return ", ".join(
+        f"{number} {(one if number == 1 else many)[verdict]}" for verdict, number in counts(entries).items()
+    )
+
+
 def _examine(tests: Sequence[Contrast], runs: Mapping[str, Runs]) -> dict[tuple[str, str], Evidence]:
     families: dict[str, dict[str, Contrast]] = {}
     for test in tests:
@@ -218,14 +227,14 @@ def _together(claim: Claim, evidence: Sequence[Evidence]) -> str:
 
 def _reason(verdict: str, evidence: Sequence[Evidence]) -> str:
     counted = Counter(each.verdict for each in evidence)
-    parts = ", ".join(f"{counted[name]} {_SHORT[name]}" for name in _SHORT if counted[name])
+    parts = ", ".join(f"{number} {_SHORT[name][number > 1]}" for name in _SHORT if (number := counted[name]))
     reason = f"{plural(len(evidence), 'comparison')}: {parts}"
     if all(each.test.study in EXPLORATORY for each in evidence):
         reason += "; exploratory, so that it is not decided"
     return f"{reason}; {_wanted(evidence)}" if verdict == OPEN else reason
 
 
-_SHORT = {HOLDS: "hold", FAILS: "do not", OPEN: "open"}
+_SHORT = {HOLDS: ("holds", "hold"), FAILS: ("does not", "do not"), OPEN: ("open", "open")}  # of one, of several
 
 
 def _wanted(evidence: Sequence[Evidence]) -> str:

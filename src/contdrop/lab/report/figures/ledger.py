@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ...analysis.ledger import FAILS, HOLDS, OPEN, OUT, Entry, Evidence, counts
+from ...analysis.ledger import FAILS, HOLDS, OPEN, OUT, Entry, Evidence, in_words
 from .. import colours
 from .drawing import SMALL, TINY, Picture, blank, place, styled, text_width
 
@@ -24,14 +24,14 @@ def claims(entries: Sequence[Entry]) -> Picture | None:
     """Of a ledger, in its order; None if it is empty."""
     if not entries:
         return None
-    counted = ", ".join(f"{number} {verdict}" for verdict, number in counts(entries).items())
+    found = in_words(entries)
     return Picture(
         "ledger",
         "The claims of the paper",
-        f"{counted}. Dots and lines are the differences that decide a claim, with simultaneous 95 % intervals, in "
+        f"{found}. Dots and lines are the differences that decide a claim, with simultaneous 95 % intervals, in "
         "units of the margin below which a difference does not matter (shaded); left of zero is what the claim says. "
         "Hollow dots: planned runs are missing, so they decide nothing yet.",
-        f"A row for each claim with its verdict: {counted}.",
+        f"A row for each claim with its verdict: {found}.",
         partial(_draw, entries),
     )
 
