@@ -34,7 +34,7 @@ demo: $(VENV)/.installed
 reproduce: $(VENV)/.installed
 	@test -n "$(STUDY)" || { echo "make reproduce: expected STUDY=name; contdrop list names them" >&2; exit 2; }
 	@mkdir -p reproduced
-	$(BIN)/contdrop data get $(if $(findstring fashion,$(STUDY)),fashion-mnist,mnist)
+	$(BIN)/contdrop data get $(if $(findstring fashion,$(STUDY)),fashion-mnist,$(if $(findstring cifar,$(STUDY)),cifar-10,mnist))
 	$(BIN)/contdrop run $(STUDY) --store reproduced/$(STUDY).db $(if $(RUNS),--runs $(RUNS)) $(if $(METHODS),--methods $(METHODS))
 	$(BIN)/contdrop export --store reproduced/$(STUDY).db --archive reproduced/$(STUDY).jsonl.gz --small
 	$(BIN)/contdrop report --store reproduced/$(STUDY).db --out reproduced/$(STUDY)-report
