@@ -355,11 +355,39 @@ class Odd(nn.Module):
         return self.single(x)
 
 
+class Tokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.drop, self.mix = nn.Embedding(9, 6), cd.UniformDropout(), nn.Linear(6, 4)
+
+    def forward(self, ids, weights):
+        return self.mix(self.drop((self.embedding(ids) * weights[..., None]).mean(1)))
+
+
+def test_token_ids_and_several_inputs():
+    model, ids, weights = Tokens(), torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[1.0, 2, 3], [3, 2, 1]])
+    both = coadaptation(model, (ids, weights), ["mix"], 4000, seed=0).covariances["mix"]
+    units = (model.embedding(ids) * weights[..., None]).mean(1).detach()
+    mixing = model.mix.weight.detach() * units[:, None, :]
+    exact = mixing @ mixing.transpose(1, 2) / 3  # the relative variance of the uniform law
+    assert (both - exact).abs().max() < 0.1 * exact.abs().max()
+    assert not torch.allclose(exact[0], exact[1], rtol=0.2)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
         ({"model": 3}, TypeError, "coadaptation: expected a torch.nn.Module, got int"),
-        ({"x": [1.0]}, TypeError, "coadaptation: expected a tensor, got list"),
+        (
+            {"x": [1.0]},
+            TypeError,
+            "coadaptation: expected a tensor, or a tuple of tensors for a model of several inputs, got list",
+        ),
+        (
+            {"x": (torch.ones(2, 6), torch.ones(3, 6))},
+            ValueError,
+            "coadaptation: expected tensors of as many inputs each, got (2, 6), (3, 6)",
+        ),
         (
             {"x": torch.ones(0, 6)},
             ValueError,

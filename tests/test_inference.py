@@ -218,6 +218,42 @@ def test_every_generator_gets_a_seed_of_its_own():
     assert not torch.equal(first, second)
 
 
+def test_generators_of_neighbouring_seeds_share_nothing():
+    layers = {name: cd.UniformDropout(generator=torch.Generator()) for name in "abc"}
+    drawn = []
+    for seed in range(4):
+        with inference.seeded(layers, seed):
+            drawn += [layer(torch.ones(5)) for layer in (*layers.values(), cd.UniformDropout())]
+    assert len(torch.stack(drawn).unique(dim=0)) == 16
+
+
+class Tokens(nn.Module):
+    """Reads token ids, and weights for them."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.drop, self.head = nn.Embedding(9, 6), nn.Dropout(0.5), nn.Linear(6, 3)
+
+    def forward(self, ids, weights=None):
+        states = self.embedding(ids)
+        states = states if weights is None else states * weights[..., None]
+        return self.head(self.drop(states.mean(1)))
+
+
+def test_token_ids_and_several_inputs():
+    model, ids, weights = Tokens().eval(), torch.randint(9, (4, 7)), torch.rand(4, 7)
+    for x in (ids, (ids,), (ids, weights)):
+        prediction = inference.predict(model, x, samples=4, transform="softmax", seed=0)
+        assert prediction.mean.shape == (4, 3)
+        assert (prediction.variance > 0).any()
+    alone, both = (inference.mc_predict(model, x, 4, seed=0).mean for x in (ids, (ids, torch.ones(4, 7))))
+    assert torch.equal(alone, both)
+    with pytest.raises(TypeError, match=r"expected one tensor with method='moments', got tuple; use method='monte-car"):
+        inference.predict(model, (ids, weights), method="moments")
+    with pytest.raises(NotImplementedError, match=r"layer 'embedding' \(Embedding\): is not supported"):
+        inference.predict(model, ids, method="moments")
+
+
 def test_half_precision_is_averaged_in_more():
     model = classifier().bfloat16()
     prediction = inference.mc_predict(model, batch().bfloat16(), 50, seed=0)
@@ -230,6 +266,11 @@ def test_transformer_layers_do_not_take_the_path_without_dropout():
     torch.manual_seed(0)
     model = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5, batch_first=True).eval()
     assert (inference.mc_predict(model, torch.rand(2, 3, 8), 5, seed=0).variance > 0).any()
+    layers = inference.dropout_layers(model)
+    with torch.no_grad(), inference.dropout_on(model, layers) as called:  # by itself
+        assert not torch.equal(model(torch.ones(2, 3, 8)), model(torch.ones(2, 3, 8)))
+    assert called == {(name, 3) for name in layers}
+    assert not any(layer._forward_pre_hooks for layer in layers.values())
 
 
 # Moments.
@@ -348,9 +389,8 @@ def test_mistakes_of_moments(model, options, error, message):
 
 
 def test_inputs_are_checked():
-    with pytest.raises(TypeError, match="mc_predict: expected a tensor, got list"):
-        inference.mc_predict(nn.Dropout(), [1.0])
-    with pytest.raises(TypeError, match="mc_predict: expected a floating-point tensor"):
-        inference.mc_predict(nn.Dropout(), torch.ones(2, 2, dtype=torch.int64))
+    for x, got in [([1.0], "list"), ((torch.ones(2), 1.0), "float"), ((), "tuple")]:
+        with pytest.raises(TypeError, match=f"mc_predict: expected a tensor, or a tuple of tensors .*, got {got}$"):
+            inference.mc_predict(nn.Dropout(), x)
     with pytest.raises(ValueError, match=r"mc_predict: expected outputs \[N, classes, ...\] for transform, got \(4,\)"):
         inference.mc_predict(nn.Dropout(), torch.ones(4), transform="softmax")

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from . import inference, nn
+from . import inference
 from .errors import suggest
-from .functional import check_input
+from .inference import Inputs
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -154,7 +154,7 @@ class Coadaptation:
 
 def coadaptation(
     model: torch.nn.Module,
-    x: Tensor,
+    x: Inputs,
     layers: Sequence[str],
     repeats: int = 10_000,
     *,
@@ -181,8 +181,8 @@ def coadaptation(
     (relative 6e-8 in float32). The sampling error, sqrt(v_i v_j / repeats) for independent units, is far larger.
 
     Args:
-        model: Takes one tensor.
-        x: Inputs [inputs, ...].
+        model: Any.
+        x: Inputs [inputs, ...] of any type, token ids among them; a tuple of tensors for a model that takes several.
         layers: Names as in ``model.named_modules()``. Each must be called once in a pass and give [N, ...]; all but
             the first axis are flattened, so every position of a feature map is a unit.
         repeats: Number of passes for each input, at least 2.
@@ -194,20 +194,20 @@ def coadaptation(
     Raises:
         ValueError: Among others, if the covariances would take more than 1 GB (1024 MB).
     """
-    modules = _check(model, x, layers, repeats, chunk, seed)
+    modules = _check(model, layers, repeats, chunk, seed)
+    inputs = _checked_inputs(x)
     dropouts = inference.dropout_layers(model)
     copies = min(chunk, repeats)
     with (
         torch.no_grad(),
-        inference.dropout_on(model, dropouts),
+        inference.dropout_on(model, dropouts) as called,
         inference.seeded(dropouts, seed),
-        # For the hooks, which keep torch's transformer layers from a fused path without dropout.
-        inference._calls(dropouts),
     ):
-        shared = _probe(model, x, modules, dropouts)
+        _probe(model, inputs, modules)
+        shared = any(inference.shares_mask(dropouts[name], axes) for name, axes in called)
         found: dict[str, list[Tensor]] = {name: [] for name in modules}
-        for number in range(len(x)):
-            one = x[number : number + 1]
+        for number in range(len(inputs[0])):
+            one = tuple(each[number : number + 1] for each in inputs)
             sums = {name: _Sums() for name in modules}
             for done in range(0, repeats, copies):
                 # All batches are of one size, the last one too: matrix products of another size are rounded otherwise,
@@ -257,7 +257,7 @@ class _Done(Exception):  # noqa: N818
 
 
 def _run(
-    model: torch.nn.Module, batch: Tensor, modules: Mapping[str, torch.nn.Module], *, to_the_end: bool = False
+    model: torch.nn.Module, batch: Iterable[Tensor], modules: Mapping[str, torch.nn.Module], *, to_the_end: bool = False
 ) -> dict[str, list[object]]:
     """What the modules give in one pass, call by call. The pass ends when each has been called."""
     outputs: dict[str, list[object]] = {name: [] for name in modules}
@@ -274,7 +274,7 @@ def _run(
     ]
     try:
         with contextlib.suppress(_Done):
-            model(batch)
+            model(*batch)
     finally:
         for hook in hooks:
             hook.remove()
@@ -282,14 +282,14 @@ def _run(
 
 
 def _chunk(
-    model: torch.nn.Module, one: Tensor, modules: Mapping[str, torch.nn.Module], copies: int, shared: bool
+    model: torch.nn.Module, one: Iterable[Tensor], modules: Mapping[str, torch.nn.Module], copies: int, shared: bool
 ) -> dict[str, Tensor]:
     """Outputs [copies, units] of every module for one input [1, ...]."""
     size = 1 if shared else copies
     rows: dict[str, list[Tensor]] = {name: [] for name in modules}
     for _ in range(copies // size):
         # Memory of its own, because the first layer may work in place.
-        batch = one.expand(size, *one.shape[1:]).clone(memory_format=torch.contiguous_format)
+        batch = [each.expand(size, *each.shape[1:]).clone(memory_format=torch.contiguous_format) for each in one]
         for name, outputs in _run(model, batch, modules).items():
             rows[name].append(_rows(name, outputs, size))
     return {name: torch.cat(parts) for name, parts in rows.items()}
@@ -311,50 +311,41 @@ def _rows(name: str, outputs: list[object], copies: int) -> Tensor:
     return output.flatten(1)
 
 
-def _probe(
-    model: torch.nn.Module,
-    x: Tensor,
-    modules: Mapping[str, torch.nn.Module],
-    dropouts: Mapping[str, torch.nn.Module],
-) -> bool:
-    """Checks in one whole pass what the layers give; says whether examples of one batch share a mask."""
-    watched = {f"layer {name}": module for name, module in modules.items()}
-    watched |= {f"dropout {name}": module for name, module in dropouts.items()}
-    outputs = _run(model, x[:1].repeat(2, *[1] * (x.dim() - 1)), watched, to_the_end=True)
-    size = 0
-    for name in modules:
-        rows = _rows(name, outputs[f"layer {name}"], 2)
-        size += len(x) * rows.shape[1] ** 2 * (8 if rows.dtype == torch.float64 else 4)
+def _probe(model: torch.nn.Module, inputs: Sequence[Tensor], modules: Mapping[str, torch.nn.Module]) -> None:
+    """Checks in one whole pass what the layers give."""
+    twice = [each[:1].repeat(2, *[1] * (each.dim() - 1)) for each in inputs]
+    count, size = len(inputs[0]), 0
+    for name, outputs in _run(model, twice, modules, to_the_end=True).items():
+        rows = _rows(name, outputs, 2)
+        size += count * rows.shape[1] ** 2 * (8 if rows.dtype == torch.float64 else 4)
         if size > _LARGEST_RESULT:
             raise ValueError(
-                f"coadaptation: expected covariances of at most {_LARGEST_RESULT >> 20} MB in all, but {len(x)} inputs "
+                f"coadaptation: expected covariances of at most {_LARGEST_RESULT >> 20} MB in all, but {count} inputs "
                 f"and the {rows.shape[1]} units of layer {name!r} make {size >> 20} MB; take fewer inputs or a smaller "
                 "layer"
             )
-    return any(
-        _shares_mask(module, output)
-        for name, module in dropouts.items()
-        for output in outputs[f"dropout {name}"]
-        if isinstance(output, Tensor)
-    )
 
 
-def _shares_mask(dropout: torch.nn.Module, output: Tensor) -> bool:
-    if isinstance(dropout, nn.DropConnectLinear):
-        return dropout.masks == "batch"
-    return isinstance(dropout, nn.Dropout) and any(axis % output.dim() == 0 for axis in dropout.shared_axes)
+def _checked_inputs(x: Inputs) -> tuple[Tensor, ...]:
+    inputs = inference.as_inputs("coadaptation", x)
+    for each in inputs:
+        if each.dim() < 1 or not len(each):
+            raise ValueError(
+                f"coadaptation: expected x to be [inputs, ...] with at least 1 input, got {tuple(each.shape)}"
+            )
+    if len({len(each) for each in inputs}) > 1:
+        shapes = ", ".join(str(tuple(each.shape)) for each in inputs)
+        raise ValueError(f"coadaptation: expected tensors of as many inputs each, got {shapes}")
+    return inputs
 
 
 def _check(
-    model: torch.nn.Module, x: Tensor, layers: Sequence[str], repeats: int, chunk: int, seed: int | None
+    model: torch.nn.Module, layers: Sequence[str], repeats: int, chunk: int, seed: int | None
 ) -> dict[str, torch.nn.Module]:
     """Checks the arguments; returns the named modules."""
     owner = "coadaptation"
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{owner}: expected a torch.nn.Module, got {type(model).__name__}")
-    check_input(owner, x)
-    if x.dim() < 1 or not len(x):
-        raise ValueError(f"{owner}: expected x to be [inputs, ...] with at least 1 input, got {tuple(x.shape)}")
     if isinstance(layers, str):
         raise TypeError(f"{owner}: expected layers to be a list of names, got one string; write [{layers!r}]")
     for name, value, least in (("repeats", repeats, 2), ("chunk", chunk, 1)):

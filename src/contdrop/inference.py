@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from torch import Tensor
 from . import nn
 from .choices import METHODS, TRANSFORMS, Covariance, Method, Transform
 from .compatibility import TORCH_DROPOUTS
-from .functional import check_choice, check_input
+from .functional import check_choice
 from .theory import propagation
 
 _STOCHASTIC: tuple[type[torch.nn.Module], ...] = (
@@ -22,6 +24,9 @@ _STOCHASTIC: tuple[type[torch.nn.Module], ...] = (
     nn.DropConnectLinear,
     nn.FastDropoutLinear,
 )
+
+# What a model is called with: one tensor, or a tuple of several.
+Inputs = Tensor | tuple[Tensor, ...]
 
 # Logits are drawn from their Gaussian this many numbers at a time.
 _LOGITS_AT_ONCE = 1 << 20
@@ -47,7 +52,7 @@ class Prediction:
 
 
 def mc_predict(
-    model: torch.nn.Module, x: Tensor, samples: int = 50, *, transform: Transform = None, seed: int | None = None
+    model: torch.nn.Module, x: Inputs, samples: int = 50, *, transform: Transform = None, seed: int | None = None
 ) -> Prediction:
     """Monte-Carlo dropout: mean and variance over ``samples`` passes (Gal and Ghahramani, 2016).
 
@@ -58,7 +63,7 @@ def mc_predict(
 
     Args:
         model: With at least one dropout layer.
-        x: Batch [N, ...].
+        x: Batch [N, ...] of any type, token ids among them; a tuple for a model of several inputs.
         samples: Number of passes, at least 2.
         transform: None for the outputs as they are; "softmax" for a classifier that gives logits or log-probabilities;
             "probabilities" for one that gives probabilities. Both along axis 1, and both give entropies.
@@ -66,11 +71,12 @@ def mc_predict(
             torch.manual_seed, or from a layer's own generator.
     """
     owner = "mc_predict"
-    layers = _check(owner, model, x, samples, transform, seed)
+    inputs = as_inputs(owner, x)
+    layers = _check(owner, model, samples, transform, seed)
     total = _Running()
-    with torch.no_grad(), dropout_on(model, layers), seeded(layers, seed), _calls(layers) as called:
+    with torch.no_grad(), dropout_on(model, layers) as called, seeded(layers, seed):
         for _ in range(samples):
-            output = model(x)
+            output = model(*inputs)
             if not isinstance(output, Tensor):
                 raise TypeError(f"{owner}: expected a model that returns a tensor, got {type(output).__name__}")
             total.add(_transformed(owner, output, transform).unsqueeze(0), transform is not None)
@@ -85,7 +91,7 @@ def mc_predict(
 
 def predict(
     model: torch.nn.Module,
-    x: Tensor,
+    x: Inputs,
     *,
     method: Method = "monte-carlo",
     samples: int | None = None,
@@ -102,7 +108,7 @@ def predict(
 
     Args:
         model: With at least one dropout layer.
-        x: Batch [N, ...].
+        x: As in :func:`mc_predict`; one tensor of real numbers with "moments".
         method: "monte-carlo" or "moments".
         samples: Number of passes (50 if None), or of draws of the logits (1000 if None).
         transform: As in :func:`mc_predict`; "probabilities" with "monte-carlo" only.
@@ -117,7 +123,12 @@ def predict(
     if method == "monte-carlo":
         return mc_predict(model, x, 50 if samples is None else samples, transform=transform, seed=seed)
     samples = 1000 if samples is None else samples
-    _check(owner, model, x, samples, transform, seed)
+    _check(owner, model, samples, transform, seed)
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"{owner}: expected one tensor with method='moments', got {type(x).__name__}; use method='monte-carlo' for "
+            "several inputs"
+        )
     if transform == "probabilities":
         raise ValueError(
             f"{owner}: expected transform to be None or 'softmax' with method='moments', got 'probabilities'; give the "
@@ -210,19 +221,41 @@ def _root(covariance: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def dropout_on(model: torch.nn.Module, layers: dict[str, torch.nn.Module]) -> Iterator[None]:
-    """Puts these layers into training mode and all others into evaluation mode, and back afterwards."""
+def dropout_on(model: torch.nn.Module, layers: dict[str, torch.nn.Module]) -> Iterator[set[tuple[str, int]]]:
+    """Puts these layers into training mode and all others into evaluation mode, and back afterwards.
+
+    Yields the layers that have been called, each with the number of axes of its input.
+    """
     modes = [(module, module.training) for module in model.modules()]
+    called: set[tuple[str, int]] = set()
+    # Hooks also keep torch's transformer layers from their fused evaluation path, which would leave out dropout.
+    hooks = [layer.register_forward_pre_hook(_noting(name, called), with_kwargs=True) for name, layer in layers.items()]
     try:
         # The flags themselves: a train() of the user's own may do more than set them.
         for module, _ in modes:
             module.training = False
         for module in layers.values():
             module.training = True
-        yield
+        yield called
     finally:
         for module, mode in modes:
             module.training = mode
+        for hook in hooks:
+            hook.remove()
+
+
+def _noting(name: str, called: set[tuple[str, int]]) -> Callable[..., None]:
+    def note(_module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        called.update((name, each.dim()) for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
+
+    return note
+
+
+def shares_mask(layer: torch.nn.Module, axes: int) -> bool:
+    """Whether the examples of a batch share a mask of this layer, if its input has so many axes."""
+    if isinstance(layer, nn.DropConnectLinear):
+        return layer.masks == "batch"
+    return isinstance(layer, nn.Dropout) and any(axis % axes == 0 for axis in layer.shared_axes)
 
 
 @contextlib.contextmanager
@@ -238,40 +271,36 @@ def seeded(layers: dict[str, torch.nn.Module], seed: int | None) -> Iterator[Non
         try:
             torch.manual_seed(seed)
             for number, (generator, _) in enumerate(states, start=1):
-                generator.manual_seed(seed + number)
+                generator.manual_seed(_derived(seed, number))
             yield
         finally:
             for generator, state in states:
                 generator.set_state(state)
 
 
-@contextlib.contextmanager
-def _calls(layers: dict[str, torch.nn.Module]) -> Iterator[list[str]]:
-    """Notes which layers are called.
+def _derived(seed: int, number: int) -> int:
+    """A seed for the generator of this number; not a sum, which generators of neighbouring seeds would share."""
+    return int.from_bytes(hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest(), "big")
 
-    Hooks also keep torch's transformer layers from their fused evaluation path, which would leave out dropout.
-    """
-    called: list[str] = []
 
-    def note(module: torch.nn.Module, _: object) -> None:
-        if not called:
-            called.append(type(module).__name__)
-
-    hooks = [layer.register_forward_pre_hook(note) for layer in layers.values()]
-    try:
-        yield called
-    finally:
-        for hook in hooks:
-            hook.remove()
+def as_inputs(owner: str, x: Inputs) -> tuple[Tensor, ...]:
+    """What a model is called with, as a tuple."""
+    inputs: tuple[Any, ...] = x if isinstance(x, tuple) and x else (x,)
+    for each in inputs:
+        if not isinstance(each, Tensor):
+            raise TypeError(
+                f"{owner}: expected a tensor, or a tuple of tensors for a model of several inputs, got "
+                f"{type(each).__name__}"
+            )
+    return inputs
 
 
 def _check(
-    owner: str, model: torch.nn.Module, x: Tensor, samples: int, transform: Transform, seed: int | None
+    owner: str, model: torch.nn.Module, samples: int, transform: Transform, seed: int | None
 ) -> dict[str, torch.nn.Module]:
     """Checks the arguments; returns the model's dropout layers by path."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{owner}: expected a torch.nn.Module, got {type(model).__name__}")
-    check_input(owner, x)
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
         raise ValueError(f"{owner}: expected samples to be a whole number of at least 2, got {samples!r}")
     check_choice(owner, "transform", transform, TRANSFORMS)
