@@ -61,7 +61,7 @@ def test_holdout_certificate_counts_what_it_says(model):
 
 
 @pytest.mark.parametrize("connect", [False, True])
-def test_a_mixture_of_fixed_masks_is_the_same_networks_for_all_examples(connect, model, monkeypatch):
+def test_a_mixture_of_fixed_masks_is_the_same_networks_for_all_examples(connect, model):
     x, y = blobs(500, 4)
     if connect:
         model[0] = cd.DropConnectLinear(10, 32, law=cd.Uniform())
@@ -78,9 +78,47 @@ def test_a_mixture_of_fixed_masks_is_the_same_networks_for_all_examples(connect,
     assert found.mixture.errors == wrong
     for layer in layers:
         setattr(layer, *(("masks", "example") if hasattr(layer, "masks") else ("shared_axes", ())))
-    monkeypatch.setattr(certificates, "_AT_ONCE", 70)  # the last batch is shorter
-    assert certificates.holdout_certificate(model, x, y, members=3, masks="fixed", seed=5).mixture == found.mixture
+    parts = certificates.holdout_certificate(model, x, y, members=3, masks="fixed", seed=5, batch_size=70)
+    assert parts.mixture == found.mixture  # the last batch is shorter
     assert found.brier.diversity > 0
+
+
+class Encoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.4, batch_first=True)
+        self.head = torch.nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.layer(x).mean(1))
+
+
+def test_members_of_a_transformer_differ():
+    torch.manual_seed(0)
+    found = certificates.holdout_certificate(Encoder(), torch.randn(20, 5, 8), torch.arange(20) % 3, members=3)
+    assert found.brier.diversity > 1e-5
+
+
+class Elsewhere(torch.Tensor):
+    """Stands for a tensor of another device: all that can be done with it is to copy it to the CPU."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            if function is torch.Tensor.cpu:
+                return args[0].as_subclass(torch.Tensor)
+        raise RuntimeError(f"{function} of tensors on two devices")
+
+
+class ToElsewhere(torch.nn.Module):
+    def forward(self, x):
+        return x.as_subclass(Elsewhere)
+
+
+def test_outputs_are_judged_on_the_cpu(model):
+    x, y = blobs(30, 4)
+    here = certificates.holdout_certificate(model, x, y, members=2)
+    assert certificates.holdout_certificate(torch.nn.Sequential(model, ToElsewhere()), x, y, members=2) == here
 
 
 def test_masks_cannot_be_fixed_where_they_hang_on_the_example(model):
@@ -172,10 +210,13 @@ def test_pac_bayes_certificate_is_gained_by_training_and_holds(law):
     [
         ({"model": torch.nn.Sequential(torch.nn.Linear(10, 3))}, "expected a model with dropout layers"),
         ({"model": torch.nn.Sequential(cd.UniformDropout(shared_axes=(0,)))}, "shares one over the batch"),
+        ({"model": torch.nn.Sequential(cd.UniformDropout(shared_axes=(-2,)))}, "0 shares one over the batch"),
         ({"y": torch.zeros(9)}, "expected tensors x"),
         ({"y": torch.zeros(8)}, "expected classes as whole numbers"),
         ({"x": torch.zeros(0, 10), "y": torch.zeros(0, dtype=torch.long)}, "with N of at least 1"),
-        ({"delta": 0.0}, "expected delta"),
+        ({"delta": 0.0}, "expected delta between 0 and 1, got 0.0"),
+        ({"delta": 1.2}, "expected delta between 0 and 1, got 1.2"),
+        ({"batch_size": 0}, "expected batch_size to be a whole number of at least 1, got 0"),
         ({"members": 1}, "expected members to be a whole number of at least 2, got 1"),
         ({"comparisons": 0}, "expected comparisons to be a whole number of at least 1, got 0"),
     ],

@@ -19,7 +19,7 @@ from torch import Tensor
 from . import nn
 from .choices import MIXTURE_MASKS, MixtureMasks
 from .functional import check_choice
-from .inference import dropout_layers, dropout_on, seeded
+from .inference import dropout_layers, dropout_on, seeded, shares_mask
 from .theory import bounds
 
 _AT_ONCE = 2000  # examples evaluated at a time
@@ -79,6 +79,7 @@ def holdout_certificate(
     members: int = 50,
     masks: MixtureMasks = "fresh",
     comparisons: int = 1,
+    batch_size: int = _AT_ONCE,
     seed: int = 0,
 ) -> HoldoutCertificate:
     """Exact bounds on the error of a classifier with dropout, from examples kept aside.
@@ -101,27 +102,34 @@ def holdout_certificate(
             ``seed + members - 1``. The latter needs this library's elementwise layers or DropConnect.
         comparisons: Number of models (or laws) that certificates are made of with the same examples, if one is to be
             picked, or all are to hold at once.
+        batch_size: Examples in one pass; fewer take less memory.
         seed: Of the masks.
     """
     owner = "holdout_certificate"
     layers = _checked(owner, model, x, y, members)
-    if isinstance(comparisons, bool) or not isinstance(comparisons, int) or comparisons < 1:
-        raise ValueError(f"{owner}: expected comparisons to be a whole number of at least 1, got {comparisons!r}")
+    for name, value in (("comparisons", comparisons), ("batch_size", batch_size)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{owner}: expected {name} to be a whole number of at least 1, got {value!r}")
+    if not 0 < delta < 1:
+        raise ValueError(f"{owner}: expected delta between 0 and 1, got {delta!r}")
     check_choice(owner, "masks", masks, MIXTURE_MASKS)
+    y = y.cpu()
     wrong = {"member": 0, "mixture": 0, "mean": 0}
     scores = torch.zeros(3, dtype=torch.float64)
     with torch.no_grad():
-        for inputs, labels in _batches(x, y):
+        for inputs, labels in _batches(x, y, batch_size):
             with dropout_on(model, {}):
-                wrong["mean"] += _errors(model(inputs), labels)
-        with dropout_on(model, layers), seeded(layers, seed):
-            for inputs, labels in _batches(x, y):
-                first = model(inputs).double().softmax(1)[None]
-                wrong["member"] += _errors(first[0], labels)
+                wrong["mean"] += _errors(model(inputs).cpu(), labels)
+        with dropout_on(model, layers) as called, seeded(layers, seed):
+            for inputs, labels in _batches(x, y, batch_size):
+                first = _probabilities(model, inputs)
+                for name, axes in called:
+                    _check_sharing(owner, name, shares_mask(layers[name], axes))
+                wrong["member"] += _errors(first, labels)
                 drawn = (
                     _fixed(model, layers, inputs, members, seed)
                     if masks == "fixed"
-                    else torch.cat([first, *(model(inputs).double().softmax(1)[None] for _ in range(members - 1))])
+                    else torch.stack([first, *(_probabilities(model, inputs) for _ in range(members - 1))])
                 )
                 wrong["mixture"] += _errors(drawn.mean(0), labels)
                 scores += len(labels) * torch.stack(bounds.brier_decomposition(drawn, labels))
@@ -132,13 +140,19 @@ def holdout_certificate(
     return HoldoutCertificate(**found, brier=bounds.Brier(*(scores / len(y))), members=members, delta=delta)
 
 
+def _probabilities(model: torch.nn.Module, x: Tensor) -> Tensor:
+    """Of the classes [N, classes], where the labels are, and where float64 exists."""
+    output: Tensor = model(x)
+    return output.cpu().double().softmax(1)
+
+
 def _fixed(model: torch.nn.Module, layers: dict[str, torch.nn.Module], x: Tensor, members: int, seed: int) -> Tensor:
     """Class probabilities [members, N, classes] of networks whose masks are the same for all examples and batches."""
     drawn = []
     with _one_mask(layers):
         for number in range(members):
             with seeded(layers, seed + number):
-                drawn.append(model(x).double().softmax(1))
+                drawn.append(_probabilities(model, x))
     return torch.stack(drawn)
 
 
@@ -356,8 +370,8 @@ def _bounded_loss(logits: Tensor, labels: Tensor) -> Tensor:
 # ---- what they share
 
 
-def _batches(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    yield from zip(_split(x, _AT_ONCE), _split(y, _AT_ONCE))
+def _batches(x: Tensor, y: Tensor, size: int = _AT_ONCE) -> Iterator[tuple[Tensor, Tensor]]:
+    yield from zip(_split(x, size), _split(y, size))
 
 
 def _split(values: Tensor, size: int) -> tuple[Tensor, ...]:
@@ -385,12 +399,16 @@ def _checked(
     if needs_dropout and not layers:
         raise ValueError(f"{owner}: expected a model with dropout layers, got {type(model).__name__} without any")
     for name, layer in layers.items():
-        if 0 in getattr(layer, "shared_axes", ()) or getattr(layer, "masks", "example") == "batch":
-            raise ValueError(
-                f"{owner}: expected masks drawn for every example; {name} shares one over the batch, so errors of "
-                "members would not be independent"
-            )
+        _check_sharing(owner, name, 0 in getattr(layer, "shared_axes", ()) or getattr(layer, "masks", "") == "batch")
     return layers
+
+
+def _check_sharing(owner: str, name: str, shares: bool) -> None:
+    if shares:
+        raise ValueError(
+            f"{owner}: expected masks drawn for every example; {name} shares one over the batch, so errors of "
+            "members would not be independent"
+        )
 
 
 def _check_sequence(owner: str, model: torch.nn.Module) -> None:
