@@ -48,6 +48,15 @@ def test_resume():
     assert again.step() == schedule.step()
 
 
+def test_every_layer_with_a_law_follows():
+    net = nn.Sequential(cd.UniformDropout(), cd.DropConnectLinear(4, 4), cd.FastDropoutLinear(4, 4, law=cd.Uniform()))
+    Schedule(net, linear("gaussian:sigma=0.2", "gaussian:sigma=0.4"), steps=2).step()
+    assert [layer.law.sigma for layer in net] == pytest.approx([0.3] * 3)
+    connect = nn.Sequential(cd.DropConnectLinear(4, 4))
+    Schedule(connect, linear("uniform", "uniform"))
+    assert connect[0].law == cd.Uniform()
+
+
 def test_any_function():
     net = nn.Sequential(cd.UniformDropout())
     schedule = Schedule(net, lambda done: cd.Uniform() if done > 0.5 else cd.Bernoulli(keep=0.9), steps=2)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from .laws import BuiltIn, Law, parse_law
-from .nn import Dropout
+from .nn import DropConnectLinear, Dropout, FastDropoutLinear
 from .surgery import Swap
 
 Course = Callable[[float], Law]
@@ -66,7 +66,8 @@ class Schedule:
             schedule.step()
 
     Args:
-        target: A model, all of whose :class:`contdrop.Dropout` layers are meant, or a :class:`contdrop.surgery.Swap`.
+        target: A model, all of whose layers with a law are meant (:class:`contdrop.Dropout` and its kin,
+            DropConnectLinear and FastDropoutLinear), or a :class:`contdrop.surgery.Swap`.
         course: The law as a function of the fraction of training that is done.
         steps: After how many calls of ``step`` the end is reached.
     """
@@ -77,7 +78,8 @@ class Schedule:
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ValueError(f"Schedule: expected steps to be a whole number of at least 1, got {steps!r}")
         modules = target.layers if isinstance(target, Swap) else target.modules()
-        self._layers = [module for module in modules if isinstance(module, Dropout)]
+        kinds = (Dropout, DropConnectLinear, FastDropoutLinear)
+        self._layers = [module for module in modules if isinstance(module, kinds)]
         if not self._layers:
             raise ValueError(
                 "Schedule: expected dropout layers of contdrop, whose law can be assigned, got none; "
