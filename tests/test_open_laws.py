@@ -246,6 +246,17 @@ def network(law):
     return torch.nn.Sequential(*layers).double()
 
 
+def test_a_relu_behind_its_dropout_is_one_before_it():
+    before, rows, target = network(OPEN), fixed(5, 6, seed=2), torch.tensor([0, 1, 2, 0, 1])
+    linear, relu, dropout, last = before
+    behind = torch.nn.Sequential(linear, dropout, relu, last)
+    first, second = (inference.predict(model, rows, method="moments") for model in (before, behind))
+    torch.testing.assert_close(first.mean, second.mean, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(first.variance, second.variance, rtol=1e-12, atol=1e-12)
+    one, two = (penalty.penalty(each, rows, target, torch.nn.functional.cross_entropy) for each in (before, behind))
+    torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-12)
+
+
 def test_theory_that_needs_moments_alone_is_that_of_the_built_in_law():
     weight, x = fixed(3, 6), fixed(6, seed=1)
     rows, target = fixed(5, 6, seed=2), torch.tensor([0, 1, 2, 0, 1])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .. import nn
 from ..compatibility import has_forward_hooks, target_name
-from ..laws import Bernoulli, Law
+from ..laws import Bernoulli, BuiltIn, Law
 from . import activations, arguments, beliefs, graphs, layers
 from .beliefs import Belief, Map, RefusedError, Step
 
@@ -276,7 +276,7 @@ class _Walk:
         if before.op != "call_module" or len(before.users) != 1 or len(before.all_input_nodes) != 1:
             return None
         law = _mask_law(self._module(before))
-        return before if law is not None and law.mean > 0 and law.quantile(0.0) >= 0 else None
+        return before if law is not None and law.mean > 0 and _least(law) >= 0 else None
 
     # Values, and the covariances between them.
 
@@ -394,6 +394,14 @@ def _mask_law(module: torch.nn.Module) -> Law | None:
     if isinstance(module, nn.Dropout):
         return module.law if module.activation is None else None
     return Bernoulli(keep=1 - module.p) if isinstance(module, (torch.nn.Dropout, torch.nn.Dropout2d)) else None
+
+
+def _least(law: Law) -> float:
+    """The smallest mask value."""
+    if isinstance(law, BuiltIn):
+        return law.quantile(0.0)
+    # Laws of the user's own promise tensors in (0, 1) only; masks are drawn from nothing smaller than this.
+    return float(law.quantile(torch.tensor([2.0**-22], dtype=torch.float64)))
 
 
 def _attribute(model: torch.nn.Module, path: str) -> Any:
