@@ -1,6 +1,7 @@
 """Other dropout in a model that exists already, and back again."""
 
 import copy
+import re
 import warnings
 
 import pytest
@@ -144,7 +145,7 @@ def test_shared_blocks_are_swapped_once():
         ("*", ["2", "5"]),
         (["2"], ["2"]),
         (lambda name, layer: layer.inplace, ["2"]),
-        ("encoder.*", []),
+        (lambda name, layer: False, []),
     ],
 )
 def test_only_some(only, names):
@@ -236,9 +237,112 @@ def test_refusals():
     model = mlp(0.1)
     model[5].p = 0.6
     kept = model[2]
-    with pytest.raises(ValueError, match=r"layer 5: Uniform.matching: expected a relative variance above 0 and at"):
+    with pytest.raises(
+        ValueError,
+        match=r"layer 5: Uniform.matching: expected a relative variance above 0 and [^;]*; use 'normal', which reaches",
+    ):
         cd.swap_dropout(model, "uniform", match="variance")
+    with pytest.raises(ValueError, match=r"layer 5: Gaussian.matching: [^;]*; use 'normal', which reaches every str"):
+        cd.swap_dropout(model, "gaussian", match="variance")
     assert model[2] is kept  # an error changes nothing
+    model[5].p = 1.0
+    with pytest.raises(ValueError, match=r"expected a law whose mean is not 0, .*; its relative variance is infinite$"):
+        cd.swap_dropout(model, "normal", match="variance")
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_the_unclipped_gaussian_reaches_every_strength(p):
+    model = mlp(p)
+    cd.swap_dropout(model, "normal", match="variance")
+    assert model[2].law == cd.Gaussian.matching(cd.Bernoulli(keep=1 - p), clip=False)
+    assert model[2].law.relative_variance == pytest.approx(p / (1 - p), rel=1e-12)
+
+
+def test_nothing_to_swap_is_an_error():
+    model = nn.ModuleDict({"encoder": mlp(), "head": nn.Linear(3, 3)})
+    for pattern, hint in [
+        ("encodr.2", r"did you mean 'encoder.2'\?"),
+        ("encoder", r"did you mean 'encoder.\*'\?"),
+        ("x*", "known: encoder.2, encoder.5"),
+    ]:
+        with pytest.raises(ValueError, match=rf"expected a pattern of names .*, got '{re.escape(pattern)}'; {hint}$"):
+            cd.swap_dropout(model, "uniform", only=pattern)
+    with pytest.raises(ValueError, match=r"expected a model with dropout layers, got Linear without any$"):
+        cd.swap_dropout(nn.Linear(3, 3), "uniform")
+    lstm = nn.Sequential(nn.LSTM(3, 3, 2, dropout=0.1))
+    with pytest.raises(ValueError, match=r"without any; out of reach: 0 \(between the layers of LSTM\)$"):
+        cd.swap_dropout(lstm, None)
+
+
+def test_the_convention_of_a_layer_is_kept():
+    x = torch.ones(3)
+    old = cd.UniformDropout(scale="paper")
+    for law, scale, evaluated in [("gaussian", None, 0.5), (None, None, 0.5), ("gaussian", "inverted", 1.0)]:
+        model = nn.Sequential(old).eval()
+        cd.swap_dropout(model, law, scale=scale)
+        assert torch.equal(model(x), evaluated * x)
+    model = nn.Sequential(old)
+    cd.swap_dropout(model, None)
+    assert torch.equal(model(x), 0.5 * x)  # in training too
+    assert model[0].p == 0
+    model = nn.Sequential(nn.Dropout(0.5))
+    cd.swap_dropout(model, "uniform")
+    assert model[0].scale == "inverted"
+
+
+def test_a_plain_bernoulli_law_makes_a_dropout_of_torchs_class():
+    law = cd.Bernoulli(keep=0.123456789)
+    model = nn.Sequential(
+        *[nn.Dropout(0.3), cd.GaussianDropout(0.2, scale="paper"), nn.Dropout2d(0.3)],
+        cd.UniformDropout(activation="relu"),
+    )
+    swap = cd.swap_dropout(model, law)
+    assert [isinstance(layer, nn.Dropout) for layer in model] == [True, True, False, False]
+    assert {layer.law for layer in model} == {law}
+    assert [layer.scale for layer in model] == ["inverted", "paper", "inverted", "inverted"]
+    model[0].p = 0.25
+    assert model[0].law == cd.Bernoulli(keep=0.75)
+    swap.undo()
+    cd.swap_dropout(model, "bernoulli", match="variance")
+    assert type(model[0]) is cd.BernoulliDropout
+    assert model[0].law == cd.Bernoulli(keep=0.7)  # to the last bit
+    assert type(model[1]) is cd.Dropout  # a kept value other than 1
+    fused = mlp()
+    cd.swap_dropout(fused, "bernoulli", fuse_relu=True)
+    assert not any(isinstance(layer, nn.Dropout) for layer in fused)  # which has no ReLU inside
+
+
+def test_a_forward_of_the_layers_own_is_not_lost():
+    for drop in (nn.Dropout(0.3), cd.BernoulliDropout(0.3)):
+        drop.forward = lambda z: z + 1
+        model = nn.Sequential(nn.Dropout(0.1), drop)
+        swap = cd.swap_dropout(model, "uniform")
+        assert list(swap.replaced) == ["0"]
+        assert model[1] is drop
+        what = f"{type(drop).__name__}, a dropout layer with a forward of its own"
+        assert swap.unreachable == [("1", what, 0.3)]
+
+
+def test_the_factor_of_evaluation_is_not_skipped_in_torchs_encoder():
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.4, batch_first=True).eval()
+    x = torch.randn(2, 3, 8)
+    with torch.no_grad():
+        fused = model(x)
+        swap = cd.swap_dropout(model, "uniform", scale="paper")
+        assert not torch.allclose(model(x), fused, atol=0.01)
+    found = model(x)  # with gradients, which the fused path does not take
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), found)
+        torch.testing.assert_close(copy.deepcopy(model)(x), found)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            scripted = torch.jit.script(model)
+        torch.testing.assert_close(scripted(x), found)
+        swap.undo()
+        assert torch.equal(model(x), fused)  # in the fused path again
+    cd.swap_dropout(model, "uniform")
+    assert model.activation_relu_or_gelu  # nothing to skip
 
 
 def test_noise_of_a_layer():

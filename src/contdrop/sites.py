@@ -76,6 +76,8 @@ def unreachable(model: torch.nn.Module) -> list[Unreachable]:
 
 def is_plain(module: torch.nn.Module) -> bool:
     """Whether it is a dropout layer that does what torch's or ours do, and nothing else."""
+    if "forward" in vars(module):  # assigned to this very layer, as libraries that place layers on devices do
+        return False
     if isinstance(module, nn.Dropout):
         return type(module).forward is nn.Dropout.forward
     return any(type(module).forward is layer.forward for layer in PLAIN) and isinstance(module, tuple(PLAIN))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Collection, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -18,8 +19,8 @@ from .counting import count_dropout_in as count_dropout_in
 from .errors import suggest
 from .functional import check_choice
 from .fusion import Pair, pairs
-from .laws import LAWS, Bernoulli, BuiltIn, Law, parse_law
-from .nn import Dropout
+from .laws import LAWS, Bernoulli, BuiltIn, Gaussian, Law, parse_law
+from .nn import BernoulliDropout, Dropout
 from .sites import ALPHA, is_plain, shared_axes
 from .sites import Unreachable as Unreachable
 from .sites import unreachable as unreachable
@@ -52,10 +53,16 @@ class Swap:
     """
 
     def __init__(
-        self, places: list[_Place], replaced: Mapping[str, Replaced], left: list[Unreachable], fused: list[Pair]
+        self,
+        places: list[_Place],
+        replaced: Mapping[str, Replaced],
+        left: list[Unreachable],
+        fused: list[Pair],
+        slowed: list[tuple[torch.nn.TransformerEncoderLayer, int]],
     ) -> None:
         self._places = places
         self._fused = fused
+        self._slowed = slowed
         self.replaced = dict(replaced)
         self.unreachable = left
         self.fused = [pair.name for pair in fused]
@@ -91,7 +98,9 @@ class Swap:
         for place in self._places:
             setattr(place.parent, place.key, place.layers.old)
             place.layers.old.training = place.layers.new.training
-        self._places, self._fused = [], []
+        for layer, before in self._slowed:
+            layer.activation_relu_or_gelu = before
+        self._places, self._fused, self._slowed = [], [], []
 
     def __repr__(self) -> str:
         first = f"swapped {plural(len(self.layers), 'dropout layer')}"
@@ -112,15 +121,16 @@ def swap_dropout(
     *,
     match: Match = None,
     only: Only | None = None,
-    scale: Scale = "inverted",
+    scale: Scale | None = None,
     fuse_relu: bool = False,
 ) -> Swap:
     """Puts other dropout into the place of a model's dropout layers, anywhere in its tree of modules, in place.
 
     Replaced are ``torch.nn.Dropout``, ``Dropout1d``, ``Dropout2d``, ``Dropout3d`` and :class:`contdrop.Dropout` with
-    its kin, whatever their rate. A layer that is in several places stays one layer. The new layers have the mode, the
-    hooks, ``inplace``, and the generator and the activation (if it is one of ours) of the old ones. Parameters, buffers
-    and their names do not change, because dropout has none.
+    its kin, whatever their rate, unless a ``forward`` was assigned to the very layer. A layer that is in several places
+    stays one layer. The new layers have the mode, the hooks, ``inplace``, and the generator and the activation (if it
+    is one of ours) of the old ones. Parameters, buffers and their names do not change, because dropout has none. A
+    plain Bernoulli law on single elements makes :class:`contdrop.BernoulliDropout`, which is a ``torch.nn.Dropout``.
 
     Masks of feature maps: where ``Dropout1d`` and ``Dropout3d`` were, one value is shared along the last one or three
     axes, with or without an axis for the batch, as torch does. Where ``Dropout2d`` was, it is shared along axes 2 and 3
@@ -135,16 +145,22 @@ def swap_dropout(
         model: Any module that contains dropout layers. The model must not be scripted.
         law: What mask values are drawn from: a law, its text ("gaussian:sigma=0.3"), None for no noise at all, or a
             function of a layer's name and the layer that gives one of the first two, or None to leave the layer alone.
-            With ``match``, a family of laws: "gaussian" or ``Gaussian``.
+            With ``match``, a family of laws: "bernoulli", "uniform" (up to p = 0.25), "gaussian" (clipped; up to p of
+            about 0.5, but from p = 0.4 on most of its values are at a bound) or "normal", the unclipped Gaussian, which
+            reaches every strength; or the class of one.
         match: "variance" gives each layer a law of its own noise strength, p / (1 - p) for torch's; see
             ``Gaussian.matching``. Layers without noise are left alone.
         only: Which layers: a pattern of names ("encoder.*"), names, or a function of name and layer.
-        scale: "inverted" or "paper", of the new layers.
+        scale: "inverted" or "paper", of the new layers; None keeps what each layer has, "inverted" for torch's. (With
+            "paper", torch's TransformerEncoderLayer is kept from its fused evaluation, which would skip the factor.)
         fuse_relu: Whether the new layers do the work of a torch.nn.ReLU right before them as well: the same numbers in
             less time; see :func:`contdrop.fuse_relu` for where it is done. Undoing puts the ReLU back.
 
     Returns:
         What was replaced, what is out of reach, and the way back.
+
+    Raises:
+        ValueError: Among others, if the model has no dropout layer, or ``only`` names none.
     """
     owner = "swap_dropout"
     _check(owner, model, match, scale)
@@ -156,7 +172,7 @@ def swap_dropout(
         if not wanted(name, old):
             continue
         if id(old) not in new:
-            new[id(old)] = _replacement(owner, name, old, choose, scale)
+            new[id(old)] = _replacement(owner, name, old, choose, scale, fuse_relu)
         layer = new[id(old)]
         if layer is not None:
             places.append(_Place(name, parent, key, Replaced(old, layer)))
@@ -170,7 +186,26 @@ def swap_dropout(
     fused = [pair for pair in pairs(model) if fuse_relu and pair.name in replaced]
     for pair in fused:
         pair.fuse()
-    return Swap(places, replaced, unreachable(model), fused)
+    return Swap(places, replaced, unreachable(model), fused, _slow(model, new.values()))
+
+
+def _slow(
+    model: torch.nn.Module, new: Iterable[torch.nn.Module | None]
+) -> list[tuple[torch.nn.TransformerEncoderLayer, int]]:
+    """Keeps torch's encoder layers from their fused evaluation, which would skip the factor of ``scale="paper"``.
+
+    It is for ReLU and GELU only, so it is not taken where the layer says that its activation is another. (A hook would
+    do as well, but torch.jit.script refuses it.)
+
+    Returns:
+        The encoder layers, and what they said.
+    """
+    paper = {layer for layer in new if isinstance(layer, Dropout) and layer.scale == "paper"}
+    kinds = [module for module in model.modules() if isinstance(module, torch.nn.TransformerEncoderLayer)]
+    found = [(layer, layer.activation_relu_or_gelu) for layer in kinds if paper.intersection(layer.modules())]
+    for layer, _ in found:
+        layer.activation_relu_or_gelu = 0
+    return found
 
 
 def _check(owner: str, model: object, match: object, scale: object) -> None:
@@ -184,7 +219,13 @@ def _check(owner: str, model: object, match: object, scale: object) -> None:
             "place to be taken out of; put it into a torch.nn.Sequential"
         )
     check_choice(owner, "match", match, (None, "variance"))
-    check_choice(owner, "scale", scale, SCALES)
+    check_choice(owner, "scale", scale, (None, *SCALES))
+    if not any(_layers(model)):
+        left = [f"{name} ({what})" for name, what, _ in unreachable(model)]
+        raise ValueError(
+            f"{owner}: expected a model with dropout layers, got {type(model).__name__} without any"
+            + (f"; out of reach: {', '.join(left[:3])}{', ...' if len(left) > 3 else ''}" if left else "")
+        )
 
 
 def _layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, torch.nn.Module]]:
@@ -201,10 +242,14 @@ def _selection(owner: str, model: torch.nn.Module, only: Only | None) -> Callabl
         return lambda name, layer: True
     if callable(only):
         return only
+    known = [name for name, *_ in _layers(model)]
     if isinstance(only, str):
-        pattern = only
-        return lambda name, layer: fnmatch.fnmatchcase(name, pattern)
-    names, known = list(only), [name for name, *_ in _layers(model)]
+        found, inside = ([name for name in known if fnmatch.fnmatchcase(name, each)] for each in (only, f"{only}.*"))
+        if not found:
+            hint = f"did you mean '{only}.*'?" if inside else suggest(only, known)
+            raise ValueError(f"{owner}: expected a pattern of names of dropout layers for only, got {only!r}; {hint}")
+        return lambda name, layer: name in found
+    names = list(only)
     for name in names:
         if name not in known:
             raise ValueError(
@@ -241,22 +286,29 @@ def _chooser(owner: str, law: Any) -> Callable[[str, torch.nn.Module], Law | Lit
 
 
 def _matching(owner: str, family: Any) -> Callable[[str, torch.nn.Module], Law | Literal["leave"]]:
-    known: dict[Any, Any] = {**LAWS, **{law: law for law in LAWS.values()}}
+    laws: Mapping[str, Any] = LAWS
+    families: dict[Any, Any] = {name: law.matching for name, law in laws.items()}
+    families["normal"] = lambda law: Gaussian.matching(law, clip=False)
+    known = {**families, **{law: law.matching for law in laws.values()}}
     if not isinstance(family, (str, type)) or family not in known:
-        hint = suggest(family, LAWS) if isinstance(family, str) else f"known: {', '.join(LAWS)}"
+        hint = suggest(family, families) if isinstance(family, str) else f"known: {', '.join(families)}"
         raise ValueError(
             f"{owner}: expected a family of laws with match='variance', such as 'gaussian', got {family!r}; {hint}"
         )
-    found: Any = known[family]
 
     def match(name: str, layer: torch.nn.Module) -> Law | Literal["leave"]:
         own = noise(layer)
         if own.variance == 0 and own.mean:
             return "leave"
+        if isinstance(own, Bernoulli) and family in ("bernoulli", Bernoulli):
+            return own  # the same to the last bit
         try:
-            matched: Law = found.matching(own)
+            matched: Law = known[family](own)
         except ValueError as error:
-            raise ValueError(f"{owner}: layer {name}: {error}") from error
+            reason = str(error)
+            if math.isfinite(own.relative_variance):
+                reason = f"{reason.partition(';')[0]}; use 'normal', which reaches every strength"
+            raise ValueError(f"{owner}: layer {name}: {reason}") from error
         return matched
 
     return match
@@ -271,7 +323,7 @@ def noise(layer: torch.nn.Module) -> Law:
 
 
 def _replacement(
-    owner: str, name: str, old: torch.nn.Module, choose: Callable[..., Any], scale: Scale
+    owner: str, name: str, old: torch.nn.Module, choose: Callable[..., Any], scale: Scale | None, fuse_relu: bool
 ) -> torch.nn.Module | None:
     law = choose(name, old)
     if law == "leave":
@@ -282,19 +334,26 @@ def _replacement(
             "adding as well as multiplying; a mask cannot stand for it; leave it out by only=..."
         )
     layer: Any = old
-    activation = layer.activation if isinstance(old, Dropout) else None
+    ours = isinstance(old, Dropout)
+    activation = layer.activation if ours else None
+    axes = shared_axes(old)
+    options: dict[str, Any] = {
+        "inplace": layer.inplace,
+        "scale": scale or (layer.scale if ours else "inverted"),
+        "generator": layer.generator if ours else None,
+    }
+    if law is None and scale is None and options["scale"] == "paper":
+        law = Bernoulli(keep=1.0, value=layer.law.mean)  # what evaluation multiplies by
+    new: torch.nn.Module
     if law is None and activation is None:
         # With rate 0 it hands its input on, draws nothing, and still has the p that models ask for.
-        new: torch.nn.Module = torch.nn.Dropout(0.0, inplace=layer.inplace)
+        new = torch.nn.Dropout(0.0, inplace=layer.inplace)
+    elif isinstance(law, Bernoulli) and law.value == 1 and not (axes or activation or fuse_relu):
+        new = plain = BernoulliDropout(**options)
+        plain.law = law  # to the last bit, which the way over p may cost
     else:
-        new = Dropout(
-            Bernoulli(keep=1.0) if law is None else law,
-            inplace=layer.inplace,
-            shared_axes=shared_axes(old),
-            scale=scale,
-            activation=activation,
-            generator=layer.generator if isinstance(old, Dropout) else None,
-        )
+        law = Bernoulli(keep=1.0) if law is None else law
+        new = Dropout(law, shared_axes=axes, activation=activation, **options)
     share_hooks(old, new)
     new.training = old.training
     return new

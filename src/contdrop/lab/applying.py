@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..functional import adaptive_dropout
 from ..laws import LAWS, Gaussian, Law, Uniform
 from ..nn import DropConnectLinear, FastDropoutLinear
-from ..sites import is_plain
+from ..sites import ALPHA, is_plain
 from ..surgery import Unreachable
 from ..text import plural
 from . import chains
@@ -28,6 +28,7 @@ from .labels import MATCH, ORIGINAL
 from .labels import REACH as REACH
 from .methods import Method, check_scale, dropconnect_options, evaluated_with, law_of, parse
 
+_NOWHERE = "no dropout layer was found to put it into"
 _WHOLE = ("adaptive", "adaptive-authors", "dropconnect", "dropconnect-authors", "fast")
 
 
@@ -113,6 +114,9 @@ def _swap(
     method: Method, model: nn.Module, scale: Scale, fallback: bool, notes: list[str]
 ) -> dict[str, dict[str, float]]:
     law: Any = None if method == Method("none") else method.law
+    if not any(is_plain(module) or isinstance(module, ALPHA) for module in model.modules()):
+        notes.append(_NOWHERE)
+        return {}
     if method.word == MATCH:
         beyond: dict[float, list[str]] = {}
         swap = surgery.swap_dropout(model, _matching(method, fallback, beyond), scale=scale)
@@ -120,7 +124,7 @@ def _swap(
     else:
         swap = surgery.swap_dropout(model, law, scale=scale)
     if not swap.replaced:
-        notes.append("no dropout layer was found to put it into")
+        notes.append(_NOWHERE)
     off = [name for name, each in swap.replaced.items() if law is not None and surgery.noise(each.old).variance == 0]
     if off:
         notes.append(f"put into dropout layers whose own rate is 0: {_listed(off)}")
