@@ -5,6 +5,7 @@ import gzip
 import json
 import pathlib
 import random
+import re
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ import pytest
 import stores
 from contdrop.errors import UserError
 from contdrop.lab import archive, checking, contents, numbers, schema, travel
+from contdrop.lab.analysis.comparisons import compare
+from contdrop.lab.analysis.verdict import verdict
 from contdrop.lab.reading import pack
-from contdrop.lab.report import page
+from contdrop.lab.report import describing, page
+from contdrop.lab.results import collect_all
 from contdrop.lab.store import FINAL, FINISHED, Store
 
 OPTIONS = {"methods": ("none", "gaussian", "uniform"), "runs": 3, "epochs": 3, "images": 60, "selection": True}
@@ -166,12 +170,12 @@ def test_conflict_is_found_by_content_and_nothing_is_written(cli):
     stores.make_store("two.db", **OPTIONS, levels={"none": 50.0})
     code, _, err = cli("merge", "all.db", "one.db", "two.db")
     assert code == 2
-    assert "two.db: digits-mlp none run 0 is finished with an error of" in err
+    assert re.search(r"two.db: digits-mlp none run 0 is finished with error [\d.]+ % here and", err)
     assert "(and 2 other conflicts); nothing was added; leave one of the files out" in err
     assert not pathlib.Path("all.db").exists()
     stores.make_store("three.db", **OPTIONS, failed=[("none", 0)])
     code, _, err = cli("import", "three.db", "--store", "one.db")
-    assert "none run 0 is finished with an error of" in err
+    assert "none run 0 is finished with error " in err
     assert "here and failed (diverged" in err
 
 
@@ -216,6 +220,27 @@ def test_numbers_are_compared_and_marked(cli, tmp_path, monkeypatch):
     assert cli("check", "new.db")[0] == 0
     assert cli("status", "--store", "new.db")[0] == 0
     stores.make_store("new.db", runs=1)  # beside runs of the lab
+
+
+def test_numbers_other_than_errors_say_what_they_are(cli):
+    """Of an accuracy the higher is the better, and an RMSE may be anything."""
+    pathlib.Path("a.csv").write_text(TABLE)
+    assert (
+        cli("import", "a.csv", "--store", "a.db", "--metric", "accuracy", "--unit", "%", "--better", "higher")[0] == 0
+    )
+    with Store("a.db") as store:
+        (results,) = collect_all(store)
+    assert verdict(results).outcome == "worse"
+    assert "--metric accuracy --unit % --better higher --store a.db" in describing.commands(results, "a.db")
+    pathlib.Path("b.csv").write_text("method,run,value\na,0,-3\nb,0,1200\n")
+    assert "from 0 to 100 per cent (--metric for anything else)" in cli("import", "b.csv", "--store", "b.db")[2]
+    assert cli("import", "b.csv", "--store", "b.db", "--metric", "gain", "--margin", "0.5")[0] == 0
+    with Store("b.db") as store:
+        (results,) = collect_all(store)
+    assert (results.measure.name, results.measure.unit, compare(results)["b"].margin) == ("gain", "", 0.5)
+    assert (
+        "better: expected lower or higher; got 'more'" in cli("import", "b.csv", "--metric", "x", "--better", "more")[2]
+    )
 
 
 def test_numbers_from_elsewhere_claim_no_time_and_no_training(tmp_path):

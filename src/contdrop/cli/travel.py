@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from typing import Annotated
 
 import typer
 
-from ..lab import travel
+from ..lab import numbers, travel
 from ..lab.merging import Outcome
 from ..text import plural, printable
 from . import options, screens
@@ -18,13 +19,15 @@ An archive of contdrop export --archive holds everything but the states of jobs 
 only what is missing, and contdrop report writes the same page. What the store has already must be equal, or nothing is
 added.
 
-A CSV file with the columns method, run and value (an error in per cent, one line per run) becomes an experiment of its
-own, marked as imported: for the statistics of runs that were done elsewhere.
+A CSV file with the columns method, run and value (one line per run) becomes an experiment of its own, marked as
+imported: for the statistics of runs that were done elsewhere. Values are errors in per cent, unless --metric names
+something else, of which --better says which values are better.
 
 \b
 Examples:
   contdrop import table1.jsonl.gz --store table1.db
   contdrop import errors.csv --name "their table 2" --reference baseline
+  contdrop import auroc.csv --metric auroc --better higher --margin 0.01
 """
 
 MERGE_HELP = """Join stores and archives into a new store.
@@ -45,9 +48,22 @@ def import_command(
     reference: Annotated[
         str | None, typer.Option(metavar="METHOD", help="What its methods are compared with.  [default: the first]")
     ] = None,
+    metric: Annotated[str, typer.Option(metavar="NAME", help="What its values are.")] = "error",
+    unit: Annotated[
+        str | None, typer.Option(metavar="UNIT", help="Of them.  [default: % of errors, else none]")
+    ] = None,
+    better: Annotated[str, typer.Option(metavar="WHICH", help="lower or higher.")] = "lower",
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NUMBER", help="The smallest difference that matters, fixed before the numbers were seen."
+        ),
+    ] = None,
 ) -> None:
     """The command; ``IMPORT_HELP`` says what it does."""
-    _show(travel.take(file, store, name=name, reference=reference), store)
+    measured = {"name": metric, "unit": ("%" if metric == "error" else "") if unit is None else unit, "better": better}
+    table = functools.partial(numbers.read, name=name, reference=reference, metric=measured, margin=margin)
+    _show(travel.take(file, store, table), store)
 
 
 def merge(

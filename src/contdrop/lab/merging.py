@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from ..errors import UserError
 from ..text import plural
 from . import looks, schema
 from .contents import Content, Contents, as_planned
+from .measures import Measure
 from .reading import pack
 from .records import FAILED, FINISHED, JobRecord, Selection
 from .results import mismatches
@@ -52,8 +54,9 @@ def add(store: Store, contents: Contents, origin: str) -> Outcome:
             store.refuse_other_masks(db, protocol.key, protocol.configuration)
             row = {**vars(protocol), **{n: _dump(getattr(protocol, n)) for n in ("configuration", "description")}}
             _insert(db, "protocols", row, "OR IGNORE")
+        measures = {protocol.key: Measure.of(protocol.description) for protocol in contents.protocols}
         for content in contents.jobs:
-            conflict = _add_job(store, db, content, origin, outcome)
+            conflict = _add_job(store, db, content, measures.get(content.job.protocol, Measure()), origin, outcome)
             conflicts += [conflict] if conflict else []
         for selection in contents.selections:
             variant = _add_selection(store, db, selection)
@@ -81,7 +84,9 @@ def _add_selection(store: Store, db: sqlite3.Connection, selection: Selection) -
     return variant
 
 
-def _add_job(store: Store, db: sqlite3.Connection, content: Content, origin: str, outcome: Outcome) -> str | None:
+def _add_job(
+    store: Store, db: sqlite3.Connection, content: Content, measure: Measure, origin: str, outcome: Outcome
+) -> str | None:
     """Adds one job, or says why not."""
     job = content.job
     row = db.execute("SELECT * FROM jobs WHERE key = ?", (job.key,)).fetchone()
@@ -92,7 +97,7 @@ def _add_job(store: Store, db: sqlite3.Connection, content: Content, origin: str
     elif here.status in (FINISHED, FAILED):
         if job.status in (FINISHED, FAILED) and not _is_equal(store, here, content):
             name = f"{job.experiment} {job.method} run {job.run}"
-            return f"{name} is {_told(here)} here and {_told(job)} there, of the same configuration"
+            return f"{name} is {_told(here, measure)} here and {_told(job, measure)} there, of the same configuration"
         outcome.kept += 1
     elif job.status in (FINISHED, FAILED) and not store.locks.is_held(here.id):
         for table in ("epochs", "checkpoints", "artefacts"):
@@ -105,9 +110,9 @@ def _add_job(store: Store, db: sqlite3.Connection, content: Content, origin: str
     return None
 
 
-def _told(job: JobRecord) -> str:
-    error = job.results.get("test_error", job.results.get("val_error"))
-    return f"failed ({job.error})" if job.status == FAILED else f"finished with an error of {error} %"
+def _told(job: JobRecord, measure: Measure) -> str:
+    value = job.results.get("test_error", job.results.get("val_error", math.nan))
+    return f"failed ({job.error})" if job.status == FAILED else f"finished with {measure.name} {measure.full(value)}"
 
 
 def _is_equal(store: Store, here: JobRecord, content: Content) -> bool:

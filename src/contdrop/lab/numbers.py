@@ -22,20 +22,32 @@ COLUMNS = ("method", "run", "value")
 LIMIT = 100_000_000  # bytes
 
 
-def read(path: pathlib.Path, *, name: str | None = None, reference: str | None = None) -> Contents:
-    """An experiment made of a CSV file with the columns of ``COLUMNS``; a value is an error in per cent.
+ERROR = {"name": "error", "unit": "%", "better": "lower"}
+
+
+def read(
+    path: pathlib.Path,
+    *,
+    name: str | None = None,
+    reference: str | None = None,
+    metric: Mapping[str, str] = ERROR,
+    margin: float | None = None,
+) -> Contents:
+    """An experiment made of a CSV file with the columns of ``COLUMNS``.
 
     Args:
         path: Of the file, UTF-8.
         name: Of the experiment; the file's, without its ending, if None.
         reference: The method that the others are compared with; the first in the file if None.
+        metric: What a value is, as in :func:`contents`.
+        margin: The smallest difference that matters, if it was fixed before the numbers were seen.
     """
     try:
         with path.open("rb") as file:
             content = file.read(LIMIT + 1)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    values = _values(path, content)
+    values = _values(path, content, metric == ERROR)
     methods = list(dict.fromkeys(method for method, _ in values))
     if reference is not None and reference not in methods:
         raise UserError(f"--reference: {path} has no method {reference!r}; {suggest(reference, methods)}")
@@ -48,12 +60,11 @@ def read(path: pathlib.Path, *, name: str | None = None, reference: str | None =
         values,
         name=printable(name or path.stem),
         reference=reference,
-        origin={"file": path.name, "sha256": digest},
+        metric=metric,
+        margin=margin,
+        origin={"file": path.name, "sha256": digest, **({} if metric == ERROR else metric)},
         note=note,
     )
-
-
-ERROR = {"name": "error", "unit": "%", "better": "lower"}
 
 
 def contents(
@@ -106,7 +117,7 @@ def contents(
     return Contents((protocol,), (), tuple(Content(job, (), {}) for job in jobs))
 
 
-def _values(path: pathlib.Path, content: bytes) -> dict[tuple[str, int], float]:
+def _values(path: pathlib.Path, content: bytes, percentages: bool) -> dict[tuple[str, int], float]:
     if len(content) > LIMIT or b"\0" in content:
         raise UserError(
             f"{path}: expected an archive of contdrop or a CSV file of method, run and value; it is neither"
@@ -125,10 +136,10 @@ def _values(path: pathlib.Path, content: bytes) -> dict[tuple[str, int], float]:
                 raise UserError(
                     f"{path}: line {number}: expected a whole number and a number; got {run!r}, {value!r}"
                 ) from None
-            if not method or place[1] < 0 or not math.isfinite(error) or not 0 <= error <= 100 or place[1] >= 2**31:
-                raise UserError(
-                    f"{path}: line {number}: expected a method, a run from 0 and an error from 0 to 100 per cent"
-                )
+            is_value = 0 <= error <= 100 if percentages else math.isfinite(error)
+            if not method or not is_value or not 0 <= place[1] < 2**31:
+                what = "an error from 0 to 100 per cent (--metric for anything else)" if percentages else "a number"
+                raise UserError(f"{path}: line {number}: expected a method, a run from 0 and {what}")
             if place in found:
                 raise UserError(f"{path}: line {number}: {method} run {run} is there twice")
             found[place] = error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import UserError
 from ..files import replacing
@@ -27,8 +27,8 @@ def export(store: pathlib.Path, target: pathlib.Path, *, small: bool = False) ->
     return len(found.jobs)
 
 
-def load(path: pathlib.Path, *, name: str | None = None, reference: str | None = None) -> tuple[Contents, str]:
-    """What a store, an archive or a table of numbers holds, and what to call the file as an origin."""
+def load(path: pathlib.Path, table: Callable[[pathlib.Path], Contents] = numbers.read) -> tuple[Contents, str]:
+    """What a store, an archive or a ``table`` of numbers holds, and what to call the file as an origin."""
     try:
         with path.open("rb") as file:
             start = file.read(len(_SQLITE))
@@ -40,12 +40,12 @@ def load(path: pathlib.Path, *, name: str | None = None, reference: str | None =
     origin = f"{path.name} (SHA-256 {hashlib.sha256(path.read_bytes()).hexdigest()[:12]})"
     if start.startswith(archive.MAGIC):
         return archive.read(path), origin
-    return numbers.read(path, name=name, reference=reference), origin
+    return table(path), origin
 
 
-def take(path: pathlib.Path, store: pathlib.Path, *, name: str | None = None, reference: str | None = None) -> Outcome:
+def take(path: pathlib.Path, store: pathlib.Path, table: Callable[[pathlib.Path], Contents] = numbers.read) -> Outcome:
     """Adds a file's jobs to a store, which is made if there is none."""
-    found, origin = load(path, name=name, reference=reference)
+    found, origin = load(path, table)
     with Store(store, create=True) as opened:
         return merging.add(opened, found, origin)
 
