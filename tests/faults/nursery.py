@@ -34,7 +34,7 @@ def serve() -> None:
     import contdrop.lab.report.page
 
     # The page is not what is tested, and takes seconds.
-    contdrop.lab.report.page.write = lambda store, out: types.SimpleNamespace(index="no page")
+    contdrop.lab.report.page.write = lambda store, out, **_: types.SimpleNamespace(index="no page")
     multiprocessing.set_forkserver_preload(["contdrop.lab.executors.driver", "often", "torch._dynamo"])
     multiprocessing.forkserver.ensure_running()
     print(json.dumps(multiprocessing.forkserver._forkserver._forkserver_pid), flush=True)

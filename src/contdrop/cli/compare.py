@@ -100,7 +100,7 @@ def compare(
     if not as_json:
         from ..lab.report import page  # matplotlib takes a moment, which other commands need not wait
 
-        written = page.write(store, out or pathlib.Path(f"{found.name}-report"))
+        written = page.write(store, out or pathlib.Path(f"{found.name}-report"), keys=[plans[0].protocol.key])
         screens.screen().print(f"The page: {written.index}", style="bold")
     return conduct.complain(performance)
 

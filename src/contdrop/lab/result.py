@@ -73,7 +73,7 @@ class Result:
         """Writes the page with everything, and returns its path."""
         from .report import page
 
-        return page.write(self.store, pathlib.Path(directory)).index
+        return page.write(self.store, pathlib.Path(directory), keys=[self.results.protocol.key]).index
 
     def model(self, method: str, run: int) -> nn.Module:
         """The trained model, where the study has ``weights="last"``; in evaluation mode."""

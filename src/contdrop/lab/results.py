@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,8 +25,9 @@ _ROUNDING = 1e-9  # of a percentage
 class Results:
     """All jobs of one protocol. Methods are in the experiment's order, then those that were added.
 
-    ``contributions`` has, by method and run, an array with what each test example contributes; its mean is the error.
-    All are over the same examples in the same order; runs whose predictions were not kept have none.
+    ``contributions`` has, by method and run, an array with what each test example contributes, or each group of them;
+    its mean is the error. All are over the same examples in the same order; runs whose predictions were not kept have
+    none.
     """
 
     protocol: ProtocolRecord
@@ -156,9 +157,20 @@ def _contributions(store: Store, measure: Measure, jobs: Iterable[JobRecord]) ->
         labels = store.artefact(job.id, "test_labels")
         shared = labels if shared is None else shared
         if labels is None or shared is None or np.array_equal(labels, shared):
-            found[job.method, job.run] = kept
+            groups = store.artefact(job.id, "test_groups")
+            found[job.method, job.run] = kept if groups is None else by_group(kept, groups)
     sizes = {len(each) for each in found.values()}
     return found if len(sizes) == 1 else {}
+
+
+def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Of values by example, one for each group, of the same mean: examples of a group are not independent.
+
+    For groups g of n_g of all N examples, mean + G / N sum over g of (value - mean), as of a ratio of two sums.
+    """
+    _, place, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    mean = float(np.mean(values, dtype=np.float64))
+    return mean + len(sizes) / len(values) * np.bincount(place, values - mean)
 
 
 def mismatches(jobs: Iterable[JobRecord]) -> Iterator[tuple[int, str]]:
@@ -202,5 +214,6 @@ def _kept(store: Store, job: JobRecord, measure: Measure) -> np.ndarray | None:
     return np.where(predictions != labels, np.float32(100), np.float32(0))
 
 
-def collect_all(store: Store) -> list[Results]:
-    return [collect(store, protocol) for protocol in store.protocols()]
+def collect_all(store: Store, keys: Collection[str] | None = None) -> list[Results]:
+    """Of every protocol, or of those with these keys."""
+    return [collect(store, protocol) for protocol in store.protocols() if keys is None or protocol.key in keys]

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,7 @@ def write(
     margin: float | None = None,
     refresh: int | None = None,
     pdf: bool | None = None,
+    keys: Collection[str] | None = None,
 ) -> Written:
     """Writes the report on a store.
 
@@ -79,12 +80,13 @@ def write(
         margin: The smallest difference in error, in percentage points, that matters; see :mod:`.verdict`.
         refresh: If given, an open page reloads itself every so many seconds, and figures are not written as PDF.
         pdf: Whether figures are written as PDF too; if None, of fewer than five experiments.
+        keys: Of the protocols that the report is on; all if None.
 
     Raises:
         UserError: There is no store, its runs are not paired, or the directory cannot be used; nothing was written.
     """
     with Store(store_path) as store, store.snapshot():
-        everything = collect_all(store)
+        everything = collect_all(store, keys)
         compared = [compare(results, margin) for results in everything]  # once, for all that is said and shown of it
         verdicts = [verdict(results, margin, found) for results, found in zip(everything, compared)]
         with _explained(out):
