@@ -11,8 +11,10 @@ import threading
 import time
 
 import pytest
+import torch
 
 import stores
+from contdrop import lab
 from contdrop.cli import conduct, screens
 from contdrop.lab import catalogue, conducting, locks, training
 from contdrop.lab.batches import prepare
@@ -141,6 +143,25 @@ def test_trial_measures_an_epoch():
     before = training.torch.get_num_threads()
     assert 0 < training.seconds_per_epoch(job, Variant.parse("none"), images, threads=1) < 60
     assert training.torch.get_num_threads() == before
+
+
+def test_trial_counts_loading_and_evaluation():
+    def collate(items):
+        time.sleep(0.01)
+        return torch.stack([x for x, _ in items]), torch.tensor([y for _, y in items])
+
+    study = lab.Study(
+        "slow",
+        lambda: lab.Data([(torch.zeros(2), i % 2) for i in range(60)], 20, 20, collate=collate),
+        lambda: torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout()),
+        batch_size=10,
+        evaluation_batch_size=2,
+    )
+    job = plan(study, labels=["none"], runs=1)[-1]
+    seconds = training.seconds_per_epoch(
+        job, Variant.parse("none"), prepare(study.data(), task="classification"), threads=1
+    )
+    assert seconds > 0.01 * (20 / 10 + (20 + 20) / 2)
 
 
 # ---- without fcntl

@@ -128,6 +128,10 @@ def test_rehearsal_counts_the_memory_of_a_step():
         ({"model": lambda: nn.Linear(5, 2)}, "the model has no dropout layer that a method could replace"),
         ({"model": lambda: 3}, "expected model() to return a torch.nn.Module; got int"),
         ({"task": "regression"}, "regression"),
+        (
+            {"metric": lab.Metric("mine", lambda output, batch: output.mean(0, keepdim=True))},
+            "metric mine: expected of= to give [examples] or [examples, k] for",
+        ),
         ({"optimiser": lambda network: 1 / 0}, "ZeroDivisionError: division by zero (test_study.py, line"),
     ],
 )
@@ -239,6 +243,25 @@ def test_comparison_in_this_process(tmp_path):
     assert np.array_equal(kept, wrong.numpy())
     with pytest.raises(UserError, match="gausian run 0 is not among the results; did you mean 'gaussian:match'"):
         result.model("gausian", 0)
+
+
+def test_the_page_of_a_study_is_of_that_study_alone(tmp_path):
+    compare(tmp_path, name="other", methods=("original", "none"), runs=1)
+    result = compare(tmp_path, name="mine", methods=("original", "none"), runs=1)
+    text = result.report(tmp_path / "page").read_text(encoding="utf-8")
+    assert "contdrop run mine" in text
+    assert "contdrop run other" not in text
+
+
+def test_groups_of_test_examples_are_kept_and_are_what_varies(tmp_path):
+    groups = torch.arange(len(X)) // 6
+    result = compare(tmp_path, data=lambda: lab.Data((X, Y), 0.25, 0.2, groups=groups), methods=("original", "none"))
+    job = result.results.job("none", 0)
+    with Store(tmp_path / "runs.db") as store:
+        kept, wrong = (store.artefact(job.id, f"test_{name}") for name in ("groups", "error"))
+    assert sorted(np.bincount(kept)[np.unique(kept)]) == [6] * (len(wrong) // 6)  # whole ones
+    by_group = [wrong[kept == group].mean() for group in np.unique(kept)]
+    assert result.results.contributions["none", 0] == pytest.approx(by_group)
 
 
 def test_in_this_process_and_in_others_the_numbers_are_the_same(tmp_path):

@@ -9,6 +9,7 @@ import scipy.stats
 
 from contdrop.errors import UserError
 from contdrop.lab import stats
+from contdrop.lab.results import by_group
 
 # Standard deviations of the effects of runs, of examples and of the rest, times what makes the three parts of the
 # variance of the mean equal.
@@ -174,3 +175,16 @@ def test_what_is_refused(values, message):
         stats.two_way_interval(values)
     with pytest.raises(UserError, match="confidence"):
         stats.two_way_interval([[1.0, 2.0], [4.0, 3.0]], confidence=95)
+
+
+def test_examples_of_a_group_count_as_one():
+    """Ten copies of each example say no more than one does; and of groups of different sizes the mean stays."""
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=(4, 12))
+    copies, groups = np.repeat(values, 10, axis=1), np.repeat(np.arange(12), 10)
+    grouped = [by_group(row, groups) for row in copies]
+    assert stats.two_way_interval(grouped) == pytest.approx(stats.two_way_interval(values))
+    shuffled, odd = rng.permutation(120), np.minimum(groups, 3)
+    assert by_group(copies[0][shuffled], groups[shuffled]) == pytest.approx(grouped[0])
+    assert by_group(copies[0], odd).mean() == pytest.approx(copies[0].mean())
+    assert by_group(np.ones(120), odd) == pytest.approx(np.ones(4))

@@ -203,12 +203,16 @@ def _selected(nest: Any, batches: Iterable[Tensor]) -> Iterator[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What one run trains, validates and tests on, and the fingerprint of the division."""
+    """What one run trains, validates and tests on, and the fingerprint of the division.
+
+    ``groups`` has the group of each test example, if whole groups were drawn.
+    """
 
     train: Part
     validation: Part
     test: Part
     split: str
+    groups: Positions | None = None
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -298,7 +302,8 @@ class Prepared:
             "validation": self._part("validation", validation if "validation" in self.drawn else None),
             "test": self._part("test", test),
         }
-        return Parts(**parts, split=fingerprints.of_arrays(*digested))
+        groups = None if self.groups is None or test is None else self.groups.numpy()[test]
+        return Parts(**parts, split=fingerprints.of_arrays(*digested), groups=groups)
 
     def _divide(self, positions: Positions, train: int | None, held_out: int, seed: int) -> tuple[Positions, Positions]:
         strata, groups = (

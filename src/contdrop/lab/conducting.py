@@ -245,7 +245,8 @@ class Conductor:
             if data is None or not left:
                 continue
             first = {label: found[0] for label, found in (study.candidates or {}).items()}
-            each = seconds_per_epoch(left[-1], left[-1].variant(first), data, threads=self.threads or 1)
+            where = self._device_here
+            each = seconds_per_epoch(left[-1], left[-1].variant(first), data, threads=self.threads or 1, device=where)
             total += each * sum(job.epochs for job in left)
         return total / max(1, min(self.processes, len(estimate.left))) if total else None
 

@@ -72,7 +72,7 @@ class Tally:
             self._add_classes(*pair)
         elif self._metric.of is not None:
             with torch.no_grad():
-                self._all.append(self._metric.contributions(output, batch))
+                self._all.append(self._metric.contributions(output, batch, examples_of(batch)))
 
     def _add_classes(self, logits: Tensor, classes: Tensor) -> None:
         if self._waiting and self._waiting[0][0].shape[1] != logits.shape[1]:

@@ -336,7 +336,7 @@ class Training:
             with self.autocast():
                 output = self.forward(self._runnable, batch)
             pair = tallies.predicted_classes(output, batch) if classes else None
-            found = [metric.contributions(output, batch) for metric in wanted]
+            found = [metric.contributions(output, batch, examples_of(batch)) for metric in wanted]
             done.append((float(self.loss.total(output, batch)), examples_of(batch), found, pair))
         totals, sizes, contributions, pairs = zip(*self.team.in_order(done))
         joined = {metric.name: np.concatenate(each) for metric, each in zip(wanted, zip(*contributions))}
@@ -379,6 +379,8 @@ class Training:
             if done.predictions is not None and done.labels is not None and done.labels.max(initial=0) < _MOST_LABELS:
                 artefacts["test_predictions"] = done.predictions.astype(np.int16)
                 artefacts["test_labels"] = done.labels.astype(np.int16)
+        if self.parts.groups is not None and self.job.stage == FINAL:
+            artefacts["test_groups"] = self.parts.groups
         if self.study.measure and self.job.stage == FINAL and not self.team.rank:
             measured = self.study.measure(self.network, self.parts, self._seed(streams.MEASURE))
             for name, value in measured.items():
@@ -467,24 +469,35 @@ def run(
     store.finish(job_id, unsaved, results, artefacts, weights)
 
 
-def seconds_per_epoch(job: Job, variant: Variant, prepared: Prepared, *, threads: int, batches: int = 12) -> float:
-    """About how long an epoch of a job takes on this machine: a few batches are trained, and nothing is kept."""
+def seconds_per_epoch(
+    job: Job, variant: Variant, prepared: Prepared, *, threads: int, device: str = "cpu", batches: int = 12
+) -> float:
+    """About how long an epoch of a job takes here, all in all: a few batches are trained, and nothing is kept."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        training = Training(job, variant, prepared)
-        order = training.order(0)
-        times = []
+        training = Training(job, variant, prepared, device)
+        study, parts = training.study, training.parts
         training.network.train()
-        for batch in training.parts.train.batches(order[:batches], seed=0):
-            start = time.perf_counter()
-            loss, _ = training.batch_loss(batch)
+        ends = [time.perf_counter()]
+        for batch in parts.train.batches(training.order(0)[:batches], seed=0):
+            loss, _ = training.batch_loss(to_device(batch, training.device))
             training._backward(loss)
             training.update()
-            times.append(time.perf_counter() - start)
+            loss.item()  # waits for the device
+            ends.append(time.perf_counter())
+        training.evaluate(parts.validation, training.metrics[:1], batches=1)
+        evaluation = time.perf_counter() - ends[-1]
     finally:
         torch.set_num_threads(before)
-    return sorted(times)[len(times) // 2] * training.steps_per_epoch * len(training._members)
+    if study.evaluate == "last":
+        evaluation /= job.epochs
+    elif isinstance(study.evaluate, int):
+        evaluation /= study.evaluate
+    size = study.evaluation_batch_size or 4 * study.batch_size
+    evaluated = len(parts.validation) + (len(parts.test) if job.stage == FINAL else 0)
+    steps = training.steps_per_epoch * study.accumulate * len(training._members)
+    return float(np.median(np.diff(ends))) * steps + evaluation * -(-evaluated // size)
 
 
 def _adamw(model: torch.nn.Module) -> torch.optim.Optimizer:

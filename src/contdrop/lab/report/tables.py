@@ -33,8 +33,8 @@ from .writers import markdown as markdown
 
 WHICH_INTERVAL = (
     "The 95 % interval is over runs: by how much the methods would differ on these test examples if all were trained "
-    "again. “Runs and examples” (crossed random effects, Student's quantile) also takes the test examples for a "
-    "sample: by how much they would differ on other examples of the same kind."
+    "again. “Runs and examples” (crossed random effects, Student's quantile) also takes the test examples, or their "
+    "groups where the study has groups, for a sample: by how much they would differ on other examples of the same kind."
 )
 _SPREAD = 3  # decimals of the standard deviation of percentages, as in the paper
 _TESTS = ("t_p", "t_p_two_sided", "wilcoxon_p", "wilcoxon_p_two_sided", "equivalence_p")
