@@ -45,6 +45,7 @@ def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: flo
                 yield f"Against {called(method)}: {note[0].lower()}{note[1:]}"
     if comparisons:
         yield _margin(results, margin)
+        yield from map(_changed, looks.changes(description))
         yield from _always(results, any(found.two_way for found in comparisons.values()))
 
 
@@ -56,9 +57,11 @@ def _margin(results: Results, chosen: float | None) -> str:
         return text + (f"; the experiment had fixed ±{measure.amount(planned)}." if planned is not None else ".")
     if planned is not None:
         because = f": {reason.rstrip('.')}" if reason else ""
+        moved = any(change.what == "margin" for change in looks.changes(results.protocol.description))
+        when = "chose when results were there" if moved else "fixed before the results"
         return (
-            f"Differences of less than {measure.gap(planned)} count as none that matter, which the experiment fixed "
-            f"before the results{because}."
+            f"Differences of less than {measure.gap(planned)} count as none that matter, which the experiment "
+            f"{when}{because}."
         )
     share = margin_of(results)
     reference = called(results.reference)
@@ -75,6 +78,14 @@ def _margin(results: Results, chosen: float | None) -> str:
         f"Differences of less than {measure.gap(share)}, a tenth of {measure.room_of(reference)}, count as "
         f"none that matter{reason}; that bound comes from the results, since the experiment fixed none."
     )
+
+
+def _changed(change: looks.Change) -> str:
+    """Of what should be fixed before there are results."""
+    there = f"on {moment(change.time)}, when {plural(change.results, 'result')} {_were(change.results)} there"
+    if change.what == "methods":
+        return f"Added to the methods {there}: {change.after}. Every method added is one more chance of a difference."
+    return f"The {change.what} was changed from {change.before or 'none'} to {change.after or 'none'} {there}."
 
 
 def _always(results: Results, has_two_way: bool) -> Iterable[str]:
