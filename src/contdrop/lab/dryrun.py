@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..errors import UserError
@@ -20,7 +21,7 @@ from .applying import Applied
 from .batches import Prepared, prepare, to_device
 from .machines import peak_memory
 from .sources import explained
-from .store import FINAL
+from .store import FINAL, SELECTION
 from .training import Training
 
 _STEPS = 2
@@ -74,6 +75,9 @@ def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu
         job.method: _first_steps(job, job.variant(chosen), prepared, device, f"{where}, {job.method}")
         for job in planned
     }
+    for variant in dict.fromkeys(job.method for job in jobs if job.stage == SELECTION):
+        candidate = plan.Job(protocol, SELECTION, variant, 0)
+        _first_steps(candidate, plan.Variant.parse(variant), prepared, device, f"{where}, candidate {variant}")
     if not any(steps.has_dropout for steps in found.values()):
         raise UserError(
             f"{where}: the model has no dropout layer that a method could replace; put nn.Dropout where it is to act, "
@@ -165,11 +169,7 @@ def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, devic
         figures += [round(float(loss.detach()), 7), round(norm, 7)]
         with explained(f"{where}: optimiser step"):
             training.update()
-    with explained(f"{where}: evaluation"), torch.no_grad():
-        done = training.evaluate(training.parts.validation, batches=1)
-    for metric in training.metrics:
-        with explained(f"{where}: metric {metric.name}"):
-            metric.value(done.contributions[metric.name])
+    _evaluate(training, prepared, where)
     sizes = (len(training.parts.train), len(training.parts.validation), len(training.parts.test))
     parameters = sum(p.numel() for p in training.network.parameters())
     memory = _memory(training) + kept if kept else 0
@@ -177,6 +177,26 @@ def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, devic
     applied = training.built.applied
     has_dropout = applied is None or applied.sites > len(applied.unreachable)
     return _Steps(weights, figures, training.steps_per_epoch, parameters, sizes, sites, has_dropout, memory, warnings)
+
+
+def _evaluate(training: Training, prepared: Prepared, where: str) -> None:
+    """One batch of all that the end of a training looks at, so that it does not fail there."""
+    parts, study, is_final = training.parts, training.study, training.job.stage == FINAL
+    for part in (parts.validation, parts.test) if is_final else (parts.validation,):
+        what = f"{where}: evaluation of {part.name} data{mistakes.other_shape(prepared, part.name)}"
+        with explained(what), torch.no_grad():
+            done = training.evaluate(part, batches=1)
+        for metric in training.metrics:
+            with explained(f"{where}: metric {metric.name} of {part.name} data"):
+                metric.value(done.contributions[metric.name])
+    if study.measure and is_final:
+        few = {
+            name: replace(getattr(parts, name), positions=getattr(parts, name).positions[: study.batch_size])
+            for name in ("train", "validation", "test")
+        }
+        with explained(f"{where}: measure", study.measure):
+            for value in study.measure(training.network, replace(parts, **few), 0).values():
+                np.asarray(value)
 
 
 @contextlib.contextmanager

@@ -60,6 +60,17 @@ def missing_values(prepared: Prepared) -> str:
     return ""
 
 
+def other_shape(prepared: Prepared, part: str) -> str:
+    """Where a part's rows have another shape than those to train on, which may be meant, or why the part fails."""
+    both = [prepared.sources[name] for name in ("train", part) if name in prepared.sources]
+    nests_of = [nests.leaves(source.nest) for source in both if isinstance(source, Arrays)]
+    for (where, one), (_, other) in zip(*nests_of) if len(nests_of) == 2 else ():
+        if one.shape[1:] != other.shape[1:]:
+            shapes = (f"{list(each.shape[1:])} in {name}{where}" for name, each in ((part, other), ("train", one)))
+            return f", whose rows have shape {' and '.join(shapes)}"
+    return ""
+
+
 def _of_types(model: nn.Module, batch: Any, complaint: str) -> str:
     computed = {p.dtype for p in model.parameters() if p.is_floating_point()}
     inputs, named, _ = nests.inputs_and_target(batch)
