@@ -12,7 +12,7 @@ from torch import nn
 
 from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import dryrun, sources
+from contdrop.lab import digests, dryrun, sources
 from contdrop.lab.batches import prepare
 from contdrop.lab.plan import plan
 from contdrop.lab.store import FINISHED, Store
@@ -133,6 +133,18 @@ def test_rehearsal_counts_the_memory_of_a_step():
             "metric mine: expected of= to give [examples] or [examples, k] for",
         ),
         ({"optimiser": lambda network: 1 / 0}, "ZeroDivisionError: division by zero (test_study.py, line"),
+        (
+            {"data": lambda: lab.Data(train=(X, Y), test=(X[:, 1:], Y))},
+            "evaluation of test data, whose rows have shape [4] in test[0] and [5] in train[0]: RuntimeError: mat1",
+        ),
+        (
+            {"measure": lambda network, parts, seed: {"a": 1 / (len(parts.test) - 16)}},
+            "original: measure: ZeroDivision",
+        ),
+        (
+            {"candidates": {"none": ["none", "none@0"]}, "methods": ["original", "none"]},
+            "candidate 'none@0': expected a factor of the learning rate behind @",
+        ),
     ],
 )
 def test_mistakes_are_told_in_one_line_before_training(change, message):
@@ -329,6 +341,81 @@ def test_study_that_behaves_otherwise_is_refused(tmp_path):
         compare(tmp_path, data=others)
 
 
+FEW = {"methods": ["original", "none"], "epochs": 1, "runs": 1}
+
+
+def rate(factor):
+    return lambda optimiser, total: torch.optim.lr_scheduler.StepLR(optimiser, 3, factor)
+
+
+def test_changed_code_is_refused_where_first_steps_do_not_show_it(tmp_path):
+    def distance(factor):
+        """Some text."""
+        return {"metric": lab.Metric("distance", lambda output, batch: factor * output.argmax(1).float())}
+
+    def smooth(amount):
+        return {"loss": lambda output, batch: nn.functional.cross_entropy(output, batch[1]) + 0 * amount}
+
+    compare(tmp_path, **distance(1), scheduler=rate(0.5), **smooth(1), **FEW)
+    compare(tmp_path, **distance(1), scheduler=rate(0.5), **smooth(2), **FEW)  # the first steps are the same
+    for change, name in (
+        (distance(2) | {"scheduler": rate(0.5)}, "metric"),
+        (distance(1) | {"scheduler": rate(0.1)}, "scheduler"),
+    ):
+        with pytest.raises(
+            UserError, match=rf"the code of {name} is not what the results in .*runs\.db were made with"
+        ):
+            compare(tmp_path, **change, **smooth(2), **FEW)
+
+
+def test_digests_know_code_and_plain_values_and_no_lines():
+    def made(text):
+        names = {}
+        exec(compile(text, "a_study.py", "exec"), names)
+        return digests.of_study(lab.Study("own", metric=lab.Metric("loss"), run=names["run"]))["run"]
+
+    text = "RATE = 1\ndef helper(x):\n    return {'a', 'b'}\n\ndef run(job, n=2):\n    return helper(RATE * n)\n"
+    same = made(text)
+    later = text.replace("def run", "OTHER = 3\n\ndef run").replace("    return h", "    'Text.'\n    return h")
+    assert made(later) == same
+    for old, new in (("RATE = 1", "RATE = 3"), ("'b'", "'c'"), ("n=2", "n=3"), ("RATE *", "RATE +")):
+        assert made(text.replace(old, new)) != same
+
+
+def test_what_is_chosen_when_results_are_there_is_said(tmp_path):
+    compare(tmp_path, **FEW, margin=1.0)
+    later = FEW | {"methods": ["original", "none", "uniform"], "reference": "none", "margin": 40.0}
+    compare(tmp_path, **later)
+    caveats = " ".join(compare(tmp_path, **later).verdict.caveats)
+    assert "count as none that matter, which the experiment chose when results were there." in caveats
+    for words in ("The margin was changed from 1.0 to 40.0 on", "The reference was changed from original to none on"):
+        assert words in caveats
+    assert "when 2 results were there: uniform. Every method added is one more chance" in caveats
+    assert caveats.count("was changed") == 2
+    metric = lab.Metric("error", lambda output, batch: output.sum(1))
+    compare(tmp_path, **FEW, name="own", metric=metric)
+    with pytest.raises(UserError, match=r"metric error: lower was better when the 2 results .* now higher is to be"):
+        compare(tmp_path, **FEW, name="own", metric=dataclasses.replace(metric, better="higher"))
+
+
+def test_finished_runs_are_done_again_only_if_asked(tmp_path):
+    def compared(**options):
+        return lab.compare(
+            dataclasses.replace(STUDY, **FEW), store=tmp_path / "runs.db", workers=0, device="cpu", progress=False,
+            threads=2, **options,
+        )  # fmt: skip
+
+    before = compare(tmp_path, **FEW).results
+    assert compared().results.finished == before.finished  # complete
+    with pytest.raises(UserError, match=r"2 finished jobs of runs .* 1 thread\) than .* 2 threads\).* again by --redo"):
+        compared(methods=["original", "none", "uniform"])
+    with Store(tmp_path / "runs.db") as store:
+        assert store.jobs() == list(before.final)
+        assert store.protocols()[0].description == before.protocol.description
+    again = compared(methods=["original", "none", "uniform"], redo=True).results.finished
+    assert [job.machine["threads"] for job in again] == [2, 2, 2]
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -512,6 +599,23 @@ def test_estimate_prints_the_plan_and_trains_nothing(cli):
     assert "Memory: about" in out
     assert "do at least 5 first (--runs 5), then ask again" in out
     assert not pathlib.Path("runs.db").exists()
+
+
+def test_estimate_changes_nothing_in_a_store(cli):
+    path = pathlib.Path(write(GOOD))
+    lab.compare(sources.load_file(path), store="runs.db", runs=1, workers=0, device="cpu", progress=False)
+
+    def content():
+        with Store("runs.db") as store:
+            return store.jobs(), store.protocols()
+
+    before = content()
+    more = ["compare", str(path), "--estimate", "--device", "cpu", "--methods", "original,gaussian:match,none"]
+    code, out, err = cli(*more, "--runs", "3")
+    assert (code, "9 jobs, 2 of them done" in out) == (0, True), err
+    code, _, err = cli(*more, "--threads", "2")
+    assert (code, "2 finished jobs of runs that are to go on" in err) == (2, True)
+    assert content() == before
 
 
 def test_source_of_a_changed_file_is_refused(tmp_path):

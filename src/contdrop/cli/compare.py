@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
+import tempfile
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
 from ..errors import UserError
-from ..lab import data, sources, starters
+from ..lab import backups, data, sources, starters
 from ..lab.analysis.planning import needed_runs
 from ..lab.conducting import Conductor, Planned
 from ..lab.executors.ray import resources
-from ..lab.plan import parse_shard, plan
+from ..lab.plan import Protocol, parse_shard, plan
 from ..lab.store import Store
 from ..text import duration, plural, printable
 from . import conduct, options, screens
@@ -61,6 +64,7 @@ def compare(
     cpus: options.Cpus = None,
     gpus: options.Gpus = 0.0,
     retry_failed: options.RetryFailed = False,
+    redo: options.Redo = False,
     store: options.Store = options.STORE,
     out: Annotated[
         pathlib.Path | None, typer.Option("--out", metavar="DIR", help="For the page.  [default: NAME-report]")
@@ -81,7 +85,8 @@ def compare(
     jobs = plan(found, preset=preset, labels=conduct.split_labels(methods), runs=runs, epochs=epochs, seed=seed)
     plans = [Planned(jobs, sources.of_file(study))]
     if estimate:
-        return _estimate(plans, store, threads=threads, workers=workers, device=device)
+        conductor = Conductor(plans, workers=workers, threads=threads, device=device, redo=redo, say=screens.say)
+        return _estimate(conductor, plans[0].protocol, store)
     cluster = resources(executor, address=address, cpus=cpus, gpus=gpus, workers=workers)
     performance = conduct.perform(
         plans,
@@ -91,6 +96,7 @@ def compare(
         devices=devices,
         device=device,
         retry_failed=retry_failed,
+        redo=redo,
         shard=parse_shard(shard),
         cluster=cluster,
     )
@@ -105,17 +111,12 @@ def compare(
     return conduct.complain(performance)
 
 
-def _estimate(
-    plans: list[Planned], path: pathlib.Path, *, threads: int | None, workers: int | None, device: str
-) -> int:
+def _estimate(conductor: Conductor, protocol: Protocol, path: pathlib.Path) -> int:
     """Prints the plan: time, memory, disk, and how many runs a gap needs; trains nothing but a few batches."""
     screen = screens.screen()
-    existed = path.exists()
-    conductor = Conductor(plans, workers=workers, threads=threads, device=device, say=screens.say)
     conductor.load()
-    with Store(path, create=True) as store:
+    with _scratch(path) as store:
         conductor.prepare(store)
-        protocol = plans[0].protocol
         screen.print(f"{protocol.study.name}: {plural(len(conductor.jobs), 'job')}, {conductor.done} of them done.")
         seconds = conductor.seconds_left(try_out=True)
         if seconds is not None:
@@ -130,7 +131,17 @@ def _estimate(
                 screen.print(f"{label}: {words}")
         for line in needed_runs(conductor.results()):
             screen.print(line)
-    if not existed:
-        for end in ("", "-wal", "-shm", "-locks"):
-            path.with_name(path.name + end).unlink(missing_ok=True)
     return 0
+
+
+@contextlib.contextmanager
+def _scratch(path: pathlib.Path) -> Iterator[Store]:
+    """A copy of a store, or a new one if there is none, that is gone afterwards; the store stays as it is."""
+    with tempfile.TemporaryDirectory() as directory:
+        copy = pathlib.Path(directory) / path.name
+        if path.exists():
+            with Store(path):
+                backups.copy(path, copy)
+        with Store(copy, create=True) as store:
+            store.path = path  # for what is said
+            yield store

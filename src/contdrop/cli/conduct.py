@@ -63,6 +63,7 @@ def perform(
     devices: int,
     device: str,
     retry_failed: bool,
+    redo: bool = False,
     shard: tuple[int, int] | None = None,
     cluster: Resources | None = None,
 ) -> Performance:
@@ -74,6 +75,7 @@ def perform(
         devices=devices,
         device=device,
         retry_failed=retry_failed,
+        redo=redo,
         shard=shard,
         cluster=cluster,
         say=screens.say,

@@ -39,6 +39,9 @@ Devices = Annotated[
 ]
 Device = Annotated[str, typer.Option(metavar="NAME", help="Where to train: cpu, cuda, mps or auto.")]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Do failed jobs once more.")]
+Redo = Annotated[
+    bool, typer.Option("--redo", help="Do finished jobs again whose runs would mix kinds of processors or --threads.")
+]
 Shard = Annotated[
     str | None,
     typer.Option(metavar="I/N", help="Do part I of N of the runs, for contdrop merge; 0/N: the selection alone."),

@@ -52,6 +52,7 @@ def run(
     cpus: options.Cpus = None,
     gpus: options.Gpus = 0.0,
     retry_failed: options.RetryFailed = False,
+    redo: options.Redo = False,
     store: options.Store = options.STORE,
     data_dir: options.DataDir = None,
     as_json: options.JsonComparison = False,
@@ -76,6 +77,7 @@ def run(
         devices=devices,
         device=device,
         retry_failed=retry_failed,
+        redo=redo,
         shard=parse_shard(shard),
         cluster=cluster,
     )

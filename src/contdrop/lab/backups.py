@@ -44,10 +44,15 @@ class Backups:
 def make(path: pathlib.Path) -> None:
     """Copies a store that may be in use, and lets the copy take the last one's place if it is whole."""
     with files.replacing(_beside(path, ENDING), durable=True) as temporary:
-        with contextlib.closing(_connect(path)) as db, contextlib.closing(_connect(temporary)) as copy:
-            db.backup(copy)
+        copy(path, temporary)
         if not is_whole(temporary):
             raise sqlite3.DatabaseError("the store is damaged")
+
+
+def copy(path: pathlib.Path, to: pathlib.Path) -> None:
+    to.touch()
+    with contextlib.closing(_connect(path)) as db, contextlib.closing(_connect(to)) as other:
+        db.backup(other)
 
 
 def is_whole(path: pathlib.Path) -> bool:

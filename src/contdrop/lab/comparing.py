@@ -29,6 +29,7 @@ def compare(
     seed: int | None = None,
     preset: str | None = None,
     retry_failed: bool = False,
+    redo: bool = False,
     progress: bool = True,
     executor: str = "local",
     address: str | None = None,
@@ -52,6 +53,8 @@ def compare(
         seed: Of everything random; the study's if None.
         preset: The size, if the study has several.
         retry_failed: Whether failed jobs are done once more.
+        redo: Whether finished runs are done again that came from another kind of processor, or another number of
+            threads, than what is to be added to them.
         progress: Whether to show how it goes.
         executor: "local", or "ray" for a cluster.
         address: Of the cluster; Ray is started on this machine, on loopback only, if None.
@@ -71,6 +74,7 @@ def compare(
         threads=threads,
         devices=devices,
         retry_failed=retry_failed,
+        redo=redo,
         cluster=resources(executor, address=address, cpus=cpus, gpus=gpus, workers=workers),
         say=lambda line: print(line) if progress else None,
     )

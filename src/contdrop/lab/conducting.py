@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,13 +13,14 @@ import torch
 
 from ..errors import UserError
 from ..text import plural
-from . import dryrun, locks, plan
+from . import digests, dryrun, locks, plan
 from .batches import Prepared, prepare
 from .estimate import Estimate
 from .executors import driver, local, ray
 from .executors.agenda import Observer, Outcome, Work
 from .machines import find_device, machine
 from .plan import Job
+from .records import PROCESSOR, JobRecord, processor
 from .results import Results, collect
 from .sources import Shipment, Source, by_value, explained
 from .store import FAILED, FINAL, FINISHED, Store
@@ -50,6 +51,7 @@ class Conductor:
         threads: torch threads per process; the studies' own if None.
         devices: Processes that do each job together.
         retry_failed: Whether failed jobs are done once more.
+        redo: Whether finished jobs may be done again that came from another kind of processor than their run's others.
         shard: Which part of the plan this invocation does, such as ``(2, 5)``; all of it if None.
         cluster: What is asked of Ray, if that is to do the jobs; this machine's processes do them if None.
         say: Is given one line at a time about what is odd.
@@ -63,6 +65,7 @@ class Conductor:
     threads: int | None = None
     devices: int = 1
     retry_failed: bool = False
+    redo: bool = False
     shard: tuple[int, int] | None = None
     cluster: ray.Resources | None = None
     say: Callable[[str], None] = lambda line: None
@@ -153,21 +156,49 @@ class Conductor:
         if store.restored:
             self.say(f"contdrop: {store.restored}")
         store.sweep()
-        for planned in self.plans:
-            described = self._behaviour(planned) if planned.protocol.key in self.rehearsals else {}
-            data = self._data[planned.protocol.key]
-            if data is not None:
-                described["sizes"] = data.parts(planned.protocol.seed, FINAL, 0).sizes
-                described |= {"dataset": data.name} if data.name else {}
-                if data.mark:
-                    described["title"] = f"{planned.protocol.description['title']} ({data.mark})"
-            if planned.source.kind == "file":
-                described |= {"file": pathlib.Path(planned.source.name).name, "text": planned.source.content.hex()}
-                self._note_changed_text(planned)
-            self._plan(planned, described)
         here = self._ray.machine if self._ray else {**machine(self.device, self.devices), "threads": self.threads}
+        described = [self._described(planned) for planned in self.plans]
+        for planned in self.plans:  # all that may refuse, before anything is planned
+            self._mend(planned, here)
+        for planned, about in zip(self.plans, described):
+            self._plan(planned, about)
         for line in self.store.plan_other_processors_again(list(self.jobs), here):
             self.say(f"contdrop: {line}")
+
+    def _described(self, planned: Planned) -> dict[str, Any]:
+        """What the store is to say of a study; refuses one that is not what it was begun with."""
+        described = self._behaviour(planned) if planned.protocol.key in self.rehearsals else {}
+        data = self._data[planned.protocol.key]
+        if data is not None:
+            described["sizes"] = data.parts(planned.protocol.seed, FINAL, 0).sizes
+            described |= {"dataset": data.name} if data.name else {}
+            if data.mark:
+                described["title"] = f"{planned.protocol.description['title']} ({data.mark})"
+        if planned.source.kind != "catalogue":
+            described["code"] = self._code(planned)
+        if planned.source.kind == "file":
+            described |= {"file": pathlib.Path(planned.source.name).name, "text": planned.source.content.hex()}
+            self._note_changed_text(planned)
+        return described
+
+    def _mend(self, planned: Planned, here: Mapping[str, Any]) -> None:
+        keys = {job.key: job for job in planned.jobs}
+        for what in self.store.mend(planned.protocol.key, keys):
+            self.say(f"contdrop: {what}; it is done again")
+        there = {job.key: job for job in self.store.jobs_there(planned.protocol.key)}
+        runs: dict[tuple[str, int], list[JobRecord | None]] = {}
+        for key, job in keys.items():
+            if plan.is_in(job, self.shard):
+                found = there.get(key)
+                again = found is not None and found.status == FAILED and self.retry_failed
+                runs.setdefault((job.stage, job.run), []).append(None if again else found)
+        lost = [job for job in self.store.of_other_processors(runs.values(), here) if job.status == FINISHED]
+        if lost and not self.redo:
+            raise UserError(
+                f"study {planned.protocol.study.name!r}: {plural(len(lost), 'finished job')} of runs that are to go on "
+                f"came from another kind of processor ({lost[0].shared[PROCESSOR]}) than this one ({processor(here)}), "
+                "and a run's methods all come from one kind; go on there, or do them again by --redo"
+            )
 
     def _load(self, planned: Planned) -> None:
         study, key = planned.protocol.study, planned.protocol.key
@@ -196,6 +227,23 @@ class Conductor:
         cost = {"steps": found.steps_per_epoch, "memory": {**earlier, **found.memory}}
         return {"behaviour": {**found.behaviour, "methods": methods}, "sites": found.sites, "cost": cost}
 
+    def _code(self, planned: Planned) -> dict[str, Any]:
+        """Digests of a study's functions, by version of Python; refuses another one that first steps do not show."""
+        before, now = self._description(planned).get("code") or {}, digests.of_study(planned.protocol.study)
+        changed = [name for name, digest in now.items() if before.get(digests.PYTHON, now).get(name, digest) != digest]
+        if changed and self.store.has_results(planned.protocol.key):
+            unseen = [name for name in changed if name in digests.UNSEEN]
+            if unseen:
+                raise UserError(
+                    f"study {planned.protocol.study.name!r}: the code of {unseen[0]} is not what the results in "
+                    f"{self.store.path} were made with; give another --store or another name, or put it back as it was"
+                )
+            self.say(
+                f"contdrop: the code of {', '.join(changed)} has changed since the store was begun; the first steps "
+                "have not, so it goes on"
+            )
+        return {**before, digests.PYTHON: now}
+
     def _description(self, planned: Planned) -> dict[str, Any]:
         key = planned.protocol.key
         return next((p.description for p in self.store.protocols() if p.key == key), {})
@@ -203,14 +251,14 @@ class Conductor:
     def _note_changed_text(self, planned: Planned) -> None:
         before = self._description(planned).get("text")
         if before is not None and before != planned.source.content.hex():
+            tried = planned.protocol.key in self.rehearsals
+            same = "its data, weights and first steps have" if tried else "the code of its loop has"
             self.say(
                 f"contdrop: the text of {pathlib.Path(planned.source.name).name} has changed since the store was begun;"
-                " its data, weights and first steps have not, so it goes on"
+                f" {same} not, so it goes on"
             )
 
     def _plan(self, planned: Planned, described: dict[str, Any]) -> None:
-        for what in self.store.mend(planned.protocol.key, {job.key for job in planned.jobs}):
-            self.say(f"contdrop: {what}; it is done again")
         added = plan.add_plan(self.store, planned.jobs, **described)
         if self.retry_failed:
             statuses = self.store.statuses()

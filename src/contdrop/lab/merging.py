@@ -158,4 +158,4 @@ def _mixed(store: Store, protocols: Iterable[str]) -> Iterable[str]:
     for protocol in protocols:
         jobs = [job for job in store.jobs(protocol=protocol) if job.status == FINISHED]
         for run, mismatch in mismatches(jobs):
-            yield f"{jobs[0].experiment}: in run {run} {mismatch}; contdrop run does that run again"
+            yield f"{jobs[0].experiment}: in run {run} {mismatch}; contdrop run --redo does that run again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +68,7 @@ class JobRecord:
 PROCESSOR, ORDER = "kind of processor", "data order"
 
 
-def processor(machine: dict[str, Any]) -> str:
+def processor(machine: Mapping[str, Any]) -> str:
     """What decides the last bits of a result: the same in two places, the results are the same."""
     threads, devices = machine.get("threads", "?"), machine.get("devices", 1)
     return (

@@ -124,7 +124,7 @@ def assemble(protocol: ProtocolRecord, jobs: Sequence[JobRecord], selections: Ma
     )
     for run, mismatch in mismatches(results.finished):
         what = (
-            "contdrop run does that run again"
+            "contdrop run --redo does that run again"
             if PROCESSOR in mismatch
             else "delete the odd runs or use another --store"
         )

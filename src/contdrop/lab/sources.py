@@ -78,7 +78,7 @@ def by_value(study: Study, source: Source) -> Source:
     own = [
         module
         for name, module in list(sys.modules.items())
-        if getattr(module, "__name__", None) == name and _is_users(getattr(module, "__file__", None) or "<frozen")
+        if getattr(module, "__name__", None) == name and is_users(getattr(module, "__file__", None) or "<frozen")
     ]
     for module in own:
         cloudpickle.register_pickle_by_value(module)
@@ -170,14 +170,14 @@ def place_of(error: BaseException) -> str:
     """The last line of the user's own code that an error came through, if any."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({pathlib.Path(error.filename).name}, line {error.lineno})"
-    frames = [frame for frame in _frames(error.__traceback__) if _is_users(frame.filename)]
+    frames = [frame for frame in _frames(error.__traceback__) if is_users(frame.filename)]
     return f" ({pathlib.Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def line_of(function: Any) -> str:
     """Where a function of the user's is defined, if that is known."""
     code = getattr(function, "__code__", None)
-    if code is None or not _is_users(code.co_filename):
+    if code is None or not is_users(code.co_filename):
         return ""
     return f" ({pathlib.Path(code.co_filename).name}, line {code.co_firstlineno})"
 
@@ -186,7 +186,8 @@ def _frames(trace: TracebackType | None) -> list[Any]:
     return list(traceback.extract_tb(trace)) if trace else []
 
 
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """Whether a file of code is neither this package's nor another's."""
     path = pathlib.Path(file)
     return not (
         _PACKAGE in path.parents or "site-packages" in path.parts or file.startswith(("<frozen", "<string>"))

@@ -16,7 +16,7 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -184,7 +184,7 @@ class Store(StoreReader):
                 "AND fingerprints IS NOT NULL AND status IN (?, ?)",
                 (me.protocol, me.stage, me.run, job, RUNNING, FINISHED),
             ).fetchall()
-            mine = {**fingerprints, PROCESSOR: processor(dict(machine))}
+            mine = {**fingerprints, PROCESSOR: processor(machine)}
             theirs = {other.method: other.shared for other in map(self._job, others)}
             mismatch = find_mismatch({me.method: mine} | theirs)
             if mismatch:
@@ -337,6 +337,13 @@ class Store(StoreReader):
 
     # ---- what has to be done again
 
+    def jobs_there(self, protocol: str) -> list[JobRecord]:
+        """Also where the plan itself is damaged, which only :meth:`add_jobs` mends."""
+        return self.jobs(ids=[row["id"] for row in self._read("SELECT id FROM jobs WHERE protocol = ?", (protocol,))])
+
+    def has_results(self, protocol: str) -> bool:
+        return bool(self._read("SELECT 1 FROM jobs WHERE protocol = ? AND status = ?", (protocol, FINISHED)))
+
     def mend(self, protocol: str, keys: Collection[str]) -> list[str]:
         """Takes out what a checksum proves wrong of a protocol, so that it is done again; says what.
 
@@ -397,6 +404,18 @@ class Store(StoreReader):
             return error.what
         return None
 
+    def of_other_processors(
+        self, runs: Iterable[Sequence[JobRecord | None]], machine: Mapping[str, Any]
+    ) -> list[JobRecord]:
+        """What another kind of processor has done of open runs and of mixed ones; None is a job yet to be planned."""
+        found: list[JobRecord] = []
+        for jobs in runs:
+            done = [job for job in jobs if job and (job.status == FINISHED or self.is_interrupted(job))]
+            is_open = any(job is None or job.status in (PLANNED, RUNNING) for job in jobs)
+            if is_open or len({job.shared[PROCESSOR] for job in done}) > 1:
+                found += [job for job in done if job.shared[PROCESSOR] != processor(machine)]
+        return found
+
     def plan_other_processors_again(self, ids: Sequence[int], machine: Mapping[str, Any]) -> list[str]:
         """In a run all methods come from one kind of processor: what another kind has done of an open run starts over.
 
@@ -409,18 +428,13 @@ class Store(StoreReader):
         Returns:
             A line for every kind of processor whose jobs are done again.
         """
-        mine = processor(dict(machine))
         by_run: dict[tuple[str, str, int], list[JobRecord]] = {}
         for job in self.jobs(ids=ids):
             by_run.setdefault((job.protocol, job.stage, job.run), []).append(job)
         again: dict[str, list[JobRecord]] = {}
-        for jobs in by_run.values():
-            done = [job for job in jobs if job.status == FINISHED or self.is_interrupted(job)]
-            is_open = any(job.status in (PLANNED, RUNNING) for job in jobs)
-            if is_open or len({job.shared[PROCESSOR] for job in done}) > 1:
-                for job in done:
-                    if job.shared[PROCESSOR] != mine:
-                        again.setdefault(job.shared[PROCESSOR], []).append(job)
+        for job in self.of_other_processors(by_run.values(), machine):
+            again.setdefault(job.shared[PROCESSOR], []).append(job)
+        mine = processor(machine)
         with self.transaction() as db:
             for job in [job for jobs in again.values() for job in jobs]:
                 self._forget(db, job.id)
