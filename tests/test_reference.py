@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
 
 import oracles
 from contdrop.kernels import reference
@@ -425,6 +426,25 @@ def test_keep_where_takes_a_seed_per_example():
 def test_keep_where_honours_certainty(keep):
     x = fixed(100, dtype=torch.float32)
     assert torch.equal(reference.keep_where(x, torch.tensor(1), torch.full_like(x, keep), []), x * keep)
+
+
+def test_gaussian_masks_of_a_device_without_float64_are_made_on_the_cpu(monkeypatch):
+    class WithoutFloat64(TorchFunctionMode):
+        on_the_cpu = ()
+
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if function is torch.Tensor.double and not any(args[0] is tensor for tensor in self.on_the_cpu):
+                raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support it")
+            result = function(*args, **(kwargs or {}))
+            if function is torch.Tensor.cpu:
+                self.on_the_cpu = (*self.on_the_cpu, result)
+            return result
+
+    arguments = (torch.ones(50), torch.tensor(3), "gaussian", (0.5, 0.3, 0.0, 1.0), 2.0, [], reference.STREAM_MASK)
+    expected = reference.dropout(*arguments)
+    monkeypatch.setattr(reference, "has_float64", lambda device: False)
+    with WithoutFloat64():
+        assert torch.equal(reference.dropout(*arguments), expected)
 
 
 @each_dtype

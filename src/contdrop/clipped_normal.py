@@ -12,8 +12,6 @@ from __future__ import annotations
 import functools
 import math
 
-import torch
-
 
 def moments(mu: float, sigma: float, low: float, high: float) -> tuple[float, float]:
     """Mean and variance of the clipped law; sigma is at least 0, low less than high, and either may be infinite."""
@@ -78,8 +76,20 @@ def _normal_cdf(z: float) -> float:
 
 @functools.cache
 def _gauss_legendre() -> list[tuple[float, float]]:
-    """24 nodes and weights on [-1, 1]: eigenvalues of the Jacobi matrix of the Legendre polynomials (Golub-Welsch)."""
-    k = torch.arange(1, 24, dtype=torch.float64)
-    off_diagonal = k / (4 * k**2 - 1).sqrt()
-    nodes, vectors = torch.linalg.eigh(torch.diag(off_diagonal, 1) + torch.diag(off_diagonal, -1))
-    return list(zip(nodes.tolist(), (2 * vectors[0] ** 2).tolist()))
+    """24 nodes and weights on [-1, 1], by Newton's method; plain numbers, which no device of torch changes."""
+    found = []
+    for k in range(24):
+        x = -math.cos(math.pi * (k + 0.75) / 24.5)
+        for _ in range(5):
+            value, slope = _legendre(24, x)
+            x -= value / slope
+        found.append((x, 2 / ((1 - x * x) * _legendre(24, x)[1] ** 2)))
+    return found
+
+
+def _legendre(degree: int, x: float) -> tuple[float, float]:
+    """A Legendre polynomial and its derivative, by its recurrence, for x other than -1 and 1."""
+    before, value = 1.0, x
+    for k in range(2, degree + 1):
+        before, value = value, ((2 * k - 1) * x * value - (k - 1) * before) / k
+    return value, degree * (before - x * value) / (1 - x * x)

@@ -73,7 +73,7 @@ def _sees_transforms() -> bool:
         answers.append(transforms_active and transforms_active())
         return x
 
-    torch.func.vmap(look)(torch.zeros(1))
+    torch.func.vmap(look)(torch.zeros(1, device="cpu"))
     return answers == [True]
 
 
@@ -96,7 +96,11 @@ def _sees_forward_mode() -> bool:
 
 def _sees_everybody() -> bool:
     try:
-        found = tracing_state is not None and _has_storage is not None and _has_storage(torch.zeros(1)) is True
+        found = (
+            tracing_state is not None
+            and _has_storage is not None
+            and _has_storage(torch.zeros(1, device="cpu")) is True
+        )
         return found and _sees_transforms() and _sees_modes() and _sees_forward_mode()
     except Exception:  # whatever a part does that it did not do before, it is not to be relied on
         return False
@@ -201,7 +205,7 @@ def _differentiates() -> bool:
         _trial.impl("double", lambda x: apply_one_level(_Double, x), "Autograd")
         double = torch.ops.contdrop_trial.double.default
         with torch.inference_mode(False), torch.enable_grad():
-            one = torch.ones(())
+            one = torch.ones((), device="cpu")
             reverse = _gradient(double, one.clone().requires_grad_())
             transformed = torch.func.vjp(lambda x: _gradient(lambda x: double(x) * x, x), one)[0]
             return (reverse.item(), transformed.item(), _tangent(double, one)) == (2, 4, 2)

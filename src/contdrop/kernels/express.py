@@ -41,7 +41,7 @@ def _general(x: Tensor, call: _Call, gate: Tensor | None) -> Tensor:
     if relu and gate is None:
         x = torch.relu(x)
     axes = [axis % x.dim() for axis in shared_axes]
-    y = ops.dropout(x, torch.tensor(seed), kind, params, scale, axes, reference.STREAM_MASK)
+    y = ops.dropout(x, torch.tensor(seed, device="cpu"), kind, params, scale, axes, reference.STREAM_MASK)
     return y if gate is None else torch.where(gate != 0, y, 0)
 
 

@@ -169,6 +169,15 @@ def row_of_numbers(inputs: int) -> int:
     return pitch(inputs, bits_per_element("uniform", (0.0, 1.0)))
 
 
+def has_float64(device: torch.device) -> bool:
+    return device.type != "mps"
+
+
+def _normal_quantile(u: Tensor) -> Tensor:
+    """In float64: on the CPU, if the device has none."""
+    return torch.special.ndtri(u.double() if has_float64(u.device) else u.cpu().double())
+
+
 def mask_values(bits: Tensor, kind: str, params: Sequence[float], dtype: torch.dtype) -> Tensor:
     """Turns the bits of elements into mask values of a law, in the type masks are computed in."""
     dtype = compute_dtype(dtype)
@@ -179,7 +188,7 @@ def mask_values(bits: Tensor, kind: str, params: Sequence[float], dtype: torch.d
         low, high = params
         return low + (high - low) * u
     mu, sigma, low, high = params
-    return (mu + sigma * torch.special.ndtri(u.double())).clamp(low, high).to(dtype)
+    return (mu + sigma * _normal_quantile(u)).clamp(low, high).to(dtype).to(u.device)
 
 
 def mask_layout(shape: Sequence[int], shared_axes: Sequence[int], window: Sequence[int] = ()) -> tuple[int, list[int]]:
