@@ -62,7 +62,6 @@ class Case:
         moments: Mean and covariance matrix of its output in training for one row of input, as theory has it.
         evaluation: Its output in evaluation mode.
         second_input: Whether it takes the pre-activation too; the tests feed 2 x - 0.3.
-        exact_evaluation: False if evaluation mode draws random numbers.
     """
 
     name: str
@@ -71,7 +70,6 @@ class Case:
     moments: Callable[[torch.nn.Module, Tensor], tuple[Tensor, Tensor]]
     evaluation: Callable[[torch.nn.Module, Tensor], Tensor]
     second_input: bool = False
-    exact_evaluation: bool = True
 
     def layer(self, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float64) -> torch.nn.Module:
         layer = self.build(generator)
@@ -118,7 +116,6 @@ def _dropconnect_case(law: cd.Law, scale: str, masks: str = "example", inference
         INPUTS,
         moments,
         lambda layer, x: law.mean * factor * (x @ layer.weight.T + layer.bias),
-        exact_evaluation=inference != "sampled",
     )
 
 

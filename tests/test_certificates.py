@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch.nn.utils.parametrizations import weight_norm
 
 import contdrop as cd
 from contdrop import certificates
@@ -235,6 +236,10 @@ def test_bad_input_of_a_holdout_certificate(model, change, message):
         ({"model": torch.nn.Sequential(cd.DropConnectLinear(10, 3))}, ValueError, "0 is a DropConnectLinear"),
         ({"scales": [0.1, 0.0]}, ValueError, "expected scales to be positive"),
         ({"delta": 0.0}, ValueError, "expected delta between 0 and 1"),
+        ({"draws": 0}, ValueError, "expected draws to be a whole number of at least 1, got 0"),
+        ({"batch_size": 0}, ValueError, "expected batch_size to be a whole number of at least 1, got 0"),
+        ({"epochs": -1}, ValueError, "expected epochs to be a whole number of at least 0, got -1"),
+        ({"model": torch.nn.Sequential(weight_norm(torch.nn.Linear(10, 3)))}, ValueError, "bias; 0 computes"),
         ({"x": torch.zeros(7, 10), "y": torch.zeros(7, dtype=torch.long)}, ValueError, "at least 8 examples"),
     ],
 )  # fmt: skip

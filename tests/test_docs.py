@@ -20,8 +20,8 @@ PUBLIC = [
 ]
 # Names without an underscore that other files of the package use, and nobody else.
 INTERNAL = {
-    *[f"contdrop.functional.check_{what}" for what in ("input", "choice", "samples", "number", "generator")],
-    *["contdrop.functional.training_factor", "contdrop.theory.propagation.propagate"],
+    *[f"contdrop.functional.{name}" for name in ("check_choice", "training_factor")],
+    "contdrop.theory.propagation.propagate",
     *[f"contdrop.surgery.{name}" for name in ("noise", "changed", "count_dropout_in", "Swap", "swap_dropout")],
 }
 

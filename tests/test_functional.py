@@ -159,6 +159,74 @@ def test_a_linear_layer_refuses_another_type_or_device_as_torch_does(masks, trai
         F.adaptive_dropout(x, x.to("meta"), training=training)
 
 
+def test_autocast_leaves_float64_alone_as_torch_does():
+    x = torch.ones(4, 6, dtype=torch.float64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for layer in (cd.DropConnectLinear(6, 3), cd.FastDropoutLinear(6, 3, law=cd.Uniform())):
+            assert layer.double()(x).dtype == torch.nn.Linear(6, 3).double()(x).dtype == torch.float64
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("scripted", [False, True], ids=["eager", "script"])
+@pytest.mark.parametrize(("size", "weight"), [(300.0, 0.25), (1.0, 1.5e-4)], ids=["large", "small"])
+def test_variances_of_half_precision_are_those_of_float32(size, weight, scripted):
+    """Squares of numbers above 256 overflow in float16, and those below 2e-4 are rounded to nothing."""
+    x = torch.full((5, 4), size)
+    for layer in (
+        cd.FastDropoutLinear(4, 300, law=cd.Uniform()),
+        cd.DropConnectLinear(4, 3, activation="relu", inference="analytic").eval(),
+        cd.DropConnectLinear(4, 3, activation="relu", inference="sampled").eval(),
+    ):
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.fill_(weight)
+            layer.half().float()  # weights that both types have
+            torch.manual_seed(3)
+            expected = layer(x)
+            torch.manual_seed(3)
+            layer.half()
+            got = (torch.jit.script(layer) if scripted else layer)(x.half())
+        assert got.dtype == torch.float16
+        assert torch.allclose(got.float(), expected, rtol=4e-3, atol=1e-7)
+        if not scripted:
+            with torch.autocast("cpu", dtype=torch.float16):
+                torch.manual_seed(3)
+                assert torch.allclose(layer.float()(x).float(), expected, rtol=4e-3, atol=1e-7)
+
+
+def test_sampled_inference_without_an_activation_is_the_mean_and_draws_nothing():
+    layer, x = cd.DropConnectLinear(6, 3, inference="sampled", scale="paper").eval(), fixed(5, 6).float()
+    state = torch.get_rng_state()
+    assert torch.equal(layer(x), 0.5 * torch.nn.functional.linear(x, layer.weight, layer.bias))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("law", [cd.Bernoulli(keep=0.993, value=1.3), cd.Bernoulli.matching(cd.Gaussian(sigma=0.3))])
+def test_the_same_bits_in_every_mode_for_a_law_with_a_kept_value(law):
+    x, layer = torch.ones(64, dtype=torch.float64), cd.Dropout(law)
+    torch.manual_seed(0)
+    expected = layer(x)
+    for function in (
+        lambda x: torch.func.vmap(layer, randomness="same")(x[None])[0],
+        torch.jit.script(layer),
+        # What a compiled graph calls.
+        lambda x: kernels.variable.dropout(x, kernels.draw_seed(None), law.kind, layer.law._numbers[0], [], 0),
+    ):
+        torch.manual_seed(0)
+        assert torch.equal(function(x), expected)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_a_layer_without_inputs_gives_its_bias_as_torch_does():
+    layer, bias = cd.DropConnectLinear(0, 3, mask_bias=False), torch.ones(3)
+    with torch.no_grad():
+        layer.bias.copy_(bias)
+        for shape in ((2, 0), (0,), (5, 2, 0)):
+            for training in (True, False):
+                assert torch.equal(layer.train(training)(torch.randn(shape)), bias.expand(*shape[:-1], 3))
+
+
 # Bad input: one clear line each.
 
 
@@ -175,6 +243,18 @@ def test_a_linear_layer_refuses_another_type_or_device_as_torch_does(masks, trai
         (lambda: F.dropout(torch.ones(3, 2), cd.Uniform(), shared_axes=(2,)), IndexError, "between -2 and 1.*got 2"),
         (lambda: F.dropout(torch.ones(3, 2), cd.Uniform(), shared_axes=(-3,)), IndexError, "between -2 and 1.*got -3"),
         (lambda: F.dropout(torch.ones(3, 2), cd.Uniform(), shared_axes=(1, -1)), ValueError, "named twice"),
+        (
+            lambda: F.dropout(torch.ones(3), cd.Uniform(), shared_axes=0),
+            TypeError,
+            r"sequence of axes, got 0; write \(0,",
+        ),
+        (
+            lambda: F.dropout(torch.ones(3), cd.Uniform(), shared_axes=(0.0,)),
+            TypeError,
+            "whole numbers in shared_axes, got 0",
+        ),
+        (lambda: cd.GaussianDropout(0.3, shared_axes=1), TypeError, r"^GaussianDropout: .*got 1; write \(1,\)"),
+        (lambda: cd.GaussianDropout(0.3, shared_axes=(1.0,)), TypeError, "whole numbers in shared_axes, got 1.0"),
         (lambda: F.dropout(torch.ones(3), cd.Uniform(), generator=5), TypeError, "torch.Generator or None, got int"),
         (lambda: F.dropout(torch.ones(3), cd.Gaussian(sigma=-1)), ValueError, "sigma.*at least 0; got -1"),
         (lambda: cd.Dropout(cd.Bernoulli(keep=1.5)), ValueError, r"keep.*\[0, 1\]; got 1.5"),

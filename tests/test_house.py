@@ -13,8 +13,9 @@ SOURCE = ROOT / "src" / "contdrop"
 
 # Lower may not import higher.
 ORDER = [
-    *["choices", "compatibility", "errors", "files", "text", "clipped_normal", "laws", "kernels", "sharding"],
-    *["rows", "masks", "expectations", "sampling", "nested", "functional", "tracing", "scripting", "nn", "fusion"],
+    *["choices", "compatibility", "errors", "files", "text", "arguments", "clipped_normal", "laws", "kernels"],
+    *["sharding", "rows", "masks", "expectations", "sampling", "nested"],
+    *["functional", "tracing", "scripting", "nn", "fusion"],
     *["sites", "counting", "surgery", "schedules"],
     *["theory", "inference", "certificates", "covariances", "public", "lazy", "bench", "lab", "cli"],
 ]

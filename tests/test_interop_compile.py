@@ -1,12 +1,15 @@
 """A law that changes in a compiled model compiles nothing: its numbers are inputs of the graph."""
 
 import copy
+import io
 import pickle
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 import contdrop as cd
+from contdrop import clipped_normal
 
 VALUES = [0.05 + 0.045 * number for number in range(20)]
 
@@ -132,7 +135,26 @@ def test_nothing_of_it_is_in_a_state_dict_and_copies_keep_it():
         assert torch.equal(torch.compile(clone, fullgraph=True, backend="aot_eager")(torch.ones(9)), expected)
 
 
+def test_a_loaded_layer_keeps_its_law_on_the_cpu():
+    file = io.BytesIO()
+    torch.save(cd.GaussianDropout(0.3), file)
+    file.seek(0)
+    layer = torch.load(file, map_location="meta", weights_only=False)
+    torch.manual_seed(1)
+    expected = layer(torch.ones(9))
+    torch.manual_seed(1)
+    assert torch.equal(torch.compile(layer, fullgraph=True, backend="aot_eager")(torch.ones(9)), expected)
+
+
 def test_a_layer_may_be_made_under_every_mode():
+    clipped_normal._gauss_legendre.cache_clear()
     with torch.device("meta"), torch.inference_mode():
-        layer = cd.GaussianDropout(0.3)
+        layer = cd.GaussianDropout(2.0)
+        law = cd.Gaussian.matching(cd.Bernoulli(keep=0.55))
+        assert law.cdf(law.mean) == pytest.approx(0.5)
+        assert law.quantile(0.5) == pytest.approx(law.mean)
+        assert cd.Law.cdf(cd.Uniform(), 0.25) == 0.25
     assert torch.compile(layer, fullgraph=True, backend="aot_eager")(torch.ones(9, requires_grad=True)).requires_grad
+    clipped_normal._gauss_legendre.cache_clear()
+    with FakeTensorMode():
+        assert cd.GaussianDropout(2.0).law == layer.law

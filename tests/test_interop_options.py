@@ -94,6 +94,17 @@ def test_numbers_of_numpy_are_numbers(number):
     assert cd.DropConnectLinear(3, 2, samples=np.int64(7)).samples == 7
 
 
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    model, x, whole = torch.nn.Sequential(torch.nn.Linear(3, 2), cd.GaussianDropout(0.3)), torch.ones(4, 3), np.int64
+    predicted = cd.mc_predict(model, x, whole(5), seed=whole(1))
+    assert torch.equal(predicted.mean, cd.mc_predict(model, x, 5, seed=1).mean)
+    options = {"repeats": 4, "chunk": 2, "seed": 1}
+    found = cd.coadaptation(model, x, ["1"], **{name: whole(value) for name, value in options.items()})
+    assert torch.equal(found.pairs("1"), cd.coadaptation(model, x, ["1"], **options).pairs("1"))
+    assert cd.schedules.Schedule(model, lambda fraction: cd.Gaussian(sigma=fraction), whole(3)).steps == 3
+    assert cd.GaussianDropout(0.3, shared_axes=[whole(1)]).shared_axes == (1,)
+
+
 # Signatures.
 
 

@@ -134,15 +134,20 @@ def test_evaluation_is_the_expectation(case):
     layer = case.layer().eval()
     x = case.rows(7)
     y = case.call(layer, x)
-    if case.exact_evaluation:
-        assert torch.allclose(y, case.evaluation(layer, x), rtol=1e-14, atol=1e-14)
-        state = torch.get_rng_state()
-        assert torch.equal(case.call(layer, x), y)
-        assert torch.equal(torch.get_rng_state(), state)
-    else:
-        samples = torch.stack([case.call(layer, x[0]) for _ in range(2000)])
-        _, covariance = case.moments(layer, x[0])
-        assert_moments(samples, case.evaluation(layer, x[0]), covariance / layer.samples)
+    assert torch.allclose(y, case.evaluation(layer, x), rtol=1e-14, atol=1e-14)
+    state = torch.get_rng_state()
+    assert torch.equal(case.call(layer, x), y)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@every_case
+def test_the_argument_has_the_name_it_has_in_torch(case):
+    layer, x = case.layer(), case.rows(3)
+    torch.manual_seed(2)
+    expected = case.call(layer, x)
+    torch.manual_seed(2)
+    second = {"preactivation": 2 * x - 0.3} if case.second_input else {}
+    assert torch.equal(layer(input=x, **second), expected)
 
 
 def test_train_and_eval_switch_as_in_torch():

@@ -169,6 +169,17 @@ def test_layers_with_an_own_law_are_copied_and_pickled():
 # As a value.
 
 
+def test_laws_that_hold_a_tensor_are_compared_by_its_numbers():
+    class Empirical(Triangular):
+        def __init__(self, values):
+            self.values = torch.tensor(values)
+
+    assert Empirical([0.0, 1.0]) == Empirical([0.0, 1.0])
+    assert Empirical([0.0, 1.0]) != Empirical([0.0, 2.0])
+    assert Empirical([0.0, 1.0]) != Empirical([0.0])
+    assert Empirical([0.0, 1.0]) != Triangular()
+
+
 def test_default_distribution_function_inverts_the_quantile():
     x = torch.linspace(-0.5, 1.5, 401, dtype=torch.float64)
     own, built_in = OwnUniform(0.2, 0.9), cd.Uniform(0.2, 0.9)

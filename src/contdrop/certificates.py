@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from . import nn
+from .arguments import check_choice, check_whole
 from .choices import MIXTURE_MASKS, MixtureMasks
-from .functional import check_choice
 from .inference import dropout_layers, dropout_on, seeded, shares_mask
 from .theory import bounds
 
@@ -108,8 +108,7 @@ def holdout_certificate(
     owner = "holdout_certificate"
     layers = _checked(owner, model, x, y, members)
     for name, value in (("comparisons", comparisons), ("batch_size", batch_size)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{owner}: expected {name} to be a whole number of at least 1, got {value!r}")
+        check_whole(owner, name, value, 1)
     if not 0 < delta < 1:
         raise ValueError(f"{owner}: expected delta between 0 and 1, got {delta!r}")
     check_choice(owner, "masks", masks, MIXTURE_MASKS)
@@ -292,6 +291,8 @@ def pac_bayes_certificate(
     _checked(owner, model, x, y, 2, needs_dropout=False)
     _check_sequence(owner, model)
     chosen = _scales(owner, scales)
+    for name, value, least in (("epochs", epochs, 0), ("batch_size", batch_size, 1), ("draws", draws, 1)):
+        check_whole(owner, name, value, least)
     if not 0 < delta < 1 or len(y) < 8:
         raise ValueError(f"{owner}: expected delta between 0 and 1 and at least 8 examples, got {delta!r} and {len(y)}")
     with torch.random.fork_rng(devices=[]):
@@ -393,8 +394,7 @@ def _checked(
         raise ValueError(f"{owner}: expected tensors x [N, ...] and y [N] with N of at least 1")
     if y.is_floating_point():
         raise ValueError(f"{owner}: expected classes as whole numbers in y, got {y.dtype}")
-    if isinstance(members, bool) or not isinstance(members, int) or members < 2:
-        raise ValueError(f"{owner}: expected members to be a whole number of at least 2, got {members!r}")
+    check_whole(owner, "members", members, 2)
     layers = dropout_layers(model)
     if needs_dropout and not layers:
         raise ValueError(f"{owner}: expected a model with dropout layers, got {type(model).__name__} without any")
@@ -418,6 +418,13 @@ def _check_sequence(owner: str, model: torch.nn.Module) -> None:
         if not isinstance(layer, torch.nn.Linear) and any(True for _ in layer.parameters()):
             raise ValueError(
                 f"{owner}: expected linear layers and layers without parameters; {name} is a {type(layer).__name__}"
+            )
+        if isinstance(layer, torch.nn.Linear) and any(
+            own not in ("weight", "bias") for own, _ in layer.named_parameters()
+        ):
+            raise ValueError(
+                f"{owner}: expected linear layers whose parameters are weight and bias; {name} computes its weight of "
+                "others; torch.nn.utils.parametrize.remove_parametrizations makes it a plain one"
             )
         if isinstance(layer, (nn.DropConnectLinear, nn.FastDropoutLinear)):
             raise ValueError(f"{owner}: expected masks on units; {name} is a {type(layer).__name__}")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import inference
+from .arguments import check_seed, check_whole
 from .errors import suggest
 from .inference import Inputs
 
@@ -349,10 +350,8 @@ def _check(
     if isinstance(layers, str):
         raise TypeError(f"{owner}: expected layers to be a list of names, got one string; write [{layers!r}]")
     for name, value, least in (("repeats", repeats, 2), ("chunk", chunk, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{owner}: expected {name} to be a whole number of at least {least}, got {value!r}")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise TypeError(f"{owner}: expected seed to be a whole number or None, got {type(seed).__name__}")
+        check_whole(owner, name, value, least)
+    check_seed(owner, seed)
     if not layers or len(set(layers)) < len(layers):
         raise ValueError(f"{owner}: expected at least one layer, and each once, got {list(layers)}")
     modules = dict(model.named_modules(remove_duplicate=False))

@@ -9,8 +9,8 @@ from that seed in backward.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +20,8 @@ from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function_unary, has_torch_function_variadic
 
 from . import kernels, nested
+from .arguments import check_axes, check_generator, check_input, check_number, check_whole
+from .arguments import check_choice as check_choice
 from .choices import (
     ACTIVATIONS,
     DROPOUT_ACTIVATIONS,
@@ -33,12 +35,10 @@ from .choices import (
     Scale,
 )
 from .expectations import standard_deviation
-from .laws import LAWS, Bernoulli, Law, check_law
+from .laws import LAWS, Bernoulli, Law, check_law, divisor
 from .masks import connect, gate, law_in_graph, multiply, standard_normal_times
 from .sampling import activate, expected_activation, sampled_activation
 
-# Tuples: the compiler of torch 2.6 to 2.8 does not follow a search in a frozenset.
-FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _BUILT_IN = tuple(LAWS.values())
 
 
@@ -71,8 +71,9 @@ def dropout(
     commonest = training and scale in SCALES and type(law) in _BUILT_IN
     if commonest and not is_dynamo_compiling() and law.mean and activation in DROPOUT_ACTIVATIONS:
         built_in: Any = law
-        factor = built_in.factor / law.mean if scale == "inverted" else built_in.factor
-        arguments = (built_in.kind, built_in.params, factor, activation is not None, tuple(shared_axes), generator)
+        by = built_in.factor / law.mean if scale == "inverted" else built_in.factor  # as masks.multiply computes it
+        axes = shared_axes if type(shared_axes) is tuple else check_axes("dropout", shared_axes)
+        arguments = (built_in.kind, built_in.params, by, activation is not None, axes, generator)
         y = kernels.express.dropout(x, *arguments)
         if y is not None:
             return x.copy_(y) if inplace else y
@@ -90,17 +91,18 @@ def dropout(
             generator=generator,
         )
     check_input("dropout", x)
-    law, factor = _law_and_factor("dropout", law, scale)
+    law, divided_by = _law_and_divisor("dropout", law, scale)
     check_choice("dropout", "activation", activation, DROPOUT_ACTIVATIONS)
-    axes = _normalise_axes(shared_axes, x.dim()) if shared_axes and not x.is_nested else []
+    shared_axes = check_axes("dropout", shared_axes)
+    own_axes = _normalise_axes(shared_axes, x.dim()) if not x.is_nested else []
     check_generator("dropout", generator)
     y = torch.relu(x) if activation == "relu" else x
     if training and x.is_nested:
         seed = kernels.draw_seed(generator)
-        masked = functools.partial(multiply, seed=seed, law=law, factor=factor, stream=kernels.STREAM_MASK)
+        masked = functools.partial(multiply, seed=seed, law=law, divided_by=divided_by, stream=kernels.STREAM_MASK)
         y = nested.apply("dropout", lambda values, axes: masked(values, shared_axes=axes), y, shared_axes=shared_axes)
     elif training:
-        y = multiply(y, kernels.draw_seed(generator), law, factor, axes, kernels.STREAM_MASK)
+        y = multiply(y, kernels.draw_seed(generator), law, divided_by, own_axes, kernels.STREAM_MASK)
     elif scale == "paper":
         y = (y * law.mean).to(y.dtype)
     return x.copy_(y) if inplace and y is not x else y
@@ -188,7 +190,7 @@ def dropconnect_linear(
 
     (both with the mask scaled to mean one if ``scale="inverted"``), and ``inference`` says what becomes of it:
     "sampled" averages activation(z) over ``samples`` draws, as Wan et al. do; "analytic" is the limit of that for
-    infinitely many draws; "mean" applies the activation to the mean.
+    infinitely many draws; "mean" applies the activation to the mean. Without an activation the three are one.
 
     Args:
         x: Input [..., in].
@@ -220,26 +222,25 @@ def dropconnect_linear(
     if isinstance(x, Tensor) and x.is_nested:
         return nested.apply(owner, lambda rows, _: dropconnect_linear(rows, weight, bias, law, **options), x)
     x, weight, bias = _check_linear(owner, x, weight, bias)
-    law, factor = _law_and_factor(owner, law, scale)
+    law, divided_by = _law_and_divisor(owner, law, scale)
     check_choice(owner, "masks", masks, MASKS)
     check_choice(owner, "inference", inference, INFERENCES)
     check_choice(owner, "activation", activation, ACTIVATIONS)
-    check_samples(owner, samples)
+    check_whole(owner, "samples", samples, 1)
     check_generator(owner, generator)
     if training:
         seed = kernels.draw_seed(generator)
-        z = _masked_linear(x, weight, bias if mask_bias else None, law, factor, masks, seed)
+        z = _masked_linear(x, weight, bias if mask_bias else None, law, divided_by, masks, seed)
         return activate(z if mask_bias or bias is None else z + bias, activation)
 
-    expectation = law.mean * factor
+    factor = 1 / divided_by
     kept_bias, masked_bias = (None, bias) if mask_bias else (bias, None)
-    mean = torch.nn.functional.linear(x, weight, masked_bias) * expectation
+    mean = torch.nn.functional.linear(x, weight, masked_bias) * (law.mean * factor)
     if kept_bias is not None:
         mean = mean + kept_bias
-    if inference == "mean" or (inference == "analytic" and activation is None):
+    if inference == "mean" or activation is None:  # the average of z itself is its mean: nothing has to be drawn
         return activate(mean, activation)
-    square_bias = masked_bias.square() if masked_bias is not None else None
-    variance = torch.nn.functional.linear(x.square(), weight.square(), square_bias) * (law.variance * factor**2)
+    variance = _sum_of_squares(x, weight, masked_bias) * (law.variance * factor**2)
     if inference == "analytic":
         return expected_activation(mean, variance, activation)
     return sampled_activation(mean, variance, samples, activation, generator)
@@ -278,39 +279,50 @@ def fast_dropout_linear(
         options: dict[str, Any] = {"training": training, "scale": scale, "generator": generator}
         return nested.apply(owner, lambda rows, _: fast_dropout_linear(rows, weight, bias, law, **options), x)
     x, weight, bias = _check_linear(owner, x, weight, bias)
-    law, factor = _law_and_factor(owner, law, scale)
+    law, divided_by = _law_and_divisor(owner, law, scale)
     check_generator(owner, generator)
+    factor = 1 / divided_by
     mean = torch.nn.functional.linear(x, weight) * (law.mean * factor)
     if bias is not None:
         mean = mean + bias
     if not training:
         return mean
-    variance = torch.nn.functional.linear(x.square(), weight.square()) * (law.variance * factor**2)
-    return mean + standard_normal_times(standard_deviation(variance), kernels.draw_seed(generator))
+    variance = _sum_of_squares(x, weight) * (law.variance * factor**2)
+    noise = standard_normal_times(standard_deviation(variance), kernels.draw_seed(generator))
+    return (mean + noise).to(mean.dtype)
 
 
-def _law_and_factor(owner: str, law: Law, scale: Scale) -> tuple[Any, float]:
-    """The law, and what its mask values are multiplied by in training; in a compiled graph, both as its inputs."""
+def _sum_of_squares(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """(W * W)(x * x) + b * b, at least in float32: squares of half precision overflow, or are rounded to nothing."""
+    wide = kernels.compute_dtype(x.dtype)
+    squares = [None if tensor is None else tensor.to(wide).square() for tensor in (x, weight, bias)]
+    device = x.device.type
+    with torch.autocast(device, enabled=False) if _autocasts(device) else contextlib.nullcontext():
+        return torch.nn.functional.linear(*squares)  # type: ignore[arg-type]
+
+
+def _law_and_divisor(owner: str, law: Law, scale: Scale) -> tuple[Any, float]:
+    """The law, and what its mask values are divided by in training; in a compiled graph, both as its inputs."""
     if is_dynamo_compiling():
         check_choice(owner, "scale", scale, SCALES)
         known = law_in_graph(law, scale)
         if known is not None:
             return known, 1.0
-    return law, training_factor(owner, law, scale)
+    return law, _checked_divisor(owner, law, scale)
 
 
 def _masked_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, law: Any, factor: float, masks: str, seed: Tensor
+    x: Tensor, weight: Tensor, bias: Tensor | None, law: Any, divided_by: float, masks: str, seed: Tensor
 ) -> Tensor:
     if masks == "batch":
-        weight = multiply(weight, seed, law, factor, [], kernels.STREAM_MASK, [])
+        weight = multiply(weight, seed, law, divided_by, [], kernels.STREAM_MASK, [])
         if bias is not None:
-            bias = multiply(bias, seed, law, factor, [], kernels.STREAM_BIAS, [])
+            bias = multiply(bias, seed, law, divided_by, [], kernels.STREAM_BIAS, [])
         return torch.nn.functional.linear(x, weight, bias)
-    rows = x.reshape(-1, x.shape[-1])
-    z = connect(rows, weight, seed, law, factor)
+    rows = x.flatten(0, -2) if x.dim() > 1 else x[None]
+    z = connect(rows, weight, seed, law, divided_by)
     if bias is not None:
-        z = z + multiply(bias.expand_as(z), seed, law, factor, [], kernels.STREAM_BIAS)
+        z = z + multiply(bias.expand_as(z), seed, law, divided_by, [], kernels.STREAM_BIAS)
     return z.reshape(*x.shape[:-1], weight.shape[0])
 
 
@@ -330,13 +342,12 @@ def _check_linear(owner: str, x: Tensor, weight: Tensor, bias: Tensor | None) ->
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"{owner}: expected bias [{weight.shape[0]}], got {tuple(bias.shape)}")
-    # The compiler of torch 2.6 does not follow is_autocast_available.
     device = x.device.type
-    known = device != "meta" if is_dynamo_compiling() else torch.amp.is_autocast_available(device)
-    if known and torch.is_autocast_enabled(device):
+    if _autocasts(device):
         # torch's own linear does this inside; our operators get their arguments ready-made.
         dtype = torch.get_autocast_dtype(device)
-        x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+        x, weight = _cast(x, dtype), _cast(weight, dtype)
+        bias = None if bias is None else _cast(bias, dtype)
     for name, other in (("weight", weight), ("bias", bias)):
         if other is not None and (x.dtype != other.dtype or x.device != other.device):
             raise RuntimeError(
@@ -346,56 +357,28 @@ def _check_linear(owner: str, x: Tensor, weight: Tensor, bias: Tensor | None) ->
     return x, weight, bias
 
 
-def check_input(owner: str, x: Tensor) -> None:
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{owner}: expected a tensor, got {type(x).__name__}")
-    if x.dtype not in FLOATS:
-        raise TypeError(
-            f"{owner}: expected a floating-point tensor, got {x.dtype}; convert it, for example by x.float()"
-        )
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.to(dtype)  # torch's autocast leaves float64 alone
 
 
-def check_choice(owner: str, name: str, value: object, choices: Sequence[object]) -> None:
-    if value not in choices:
-        expected = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{owner}: expected {name} to be one of {expected}; got {value!r}")
-
-
-def check_samples(owner: str, samples: object) -> None:
-    if isinstance(samples, bool) or not isinstance(samples, numbers.Integral) or int(samples) < 1:
-        raise ValueError(f"{owner}: expected samples to be a whole number of at least 1, got {samples!r}")
-
-
-def check_number(owner: str, name: str, value: object) -> float:
-    """The number as Python's own; NumPy's scalars are welcome, but torch would take some of them for arrays."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{owner}: expected a number for {name}, got {type(value).__name__}")
-    return float(value)
-
-
-def check_generator(owner: str, generator: torch.Generator | None) -> None:
-    if generator is None or is_dynamo_compiling():  # compilers of torch before 2.9 do not know a generator's device
-        return
-    if not isinstance(generator, torch.Generator):
-        raise TypeError(f"{owner}: expected a torch.Generator or None, got {type(generator).__name__}")
-    if generator.device.type != "cpu":
-        raise ValueError(
-            f"{owner}: expected a generator on the cpu, where the seed is drawn for inputs on every device, "
-            f"got one on {generator.device}; use torch.Generator()"
-        )
+def _autocasts(device: str) -> bool:
+    # The compiler of torch 2.6 does not follow is_autocast_available.
+    known = device != "meta" if is_dynamo_compiling() else torch.amp.is_autocast_available(device)
+    return known and torch.is_autocast_enabled(device)
 
 
 def training_factor(owner: str, law: Law, scale: str) -> float:
     """What a mask value is multiplied by in training; checks the law and the scale on the way."""
+    return 1 / _checked_divisor(owner, law, scale)
+
+
+def _checked_divisor(owner: str, law: Law, scale: str) -> float:
     check_law(owner, law)
     check_choice(owner, "scale", scale, SCALES)
-    if scale == "paper":
-        return 1.0
-    if law.mean == 0:
-        if isinstance(law, Bernoulli):
-            return 1.0  # keep = 0 gives zeros, as torch.nn.Dropout(p=1) does
+    # A Bernoulli law that keeps nothing gives zeros, as torch.nn.Dropout(p=1) does.
+    if scale == "inverted" and law.mean == 0 and not isinstance(law, Bernoulli):
         raise ValueError(f"{owner}: {law!r} has mean 0, so it cannot be scaled to mean one; use scale='paper'")
-    return 1 / law.mean
+    return divisor(law, scale)
 
 
 def _normalise_axes(axes: Sequence[int], dimensions: int) -> list[int]:

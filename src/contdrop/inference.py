@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from . import nn
+from .arguments import check_choice, check_seed, check_whole
 from .choices import METHODS, TRANSFORMS, Covariance, Method, Transform
 from .compatibility import TORCH_DROPOUTS
-from .functional import check_choice
 from .theory import propagation
 
 _STOCHASTIC: tuple[type[torch.nn.Module], ...] = (
@@ -301,11 +301,9 @@ def _check(
     """Checks the arguments; returns the model's dropout layers by path."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{owner}: expected a torch.nn.Module, got {type(model).__name__}")
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
-        raise ValueError(f"{owner}: expected samples to be a whole number of at least 2, got {samples!r}")
+    check_whole(owner, "samples", samples, 2)
     check_choice(owner, "transform", transform, TRANSFORMS)
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise TypeError(f"{owner}: expected seed to be a whole number or None, got {type(seed).__name__}")
+    check_seed(owner, seed)
     layers = dropout_layers(model)
     if not layers:
         raise ValueError(

@@ -29,6 +29,8 @@ import torch
 from torch import Tensor
 
 from . import clipped_normal
+from .arguments import check_number
+from .choices import SCALES
 from .text import parse_label
 
 # How far the relative variance of a law at the end of a range may be beyond it by rounding.
@@ -72,7 +74,7 @@ class Law(abc.ABC):
         By default the largest u with ``quantile(u) <= x``, found by halving, to 2^-53.
         """
         if not isinstance(x, Tensor):
-            return float(self.cdf(torch.tensor(x, dtype=torch.float64)))
+            return float(self.cdf(torch.tensor(x, dtype=torch.float64, device="cpu")))
         wanted = x.double()
         low, high = torch.zeros_like(wanted), torch.ones_like(wanted)
         for _ in range(53):
@@ -115,7 +117,9 @@ class Law(abc.ABC):
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and vars(other) == vars(self)
+        if type(other) is not type(self) or vars(other).keys() != vars(self).keys():
+            return False
+        return all(_same(value, vars(other)[name]) for name, value in vars(self).items())
 
     def __hash__(self) -> int:
         return hash((type(self), *vars(self)))
@@ -148,12 +152,23 @@ class BuiltIn(Law):
         A layer does this when it gets the law. A law that did not go through this is a constant of the graph.
         """
         rows = []
-        for inverse in (1 / self.mean if self.mean else 1.0, 1.0):
-            rows.append([self.factor * inverse, self.mean * inverse, self.variance * inverse**2, *self.params])
+        for scale in SCALES:
+            inverse = 1 / divisor(self, scale)
+            by = self.factor / divisor(self, scale)
+            rows.append([by, self.mean * inverse, self.variance * inverse**2, *self.params])
         with torch.inference_mode(False):
             numbers = torch.tensor(rows, dtype=torch.float64, device="cpu")
         if type(numbers) is Tensor:  # and nothing that belongs to a mode of torch, such as a fake tensor
             self._set(_numbers=numbers)
+
+    # The tensor is of this process: torch.load would move it to the device that it maps to.
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_numbers"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self._set(**state)
+        self.prepare_for_graphs()
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -370,7 +385,7 @@ class Gaussian(BuiltIn):
             z = (x.double() - self.mu) / self.sigma if self.sigma else torch.where(x >= self.mu, math.inf, -math.inf)
             inside = torch.special.ndtr(z)
             return torch.where(x < self.low, 0.0, torch.where(x >= self.high, 1.0, inside)).to(x.dtype)
-        return float(self.cdf(torch.tensor(x, dtype=torch.float64)))
+        return float(self.cdf(torch.tensor(x, dtype=torch.float64, device="cpu")))
 
     def quantile(self, u: FloatOrTensor) -> FloatOrTensor:
         _check_probability("Gaussian", u)
@@ -378,7 +393,7 @@ class Gaussian(BuiltIn):
             # sigma 0 times an infinite quantile would be NaN.
             spread = self.sigma * torch.special.ndtri(u.double()) if self.sigma else torch.zeros_like(u.double())
             return (self.mu + spread).clamp(self.low, self.high).to(u.dtype)
-        return float(self.quantile(torch.tensor(u, dtype=torch.float64)))
+        return float(self.quantile(torch.tensor(u, dtype=torch.float64, device="cpu")))
 
     def _draw(self, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
         g = torch.randn(shape, generator=generator, dtype=torch.float64, device=device)
@@ -409,15 +424,18 @@ def parse_law(text: str) -> Law:
 
 
 def _number(owner: str, name: str, value: object, *, finite: bool = True) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):  # NumPy's scalars are among them
-        raise TypeError(f"{owner}: expected a number for {name}, got {type(value).__name__}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf if value > 0 else -math.inf  # type: ignore[operator]
+    number = check_number(owner, name, value)
     if math.isnan(number) or (finite and math.isinf(number)):
         raise ValueError(f"{owner}: expected a {'finite ' if finite else ''}number for {name}, got {number}")
     return number
+
+
+def divisor(law: Law, scale: str) -> float:
+    """What a mask value is divided by in training: its mean, or one if the mask is not scaled or always zero.
+
+    What the kernels multiply by is ``law.factor / divisor(law, scale)``, in every mode of torch to the bit.
+    """
+    return law.mean if scale == SCALES[0] and law.mean else 1.0
 
 
 def check_law(owner: str, law: object) -> None:
@@ -447,6 +465,12 @@ def _strength(owner: str, law: Law) -> float:
     if not math.isfinite(law.relative_variance):
         raise ValueError(f"{owner}: expected a law with a finite relative variance, got {law!r}")
     return law.relative_variance
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    return one is other or bool(one == other)
 
 
 def _check_interval(owner: str, low: float, high: float) -> None:

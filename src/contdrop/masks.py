@@ -44,29 +44,31 @@ def multiply(
     x: Tensor,
     seed: Tensor,
     law: Law | LawInGraph,
-    factor: float,
+    divided_by: float,
     shared_axes: Sequence[int],
     stream: int,
     window: Sequence[int] | None = None,
 ) -> Tensor:
-    """x times mask times factor, elementwise; along ``shared_axes`` one mask value is shared.
+    """x times mask over ``divided_by``, elementwise; along ``shared_axes`` one mask value is shared.
 
     With a ``window`` the mask is a part of a larger one; see :func:`contdrop.kernels.reference.mask_layout`. Without
     one x has a row for each example; an empty one is for what has not, such as a weight.
     """
     if sharding.is_sharded(x):
-        return sharding.apply(lambda part, window: multiply(part, seed, law, factor, shared_axes, stream, window), x)
+        return sharding.apply(
+            lambda part, window: multiply(part, seed, law, divided_by, shared_axes, stream, window), x
+        )
     if window is None:
         window = rows.window(x.shape)
     if isinstance(law, LawInGraph):
         masked: Tensor = kernels.variable.dropout(x, seed, law.kind, law.numbers, shared_axes, stream, window)
         return masked
     if isinstance(law, BuiltIn):
-        return kernels.dropout(x, seed, law.kind, law.params, law.factor * factor, shared_axes, stream, window)
+        return kernels.dropout(x, seed, law.kind, law.params, law.factor / divided_by, shared_axes, stream, window)
     size = [1 if axis in shared_axes else length for axis, length in enumerate(x.shape)]
     window = [min(number, 1 - place) if axis in shared_axes else number for place, axis, number in _of_axes(window)]
     u = kernels.uniform(seed, size, kernels.compute_dtype(x.dtype), x.device, stream, window)
-    mask = _values(law, u) * factor
+    mask = _values(law, u) * (1 / divided_by)
     return (x.to(mask.dtype) * mask).to(x.dtype)
 
 
@@ -77,23 +79,25 @@ def _of_axes(window: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def connect(
-    x: Tensor, weight: Tensor, seed: Tensor, law: Law | LawInGraph, factor: float, first_example: int = 0
+    x: Tensor, weight: Tensor, seed: Tensor, law: Law | LawInGraph, divided_by: float, first_example: int = 0
 ) -> Tensor:
-    """y[n, o] = sum over i of mask[first_example + n, o, i] weight[o, i] x[n, i], times factor."""
+    """y[n, o] = sum over i of mask[first_example + n, o, i] weight[o, i] x[n, i], over ``divided_by``."""
     if sharding.is_sharded(x):
-        return sharding.apply_to_rows(lambda *part: connect(part[0], part[1], seed, law, factor, part[2]), x, weight)
+        return sharding.apply_to_rows(
+            lambda *part: connect(part[0], part[1], seed, law, divided_by, part[2]), x, weight
+        )
     if window := rows.window(x.shape):
         first_example = window[x.dim()]
     if isinstance(law, LawInGraph):
         connected: Tensor = kernels.variable.dropconnect(x, weight, seed, law.kind, law.numbers, first_example)
         return connected
     if isinstance(law, BuiltIn):
-        return kernels.dropconnect(x, weight, seed, law.kind, law.params, law.factor * factor, first_example)
+        return kernels.dropconnect(x, weight, seed, law.kind, law.params, law.factor / divided_by, first_example)
     wide = kernels.compute_dtype(x.dtype)
     size = [x.shape[0], weight.shape[0], kernels.row_of_numbers(weight.shape[1])]
     window = [first_example + size[0], *size[1:], first_example, 0, 0] if first_example else []
     u = kernels.uniform(seed, size, wide, x.device, kernels.STREAM_MASK, window)
-    mask = _values(law, u[..., : weight.shape[1]]) * factor
+    mask = _values(law, u[..., : weight.shape[1]]) * (1 / divided_by)
     return torch.bmm(mask * weight.to(wide), x.to(wide).unsqueeze(-1)).squeeze(-1).to(x.dtype)
 
 

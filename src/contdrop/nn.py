@@ -12,6 +12,7 @@ from torch import Tensor
 
 from . import functional as F
 from . import scripting
+from .arguments import check_axes, check_choice, check_generator, check_number, check_whole
 from .choices import (
     ACTIVATIONS,
     DROPOUT_ACTIVATIONS,
@@ -55,10 +56,10 @@ class Dropout(DropoutBase):
         generator: torch.Generator | None = None,
     ) -> None:
         torch.nn.Module.__init__(self)  # its base class wants p, which is derived from the law here
-        F.check_generator(type(self).__name__, generator)
+        check_generator(type(self).__name__, generator)
         self.inplace = inplace
-        F.check_choice(type(self).__name__, "activation", activation, DROPOUT_ACTIVATIONS)
-        self.shared_axes = tuple(shared_axes)
+        check_choice(type(self).__name__, "activation", activation, DROPOUT_ACTIVATIONS)
+        self.shared_axes = check_axes(type(self).__name__, shared_axes)
         self.scale: Scale = scale
         self.activation: DropoutActivation = activation
         self.generator = generator
@@ -87,17 +88,17 @@ class Dropout(DropoutBase):
     def p(self, p: float) -> None:
         raise AttributeError(f"{type(self).__name__}: p follows from the law, so it cannot be assigned; assign law")
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         if is_scripting():
             relu = self.activation is not None
-            return scripting.dropout(x, self.training, self._scripted_law, self.shared_axes, relu, self.inplace)  # type: ignore[arg-type]
+            return scripting.dropout(input, self.training, self._scripted_law, self.shared_axes, relu, self.inplace)  # type: ignore[arg-type]
         else:  # noqa: RET505 (what the script compiler leaves out)
-            if type(x) is not Tensor:
-                node = call_node(self, x)
+            if type(input) is not Tensor:
+                node = call_node(self, input)
                 if node is not None:
                     return node  # type: ignore[no-any-return]
             return F.dropout(
-                x,
+                input,
                 self._law,
                 training=self.training,
                 shared_axes=self.shared_axes,
@@ -268,20 +269,20 @@ class AdaptiveDropout(torch.nn.Module):
 
     def __init__(self, alpha: float = 1.0, beta: float = 0.0, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        F.check_generator(type(self).__name__, generator)
-        self.alpha = F.check_number(type(self).__name__, "alpha", alpha)
-        self.beta = F.check_number(type(self).__name__, "beta", beta)
+        check_generator(type(self).__name__, generator)
+        self.alpha = check_number(type(self).__name__, "alpha", alpha)
+        self.beta = check_number(type(self).__name__, "beta", beta)
         self.generator = generator
 
-    def forward(self, h: Tensor, preactivation: Tensor) -> Tensor:
+    def forward(self, input: Tensor, preactivation: Tensor) -> Tensor:
         if is_scripting():
-            return scripting.adaptive_dropout(h, preactivation, self.alpha, self.beta, self.training)
+            return scripting.adaptive_dropout(input, preactivation, self.alpha, self.beta, self.training)
         else:  # noqa: RET505
-            node = call_node(self, h, preactivation)
+            node = call_node(self, input, preactivation)
             if node is not None:
                 return node  # type: ignore[no-any-return]
             return F.adaptive_dropout(
-                h, preactivation, self.alpha, self.beta, training=self.training, generator=self.generator
+                input, preactivation, self.alpha, self.beta, training=self.training, generator=self.generator
             )
 
     def __prepare_scriptable__(self) -> AdaptiveDropout:
@@ -337,24 +338,23 @@ class DropConnectLinear(_MaskedLinear):
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         owner = type(self).__name__
-        F.check_choice(owner, "masks", masks, MASKS)
-        F.check_choice(owner, "inference", inference, INFERENCES)
-        F.check_choice(owner, "activation", activation, ACTIVATIONS)
-        F.check_samples(owner, samples)
-        F.check_generator(owner, generator)
+        check_choice(owner, "masks", masks, MASKS)
+        check_choice(owner, "inference", inference, INFERENCES)
+        check_choice(owner, "activation", activation, ACTIVATIONS)
+        check_generator(owner, generator)
         self.scale: Scale = scale
         self.law = law
         self.masks: Masks = masks
         self.inference: Inference = inference
-        self.samples = int(samples)
+        self.samples = check_whole(owner, "samples", samples, 1)
         self.activation: Activation = activation
         self.mask_bias = mask_bias
         self.generator = generator
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         if is_scripting():
             return scripting.dropconnect_linear(
-                x,
+                input,
                 self.weight,
                 self.bias,
                 self._scripted_law,
@@ -366,11 +366,11 @@ class DropConnectLinear(_MaskedLinear):
                 self.mask_bias,
             )
         else:  # noqa: RET505
-            node = call_node(self, x)
+            node = call_node(self, input)
             if node is not None:
                 return node  # type: ignore[no-any-return]
             return F.dropconnect_linear(
-                x,
+                input,
                 self.weight,
                 self.bias,
                 self._law,
@@ -413,20 +413,26 @@ class FastDropoutLinear(_MaskedLinear):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        F.check_generator(type(self).__name__, generator)
+        check_generator(type(self).__name__, generator)
         self.scale: Scale = scale
         self.law = law
         self.generator = generator
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         if is_scripting():
-            return scripting.fast_dropout_linear(x, self.weight, self.bias, self._scripted_law, self.training)
+            return scripting.fast_dropout_linear(input, self.weight, self.bias, self._scripted_law, self.training)
         else:  # noqa: RET505
-            node = call_node(self, x)
+            node = call_node(self, input)
             if node is not None:
                 return node  # type: ignore[no-any-return]
             return F.fast_dropout_linear(
-                x, self.weight, self.bias, self._law, training=self.training, scale=self.scale, generator=self.generator
+                input,
+                self.weight,
+                self.bias,
+                self._law,
+                training=self.training,
+                scale=self.scale,
+                generator=self.generator,
             )
 
     def extra_repr(self) -> str:
@@ -457,7 +463,7 @@ def _inside_brackets(law: Law) -> str:
 
 
 def _bernoulli(p: float) -> Bernoulli:
-    p = F.check_number("BernoulliDropout", "the drop rate p", p)
+    p = check_number("BernoulliDropout", "the drop rate p", p)
     if not 0 <= p <= 1:
         raise ValueError(f"BernoulliDropout: p is the probability of dropping a unit, in [0, 1]; got {p}")
     return Bernoulli(keep=1 - p)

@@ -25,7 +25,7 @@ _AT_ONCE = 1 << 22
 
 
 def sampled_activation(
-    mean: Tensor, variance: Tensor, samples: int, activation: str | None, generator: torch.Generator | None
+    mean: Tensor, variance: Tensor, samples: int, activation: str, generator: torch.Generator | None
 ) -> Tensor:
     """The average of activation(z) over draws of z ~ N(mean, variance).
 
@@ -40,10 +40,8 @@ def sampled_activation(
     return _average(mean, deviation, seed, samples, activation)
 
 
-def expected_activation(mean: Tensor, variance: Tensor, activation: str | None) -> Tensor:
+def expected_activation(mean: Tensor, variance: Tensor, activation: str) -> Tensor:
     """E[activation(z)] for z ~ N(mean, variance)."""
-    if activation is None:
-        return mean
     # Normal tails lose their digits in half precision.
     wide = _at_least_float32(mean.dtype)
     expected = expected_relu if activation == "relu" else expected_sigmoid

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from .arguments import check_whole
 from .laws import BuiltIn, Law, parse_law
 from .nn import DropConnectLinear, Dropout, FastDropoutLinear
 from .surgery import Swap
@@ -75,8 +76,6 @@ class Schedule:
     def __init__(self, target: torch.nn.Module | Swap, course: Course, steps: int = 1) -> None:
         if not isinstance(target, (torch.nn.Module, Swap)):
             raise TypeError(f"Schedule: expected a model or a Swap, got {type(target).__name__}")
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise ValueError(f"Schedule: expected steps to be a whole number of at least 1, got {steps!r}")
         modules = target.layers if isinstance(target, Swap) else target.modules()
         kinds = (Dropout, DropConnectLinear, FastDropoutLinear)
         self._layers = [module for module in modules if isinstance(module, kinds)]
@@ -86,7 +85,7 @@ class Schedule:
                 "contdrop.swap_dropout puts them in"
             )
         self.course = course
-        self.steps = steps
+        self.steps = check_whole("Schedule", "steps", steps, 1)
         self.done = 0
         self.at(0.0)
 

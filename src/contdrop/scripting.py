@@ -52,8 +52,14 @@ def fast_dropout_linear(x: Tensor, weight: Tensor, bias: Tensor | None, law: Scr
         mean = mean + bias
     if not training:
         return mean
-    deviation = standard_deviation(torch.nn.functional.linear(x.square(), weight.square()) * law[4])
-    return mean + _standard_normal_times(deviation, _draw_seed())
+    deviation = standard_deviation(_sum_of_squares(x, weight, None) * law[4])
+    return (mean + _standard_normal_times(deviation, _draw_seed())).to(mean.dtype)
+
+
+def _sum_of_squares(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if x.dtype != torch.float64:
+        x, weight, bias = x.float(), weight.float(), bias.float() if bias is not None else bias
+    return torch.nn.functional.linear(x.square(), weight.square(), bias.square() if bias is not None else bias)
 
 
 def _standard_normal_times(deviation: Tensor, seed: Tensor) -> Tensor:
@@ -74,7 +80,7 @@ def _masked_linear(x: Tensor, weight: Tensor, bias: Tensor | None, law: Scripted
     if masks == "batch":
         masked = _multiply(bias, seed, law, 1) if bias is not None else bias  # STREAM_BIAS
         return torch.nn.functional.linear(x, _multiply(weight, seed, law, 0), masked)
-    rows = x.reshape([-1, x.shape[-1]])
+    rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
     z: Tensor = torch.ops.contdrop.dropconnect(rows, weight, seed, law[0], law[1], law[2])
     if bias is not None:
         z = z + _multiply(bias.expand_as(z), seed, law, 1)
@@ -101,10 +107,9 @@ def dropconnect_linear(
     mean = torch.nn.functional.linear(x, weight, masked_bias) * law[3]
     if kept_bias is not None:
         mean = mean + kept_bias
-    if inference == "mean" or (inference == "analytic" and activation is None):
+    if inference == "mean" or activation is None:
         return _activate(mean, activation)
-    square_bias = masked_bias.square() if masked_bias is not None else None
-    variance = torch.nn.functional.linear(x.square(), weight.square(), square_bias) * law[4]
+    variance = _sum_of_squares(x, weight, masked_bias) * law[4]
     if inference == "sampled":
         averaged: Tensor = torch.ops.contdrop.sampled_activation(
             mean, standard_deviation(variance), _draw_seed(), samples, activation

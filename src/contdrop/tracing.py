@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Proxy
 
-from .choices import SCALES
-from .laws import BuiltIn, Law
+from .laws import BuiltIn, Law, divisor
 
 # Kind and parameters of a law, what the kernels multiply the mask by, and the mean and variance of the scaled mask.
 ScriptedLaw = tuple[str, list[float], float, float, float]
@@ -35,8 +34,8 @@ def scripted_law(owner: str, law: Law, scale: str, generator: torch.Generator | 
     refuse_generator(owner, generator)
     if not isinstance(law, BuiltIn):
         raise RuntimeError(f"{owner}: TorchScript can hold the built-in laws only, got {law!r}; use torch.compile")
-    inverse = 1 / law.mean if scale == SCALES[0] and law.mean else 1.0
-    return law.kind, list(law.params), law.factor * inverse, law.mean * inverse, law.variance * inverse**2
+    inverse, by = 1 / divisor(law, scale), law.factor / divisor(law, scale)
+    return law.kind, list(law.params), by, law.mean * inverse, law.variance * inverse**2
 
 
 def refuse_generator(owner: str, generator: torch.Generator | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -46,12 +45,6 @@ def law(owner: str, value: Any) -> Law:
         raise ValueError(f"{owner}: expected a law with finite moments, got {value!r}")
     result: Law = value
     return result
-
-
-def choice(owner: str, name: str, value: object, choices: Sequence[object]) -> None:
-    if value not in choices:
-        expected = ", ".join(repr(one) for one in choices)
-        raise ValueError(f"{owner}: expected {name} to be one of {expected}; got {value!r}")
 
 
 def number(owner: str, name: str, value: Any) -> float:

@@ -23,6 +23,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..arguments import check_choice
 from ..laws import Law
 from . import arguments
 from .penalty import penalty as penalty
@@ -67,7 +68,7 @@ def ensemble_gradient(
         The gradient, of shape [in].
     """
     weight, x, target, gain = _unit("ensemble_gradient", weight, x, target, law, unit, gain)
-    arguments.choice("ensemble_gradient", "ensemble", ensemble, ENSEMBLES)
+    check_choice("ensemble_gradient", "ensemble", ensemble, ENSEMBLES)
     if unit == "linear":
         return -(target - law.mean * (weight @ x)) * law.mean * x
     output, _ = _ensemble_output(gain * weight * x, law, ensemble)
@@ -145,7 +146,7 @@ def expected_gradient(
         The expected gradient, of shape [in].
     """
     weight, x, target, gain = _unit("expected_gradient", weight, x, target, law, unit, gain)
-    arguments.choice("expected_gradient", "form", form, FORMS)
+    check_choice("expected_gradient", "form", form, FORMS)
     if unit == "sigmoid" and form == "exact":
         return -gain * (target * law.mean - expected_masked_sigmoid(gain * weight * x, law)) * x
     base = ensemble_gradient(weight, x, target, law, unit=unit, gain=gain)
@@ -238,7 +239,7 @@ def ensemble_error(
     The arguments are those of ``regulariser``.
     """
     weight, x, target, gain = _unit("ensemble_error", weight, x, target, law, unit, gain)
-    arguments.choice("ensemble_error", "ensemble", ensemble, ENSEMBLES)
+    check_choice("ensemble_error", "ensemble", ensemble, ENSEMBLES)
     terms = weight * x
     if unit == "linear":
         return (target - law.mean * terms.sum().item()) ** 2 / 2
@@ -293,8 +294,8 @@ def regulariser(
         ensemble: For "exact" and "stein": the output of the ensemble, "arithmetic" as in the paper or "geometric".
     """
     weight, x, target, gain = _unit("regulariser", weight, x, target, law, unit, gain)
-    arguments.choice("regulariser", "form", form, FORMS)
-    arguments.choice("regulariser", "ensemble", ensemble, ENSEMBLES)
+    check_choice("regulariser", "form", form, FORMS)
+    check_choice("regulariser", "ensemble", ensemble, ENSEMBLES)
     terms = weight * x
     mean, variance = _logistic_moments(gain * terms, law)
     if unit == "linear":
@@ -327,7 +328,7 @@ def _unit(
         )
     if law is not None:
         arguments.law(owner, law)
-    arguments.choice(owner, "unit", unit, UNITS)
+    check_choice(owner, "unit", unit, UNITS)
     target, gain = arguments.number(owner, "target", target), arguments.number(owner, "gain", gain)
     if unit == "sigmoid" and not 0 <= target <= 1:
         raise ValueError(f"{owner}: expected target in [0, 1] for the sigmoid unit's cross entropy, got {target}")

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from ..arguments import check_choice, check_whole
 from ..compatibility import BATCH_NORMS, TORCH_DROPOUTS
 from ..nn import Dropout
 from . import arguments, expected_loss
@@ -327,10 +328,9 @@ def _check(
 ) -> None:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"penalty: expected model to be a torch.nn.Module, got {type(model).__name__}")
-    arguments.choice("penalty", "method", method, (None, *METHODS))
+    check_choice("penalty", "method", method, (None, *METHODS))
     for name, count, least in (("samples", samples, 2), ("probes", probes, 1)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < least:
-            raise ValueError(f"penalty: expected {name} to be a whole number of at least {least}, got {count!r}")
+        check_whole("penalty", name, count, least)
     if generator is not None and (not isinstance(generator, torch.Generator) or generator.device.type != "cpu"):
         raise TypeError(f"penalty: expected generator to be a torch.Generator on the cpu or None, got {generator!r}")
     if not isinstance(x, Tensor):

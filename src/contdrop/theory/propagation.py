@@ -16,6 +16,7 @@ import torch.fx
 from torch import Tensor
 
 from .. import nn
+from ..arguments import check_choice
 from ..compatibility import has_forward_hooks, target_name
 from ..laws import Bernoulli, BuiltIn, Law
 from . import activations, arguments, beliefs, graphs, layers
@@ -95,7 +96,7 @@ def moments(model: torch.nn.Module, x: Tensor, *, covariance: str = "diagonal") 
         x: Batch [N, ...].
         covariance: "diagonal", "output" or "full".
     """
-    arguments.choice("moments", "covariance", covariance, COVARIANCES)
+    check_choice("moments", "covariance", covariance, COVARIANCES)
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"moments: expected a torch.nn.Module, got {type(model).__name__}")
     batch = arguments.tensor("moments", "x", x)

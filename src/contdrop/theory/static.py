@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..arguments import check_choice
 from ..laws import Law
 from . import arguments
 from .normality import berry_esseen as berry_esseen
@@ -76,7 +77,7 @@ def expected_sigmoid(
         method: One of the four.
     """
     argument, spread = _logistic_argument("expected_sigmoid", mean, variance, gain, offset)
-    arguments.choice("expected_sigmoid", "method", method, METHODS)
+    check_choice("expected_sigmoid", "method", method, METHODS)
     if method == "quadrature":
         return logistic_expectation(argument, spread)
     shrink = 1 + math.pi / 8 * spread

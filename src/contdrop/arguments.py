@@ -1,0 +1,79 @@
+"""Checks of what the package is given: one clear line for every mistake. Scalars of NumPy are numbers too."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.compiler import is_dynamo_compiling
+
+# A tuple: the compiler of torch 2.6 to 2.8 does not follow a search in a frozenset.
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def check_input(owner: str, x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{owner}: expected a tensor, got {type(x).__name__}")
+    if x.dtype not in FLOATS:
+        raise TypeError(
+            f"{owner}: expected a floating-point tensor, got {x.dtype}; convert it, for example by x.float()"
+        )
+
+
+def check_choice(owner: str, name: str, value: object, choices: Sequence[object]) -> None:
+    if value not in choices:
+        expected = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{owner}: expected {name} to be one of {expected}; got {value!r}")
+
+
+def check_whole(owner: str, name: str, value: object, least: int) -> int:
+    """The number as Python's own."""
+    if not _is_whole(value) or value < least:  # type: ignore[operator]
+        raise ValueError(f"{owner}: expected {name} to be a whole number of at least {least}, got {value!r}")
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+def check_seed(owner: str, seed: object) -> None:
+    if seed is not None and not _is_whole(seed):
+        raise TypeError(f"{owner}: expected seed to be a whole number or None, got {type(seed).__name__}")
+
+
+def check_axes(owner: str, axes: object) -> tuple[int, ...]:
+    """Axes as a tuple of Python's own numbers; whether a tensor has them is not known here."""
+    if not isinstance(axes, (tuple, list, Iterable)):
+        raise TypeError(f"{owner}: expected shared_axes to be a sequence of axes, got {axes!r}; write ({axes!r},)")
+    given = tuple(axes)
+    for axis in given:
+        if not _is_whole(axis):
+            raise TypeError(f"{owner}: expected whole numbers in shared_axes, got {axis!r}")
+    return tuple(int(axis) for axis in given)
+
+
+def _is_whole(value: object) -> bool:
+    # The compiler of torch knows the first of the two only.
+    return isinstance(value, (int, numbers.Integral)) and not isinstance(value, bool)
+
+
+def check_number(owner: str, name: str, value: object) -> float:
+    """The number as Python's own: torch would take some of NumPy's scalars for arrays."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{owner}: expected a number for {name}, got {type(value).__name__}")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]
+
+
+def check_generator(owner: str, generator: torch.Generator | None) -> None:
+    if generator is None or is_dynamo_compiling():  # compilers of torch before 2.9 do not know a generator's device
+        return
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(f"{owner}: expected a torch.Generator or None, got {type(generator).__name__}")
+    if generator.device.type != "cpu":
+        raise ValueError(
+            f"{owner}: expected a generator on the cpu, where the seed is drawn for inputs on every device, "
+            f"got one on {generator.device}; use torch.Generator()"
+        )
