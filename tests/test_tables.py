@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stores
+from contdrop.cli import summary
 from contdrop.lab import paper, stats
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.report import cells, tables
@@ -35,9 +36,10 @@ def _column(table, heading):
 
 
 def test_comparison_is_in_the_papers_layout(tmp_path):
-    results = _results(tmp_path, runs=8)
+    results = _results(tmp_path, runs=8, experiment="mnist-mlp-relu")
     table = tables.comparison(results)
-    assert table.headings == ("Method", "Test error, % (p-value-T/p-value-W)", "Runs")
+    form = "error, % (p-value-T/p-value-W)"
+    assert table.headings == ("Method", f"Test {form}", f"The paper: {form}", "Runs")
     names = [
         "No dropout",
         "Bernoulli keep=0.5",
@@ -58,6 +60,22 @@ def test_comparison_is_in_the_papers_layout(tmp_path):
     # The reference has no p-values, and the best mean, and it alone, is bold.
     assert re.fullmatch(r"\d\.\d\d ± 0\.\d{3}", table.rows[-1][1].text)
     assert [row[1].bold for row in table.rows] == [False] * 5 + [True]
+
+
+def test_a_study_of_ones_own_shows_what_its_verdict_rests_on(tmp_path, capsys):
+    """The paper's one-sided p-value of "the reference is better" is near 1 where the new method is better."""
+    results = _results(tmp_path, runs=8, methods=("none", "gaussian"), reference="none")
+    table, found = tables.comparison(results), compare(results)["gaussian"]
+    assert table.headings[2:] == ("no dropout minus it [95 % interval]", "p, two-sided (Holm)", "Noise", "Runs")
+    assert found.t_p > 0.99
+    low, high = found.interval
+    assert table.rows[1][2] == Cell(f"+{found.difference:.2f} [+{low:.2f}, +{high:.2f}]", found.difference)
+    assert table.rows[1][3] == Cell(cells.p_value(found.t_p_two_sided_holm), found.t_p_two_sided_holm)
+    assert "positive" not in table.notes[1]
+    assert "negative means that no dropout errs less" in table.notes[1]
+    summary.show(results)
+    shown = capsys.readouterr().out
+    assert all(cell.text in shown for row in table.rows for cell in row)
 
 
 def test_the_papers_own_figures_stand_beside_ours_with_both_sizes(tmp_path):
@@ -100,7 +118,7 @@ def test_p_values_of_few_runs_are_marked(tmp_path, runs):
     results = _results(tmp_path, runs=runs)
     for table in (tables.comparison(results), tables.differences(results)):
         assert f"† With fewer than 6 pairs of runs (here {runs}) a p-value means little." in table.notes
-    assert tables.comparison(results).rows[0][1].text.endswith(") †")
+    assert tables.comparison(results).rows[1][3].text.endswith((" †", "–"))
     # Where all differences are equal, there is no t-test.
     assert all(cell.text.endswith((" †", "–")) for cell in _column(tables.differences(results), "Holm (t)"))
 
@@ -332,7 +350,7 @@ def test_latex_escapes_everything_and_uses_booktabs():
 
 def test_latex_makes_the_mean_bold_and_keeps_brackets_from_being_options(tmp_path):
     results = _results(tmp_path, runs=6)
-    best = r"Gaussian \$\\sigma\$=0.3 & \\textbf\{\d\.\d\d\} \$\\pm\$ 0\.\d{3} & 6 \\\\"
+    best = r"Gaussian \$\\sigma\$=0.3 & \\textbf\{\d\.\d\d\} \$\\pm\$ 0\.\d{3} &  &  & 0\.\d{3} & 6 \\\\"
     assert re.search(best, tables.latex(tables.comparison(results)))
     assert " & {[$-$" in tables.latex(tables.differences(results))
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from ...text import plural
 from .. import labels
+from ..measures import Measure
 from ..results import Results
-from ..stats.comparison import ENOUGH_RUNS
+from ..stats.comparison import ENOUGH_RUNS, Summary
 
 NONE = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
@@ -82,6 +83,11 @@ def p_cell(p: float | None, runs: int = ENOUGH_RUNS) -> Cell:
     if p is None or math.isnan(p) or runs == 1:
         return Cell(NONE)
     return Cell(p_value(p) + doubt(runs), p)
+
+
+def mean_sd(summary: Summary, measure: Measure) -> str:
+    mean = f"{summary.mean:{measure.form}}"
+    return mean if math.isnan(summary.sd) else f"{mean} ± {summary.sd:.3{'f' if measure.is_percentage else 'g'}}"
 
 
 def finite(value: float) -> float | None:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from ...errors import UserError
 from ...files import replacing
-from .. import labels
+from .. import labels, paper
 from ..analysis.comparisons import compare
 from ..analysis.outcomes import BETTER, WORDS, WORSE
 from ..analysis.verdict import Verdict, verdict
@@ -259,7 +259,10 @@ def _content(
 
 
 def _terms(everything: Sequence[Results]) -> Iterator[tuple[str, str]]:
-    """Words in the names of methods, where there are such methods."""
+    """Words in tables of the paper and in the names of methods, where there are such."""
+    if any(paper.table_of(results.protocol.experiment) for results in everything):
+        means = "One-sided, in the form of the paper: the paired t-test's and Wilcoxon's, of “the reference is better”."
+        yield "p-value-T, p-value-W", means
     methods = [labels.split(method) for results in everything for method in results.methods]
     if any(label.name == "bernoulli-matched" for label in methods):
         yield (

@@ -16,7 +16,7 @@ from ..results import Results
 from ..scores import UNCERTAINTY, WAYS
 from ..selection import lead
 from ..store import FINAL, JobRecord, Selection, Store
-from .cells import NONE, Cell, Table, method_cell, p_cell, p_value, signed, size_of, title_of
+from .cells import NONE, Cell, Table, mean_sd, method_cell, p_cell, p_value, signed, size_of, title_of
 
 _UNCERTAINTY = "test:uncertainty_"
 
@@ -88,8 +88,8 @@ def lowest_epochs(results: Results, store: Store) -> Table | None:
         rows.append(
             (
                 method_cell(results, method),
-                Cell(_mean_sd(last, measure), last.mean),
-                Cell(_mean_sd(lowest, measure), lowest.mean),
+                Cell(mean_sd(last, measure), last.mean),
+                Cell(mean_sd(lowest, measure), lowest.mean),
                 Cell(signed(bias, 3 if measure.is_percentage else 1 + measure.decimals([last.mean])), bias),
                 Cell(str(len(errors)), float(len(errors))),
             )
@@ -113,11 +113,6 @@ def lowest_epochs(results: Results, store: Store) -> Table | None:
     whose = "as the authors' code reports it" if measure.is_error else "as some papers report it"
     title = f"{title_of(results)}: {which} test {measure.name} of any epoch, {whose}"
     return Table("lowest-epochs", title, headings, tuple(rows), notes)
-
-
-def _mean_sd(summary: stats.Summary, measure: Measure) -> str:
-    mean = f"{summary.mean:{measure.form}}"
-    return mean if math.isnan(summary.sd) else f"{mean} ± {summary.sd:.3{'f' if measure.is_percentage else 'g'}}"
 
 
 def others(results: Results) -> Table | None:
@@ -194,7 +189,7 @@ def _summed(values: Sequence[float], measure: Measure) -> Cell:
     if not values:
         return Cell(NONE)
     found = stats.summary(values)
-    return Cell(_mean_sd(found, measure), found.mean)
+    return Cell(mean_sd(found, measure), found.mean)
 
 
 def failures(results: Results) -> Table | None:

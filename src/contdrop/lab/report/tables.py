@@ -1,8 +1,8 @@
 """The tables of the result; all others are re-exported, so that a user of tables needs this module only.
 
-Two tables carry the result. :func:`comparison` has the paper's layout, with the paper's own figures beside ours;
-:func:`differences` what a careful reader asks for. Means are over all finished runs of a method; whatever compares two
-methods, over the runs that both have finished.
+Two tables carry the result: :func:`comparison`, which for a table of the paper has its layout, with the paper's own
+figures beside ours; and :func:`differences`, what a careful reader asks for. Means are over all finished runs of a
+method; whatever compares two methods, over the runs that both have finished.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..analysis.comparisons import compare, planned_margin
 from ..results import Results
 from ..stats.comparison import ENOUGH_RUNS
 from ..store import FAILED
-from .cells import DOUBTFUL, NONE, doubt, finite, method_cell, p_cell, p_value, signed, size_of, title_of
+from .cells import DOUBTFUL, NONE, doubt, finite, mean_sd, method_cell, p_cell, p_value, signed, size_of, title_of
 from .cells import Cell as Cell
 from .cells import Table as Table
 from .supplements import failures as failures
@@ -31,76 +31,133 @@ from .writers import json as json
 from .writers import latex as latex
 from .writers import markdown as markdown
 
+Value = float | int | str | None
 WHICH_INTERVAL = (
     "The 95 % interval is over runs: by how much the methods would differ on these test examples if all were trained "
     "again. “Runs and examples” (crossed random effects, Student's quantile) also takes the test examples, or their "
     "groups where the study has groups, for a sample: by how much they would differ on other examples of the same kind."
 )
 _SPREAD = 3  # decimals of the standard deviation of percentages, as in the paper
+_PRINTED = ("mean", "sd", "t_p", "wilcoxon_p")
 _TESTS = ("t_p", "t_p_two_sided", "wilcoxon_p", "wilcoxon_p_two_sided", "equivalence_p")
 
 
-def comparison(results: Results, comparisons: Mapping[str, stats.Comparison] | None = None) -> Table:
-    """In the paper's layout: error and one-sided p-values of the reference against each method.
+def overview(results: Results, comparisons: Mapping[str, stats.Comparison] | None = None) -> Table:
+    """Every method's mean and spread, and its paired difference from the reference with the p-value that decides.
 
-    In this table and the next, ``comparisons`` are those of the results, if they have been made already.
+    In this table and the next ones, ``comparisons`` are those of the results, if they have been made already.
     """
     comparisons = compare(results) if comparisons is None else comparisons
-    protocol, reference = results.protocol, results.reference
-    theirs = paper.table_of(protocol.experiment)
-    measure = results.measure
-    decimals = theirs.decimals if theirs else measure.decimals([found.mean for found in _summaries(results).values()])
-    spread = _SPREAD if theirs or measure.is_percentage else decimals
-    summaries = _summaries(results)
-    best = min((round(measure.sign * found.mean, 9) for found in summaries.values()), default=math.nan)
-    their_best = min(theirs.means.values()) if theirs else math.nan
+    measure, called = results.measure, labels.called(results.reference, longest=40)
+    noise = {job.method: job.results.get("relative_variance") for job in results.finished}
+    decimals = _decimals(comparisons)
+    has_noise = any(each is not None for each in noise.values())
+    rows = tuple(
+        (
+            method_cell(results, method),
+            Cell(mean_sd(found, measure), found.mean, is_best),
+            *_against(comparisons.get(method), decimals),
+            *([_noise(method, noise[method])] if has_noise else []),
+            Cell(str(found.n), float(found.n)),
+        )
+        for method, (found, is_best) in _summaries(results).items()
+    )
+    headings = (
+        "Method", f"Test {measure.heading}", f"{called} minus it [95 % interval]", "p, two-sided (Holm)",
+        *(["Noise"] if has_noise else []), "Runs",
+    )  # fmt: skip
+    form = (
+        f"Difference{_unit(results)}: {measure.sign_rule(called)}; the interval is of this comparison alone. p-values: "
+        "paired t-test, adjusted by Holm for the number of methods."
+        + (" Noise: relative variance of the mask." if has_noise else "")
+    )
+    notes = _notes(results, comparisons, f"{size_of(results)}.", form)
+    data = _data(results, comparisons, ("difference", "t_p_two_sided_holm"))
+    return Table("comparison", title_of(results), headings, rows, notes, data)
+
+
+def _against(found: stats.Comparison | None, decimals: int) -> tuple[Cell, Cell]:
+    if found is None:
+        return Cell(""), Cell("")
+    difference, low, high = (signed(each, decimals) for each in (found.difference, *found.interval))
+    between = "" if math.isnan(found.interval[0]) else f" [{low}, {high}]"
+    return Cell(difference + between, found.difference), p_cell(found.t_p_two_sided_holm, found.runs)
+
+
+def _noise(method: str, noise: float | None) -> Cell:
+    without = "the model's" if labels.base(method) == labels.ORIGINAL else "by unit"
+    return Cell(without if noise is None else f"{noise:.3f}", noise)
+
+
+def comparison(results: Results, comparisons: Mapping[str, stats.Comparison] | None = None) -> Table:
+    """Of a table of the paper in its layout: error and one-sided p-values of the reference against each method."""
+    comparisons = compare(results) if comparisons is None else comparisons
+    theirs = paper.table_of(results.protocol.experiment)
+    if theirs is None:
+        return overview(results, comparisons)
+    their_best = min(theirs.means.values())
     rows = []
-    for method, found in summaries.items():
+    for method, (found, is_best) in _summaries(results).items():
         against = comparisons.get(method)
         t_p, wilcoxon_p = (against.t_p, against.wilcoxon_p) if against and against.runs > 1 else (None, None)
-        text = _in_papers_form(found.mean, found.sd, t_p, wilcoxon_p, decimals, spread) + (
-            doubt(against.runs) if against else ""
-        )
-        row = [method_cell(results, method), Cell(text, found.mean, round(measure.sign * found.mean, 9) == best)]
-        if theirs:
-            row.append(_paper_cell(theirs, method, their_best))
-        rows.append((*row, Cell(str(found.n), float(found.n))))
-    form = f"{measure.heading} (p-value-T/p-value-W)"
-    headings = ["Method", f"Test {form}", *([f"The paper: {form}"] if theirs else []), "Runs"]
+        text = _in_papers_form(found.mean, found.sd, t_p, wilcoxon_p, theirs.decimals)
+        text += doubt(against.runs) if against else ""
+        ours, printed = Cell(text, found.mean, is_best), _paper_cell(theirs, method, their_best)
+        rows.append((method_cell(results, method), ours, printed, Cell(str(found.n), float(found.n))))
+    heading = f"{results.measure.heading} (p-value-T/p-value-W)"
+    runs, epochs = (results.protocol.description.get(f"paper_{what}") for what in ("runs", "epochs"))
+    size = (
+        f"Ours: {size_of(results)}. The paper's Table {theirs.number}: {runs or theirs.runs} runs"
+        + (f" of {epochs:,} epochs" if epochs else "")
+        + (". This is no replication of it." if _is_smaller(results, runs or theirs.runs, epochs) else ".")
+    )
+    begun = labels.shown(results.reference, longest=60)
+    form = (
+        f"In brackets, as in the paper, one-sided p-values of “{begun} errs less”: paired t-test (T) and Wilcoxon "
+        "signed-rank test (W)."
+    )
     return Table(
         "comparison",
         title_of(results),
-        tuple(headings),
+        ("Method", f"Test {heading}", f"The paper: {heading}", "Runs"),
         tuple(rows),
-        tuple(_notes(results, comparisons, theirs, reference)),
-        tuple(_comparison_data(results, method, found, comparisons) for method, found in summaries.items()),
+        _notes(results, comparisons, size, form),
+        _data(results, comparisons, ("t_p", "wilcoxon_p"), theirs),
     )
 
 
-def _summaries(results: Results) -> dict[str, stats.Summary]:
-    return {method: stats.summary(list(runs.values())) for method, runs in results.errors().items()}
+def _summaries(results: Results) -> dict[str, tuple[stats.Summary, bool]]:
+    """Of each method, and whether it has the best mean."""
+    found = {method: stats.summary(list(runs.values())) for method, runs in results.errors().items()}
+    means = {method: round(results.measure.sign * each.mean, 9) for method, each in found.items()}
+    return {method: (each, means[method] == min(means.values())) for method, each in found.items()}
 
 
-def _comparison_data(
-    results: Results, method: str, found: stats.Summary, comparisons: Mapping[str, stats.Comparison]
-) -> dict[str, float | int | str | None]:
-    theirs = paper.TABLES.get(results.protocol.experiment)
-    printed = theirs.results.get(method) if theirs else None
-    against = comparisons.get(method)
-    return {
-        "method": labels.printable(method),
-        "variant": labels.printable(results.variants().get(method, method)),
-        "runs": found.n,
-        "mean": found.mean,
-        "sd": found.sd,
-        "pairs": against.runs if against else None,
-        "t_p": against.t_p if against else None,
-        "wilcoxon_p": against.wilcoxon_p if against else None,
-        "paper_mean": printed.mean if printed else None,
-        "paper_sd": printed.sd if printed else None,
-        "paper_t_p": printed.t_p if printed else None,
-        "paper_wilcoxon_p": printed.wilcoxon_p if printed else None,
-    }
+def _data(
+    results: Results,
+    comparisons: Mapping[str, stats.Comparison],
+    names: Sequence[str],
+    theirs: paper.Table | None = None,
+) -> tuple[dict[str, Value], ...]:
+    """With these figures of the comparisons."""
+    variants = results.variants()
+    return tuple(
+        {
+            "method": labels.printable(method),
+            "variant": labels.printable(variants.get(method, method)),
+            "runs": found.n,
+            "mean": found.mean,
+            "sd": found.sd,
+            "pairs": getattr(comparisons.get(method), "runs", None),
+            **{name: getattr(comparisons.get(method), name, None) for name in names},
+            **(
+                {f"paper_{name}": getattr(theirs.results.get(method), name, None) for name in _PRINTED}
+                if theirs
+                else {}
+            ),
+        }
+        for method, (found, _) in _summaries(results).items()
+    )
 
 
 def _paper_cell(theirs: paper.Table, method: str, best: float) -> Cell:
@@ -111,33 +168,14 @@ def _paper_cell(theirs: paper.Table, method: str, best: float) -> Cell:
     return Cell(text, found.mean, found.mean == best)
 
 
-def _notes(
-    results: Results, comparisons: Mapping[str, stats.Comparison], theirs: paper.Table | None, reference: str
-) -> list[str]:
-    description, called = results.protocol.description, labels.called(reference)
-    begun = labels.shown(reference, longest=60)
-    notes = [f"Ours: {size_of(results)}."]
-    if theirs:
-        runs = description.get("paper_runs") or theirs.runs
-        epochs = description.get("paper_epochs")
-        notes[0] += (
-            f" The paper's Table {theirs.number}: {runs} runs"
-            + (f" of {epochs:,} epochs" if epochs else "")
-            + (". This is no replication of it." if _is_smaller(results, runs, epochs) else ".")
-        )
+def _notes(results: Results, comparisons: Mapping[str, stats.Comparison], size: str, form: str) -> tuple[str, ...]:
+    called = labels.called(results.reference)
     if comparisons:
-        notes.append(
-            "Mean ± standard deviation over runs; best mean in bold. In brackets, as in the paper, one-sided p-values "
-            f"of “{begun} {_claim(results)}”: paired t-test (T) and Wilcoxon signed-rank test (W)."
-        )
-        notes += _limits(results, comparisons)
-    elif reference not in results.errors():
-        notes.append(f"No run of the reference, {called}, is finished: there is nothing to compare the others with.")
-    return notes
-
-
-def _claim(results: Results) -> str:
-    return "errs less" if results.measure.is_error else "is better"
+        best = f"Mean ± standard deviation over runs; best mean in bold. {form}"
+        return size, best, *_limits(results, comparisons)
+    if results.reference not in results.errors():
+        return size, f"No run of the reference, {called}, is finished: there is nothing to compare the others with."
+    return (size,)
 
 
 def _is_smaller(results: Results, runs: int, epochs: int | None) -> bool:
@@ -175,8 +213,7 @@ def differences(
     called, measure = labels.called(results.reference, longest=40), results.measure
     if not comparisons:
         return None
-    spreads = [found.sd for found in comparisons.values() if found.sd > 0]
-    decimals = _decimals(spreads)
+    decimals = _decimals(comparisons)
     rows = tuple(_difference_row(results, method, found, decimals) for method, found in comparisons.items())
     used = next(iter(comparisons.values())).margin
     notes = [
@@ -214,9 +251,9 @@ def _origin(results: Results, chosen: float | None) -> str:
     return f", a tenth of {results.measure.room_of('the reference')}"
 
 
-def _decimals(spreads: Sequence[float]) -> int:
+def _decimals(comparisons: Mapping[str, stats.Comparison]) -> int:
     """Two digits of the smallest spread are enough."""
-    smallest = min(spreads, default=1.0)
+    smallest = min((found.sd for found in comparisons.values() if found.sd > 0), default=1.0)
     return 2 if smallest >= 0.1 else min(8, 1 - math.floor(math.log10(smallest)))
 
 
@@ -254,9 +291,7 @@ def _difference_row(results: Results, method: str, found: stats.Comparison, deci
     )
 
 
-def _difference_data(
-    results: Results, comparisons: Mapping[str, stats.Comparison]
-) -> tuple[dict[str, float | int | str | None], ...]:
+def _difference_data(results: Results, comparisons: Mapping[str, stats.Comparison]) -> tuple[dict[str, Value], ...]:
     """Every figure of the comparisons, one to a column."""
     variants = results.variants()
     return tuple(
@@ -291,13 +326,8 @@ def _difference_data(
     )
 
 
-def _mean_sd(mean: float, sd: float, decimals: int, spread: int) -> str:
-    return f"{mean:.{decimals}f}" if math.isnan(sd) else f"{mean:.{decimals}f} ± {sd:.{spread}f}"
-
-
-def _in_papers_form(
-    mean: float, sd: float, t_p: float | None, wilcoxon_p: float | None, decimals: int, spread: int = _SPREAD
-) -> str:
+def _in_papers_form(mean: float, sd: float, t_p: float | None, wilcoxon_p: float | None, decimals: int) -> str:
     """For example "1.35 ± 0.049 (3.1e-17/9.1e-7)"."""
+    spread = "" if math.isnan(sd) else f" ± {sd:.{_SPREAD}f}"
     tests = "" if t_p is None or wilcoxon_p is None else f" ({p_value(t_p)}/{p_value(wilcoxon_p)})"
-    return _mean_sd(mean, sd, decimals, spread) + tests
+    return f"{mean:.{decimals}f}{spread}{tests}"
