@@ -132,9 +132,7 @@ def _run_cases(library_path: str, cases_path: str, results_path: str) -> None:
 
 def make_cases(count: int, seed: int) -> list[Case]:
     rng = random.Random(seed)
-    makers = (
-        [_dropout_case] * 3 + [_relu_case, _keep_where_case, _normal_case] + [_dropconnect_case] * 2 + [_gradients_case]
-    )
+    makers = [_dropout_case] * 3 + [_relu_case, _keep_where_case] + [_dropconnect_case] * 2 + [_gradients_case]
     return [makers[i % len(makers)](rng) for i in range(count)]
 
 
@@ -311,27 +309,6 @@ def _keep_where_case(rng: random.Random) -> Case:
         arrays,
         f"keep_where {dtype} {len(x)} seed {seed}",
         _compare(x, expected, 0, arrays[-1][1]),
-    )
-
-
-def _normal_case(rng: random.Random) -> Case:
-    import torch
-
-    from contdrop.kernels import reference
-    from contdrop.kernels.native import binding
-
-    dtype = rng.choice([torch.float32, torch.float64])
-    count, seed = _size(rng), _seed(rng)
-    call = binding.Normal(type=binding.TYPES[dtype], count=count, seed=seed, stream=reference.STREAM_NORMAL)
-    expected = reference.normal(torch.tensor(seed), [count], dtype, torch.device("cpu"))
-    arrays = [_array(0, expected, rng, result=True)]
-    return Case(
-        "normal",
-        bytes(call),
-        binding.Normal.threads.offset,
-        arrays,
-        f"normal {dtype} {count} seed {seed}",
-        _compare(expected, expected, 1e-6 * expected.abs().clamp(min=1), arrays[-1][1]),
     )
 
 

@@ -13,7 +13,7 @@ import torch
 import contdrop as cd
 from contdrop.kernels import native, reference
 from contdrop.kernels.native import loader
-from test_native import ALL_LAWS, CPU, DTYPES, EDGES, SEED, assert_dropout, assert_same_bits, numbers
+from test_native import ALL_LAWS, DTYPES, EDGES, SEED, assert_dropout, assert_same_bits, numbers
 
 NATIVE = pathlib.Path(native.__file__).parent
 SIMDE = pathlib.Path("/usr/include/simde/x86/avx512.h")
@@ -59,9 +59,7 @@ def test_masks_are_those_of_the_reference(emulated, law, dtype):
         assert_dropout(x, SEED, law, "inverted")
 
 
-def test_normal_numbers_and_thresholds_are_those_of_the_reference(emulated):
-    got, expected = (module.normal(SEED, [20_011], torch.float32, CPU) for module in (native, reference))
-    assert (got - expected).abs().max() <= 1e-6
+def test_thresholds_are_those_of_the_reference(emulated):
     x, keep = numbers(20_011), numbers(20_011, seed=1).sigmoid()
     got, expected = (module.keep_where(x, SEED, keep, []) for module in (native, reference))
     assert_same_bits(got, expected)

@@ -290,10 +290,10 @@ def test_every_difference_of_the_interface_is_seen(monkeypatch):
     monkeypatch.undo()
 
     class Longer(ctypes.Structure):
-        _fields_ = (*native.structures.Normal._fields_, ("more", ctypes.c_int64))
+        _fields_ = (*native.structures.KeepWhere._fields_, ("more", ctypes.c_int64))
 
-    Longer.__name__ = "Normal"
-    monkeypatch.setattr(native.structures, "Normal", Longer)
+    Longer.__name__ = "KeepWhere"
+    monkeypatch.setattr(native.structures, "KeepWhere", Longer)
     assert not native.loader._agrees(library)
 
 

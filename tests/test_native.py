@@ -24,7 +24,6 @@ from contdrop.kernels import native, ops, reference
 from contdrop.kernels.native import binding, loader
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-CPU = torch.device("cpu")
 SEED = torch.tensor(0x0123456789ABCDEF)
 ALL_LAWS = [
     *LAWS,
@@ -370,19 +369,6 @@ def test_keep_where_is_certain_and_multiplies(instructions, dtype, keep):
     assert_same_bits(got.nan_to_num(nan=1.0), expected.nan_to_num(nan=1.0))
 
 
-@each_set
-@each_dtype
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1,), (15,), (16,), (63,), (65,), (7, 1171), (6144,), (12_289,)])
-def test_normal_agrees(instructions, dtype, shape):
-    with native.use_instructions(instructions):
-        got = native.normal(SEED, shape, dtype, CPU)
-        batched = native.normal(SEED + torch.arange(6).view(2, 3), shape, dtype, CPU)
-    assert_close(got, reference.normal(SEED, shape, dtype, CPU), 1e-6)
-    assert batched.shape == (2, 3, *shape)
-    assert_close(batched, reference.normal(SEED + torch.arange(6).view(2, 3), shape, dtype, CPU), 1e-6)
-    assert_same_bits(batched[0, 0], got)
-
-
 CONTRACTIONS = ["dropconnect", "dropconnect_input_gradient", "dropconnect_weight_gradient"]
 
 
@@ -505,7 +491,6 @@ def large_calls(dtype: torch.dtype) -> dict[str, torch.Tensor]:
             left, right, _ = operands(name, 37, 29, 131, lambda *shape: numbers(*shape, dtype=dtype, seed=shape[0]))
             results[f"{name} {law}"] = getattr(native, name)(left, right, *arguments)
     results["keep_where"] = native.keep_where(x, SEED, numbers(70_001, dtype=dtype, seed=1).sigmoid(), [])
-    results["normal"] = native.normal(SEED, [70_001], dtype, CPU)
     return results
 
 
@@ -560,7 +545,7 @@ def test_how_the_work_is_split_changes_no_bit(instructions, size):
 def test_small_calls_start_no_threads():
     with team(2) as calls, threads(2):
         native.dropout(numbers(16_000), SEED, "uniform", (0.0, 1.0), 1.0, [], 0)
-        native.normal(SEED, [16_000], torch.float32, CPU)
+        native.keep_where(numbers(16_000), SEED, numbers(16_000, seed=1).sigmoid(), [])
     assert calls == []
 
 

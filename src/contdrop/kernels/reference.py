@@ -269,14 +269,6 @@ def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int]
     return multiply(x, (u < keep).to(u.dtype))
 
 
-def normal(
-    seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device, window: Sequence[int] = ()
-) -> Tensor:
-    """Standard normal numbers of shape ``[*seed.shape, *size]``."""
-    number = _drawn(seed.to(device), size, [], NUMBER_BITS, STREAM_NORMAL, window)
-    return torch.special.ndtri(uniforms(number, dtype).double()).to(dtype)
-
-
 def _example_masks(
     examples: int,
     weight_shape: torch.Size,

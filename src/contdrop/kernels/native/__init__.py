@@ -10,6 +10,5 @@ from .binding import dropconnect_input_gradient as dropconnect_input_gradient
 from .binding import dropconnect_weight_gradient as dropconnect_weight_gradient
 from .binding import dropout as dropout
 from .binding import keep_where as keep_where
-from .binding import normal as normal
 from .loader import detail as detail
 from .loader import use_instructions as use_instructions

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from .. import reference
 from .loader import library
-from .structures import MAX_AXES, DropConnect, Dropout, KeepWhere, Law, Normal
+from .structures import MAX_AXES, DropConnect, Dropout, KeepWhere, Law
 
 TYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 _KINDS = {name: number for number, name in enumerate(reference.KINDS)}
@@ -126,27 +125,6 @@ def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int]
     )
     library().contdrop_keep_where(ctypes.byref(call))
     return out
-
-
-def normal(
-    seed: Tensor, size: Sequence[int], dtype: torch.dtype, device: torch.device, window: Sequence[int] = ()
-) -> Tensor:
-    if window or seed.dim():
-        ones = torch.ones((*seed.shape, *size), dtype=reference.compute_dtype(dtype))
-        law = ("gaussian", (0.0, 1.0, -math.inf, math.inf), 1.0)
-        return dropout(ones, seed, *law, [], reference.STREAM_NORMAL, window).to(dtype)
-    wide = reference.compute_dtype(dtype)
-    out = torch.empty(tuple(size), dtype=wide)
-    call = Normal(
-        out.data_ptr(),
-        TYPES[wide],
-        torch.get_num_threads(),
-        math.prod(size),
-        seed.item(),
-        reference.STREAM_NORMAL,
-    )
-    library().contdrop_normal(ctypes.byref(call))
-    return out.to(dtype)
 
 
 def dropconnect(
