@@ -36,7 +36,7 @@ class Performance:
 
 
 def check_workers(workers: int | None) -> None:
-    """Here another process draws what this one does; 0 is for Python."""
+    """0, all in this process, is for Python: here it shows how the others are doing."""
     if workers is not None and workers < 1:
         raise UserError(f"--workers: expected a whole number of at least 1; got {workers}")
 

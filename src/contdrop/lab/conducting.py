@@ -159,7 +159,7 @@ class Conductor:
         here = self._ray.machine if self._ray else {**machine(self.device, self.devices), "threads": self.threads}
         described = [self._described(planned) for planned in self.plans]
         for planned in self.plans:  # all that may refuse, before anything is planned
-            self._mend(planned, here)
+            self._check_jobs(planned, here)
         for planned, about in zip(self.plans, described):
             self._plan(planned, about)
         for line in self.store.plan_other_processors_again(list(self.jobs), here):
@@ -181,7 +181,8 @@ class Conductor:
             self._note_changed_text(planned)
         return described
 
-    def _mend(self, planned: Planned, here: Mapping[str, Any]) -> None:
+    def _check_jobs(self, planned: Planned, here: Mapping[str, Any]) -> None:
+        """Takes out what is damaged; refuses a plan that would do finished jobs again, unless that is asked for."""
         keys = {job.key: job for job in planned.jobs}
         for what in self.store.mend(planned.protocol.key, keys):
             self.say(f"contdrop: {what}; it is done again")
