@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import pathlib
 from typing import Annotated, Any
 
@@ -124,11 +123,4 @@ def _comparison(each: Evidence) -> dict[str, Any]:
             "margin": found.margin,
             "equivalence_p": found.equivalence_p_holm,
         }
-    return {name: _finite(value) for name, value in plain.items()}
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows neither infinity nor what is not a number."""
-    if isinstance(value, tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return plain

@@ -7,6 +7,7 @@ on a :class:`Screen` by itself, elsewhere by :func:`say` and :func:`print_json`.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -44,8 +45,16 @@ def say(line: str) -> None:
 
 
 def print_json(content: Any) -> None:
-    """All but ASCII is escaped, and so is the one control character that JSON leaves alone."""
-    print(json.dumps(content, indent=1).replace("\x7f", "\\u007f"))
+    """All but ASCII is escaped, as is the one control character that JSON leaves alone; what is no number is null."""
+    print(json.dumps(_finite(content), indent=1).replace("\x7f", "\\u007f"))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table(title: str | None, headings: Sequence[str], *, right: Collection[int] | None = None) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
@@ -75,7 +74,7 @@ def plain(results: Results) -> dict[str, Any]:
                 "test": found,
                 **({"test_error": found} if results.measure.is_error else {}),
                 **_moments(stats.summary(list(found.values()))),
-                "comparison": _finite(vars(comparisons[method])) if method in comparisons else None,
+                "comparison": _figures(comparisons[method]) if method in comparisons else None,
             }
             for method, found in errors.items()
         ],
@@ -85,18 +84,9 @@ def plain(results: Results) -> dict[str, Any]:
     }
 
 
-def _moments(summary: stats.Summary) -> dict[str, float | None]:
-    return {"mean": summary.mean, "sd": None if math.isnan(summary.sd) else summary.sd}
+def _moments(summary: stats.Summary) -> dict[str, float]:
+    return {"mean": summary.mean, "sd": summary.sd}
 
 
-def _finite(content: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows no infinity, and summaries are objects."""
-
-    def plain_value(value: Any) -> Any:
-        if isinstance(value, stats.Summary):
-            return _moments(value)
-        if isinstance(value, tuple | list):
-            return [plain_value(item) for item in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return {name: plain_value(value) for name, value in content.items()}
+def _figures(comparison: stats.Comparison) -> dict[str, Any]:
+    return {n: _moments(each) if isinstance(each, stats.Summary) else each for n, each in vars(comparison).items()}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 import pathlib
 from typing import Annotated
 
@@ -74,7 +72,7 @@ def theory(
             "trade_off": [{**dataclasses.asdict(row), "law": str(row.law)} for row in trade_offs],
             "normality": [{**dataclasses.asdict(row), "law": str(row.law)} for row in normality],
         }
-        print(json.dumps(_finite(content), indent=1))
+        screens.print_json(content)
     else:
         _show(found, shares, details, draws)
         if details:
@@ -87,15 +85,6 @@ def theory(
             except OSError as error:
                 raise UserError(f"--plot: cannot write {plot_file}: {error.strerror}") from error
             after_each()
-
-
-def _finite(value: object) -> object:
-    """JSON knows no infinity."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 _COLOURS = {"definition": "dim", "exact": "green", "approximation": "yellow", "does not hold": "bold red"}
