@@ -166,3 +166,11 @@ def test_finished_numbers_are_analysed(tmp_path):
         lab.analyse({"a": [1.0, float("nan")]})
     with pytest.raises(UserError, match="better: expected lower or higher; got 'more'"):
         lab.analyse(values, better="more")
+    with pytest.raises(UserError, match=r"expected lists of one length, .* got {'a': 3, 'b': 2}"):
+        lab.analyse({"a": [1.0, 2.0, 3.0], "b": [1.0, 2.0]})
+    with pytest.raises(UserError, match="expected a list of numbers, or numbers by run, for 'b'"):
+        lab.analyse({"a": [1.0, 2.0], "b": 3.0})
+    with pytest.raises(UserError, match="expected the values of each method by its name; got list"):
+        lab.analyse([1.0, 2.0])
+    with pytest.raises(UserError, match="margin: expected a number above 0; got -1"):
+        lab.analyse(values, margin=-1)

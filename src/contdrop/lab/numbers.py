@@ -95,6 +95,8 @@ def contents(
         raise UserError(f"there is no method {reference!r}; {suggest(reference, methods)}")
     if metric["better"] not in ("lower", "higher"):
         raise UserError(f"better: expected lower or higher; got {metric['better']!r}")
+    if margin is not None and not 0 < margin < math.inf:
+        raise UserError(f"margin: expected a number above 0; got {margin!r}")
     bad = next((place for place, value in values.items() if not math.isfinite(value)), None)
     if bad is not None:
         raise UserError(f"expected finite numbers; {bad[0]} run {bad[1]} is {values[bad]}: leave out runs that failed")

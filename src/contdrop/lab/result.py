@@ -154,13 +154,8 @@ def analyse(
         margin: The smallest difference that matters, if it was fixed before the values were seen.
         name: What to call it.
     """
-    found = {
-        (str(method), int(run)): value
-        for method, given in values.items()
-        for run, value in (given.items() if isinstance(given, Mapping) else enumerate(given))
-    }
     contents = numbers.contents(
-        found,
+        _by_run(values),
         name=name,
         reference=reference,
         metric={"name": metric, "unit": unit, "better": better},
@@ -172,3 +167,27 @@ def analyse(
     result = Result(path, contents.protocols[0].key)
     weakref.finalize(result, shutil.rmtree, path.parent, ignore_errors=True)
     return result
+
+
+def _by_run(values: Mapping[str, Sequence[float] | Mapping[int, float]]) -> dict[tuple[str, int], float]:
+    """By method and run; lists have to be of one length, because a missing run would shift the pairs after it."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"analyse: expected the values of each method by its name; got {type(values).__name__}")
+    found: dict[tuple[str, int], float] = {}
+    lengths: dict[str, int] = {}
+    for method, given in values.items():
+        try:
+            runs = dict(given) if isinstance(given, Mapping) else dict(enumerate(given))
+            found |= {(str(method), int(run)): float(value) for run, value in runs.items()}
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"analyse: expected a list of numbers, or numbers by run, for {method!r}: {error}"
+            ) from error
+        if not isinstance(given, Mapping):
+            lengths[str(method)] = len(runs)
+    if len(set(lengths.values())) > 1:
+        raise UserError(
+            f"analyse: expected lists of one length, as runs are paired by their place; got {lengths}; "
+            "give {run: value} where runs are missing"
+        )
+    return found
