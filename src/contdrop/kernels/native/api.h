@@ -83,16 +83,6 @@ struct KeepWhere {
   uint32_t stream;
 };
 
-// out[i] = standard normal number i.
-struct Normal {
-  void* out;
-  int32_t type;  // float32 or float64
-  int32_t threads;
-  int64_t count;
-  uint64_t seed;
-  uint32_t stream;
-};
-
 // The three contractions of T = sum of mask[first_example + n, o, i] g[n, o] w[o, i] x[n, i] by two of its three arguments.
 // All arrays are contiguous; the missing argument is the result. With kGradients all three are given, the result is the
 // input gradient and `second` the weight gradient.
@@ -124,7 +114,6 @@ struct Kernels {
   void (*tiles)(const Tiles&, int64_t first, int64_t last);
   void (*relu)(const Relu&, int64_t first, int64_t last);
   void (*keep_where)(const KeepWhere&, int64_t first, int64_t last);
-  void (*normal)(const Normal&, int64_t first, int64_t last);
   void (*dropconnect)(const DropConnect&, int64_t first, int64_t last);
   void (*gradients)(const Gradients&, int64_t first, int64_t last);
   void (*sums)(const Gradients&, int64_t first, int64_t last);

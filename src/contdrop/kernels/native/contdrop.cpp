@@ -141,10 +141,6 @@ CONTDROP_EXPORT void contdrop_keep_where(const KeepWhere* k) {
   run(chosen.load()->kernels->keep_where, *k, stretches(k->count), kGrain / kStretch / 2);
 }
 
-CONTDROP_EXPORT void contdrop_normal(const Normal* d) {
-  run(chosen.load()->kernels->normal, *d, stretches(d->count), kGrain / kStretch / 2);
-}
-
 CONTDROP_EXPORT void contdrop_dropconnect(const DropConnect* d) {
   const Kernels& kernels = *chosen.load()->kernels;
   if (d->contraction == kGradients) {

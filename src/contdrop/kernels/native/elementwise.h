@@ -1,5 +1,5 @@
-// The elementwise kernels: element types, dropout of contiguous tensors, dropout after rectified linear units, choice by an
-// element's own probability, and normal numbers.
+// The elementwise kernels: element types, dropout of contiguous tensors, dropout after rectified linear units, and choice by
+// an element's own probability.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -226,29 +226,6 @@ static void keep_where(const KeepWhere& k, int64_t first, int64_t last) {
     case kFloat16: return keep_where_of<Float16>(k, first, last);
     case kBFloat16: return keep_where_of<BFloat16<kToEven>>(k, first, last);
   }
-}
-
-// Standard normal numbers, in stretches.
-template <class T>
-static void normal_of(const Normal& d, int64_t first, int64_t last) {
-  const Law law = {kGaussian, kNumberBits, 0, 0.0, 1.0, -std::numeric_limits<double>::infinity(),
-                   std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
-  const Prepared<T> p(law, d.seed, d.stream);
-  Groups<T> groups(p);
-  const int64_t begin = first * kStretch, n = std::min(last * kStretch, d.count) - begin;
-  T* out = static_cast<T*>(d.out) + begin;
-  visit<kNormalFar>(
-      groups, begin, n,
-      [&](int64_t i, const Words& w, auto s) CONTDROP_INLINE_LAMBDA { write<kNormalFar>(p, w, s, out + i); },
-      [&](int64_t i, const Words& w, int s) {
-        T last_ones[16];
-        write<kNormalFar>(p, w, s, last_ones);
-        std::copy(last_ones, last_ones + (n - i), out + i);
-      });
-}
-
-static void normal(const Normal& d, int64_t first, int64_t last) {
-  return d.type == kFloat64 ? normal_of<double>(d, first, last) : normal_of<float>(d, first, last);
 }
 
 }  // namespace CONTDROP_LANES

@@ -8,7 +8,7 @@
 
 namespace contdrop {
 
-constexpr int kInterface = 2;     // rises whenever functions change; structures.INTERFACE
+constexpr int kInterface = 3;     // rises whenever functions change; structures.INTERFACE
 constexpr int kMasksVersion = 3;  // reference.MASKS_VERSION
 
 struct Field {
@@ -41,9 +41,6 @@ inline std::string interface() {
 #define F(field) {#field, offsetof(KeepWhere, field)}
   describe(text, "KeepWhere", sizeof(KeepWhere),
            {F(x), F(keep), F(out), F(type), F(threads), F(count), F(seed), F(stream)});
-#undef F
-#define F(field) {#field, offsetof(Normal, field)}
-  describe(text, "Normal", sizeof(Normal), {F(out), F(type), F(threads), F(count), F(seed), F(stream)});
 #undef F
 #define F(field) {#field, offsetof(DropConnect, field)}
   describe(text, "DropConnect", sizeof(DropConnect),

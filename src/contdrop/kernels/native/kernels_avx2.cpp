@@ -5,6 +5,6 @@
 #include "layouts.h"
 
 namespace contdrop {
-extern const Kernels kAvx2 = {avx2::row,    avx2::tiles,       avx2::relu,      avx2::keep_where,
-                                avx2::normal, avx2::dropconnect, avx2::gradients, avx2::sums};
+extern const Kernels kAvx2 = {avx2::row,         avx2::tiles,     avx2::relu, avx2::keep_where,
+                              avx2::dropconnect, avx2::gradients, avx2::sums};
 }

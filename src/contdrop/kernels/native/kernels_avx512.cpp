@@ -5,6 +5,6 @@
 #include "layouts.h"
 
 namespace contdrop {
-extern const Kernels kAvx512 = {avx512::row,    avx512::tiles,       avx512::relu,      avx512::keep_where,
-                                avx512::normal, avx512::dropconnect, avx512::gradients, avx512::sums};
+extern const Kernels kAvx512 = {avx512::row,         avx512::tiles,     avx512::relu, avx512::keep_where,
+                                avx512::dropconnect, avx512::gradients, avx512::sums};
 }

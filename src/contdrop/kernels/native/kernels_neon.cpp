@@ -5,6 +5,6 @@
 #include "layouts.h"
 
 namespace contdrop {
-extern const Kernels kNeon = {neon::row,    neon::tiles,       neon::relu,      neon::keep_where,
-                              neon::normal, neon::dropconnect, neon::gradients, neon::sums};
+extern const Kernels kNeon = {neon::row,         neon::tiles,     neon::relu, neon::keep_where,
+                              neon::dropconnect, neon::gradients, neon::sums};
 }

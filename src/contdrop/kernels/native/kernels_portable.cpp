@@ -9,6 +9,6 @@
 #include "layouts.h"
 
 namespace contdrop {
-extern const Kernels kPortable = {portable::row,    portable::tiles,       portable::relu,      portable::keep_where,
-                                portable::normal, portable::dropconnect, portable::gradients, portable::sums};
+extern const Kernels kPortable = {portable::row,         portable::tiles,     portable::relu, portable::keep_where,
+                                  portable::dropconnect, portable::gradients, portable::sums};
 }

@@ -35,7 +35,7 @@ def library() -> ctypes.CDLL:
     loaded.contdrop_instructions.restype = ctypes.c_char_p
     loaded.contdrop_use_instructions.argtypes = [ctypes.c_char_p]
     loaded.contdrop_use_threads.argtypes = [ctypes.c_void_p] * 3
-    for name in ("dropout", "keep_where", "normal", "dropconnect"):
+    for name in ("dropout", "keep_where", "dropconnect"):
         function = getattr(loaded, f"contdrop_{name}")
         function.argtypes = [ctypes.c_void_p]
         function.restype = None

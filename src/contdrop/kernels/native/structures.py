@@ -7,7 +7,7 @@ import ctypes
 from .. import reference
 
 # Rises whenever functions change, which the sizes of structures do not tell; the same number is in ``interface.h``.
-INTERFACE = 2
+INTERFACE = 3
 
 MAX_AXES = 16
 _Axes = ctypes.c_int64 * MAX_AXES
@@ -64,17 +64,6 @@ class KeepWhere(ctypes.Structure):
     )
 
 
-class Normal(ctypes.Structure):
-    _fields_ = (
-        ("out", ctypes.c_void_p),
-        ("type", ctypes.c_int32),
-        ("threads", ctypes.c_int32),
-        ("count", ctypes.c_int64),
-        ("seed", ctypes.c_uint64),
-        ("stream", ctypes.c_uint32),
-    )
-
-
 class DropConnect(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("g", "w", "x", "result", "second")),
@@ -95,7 +84,7 @@ def interface() -> str:
     is not used: it would read and write the wrong memory.
     """
     parts = [f"interface {INTERFACE}", f"masks {reference.MASKS_VERSION}"]
-    for structure in (Law, Dropout, Relu, KeepWhere, Normal, DropConnect):
+    for structure in (Law, Dropout, Relu, KeepWhere, DropConnect):
         places = [f"{field[0]} {getattr(structure, field[0]).offset}" for field in structure._fields_]
         parts.append(f"{structure.__name__} {ctypes.sizeof(structure)}: {', '.join(places)}")
     return "; ".join(parts)
