@@ -159,6 +159,15 @@ def test_authors_networks_leave_the_inputs_of_no_dropout_alone(images):
     assert not hasattr(without, "input")
 
 
+def test_the_default_optimiser_is_the_fused_one_where_it_can_be(images):
+    assert start(images, optimiser=None, scheduler=None).optimiser.defaults["fused"]
+    factors = torch.nn.ParameterList([torch.ones(3, dtype=torch.complex64)])  # of which the fused one knows nothing
+    plain = training._adamw(factors)
+    factors[0].abs().sum().backward()
+    plain.step()
+    assert factors[0].abs().max() < 1
+
+
 def test_train_and_validation_images_are_disjoint_and_not_test_images(images):
     parts = start(images).parts
     assert (len(parts.train), len(parts.validation)) == (80, 40)

@@ -76,7 +76,7 @@ class Study:
         forward: ``(model, batch) -> output``; see :func:`contdrop.lab.batches.default_forward`.
         loss: ``(output, batch) -> scalar``, a mean over the examples; by task, or ``output.loss``, if None.
         metric: A metric, its name, or several; the first is what methods are compared by.
-        optimiser: ``(model) -> torch.optim.Optimizer``; AdamW at a rate of 0.001 if None.
+        optimiser: ``(model) -> torch.optim.Optimizer``; torch's fused AdamW at a rate of 0.001 if None.
         scheduler: ``(optimiser, total) -> LRScheduler``; stepped by step, ``total`` being the number of steps, or by
             epoch. One that waits for a plateau (ReduceLROnPlateau) is given the validation loss of every epoch.
         schedule_by: "step" or "epoch".

@@ -501,4 +501,6 @@ def seconds_per_epoch(
 
 
 def _adamw(model: torch.nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    # One pass over the weights: of a small network's step on the CPU, the plain one is a third.
+    return torch.optim.AdamW(parameters, lr=1e-3, fused=not any(p.is_complex() for p in parameters))
