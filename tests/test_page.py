@@ -146,7 +146,7 @@ def test_protocol_is_told(tmp_path, one_figure):
     )  # fmt: skip
     text = Reader(page.write(store, tmp_path / "out").index.read_text(encoding="utf-8")).text
     for expected in (
-        "6 runs of 5 epochs, preset quick", "The paper's Table I, ReLU: 30 runs of 3,000 epochs",
+        "6 runs of 5 epochs each, preset “quick”", "The paper's Table I, ReLU: 30 runs of 3,000 epochs",
         "digits: 800 to train on, 200 to validate on",
         "data, data order, initial weights and split: their fingerprints are equal for all methods of a run",
         "On validation data only, by 1 run of 5 epochs per candidate",
@@ -234,8 +234,8 @@ def test_same_experiment_at_two_sizes(tmp_path, one_figure):
     assert [verdict.experiment for verdict in written.verdicts] == ["digits-mlp"] * 2
     assert len({path.name for path in written.tables}) == len(written.tables)
     text = Reader(written.index.read_text(encoding="utf-8")).text
-    assert "3 runs of 2 epochs, preset quick" in text
-    assert "3 runs of 4 epochs, preset quick" in text
+    assert "3 runs of 2 epochs each, preset “quick”" in text
+    assert "3 runs of 4 epochs each, preset “quick”" in text
 
 
 def test_runs_that_are_not_paired_leave_everything_as_it_was(tmp_path, one_figure):

@@ -213,7 +213,7 @@ def test_numbers_are_compared_and_marked(cli, tmp_path, monkeypatch):
     monkeypatch.setattr(page.figures, "figures", lambda *_: [])
     written = page.write(pathlib.Path("new.db"), tmp_path / "out")
     text = written.index.read_text()
-    assert "preset imported" in text
+    assert "6 runs, imported" in text
     assert "imported from table 2.csv" in text
     assert "taken on trust" in text
     assert "contdrop import &#39;table 2.csv&#39; --name &#39;table 2&#39; --reference ours --store new.db" in text

@@ -8,6 +8,7 @@ from typing import Any
 
 PLANNED, RUNNING, FINISHED, FAILED = "planned", "running", "finished", "failed"
 SELECTION, FINAL = "selection", "final"
+ONLY_SIZE = "study"  # the preset of a study that names no sizes
 IMPORTED = "imported"  # the preset of numbers that come from elsewhere
 
 METRICS = ("train_loss", "train_error", "val_loss", "val_error", "test_loss", "test_error")

@@ -30,6 +30,7 @@ from . import methods as dropout_methods
 from .batches import Data, Parts
 from .configuration import Configuration
 from .metrics import Metric, chosen
+from .records import ONLY_SIZE
 from .streams import LARGEST_SEED
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class Study:
     def presets(self) -> Mapping[str, Size]:
         """Sizes by name; a study without any has its own."""
         own = Size(self.runs, self.epochs, self.selection_runs, self.selection_epochs)
-        return self.sizes or {"study": own}
+        return self.sizes or {ONLY_SIZE: own}
 
     @property
     def default_preset(self) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ...text import plural
 from .. import labels
 from ..measures import Measure
+from ..records import IMPORTED, ONLY_SIZE
 from ..results import Results
 from ..stats.comparison import ENOUGH_RUNS, Summary
 
@@ -106,9 +107,17 @@ def title_of(results: Results) -> str:
 
 def size_of(results: Results) -> str:
     """Runs, epochs and preset, so that nobody takes a quick run for a replication."""
-    protocol = results.protocol
     counts = sorted({len(runs) for runs in results.errors().values()}) or [0]
-    runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    epochs = plural(protocol.epochs, "epoch")
-    each = f"run of {epochs}" if runs == "1" else f"runs of {epochs} each"
-    return f"{runs} {each}, preset “{labels.printable(protocol.preset)}”"
+    if len(counts) == 1:
+        return sized(results, plural(counts[0], "run"))
+    return sized(results, f"{counts[0]} to {counts[-1]} runs")
+
+
+def sized(results: Results, runs: str) -> str:
+    """So many runs of how many epochs; without the name of a study's only size, and without epochs of numbers."""
+    protocol = results.protocol
+    if protocol.preset == IMPORTED:
+        return f"{runs}, {IMPORTED}"
+    each = "" if runs == "1 run" else " each"
+    preset = "" if protocol.preset == ONLY_SIZE else f", preset “{labels.printable(protocol.preset)}”"
+    return f"{runs} of {plural(protocol.epochs, 'epoch')}{each}{preset}"

@@ -10,17 +10,17 @@ from typing import Any
 from ...text import plural
 from .. import labels, looks
 from ..analysis.wording import moment
-from ..records import IMPORTED
+from ..records import IMPORTED, ONLY_SIZE
 from ..results import Results
 from ..store import FAILED, FINISHED, JobRecord
+from .cells import sized
 
 Protocol = list[tuple[str, list[str]]]
 
 
 def size(results: Results) -> str:
     """The size in a few words, which stand beside every verdict."""
-    protocol = results.protocol
-    return f"{plural(_runs(results.finished), 'run')} of {plural(protocol.epochs, 'epoch')}, preset {protocol.preset}"
+    return sized(results, plural(_runs(results.finished), "run"))
 
 
 def protocol(results: Results) -> Protocol:
@@ -129,7 +129,7 @@ def commands(results: Results, store: str) -> str:
     runs = 1 + max((job.run for job in results.final), default=0)
     study = record.description.get("file")
     parts = ["contdrop", "compare", str(study)] if study else ["contdrop", "run", record.experiment]
-    parts += ["--preset", record.preset] if record.preset != "study" else []
+    parts += ["--preset", record.preset] if record.preset != ONLY_SIZE else []
     if set(results.methods) != set(record.description.get("methods", [])) and results.methods:
         parts += ["--methods", ",".join(results.methods)]
     parts += ["--runs", str(runs), "--epochs", str(record.epochs)]
@@ -173,11 +173,8 @@ def _noise(results: Results) -> list[str]:
 def _size(results: Results) -> Iterable[str]:
     record = results.protocol
     counts = {method: len(found) for method, found in results.errors().items()}
-    planned = _runs(results.final)
-    yield (
-        f"{plural(planned, 'run')} planned per method, {plural(min(counts.values(), default=0), 'run')} finished by "
-        f"every method with results; {plural(record.epochs, 'epoch')} each; preset {record.preset}"
-    )
+    yield f"Planned per method: {sized(results, plural(_runs(results.final), 'run'))}"
+    yield f"{plural(min(counts.values(), default=0), 'run')} finished by every method with results"
     for plan in looks.plans(record.description):
         yield f"{plural(plan.runs, 'run')} planned on {moment(plan.time)}, {plural(plan.results, 'result')} there then"
     description = record.description
