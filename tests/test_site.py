@@ -42,6 +42,15 @@ def test_pages_of_the_repository_have_a_place_in_it(site):
     assert 'href="glossary.html"' in (site / "CONTRIBUTING.html").read_text()
 
 
+def test_notebooks_are_pages_with_what_their_cells_showed(site):
+    page = (site / "examples" / "first_study.ipynb.html").read_text()
+    assert "<table>" in page
+    assert "No dropout" in page
+    assert 'src="data:image/png;base64,' in page
+    assert "PosixPath" in page
+    assert 'href="examples/first_study.ipynb.html"' in (site / "gallery.html").read_text()
+
+
 def test_the_reference_shows_signatures_with_types(site):
     layers = (site / "reference" / "layers.html").read_text()
     assert 'id="contdrop.GaussianDropout"' in layers

@@ -1,9 +1,11 @@
 """Hooks of mkdocs: links that leave docs/ lead to copies within the site, so that one file serves site and repository.
 
-A page of the site may link to any file of the repository. Markdown becomes a page, source code a page that shows it,
-anything else a file to download. A link to a file that does not exist is left as it is, and fails the strict build.
+A page of the site may link to any file of the repository. Markdown becomes a page, source code a page that shows it, a
+notebook a page with what its cells showed, anything else a file to download. A link to a file that does not exist is
+left as it is, and fails the strict build.
 """
 
+import json
 import os
 import pathlib
 import re
@@ -14,7 +16,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(\]\()([^)#:\s]+)(?=[#)])")
-LANGUAGES = {".py": "python"}
+SHOWN = (".py", ".ipynb")  # as pages
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -58,11 +60,32 @@ def _outside(page: pathlib.Path) -> list[pathlib.Path]:
 def _place(real: pathlib.Path) -> str:
     if real.is_relative_to(DOCS):
         return real.relative_to(DOCS).as_posix()
-    return real.relative_to(ROOT).as_posix() + (".md" if real.suffix in LANGUAGES else "")
+    return real.relative_to(ROOT).as_posix() + (".md" if real.suffix in SHOWN else "")
 
 
 def _copy(real: pathlib.Path, config: Any) -> File:
     content: str | bytes = real.read_bytes()
-    if real.suffix in LANGUAGES:
-        content = f"# {real.name}\n\n```{LANGUAGES[real.suffix]}\n{real.read_text()}```\n"
+    if real.suffix == ".py":
+        content = f"# {real.name}\n\n```python\n{real.read_text()}```\n"
+    elif real.suffix == ".ipynb":
+        content = "\n\n".join(part for cell in json.loads(content)["cells"] for part in _parts(cell))
     return File.generated(config, _place(real), content=content, inclusion=InclusionLevel.NOT_IN_NAV)
+
+
+def _parts(cell: Any) -> list[str]:
+    """A notebook's cell as Markdown, and what it showed."""
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        return [source]
+    return [f"```python\n{source}\n```", *map(_shown, cell["outputs"])]
+
+
+def _shown(output: Any) -> str:
+    """The best that this page can show of what a notebook has in several forms."""
+    forms = output.get("data", {"text/plain": output.get("text", [])})
+    if "image/png" in forms:
+        picture = "".join(forms["image/png"]).replace("\n", "")
+        return f'<img alt="what the cell draws" src="data:image/png;base64,{picture}">'
+    if "text/html" in forms:
+        return "<div>" + "".join(forms["text/html"]).replace("\n", " ") + "</div>"
+    return "```text\n" + "".join(forms["text/plain"]).rstrip() + "\n```"
