@@ -183,15 +183,32 @@ def test_variances_of_half_precision_are_those_of_float32(size, weight, scripted
             layer.half().float()  # weights that both types have
             torch.manual_seed(3)
             expected = layer(x)
+            with torch.autocast("cpu", dtype=torch.float16):
+                torch.manual_seed(3)
+                got = (torch.jit.script(layer) if scripted else layer)(x)
+                assert torch.allclose(got.float(), expected, rtol=4e-3, atol=1e-7)
             torch.manual_seed(3)
             layer.half()
             got = (torch.jit.script(layer) if scripted else layer)(x.half())
         assert got.dtype == torch.float16
         assert torch.allclose(got.float(), expected, rtol=4e-3, atol=1e-7)
-        if not scripted:
-            with torch.autocast("cpu", dtype=torch.float16):
-                torch.manual_seed(3)
-                assert torch.allclose(layer.float()(x).float(), expected, rtol=4e-3, atol=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("training", [True, False])
+def test_a_script_takes_what_autocast_makes_of_the_layer_before(training):
+    for layer in (
+        cd.DropConnectLinear(8, 6),
+        cd.DropConnectLinear(8, 6, masks="batch", mask_bias=False),
+        cd.FastDropoutLinear(8, 6, law=cd.Uniform()),
+    ):
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), layer).train(training)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.manual_seed(3)
+            expected = model(torch.ones(3, 4))
+            torch.manual_seed(3)
+            got = torch.jit.script(model)(torch.ones(3, 4))
+        assert torch.allclose(got.float(), expected.float(), atol=2e-2)
 
 
 def test_sampled_inference_without_an_activation_is_the_mean_and_draws_nothing():

@@ -47,6 +47,7 @@ def adaptive_dropout(h: Tensor, preactivation: Tensor, alpha: float, beta: float
 
 
 def fast_dropout_linear(x: Tensor, weight: Tensor, bias: Tensor | None, law: ScriptedLaw, training: bool) -> Tensor:
+    weight, bias = _of_type(weight, x), _of_type(bias, x) if bias is not None else bias
     mean = torch.nn.functional.linear(x, weight) * law[3]
     if bias is not None:
         mean = mean + bias
@@ -56,10 +57,21 @@ def fast_dropout_linear(x: Tensor, weight: Tensor, bias: Tensor | None, law: Scr
     return (mean + _standard_normal_times(deviation, _draw_seed())).to(mean.dtype)
 
 
+def _of_type(parameter: Tensor, x: Tensor) -> Tensor:
+    # Under autocast the layer before gives half precision.
+    is_half = x.dtype == torch.float16 or x.dtype == torch.bfloat16
+    return parameter.to(x.dtype) if is_half and parameter.dtype == torch.float32 else parameter
+
+
 def _sum_of_squares(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if x.dtype != torch.float64:
         x, weight, bias = x.float(), weight.float(), bias.float() if bias is not None else bias
-    return torch.nn.functional.linear(x.square(), weight.square(), bias.square() if bias is not None else bias)
+    squares = bias.square() if bias is not None else bias
+    found = torch.nn.functional.linear(x.square(), weight.square(), squares)
+    if found.dtype != x.dtype:  # by autocast, which a script cannot switch off, but which leaves float64 alone
+        wide = squares.double() if squares is not None else squares
+        found = torch.nn.functional.linear(x.double().square(), weight.double().square(), wide).to(x.dtype)
+    return found
 
 
 def _standard_normal_times(deviation: Tensor, seed: Tensor) -> Tensor:
@@ -99,6 +111,7 @@ def dropconnect_linear(
     activation: str | None,
     mask_bias: bool,
 ) -> Tensor:
+    weight, bias = _of_type(weight, x), _of_type(bias, x) if bias is not None else bias
     masked_bias = bias if mask_bias else None
     kept_bias = None if mask_bias else bias
     if training:
