@@ -9,6 +9,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from contdrop import laws
 from contdrop.laws import Bernoulli, Gaussian, Law, Uniform
 from oracles import FIVE_SIGMA, UNIT_ROUNDOFF, moments
 
@@ -383,6 +384,15 @@ def test_sample_is_drawn_in_float64_and_rounded_once(law, dtype):
     assert (draws.dtype, draws.shape) == (dtype, (2, 0, 3))
     draws = law.sample((1000,), generator=generator(8), dtype=dtype)
     assert torch.equal(draws, law.sample((1000,), generator=generator(8), dtype=torch.float64).to(dtype))
+
+
+@each_law
+def test_a_device_without_float64_draws_in_float32(law, monkeypatch):
+    monkeypatch.setattr(laws, "widest", lambda device: torch.float32)
+    assert law._draw((3,), generator(8), torch.device("cpu")).dtype == torch.float32
+    draws = law.sample((20_000,), generator=generator(8))
+    assert draws.isfinite().all()
+    assert abs(draws.mean().item() - law.mean) <= 5 * math.sqrt(law.variance / 20_000) + 1e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

@@ -442,7 +442,7 @@ def test_gaussian_masks_of_a_device_without_float64_are_made_on_the_cpu(monkeypa
 
     arguments = (torch.ones(50), torch.tensor(3), "gaussian", (0.5, 0.3, 0.0, 1.0), 2.0, [], reference.STREAM_MASK)
     expected = reference.dropout(*arguments)
-    monkeypatch.setattr(reference, "has_float64", lambda device: False)
+    monkeypatch.setattr(reference, "widest", lambda device: torch.float32)
     with WithoutFloat64():
         assert torch.equal(reference.dropout(*arguments), expected)
 

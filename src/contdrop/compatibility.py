@@ -365,6 +365,11 @@ def share_hooks(source: torch.nn.Module, target: torch.nn.Module) -> None:
             vars(target)[name] = value
 
 
+def widest(device: torch.device) -> torch.dtype:
+    """The type of most digits that a device has."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 # Operators, as a dispatch mode sees them.
 
 DispatchMode = torch.utils._python_dispatch.TorchDispatchMode

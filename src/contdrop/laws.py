@@ -31,6 +31,7 @@ from torch import Tensor
 from . import clipped_normal
 from .arguments import check_number
 from .choices import SCALES
+from .compatibility import widest
 from .text import parse_label
 
 # How far the relative variance of a law at the end of a range may be beyond it by rounding.
@@ -85,8 +86,8 @@ class Law(abc.ABC):
         return torch.where(high == 1, 1.0, torch.where(low == 0, 0.0, low)).to(x.dtype)
 
     def _draw(self, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        u = torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
-        return self.quantile(u.clamp(min=2.0**-54))  # the quantile of 0 may be infinite
+        u = torch.rand(shape, generator=generator, dtype=widest(device), device=device)
+        return self.quantile(u.clamp(min=torch.finfo(u.dtype).eps / 4))  # the quantile of 0 may be infinite
 
     def sample(
         self,
@@ -99,7 +100,7 @@ class Law(abc.ABC):
         """Draws independent mask values with torch's own generator.
 
         This is not how the layers draw (they use a counter-based generator), so it is an independent check on them.
-        Values are drawn in float64 and cast, so half precision is not biased.
+        Values are drawn in float64 (float32 on devices without it) and cast, so half precision is not biased.
 
         Args:
             shape: Shape of the result.
@@ -273,8 +274,8 @@ class Bernoulli(BuiltIn):
         return (1 - self.keep, 0.0, self.value) if self.value > 0 else (self.keep, self.value, 0.0)
 
     def _draw(self, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        kept = torch.rand(shape, generator=generator, dtype=torch.float64, device=device) < self.keep
-        return kept.double() * self.value
+        u = torch.rand(shape, generator=generator, dtype=widest(device), device=device)
+        return (u < self.keep).to(u.dtype) * self.value
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -319,7 +320,7 @@ class Uniform(BuiltIn):
         return self.low + (self.high - self.low) * u
 
     def _draw(self, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        u = torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
+        u = torch.rand(shape, generator=generator, dtype=widest(device), device=device)
         return self.low + (self.high - self.low) * u
 
 
@@ -396,7 +397,7 @@ class Gaussian(BuiltIn):
         return float(self.quantile(torch.tensor(u, dtype=torch.float64, device="cpu")))
 
     def _draw(self, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        g = torch.randn(shape, generator=generator, dtype=torch.float64, device=device)
+        g = torch.randn(shape, generator=generator, dtype=widest(device), device=device)
         return (self.mu + self.sigma * g).clamp(self.low, self.high)
 
 

@@ -49,6 +49,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ..compatibility import widest
+
 MASKS_VERSION = 3
 ROUNDS = 7
 STREAM_MASK = 0  # mask values of activations or weights
@@ -169,13 +171,9 @@ def row_of_numbers(inputs: int) -> int:
     return pitch(inputs, bits_per_element("uniform", (0.0, 1.0)))
 
 
-def has_float64(device: torch.device) -> bool:
-    return device.type != "mps"
-
-
 def _normal_quantile(u: Tensor) -> Tensor:
     """In float64: on the CPU, if the device has none."""
-    return torch.special.ndtri(u.double() if has_float64(u.device) else u.cpu().double())
+    return torch.special.ndtri((u if widest(u.device) == torch.float64 else u.cpu()).double())
 
 
 def mask_values(bits: Tensor, kind: str, params: Sequence[float], dtype: torch.dtype) -> Tensor:
