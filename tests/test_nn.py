@@ -420,6 +420,15 @@ def test_repr_is_short(text):
     assert repr(eval(text, vars(cd))) == text
 
 
+def test_repr_tells_a_law_of_another_family():
+    layers = cd.BernoulliDropout(), cd.UniformDropout(), cd.GaussianDropout()
+    for layer, law in zip(layers, (cd.Gaussian(), cd.Gaussian(), cd.Uniform())):
+        layer.law = law
+        assert repr(layer) == f"{type(layer).__name__}({law!r})"
+    layers[0].law = cd.Bernoulli(keep=0.5, value=2.0)
+    assert repr(layers[0]) == "BernoulliDropout(Bernoulli(keep=0.5, value=2.0))"
+
+
 def test_drop_rate_and_law_can_be_scheduled():
     layer = cd.BernoulliDropout(0.5)
     layer.p = 0.1

@@ -181,7 +181,8 @@ class BernoulliDropout(Dropout, torch.nn.Dropout):
         self.law = _bernoulli(p)
 
     def _law_repr(self) -> str:
-        return f"p={self.p}"
+        plain = isinstance(self._law, Bernoulli) and self._law.value == 1
+        return f"p={self.p}" if plain else super()._law_repr()
 
 
 class UniformDropout(Dropout):
@@ -218,7 +219,7 @@ class UniformDropout(Dropout):
         )
 
     def _law_repr(self) -> str:
-        return _inside_brackets(self._law)
+        return _inside_brackets(self._law) if isinstance(self._law, Uniform) else super()._law_repr()
 
 
 class GaussianDropout(Dropout):
@@ -261,7 +262,7 @@ class GaussianDropout(Dropout):
         )
 
     def _law_repr(self) -> str:
-        return _inside_brackets(self._law)
+        return _inside_brackets(self._law) if isinstance(self._law, Gaussian) else super()._law_repr()
 
 
 class AdaptiveDropout(torch.nn.Module):
