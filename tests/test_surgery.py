@@ -285,6 +285,10 @@ def test_the_convention_of_a_layer_is_kept():
     cd.swap_dropout(model, None)
     assert torch.equal(model(x), 0.5 * x)  # in training too
     assert model[0].p == 0
+    model = nn.Sequential(cd.BernoulliDropout(1.0, scale="paper"))
+    cd.swap_dropout(model, None)
+    assert not model(x).any()
+    assert not model.eval()(x).any()
     model = nn.Sequential(nn.Dropout(0.5))
     cd.swap_dropout(model, "uniform")
     assert model[0].scale == "inverted"

@@ -343,7 +343,8 @@ def _replacement(
         "generator": layer.generator if ours else None,
     }
     if law is None and scale is None and options["scale"] == "paper":
-        law = Bernoulli(keep=1.0, value=layer.law.mean)  # what evaluation multiplies by
+        mean = layer.law.mean  # what evaluation multiplies by
+        law = Bernoulli(keep=1.0, value=mean) if mean else Bernoulli(keep=0.0)
     new: torch.nn.Module
     if law is None and activation is None:
         # With rate 0 it hands its input on, draws nothing, and still has the p that models ask for.
