@@ -220,6 +220,7 @@ def test_pac_bayes_certificate_is_gained_by_training_and_holds(law):
         ({"batch_size": 0}, "expected batch_size to be a whole number of at least 1, got 0"),
         ({"members": 1}, "expected members to be a whole number of at least 2, got 1"),
         ({"comparisons": 0}, "expected comparisons to be a whole number of at least 1, got 0"),
+        ({"seed": None}, "expected seed to be a whole number of at least 0, got None"),
     ],
 )  # fmt: skip
 def test_bad_input_of_a_holdout_certificate(model, change, message):
@@ -236,6 +237,8 @@ def test_bad_input_of_a_holdout_certificate(model, change, message):
         ({"model": torch.nn.Sequential(cd.DropConnectLinear(10, 3))}, ValueError, "0 is a DropConnectLinear"),
         ({"scales": [0.1, 0.0]}, ValueError, "expected scales to be positive"),
         ({"delta": 0.0}, ValueError, "expected delta between 0 and 1"),
+        ({"delta": "small"}, TypeError, "expected a number for delta, got str"),
+        ({"seed": 0.5}, ValueError, "expected seed to be a whole number of at least 0, got 0.5"),
         ({"draws": 0}, ValueError, "expected draws to be a whole number of at least 1, got 0"),
         ({"batch_size": 0}, ValueError, "expected batch_size to be a whole number of at least 1, got 0"),
         ({"epochs": -1}, ValueError, "expected epochs to be a whole number of at least 0, got -1"),

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from . import nn
-from .arguments import check_choice, check_whole
+from .arguments import check_choice, check_number, check_whole
 from .choices import MIXTURE_MASKS, MixtureMasks
 from .inference import dropout_layers, dropout_on, seeded, shares_mask
 from .theory import bounds
@@ -107,9 +107,9 @@ def holdout_certificate(
     """
     owner = "holdout_certificate"
     layers = _checked(owner, model, x, y, members)
-    for name, value in (("comparisons", comparisons), ("batch_size", batch_size)):
-        check_whole(owner, name, value, 1)
-    if not 0 < delta < 1:
+    for name, value, least in (("comparisons", comparisons, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
+        check_whole(owner, name, value, least)
+    if not 0 < check_number(owner, "delta", delta) < 1:
         raise ValueError(f"{owner}: expected delta between 0 and 1, got {delta!r}")
     check_choice(owner, "masks", masks, MIXTURE_MASKS)
     y = y.cpu()
@@ -291,9 +291,14 @@ def pac_bayes_certificate(
     _checked(owner, model, x, y, 2, needs_dropout=False)
     _check_sequence(owner, model)
     chosen = _scales(owner, scales)
-    for name, value, least in (("epochs", epochs, 0), ("batch_size", batch_size, 1), ("draws", draws, 1)):
+    for name, value, least in (
+        ("epochs", epochs, 0),
+        ("batch_size", batch_size, 1),
+        ("draws", draws, 1),
+        ("seed", seed, 0),
+    ):
         check_whole(owner, name, value, least)
-    if not 0 < delta < 1 or len(y) < 8:
+    if not 0 < check_number(owner, "delta", delta) < 1 or len(y) < 8:
         raise ValueError(f"{owner}: expected delta between 0 and 1 and at least 8 examples, got {delta!r} and {len(y)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
