@@ -10,8 +10,6 @@ import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 
-REFERENCE = "gaussian"
-
 
 @dataclasses.dataclass(frozen=True)
 class Result:
@@ -172,17 +170,7 @@ def table_of(experiment: str) -> Table | None:
     return dataclasses.replace(table, results=MappingProxyType(renamed))
 
 
-# Table VIII, and the table whose means each of its columns ranks. The paper does not say which: of its four MNIST
-# columns only that of Table II gives these ranks, and both columns of Table VII give those of ILSVRC-2012.
-RANKED: Mapping[str, str] = MappingProxyType(
-    {
-        "MNIST": "mnist-cnn-gaussian",
-        "CIFAR-10": "cifar10-nin",
-        "SVHN": "svhn",
-        "NORB": "norb",
-        "ILSVRC-2012": "ilsvrc-top5",
-    }
-)
+# Table VIII.
 RANKS: Mapping[str, Mapping[str, int]] = MappingProxyType(
     {
         "MNIST": {"bernoulli": 3, "adaptive": 5, "dropconnect": 4, "uniform": 2, "gaussian": 1},
@@ -195,16 +183,3 @@ RANKS: Mapping[str, Mapping[str, int]] = MappingProxyType(
 AVERAGE_RANKS: Mapping[str, float] = MappingProxyType(
     {"bernoulli": 4.0, "adaptive": 4.0, "dropconnect": 3.6, "uniform": 2.0, "gaussian": 1.2}
 )
-
-# On CIFAR-10, the classes (of ten) on which Gaussian dropout is more accurate than each method, and than all of them.
-CIFAR10_CLASS_WINS: Mapping[str, int] = MappingProxyType(
-    {"none": 10, "bernoulli": 8, "adaptive": 8, "dropconnect": 8, "uniform": 7}
-)
-CIFAR10_CLASSES_BEST = 5
-
-
-def ranked_means() -> dict[str, dict[str, float]]:
-    """The means that Table VIII ranks, by data set and method: without "none", which it leaves out."""
-    return {
-        dataset: {method: TABLES[name].means[method] for method in AVERAGE_RANKS} for dataset, name in RANKED.items()
-    }
