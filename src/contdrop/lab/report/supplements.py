@@ -221,7 +221,7 @@ def mcnemar(results: Results, store: Store) -> Table | None:
             continue
         ours = sum(each.p < 0.05 and each.only_a_right > each.only_b_right for each in found)
         theirs = sum(each.p < 0.05 and each.only_a_right < each.only_b_right for each in found)
-        first, second = (float(np.mean([v(each) for each in found])) for v in (_only_a, _only_b))
+        first, second = np.mean([(each.only_a_right, each.only_b_right) for each in found], axis=0).tolist()
         middle = float(np.median([each.p for each in found]))
         rows.append(
             (
@@ -259,14 +259,6 @@ def _mcnemar(
     if first is None or second is None or truth is None:
         return None
     return stats.mcnemar(first, second, truth)
-
-
-def _only_a(found: stats.McNemar) -> int:
-    return found.only_a_right
-
-
-def _only_b(found: stats.McNemar) -> int:
-    return found.only_b_right
 
 
 def paper_ranks(every: Sequence[Results]) -> Table | None:

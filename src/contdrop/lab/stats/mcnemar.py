@@ -14,14 +14,11 @@ from .distributions import binomial_cdf
 
 @dataclasses.dataclass(frozen=True)
 class McNemar:
-    """Test examples by who was right; ``p`` is exact and two-sided."""
+    """Test examples that one of two models got right; ``p`` is exact and two-sided."""
 
-    both_right: int
     only_a_right: int
     only_b_right: int
-    both_wrong: int
     p: float
-    method: str = "exact"
 
 
 def mcnemar(
@@ -43,6 +40,4 @@ def mcnemar(
         )
     a_right, b_right = a == truth, b == truth
     only_a, only_b = int(np.sum(a_right & ~b_right)), int(np.sum(b_right & ~a_right))
-    both = int(np.sum(a_right & b_right))
-    p = min(1.0, 2 * binomial_cdf(min(only_a, only_b), only_a + only_b))
-    return McNemar(both, only_a, only_b, len(truth) - both - only_a - only_b, p)
+    return McNemar(only_a, only_b, min(1.0, 2 * binomial_cdf(min(only_a, only_b), only_a + only_b)))
