@@ -3,7 +3,7 @@
 One sign everywhere: a difference is **reference - other**. Values are errors, so negative means that the reference is
 better. A figure that does not exist (the spread of one run) is NaN; one that was not asked for is None.
 
-- ``compare_paired``, ``compare_all``: two methods, or one against all others, run by run.
+- ``compare_paired``, ``adjusted``: two methods run by run, and p-values corrected for the number of such comparisons.
 - ``two_way_interval``: a difference over runs and test examples.
 - ``mcnemar``: two models on the same test examples.
 - ``ranks``, ``compare_ranks``: several methods on several data sets.
@@ -14,7 +14,6 @@ from .bootstrap import bca_interval as bca_interval
 from .comparison import Comparison as Comparison
 from .comparison import Summary as Summary
 from .comparison import adjusted as adjusted
-from .comparison import compare_all as compare_all
 from .comparison import compare_paired as compare_paired
 from .comparison import holm as holm
 from .comparison import summary as summary

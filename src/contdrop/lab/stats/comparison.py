@@ -1,4 +1,4 @@
-"""The paired comparison of two methods, and of one with all others."""
+"""The paired comparison of two methods, and the correction for several of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...errors import UserError
 from .bootstrap import bca_interval
 from .detection import minimum_detectable
 from .differences import Results, differences, finite, paired, unit_scale
@@ -39,20 +38,20 @@ class Comparison:
         sd: Standard deviation of the differences.
         interval: Of the difference, for this comparison alone: by the bootstrap, see ``bca_interval``; with fewer than
             ``ENOUGH_RUNS`` runs, which are too few to draw from, Student's, see ``t_interval``.
-        simultaneous: Student's interval that holds for all comparisons of one ``compare_all`` at once (Bonferroni). If
-            it excludes 0, Holm's p-value of the t-test is below 1 - confidence.
+        simultaneous: Student's interval that holds for all comparisons of one family at once (Bonferroni), see
+            ``adjusted``. If it excludes 0, Holm's p-value of the t-test is below 1 - confidence.
         two_way: Interval of the difference over runs and test examples, for this comparison alone: see
             ``two_way_interval``; None unless the caller has given what each example contributes.
         t_p: One-sided p-value of the paired t-test; the alternative is that the reference is better.
         wilcoxon_p: The same of Wilcoxon's signed-rank test.
         wilcoxon_method: "exact", or "approximate" of more than 500 runs.
-        t_p_holm: Holm-adjusted over the methods of one ``compare_all``; alone, equal to ``t_p``. So with the others.
+        t_p_holm: Holm-adjusted over the comparisons of one family; alone, equal to ``t_p``. So with the others.
         effect: Paired d, difference / sd, with the sign of the difference; infinite if sd is 0.
         wins: Runs in which the reference is better.
         ties: Runs in which the two are equal.
         superiority: Share of the runs in which the reference is better; ties count half.
         minimum_detectable: The difference that this many runs with this sd find with power 80 %: two-sided, at 5 %
-            divided by the number of methods of one ``compare_all``.
+            divided by the number of comparisons of one family.
         margin: The smallest difference that matters, if the caller named one.
         equivalence_p: p-value of the equivalence test with that margin, see ``tost``; None without a margin.
         equivalence_p_holm: Holm-adjusted like the others.
@@ -177,40 +176,6 @@ def compare_paired(
         notes=_notes(change),
         better=better,
     )
-
-
-def compare_all(
-    errors: Mapping[str, Results],
-    reference: str,
-    *,
-    confidence: float = 0.95,
-    seed: int = 0,
-    margin: float | None = None,
-) -> dict[str, Comparison]:
-    """Compare the reference with every other method, with p-values also adjusted for their number.
-
-    Args:
-        errors: The errors of every method by run number.
-        reference: The method that the others are compared with.
-        confidence: Of the bootstrap intervals, each for itself.
-        seed: Of the bootstrap intervals.
-        margin: As in ``compare_paired``.
-
-    Returns:
-        A comparison for each other method, in the order given.
-    """
-    if reference not in errors:
-        raise UserError(
-            f"expected results of the reference {reference!r}, got those of {', '.join(errors) or 'no method'}"
-        )
-    comparisons = {
-        method: compare_paired(
-            errors[reference], values, confidence=confidence, seed=seed, margin=margin, names=(reference, method)
-        )
-        for method, values in errors.items()
-        if method != reference
-    }
-    return adjusted(comparisons)
 
 
 def adjusted(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
