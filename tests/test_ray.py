@@ -13,7 +13,7 @@ from contdrop import lab
 from contdrop.errors import UserError
 from contdrop.lab import catalogue, machines
 from contdrop.lab.batches import prepare
-from contdrop.lab.executors import driver, ray, wire
+from contdrop.lab.executors import driver, packing, ray
 from contdrop.lab.executors.agenda import Agenda, Work
 from contdrop.lab.plan import add_plan, plan
 from contdrop.lab.sources import Shipment, Source, by_value
@@ -122,9 +122,9 @@ def listening():
 
 def test_tensors_travel_without_a_copy_and_unchanged():
     prepared = prepare(catalogue.STUDIES["digits-mlp"].data(), task="classification")
-    content = wire.packed(prepared)
+    content = packing.packed(prepared)
     assert len(content[0]) < 0.1 * sum(len(array) for array in content[1:])
-    again = wire.unpacked(content)
+    again = packing.unpacked(content)
     assert again.fingerprint == prepared.fingerprint
     for name, source in prepared.sources.items():
         for mine, theirs in zip(source.tensors, again.sources[name].tensors):

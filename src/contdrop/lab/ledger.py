@@ -1,54 +1,59 @@
-"""What a job writes while it is done: to the store, or over a network to whoever writes there."""
+"""What a job writes to while it is done: the store, or over a network whoever writes there, or nothing."""
 
 from __future__ import annotations
 
 import pathlib
+import queue
+import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from .records import Epoch
 from .sidecar import Buffer
+from .store import Store
+
+Message = tuple[str, tuple[Any, ...], dict[str, Any]]  # a method of the store, and with what to call it
 
 
-class Silent:
-    """The ledger of a job's other processes, of which only the first writes."""
+class Wire:
+    """The ledger of a job that is done elsewhere: what it writes goes to the driver, in order."""
 
-    path = pathlib.Path()
+    FORWARDED = frozenset({"drop_progress", "progress", "fail", "finish"})
 
-    def begin(self, job: int, **_: Any) -> None: ...
-    def resume(self, job: int) -> None: ...
-    def drop_progress(self, job: int) -> None: ...
-    def progress(self, job: int, *_: Any) -> None: ...
-    def fail(self, job: int, *_: Any) -> None: ...
-    def finish(self, job: int, *_: Any) -> None: ...
+    def __init__(self, saved: tuple[int, Buffer] | None, path: str, node: str) -> None:
+        self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._saved, self._node = saved, node
+        # Files of a user's own loop: beside the store where the node sees that directory, else on the node.
+        here = pathlib.Path(path)
+        self.path = here if here.parent.is_dir() else pathlib.Path(tempfile.gettempdir()) / here.name
 
+    def send(self, name: str, *arguments: Any, **named: Any) -> None:
+        self.messages.put((name, arguments, named))
 
-class Ledger(Protocol):
-    """A :class:`~contdrop.lab.store.Store` is one; its methods say what they do."""
+    def begin(self, job: int, **named: Any) -> str | None:
+        """The driver ends this task if something does not match."""
+        self.send("begin", self._node, **named)
+        return None
 
-    @property
-    def path(self) -> pathlib.Path:
-        """Files of a user's own loop are kept beside it."""
+    def resume(self, job: int) -> tuple[int, Buffer] | None:
+        return self._saved
 
-    def begin(
-        self,
-        job: int,
-        *,
-        variant: str,
-        seeds: Mapping[str, int],
-        fingerprints: Mapping[str, str],
-        versions: Mapping[str, str],
-        machine: Mapping[str, Any],
-    ) -> str | None: ...
+    def drop_progress(self, job: int) -> None:
+        self._saved = None
+        self.send("drop_progress")
 
-    def resume(self, job: int) -> tuple[int, Buffer] | None: ...
-    def drop_progress(self, job: int) -> None: ...
     def progress(
         self, job: int, epochs: Sequence[Epoch], checkpoint: tuple[int, Sequence[Buffer]] | None = None
-    ) -> None: ...
-    def fail(self, job: int, reason: str, epochs: Sequence[Epoch] = ()) -> None: ...
+    ) -> None:
+        """The state is copied, for its pieces are the training's own memory, which goes on."""
+        copied = None if checkpoint is None else (checkpoint[0], [b"".join(checkpoint[1])])
+        self.send("progress", list(epochs), copied)
+
+    def fail(self, job: int, reason: str, epochs: Sequence[Epoch] = ()) -> None:
+        self.send("fail", reason, list(epochs))
+
     def finish(
         self,
         job: int,
@@ -56,4 +61,22 @@ class Ledger(Protocol):
         results: Mapping[str, float],
         artefacts: Mapping[str, np.ndarray],
         weights: Sequence[Buffer] = (),
-    ) -> None: ...
+    ) -> None:
+        kept = [b"".join(weights)] if weights else []
+        self.send("finish", list(epochs), dict(results), dict(artefacts), kept)
+
+
+class Silent:
+    """The ledger of a job's other processes, of which only the first writes."""
+
+    path = pathlib.Path()
+
+    def begin(self, job: int, **_: Any) -> str | None: ...
+    def resume(self, job: int) -> tuple[int, Buffer] | None: ...
+    def drop_progress(self, job: int) -> None: ...
+    def progress(self, job: int, *_: Any) -> None: ...
+    def fail(self, job: int, *_: Any) -> None: ...
+    def finish(self, job: int, *_: Any) -> None: ...
+
+
+Ledger: TypeAlias = Store | Wire | Silent

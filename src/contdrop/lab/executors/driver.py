@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import UserError
+from ..ledger import Wire
 from ..plan import Job
 from ..records import FAILED, FINISHED, processor
 from ..store import Store, TakenError
 from .agenda import POLL_SECONDS, Agenda, Observer, Outcome, Task, Work
+from .packing import packed
 from .ray import Cluster, LostError
-from .wire import Wire, packed
 
 _LOOK_SECONDS = 2.0  # how often to look for nodes that came or went
 

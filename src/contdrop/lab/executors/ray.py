@@ -1,7 +1,7 @@
 """Jobs as tasks of a Ray cluster, or of Ray on this machine alone, which then listens on loopback only.
 
-A task streams back what its job writes (:mod:`.wire`), in order, to the driver (:mod:`.driver`), which alone writes the
-store. Ray's own retries are off: they would begin at the first epoch.
+A task streams back what its job writes (:mod:`..ledger`), in order, to the driver (:mod:`.driver`), which alone writes
+the store. Ray's own retries are off: they would begin at the first epoch.
 
 Data go into Ray's object store, which every node has one copy of; processes map it and copy nothing.
 """
@@ -23,11 +23,12 @@ import torch
 from ...errors import UserError
 from ..data.location import VARIABLE
 from ..distributed import LostError as LostError
+from ..ledger import Message, Wire
 from ..machines import machine, versions
 from ..records import processor
 from ..sources import printable_error
 from .agenda import Bench, Task, set_up_process
-from .wire import Message, Wire, unpacked
+from .packing import unpacked
 
 # What Ray is told when it is started here; it reads some of it when it is imported.
 _HERE = {
