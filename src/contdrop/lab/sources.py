@@ -13,7 +13,7 @@ import pickle
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
@@ -91,29 +91,17 @@ def by_value(study: Study, source: Source) -> Source:
 
 @dataclass(frozen=True)
 class Shipment:
-    """A protocol on its way to another process."""
+    """A protocol on its way to another process: where its study comes from, and all its other fields."""
 
     source: Source
-    preset: str
-    epochs: int
-    selection_runs: int
-    selection_epochs: int
-    seed: int
+    settings: Mapping[str, Any]
 
     @classmethod
     def of(cls, protocol: Protocol, source: Source) -> Shipment:
-        return cls(
-            source,
-            protocol.preset,
-            protocol.epochs,
-            protocol.selection_runs,
-            protocol.selection_epochs,
-            protocol.seed,
-        )
+        return cls(source, {name: value for name, value in vars(protocol).items() if name != "study"})
 
     def unpack(self) -> Protocol:
-        study = self.source.load().at(self.preset)
-        return Protocol(study, self.preset, self.epochs, self.selection_runs, self.selection_epochs, self.seed)
+        return Protocol(self.source.load().at(self.settings["preset"]), **self.settings)
 
 
 def load_file(path: pathlib.Path) -> Study:
