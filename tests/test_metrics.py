@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contdrop.errors import UserError
-from contdrop.lab import losses, metrics, outputs, scores
+from contdrop.lab import metrics, outputs, scores
 from contdrop.lab.losses import default_loss
 from contdrop.lab.metrics import Metric, chosen, defaults, find
 
@@ -521,11 +521,3 @@ def test_metrics_by_name():
 def test_unknown_metrics_are_told(given_, message):
     with pytest.raises(UserError, match=message):
         chosen(given_, "classification")
-
-
-@pytest.mark.parametrize("use", [default_loss, defaults, losses.checked_task])
-def test_unknown_tasks_are_told(use):
-    with pytest.raises(
-        UserError, match=r"^task: expected .* or None; got 'clasification'; did you mean 'classification'"
-    ):
-        use("clasification")

@@ -15,7 +15,6 @@ from torch.nn import functional
 
 from ..errors import UserError, suggest
 from . import scores
-from .losses import checked_task
 from .outputs import IGNORED, classified, examples_of, loss_of, paired, per_example
 
 Better = Literal["lower", "higher"]
@@ -281,7 +280,7 @@ def find(name: str) -> Metric:
 
 def defaults(task: str | None) -> tuple[Metric, ...]:
     """The metrics of a task, the primary one first."""
-    return tuple(BUILT_IN[name] for name in _DEFAULTS[checked_task(task)])
+    return tuple(BUILT_IN[name] for name in _DEFAULTS[task])
 
 
 def chosen(given: Metric | str | Sequence[Metric | str] | None, task: str | None) -> tuple[Metric, ...]:
