@@ -52,7 +52,7 @@ def test_classes_are_in_the_order_of_their_synsets(folder):
 
 
 def test_images_are_data_of_a_study(folder):
-    images = ilsvrc.class_folders(folder, ilsvrc.smaller_side(32))
+    images = ilsvrc.class_folders(folder, ilsvrc.SmallerSide(32))
     small = ilsvrc.Images(images.paths, images.targets, images.classes, _square)
     parts = prepare(Data(train=small, test=small, validation=1), task="classification").parts(0, "final", 0)
     ((batch, labels),) = parts.test.batches(parts.test.order(None, 5))
@@ -86,7 +86,7 @@ def _square(image):
 def test_the_smaller_side(folder):
     image = ilsvrc.decode(next((folder / "n01000000").iterdir()))
     for shape in (image, image.transpose(0, 2, 1)):
-        scaled = ilsvrc.smaller_side(20)(shape)
+        scaled = ilsvrc.SmallerSide(20)(shape)
         assert min(scaled.shape[1:]) == 20
         ratio = shape.shape[2] / shape.shape[1]
         assert scaled.shape[2] / scaled.shape[1] == pytest.approx(ratio, rel=0.03)
@@ -186,7 +186,7 @@ def test_images_of_original_size():
         pytest.skip("ilsvrc-samples is not here: set CONTDROP_DATA to a directory that holds it")
     paths = sorted((REAL / "ilsvrc-samples").glob("*.JPEG"))[:8]
     for path in paths:
-        scaled = ilsvrc.smaller_side(256)(ilsvrc.decode(path))
+        scaled = ilsvrc.SmallerSide(256)(ilsvrc.decode(path))
         assert min(scaled.shape[1:]) == 256
 
 

@@ -14,7 +14,7 @@ from contdrop.lab.batches import Data, prepare
 from contdrop.lab.catalogue import cifar
 from contdrop.lab.catalogue.ilsvrc import Ilsvrc
 from contdrop.lab.data import generated, registry
-from contdrop.lab.data.dataset import of_source
+from contdrop.lab.data.source import of_source
 from contdrop.lab.methods import parse
 from contdrop.lab.models import NIN, VGG, ConvLocal, VGGHead
 from contdrop.lab.models.nin import published_nin
@@ -121,8 +121,7 @@ def test_first_here_is_the_first_that_is_here(nothing_here):
 
 
 def test_ilsvrc_gives_crops_to_train_on_and_whole_images_to_test_on(nothing_here):
-    source = dataclasses.replace(generated.ILSVRC.reader, folder="ilsvrc", training=2, testing=2)
-    generated.ILSVRC.write(source, nothing_here / "data")
+    dataclasses.replace(generated.ILSVRC, folder="ilsvrc", training=2, testing=2).write(nothing_here / "data")
     prepared = prepare(Ilsvrc(smaller=48, side=32, validation=5, loader_workers=0)(), task="classification")
     parts = prepared.parts(0, "final", 0)
     assert parts.sizes == {"train": 15, "validation": 5, "test": 20}

@@ -1,4 +1,4 @@
-"""Writing files so that nobody ever sees half of one."""
+"""Reading files with one line if that fails, and writing them so that nobody ever sees half of one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ import pathlib
 import tempfile
 from collections.abc import Iterator
 
+from .errors import UserError
+
 TEMPORARY = ".tmp"
+
+
+@contextlib.contextmanager
+def reading(path: pathlib.Path) -> Iterator[None]:
+    """Turns what the system says about a file that cannot be read into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import UserError
-from ..files import replacing
+from ..files import reading, replacing
 from . import archive, contents, merging, numbers
 from .contents import Contents
 from .merging import Outcome
@@ -29,11 +29,8 @@ def export(store: pathlib.Path, target: pathlib.Path, *, small: bool = False) ->
 
 def load(path: pathlib.Path, table: Callable[[pathlib.Path], Contents] = numbers.read) -> tuple[Contents, str]:
     """What a store, an archive or a ``table`` of numbers holds, and what to call the file as an origin."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(_SQLITE))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    with reading(path), path.open("rb") as file:
+        start = file.read(len(_SQLITE))
     if start == _SQLITE:
         with Store(path) as store:
             return contents.read(store), path.name

@@ -41,7 +41,7 @@ class Ilsvrc(Configuration):
     loader_workers: int = 8
 
     def __call__(self) -> Data:
-        train, test = ilsvrc.whole(data.directory() / self.name, ilsvrc.smaller_side(self.smaller))
+        train, test = ilsvrc.whole(data.directory() / self.name, ilsvrc.SmallerSide(self.smaller))
         return Data(
             train=train,
             test=test,

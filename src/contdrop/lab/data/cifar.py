@@ -20,8 +20,8 @@ import numpy.typing as npt
 from ...errors import UserError
 from ...files import replacing
 from . import archives, download, idx, location, npm, pickles
-from .dataset import Dataset, of_source
-from .source import MissingError, Progress
+from .dataset import Dataset
+from .source import MissingError, Progress, of_source
 
 Records = npt.NDArray[np.uint8]  # [N, 1 + 3072]: label and planes
 

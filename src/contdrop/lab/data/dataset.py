@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,24 +32,3 @@ def fingerprint(*arrays: npt.NDArray[np.generic]) -> str:
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
-
-
-class _Described(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def classes(self) -> tuple[str, ...]: ...
-
-
-def of_source(
-    source: _Described,
-    train: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]],
-    test: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]],
-    provenance: str,
-    divisor: float = 255.0,
-) -> Dataset:
-    """What a source has read: images and labels to train and to test on."""
-    arrays = *train, *test
-    return Dataset(source.name, source.title, *arrays, divisor, source.classes, provenance, fingerprint(*arrays))

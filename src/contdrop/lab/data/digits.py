@@ -9,8 +9,8 @@ import pathlib
 import numpy as np
 
 from ...errors import UserError
-from .dataset import Dataset, of_source
-from .source import MissingError, Progress
+from .dataset import Dataset
+from .source import MissingError, Progress, of_source
 
 _SEED = 0  # decides which images are the test set; a published number may rest on it
 

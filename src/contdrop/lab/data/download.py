@@ -92,9 +92,15 @@ def _get(url: str, remote: Remote, folder: pathlib.Path, progress: Progress) -> 
         )
         with _explained(remote, bar):
             download(url, str(temporary), None)
-        md5 = pooch.file_hash(str(temporary), alg="md5")
+        md5 = md5_of(temporary)
         if md5 != remote.md5:
             raise UnavailableError(f"has another {remote.name}: expected md5 {remote.md5}, got {md5}")
+
+
+def md5_of(path: pathlib.Path) -> str:
+    import pooch
+
+    return str(pooch.file_hash(str(path), alg="md5"))
 
 
 class _Bar:

@@ -5,19 +5,17 @@ They are written by other code than reads them, into a folder that is there for 
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import pathlib
 import struct
 import tempfile
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from . import ilsvrc, norb, svhn
 from .dataset import Dataset
-from .source import Progress, Source
+from .source import Progress
 
 Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
@@ -45,41 +43,8 @@ def pictures(count: int, shape: tuple[int, int, int], classes: int, seed: int) -
     return pixels, labels
 
 
-@dataclasses.dataclass(frozen=True)
-class GeneratedSource:
-    """A data set that is always here, because it is made when it is loaded.
-
-    Attributes:
-        reader: Of small files in some format; has the name and the title, which say what this is.
-        write: Writes such files for a reader into a folder.
-    """
-
-    reader: Source
-    write: Callable[[Source, pathlib.Path], None]
-
-    @property
-    def name(self) -> str:
-        return self.reader.name
-
-    @property
-    def title(self) -> str:
-        return self.reader.title
-
-    @property
-    def train(self) -> int:
-        return self.reader.train
-
-    @property
-    def test(self) -> int:
-        return self.reader.test
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return self.reader.shape
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return self.reader.classes
+class _Generated:
+    """A data set in the format of another that is always here, because it is made when it is loaded."""
 
     def place(self, directory: pathlib.Path) -> str:
         return "made when it is used"
@@ -89,71 +54,69 @@ class GeneratedSource:
 
     def load(self, directory: pathlib.Path) -> Dataset:
         with tempfile.TemporaryDirectory() as temporary:
-            self.write(self.reader, pathlib.Path(temporary))
-            return self.reader.load(pathlib.Path(temporary))
+            self.write(pathlib.Path(temporary))
+            found: Dataset = super().load(pathlib.Path(temporary))  # type: ignore[misc]  # of the other
+            return found
 
     def get(self, directory: pathlib.Path, progress: Progress) -> None:
         pass
 
-
-def _write_svhn(reader: Source, directory: pathlib.Path) -> None:
-    from scipy.io import savemat  # type: ignore[import-untyped]
-
-    assert isinstance(reader, svhn.SvhnSource)
-    (directory / reader.folder).mkdir()
-    for number, file in enumerate((*reader.training, reader.testing)):
-        images, labels = pictures(file.images, reader.shape, 10, _SEED + number)
-        digits = np.where(labels == 0, 10, labels).astype(np.uint8)[:, None]
-        content = {"X": images.transpose(2, 3, 1, 0), "y": digits}
-        savemat(directory / reader.folder / file.name, content, do_compression=True)
+    def write(self, directory: pathlib.Path) -> None:
+        """Writes the files that are then loaded."""
+        raise NotImplementedError
 
 
-def _write_norb(reader: Source, directory: pathlib.Path) -> None:
-    assert isinstance(reader, norb.NorbSource)
-    (directory / reader.name).mkdir()
-    for number, fold in enumerate((*reader.training, *reader.testing)):
-        images, labels = pictures(reader.pairs, (2, reader.original, reader.original), 6, _SEED + number)
-        for what, magic, array in (("dat", 0x1E3D4C55, images), ("cat", 0x1E3D4C54, labels.astype("<i4"))):
-            sizes = (*array.shape, 1, 1)[: max(3, array.ndim)]
-            head = struct.pack(f"<II{len(sizes)}i", magic, array.ndim, *sizes)
-            path = directory / reader.name / f"{fold}{what}.mat.gz"
-            path.write_bytes(gzip.compress(head + array.tobytes(), 1))
+class _Svhn(_Generated, svhn.SvhnSource):
+    def write(self, directory: pathlib.Path) -> None:
+        from scipy.io import savemat  # type: ignore[import-untyped]
+
+        (directory / self.folder).mkdir()
+        for number, file in enumerate((*self.training, self.testing)):
+            images, labels = pictures(file.images, self.shape, 10, _SEED + number)
+            digits = np.where(labels == 0, 10, labels).astype(np.uint8)[:, None]
+            content = {"X": images.transpose(2, 3, 1, 0), "y": digits}
+            savemat(directory / self.folder / file.name, content, do_compression=True)
 
 
-def _write_ilsvrc(reader: Source, directory: pathlib.Path) -> None:
-    from PIL import Image
+class _Norb(_Generated, norb.NorbSource):
+    def write(self, directory: pathlib.Path) -> None:
+        (directory / self.name).mkdir()
+        for number, fold in enumerate((*self.training, *self.testing)):
+            images, labels = pictures(self.pairs, (2, self.original, self.original), 6, _SEED + number)
+            for what, magic, array in (("dat", 0x1E3D4C55, images), ("cat", 0x1E3D4C54, labels.astype("<i4"))):
+                sizes = (*array.shape, 1, 1)[: max(3, array.ndim)]
+                head = struct.pack(f"<II{len(sizes)}i", magic, array.ndim, *sizes)
+                path = directory / self.name / f"{fold}{what}.mat.gz"
+                path.write_bytes(gzip.compress(head + array.tobytes(), 1))
 
-    assert isinstance(reader, ilsvrc.FolderSource)
-    for number, (part, count) in enumerate((("train", reader.train), ("val", reader.test))):
-        images, labels = pictures(count, (3, 144, 192), len(reader.classes), _SEED + number)
-        for place, (image, label) in enumerate(zip(images, labels)):
-            folder = directory / reader.folder / part / reader.synsets[label]
-            folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(image.transpose(1, 2, 0)).save(folder / f"{place}.JPEG", quality=90)
+
+class _Folders(_Generated, ilsvrc.FolderSource):
+    def write(self, directory: pathlib.Path) -> None:
+        from PIL import Image
+
+        for number, (part, count) in enumerate((("train", self.train), ("val", self.test))):
+            images, labels = pictures(count, (3, 144, 192), len(self.classes), _SEED + number)
+            for place, (image, label) in enumerate(zip(images, labels)):
+                folder = directory / self.folder / part / self.synsets[label]
+                folder.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(image.transpose(1, 2, 0)).save(folder / f"{place}.JPEG", quality=90)
 
 
-SVHN = GeneratedSource(
-    svhn.SvhnSource(
-        "svhn-generated",
-        "generated pictures in the format of SVHN",
-        "svhn-generated",
-        (svhn.File("train_32x32.mat", 400), svhn.File("extra_32x32.mat", 200)),
-        svhn.File("test_32x32.mat", 300),
-    ),
-    _write_svhn,
+SVHN = _Svhn(
+    "svhn-generated",
+    "generated pictures in the format of SVHN",
+    "svhn-generated",
+    (svhn.File("train_32x32.mat", 400), svhn.File("extra_32x32.mat", 200)),
+    svhn.File("test_32x32.mat", 300),
 )
-NORB = GeneratedSource(
-    dataclasses.replace(norb.NORB, name="norb-generated", title="generated pictures in the format of NORB", pairs=240),
-    _write_norb,
-)
-ILSVRC = GeneratedSource(
-    dataclasses.replace(
-        ilsvrc.TEN,
-        name="ilsvrc-generated",
-        title="generated pictures in the format of ILSVRC-2012",
-        folder="ilsvrc-generated",
-        training=10,
-        testing=6,
-    ),
-    _write_ilsvrc,
+_OTHER_NORB = {"name": "norb-generated", "title": "generated pictures in the format of NORB", "pairs": 240}
+NORB = _Norb(**{**vars(norb.NORB), **_OTHER_NORB})
+ILSVRC = _Folders(
+    "ilsvrc-generated",
+    "generated pictures in the format of ILSVRC-2012",
+    "ilsvrc-generated",
+    ilsvrc.TEN.synsets,
+    ilsvrc.TEN.classes,
+    training=10,
+    testing=6,
 )

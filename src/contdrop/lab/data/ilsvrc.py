@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import UserError
+from ...files import reading
 from ...text import printable
-from .dataset import Dataset, of_source
-from .source import MissingError, Progress
+from .dataset import Dataset
+from .source import MissingError, Progress, of_source
 
 Image = npt.NDArray[np.uint8]  # [3, height, width], red, green and blue
 
@@ -162,7 +163,7 @@ class FolderSource:
         self.load(directory)
 
     def _part(self, folder: pathlib.Path, count: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        images, smaller = [], smaller_side(self.side)
+        images, smaller = [], SmallerSide(self.side)
         for synset in self.synsets:
             names = [name for name in _listing(folder / synset) if name.lower().endswith(_ENDINGS)]
             if len(names) < count:
@@ -260,27 +261,19 @@ def _synsets(meta: pathlib.Path) -> dict[str, str]:
 
 
 def _text(path: pathlib.Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(10_000_000).decode("ascii", errors="replace")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    with reading(path), path.open("rb") as file:
+        return file.read(10_000_000).decode("ascii", errors="replace")
 
 
 def _listing(folder: pathlib.Path) -> list[str]:
-    try:
+    with reading(folder):
         return sorted(os.listdir(folder))
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be read: {error.strerror}") from error
-
-
-def smaller_side(side: int) -> Callable[[Image], Image]:
-    """Rescales an image, its proportions kept, so that its smaller side has so many pixels."""
-    return _SmallerSide(side)
 
 
 @dataclasses.dataclass(frozen=True)
-class _SmallerSide:
+class SmallerSide:
+    """Rescales an image, its proportions kept, so that its smaller side has so many pixels."""
+
     side: int
 
     def __call__(self, image: Any) -> Image:

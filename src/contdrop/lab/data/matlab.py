@@ -19,6 +19,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ...errors import UserError
+from ...files import reading
 from ...text import printable
 
 _TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
@@ -57,12 +58,10 @@ def arrays(path: pathlib.Path) -> Iterator[Array]:
         UserError: It is not such a file, or not a whole one.
     """
     try:
-        with path.open("rb") as file:
+        with reading(path), path.open("rb") as file:
             yield from _arrays(file, path.stat().st_size)
     except BrokenError as problem:
         raise UserError(f"{path}: {problem}") from problem
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _arrays(file: BinaryIO, size: int) -> Iterator[Array]:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from ...errors import UserError, nearest
 from ...files import TEMPORARY
 from . import download, idx, location, npm
-from .dataset import Dataset, of_source
-from .source import MissingError, Progress
+from .dataset import Dataset
+from .source import MissingError, Progress, of_source
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,9 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import UserError
+from ...files import reading
 from . import location
-from .dataset import Dataset, of_source
-from .source import MissingError, Progress
+from .dataset import Dataset
+from .source import MissingError, Progress, of_source
 
 _KINDS = {0x1E3D4C51: "<f4", 0x1E3D4C53: "<f8", 0x1E3D4C54: "<i4", 0x1E3D4C55: "u1", 0x1E3D4C56: "<i2"}
 _PACKED = 0x1E3D4C52
@@ -97,12 +98,11 @@ def _head(file: BinaryIO, path: pathlib.Path, shape: tuple[int, ...]) -> Matrix:
 
 @contextlib.contextmanager
 def _explained(path: pathlib.Path) -> Iterator[None]:
-    try:
-        yield
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: damaged gzip data ({error})") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    with reading(path):
+        try:
+            yield
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise UserError(f"{path}: damaged gzip data ({error})") from error
 
 
 def area_matrix(before: int, after: int) -> npt.NDArray[np.float32]:

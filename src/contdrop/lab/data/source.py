@@ -1,12 +1,15 @@
-"""What the lab has to know about a data set before it is loaded."""
+"""What the lab has to know about a data set before it is loaded, and what is made of it then."""
 
 from __future__ import annotations
 
 import pathlib
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from ...errors import UserError
-from .dataset import Dataset
+from .dataset import Dataset, fingerprint
 
 
 class MissingError(UserError):
@@ -59,3 +62,15 @@ class Source(Protocol):
 
     def get(self, directory: pathlib.Path, progress: Progress) -> None:
         """Sees to it that it is here, and whole."""
+
+
+def of_source(
+    source: Source,
+    train: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]],
+    test: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]],
+    provenance: str,
+    divisor: float = 255.0,
+) -> Dataset:
+    """What a source has read: images and labels to train and to test on."""
+    arrays = *train, *test
+    return Dataset(source.name, source.title, *arrays, divisor, source.classes, provenance, fingerprint(*arrays))

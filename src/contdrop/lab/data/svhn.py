@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import pathlib
 
 import numpy as np
@@ -11,12 +10,11 @@ import numpy.typing as npt
 
 from ...errors import UserError
 from . import download, location, matlab
-from .dataset import Dataset, of_source
-from .source import MissingError, Progress
+from .dataset import Dataset
+from .source import MissingError, Progress, of_source
 
 _SHAPE = (3, 32, 32)
 _AT_ONCE = 1000  # images
-_CHUNK = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,14 +157,8 @@ def _read_labels(array: matlab.Array, labels: npt.NDArray[np.int64]) -> None:
 
 
 def _check(path: pathlib.Path, file: File) -> None:
-    if not file.md5:
-        return
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as opened:
-        while chunk := opened.read(_CHUNK):
-            digest.update(chunk)
-    if digest.hexdigest() != file.md5:
-        raise UserError(f"{path}: expected the published file, MD5 {file.md5}; got {digest.hexdigest()}")
+    if file.md5 and (found := download.md5_of(path)) != file.md5:
+        raise UserError(f"{path}: expected the published file, MD5 {file.md5}; got {found}")
 
 
 _TRAIN = File("train_32x32.mat", 73_257, 182_040_794, "e26dedcc434d2e4c54c9b2d4a06d8373")

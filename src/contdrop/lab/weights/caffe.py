@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import UserError
+from ...files import reading
 from ...text import printable
 
 Layers = dict[str, tuple[npt.NDArray[np.float32], ...]]
@@ -47,11 +48,10 @@ def read(path: pathlib.Path) -> Layers:
         UserError: It is not such a file, or not a whole one.
     """
     try:
-        content = np.memmap(path, np.uint8, mode="r")
+        with reading(path):
+            content = np.memmap(path, np.uint8, mode="r")
     except ValueError:
         raise UserError(f"{path}: expected a Caffe model; it is empty") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     try:
         layers = _Reader(content).layers()
     except _BrokenError as problem:
