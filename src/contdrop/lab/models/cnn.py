@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..methods import Method, hidden_layer, output_layer
+from ..methods import Method
 from .spec import Model
 
 
@@ -43,10 +43,6 @@ class CNN(Model):
                 f"{self.kernel} and 2x2 pooling; use larger images, a smaller kernel or fewer maps"
             )
 
-    @property
-    def hidden_layers(self) -> tuple[str, ...]:
-        return ("hidden1",)
-
     def _layers(self, method: Method) -> dict[str, nn.Module]:
         layers: dict[str, nn.Module] = {"layout": ChannelsLast()}
         channels = self.image[0]
@@ -58,11 +54,7 @@ class CNN(Model):
             channels = maps
         height, width = self._size_after_convolutions()
         layers["flatten"] = nn.Flatten()
-        layers["hidden1"] = hidden_layer(
-            method, channels * height * width, self.hidden, activation="relu", scale=self.scale, reads_hidden=False
-        )
-        layers["output"] = output_layer(method, self.hidden, self.classes, scale=self.scale)
-        return layers
+        return layers | self._head(method, channels * height * width, self.hidden, self.classes)
 
     def _size_after_convolutions(self) -> tuple[int, int]:
         _, height, width = self.image

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import nn
 
 from ..initialisation import Initialisation, Layered
-from ..methods import Method, hidden_layer, output_layer
+from ..methods import Method
 from .local import CrossMapNorm, LocalContrast, LocallyConnected2d
 from .spec import Model
 
@@ -44,10 +44,6 @@ class ConvLocal(Model):
     local_contrast: bool = True
     initialisation: Initialisation = field(default_factory=lambda: Layered(_STDS))
 
-    @property
-    def hidden_layers(self) -> tuple[str, ...]:
-        return ("hidden1",)
-
     def _layers(self, method: Method) -> dict[str, nn.Module]:
         channels, height, width = self.image
         first, second, third, fourth = self.maps
@@ -69,12 +65,7 @@ class ConvLocal(Model):
             "activation4": nn.ReLU(),
             "flatten": nn.Flatten(),
         }
-        inputs = fourth * size[0] * size[1]
-        layers["hidden1"] = hidden_layer(
-            method, inputs, self.hidden, activation="relu", scale=self.scale, reads_hidden=False
-        )
-        layers["output"] = output_layer(method, self.hidden, self.classes, scale=self.scale)
-        return layers
+        return layers | self._head(method, fourth * size[0] * size[1], self.hidden, self.classes)
 
 
 def _pooled(side: int) -> int:

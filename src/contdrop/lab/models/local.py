@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+_WINDOW, _DEVIATION = 9, 2.25  # of local contrast, in pixels
+_LEAST = 1e-4  # deviation, so that an even image stays even
+
 
 class LocallyConnected2d(nn.Module):
     """A convolution whose kernels differ from place to place, with a bias of its own for each unit.
@@ -42,9 +45,6 @@ class LocallyConnected2d(nn.Module):
             raise ValueError(f"LocallyConnected2d: expected inputs [N, {expected}]; got {tuple(x.shape)}")
         units: Tensor = _Local.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return units
-
-    def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}, size={self.size}, kernel={self.kernel}"
 
 
 class _Local(torch.autograd.Function):
@@ -105,20 +105,14 @@ class LocalContrast(nn.Module):
     window: 9x9 with a standard deviation of 2.25 is our choice.
 
     A layer and no step before training: images stay bytes until they are in a batch, which for SVHN saves 5 GB.
-
-    Args:
-        window: Side of the window, an odd number.
-        deviation: Of the Gaussian, in pixels.
-        least: Of c, so that an even image stays even.
     """
 
     kernel: Tensor
 
-    def __init__(self, window: int = 9, deviation: float = 2.25, least: float = 1e-4) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        offsets = torch.arange(window, dtype=torch.float32) - window // 2
-        line = torch.exp(-(offsets**2) / (2 * deviation**2))
-        self.least = least
+        offsets = torch.arange(_WINDOW, dtype=torch.float32) - _WINDOW // 2
+        line = torch.exp(-(offsets**2) / (2 * _DEVIATION**2))
         self.register_buffer("kernel", line / line.sum(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -126,7 +120,7 @@ class LocalContrast(nn.Module):
         inside = self._window(torch.ones_like(planes[:1]))
         centred = planes - self._window(planes) / inside
         deviations = (self._window(centred.square()) / inside).sqrt()
-        floor = deviations.mean((2, 3), keepdim=True).clamp(min=self.least)
+        floor = deviations.mean((2, 3), keepdim=True).clamp(min=_LEAST)
         return (centred / torch.maximum(deviations, floor)).view(x.shape)
 
     def _window(self, planes: Tensor) -> Tensor:

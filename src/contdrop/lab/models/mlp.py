@@ -35,6 +35,7 @@ class MLP(Model):
 
     @property
     def hidden_layers(self) -> tuple[str, ...]:
+        """Names of the modules that put out the activations, after dropout, of each hidden layer."""
         return tuple(f"hidden{number}" for number in range(1, len(self.widths) - 1))
 
     def _layers(self, method: Method) -> dict[str, nn.Module]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from ..initialisation import Glorot, Initialisation
-from ..methods import Method, hidden_layer, output_layer
+from ..methods import Method
 from .cnn import ChannelsLast
 from .spec import Model
 
@@ -59,20 +59,9 @@ class NIN(Model):
     divided: float = 33.0
     initialisation: Initialisation = field(default_factory=Glorot)
 
-    @property
-    def hidden_layers(self) -> tuple[str, ...]:
-        return ("hidden1",)
-
     def _layers(self, method: Method) -> dict[str, nn.Module]:
-        inputs = MAPS * SIDE * SIDE
-        return convolutions() | {
-            "flatten": nn.Flatten(),
-            "divided": _Divided(self.divided),
-            "hidden1": hidden_layer(
-                method, inputs, self.hidden, activation="relu", scale=self.scale, reads_hidden=False
-            ),
-            "output": output_layer(method, self.hidden, MAPS, scale=self.scale),
-        }
+        layers = convolutions() | {"flatten": nn.Flatten(), "divided": _Divided(self.divided)}
+        return layers | self._head(method, MAPS * SIDE * SIDE, self.hidden, MAPS)
 
 
 class _Divided(nn.Module):

@@ -15,7 +15,7 @@ from ...laws import Bernoulli
 from ...nn import Dropout
 from ..configuration import Configuration
 from ..initialisation import Initialisation, Normal
-from ..methods import Method
+from ..methods import Method, hidden_layer, output_layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +62,16 @@ class Model(Configuration, abc.ABC):
         self.initialisation.apply(network, torch.Generator().manual_seed(torch.initial_seed()))
         return network
 
-    @property
-    @abc.abstractmethod
-    def hidden_layers(self) -> tuple[str, ...]:
-        """Names of the modules that put out the activations, after dropout, of each hidden layer with the method."""
-
     @abc.abstractmethod
     def _layers(self, method: Method) -> dict[str, nn.Module]:
         """What follows the images in floating point, one after another."""
+
+    def _head(self, method: Method, inputs: int, hidden: int, classes: int) -> dict[str, nn.Module]:
+        """The last layers of most networks: a hidden layer of ReLU units with the method, and the output layer."""
+        return {
+            "hidden1": hidden_layer(method, inputs, hidden, activation="relu", scale=self.scale, reads_hidden=False),
+            "output": output_layer(method, hidden, classes, scale=self.scale),
+        }
 
 
 class Pixels(nn.Module):

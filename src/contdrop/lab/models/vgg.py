@@ -41,10 +41,6 @@ class VGG(Model):
     side: int = 224
     divisor: float = 1.0
 
-    @property
-    def hidden_layers(self) -> tuple[str, ...]:
-        return ("fc6", "fc7")
-
     def _layers(self, method: Method) -> dict[str, nn.Module]:
         convolutions: OrderedDict[str, nn.Module] = OrderedDict()
         channels = 3
@@ -76,10 +72,6 @@ class VGGHead(Model):
     side: int = 7
     hidden: int = 4096
     classes: int = 1000
-
-    @property
-    def hidden_layers(self) -> tuple[str, ...]:
-        return ("fc6", "fc7")
 
     def _layers(self, method: Method) -> dict[str, nn.Module]:
         return _dense(method, self.maps * self.side**2, self.hidden, self.classes, self.scale)
