@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from contdrop.lab import caching, preprocessing
-from contdrop.lab.preprocessing import whitening
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, (40, 3, 4, 4)).astype(np.uint8)
@@ -46,7 +45,7 @@ def naive_whitening(images, eps):
 
 @pytest.mark.parametrize("eps", [0.1, 0.01])
 def test_whitening_against_the_root_of_the_covariance(eps, monkeypatch):
-    monkeypatch.setattr(whitening, "_CHUNK", 7)
+    monkeypatch.setattr(preprocessing, "_CHUNK", 7)
     images = preprocessing.global_contrast(IMAGES, scale=5.0)
     found = preprocessing.fit_whitening(images, eps)(images)
     np.testing.assert_allclose(found, naive_whitening(images, eps), atol=1e-5)
@@ -73,7 +72,7 @@ def test_fitted_once_and_kept(cache, monkeypatch):
     first = preprocessing.fitted_whitening(IMAGES, 0.5)
     assert [name[:4] for name in os.listdir(cache)] == ["zca-"]
     with monkeypatch.context() as patch:
-        patch.setattr(whitening, "fit_whitening", None)  # not called again
+        patch.setattr(preprocessing, "fit_whitening", None)  # not called again
         again = preprocessing.fitted_whitening(IMAGES.copy(), 0.5)
     np.testing.assert_array_equal(first.matrix, again.matrix)
     preprocessing.fitted_whitening(IMAGES, 0.6)

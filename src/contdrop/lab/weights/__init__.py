@@ -3,7 +3,7 @@
 from .assigning import Assigned as Assigned
 from .assigning import assign as assign
 from .files import read as read
-from .pretrained import Pretrained as Pretrained
 from .published import PUBLISHED as PUBLISHED
+from .published import Pretrained as Pretrained
 from .published import Published as Published
 from .published import find as find

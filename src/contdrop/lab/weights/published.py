@@ -1,20 +1,25 @@
-"""Which published weights the lab's networks can start from."""
+"""Which published weights there are, and networks that start from them."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import nn
 
 from ...errors import UserError, suggest
+from ..configuration import Configuration
 from ..data import location
-from ..methods import parse
+from ..methods import Method, parse
+from ..models import Model
 from ..models.nin import published_nin
 from ..models.vgg import VGG
 from . import nin
+from .assigning import assign
+from .files import read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,3 +97,24 @@ def find(name: str) -> Published:
             return published
     names = [published.name for published in PUBLISHED]
     raise UserError(f"unknown weights {name!r}; {suggest(name.lower().replace('_', '-'), names)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained(Configuration):
+    """A study's model that starts from published weights; layers that have none stay random.
+
+    Attributes:
+        model: Builds the network.
+        weights: Their name, see ``contdrop weights list``.
+    """
+
+    kind: ClassVar[str] = "pretrained"
+
+    model: Model
+    weights: str
+
+    def __call__(self, method: Method) -> nn.Module:
+        path = find(self.weights).here()
+        network = self.model(method)
+        assign(network, read(path), str(path))
+        return network
