@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import sqlite3
 import struct
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,16 @@ _FLOAT = struct.Struct("<d")
 
 def of_bytes(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def of_plain(content: Any) -> str:
+    """Of data as JSON has them, whatever the order of their keys."""
+    return of_bytes(dumped(content).encode())
+
+
+def dumped(content: Any) -> str:
+    """As JSON, the same for equal contents."""
+    return json.dumps(content, sort_keys=True, allow_nan=False)
 
 
 def of_row(row: Mapping[str, Any] | sqlite3.Row) -> str:

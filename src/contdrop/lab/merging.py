@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import UserError
 from ..text import plural
 from . import looks, schema
+from .checksums import dumped
 from .contents import Content, Contents, as_planned
 from .measures import Measure
 from .reading import pack
@@ -49,10 +50,10 @@ def add(store: Store, contents: Contents, origin: str) -> Outcome:
         for protocol in contents.protocols:
             for row in db.execute("SELECT * FROM protocols WHERE key = ?", (protocol.key,)).fetchall():
                 description = json.loads(store._verified(row, "an experiment")["description"])
-                both = _dump(looks.joined(description, protocol.description))
+                both = dumped(looks.joined(description, protocol.description))
                 db.execute("UPDATE protocols SET description = ? WHERE key = ?", (both, protocol.key))
             store.refuse_other_masks(db, protocol.key, protocol.configuration)
-            row = {**vars(protocol), **{n: _dump(getattr(protocol, n)) for n in ("configuration", "description")}}
+            row = {**vars(protocol), **{n: dumped(getattr(protocol, n)) for n in ("configuration", "description")}}
             _insert(db, "protocols", row, "OR IGNORE")
         measures = {protocol.key: Measure.of(protocol.description) for protocol in contents.protocols}
         for content in contents.jobs:
@@ -77,7 +78,7 @@ def _add_selection(store: Store, db: sqlite3.Connection, selection: Selection) -
     query = "SELECT * FROM selections WHERE protocol = ? AND method = ?"
     row = db.execute(query, (selection.protocol, selection.method)).fetchone()
     if row is None:
-        _insert(db, "selections", {**vars(selection), "candidates": _dump(selection.candidates)})
+        _insert(db, "selections", {**vars(selection), "candidates": dumped(selection.candidates)})
         schema.seal(db, "selections", "protocol = ? AND method = ?", selection.protocol, selection.method)
         return selection.variant
     variant: str | None = store._verified(row, "a selection")["variant"]
@@ -135,8 +136,8 @@ def _write(db: sqlite3.Connection, number: int | None, content: Content, origin:
     job = content.job if content.job.status in (FINISHED, FAILED) else as_planned(content.job)
     row = {
         **vars(job), "id": number, "origin": job.origin or origin, "epochs_done": 0, "seconds": 0.0, "curve": "",
-        "configuration": _dump(job.configuration),
-        **{name: _dump(getattr(job, name)) if getattr(job, name) else None for name in _JSON},
+        "configuration": dumped(job.configuration),
+        **{name: dumped(getattr(job, name)) if getattr(job, name) else None for name in _JSON},
     }  # fmt: skip
     added = _insert(db, "jobs", row)
     Store.write_epochs(db, added, content.epochs)
@@ -148,10 +149,6 @@ def _insert(db: sqlite3.Connection, table: str, row: dict[str, Any], how: str = 
     places = ", ".join("?" * len(row))
     made = db.execute(f"INSERT {how} INTO {table} ({', '.join(row)}) VALUES ({places})", tuple(row.values()))
     return int(made.lastrowid or 0)
-
-
-def _dump(content: Any) -> str:
-    return json.dumps(content, sort_keys=True, allow_nan=False)
 
 
 def _mixed(store: Store, protocols: Iterable[str]) -> Iterable[str]:

@@ -14,7 +14,9 @@ import pathlib
 from collections.abc import Mapping
 
 from ..errors import UserError, suggest
+from ..files import reading
 from ..text import printable
+from .checksums import of_plain
 from .contents import Content, Contents
 from .records import FINAL, FINISHED, IMPORTED, JobRecord, ProtocolRecord
 
@@ -42,11 +44,8 @@ def read(
         metric: What a value is, as in :func:`contents`.
         margin: The smallest difference that matters, if it was fixed before the numbers were seen.
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(LIMIT + 1)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    with reading(path), path.open("rb") as file:
+        content = file.read(LIMIT + 1)
     values = _values(path, content, metric == ERROR)
     methods = list(dict.fromkeys(method for method, _ in values))
     if reference is not None and reference not in methods:
@@ -104,7 +103,7 @@ def contents(
         listed = sorted((method, run, float(value)) for (method, run), value in values.items())
         origin = {"sha256": hashlib.sha256(json.dumps([listed, dict(metric)]).encode()).hexdigest()}
     configuration = {"experiment": name, "preset": IMPORTED, "epochs": 0, **origin}
-    key = _key(configuration)
+    key = of_plain(configuration)
     description = {
         "title": name,
         "paper": "",
@@ -155,13 +154,9 @@ def _values(path: pathlib.Path, content: bytes, percentages: bool) -> dict[tuple
 def _job(protocol: ProtocolRecord, method: str, run: int, value: float) -> JobRecord:
     configuration = {**protocol.configuration, "stage": FINAL, "method": method, "run": run}
     return JobRecord(
-        id=0, key=_key(configuration), protocol=protocol.key, experiment=protocol.experiment, stage=FINAL,
+        id=0, key=of_plain(configuration), protocol=protocol.key, experiment=protocol.experiment, stage=FINAL,
         method=method, run=run, epochs=0, configuration=configuration, status=FINISHED, error=None, variant=method,
         seeds={},
         fingerprints={}, versions={}, machine={}, results={"test_error": value}, created=0.0, started=None, ended=None,
         epochs_done=0, seconds=0.0, origin=None,
     )  # fmt: skip
-
-
-def _key(configuration: dict[str, object]) -> str:
-    return hashlib.sha256(json.dumps(configuration, sort_keys=True).encode()).hexdigest()

@@ -12,8 +12,6 @@ selection never evaluates test data.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +19,7 @@ from typing import Any
 from ..errors import UserError
 from ..kernels import MASKS_VERSION
 from . import methods, selection
+from .checksums import of_plain
 from .measures import Measure
 from .store import FINAL, SELECTION, Selection, Store
 from .streams import LARGEST_SEED
@@ -114,7 +113,7 @@ class Protocol:
 
     @property
     def key(self) -> str:
-        return fingerprint(self.configuration)
+        return of_plain(self.configuration)
 
 
 @dataclass(frozen=True)
@@ -151,16 +150,11 @@ class Job:
 
     @property
     def key(self) -> str:
-        return fingerprint(self.configuration)
+        return of_plain(self.configuration)
 
     def __str__(self) -> str:
         stage = " (selection)" if self.stage == SELECTION else ""
         return f"{self.protocol.study.name} {self.method} run {self.run}{stage}"
-
-
-def fingerprint(content: Any) -> str:
-    """SHA-256 of plain data, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def plan(
@@ -241,7 +235,7 @@ def add_plan(store: Store, jobs: Sequence[Job], **described: Any) -> dict[int, J
     for job in jobs:
         details = {"stage": job.stage, "method": job.method, "run": job.run}
         whole = {**configuration, **details}
-        rows.append({**details, "key": fingerprint(whole), "epochs": job.epochs, "configuration": whole})
+        rows.append({**details, "key": of_plain(whole), "epochs": job.epochs, "configuration": whole})
     return dict(zip(store.add_jobs(configuration, {**protocol.description, **described}, key, rows), jobs))
 
 

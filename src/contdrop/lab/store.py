@@ -24,6 +24,7 @@ import numpy as np
 from ..errors import UserError
 from ..text import plural
 from . import checksums, looks, schema, sidecar
+from .checksums import dumped
 from .reading import WEIGHTS, StoreReader, pack
 from .reading import DamageError as DamageError
 from .records import FAILED as FAILED
@@ -81,7 +82,7 @@ class Store(StoreReader):
                     protocol["experiment"],
                     protocol["preset"],
                     protocol["epochs"],
-                    json.dumps(protocol, sort_keys=True),
+                    dumped(protocol),
                     json.dumps(looks.noted(db, key, description, jobs, now), sort_keys=True),
                     now,
                 ),
@@ -105,7 +106,7 @@ class Store(StoreReader):
                 *(job[name] for name in names),
                 protocol,
                 experiment,
-                json.dumps(job["configuration"], sort_keys=True),
+                dumped(job["configuration"]),
                 PLANNED,
                 now,
             ),
@@ -192,7 +193,7 @@ class Store(StoreReader):
             db.execute(
                 "UPDATE jobs SET status = ?, variant = ?, seeds = ?, fingerprints = ?, versions = ?, machine = ?, "
                 "started = coalesce(started, ?) WHERE id = ?",
-                (RUNNING, variant, *(_dump(x) for x in (seeds, fingerprints, versions, machine)), time.time(), job),
+                (RUNNING, variant, *(dumped(x) for x in (seeds, fingerprints, versions, machine)), time.time(), job),
             )
             schema.seal(db, "jobs", "id = ?", job)
         return None
@@ -318,13 +319,13 @@ class Store(StoreReader):
         db.execute("DELETE FROM checkpoints WHERE job = ?", (job,))
         db.execute(
             "UPDATE jobs SET status = ?, error = ?, results = ?, ended = ?, checkpoint = NULL WHERE id = ?",
-            (status, error, _dump(results), time.time(), job),
+            (status, error, None if results is None else dumped(results), time.time(), job),
         )
         schema.seal(db, "jobs", "id = ?", job)
 
     def select(self, selection: Selection) -> None:
         """Records a decision; the first one stands."""
-        content = {**vars(selection), "candidates": _dump(selection.candidates), "decided": float(selection.decided)}
+        content = {**vars(selection), "candidates": dumped(selection.candidates), "decided": float(selection.decided)}
         with self.transaction() as db:
             before = schema.count_rows(db)
             db.execute(
@@ -461,10 +462,6 @@ def find_mismatch(shared: Mapping[str, Mapping[str, str]]) -> str | None:
 
 def _of_checkpoint(epoch: int, state: bytes) -> str:
     return checksums.of_bytes(f"{epoch} ".encode() + state)
-
-
-def _dump(content: Mapping[str, Any] | None) -> str | None:
-    return None if content is None else json.dumps(content, sort_keys=True, allow_nan=False)
 
 
 def _finite(value: float | None) -> float | None:
