@@ -7,7 +7,7 @@ Asked of its predictions in three ways: with dropout off (``point``), averaged o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -84,12 +84,6 @@ class Uncertainty(Configuration):
         for name, function in {"ood": self.ood, "forward": self.forward}.items():
             if function is not None and not callable(function):
                 raise UserError(f"uncertainty: expected {name} to be a function; got {type(function).__name__}")
-
-    def as_dict(self) -> dict[str, Any]:
-        """All fields, functions by their names."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        named = {name: getattr(value, "__qualname__", value) for name, value in values.items()}
-        return {"kind": self.kind, **named}
 
     def __call__(self, model: torch.nn.Module, parts: Any, seed: int) -> dict[str, Array]:
         """What is kept of a trained model: see :class:`Uncertainty`."""

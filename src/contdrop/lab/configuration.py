@@ -12,7 +12,7 @@ class Configuration:
     kind: ClassVar[str]
 
     def as_dict(self) -> dict[str, Any]:
-        """The kind and all fields, as JSON would give them back."""
+        """The kind and all fields, as JSON would give them back; functions by their names."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return {"kind": self.kind, **{name: _plain(value) for name, value in values.items()}}
 
@@ -20,4 +20,6 @@ class Configuration:
 def _plain(value: Any) -> Any:
     if isinstance(value, Configuration):
         return value.as_dict()
+    if callable(value):
+        return getattr(value, "__qualname__", value)
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
