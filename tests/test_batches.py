@@ -14,15 +14,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from contdrop.errors import UserError
 from contdrop.lab import fingerprints, streams
-from contdrop.lab.batches import (
-    Data,
-    default_forward,
-    inputs_and_target,
-    prepare,
-    size_of,
-    target_of,
-    to_device,
-)
+from contdrop.lab.batches import Data, prepare
+from contdrop.lab.nests import default_forward, inputs_and_target, size_of, target_of, to_device
 
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
 Y = np.arange(40) % 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from .errors import suggest
 
@@ -14,6 +14,16 @@ def plural(number: int, noun: str) -> str:
     ('1 run', '0 runs', '1,500 epochs')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def some_of(names: Iterable[str], most: int = 5) -> str:
+    """The first few, and how many more there are.
+
+    >>> some_of(["a", "b"]), some_of("abcd", most=2)
+    ('a, b', 'a, b and 2 more')
+    """
+    all_names = list(names)
+    return ", ".join(all_names[:most]) + (f" and {len(all_names) - most} more" if len(all_names) > most else "")
 
 
 def duration(seconds: float) -> str:

@@ -22,7 +22,7 @@ from ..laws import LAWS, Gaussian, Law, Uniform
 from ..nn import DropConnectLinear, FastDropoutLinear
 from ..sites import ALPHA, is_plain
 from ..surgery import Unreachable
-from ..text import plural
+from ..text import plural, some_of
 from . import chains
 from .labels import MATCH, ORIGINAL
 from .labels import REACH as REACH
@@ -99,7 +99,7 @@ def apply(
         raise UserError(f"{method}: {error}") from error
     left = tuple(each for each in surgery.unreachable(model) if not each.what.startswith("masks of"))
     if left:
-        notes.append(f"{plural(len(left), 'place')} with dropout out of reach: {_listed([each.name for each in left])}")
+        notes.append(f"{plural(len(left), 'place')} with dropout out of reach: {some_of([each.name for each in left])}")
     still_there = set(model.modules())
     changed = sum(layer not in still_there for layer in layers)
     kept = sum(layer in still_there and surgery.noise(layer).variance > 0 for layer in layers)
@@ -127,7 +127,7 @@ def _swap(
         notes.append(_NOWHERE)
     off = [name for name, each in swap.replaced.items() if law is not None and surgery.noise(each.old).variance == 0]
     if off:
-        notes.append(f"put into dropout layers whose own rate is 0: {_listed(off)}")
+        notes.append(f"put into dropout layers whose own rate is 0: {some_of(off)}")
     return {name: _noise(surgery.noise(each.new), scale) for name, each in swap.replaced.items()}
 
 
@@ -169,7 +169,7 @@ def _matching(method: Method, fallback: bool, beyond: dict[float, list[str]]) ->
 
 
 def _beyond(method: Method, r: float, names: list[str]) -> str:
-    where = f"at {_listed(names)} the noise strength {r:.3g} is beyond"
+    where = f"at {some_of(names)} the noise strength {r:.3g} is beyond"
     if method.name == "uniform":
         return f"{where} a uniform law: U(0, 1) is there, of strength 0.333; its control is bernoulli-matched:uniform"
     return f"{where} a clipped Gaussian: N(1, {r:.3g}) is there, unclipped"
@@ -190,7 +190,7 @@ def _apply_to_chains(method: Method, model: nn.Module, scale: Scale, notes: list
             f"without ({reasons or 'it has no dropout layer'}); leave the method out"
         )
     if found.misfits:
-        notes.append(f"left as they were, as {method.name} does not fit: {_listed(found.misfits)}")
+        notes.append(f"left as they were, as {method.name} does not fit: {some_of(found.misfits)}")
     for chain in (chain for around in fitting.values() for chain in around):
         place = chain.reader if method.name == "fast" else chain.linear
         assert isinstance(place, nn.Linear)
@@ -261,8 +261,3 @@ def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
         for key, _ in inside:
             if key and "." not in key:
                 setattr(parent, key, new)
-
-
-def _listed(names: Any, most: int = 5) -> str:
-    names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

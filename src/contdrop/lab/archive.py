@@ -157,7 +157,6 @@ def _job(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Content:
     return Content(job, epochs, artefacts)
 
 
-_MAY_BE_NONE = {Epoch: ("train_loss", "train_error", "val_loss", "val_error", "test_loss", "test_error")}
 _KINDS: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "dict": dict}
 
 
@@ -165,8 +164,8 @@ def _made(kind: Any, record: dict[str, Any]) -> Any:
     """A record of that kind, every field of which has its type."""
     for name, field in kind.__dataclass_fields__.items():
         value, declared = record[name], str(field.type)
-        none = value is None and ("None" in declared or name in _MAY_BE_NONE.get(kind, ()))
-        if not none and (
+        is_none = value is None and "None" in declared
+        if not is_none and (
             isinstance(value, bool) or not isinstance(value, _KINDS[declared.partition("[")[0].split()[0]])
         ):
             raise ValueError(f"{kind.__name__}.{name}: expected {declared}, got {type(value).__name__}")

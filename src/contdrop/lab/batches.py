@@ -21,12 +21,7 @@ from ..errors import UserError
 from . import fingerprints, inputs, splitting, streams
 from .inputs import Arrays, Items, Source
 from .loading import Loaders, Maker, requests
-from .nests import cut, mapped
-from .nests import default_forward as default_forward
-from .nests import inputs_and_target as inputs_and_target
-from .nests import size_of as size_of
-from .nests import target_of as target_of
-from .nests import to_device as to_device
+from .nests import cut, mapped, size_of
 from .splitting import Positions
 
 _ONCE = "data"  # the stage of what is drawn once for all runs

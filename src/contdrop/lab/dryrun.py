@@ -15,11 +15,12 @@ import numpy as np
 import torch
 
 from ..errors import UserError
-from ..text import plural
+from ..text import plural, some_of
 from . import mistakes, plan
 from .applying import Applied
-from .batches import Prepared, prepare, to_device
+from .batches import Prepared, prepare
 from .machines import peak_memory
+from .nests import to_device
 from .sources import explained
 from .store import FINAL, SELECTION
 from .training import Training
@@ -250,8 +251,7 @@ def _gradients(model: torch.nn.Module) -> tuple[float, str]:
     if len(missing) == len(wanted):
         return 0.0, "all"
     norm = math.sqrt(sum(float(p.grad.double().pow(2).sum()) for _, p in wanted if p.grad is not None))
-    shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-    return norm, shown
+    return norm, some_of(missing, 3)
 
 
 def compare_behaviour(now: dict[str, Any], before: dict[str, Any] | None) -> str | None:

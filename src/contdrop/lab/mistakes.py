@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from . import nests
-from .batches import Prepared, to_device
+from .batches import Prepared
 from .inputs import Arrays
 from .outputs import IGNORED, classified, loss_of, target_of
 from .sources import explained, line_of
@@ -33,7 +33,7 @@ def look(training: Training, prepared: Prepared, where: str) -> list[str]:
     training.network.train()
     with explained(f"{where}: batches"):
         batch = next(iter(training.parts.train.batches(training.order(0)[:1], seed=0)))
-    batch = to_device(batch, training.device)
+    batch = nests.to_device(batch, training.device)
     with explained(f"{where}: training step"), torch.no_grad(), training.autocast():
         try:
             output = training.forward(training.first, batch)

@@ -74,7 +74,7 @@ class Study:
         methods: Labels of the methods compared; see :mod:`contdrop.lab.methods`.
         task: Decides the default loss and metrics: "classification", "regression", or None.
         reference: The method that the others are compared with.
-        forward: ``(model, batch) -> output``; see :func:`contdrop.lab.batches.default_forward`.
+        forward: ``(model, batch) -> output``; see :func:`contdrop.lab.nests.default_forward`.
         loss: ``(output, batch) -> scalar``, a mean over the examples; by task, or ``output.loss``, if None.
         metric: A metric, its name, or several; the first is what methods are compared by.
         optimiser: ``(model) -> torch.optim.Optimizer``; torch's fused AdamW at a rate of 0.001 if None.

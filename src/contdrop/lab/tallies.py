@@ -63,7 +63,6 @@ class Tally:
         self._wrong: Tensor | None = None  # of plain classifiers
         self._waiting: list[tuple[Tensor, Tensor]] = []
         self._numbers = 0
-        self._sum: Any = None
         self._all: list[np.ndarray] = []
         self._examples = 0
 

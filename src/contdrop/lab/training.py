@@ -23,13 +23,14 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from . import state, streams, tallies
-from .batches import Part, Prepared, default_forward, size_of, to_device
+from .batches import Part, Prepared
 from .building import Built, build, seed_everything
 from .distributed import ALONE, Team, check_division
 from .fingerprints import of_arrays
 from .ledger import Ledger
 from .machines import machine, versions
 from .metrics import Metric
+from .nests import default_forward, size_of, to_device
 from .outputs import examples_of
 from .plan import Job, Variant
 from .sidecar import LARGE, Buffer
