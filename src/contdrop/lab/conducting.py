@@ -18,11 +18,12 @@ from .batches import Prepared, prepare
 from .estimate import Estimate
 from .executors import driver, local, ray
 from .executors.agenda import Observer, Outcome, Work
+from .explaining import explained
 from .machines import find_device, machine
 from .plan import Job
 from .records import PROCESSOR, JobRecord, processor
 from .results import Results, collect
-from .sources import Shipment, Source, by_value, explained
+from .sources import Shipment, Source, by_value
 from .store import FAILED, FINAL, FINISHED, Store
 from .study import is_whole
 from .training import seconds_per_epoch

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from .sources import is_users
+from .explaining import is_users
 from .study import Study
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # others make other byte code of the same text

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from .. import rows
 from ..errors import UserError
 from . import processes
-from .sources import printable_error
+from .explaining import printable_error
 
 _NORMALISATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _NOTHING = contextlib.nullcontext()

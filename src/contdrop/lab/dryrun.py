@@ -19,9 +19,9 @@ from ..text import plural, some_of
 from . import mistakes, plan
 from .applying import Applied
 from .batches import Prepared, prepare
+from .explaining import explained
 from .machines import peak_memory
 from .nests import to_device
-from .sources import explained
 from .store import FINAL, SELECTION
 from .training import Training
 

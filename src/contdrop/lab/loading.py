@@ -15,7 +15,6 @@ import random
 import signal
 import sys
 import threading
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ import torch.multiprocessing
 from torch.utils.data import DataLoader, default_collate
 
 from ..errors import UserError
+from .explaining import explained
 from .inputs import Source
 from .processes import children_allowed
 
@@ -120,7 +120,7 @@ class Maker:
 
     def _item(self, part: str, index: int, seed: int) -> Any:
         _seed_global(seed)
-        with _told(f"item {index} of {part}"):
+        with explained(f"data: item {index} of {part}"):
             return self.sources[part][index]
 
     def _make(self, request: Request) -> Any:
@@ -130,13 +130,13 @@ class Maker:
             item = self._item(request.part, index, seed)
             if request.transformed and self.transform is not None:
                 generator.manual_seed(seed)
-                with _told(f"transform of item {index} of {request.part}"):
+                with explained(f"data: transform of item {index} of {request.part}"):
                     item = self.transform(item, generator)
             items.append(item)
         if self.collate is not None:
-            with _told("collate"):
+            with explained("data: collate"):
                 return self.collate(items)
-        with _told("batches of these items need collate="):
+        with explained("data: batches of these items need collate="):
             batch = default_collate(items)
         # As arrays give it: default_collate makes lists of tuples.
         return tuple(batch) if type(items[0]) is tuple else batch
@@ -164,21 +164,6 @@ def _undisturbed() -> Iterator[None]:
         torch.set_rng_state(torch_state)
         np.random.set_state(numpy_state)
         random.setstate(state)
-
-
-@contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
-    """An error in the user's code becomes one line that says where."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename != __file__]
-        place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-        text = " ".join(str(error).split())
-        raise UserError(f"data: {what}: {type(error).__name__}: {text}{place}") from error
 
 
 class Loaders:

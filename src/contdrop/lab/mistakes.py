@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from ..errors import UserError
 from . import nests
 from .batches import Prepared
+from .explaining import explained, line_of
 from .inputs import Arrays
 from .outputs import IGNORED, classified, loss_of, target_of
-from .sources import explained, line_of
 from .training import Training
 
 _OF_TYPES = re.compile(r"d?type|not implemented for", re.IGNORECASE)  # how torch's complaints about types read

@@ -5,27 +5,21 @@ Pickles pass between live processes of one invocation only; none is ever written
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import pathlib
 import pickle
-import re
 import sys
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal
 
 import cloudpickle
 
 from ..errors import UserError, suggest
+from .explaining import explained, is_users, printable_error
 from .plan import Protocol
 from .study import Study
-
-_PLACE = re.compile(r" \(\S+, line \d+\)$")
-_PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -127,59 +121,6 @@ def load_file(path: pathlib.Path) -> Study:
         raise UserError(f"{path}: expected a study called study; there is {others[0]}: write study = {others[0]}")
     hint = suggest("study", [name for name in vars(module) if not name.startswith("_")])
     raise UserError(f"{path}: expected a line study = lab.Study(...); there is none ({hint})")
-
-
-@contextlib.contextmanager
-def explained(what: str, of: Any = None) -> Iterator[None]:
-    """Turns whatever the user's code raises into one line, with the line of the user's file.
-
-    Args:
-        what: Is being done.
-        of: The user's function that it is about, whose line is told where no other is known.
-    """
-    try:
-        yield
-    except UserError as error:
-        place = place_of(error) or line_of(of)
-        if not place or _PLACE.search(str(error)):
-            raise
-        raise UserError(f"{error}{place}") from error
-    except Exception as error:
-        raise UserError(f"{what}: {printable_error(error)}{place_of(error)}") from error
-
-
-def printable_error(error: BaseException) -> str:
-    """The kind of error and the first line of its text."""
-    text = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__
-
-
-def place_of(error: BaseException) -> str:
-    """The last line of the user's own code that an error came through, if any."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f" ({pathlib.Path(error.filename).name}, line {error.lineno})"
-    frames = [frame for frame in _frames(error.__traceback__) if is_users(frame.filename)]
-    return f" ({pathlib.Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-
-
-def line_of(function: Any) -> str:
-    """Where a function of the user's is defined, if that is known."""
-    code = getattr(function, "__code__", None)
-    if code is None or not is_users(code.co_filename):
-        return ""
-    return f" ({pathlib.Path(code.co_filename).name}, line {code.co_firstlineno})"
-
-
-def _frames(trace: TracebackType | None) -> list[Any]:
-    return list(traceback.extract_tb(trace)) if trace else []
-
-
-def is_users(file: str) -> bool:
-    """Whether a file of code is neither this package's nor another's."""
-    path = pathlib.Path(file)
-    return not (
-        _PACKAGE in path.parents or "site-packages" in path.parts or file.startswith(("<frozen", "<string>"))
-    ) and (pathlib.Path(sys.base_prefix) not in path.parents)
 
 
 def _digest(path: pathlib.Path) -> bytes:

@@ -20,11 +20,12 @@ from .. import asking, plan, selection, training
 from ..backups import Backups
 from ..batches import Prepared, prepare
 from ..distributed import LostError, Team, device_of, together
+from ..explaining import explained, place_of, printable_error
 from ..ledger import Ledger, Silent
 from ..plan import Job, Variant
 from ..plan import Protocol as StudyProtocol
 from ..records import FAILED, FINISHED, SELECTION, Epoch, Selection
-from ..sources import Shipment, explained, place_of, printable_error
+from ..sources import Shipment
 from ..store import Store, TakenError
 
 NO_MEMORY = 12  # the exit code of a process, after the system's number of that error

@@ -23,10 +23,10 @@ import torch
 from ...errors import UserError
 from ..data.location import VARIABLE
 from ..distributed import LostError as LostError
+from ..explaining import printable_error
 from ..ledger import Message, Wire
 from ..machines import machine, versions
 from ..records import processor
-from ..sources import printable_error
 from .agenda import Bench, Task, set_up_process
 from .packing import unpacked
 

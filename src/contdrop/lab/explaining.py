@@ -1,0 +1,65 @@
+"""What went wrong in a user's own code, told in one line that says where."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import UserError
+
+_PLACE = re.compile(r" \(\S+, line \d+\)$")
+_PACKAGE = pathlib.Path(__file__).resolve().parents[1]
+
+
+@contextlib.contextmanager
+def explained(what: str, of: Any = None) -> Iterator[None]:
+    """Turns whatever the user's code raises into one line, with the line of the user's file.
+
+    Args:
+        what: Is being done.
+        of: The user's function that it is about, whose line is told where no other is known.
+    """
+    try:
+        yield
+    except UserError as error:
+        place = place_of(error) or line_of(of)
+        if not place or _PLACE.search(str(error)):
+            raise
+        raise UserError(f"{error}{place}") from error
+    except Exception as error:
+        raise UserError(f"{what}: {printable_error(error)}{place_of(error)}") from error
+
+
+def printable_error(error: BaseException) -> str:
+    """The kind of error and the first line of its text."""
+    text = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__
+
+
+def place_of(error: BaseException) -> str:
+    """The last line of the user's own code that an error came through, if any."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({pathlib.Path(error.filename).name}, line {error.lineno})"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    return f" ({pathlib.Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def line_of(function: Any) -> str:
+    """Where a function of the user's is defined, if that is known."""
+    code = getattr(function, "__code__", None)
+    if code is None or not is_users(code.co_filename):
+        return ""
+    return f" ({pathlib.Path(code.co_filename).name}, line {code.co_firstlineno})"
+
+
+def is_users(file: str) -> bool:
+    """Whether a file of code is neither this package's nor another's."""
+    path = pathlib.Path(file)
+    return not (
+        _PACKAGE in path.parents or "site-packages" in path.parts or file.startswith(("<frozen", "<string>"))
+    ) and (pathlib.Path(sys.base_prefix) not in path.parents)
