@@ -13,7 +13,6 @@ the loop gives to :meth:`Job.same`.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import numbers
 import pathlib
@@ -253,7 +252,7 @@ def ask(
                 opened.plan_again(job_id)
             elif status in (FINISHED, FAILED):
                 continue
-            with _held(opened, job_id) as mine:
+            with opened.locks.holding(job_id) as mine:
                 if mine and opened.status(job_id) not in (FINISHED, FAILED):
                     opened.drop_progress(job_id)
                     variant = _variant(opened, job_id, job)
@@ -269,13 +268,3 @@ def _variant(store: Store, job_id: int, job: plan.Job) -> plan.Variant | None:
     if decided is not None and decided.variant is None:
         store.fail(job_id, f"no parameters could be selected: {decided.reason}")
     return job.variant({job.waits_for: decided.variant}) if decided is not None and decided.variant else None
-
-
-@contextlib.contextmanager
-def _held(store: Store, job_id: int) -> Iterator[bool]:
-    mine = store.locks.acquire(job_id)
-    try:
-        yield mine
-    finally:
-        if mine:
-            store.locks.release(job_id)

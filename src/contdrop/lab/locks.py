@@ -92,6 +92,16 @@ class Locks:
         return True
 
     @contextlib.contextmanager
+    def holding(self, number: int) -> Iterator[bool]:
+        """Holds a lock if it can be had at once; gives whether it is."""
+        mine = self.acquire(number)
+        try:
+            yield mine
+        finally:
+            if mine:
+                self.release(number)
+
+    @contextlib.contextmanager
     def waiting(self, number: int) -> Iterator[None]:
         """Holds a lock, once it can be had; without one where there are no locks."""
         if self._file is None:

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -134,12 +134,9 @@ class Agenda:
 
     def _fail(self, job_id: int, reason: str) -> None:
         """Unless another invocation has the job."""
-        if self.store.locks.acquire(job_id):
-            try:
-                if self.store.status(job_id) not in (FINISHED, FAILED):
-                    self.store.fail(job_id, reason)
-            finally:
-                self.store.locks.release(job_id)
+        with self.store.locks.holding(job_id) as mine:
+            if mine and self.store.status(job_id) not in (FINISHED, FAILED):
+                self.store.fail(job_id, reason)
 
     def next(self, doing: Collection[int | None] = ()) -> Task | None:
         """The first job that nobody is known to do, and that waits for no selection."""
@@ -158,9 +155,13 @@ class Agenda:
         """Another invocation has this job: it is looked at again in a moment."""
         self._busy_until[job_id] = time.monotonic() + POLL_SECONDS
 
-    def epoch(self, worker: int, job_id: int, epoch: Epoch) -> None:
-        self._deaths.pop(job_id, None)
-        self.observer.epoch(worker, job_id, self.jobs[job_id], epoch)
+    def told(self, worker: int, job_id: int, kind: str, *content: Any) -> None:
+        """What a worker says of its job: that it has started, or an epoch."""
+        if kind == "started":
+            self.observer.started(worker, job_id, self.jobs[job_id])
+        elif kind == "epoch":
+            self._deaths.pop(job_id, None)
+            self.observer.epoch(worker, job_id, self.jobs[job_id], *content)
 
     def died(self, worker: int, job_id: int | None, how: str) -> None:
         """A worker has ended. Its job goes on from its last checkpoint, unless it has cost too many already."""
@@ -189,15 +190,11 @@ class Bench:
 
     def claim_and_do(self, store: Store, task: Task, tell: Callable[..., None]) -> str:
         """Does a job if nobody else has it; says what became of it."""
-        if not store.locks.acquire(task.job_id):
-            return "busy"
-        try:
-            if store.status(task.job_id) not in (FINISHED, FAILED):  # another invocation may have been quicker
+        with store.locks.holding(task.job_id) as mine:
+            if mine and store.status(task.job_id) not in (FINISHED, FAILED):  # another invocation may have been quicker
                 tell("started")
                 self.do(store, task, lambda epoch: tell("epoch", epoch))
-        finally:
-            store.locks.release(task.job_id)
-        return "ended"
+        return "ended" if mine else "busy"
 
     def do(self, store: Ledger, task: Task, after_epoch: Callable[[Epoch], None]) -> None:
         """Does a job; one that cannot be done is recorded with its reason, not lost.

@@ -124,14 +124,12 @@ class _Driver:
             raise UserError(arguments[0])
         if name == "lost":
             raise LostError(*arguments)
-        if name == "started":
-            self.agenda.observer.started(slot.index, job_id, self.agenda.jobs[job_id])
-        elif name == "epoch":
-            self.agenda.epoch(slot.index, job_id, arguments[0])
-        elif name == "begin":
+        if name == "begin":
             return self._begin(job_id, *arguments, **named)
-        elif name in Wire.FORWARDED:
+        if name in Wire.FORWARDED:
             getattr(self.store, name)(job_id, *arguments, **named)
+        else:
+            self.agenda.told(slot.index, job_id, name, *arguments)
         return True
 
     def _begin(self, job_id: int, node: str, **named: Any) -> bool:

@@ -11,6 +11,7 @@ for what others are doing until all of its own plan is done.
 
 from __future__ import annotations
 
+import functools
 import os
 import queue
 import threading
@@ -87,18 +88,10 @@ def run_here(
 
 
 def _do_here(bench: Bench, agenda: Agenda, task: Task) -> str:
-    job_id = task.job_id
-
-    def tell(kind: str, *content: Any) -> None:
-        if kind == "started":
-            agenda.observer.started(0, job_id, agenda.jobs[job_id])
-        elif kind == "epoch":
-            agenda.epoch(0, job_id, content[0])
-
     try:
-        return bench.claim_and_do(agenda.store, task, tell)
+        return bench.claim_and_do(agenda.store, task, functools.partial(agenda.told, 0, task.job_id))
     except (MemoryError, LostError) as error:
-        agenda.died(0, job_id, str(error))
+        agenda.died(0, task.job_id, str(error))
         return "ended"
 
 
@@ -169,16 +162,14 @@ class _Pool:
             raise UserError(content[0])
         elif job_id is None:
             return False
-        elif kind == "started":
-            self.agenda.observer.started(worker.index, job_id, self.agenda.jobs[job_id])
-        elif kind == "epoch":
-            self.agenda.epoch(worker.index, job_id, content[0])
         elif kind == "busy":
             worker.job_id = None
             self.agenda.busy(job_id)
         elif kind == "ended":
             worker.job_id = None
             return True
+        else:
+            self.agenda.told(worker.index, job_id, kind, *content)
         return False
 
     def _replace(self, worker: _Worker) -> None:
