@@ -16,7 +16,7 @@ import torch
 import stores
 from contdrop import lab
 from contdrop.cli import conduct, screens
-from contdrop.lab import catalogue, conducting, locks, training
+from contdrop.lab import catalogue, conducting, locks, running
 from contdrop.lab.batches import prepare
 from contdrop.lab.plan import Variant, plan
 from contdrop.lab.report import page
@@ -140,9 +140,9 @@ def test_more_than_a_day_is_said_first(capsys, monkeypatch, tmp_path):
 def test_trial_measures_an_epoch():
     job = plan(catalogue.STUDIES["digits-mlp"], labels=["none"], epochs=2)[-1]
     images = prepare(job.protocol.study.data(), task="classification")
-    before = training.torch.get_num_threads()
-    assert 0 < training.seconds_per_epoch(job, Variant.parse("none"), images, threads=1) < 60
-    assert training.torch.get_num_threads() == before
+    before = running.torch.get_num_threads()
+    assert 0 < running.seconds_per_epoch(job, Variant.parse("none"), images, threads=1) < 60
+    assert running.torch.get_num_threads() == before
 
 
 def test_trial_counts_loading_and_evaluation():
@@ -158,7 +158,7 @@ def test_trial_counts_loading_and_evaluation():
         evaluation_batch_size=2,
     )
     job = plan(study, labels=["none"], runs=1)[-1]
-    seconds = training.seconds_per_epoch(
+    seconds = running.seconds_per_epoch(
         job, Variant.parse("none"), prepare(study.data(), task="classification"), threads=1
     )
     assert seconds > 0.01 * (20 / 10 + (20 + 20) / 2)

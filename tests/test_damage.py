@@ -17,7 +17,7 @@ import typer
 import stores
 from contdrop.cli import app
 from contdrop.errors import UserError
-from contdrop.lab import checking, checksums, schema, state, training
+from contdrop.lab import checking, checksums, running, schema, state
 from contdrop.lab.plan import Variant, add_plan
 from contdrop.lab.report import page
 from contdrop.lab.results import collect_all
@@ -104,7 +104,7 @@ def interrupted(store, images):
 
     number = _add_job(store)
     with pytest.raises(Killed):
-        training.run(store, number, job(), Variant.parse("gaussian"), images, checkpoint_seconds=0, after_epoch=kill)
+        running.run(store, number, job(), Variant.parse("gaussian"), images, checkpoint_seconds=0, after_epoch=kill)
     return number
 
 
@@ -123,7 +123,7 @@ def test_any_bit_of_a_checkpoint_is_noticed_and_the_result_is_the_same(images, t
             assert store.checkpoint(number) is None
         assert any("its checkpoint does not match" in finding.text for finding in checking.check(store))
         seen = []
-        training.run(store, number, job(), Variant.parse("gaussian"), images, after_epoch=seen.append)
+        running.run(store, number, job(), Variant.parse("gaussian"), images, after_epoch=seen.append)
         assert [epoch.epoch for epoch in seen] == [1, 2, 3]
         assert [exact(epoch) for epoch in store.epochs(number)] == expected
         assert store.job(number).status == FINISHED
@@ -135,7 +135,7 @@ def test_resumed_with_a_flipped_bit_every_job_ends_as_if_undisturbed(images, tmp
     """Each flip is carried to the end: the job finishes with the numbers and predictions that it would have had."""
     with Store(tmp_path / "whole.db", create=True) as store:
         number = _add_job(store)
-        training.run(store, number, job(), Variant.parse("gaussian"), images)
+        running.run(store, number, job(), Variant.parse("gaussian"), images)
         expected = _outcome(store, number)
     with Store(tmp_path / "origin.db", create=True) as store:
         number = interrupted(store, images)
@@ -147,7 +147,7 @@ def test_resumed_with_a_flipped_bit_every_job_ends_as_if_undisturbed(images, tmp
             flipped = bytearray(whole)
             flipped[chooser.randrange(len(flipped))] ^= 1 << chooser.randrange(8)
             store._db.execute("UPDATE checkpoints SET state = ?", (bytes(flipped),))
-            training.run(store, number, job(), Variant.parse("gaussian"), images)
+            running.run(store, number, job(), Variant.parse("gaussian"), images)
             assert store.job(number).status == FINISHED
             assert _outcome(store, number) == expected
             assert checking.check(store) == []
@@ -178,7 +178,7 @@ def test_other_damage_to_what_is_resumed_starts_over(images, tmp_path, damage):
         number = interrupted(store, images)
         store._db.execute(damage)
         seen = []
-        training.run(store, number, job(), Variant.parse("gaussian"), images, after_epoch=seen.append)
+        running.run(store, number, job(), Variant.parse("gaussian"), images, after_epoch=seen.append)
         assert [epoch.epoch for epoch in seen] == [1, 2, 3]
         assert store.job(number).status == FINISHED
 
@@ -189,7 +189,7 @@ def test_whole_checkpoint_of_another_version_starts_over(images, tmp_path):
         old = store.epochs(number)
         store.drop_progress(number)
         store.progress(number, old, (1, state.parts({"network": {}, "epoch": 1})))
-        training.run(store, number, job(), Variant.parse("gaussian"), images)
+        running.run(store, number, job(), Variant.parse("gaussian"), images)
         assert (store.job(number).status, len(store.epochs(number))) == (FINISHED, 3)
 
 

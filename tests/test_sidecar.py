@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.lab import checking, sidecar, state, training, travel
+from contdrop.lab import checking, running, sidecar, state, training, travel
 from contdrop.lab.plan import Variant, add_plan
 from contdrop.lab.store import FINISHED, DamageError, Store
 from test_damage import _outcome, interrupted
@@ -37,7 +37,7 @@ def names(store):
 
 def finish(store, number, images, **changes):
     seen = []
-    training.run(store, number, job(**changes), Variant.parse("gaussian"), images, after_epoch=seen.append)
+    running.run(store, number, job(**changes), Variant.parse("gaussian"), images, after_epoch=seen.append)
     assert store.job(number).status == FINISHED
     return [epoch.epoch for epoch in seen]
 
@@ -156,10 +156,11 @@ def test_checkpoints_take_at_most_a_twentieth_of_the_time(images, store, monkeyp
         clock[0] += 1
 
     ours = types.SimpleNamespace(monotonic=lambda: clock[0], perf_counter=lambda: clock[0])
+    monkeypatch.setattr(running, "time", ours)
     monkeypatch.setattr(training, "time", ours)
     monkeypatch.setattr(Store, "progress", save)
     (number,) = add_plan(store, [job(epochs=50)])
-    training.run(
+    running.run(
         store,
         number,
         job(epochs=50),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from contdrop.lab import training
+from contdrop.lab import running, streams, training
 from contdrop.lab.batches import prepare
 from contdrop.lab.catalogue.covariance import Covariance
 from contdrop.lab.catalogue.sources import Images, InOrder
@@ -141,14 +141,12 @@ def test_fingerprint_of_the_order_knows_seeds_and_orders(images, monkeypatch):
     assert start(images, "none").fingerprints["data order"] == first
     fixed = prepare(dataclasses.replace(DATA, batches=InOrder(100))(), task="classification")
     assert start(fixed).fingerprints["data order"] != first
-    seeds = training.streams.seed
-    monkeypatch.setattr(
-        training.streams, "seed", lambda *key: seeds(*key) + (key[3:] == ("order", 1))
-    )  # a middle epoch
+    seeds = streams.seed
+    monkeypatch.setattr(streams, "seed", lambda *key: seeds(*key) + (key[3:] == ("order", 1)))  # a middle epoch
     assert start(images).fingerprints["data order"] != first
     monkeypatch.undo()
-    permutation = training.streams.permutation
-    monkeypatch.setattr(training.streams, "permutation", lambda *given: permutation(*given)[::-1].copy())
+    permutation = streams.permutation
+    monkeypatch.setattr(streams, "permutation", lambda *given: permutation(*given)[::-1].copy())
     assert start(images).fingerprints["data order"] != first
 
 
@@ -186,7 +184,7 @@ def test_selection_never_touches_test_data(images, tmp_path):
     chosen = job("none", stage=SELECTION)
     with Store(tmp_path / "runs.db", create=True) as store:
         number = _add(store, chosen)
-        training.run(store, number, chosen, Variant.parse("none"), blind)
+        running.run(store, number, chosen, Variant.parse("none"), blind)
         record = store.job(number)
     assert record.status == FINISHED
     assert {"val_error", "train_error"} <= set(record.results)
@@ -203,7 +201,7 @@ def test_finished_job_has_everything(images, tmp_path):
     epochs = []
     with Store(tmp_path / "runs.db", create=True) as store:
         number = _add(store, wanted)
-        training.run(
+        running.run(
             store, number, wanted, Variant.parse(wanted.method), images, checkpoint_seconds=0, after_epoch=epochs.append
         )
         record = store.job(number)
@@ -237,10 +235,10 @@ def test_job_goes_on_from_its_checkpoint(images, tmp_path):
     with Store(tmp_path / "runs.db", create=True) as store:
         number = _add(store, wanted)
         with pytest.raises(Killed):
-            training.run(store, number, wanted, method, images, checkpoint_seconds=0, after_epoch=kill_after_two)
+            running.run(store, number, wanted, method, images, checkpoint_seconds=0, after_epoch=kill_after_two)
         assert store.checkpoint(number)[0] == 1
         seen = []
-        training.run(store, number, wanted, method, images, checkpoint_seconds=0, after_epoch=seen.append)
+        running.run(store, number, wanted, method, images, checkpoint_seconds=0, after_epoch=seen.append)
         assert [epoch.epoch for epoch in seen] == [2, 3]
         assert [exact(epoch) for epoch in store.epochs(number)] == expected
 
@@ -253,7 +251,7 @@ def test_divergence_is_a_failed_run_with_its_reason(images, tmp_path):
         list(iter(trained.run_epoch, None))
     with Store(tmp_path / "runs.db", create=True) as store:
         number = _add(store, wanted)
-        training.run(store, number, wanted, Variant.parse("none"), images)
+        running.run(store, number, wanted, Variant.parse("none"), images)
         record = store.job(number)
     assert record.status == FAILED
     assert "diverged: the" in record.error
@@ -265,8 +263,8 @@ def test_mismatched_job_is_a_failed_run(images, tmp_path):
     other_images = dataclasses.replace(images, fingerprint="other data")
     with Store(tmp_path / "runs.db", create=True) as store:
         numbers = [_add(store, each) for each in (one, two)]
-        training.run(store, numbers[0], one, Variant.parse("none"), images)
-        training.run(store, numbers[1], two, Variant.parse("uniform"), other_images)
+        running.run(store, numbers[0], one, Variant.parse("none"), images)
+        running.run(store, numbers[1], two, Variant.parse("uniform"), other_images)
         assert store.job(numbers[1]).error == "uniform and none do not share the same data, so they are not paired"
 
 
@@ -274,7 +272,7 @@ def test_covariance_is_measured_after_training(images, tmp_path):
     wanted = job("bernoulli", measure=Covariance(("hidden1", "hidden2"), inputs=3, repeats=50, bins=20, largest=2.0))
     with Store(tmp_path / "runs.db", create=True) as store:
         number = _add(store, wanted)
-        training.run(store, number, wanted, Variant.parse("bernoulli"), images)
+        running.run(store, number, wanted, Variant.parse("bernoulli"), images)
         edges = store.artefact(number, "covariance_edges")
         counts = [store.artefact(number, f"covariance_layer{layer}") for layer in (1, 2)]
     assert len(edges) == 21

@@ -1,5 +1,5 @@
 """Has jobs save their state often, in every process that imports this."""
 
-from contdrop.lab import training
+from contdrop.lab import running
 
-training.run.__kwdefaults__["checkpoint_seconds"] = 0.05
+running.run.__kwdefaults__["checkpoint_seconds"] = 0.05

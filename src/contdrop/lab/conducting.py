@@ -23,10 +23,10 @@ from .machines import find_device, machine
 from .plan import Job
 from .records import PROCESSOR, JobRecord, processor
 from .results import Results, collect
+from .running import seconds_per_epoch
 from .sources import Shipment, Source, by_value
 from .store import FAILED, FINAL, FINISHED, Store
 from .study import is_whole
-from .training import seconds_per_epoch
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Train one network: one job, from its first epoch or from where it was interrupted, to its row in the store.
+"""Train one network, from its first epoch or from where it was interrupted.
 
 Bit-exact on resumption: the masks of an epoch, and the data order and the augmentation of a pass over the data, follow
 from seeds of their own, so the weights, the state of optimiser and schedule, and the place in the pass are all there is
@@ -13,7 +13,7 @@ import math
 import operator
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +27,6 @@ from .batches import Part, Prepared
 from .building import Built, build, seed_everything
 from .distributed import ALONE, Team, check_division
 from .fingerprints import of_arrays
-from .ledger import Ledger
-from .machines import machine, versions
 from .metrics import Metric
 from .nests import default_forward, size_of, to_device
 from .outputs import examples_of
@@ -37,7 +35,6 @@ from .sidecar import LARGE, Buffer
 from .store import FINAL, Epoch
 
 _MOST_LABELS = 2**15  # predicted classes are kept as 16-bit numbers
-_CHECKPOINT_SHARE = 0.05  # of the time, at most, goes into checkpoints
 _SLOW_DISK = 1e8  # bytes per second; how long a checkpoint takes is measured once there is one
 _AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -94,7 +91,7 @@ class Training:
         self.loss = tallies.loss_for(study.loss, study.task)
         self.metrics = study.metrics
         self._runnable: Any = torch.compile(self.network) if study.compile else self.network
-        self._members: list[Any] = [self._runnable] if study.networks == 1 else list(self.network.children())
+        self.members: list[Any] = [self._runnable] if study.networks == 1 else list(self.network.children())
         self.optimiser = (study.optimiser or _adamw)(self.network)
         for group in self.optimiser.param_groups:
             if variant.rate != 1:
@@ -233,12 +230,12 @@ class Training:
         last = min(self.total_steps, self.step + self.steps_per_epoch) if self.study.epoch_steps else self.total_steps
         waiting, is_elsewhere = 0, self.device.type != "cpu"
         for batches, sizes, ends_pass in self._batches():
-            for member, batch, size in zip(self._members, batches, sizes):
+            for member, batch, size in zip(self.members, batches, sizes):
                 if is_elsewhere:
                     batch = to_device(batch, self.device)
                 with self.team.batch(size):
                     loss, output = self.batch_loss(batch, member)
-                    self._backward(loss)
+                    self.backward(loss)
                 if self.team.share:
                     losses.add(loss, size_of(batch))
                     tally.add(output, batch)
@@ -255,7 +252,7 @@ class Training:
         these batches are, and whether a pass ends with them.
         """
         while True:
-            members = [(number,) if number else () for number in range(len(self._members))]
+            members = [(number,) if number else () for number in range(len(self.members))]
             orders = [self.order(self.passes, *member) for member in members]
             seeds = [self._seed(streams.AUGMENT, self.passes, *member) for member in members]
             length = min(len(order) for order in orders)
@@ -274,10 +271,10 @@ class Training:
     def batch_loss(self, batch: Any, member: Any = None) -> tuple[Tensor, Any]:
         """Of a network of the run; the first if None."""
         with self.autocast():
-            output = self.forward(self._members[0] if member is None else member, batch)
+            output = self.forward(self.members[0] if member is None else member, batch)
             return self.loss.mean(output, batch), output
 
-    def _backward(self, loss: Tensor) -> None:
+    def backward(self, loss: Tensor) -> None:
         if self.team.size > 1:
             loss = loss * self.team.share
         if self.study.accumulate > 1:
@@ -402,103 +399,6 @@ class Training:
             if not math.isfinite(value):
                 warnings.warn(f"{self.job}: {name.replace(':', ' ')} is {value}, and is left out", stacklevel=2)
         return {name: value for name, value in found.items() if math.isfinite(value)}
-
-
-def run(
-    store: Ledger,
-    job_id: int,
-    job: Job,
-    variant: Variant,
-    prepared: Prepared,
-    *,
-    device: str = "cpu",
-    team: Team = ALONE,
-    checkpoint_seconds: float = 1.0,
-    after_epoch: Callable[[Epoch], None] = lambda epoch: None,
-) -> None:
-    """Does one job, whose lock this process holds, and writes all of it to the store.
-
-    Args:
-        store: Where.
-        job_id: Of the job, in the store.
-        job: What to train.
-        variant: The job's method with all parameters.
-        prepared: The data.
-        device: Where to train.
-        team: The processes that do this job together; all call this, and the first writes.
-        checkpoint_seconds: Save the state at the first epoch's end after so much time.
-        after_epoch: Called with every finished epoch.
-    """
-    training = Training(job, variant, prepared, device, team)
-    mismatch = store.begin(
-        job_id,
-        variant=str(variant),
-        seeds=training.seeds,
-        fingerprints=training.fingerprints,
-        versions=versions(),
-        machine=machine(device, team.size),
-    )
-    if mismatch:
-        store.fail(job_id, mismatch)
-        return
-    if team.size > 1:
-        training.check_division()
-    saved = team.first(store.resume(job_id))
-    if saved:
-        try:
-            training.restore(saved[1])
-        except (ValueError, KeyError, TypeError, RuntimeError):  # whole, but of another version: it starts over
-            store.drop_progress(job_id)
-            training = Training(job, variant, prepared, device, team)
-    unsaved: list[Epoch] = []
-    next_save = time.monotonic() + max(checkpoint_seconds, training.seconds_to_save / _CHECKPOINT_SHARE)
-    try:
-        while not training.is_over:
-            unsaved.append(training.run_epoch())
-            after_epoch(unsaved[-1])
-            if time.monotonic() >= next_save and not training.is_over:
-                begun = time.monotonic()
-                store.progress(job_id, unsaved, (training.epoch, training.state()))
-                unsaved, now = [], time.monotonic()
-                next_save = now + max(checkpoint_seconds, (now - begun) / _CHECKPOINT_SHARE)
-        results, artefacts = training.results()
-    except DivergenceError as reason:
-        store.fail(job_id, f"diverged: {reason}", unsaved)
-        return
-    keeps = job.protocol.study.weights == "last" and job.stage == FINAL
-    weights = state.parts(training.network.state_dict()) if keeps else ()
-    store.finish(job_id, unsaved, results, artefacts, weights)
-
-
-def seconds_per_epoch(
-    job: Job, variant: Variant, prepared: Prepared, *, threads: int, device: str = "cpu", batches: int = 12
-) -> float:
-    """About how long an epoch of a job takes here, all in all: a few batches are trained, and nothing is kept."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        training = Training(job, variant, prepared, device)
-        study, parts = training.study, training.parts
-        training.network.train()
-        ends = [time.perf_counter()]
-        for batch in parts.train.batches(training.order(0)[:batches], seed=0):
-            loss, _ = training.batch_loss(to_device(batch, training.device))
-            training._backward(loss)
-            training.update()
-            loss.item()  # waits for the device
-            ends.append(time.perf_counter())
-        training.evaluate(parts.validation, training.metrics[:1], batches=1)
-        evaluation = time.perf_counter() - ends[-1]
-    finally:
-        torch.set_num_threads(before)
-    if study.evaluate == "last":
-        evaluation /= job.epochs
-    elif isinstance(study.evaluate, int):
-        evaluation /= study.evaluate
-    size = study.evaluation_batch_size or 4 * study.batch_size
-    evaluated = len(parts.validation) + (len(parts.test) if job.stage == FINAL else 0)
-    steps = training.steps_per_epoch * study.accumulate * len(training._members)
-    return float(np.median(np.diff(ends))) * steps + evaluation * -(-evaluated // size)
 
 
 def _adamw(model: torch.nn.Module) -> torch.optim.Optimizer:

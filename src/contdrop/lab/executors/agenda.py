@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from ...errors import UserError
-from .. import asking, plan, selection, training
+from .. import asking, plan, running, selection
 from ..backups import Backups
 from ..batches import Prepared, prepare
 from ..distributed import LostError, Team, device_of, together
@@ -225,7 +225,7 @@ class Bench:
         prepared, work = self._prepared(job.protocol), self.work
         with contextlib.nullcontext(team) if team else together(work.devices, work.device, _assist, work, task) as team:
             device = device_of(team, work.device)
-            training.run(store, task.job_id, job, variant, prepared, device=device, team=team, after_epoch=after_epoch)
+            running.run(store, task.job_id, job, variant, prepared, device=device, team=team, after_epoch=after_epoch)
 
     def _protocol(self, key: str) -> StudyProtocol:
         if key not in self._protocols:
