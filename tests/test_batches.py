@@ -69,7 +69,7 @@ def test_batches_of_arrays_are_plain_indexing():
     assert torch.equal(torch.cat([x for x, _ in found]), torch.from_numpy(X[train][shuffled]))
     assert torch.equal(torch.cat([y for _, y in found]), torch.from_numpy(Y[train][shuffled]))
     assert found[0][0].dtype == torch.float32
-    in_order = list(parts.train.batches(parts.train.order(11, 10, shuffle=False)))
+    in_order = list(parts.train.batches(parts.train.order(None, 10)))
     assert torch.equal(torch.cat([y for _, y in in_order]), torch.from_numpy(Y[train]))
     (test,) = parts.test.batches(parts.test.order(None, 10))
     assert torch.equal(test[0], torch.from_numpy(TEST[0]))
@@ -321,7 +321,7 @@ def test_own_batches_are_shown_as_they_are():
     assert sorted(torch.cat(part.order(4, 99)).tolist()) == list(range(40))
     assert [batch.tolist() for batch in part.order(4, 8)] == [batch.tolist() for batch in part.order(4, 8)]
     assert [batch.tolist() for batch in part.order(4, 8)] != [batch.tolist() for batch in part.order(5, 8)]
-    assert [len(batch) for batch in part.order(4, 16, shuffle=False)] == [16, 16, 8]
+    assert [len(batch) for batch in part.order(None, 16)] == [16, 16, 8]
 
 
 @pytest.mark.parametrize(

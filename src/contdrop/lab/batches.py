@@ -102,15 +102,14 @@ class Part:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def order(self, seed: int | None, batch_size: int, *, shuffle: bool = True) -> list[Tensor]:
+    def order(self, seed: int | None, batch_size: int) -> list[Tensor]:
         """The batches of an epoch, as positions in this part.
 
         Args:
-            seed: Of the order.
+            seed: Of the order; without one, all examples as they come. The user's own batches are for training.
             batch_size: Examples in each batch but the last, which may be smaller.
-            shuffle: If False, or without a seed, all examples as they come; the user's own batches are for training.
         """
-        if seed is None or not shuffle:
+        if seed is None:
             return list(torch.split(torch.arange(len(self)), batch_size))
         if self.pipeline.batches is not None and self.name == "train":
             return self._own_order(seed)
@@ -158,8 +157,8 @@ class Part:
             skip: So many batches of the order were shown before an interruption.
             rows: Which examples of a batch of so many to show; all if None.
         """
-        transformed = seed is not None and self.name == "train" and self.pipeline.transform is not None
-        if isinstance(self.source, Arrays) and self.pipeline.collate is None and not transformed:
+        transformed = seed is not None and self.name == "train" and self.pipeline.maker.transform is not None
+        if isinstance(self.source, Arrays) and self.pipeline.maker.collate is None and not transformed:
             nest, positions = self._arrays
             if rows is not None:
                 order = [batch[rows(len(batch))] for batch in order]
@@ -168,7 +167,7 @@ class Part:
             return _selected(nest, (positions.index_select(0, batch) for batch in order[skip:]))
         chosen = [self.positions.index_select(0, batch).numpy() for batch in order]
         wanted = requests(self.name, chosen, seed or 0, transformed=transformed)[skip:]
-        if rows is not None and self.pipeline.collate is None:
+        if rows is not None and self.pipeline.maker.collate is None:
             wanted, rows = [request.rows(rows(len(request.indices))) for request in wanted], None
         made = self.pipeline.loaders.batches if self.pipeline.loader_workers else self.pipeline.maker.make_all
         if rows is None:
@@ -222,14 +221,6 @@ class Pipeline:
     loaders: Loaders
     loader_workers: int
     batches: Callable[[Any, torch.Generator], Any] | None
-
-    @property
-    def collate(self) -> Callable[[list[Any]], Any] | None:
-        return self.maker.collate
-
-    @property
-    def transform(self) -> Callable[[Any, torch.Generator], Any] | None:
-        return self.maker.transform
 
 
 @dataclass(frozen=True, eq=False)

@@ -339,7 +339,7 @@ class Conductor:
 def _can_be_sent(data: Prepared) -> bool:
     """Arrays can, unless functions of the user's own go with them; what opens files is opened by each process."""
     pipeline = data.pipeline
-    functions = (each for each in (pipeline.batches, pipeline.collate, pipeline.transform) if each)
+    functions = (each for each in (pipeline.batches, pipeline.maker.collate, pipeline.maker.transform) if each)
     own = (type(getattr(each, "__self__", each)).__module__ for each in functions)
     return data.is_arrays and all(module.startswith("contdrop.") for module in own)
 

@@ -84,7 +84,8 @@ def _of_types(model: nn.Module, batch: Any, complaint: str) -> str:
 
 def _check_classes(prepared: Prepared, target: Tensor, outputs: int, line: str) -> None:
     """That every class has an output: of all arrays that are shown as they are, else of this target."""
-    is_shown = prepared.is_arrays and prepared.pipeline.collate is None and prepared.pipeline.transform is None
+    maker = prepared.pipeline.maker
+    is_shown = prepared.is_arrays and maker.collate is None and maker.transform is None
     shown = {part: source.labels for part, source in prepared.sources.items()} if is_shown else {"train": target}
     for part, labels in shown.items():
         labels = labels[labels != IGNORED]
