@@ -101,8 +101,7 @@ def _add_job(
             return f"{name} is {_told(here, measure)} here and {_told(job, measure)} there, of the same configuration"
         outcome.kept += 1
     elif job.status in (FINISHED, FAILED) and not store.locks.is_held(here.id):
-        for table in ("epochs", "checkpoints", "artefacts"):
-            db.execute(f"DELETE FROM {table} WHERE job = ?", (here.id,))
+        store._forget(db, here.id)
         db.execute("DELETE FROM jobs WHERE id = ?", (here.id,))
         _write(db, here.id, content, origin)
         outcome.added += 1

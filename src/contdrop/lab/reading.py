@@ -182,6 +182,11 @@ class StoreReader:
             raise DamageError(self.path, f"{what} does not match its checksum")
         return row
 
+    def _row(self, job: int) -> sqlite3.Row:
+        """Of a job, as the table has it."""
+        (row,) = self._read("SELECT * FROM jobs WHERE id = ?", (job,))
+        return self._verified(row, f"job {job}")
+
     def protocols(self) -> list[ProtocolRecord]:
         """In the order in which they were first planned."""
         rows = self._read("SELECT * FROM protocols ORDER BY created, rowid")
@@ -241,9 +246,8 @@ class StoreReader:
         return job.status == RUNNING and not self.locks.is_held(job.id)
 
     def epochs(self, job: int) -> list[Epoch]:
-        (row,) = self._read("SELECT * FROM jobs WHERE id = ?", (job,))
-        curve = self._verified(row, f"job {job}")["curve"]
-        return self._curve(job, self._read(_EPOCHS + "WHERE job = ? ORDER BY epoch", (job,)), curve)
+        rows = self._read(_EPOCHS + "WHERE job = ? ORDER BY epoch", (job,))
+        return self._curve(job, rows, self._row(job)["curve"])
 
     def _curve(self, job: int, rows: Sequence[sqlite3.Row], expected: str) -> list[Epoch]:
         values = [tuple(row)[1:] for row in rows]
@@ -278,11 +282,7 @@ class StoreReader:
         return {name: checksum for name, checksum in self._checksums(job).items() if name != WEIGHTS}
 
     def _checksums(self, job: int) -> dict[str, str]:
-        def read() -> Any:
-            (row,) = self._read("SELECT * FROM jobs WHERE id = ?", (job,))
-            return json.loads(self._verified(row, f"job {job}")["artefacts"])
-
-        found: dict[str, str] = self._once(job, read)
+        found: dict[str, str] = self._once(job, lambda: json.loads(self._row(job)["artefacts"]))
         return found
 
     def artefact(self, job: int, name: str) -> np.ndarray | None:

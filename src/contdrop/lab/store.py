@@ -147,7 +147,7 @@ class Store(StoreReader):
     def plan_again(self, job: int) -> None:
         """Forgets a failure, so that the job is done once more."""
         with self.transaction() as db:
-            if self._job(db.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()).status == FAILED:
+            if self._row(job)["status"] == FAILED:
                 self._forget(db, job)
 
     @staticmethod
@@ -179,15 +179,15 @@ class Store(StoreReader):
             None, or what does not match; then the job was not begun.
         """
         with self.transaction() as db:
-            me = self._job(db.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone())
+            me = self._row(job)
             others = db.execute(
                 "SELECT * FROM jobs WHERE protocol = ? AND stage = ? AND run = ? AND id != ? "
                 "AND fingerprints IS NOT NULL AND status IN (?, ?)",
-                (me.protocol, me.stage, me.run, job, RUNNING, FINISHED),
+                (me["protocol"], me["stage"], me["run"], job, RUNNING, FINISHED),
             ).fetchall()
             mine = {**fingerprints, PROCESSOR: processor(machine)}
             theirs = {other.method: other.shared for other in map(self._job, others)}
-            mismatch = find_mismatch({me.method: mine} | theirs)
+            mismatch = find_mismatch({me["method"]: mine} | theirs)
             if mismatch:
                 return mismatch
             db.execute(
@@ -209,7 +209,7 @@ class Store(StoreReader):
         elif parts:
             state = b"".join(parts)
         with self.transaction() as db:
-            self._verify_job(db, job)
+            self._row(job)  # before it gets a new checksum, lest damage get one too
             self.write_epochs(db, job, epochs)
             if state:
                 db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (job, epoch, state))
@@ -228,8 +228,7 @@ class Store(StoreReader):
 
     def checkpoint(self, job: int) -> tuple[int, Buffer] | None:
         """The last epoch that was saved, and the state after it; None if there is none, or none that can be trusted."""
-        (row,) = self._read("SELECT * FROM jobs WHERE id = ?", (job,))
-        self._verified(row, f"job {job}")
+        row = self._row(job)
         for saved in self._read("SELECT epoch, state FROM checkpoints WHERE job = ?", (job,)):
             epoch, state = saved["epoch"], saved["state"]
             whole = isinstance(state, bytes) and _of_checkpoint(epoch, state) == row["checkpoint"]
@@ -271,7 +270,7 @@ class Store(StoreReader):
         if weights:
             packed[WEIGHTS] = self.files.put(key, sidecar.WEIGHTS, weights)
         with self.transaction() as db:
-            self._verify_job(db, job)
+            self._row(job)  # before it gets a new checksum, lest damage get one too
             self.write_epochs(db, job, epochs)
             self.write_artefacts(db, job, packed)
             self._end(db, job, FINISHED, None, results)
@@ -285,17 +284,13 @@ class Store(StoreReader):
     def fail(self, job: int, reason: str, epochs: Sequence[Epoch] = ()) -> None:
         """Records a job that cannot be finished, with its reason; it is not tried again unless asked for."""
         with self.transaction() as db:
-            self._verify_job(db, job)
+            self._row(job)  # before it gets a new checksum, lest damage get one too
             self.write_epochs(db, job, epochs)
             self._end(db, job, FAILED, reason, None)
         self.files.remove(self._key(job))
 
     def _key(self, job: int) -> str:
         return str(self._read("SELECT key FROM jobs WHERE id = ?", (job,))[0]["key"])
-
-    def _verify_job(self, db: sqlite3.Connection, job: int) -> None:
-        """Before a row gets a new checksum, lest damage get one too."""
-        self._verified(db.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone(), f"job {job}")
 
     @staticmethod
     def write_epochs(db: sqlite3.Connection, job: int, epochs: Sequence[Epoch]) -> None:
