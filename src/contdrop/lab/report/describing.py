@@ -112,19 +112,12 @@ def missing(results: Results) -> list[str]:
 
 def commands(results: Results, store: str) -> str:
     """What to type to get these results again, in a new store."""
-    record = results.protocol
+    record, measure = results.protocol, results.measure
     if record.preset == IMPORTED:
         file = str(record.configuration.get("file", "FILE"))
         load = ["contdrop", "import", file, "--name", record.experiment, "--reference", results.reference]
-        if not results.measure.is_error:
-            load += [
-                "--metric",
-                results.measure.name,
-                "--unit",
-                results.measure.unit,
-                "--better",
-                results.measure.better,
-            ]
+        if not measure.is_error:
+            load += ["--metric", measure.name, "--unit", measure.unit, "--better", measure.better]
         return "\n".join(shlex.join([*each, "--store", store]) for each in (load, ["contdrop", "report"]))
     runs = 1 + max((job.run for job in results.final), default=0)
     study = record.description.get("file")

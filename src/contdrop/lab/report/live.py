@@ -26,8 +26,7 @@ from ..results import Results, assemble
 from ..stats import Comparison
 from ..store import FAILED, FINAL, FINISHED, RUNNING, JobRecord, ProtocolRecord, Store
 from . import charts, colours, describing, rendering
-from .forest import forest
-from .page import chip
+from .page import chip, compared
 
 REFRESH_SECONDS = 2
 _MOST_CURVES = 12  # jobs drawn at once
@@ -185,7 +184,7 @@ def _job(job: JobRecord) -> dict[str, Any]:
 def _said(judged: Judged, is_done: bool) -> dict[str, Any]:
     """The verdict so far, and how far that is."""
     results, found = judged.results, judged.verdict
-    measure, planned = results.measure, len({job.run for job in results.final})
+    planned = len({job.run for job in results.final})
     counts = [comparison.runs for comparison in judged.comparisons.values()]
     return {
         "verdict": found,
@@ -193,11 +192,7 @@ def _said(judged: Judged, is_done: bool) -> dict[str, Any]:
         "tone": found.outcome if is_done else "none",
         "planned_runs": planned,
         "paired_runs": min(counts, default=0),
-        "reference": called(results.reference),
-        "metric": capital(measure.name),
-        "unit": f", in{measure.gap_unit}" if measure.gap_unit else "",
-        "sign": capital(measure.sign_rule(called(results.reference))),
-        "forest": forest(judged.comparisons, measure),
+        **compared(results, judged.comparisons),
         "narrowing": _narrowing(judged, planned),
     }
 

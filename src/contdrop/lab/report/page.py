@@ -298,13 +298,9 @@ def _experiment(
         "title": labels.printable(record.description.get("title") or record.experiment),
         "paper": record.description.get("paper") or "",
         "size": describing.size(results),
-        "reference": called(results.reference),
-        "metric": capital(results.measure.name),
-        "unit": f", in{results.measure.gap_unit}" if results.measure.gap_unit else "",
-        "sign": capital(results.measure.sign_rule(called(results.reference))),
         "verdict": found,
         "chip": chip(found),
-        "forest": forest(comparisons, results.measure),
+        **compared(results, comparisons),
         "tables": [files.table(table, *prefix) for table in _tables(results, comparisons, store, margin)],
         "pictures": [files.picture(picture, *prefix) for picture in figures.figures(store, results, comparisons)],
         "selections": files.table(selections, *prefix) if selections else None,
@@ -328,6 +324,18 @@ def _tables(
     for table in (tables.differences(results, margin, comparisons), *supplements):
         if table:
             yield table
+
+
+def compared(results: Results, comparisons: dict[str, Comparison]) -> dict[str, Any]:
+    """The reference against every other method as a strip, and the words beside it."""
+    measure, reference = results.measure, called(results.reference)
+    return {
+        "reference": reference,
+        "metric": capital(measure.name),
+        "unit": f", in{measure.gap_unit}" if measure.gap_unit else "",
+        "sign": capital(measure.sign_rule(reference)),
+        "forest": forest(comparisons, measure),
+    }
 
 
 def chip(found: Verdict) -> str:
