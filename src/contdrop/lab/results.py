@@ -78,12 +78,17 @@ class Results:
         """Final jobs that are planned or under way."""
         return tuple(job for job in self.final if job.status not in (FINISHED, FAILED))
 
-    def errors(self, metric: str = "test_error") -> dict[str, dict[int, float]]:
-        """By method and run, of finished jobs; methods without any are left out."""
-        found: dict[str, dict[int, float]] = {method: {} for method in self.methods}
+    @property
+    def by_method(self) -> dict[str, list[JobRecord]]:
+        """Finished jobs; methods without any are left out."""
+        found: dict[str, list[JobRecord]] = {method: [] for method in self.methods}
         for job in self.finished:
-            found[job.method][job.run] = job.results[metric]
-        return {method: runs for method, runs in found.items() if runs}
+            found[job.method].append(job)
+        return {method: jobs for method, jobs in found.items() if jobs}
+
+    def errors(self) -> dict[str, dict[int, float]]:
+        """By method and run, of finished jobs."""
+        return {method: {job.run: job.results["test_error"] for job in jobs} for method, jobs in self.by_method.items()}
 
     def complete_runs(self) -> tuple[int, ...]:
         """Runs that every method with results has finished: what a comparison of all may use."""

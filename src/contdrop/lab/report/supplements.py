@@ -76,8 +76,7 @@ def lowest_epochs(results: Results, store: Store) -> Table | None:
     best = max if measure.better == HIGHER else min
     curves = store.curves(results.protocol.key)
     rows = []
-    for method in results.errors():
-        jobs = [job for job in results.finished if job.method == method]
+    for method, jobs in results.by_method.items():
         found = [[epoch.test_error for epoch in curves.get(job.id, [])] for job in jobs]
         errors = [[error for error in curve if error is not None] for curve in found]
         if not all(errors) or errors != found:  # no curve, or one without test errors
@@ -117,7 +116,7 @@ def lowest_epochs(results: Results, store: Store) -> Table | None:
 
 def others(results: Results) -> Table | None:
     """What stands beside the metric that methods are compared by: other metrics, and what each method costs."""
-    jobs = {method: [job for job in results.finished if job.method == method] for method in results.errors()}
+    jobs = results.by_method
     columns: dict[str, dict[str, Cell]] = {}
     known = {f"test:{measure.name}": measure for measure in Measure.others(results.protocol.description)}
     for name in dict.fromkeys(name for job in results.finished for name in job.results):
@@ -162,16 +161,10 @@ def uncertainty(results: Results) -> Table | None:
     found = {name for job in results.finished for name in job.results if name.startswith(_UNCERTAINTY)}
     values = {name: head for name, head in UNCERTAINTY.items() if any(each.endswith(f"_{name}") for each in found)}
     rows = []
-    for method in results.errors():
+    for method, jobs in results.by_method.items():
         for way, called in WAYS.items():
-            columns = [
-                [
-                    job.results[f"{_UNCERTAINTY}{way}_{name}"]
-                    for job in results.finished
-                    if job.method == method and f"{_UNCERTAINTY}{way}_{name}" in job.results
-                ]
-                for name in values
-            ]
+            names = [f"{_UNCERTAINTY}{way}_{name}" for name in values]
+            columns = [[job.results[name] for job in jobs if name in job.results] for name in names]
             if any(columns):
                 cells = (_summed(each, Measure("", "")) for each in columns)
                 rows.append((method_cell(results, method), Cell(called), *cells))

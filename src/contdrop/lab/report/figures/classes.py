@@ -28,12 +28,11 @@ def matrices(store: Store, results: Results) -> dict[str, Array]:
     Mean over its finished runs; methods without stored predictions are left out.
     """
     counts: dict[str, list[tuple[Array, Array]]] = {}
-    for method in results.methods:
-        for job in results.finished:
-            if job.method == method:
-                predictions, truth = (store.artefact(job.id, f"test_{what}") for what in ("predictions", "labels"))
-                if predictions is not None and truth is not None and len(truth):
-                    counts.setdefault(method, []).append((predictions, truth))
+    for method, jobs in results.by_method.items():
+        for job in jobs:
+            predictions, truth = (store.artefact(job.id, f"test_{what}") for what in ("predictions", "labels"))
+            if predictions is not None and truth is not None and len(truth):
+                counts.setdefault(method, []).append((predictions, truth))
     if not counts:
         return {}
     classes = 1 + max(int(max(p.max(), t.max())) for found in counts.values() for p, t in found)

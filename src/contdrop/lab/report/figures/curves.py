@@ -36,9 +36,9 @@ _MOST_BANDS = 8
 def curves(store: Store, results: Results) -> Picture | None:
     epochs_of = store.curves(results.protocol.key)
     found: dict[str, list[list[float]]] = {}
-    for method in results.methods:
-        for job in results.finished:
-            if job.method == method and 0 < len(epochs_of.get(job.id, [])) == results.protocol.epochs:
+    for method, jobs in results.by_method.items():
+        for job in jobs:
+            if 0 < len(epochs_of.get(job.id, [])) == results.protocol.epochs:
                 found.setdefault(method, []).append(
                     [np.nan if e.test_error is None else e.test_error for e in epochs_of[job.id]]
                 )

@@ -26,6 +26,7 @@ from matplotlib.textpath import TextToPath
 from ....files import replacing
 from ....text import plural
 from ... import labels
+from ...analysis.wording import run_count
 from ...results import Results
 from .. import colours
 
@@ -232,10 +233,8 @@ def _number(value: float) -> str:
 
 def runs_of(results: Results) -> str:
     """Over how many runs means are taken: "10 runs", or "5 to 7 runs" if methods differ."""
-    counts = sorted({len(runs) for runs in results.errors().values()})
-    if not counts:
-        return "no runs"
-    return plural(counts[0], "run") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
+    counts = {len(runs) for runs in results.errors().values()}
+    return run_count(counts) if counts else "no runs"
 
 
 def size_of(results: Results) -> str:

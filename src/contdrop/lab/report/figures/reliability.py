@@ -72,15 +72,12 @@ def calibrations(store: Store, results: Results) -> dict[str, dict[str, Calibrat
     """By way and method, over its finished runs; what was not measured is left out."""
     found: dict[str, dict[str, Calibration]] = {}
     for way in WAYS:
-        for method in results.methods:
+        for method, jobs in results.by_method.items():
             runs = []
-            for job in results.finished:
-                if job.method == method:
-                    bins, error = (
-                        store.artefact(job.id, f"uncertainty_{way}_{what}") for what in ("reliability", "ece")
-                    )
-                    if bins is not None and error is not None:
-                        runs.append((bins.astype(np.float64), float(error)))
+            for job in jobs:
+                bins, error = (store.artefact(job.id, f"uncertainty_{way}_{what}") for what in ("reliability", "ece"))
+                if bins is not None and error is not None:
+                    runs.append((bins.astype(np.float64), float(error)))
             if runs:
                 found.setdefault(way, {})[method] = _pooled(runs)
     return found
