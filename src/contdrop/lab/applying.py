@@ -37,7 +37,6 @@ class Applied:
     """What a method did to a model.
 
     Attributes:
-        method: Its label.
         changed: How many places with dropout were changed.
         sites: How many there are. Counted in a pass if :func:`apply` got one to run, else dropout layers and what is
             listed as unreachable.
@@ -47,7 +46,6 @@ class Applied:
         notes: What the reader of a result should know, one sentence each.
     """
 
-    method: str
     changed: int
     sites: int
     unreachable: tuple[Unreachable, ...] = ()
@@ -107,7 +105,7 @@ def apply(
     if before is not None and run is not None:
         changed, sites = surgery.changed(before, surgery.count_dropout_in(model, run))
         changed = 0 if method.name == ORIGINAL else changed
-    return Applied(str(method), changed, sites, left, noise, tuple(notes))
+    return Applied(changed, sites, left, noise, tuple(notes))
 
 
 def _swap(

@@ -36,14 +36,12 @@ class Chain(NamedTuple):
     """A linear layer, its activation, the dropout behind it, and the linear layer that reads that.
 
     Attributes:
-        dropout: Its name.
         linear: The layer that makes the units.
         activation: Which.
         layer: The activation as a layer; None if it is a function.
         reader: The layer that reads the units; None if that is not a linear layer, or not it alone.
     """
 
-    dropout: str
     linear: nn.Module
     activation: Activation
     layer: nn.Module | None
@@ -88,7 +86,7 @@ def find(model: nn.Module) -> Found:
     return found
 
 
-def _chain(name: str, dropout: nn.Module, linear: Any, activation: Any, layer: Any, reader: Any) -> Chain | str:
+def _chain(dropout: nn.Module, linear: Any, activation: Any, layer: Any, reader: Any) -> Chain | str:
     """The chain around a dropout layer, or why there is none."""
     if (isinstance(dropout, Dropout) and (dropout.activation or dropout.shared_axes)) or shared_axes(dropout):
         return "it has an activation inside, or shares mask values"
@@ -96,7 +94,7 @@ def _chain(name: str, dropout: nn.Module, linear: Any, activation: Any, layer: A
         return "no ReLU or sigmoid is right before it"
     if type(linear) is not nn.Linear:
         return "no torch.nn.Linear is right before its activation"
-    return Chain(name, linear, activation, layer, reader if type(reader) is nn.Linear else None)
+    return Chain(linear, activation, layer, reader if type(reader) is nn.Linear else None)
 
 
 def _graph(model: nn.Module) -> Graph | None:
@@ -129,9 +127,8 @@ def _by_graph(model: nn.Module, graph: Graph, calls: Counter[int]) -> dict[str, 
         linear = called.get(source) if source is not None else None
         readers = list(node.users)
         reader = called.get(readers[0]) if len(readers) == 1 else None
-        name = names[id(dropout)]
-        step = _chain(name, dropout, linear, _activation(before, layer), layer, reader)
-        found.setdefault(name, []).append(step)
+        step = _chain(dropout, linear, _activation(before, layer), layer, reader)
+        found.setdefault(names[id(dropout)], []).append(step)
     return found
 
 
@@ -157,6 +154,6 @@ def _by_order(model: nn.Module, calls: Counter[int]) -> dict[str, list[Chain | s
         for linear, layer, dropout, reader in zip(padded, padded[1:], padded[2:], padded[3:]):
             if dropout is not None and is_plain(dropout):
                 activation = _LAYERS.get(type(layer)) if layer is not None else None
-                name = names[id(dropout)]
-                found.setdefault(name, []).append(_chain(name, dropout, linear, activation, layer, reader))
+                step = _chain(dropout, linear, activation, layer, reader)
+                found.setdefault(names[id(dropout)], []).append(step)
     return found
