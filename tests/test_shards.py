@@ -4,9 +4,10 @@ import sqlite3
 
 import pytest
 
+from contdrop.cli.conduct import parse_shard
 from contdrop.errors import UserError
 from contdrop.lab import catalogue, locks, travel
-from contdrop.lab.plan import is_in, parse_shard, plan
+from contdrop.lab.plan import is_in, plan
 from contdrop.lab.store import Store
 from test_executor import content, finish
 

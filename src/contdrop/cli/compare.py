@@ -15,7 +15,7 @@ from ..lab import backups, data, sources, starters
 from ..lab.analysis.planning import needed_runs
 from ..lab.conducting import Conductor, Planned
 from ..lab.executors.ray import resources
-from ..lab.plan import Protocol, parse_shard, plan
+from ..lab.plan import Protocol, plan
 from ..lab.store import Store
 from ..text import duration, plural, printable
 from . import conduct, options, screens
@@ -97,7 +97,7 @@ def compare(
         device=device,
         retry_failed=retry_failed,
         redo=redo,
-        shard=parse_shard(shard),
+        shard=conduct.parse_shard(shard),
         cluster=cluster,
     )
     if performance.interrupted:

@@ -54,6 +54,20 @@ def split_labels(methods: str | None) -> list[str] | None:
     return joined
 
 
+def parse_shard(text: str | None) -> tuple[int, int] | None:
+    """Part and number of parts.
+
+    >>> parse_shard("2/5")
+    (2, 5)
+    """
+    if text is None:
+        return None
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 0 <= int(part) <= int(parts) and int(parts)):
+        raise UserError(f"--shard: expected a part and the number of parts, such as 2/5 or 0/5; got {text!r}")
+    return int(part), int(parts)
+
+
 def perform(
     plans: Sequence[Planned],
     path: pathlib.Path,

@@ -9,7 +9,7 @@ import typer
 from ..lab import catalogue, data
 from ..lab.conducting import Planned
 from ..lab.executors.ray import resources
-from ..lab.plan import parse_shard, plan
+from ..lab.plan import plan
 from ..lab.sources import Source
 from . import conduct, options
 
@@ -78,7 +78,7 @@ def run(
         device=device,
         retry_failed=retry_failed,
         redo=redo,
-        shard=parse_shard(shard),
+        shard=conduct.parse_shard(shard),
         cluster=cluster,
     )
     if performance.interrupted:

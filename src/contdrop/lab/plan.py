@@ -199,20 +199,6 @@ def plan(
     return jobs + [Job(protocol, FINAL, label, run) for run in range(runs or size.runs) for label in chosen]
 
 
-def parse_shard(text: str | None) -> tuple[int, int] | None:
-    """Part and number of parts.
-
-    >>> parse_shard("2/5")
-    (2, 5)
-    """
-    if text is None:
-        return None
-    part, _, parts = text.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 0 <= int(part) <= int(parts) and int(parts)):
-        raise UserError(f"--shard: expected a part and the number of parts, such as 2/5 or 0/5; got {text!r}")
-    return int(part), int(parts)
-
-
 def is_in(job: Job, shard: tuple[int, int] | None) -> bool:
     """Whether a part of a plan has this job: whole runs, and the selection, on which all final runs depend.
 
