@@ -16,15 +16,19 @@ from .outputs import binary, classified, examples_of, loss_of, paired, per_examp
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss by task.
+    """A loss, (output, batch) -> scalar.
 
     Attributes:
-        mean: (output, batch) -> scalar, for training.
-        total: (output, batch) -> scalar, the sum over the examples of a batch, for evaluation.
+        mean: Over the examples of a batch, for training.
+        whole: Their sum; that mean times their number if None.
     """
 
     mean: Callable[[Any, Any], Tensor]
-    total: Callable[[Any, Any], Tensor]
+    whole: Callable[[Any, Any], Tensor] | None = None
+
+    def total(self, output: Any, batch: Any) -> Tensor:
+        """The sum over the examples of a batch, for evaluation."""
+        return self.mean(output, batch) * examples_of(batch) if self.whole is None else self.whole(output, batch)
 
 
 def default_loss(task: str | None) -> Loss:
@@ -72,10 +76,6 @@ def _squares(output: Any, batch: Any) -> Tensor:
     return functional.mse_loss(prediction, target.to(prediction.dtype))
 
 
-def _squares_total(output: Any, batch: Any) -> Tensor:
-    return _squares(output, batch) * examples_of(batch)
-
-
 def _own(output: Any, batch: Any) -> Tensor:
     own = loss_of(output)
     if own is None:
@@ -83,12 +83,8 @@ def _own(output: Any, batch: Any) -> Tensor:
     return own
 
 
-def _own_total(output: Any, batch: Any) -> Tensor:
-    return _own(output, batch) * examples_of(batch)
-
-
 _LOSSES = {
     "classification": Loss(_cross_entropy, _cross_entropy_total),
-    "regression": Loss(_squares, _squares_total),
-    None: Loss(_own, _own_total),
+    "regression": Loss(_squares),
+    None: Loss(_own),
 }

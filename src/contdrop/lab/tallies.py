@@ -119,7 +119,4 @@ def predicted_classes(output: Any, batch: Any) -> tuple[np.ndarray, np.ndarray] 
 
 def loss_for(given: LossFunction | None, task: str | None) -> Loss:
     """A study's own loss, which is a mean over the examples of a batch, or the default one of its task."""
-    if given is None:
-        return default_loss(task)
-    own = given
-    return Loss(own, lambda output, batch: own(output, batch) * examples_of(batch))
+    return default_loss(task) if given is None else Loss(given)
