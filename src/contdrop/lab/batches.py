@@ -337,16 +337,13 @@ def prepare(data: Data, *, task: str | None) -> Prepared:
         inputs.check_labels(source, name, task)
     groups = _groups(data, drawn, available)
     strata = _strata(data, sources["train"], drawn, task, grouped=groups is not None)
-    maker = Maker(_by_part(sources), data.collate, data.transform)
+    by_part = {name: sources.get(name, sources["train"]) for name in ("train", "validation", "test")}
+    maker = Maker(by_part, data.collate, data.transform)
     pipeline = Pipeline(maker, Loaders(maker, data.loader_workers), data.loader_workers, data.batches)
     fingerprint = fingerprints.of_content(
         data.version, *(_fingerprint(maker, name, source) for name, source in sources.items())
     )
     return Prepared(sources, drawn, strata, groups, data.resplit, pipeline, fingerprint, data.name, data.mark)
-
-
-def _by_part(sources: dict[str, Source]) -> dict[str, Source]:
-    return {name: sources.get(name, sources["train"]) for name in ("train", "validation", "test")}
 
 
 def _fingerprint(maker: Maker, name: str, source: Source) -> str:

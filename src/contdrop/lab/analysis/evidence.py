@@ -58,13 +58,10 @@ def gather(directory: pathlib.Path) -> dict[str, Runs]:
         path = pathlib.Path(temporary, "all.db")
         for archive in archives:
             travel.take(archive, path)
-        return of_store(path) if archives else {}
-
-
-def of_store(path: pathlib.Path) -> dict[str, Runs]:
-    """The runs of every planned study in a store."""
-    with Store(path) as store:
-        return of_results(store, collect_all(store))
+        if not archives:
+            return {}
+        with Store(path) as store:
+            return of_results(store, collect_all(store))
 
 
 def of_results(store: Store, everything: Iterable[Results]) -> dict[str, Runs]:

@@ -70,8 +70,7 @@ def run_here(
     """Does all jobs in this process, for a debugger, or where no other process can be had."""
     agenda, bench = Agenda(store, jobs, observer), Bench(work, protocols)
     threads = torch.get_num_threads()
-    torch.set_num_threads(work.threads)
-    torch.set_flush_denormal(True)
+    set_up_process(work)
     try:
         while True:
             agenda.collect()
