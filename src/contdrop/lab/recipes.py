@@ -80,6 +80,16 @@ class _Ramp(ScheduledRecipe):
     original_epochs: int = 3000
     squared_length: float = 15.0
 
+    def _optimiser(self, model: nn.Module, bounded: Bounded, *, rate_in_velocity: bool) -> Optimizer:
+        return RampOptimiser(
+            model.parameters(),
+            self.learning_rate,
+            self.momentum[0],
+            squared_length=self.squared_length,
+            bounded=bounded,
+            rate_in_velocity=rate_in_velocity,
+        )
+
     def _table(self, optimiser: Optimizer, epochs: int, first: int) -> EpochTable:
         """By the epoch of the original run, counted from ``first``."""
         original = [first + self.original_epochs * epoch / epochs for epoch in range(epochs)]
@@ -118,14 +128,7 @@ class Hinton(_Ramp):
     kind: ClassVar[str] = "hinton"
 
     def optimiser(self, model: nn.Module) -> Optimizer:
-        return RampOptimiser(
-            model.parameters(),
-            self.learning_rate,
-            self.momentum[0],
-            squared_length=self.squared_length,
-            bounded="incoming",
-            rate_in_velocity=True,
-        )
+        return self._optimiser(model, "incoming", rate_in_velocity=True)
 
     def scheduler(self, optimiser: Optimizer, epochs: int) -> LRScheduler:
         return self._table(optimiser, epochs, first=0)
@@ -162,14 +165,7 @@ class Authors(_Ramp):
         check_choice("Authors", "bounded", self.bounded, BOUNDED)
 
     def optimiser(self, model: nn.Module) -> Optimizer:
-        return RampOptimiser(
-            model.parameters(),
-            self.learning_rate,
-            self.momentum[0],
-            squared_length=self.squared_length,
-            bounded=self.bounded,
-            rate_in_velocity=False,
-        )
+        return self._optimiser(model, self.bounded, rate_in_velocity=False)
 
     def scheduler(self, optimiser: Optimizer, epochs: int) -> LRScheduler:
         return self._table(optimiser, epochs, first=1)
