@@ -181,7 +181,10 @@ def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, devic
 
 
 def _evaluate(training: Training, prepared: Prepared, where: str) -> None:
-    """One batch of all that the end of a training looks at, so that it does not fail there."""
+    """One batch of all that the end of a training looks at, so that it does not fail there.
+
+    Where that is too little, such as examples of a single class for an AUROC, all of it.
+    """
     parts, study, is_final = training.parts, training.study, training.job.stage == FINAL
     for part in (parts.validation, parts.test) if is_final else (parts.validation,):
         what = f"{where}: evaluation of {part.name} data{mistakes.other_shape(prepared, part.name)}"
@@ -189,14 +192,21 @@ def _evaluate(training: Training, prepared: Prepared, where: str) -> None:
             done = training.evaluate(part, batches=1)
         for metric in training.metrics:
             with explained(f"{where}: metric {metric.name} of {part.name} data"):
-                metric.value(done.contributions[metric.name])
+                try:
+                    metric.value(done.contributions[metric.name])
+                except Exception:
+                    metric.value(training.evaluate(part, (metric,)).contributions[metric.name])
     if study.measure and is_final:
         few = {
             name: replace(getattr(parts, name), positions=getattr(parts, name).positions[: study.batch_size])
             for name in ("train", "validation", "test")
         }
         with explained(f"{where}: measure", study.measure):
-            for value in study.measure(training.network, replace(parts, **few), 0).values():
+            try:
+                found = study.measure(training.network, replace(parts, **few), 0)
+            except Exception:
+                found = study.measure(training.network, parts, 0)
+            for value in found.values():
                 np.asarray(value)
 
 
