@@ -59,6 +59,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
         ({"candidates": {"nonne": ["none"]}}, "did you mean 'none'?"),
         ({"candidates": {"gaussian": ["gaussian"]}}, "candidates: 'gaussian' is not among the methods"),
         ({"candidates": {"none": ["uniform@2"]}}, "candidates['none'] to be variants of none; got 'uniform@2'"),
+        ({"candidates": {"none": [0.1, 0.2]}}, "expected candidates['none'] to be a list of labels; got [0.1, 0.2]"),
+        ({"candidates": {"none": None}}, "expected candidates['none'] to be a list of labels; got None"),
+        ({"candidates": {1: ["none"]}}, "expected candidates[1] to be a list of labels"),
+        ({"follows": {"none": 1}}, "follows: 1 has no candidates"),
         ({"follows": {"none": "original"}}, "follows: 'original' has no candidates; known: none"),
     ],
 )
@@ -152,6 +156,25 @@ def test_mistakes_are_told_in_one_line_before_training(change, message):
         rehearse(**change)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_one_batch_is_too_little_for_gets_all_of_the_data():
+    """Files on a disk are often sorted by class, and a metric may need two."""
+    order = torch.argsort(Y)
+
+    def of_both(values):
+        if len(set(values[:, 1])) < 2:
+            raise ValueError("one class only")
+        return 1.0
+
+    def measured(network, parts, seed):
+        if len(parts.test) < len(Y):
+            raise ValueError("too few")
+        return {"size": len(parts.test)}
+
+    metric = lab.Metric.whole("both", lambda output, batch: torch.stack([output[:, 1], batch[1]], 1), of_both)
+    sorted_by_class = lab.Data((X, Y), (X[order], Y[order]), validation=0.2)
+    rehearse(data=lambda: sorted_by_class, metric=metric, measure=measured, evaluation_batch_size=8)
 
 
 def test_parameters_without_a_gradient_are_named():

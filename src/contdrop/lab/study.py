@@ -315,7 +315,8 @@ def _check_candidates(study: Study, where: str) -> None:
         if not isinstance(given, Mapping):
             raise UserError(f"{where}: expected {name} to be a dictionary by label; got {type(given).__name__}")
     for label, variants in candidates.items():
-        if isinstance(variants, str) or len(variants) < 1:
+        are_labels = isinstance(variants, list | tuple) and all(isinstance(each, str) for each in (label, *variants))
+        if not are_labels or not variants:
             raise UserError(f"{where}: expected candidates[{label!r}] to be a list of labels; got {variants!r}")
         law = dropout_methods.parse(label).name
         wrong = [each for each in variants if dropout_methods.parse(each.partition("@")[0]).name != law]
@@ -330,7 +331,7 @@ def _check_candidates(study: Study, where: str) -> None:
     ):
         for label in labels:
             if label not in known:
-                raise UserError(f"{where}: {name}: {label!r} {what}; {suggest(label, known)}")
+                raise UserError(f"{where}: {name}: {label!r} {what}; {suggest(str(label), known)}")
 
 
 def _parameters(function: Callable[..., Any]) -> int:
