@@ -202,6 +202,13 @@ def test_the_margin_is_the_experiments_and_one_chosen_afterwards_is_called_that(
         "The margin of ±1.00 points was chosen after the fact (--margin), not before the results; the experiment had "
         "fixed ±0.20."
     )
+    change = {"time": 1.0, "what": "margin", "before": None, "after": 0.2, "results": 6}
+    moved = results_of(errors, margin=0.2, changes=[change])
+    assert "which the experiment chose when results were there." in verdict(moved).caveats[0]
+    assert verdict(moved, margin=1.0).caveats[0].endswith("; the experiment had changed to ±0.20.")
+    assert any("points, fixed by the experiment;" in note for note in tables.differences(planned).notes)
+    words = "points, chosen by the experiment when results were there;"
+    assert any(words in note for note in tables.differences(moved).notes)
     assert compare(planned, 1.0)["bernoulli"].margin == 1.0
     assert verdict(results_of(errors), margin=1.0).caveats[0].endswith("not before the results.")
 

@@ -63,6 +63,11 @@ def changes(description: Mapping[str, Any]) -> list[Change]:
     return found if all(0 <= change.time < _YEAR_9999 for change in found) else []
 
 
+def has_moved(description: Mapping[str, Any], what: str) -> bool:
+    """Whether it became another when results were there."""
+    return any(change.what == what for change in changes(description))
+
+
 def noted(
     db: sqlite3.Connection, protocol: str, description: Mapping[str, Any], jobs: Iterable[Mapping[str, Any]], now: float
 ) -> dict[str, Any]:

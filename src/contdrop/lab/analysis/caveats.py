@@ -51,13 +51,13 @@ def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: flo
 
 def _margin(results: Results, chosen: float | None) -> str:
     planned, reason = planned_margin(results), str(results.protocol.description.get("margin_reason") or "")
-    measure = results.measure
+    measure, moved = results.measure, looks.has_moved(results.protocol.description, "margin")
     if chosen is not None:
         text = f"The margin of ±{measure.gap(chosen)} was chosen after the fact (--margin), not before the results"
-        return text + (f"; the experiment had fixed ±{measure.amount(planned)}." if planned is not None else ".")
+        had = "had changed to" if moved else "had fixed"
+        return text + (f"; the experiment {had} ±{measure.amount(planned)}." if planned is not None else ".")
     if planned is not None:
         because = f": {reason.rstrip('.')}" if reason else ""
-        moved = any(change.what == "margin" for change in looks.changes(results.protocol.description))
         when = "chose when results were there" if moved else "fixed before the results"
         return (
             f"Differences of less than {measure.gap(planned)} count as none that matter, which the experiment "

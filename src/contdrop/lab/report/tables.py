@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from .. import labels, paper, stats
+from .. import labels, looks, paper, stats
 from ..analysis.comparisons import compare, planned_margin
 from ..results import Results
 from ..stats.comparison import ENOUGH_RUNS
@@ -247,13 +247,15 @@ def _origin(results: Results, chosen: float | None) -> str:
     if chosen is not None:
         return ", chosen after the fact"
     if planned_margin(results) is not None:
-        return ", fixed by the experiment"
+        moved = looks.has_moved(results.protocol.description, "margin")
+        return f", {'chosen by the experiment when results were there' if moved else 'fixed by the experiment'}"
     return f", a tenth of {results.measure.room_of('the reference')}"
 
 
 def _decimals(comparisons: Mapping[str, stats.Comparison]) -> int:
-    """Two digits of the smallest spread are enough."""
-    smallest = min((found.sd for found in comparisons.values() if found.sd > 0), default=1.0)
+    """Two digits of the smallest spread are enough; of the smallest difference, where none has a spread."""
+    spreads = [found.sd for found in comparisons.values() if found.sd > 0]
+    smallest = min(spreads or [abs(found.difference) for found in comparisons.values() if found.difference], default=1)
     return 2 if smallest >= 0.1 else min(8, 1 - math.floor(math.log10(smallest)))
 
 
