@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stores
+from contdrop import lab
 from contdrop.cli import summary
 from contdrop.lab import paper, stats
 from contdrop.lab.analysis.comparisons import compare
@@ -30,6 +31,12 @@ def _results(path, **options):
 
 def _column(table, heading):
     return [row[table.headings.index(heading)] for row in table.rows]
+
+
+def test_differences_without_a_spread_have_their_own_digits():
+    for values in ([0.971], [0.971, 0.972, 0.973]):
+        one = lab.analyse({"a": values, "b": [each - 0.002 for each in values]}, metric="auroc", better="higher")
+        assert _column(one.table(), "a minus it [95 % interval]")[1].text == "+0.0020"
 
 
 # ---- the paper's layout
