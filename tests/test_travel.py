@@ -16,7 +16,7 @@ from contdrop.lab import archive, checking, contents, numbers, schema, travel
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.verdict import verdict
 from contdrop.lab.reading import pack
-from contdrop.lab.report import describing, page
+from contdrop.lab.report import describing, page, tables
 from contdrop.lab.results import collect_all
 from contdrop.lab.store import FINAL, FINISHED, Store
 
@@ -241,6 +241,32 @@ def test_numbers_other_than_errors_say_what_they_are(cli):
     assert (
         "better: expected lower or higher; got 'more'" in cli("import", "b.csv", "--metric", "x", "--better", "more")[2]
     )
+
+
+def test_another_margin_or_reference_is_said_and_the_stores_own_stays(cli, tmp_path):
+    pathlib.Path("a.csv").write_text(TABLE)
+    assert cli("import", "a.csv", "--store", "a.db", "--margin", "0.5")[::2] == (0, "")
+    code, _, err = cli("import", "a.csv", "--store", "a.db", "--reference", "base")
+    assert (code, err.splitlines()) == (
+        0,
+        [
+            "contdrop: a: its margin is 0.5 in the store and none in what is added; 0.5 stays",
+            "contdrop: a: its reference is ours in the store and base in what is added; ours stays",
+        ],
+    )
+    with Store("a.db") as store:
+        (results,) = collect_all(store)
+    assert "--reference ours --margin 0.5 --store a.db" in describing.commands(results, "a.db")
+    assert "6 runs, imported" in tables.overview(results).notes[0]
+
+
+def test_merge_tells_what_any_of_its_files_brings(cli):
+    pathlib.Path("a.csv").write_text(TABLE)
+    cli("import", "a.csv", "--store", "one.db")
+    cli("import", "a.csv", "--store", "two.db", "--margin", "0.5")
+    stores.make_store("three.db", runs=1)
+    code, _, err = cli("merge", "all.db", "one.db", "two.db", "three.db")
+    assert (code, err) == (0, "contdrop: a: its margin is none in the store and 0.5 in what is added; none stays\n")
 
 
 def test_numbers_from_elsewhere_claim_no_time_and_no_training(tmp_path):

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,11 +45,13 @@ def add(store: Store, contents: Contents, origin: str) -> Outcome:
         UserError: A job or a selection that both have differs, or the masks are of another version; nothing was added.
     """
     outcome, conflicts = Outcome(), []
+    notes: list[str] = []
     with store.transaction() as db:
         before = schema.count_rows(db)
         for protocol in contents.protocols:
             for row in db.execute("SELECT * FROM protocols WHERE key = ?", (protocol.key,)).fetchall():
                 description = json.loads(store._verified(row, "an experiment")["description"])
+                notes += _other(protocol.experiment, description, protocol.description)
                 both = dumped(looks.joined(description, protocol.description))
                 db.execute("UPDATE protocols SET description = ? WHERE key = ?", (both, protocol.key))
             store.refuse_other_masks(db, protocol.key, protocol.configuration)
@@ -69,8 +71,16 @@ def add(store: Store, contents: Contents, origin: str) -> Outcome:
         for protocol in contents.protocols:
             store.seal_plan(db, protocol.key)
         schema.seal_totals(db, before)
-    outcome.notes = tuple(_mixed(store, [protocol.key for protocol in contents.protocols]))
+    outcome.notes = (*notes, *_mixed(store, [protocol.key for protocol in contents.protocols]))
     return outcome
+
+
+def _other(experiment: str, here: Mapping[str, Any], there: Mapping[str, Any]) -> Iterable[str]:
+    """What belongs to no job, and of which the store keeps its own."""
+    for what in ("margin", "reference"):
+        if here.get(what) != there.get(what):
+            ours, theirs = here.get(what) or "none", there.get(what) or "none"
+            yield f"{experiment}: its {what} is {ours} in the store and {theirs} in what is added; {ours} stays"
 
 
 def _add_selection(store: Store, db: sqlite3.Connection, selection: Selection) -> str | None:

@@ -58,7 +58,8 @@ def merge(out: pathlib.Path, sources: Sequence[pathlib.Path]) -> Outcome:
     with replacing(out) as temporary, _beside(temporary), Store(temporary, create=True) as store:
         for found, origin in loaded:
             added = merging.add(store, found, origin)
-            whole = Outcome(whole.added + added.added, whole.kept + added.kept, added.notes)
+            notes = tuple(dict.fromkeys((*whole.notes, *added.notes)))
+            whole = Outcome(whole.added + added.added, whole.kept + added.kept, notes)
     return whole
 
 

@@ -118,6 +118,8 @@ def commands(results: Results, store: str) -> str:
         load = ["contdrop", "import", file, "--name", record.experiment, "--reference", results.reference]
         if not measure.is_error:
             load += ["--metric", measure.name, "--unit", measure.unit, "--better", measure.better]
+        if (margin := record.description.get("margin")) is not None:
+            load += ["--margin", str(margin)]
         return "\n".join(shlex.join([*each, "--store", store]) for each in (load, ["contdrop", "report"]))
     runs = 1 + max((job.run for job in results.final), default=0)
     study = record.description.get("file")
