@@ -260,6 +260,11 @@ def test_another_margin_or_reference_is_said_and_the_stores_own_stays(cli, tmp_p
     assert "6 runs, imported" in tables.overview(results).notes[0]
 
 
+def test_help_says_what_merge_takes(cli):
+    _, out, _ = cli("merge", "--help")
+    assert out.index("NEW_STORE") < out.index("STORE_OR_ARCHIVE") < out.index("Join stores")
+
+
 def test_merge_tells_what_any_of_its_files_brings(cli):
     pathlib.Path("a.csv").write_text(TABLE)
     cli("import", "a.csv", "--store", "one.db")

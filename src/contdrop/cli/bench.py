@@ -64,25 +64,26 @@ Examples:
 
 def bench(
     chosen: Annotated[
-        str, typer.Option("--sections", metavar="A,B,...", help="What to measure. [default: all]", show_default=False)
+        str,
+        typer.Option("--sections", metavar="SECTION,...", help="What to measure. [default: all]", show_default=False),
     ] = ",".join(SECTIONS),
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer sizes, rounds and steps, no torch.compile: about half a minute.")
     ] = False,
     sizes: Annotated[
         str | None,
-        typer.Option(metavar="N,AxB,...", help=f"Tensors of the elementwise section. [default: {SIZES}]"),
+        typer.Option(metavar="SIZE,...", help=f"Tensors of the elementwise section. [default: {SIZES}]"),
     ] = None,
     rounds: Annotated[
         int | None,
         typer.Option(
-            metavar="N",
+            metavar="ROUNDS",
             help="Measurements of each contestant, of which the best counts; a third of it from 10^7 elements on, and "
             f"for DropConnect. [default: {ROUNDS}]",
         ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(metavar="N", help=f"Training steps of each network. [default: {STEPS}]")
+        int | None, typer.Option(metavar="STEPS", help=f"Training steps of each network. [default: {STEPS}]")
     ] = None,
     compiled: Annotated[
         bool | None,
@@ -92,7 +93,7 @@ def bench(
         ),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(metavar="N", help="Threads for torch and contdrop. [default: torch's]")
+        int | None, typer.Option(metavar="THREADS", help="Threads for torch and contdrop. [default: torch's]")
     ] = None,
     instructions: Annotated[
         str | None,

@@ -42,12 +42,12 @@ Examples:
 def certify_command(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="A study of contdrop list, or a study file.")],
     store: options.Store = options.STORE,
-    run: Annotated[int, typer.Option(metavar="N", help="Which run, from 0.")] = 0,
-    part: Annotated[str, typer.Option(metavar="NAME", help="Examples to bound from: test or validation.")] = "test",
-    delta: Annotated[float, typer.Option(metavar="D", help="How often any of the bounds may fail.")] = 0.05,
-    members: Annotated[int, typer.Option(metavar="T", help="Masks per mixture.")] = 50,
+    run: Annotated[int, typer.Option(metavar="RUN", help="Which run, from 0.")] = 0,
+    part: Annotated[str, typer.Option(metavar="test|validation", help="Examples to bound from.")] = "test",
+    delta: Annotated[float, typer.Option(metavar="PROBABILITY", help="How often any of the bounds may fail.")] = 0.05,
+    members: Annotated[int, typer.Option(metavar="MASKS", help="Masks per mixture.")] = 50,
     masks: Annotated[
-        str, typer.Option(metavar="KIND", help="Of a mixture: fresh for each example, or fixed for all.")
+        str, typer.Option(metavar="fresh|fixed", help="Of a mixture: fresh for each example, or fixed for all.")
     ] = "fresh",
     pac_bayes: Annotated[
         int | None, typer.Option("--pac-bayes", metavar="EPOCHS", help="Train PAC-Bayes posteriors, that many epochs.")

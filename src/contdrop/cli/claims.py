@@ -40,7 +40,7 @@ def claims(
     results: Annotated[
         pathlib.Path, typer.Option("--results", metavar="DIR", help="Directory with the archives (*.jsonl.gz).")
     ] = pathlib.Path("results"),
-    draws: Annotated[int, typer.Option(metavar="N", help="Masks per expectation, for the equations.")] = DRAWS,
+    draws: Annotated[int, typer.Option(metavar="MASKS", help="Masks per expectation, for the equations.")] = DRAWS,
     details: Annotated[bool, typer.Option("--details", help="Show every comparison of every claim.")] = False,
     as_json: options.Json = False,
     plot_file: Annotated[

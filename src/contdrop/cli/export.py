@@ -41,7 +41,7 @@ Examples:
 
 def export(
     store: options.Store = options.STORE,
-    form: Annotated[str, typer.Option("--format", metavar="NAME", help="csv or json.")] = "csv",
+    form: Annotated[str, typer.Option("--format", metavar="csv|json", help="Of what is printed.")] = "csv",
     per_epoch: Annotated[bool, typer.Option("--per-epoch", help="One row per epoch instead of one per job.")] = False,
     selection: Annotated[bool, typer.Option("--selection", help="With the jobs that select parameters.")] = False,
     archive: Annotated[

@@ -20,24 +20,25 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 JsonComparison = Annotated[bool, typer.Option("--json", help="Print the comparison as JSON instead of a table.")]
 Methods = Annotated[
     str | None,
-    typer.Option(metavar="A,B,...", help="Only these, such as none,gaussian,gaussian:sigma=0.5.  [default: all]"),
+    typer.Option(metavar="METHOD,...", help="Only these, such as none,gaussian,gaussian:sigma=0.5.  [default: all]"),
 ]
-Runs = Annotated[int | None, typer.Option(metavar="N", help="Paired runs per method.  [default: the study's]")]
-Epochs = Annotated[int | None, typer.Option(metavar="E", help="Epochs per run.  [default: the study's]")]
+Runs = Annotated[int | None, typer.Option(metavar="RUNS", help="Paired runs per method.  [default: the study's]")]
+Epochs = Annotated[int | None, typer.Option(metavar="EPOCHS", help="Epochs per run.  [default: the study's]")]
 Seed = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Of everything random; other seeds, other runs.  [default: the study's, 0]"),
+    typer.Option(metavar="SEED", help="Of everything random; other seeds, other runs.  [default: the study's, 0]"),
 ]
 Workers = Annotated[
-    int | None, typer.Option(metavar="K", help="Processes that train at a time.  [default: one per core]")
+    int | None, typer.Option(metavar="PROCESSES", help="Processes that train at a time.  [default: one per core]")
 ]
 Threads = Annotated[
-    int | None, typer.Option(metavar="N", help="torch threads in each of them.  [default: the study's, 1]")
+    int | None, typer.Option(metavar="THREADS", help="torch threads in each of them.  [default: the study's, 1]")
 ]
 Devices = Annotated[
-    int, typer.Option(metavar="N", help="Processes, or GPUs, that do each job together, for jobs too large for one.")
+    int,
+    typer.Option(metavar="DEVICES", help="Processes, or GPUs, that do each job together, for jobs too large for one."),
 ]
-Device = Annotated[str, typer.Option(metavar="NAME", help="Where to train: cpu, cuda, mps or auto.")]
+Device = Annotated[str, typer.Option(metavar="cpu|cuda|mps|auto", help="Where to train.")]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Do failed jobs once more.")]
 Redo = Annotated[
     bool, typer.Option("--redo", help="Do finished jobs again whose runs would mix kinds of processors or --threads.")
@@ -46,10 +47,10 @@ Shard = Annotated[
     str | None,
     typer.Option(metavar="I/N", help="Do part I of N of the runs, for contdrop merge; 0/N: the selection alone."),
 ]
-Executor = Annotated[str, typer.Option(metavar="NAME", help="Where jobs are done: local or ray.")]
+Executor = Annotated[str, typer.Option(metavar="local|ray", help="Where jobs are done.")]
 Address = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help="Of a Ray cluster, or auto.  [default: Ray is started here, on loopback]"),
 ]
-Cpus = Annotated[float | None, typer.Option(metavar="N", help="With Ray: processors per job.  [default: --threads]")]
-Gpus = Annotated[float, typer.Option(metavar="N", help="With Ray: GPUs per job; 0.25 puts four jobs on one.")]
+Cpus = Annotated[float | None, typer.Option(metavar="CPUS", help="With Ray: processors per job.  [default: --threads]")]
+Gpus = Annotated[float, typer.Option(metavar="GPUS", help="With Ray: GPUs per job; 0.25 puts four jobs on one.")]

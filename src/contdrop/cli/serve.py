@@ -33,7 +33,7 @@ Examples:
 
 def serve(
     store: options.Store = options.STORE,
-    port: Annotated[int, typer.Option(metavar="N", help="0 takes any that is free.")] = PORT,
+    port: Annotated[int, typer.Option(metavar="PORT", help="0 takes any that is free.")] = PORT,
     margin: Margin = None,
     data_dir: options.DataDir = None,
 ) -> int:

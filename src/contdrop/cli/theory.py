@@ -35,8 +35,10 @@ Examples:
 
 
 def theory(
-    draws: Annotated[int, typer.Option(metavar="N", help="Masks per expectation; more show smaller errors.")] = DRAWS,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the unit, the layer and the masks.")] = 0,
+    draws: Annotated[
+        int, typer.Option(metavar="MASKS", help="Masks per expectation; more show smaller errors.")
+    ] = DRAWS,
+    seed: Annotated[int, typer.Option(metavar="SEED", help="Of the unit, the layer and the masks.")] = 0,
     details: Annotated[bool, typer.Option("--details", help="Show every law and case of every equation.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table: every number.")] = False,
     plot_file: Annotated[

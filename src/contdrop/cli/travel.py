@@ -52,7 +52,7 @@ def import_command(
     unit: Annotated[
         str | None, typer.Option(metavar="UNIT", help="Of them.  [default: % of errors, else none]")
     ] = None,
-    better: Annotated[str, typer.Option(metavar="WHICH", help="lower or higher.")] = "lower",
+    better: Annotated[str, typer.Option(metavar="lower|higher", help="Which of them are better.")] = "lower",
     margin: Annotated[
         float | None,
         typer.Option(
@@ -67,8 +67,8 @@ def import_command(
 
 
 def merge(
-    out: Annotated[pathlib.Path, typer.Argument(metavar="OUT", help="The new store.")],
-    sources: Annotated[list[pathlib.Path], typer.Argument(metavar="IN...", help="Stores and archives.")],
+    out: Annotated[pathlib.Path, typer.Argument(metavar="NEW_STORE", help="The new store.")],
+    sources: Annotated[list[pathlib.Path], typer.Argument(metavar="STORE_OR_ARCHIVE", help="Stores and archives.")],
 ) -> None:
     """The command; ``MERGE_HELP`` says what it does."""
     _show(travel.merge(out, sources), out)
