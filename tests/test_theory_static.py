@@ -4,6 +4,7 @@ import itertools
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -337,6 +338,12 @@ def test_bounded_terms_need_not_tend_to_a_normal_variable():
 # Mistakes.
 
 X, W, LAW = fixed(3), fixed(2, 3), cd.Uniform()
+
+
+def test_numpys_scalars_are_numbers():
+    expected = static.expected_sigmoid(X, 1.0, gain=2.0)
+    for gain in (np.float32(2.0), np.int64(2)):
+        assert torch.equal(static.expected_sigmoid(X, 1.0, gain=gain), expected)
 
 
 @pytest.mark.parametrize(

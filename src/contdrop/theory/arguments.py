@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any
 
 import torch
@@ -49,6 +50,6 @@ def law(owner: str, value: Any) -> Law:
 
 def number(owner: str, name: str, value: Any) -> float:
     """A finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise ValueError(f"{owner}: expected {name} to be a finite number, got {value!r}")
     return float(value)

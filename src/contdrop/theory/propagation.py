@@ -402,7 +402,7 @@ def _least(law: Law) -> float:
     if isinstance(law, BuiltIn):
         return law.quantile(0.0)
     # Laws of the user's own promise tensors in (0, 1) only; masks are drawn from nothing smaller than this.
-    return float(law.quantile(torch.tensor([2.0**-22], dtype=torch.float64)))
+    return float(law.quantile(torch.tensor([2.0**-22], dtype=torch.float64, device="cpu")))
 
 
 def _attribute(model: torch.nn.Module, path: str) -> Any:
