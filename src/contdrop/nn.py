@@ -40,7 +40,9 @@ class Dropout(DropoutBase):
         law: Distribution of the mask values.
         inplace: Whether to write the result into the input, as torch.nn.Dropout does.
         shared_axes: Axes along which one mask value is shared.
-        scale: "inverted" (torch's convention) or "paper".
+        scale: "inverted" (torch's convention) or "paper". Let :func:`contdrop.swap_dropout` put paper-scaled layers
+            into torch.nn.TransformerEncoderLayer: its fused evaluation passes by those that were put there by hand, and
+            the factor E[m] with them.
         activation: "relu" makes this layer do the work of a torch.nn.ReLU before it as well, in the same pass.
         generator: CPU generator of this layer alone; torch's default generator if None.
     """
