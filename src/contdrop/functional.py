@@ -20,8 +20,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function_unary, has_torch_function_variadic
 
 from . import kernels, nested
-from .arguments import check_axes, check_generator, check_input, check_number, check_whole
-from .arguments import check_choice as check_choice
+from .arguments import check_axes, check_choice, check_generator, check_input, check_number, check_whole
 from .choices import (
     ACTIVATIONS,
     DROPOUT_ACTIVATIONS,

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from .arguments import check_choice
 from .choices import SCALES, Scale
 from .compatibility import share_hooks
 from .counting import Call as Call
@@ -17,7 +18,6 @@ from .counting import changed as changed
 from .counting import count_dropout as count_dropout
 from .counting import count_dropout_in as count_dropout_in
 from .errors import suggest
-from .functional import check_choice
 from .fusion import Pair, pairs
 from .laws import LAWS, Bernoulli, BuiltIn, Gaussian, Law, parse_law
 from .nn import BernoulliDropout, Dropout

@@ -68,9 +68,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..arguments import check_choice
 from ..choices import Activation, Scale
 from ..errors import UserError
-from ..functional import check_choice
 from ..laws import Bernoulli, Gaussian, Law, Uniform
 from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
 from . import labels

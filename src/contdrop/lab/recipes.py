@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..functional import check_choice
+from ..arguments import check_choice
 from .configuration import Configuration
 from .optimisers import BOUNDED, AlternatingPlateau, Bounded, EpochTable, RampOptimiser
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from ...arguments import check_choice
 from ...choices import SCALES, Scale
-from ...functional import check_choice
 from ...laws import Bernoulli
 from ...nn import Dropout
 from ..configuration import Configuration
