@@ -403,6 +403,11 @@ def test_digests_know_code_and_plain_values_and_no_lines():
     assert made(later) == same
     for old, new in (("RATE = 1", "RATE = 3"), ("'b'", "'c'"), ("n=2", "n=3"), ("RATE *", "RATE +")):
         assert made(text.replace(old, new)) != same
+    text = (
+        "class Loop:\n rate = 1\n @staticmethod\n def half(x):\n  return x / 2\n\ndef run(job):\n return Loop.half(1)"
+    )
+    for old, new in (("rate = 1", "rate = 3"), ("x / 2", "x / 3")):
+        assert made(text.replace(old, new)) != made(text)
 
 
 def test_what_is_chosen_when_results_are_there_is_said(tmp_path):

@@ -52,8 +52,12 @@ def _plain(value: Any, seen: dict[int, Any]) -> Any:
     if isinstance(value, FunctionType):
         return _function(value, seen)
     if isinstance(value, type):
-        own = {name: each for name, each in vars(value).items() if isinstance(each, FunctionType)}
-        return value.__qualname__, _plain({name: own[name] for name in own if _is_own(own[name])}, seen)
+        members = {
+            name: getattr(each, "__func__", each) for name, each in vars(value).items()
+        }  # of static methods, too
+        own = {name: each for name, each in members.items() if isinstance(each, FunctionType) and _is_own(each)}
+        settings = {n: each for n, each in members.items() if own and isinstance(each, _SIMPLE) and n[:2] != "__"}
+        return value.__qualname__, _plain(own | settings, seen)
     settings = vars(value) if callable(value) and hasattr(value, "__dict__") else {}
     return getattr(value, "__name__", ""), _plain((type(value), settings), seen)
 
