@@ -12,7 +12,7 @@ from torch import nn
 
 from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import digests, dryrun, sources
+from contdrop.lab import digests, dryrun, merging, sources, travel
 from contdrop.lab.batches import prepare
 from contdrop.lab.plan import plan
 from contdrop.lab.store import FINISHED, Store
@@ -408,6 +408,19 @@ def test_digests_know_code_and_plain_values_and_no_lines():
     )
     for old, new in (("rate = 1", "rate = 3"), ("x / 2", "x / 3")):
         assert made(text.replace(old, new)) != made(text)
+
+
+def test_merging_says_that_the_code_is_not_the_same(tmp_path):
+    for place, value in (("one", 1.0), ("two", 2.0), ("three", 1.0)):
+        study = lab.Study(
+            "own", metric=lab.Metric("loss"), run=lambda job, value=value: value, runs=1, methods=["original"]
+        )
+        lab.compare(study, store=tmp_path / f"{place}.db", workers=0, device="cpu", progress=False)
+    assert travel.merge(tmp_path / "same.db", [tmp_path / "one.db", tmp_path / "three.db"]).notes == ()
+    with Store(tmp_path / "one.db") as one, Store(tmp_path / "two.db") as two:
+        here, there = (store.protocols()[0].description for store in (one, two))
+    words = "own: the code of run is not the same in the store and in what is added"
+    assert list(merging._other("own", here, there)) == [words]
 
 
 def test_what_is_chosen_when_results_are_there_is_said(tmp_path):

@@ -79,8 +79,23 @@ def _other(experiment: str, here: Mapping[str, Any], there: Mapping[str, Any]) -
     """What belongs to no job, and of which the store keeps its own."""
     for what in ("margin", "reference"):
         if here.get(what) != there.get(what):
-            ours, theirs = here.get(what) or "none", there.get(what) or "none"
-            yield f"{experiment}: its {what} is {ours} in the store and {theirs} in what is added; {ours} stays"
+            kept, other = here.get(what) or "none", there.get(what) or "none"
+            yield f"{experiment}: its {what} is {kept} in the store and {other} in what is added; {kept} stays"
+    ours, theirs = _code(here), _code(there)
+    if changed := sorted({each[1] for each, digest in ours.items() if theirs.get(each, digest) != digest}):
+        yield f"{experiment}: the code of {', '.join(changed)} is not the same in the store and in what is added"
+
+
+def _code(description: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """Digests of a study's functions, by version of Python and name."""
+    found = description.get("code")
+    versions = found.items() if isinstance(found, Mapping) else ()
+    return {
+        (python, name): each
+        for python, digests in versions
+        if isinstance(digests, Mapping)
+        for name, each in digests.items()
+    }
 
 
 def _add_selection(store: Store, db: sqlite3.Connection, selection: Selection) -> str | None:
