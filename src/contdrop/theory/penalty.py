@@ -84,8 +84,8 @@ def penalty(
     Carlo gave with ReLU, and 98 to 100 % with tanh; for a small untrained ReLU network not even the sign need be right.
     In such 20-32-32-5 networks with sigma from 0.1 to 0.3, "moments" was within 10 % of Monte Carlo, beyond its noise,
     where "exact" gave 76 to 104 %. Of *trained* networks, "moments" gave 5 to 33 % too little, and "expectation" from
-    3 % too little to 18 % too much (the most with ReLU and Bernoulli(0.5)): ``docs/theory.md`` has the table. It was
-    nearer in seven of eight cases, which is why it is the default.
+    4 % too little to 18 % too much (the most with ReLU and Bernoulli(0.5)): ``docs/theory.md`` has the table. It was
+    nearer in all eight cases, which is why it is the default.
 
     Args:
         model: A network with dropout layers; called as ``model(x)``.
