@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 import contdrop
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -225,6 +227,13 @@ import contdrop.covariances
 assert callable(cd.coadaptation)  # and no module
 from contdrop import *
 assert GaussianDropout is cd.nn.GaussianDropout and "Path" not in cd.__all__ and nn is cd.nn
+print("works")
+""")
+
+
+def test_what_the_lab_offers_is_imported_when_it_is_asked_for():
+    pytest.importorskip("cloudpickle", reason="needs the packages of contdrop[lab]")
+    _run("""
 from contdrop import lab
 assert "Study" in dir(lab) and "compare" in lab.__all__ and lab.Size is lab.study.Size
 print("works")
