@@ -52,9 +52,8 @@ def _plain(value: Any, seen: dict[int, Any]) -> Any:
     if isinstance(value, FunctionType):
         return _function(value, seen)
     if isinstance(value, type):
-        members = {
-            name: getattr(each, "__func__", each) for name, each in vars(value).items()
-        }  # of static methods, too
+        # Of a static method, its function.
+        members = {name: getattr(each, "__func__", each) for name, each in vars(value).items()}
         own = {name: each for name, each in members.items() if isinstance(each, FunctionType) and _is_own(each)}
         settings = {n: each for n, each in members.items() if own and isinstance(each, _SIMPLE) and n[:2] != "__"}
         return value.__qualname__, _plain(own | settings, seen)

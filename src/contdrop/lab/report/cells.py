@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ...text import plural
 from .. import labels
+from ..analysis.wording import run_count
 from ..measures import Measure
 from ..records import IMPORTED, ONLY_SIZE
 from ..results import Results
@@ -107,10 +108,7 @@ def title_of(results: Results) -> str:
 
 def size_of(results: Results) -> str:
     """Runs, epochs and preset, so that nobody takes a quick run for a replication."""
-    counts = sorted({len(runs) for runs in results.errors().values()}) or [0]
-    if len(counts) == 1:
-        return sized(results, plural(counts[0], "run"))
-    return sized(results, f"{counts[0]} to {counts[-1]} runs")
+    return sized(results, run_count({len(runs) for runs in results.errors().values()} or {0}))
 
 
 def sized(results: Results, runs: str) -> str:
