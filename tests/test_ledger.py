@@ -7,6 +7,7 @@ import types
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
 from contdrop.cli import app
 from contdrop.errors import UserError
@@ -140,6 +141,21 @@ def test_a_study_s_comparisons_are_corrected_together():
     # The same comparison in two claims is one test.
     twice = ledger([claim(LESS), claim(LESS)], found, {}, ())[1].evidence[0]
     assert twice.comparison.t_p_two_sided_holm == alone.comparison.t_p_two_sided
+
+
+def test_comparisons_without_runs_count_in_the_correction():
+    found = runs({"gaussian": 1.94, "bernoulli": 2.0}, noise=0.08, seed=4)
+    alone, among = (
+        ledger([claim(LESS, *more)], found, {}, ())[0].evidence[0]
+        for more in ((), (OTHER, Contrast("full-relu", "uniform", "none")))
+    )
+    assert among.family == 3
+    for name in ("t_p_two_sided", "equivalence_p"):
+        corrected = min(1.0, 3 * getattr(alone.comparison, name))
+        assert getattr(among.comparison, f"{name}_holm") == pytest.approx(corrected)
+    (low, high), (lower, higher) = alone.comparison.simultaneous, among.comparison.simultaneous
+    quantiles = student.ppf((1 - 0.05 / 2, 1 - 0.05 / 6), 19)
+    assert (higher - lower) / (high - low) == pytest.approx(quantiles[1] / quantiles[0])
 
 
 def test_runs_that_all_differ_alike_are_no_evidence():

@@ -120,8 +120,8 @@ def _examine(tests: Sequence[Contrast], runs: Mapping[str, Runs]) -> dict[tuple[
     found: dict[tuple[str, str], Evidence] = {}
     for study, family in families.items():
         compared = {key: _compare(test, runs[study]) for key, test in family.items()} if study in runs else {}
-        # Holm's adjustment is over those that exist; all of the family do once the planned runs are there.
-        adjusted = stats.adjusted({key: each for key, each in compared.items() if each is not None})
+        there = {key: each for key, each in compared.items() if each is not None}
+        adjusted = stats.adjusted(there, len(family))  # by the protocol's family, whichever of it has been run
         for key, test in family.items():
             found[study, key] = _judged(test, adjusted.get(key), len(family))
     return found

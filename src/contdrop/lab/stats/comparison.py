@@ -178,10 +178,15 @@ def compare_paired(
     )
 
 
-def adjusted(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
-    """The same comparisons, with Holm's adjustment of each kind of p-value, and intervals, over all of them."""
+def adjusted(comparisons: Mapping[str, Comparison], family: int = 0) -> dict[str, Comparison]:
+    """The same comparisons, with Holm's adjustment of each kind of p-value, and intervals, over all of them.
+
+    Args:
+        comparisons: By whatever names them.
+        family: How many were planned, if some of them are not there yet.
+    """
     values = comparisons.values()
-    tested = sum(each.runs > 1 for each in values)  # by Wilcoxon's test where there is no t-test
+    tested = max(family, sum(each.runs > 1 for each in values))  # by Wilcoxon's test where there is no t-test
     t, t_two, wilcoxon, wilcoxon_two, equivalence = (
         holm([math.nan if (p := getattr(each, name)) is None else p for each in values], tested)
         for name in ("t_p", "t_p_two_sided", "wilcoxon_p", "wilcoxon_p_two_sided", "equivalence_p")
