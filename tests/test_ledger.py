@@ -260,6 +260,15 @@ def test_runs_of_another_size_are_not_those_of_the_protocol(results):
     assert evidence.gather(results) == {}
 
 
+def test_a_run_that_failed_is_not_replaced_by_one_that_was_not_planned(results):
+    archive(results, "full-relu", runs=22, failed=[("gaussian", 3)])
+    found = evidence.gather(results)
+    (gain,) = ledger([claim(LESS)], found, {}, ())[0].evidence
+    assert (gain.runs, gain.planned, gain.verdict) == (19, 20, OPEN)
+    assert found["full-relu"].failed == 1
+    assert sorted(found["full-relu"].values("bernoulli", "test_error")) == list(range(20))
+
+
 def test_usage_errors(results):
     with pytest.raises(UserError, match=r"--results: expected a directory with archives \(\*.jsonl.gz\)"):
         evidence.gather(results / "nowhere")

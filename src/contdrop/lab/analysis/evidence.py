@@ -23,7 +23,7 @@ class Runs:
 
     Attributes:
         study: Its name.
-        jobs: Those that finished.
+        jobs: Those that finished, of the runs that the protocol planned.
         curves: The epochs of each job, by its id.
         margin: The smallest difference in error that matters, as the study fixed it.
         failed: How many jobs failed.
@@ -72,9 +72,11 @@ def of_results(store: Store, everything: Iterable[Results]) -> dict[str, Runs]:
         if plan is not None and results.protocol.epochs == plan.epochs:
             if name in found:
                 raise UserError(f"{name} is there twice, with different settings; leave one out")
-            found[name] = _runs(results, store.curves(results.protocol.key))
+            found[name] = _runs(results, plan.runs, store.curves(results.protocol.key))
     return found
 
 
-def _runs(results: Results, curves: Mapping[int, list[Epoch]]) -> Runs:
-    return Runs(results.protocol.experiment, results.finished, curves, planned_margin(results), len(results.failed))
+def _runs(results: Results, planned: int, curves: Mapping[int, list[Epoch]]) -> Runs:
+    """Runs that were added to those of the protocol neither decide anything nor stand in for one that failed."""
+    jobs = tuple(job for job in results.finished if job.run < planned)
+    return Runs(results.protocol.experiment, jobs, curves, planned_margin(results), len(results.failed))
