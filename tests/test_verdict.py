@@ -189,6 +189,21 @@ def test_needed_runs_are_those_of_the_corrected_tests():
     assert f": {runs} runs would find a difference of 0.10 points with 80 % power after correction for 3 comp" in line
 
 
+def test_no_fewer_runs_are_promised_than_a_verdict_takes():
+    """With a small spread two runs have the power, but nothing is said of fewer than six."""
+    results = results_of({m: noisy(3, spread=0.001, seed=i) for i, m in enumerate(METHODS[:2])}, margin=0.5)
+    (line,) = needed_runs([results])
+    assert "Bernoulli against Gaussian: 6 runs would find" in line
+    assert line.endswith("(95 % interval 6 to 6).")
+
+
+def test_runs_that_differ_alike_but_for_rounding_plan_nothing():
+    errors = [0.3, 0.7, 1.1, 1.15, 1.4]
+    assert len({error - (error - 0.2) for error in errors}) > 1
+    results = results_of({"gaussian": errors, "bernoulli": [error - 0.2 for error in errors]}, margin=0.1)
+    assert "all 5 runs differ alike" in " ".join(needed_runs([results]))
+
+
 def test_the_margin_is_the_experiments_and_one_chosen_afterwards_is_called_that():
     errors = {m: noisy(3, spread=0.1, seed=i) for i, m in enumerate(METHODS[:2])}
     planned = results_of(errors, margin=0.2, margin_reason="half of the paper's gap.")

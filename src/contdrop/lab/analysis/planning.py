@@ -10,6 +10,8 @@ from ...text import plural
 from .. import stats
 from ..labels import called, shown
 from ..results import Results
+from ..stats.comparison import ENOUGH_RUNS
+from ..stats.differences import differences
 from .comparisons import margin_of
 from .outcomes import ALPHA
 
@@ -17,7 +19,10 @@ PILOT = 5  # runs: with fewer, their spread says next to nothing
 
 
 def needed_runs(every: Iterable[Results]) -> Iterable[str]:
-    """A line per method: the runs that find a difference of the margin with 80 % power, and how sure that is."""
+    """A line per method: the runs that find a difference of the margin with 80 % power, and how sure that is.
+
+    Never fewer than a verdict takes.
+    """
     for results in every:
         errors, reference = results.errors(), results.reference
         runs = results.complete_runs()
@@ -34,14 +39,14 @@ def needed_runs(every: Iterable[Results]) -> Iterable[str]:
         others = [method for method in errors if method != reference]
         corrected = f" after correction for {len(others)} comparisons" if len(others) > 1 else ""
         for method in others:
-            differences = np.array([errors[reference][run] - errors[method][run] for run in runs])
-            sd = float(differences.std(ddof=1))
+            ours, theirs = (np.array([errors[each][run] for run in runs]) for each in (reference, method))
+            sd = stats.summary(differences(ours, theirs)).sd
             if not sd:
                 yield f"{shown(method)}: all {len(runs)} runs differ alike, so that more of them would say no more."
                 continue
             low, high = stats.sd_interval(sd, len(runs))
             needed, least, most = (
-                stats.runs_needed(margin, each, alpha=ALPHA / len(others)) for each in (sd, low, high)
+                max(ENOUGH_RUNS, stats.runs_needed(margin, each, alpha=ALPHA / len(others))) for each in (sd, low, high)
             )
             yield (
                 f"{shown(method)} against {called(reference)}: {plural(needed, 'run')} would find a difference of "
