@@ -228,6 +228,19 @@ def test_the_margin_is_the_experiments_and_one_chosen_afterwards_is_called_that(
     assert verdict(results_of(errors), margin=1.0).caveats[0].endswith("not before the results.")
 
 
+@pytest.mark.parametrize("scale", [1e-12, 1e-7, 1.0])
+def test_small_values_are_told_apart_and_shown_as_large_ones_are(scale):
+    errors = {m: [scale * each for each in noisy(3 + i, seed=i)] for i, m in enumerate(("gaussian", "uniform"))}
+    results = results_of(errors, metric={"name": "mse", "unit": "", "better": "lower"})
+    (finding,) = (each for each in verdict(results).findings if "rival" in each.label)
+    assert finding.gap.endswith(" lower")
+    assert float(finding.gap.split()[0]) == pytest.approx(scale)
+    overview, differences = tables.overview(results), tables.differences(results)
+    assert [row[1].bold for row in overview.rows] == [True, False]
+    for cell in (overview.rows[1][2], differences.rows[0][1], differences.rows[0][11]):
+        assert float(cell.text.split()[0].replace("\N{MINUS SIGN}", "-")) == pytest.approx(cell.value, rel=0.1)
+
+
 def test_a_gain_by_strength_of_noise_alone_is_called_that():
     errors = {"gaussian": 2.0, "bernoulli": 3.0, "bernoulli-matched": 2.0}
     found = verdict(results_of({m: noisy(e, spread=0.02, runs=20, seed=i) for i, (m, e) in enumerate(errors.items())}))

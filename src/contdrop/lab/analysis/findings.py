@@ -11,12 +11,12 @@ from ..measures import Measure
 from ..results import Results
 from ..stats import Comparison
 from ..stats.comparison import ENOUGH_RUNS
+from ..stats.differences import RESOLUTION
 from .controls import control_of, unlike
 from .outcomes import BETTER, EQUIVALENT, FEW, OPEN, WORSE, includes_zero, is_equivalent, ranks_say
 from .wording import called, capital, probability, tally
 
 BERNOULLI = "bernoulli"
-_NOTHING = 1e-9  # a difference of means that is rounding
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _finding(
     gap, (low, high) = abs(found.difference), found.interval
     first, second = capital(called(reference)), called(other)
     ours, theirs = (measure.value(each.mean) for each in (found.reference, found.other))
-    if gap < _NOTHING:
+    if gap <= RESOLUTION * max(abs(found.reference.mean), abs(found.other.mean)):  # rounding
         both = f"both err {ours}" if measure.is_error else f"both have a test {measure.name} of {ours}"
         text, summed = f"{first} and {second} {both}", "equal"
     else:

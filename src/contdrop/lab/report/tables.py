@@ -14,6 +14,7 @@ from .. import labels, looks, paper, stats
 from ..analysis.comparisons import compare, planned_margin
 from ..results import Results
 from ..stats.comparison import ENOUGH_RUNS
+from ..stats.differences import RESOLUTION
 from ..store import FAILED
 from .cells import DOUBTFUL, NONE, doubt, finite, mean_sd, method_cell, p_cell, p_value, signed, size_of, title_of
 from .cells import Cell as Cell
@@ -129,8 +130,9 @@ def comparison(results: Results, comparisons: Mapping[str, stats.Comparison] | N
 def _summaries(results: Results) -> dict[str, tuple[stats.Summary, bool]]:
     """Of each method, and whether it has the best mean."""
     found = {method: stats.summary(list(runs.values())) for method, runs in results.errors().items()}
-    means = {method: round(results.measure.sign * each.mean, 9) for method, each in found.items()}
-    return {method: (each, means[method] == min(means.values())) for method, each in found.items()}
+    sign = results.measure.sign
+    best = sign * min((sign * each.mean for each in found.values()), default=0.0)
+    return {method: (each, math.isclose(each.mean, best, rel_tol=RESOLUTION)) for method, each in found.items()}
 
 
 def _data(
@@ -256,7 +258,9 @@ def _decimals(comparisons: Mapping[str, stats.Comparison]) -> int:
     """Two digits of the smallest spread are enough; of the smallest difference, where none has a spread."""
     spreads = [found.sd for found in comparisons.values() if found.sd > 0]
     smallest = min(spreads or [abs(found.difference) for found in comparisons.values() if found.difference], default=1)
-    return 2 if smallest >= 0.1 else min(8, 1 - math.floor(math.log10(smallest)))
+    means = max((abs(found.reference.mean) for found in comparisons.values()), default=1.0)
+    most = 8 - min(0, math.floor(math.log10(means or 1.0)))  # of values that are small themselves, more
+    return 2 if smallest >= 0.1 else min(most, 1 - math.floor(math.log10(smallest)))
 
 
 def _unit(results: Results) -> str:
