@@ -246,7 +246,18 @@ def test_a_gain_by_strength_of_noise_alone_is_called_that():
     found = verdict(results_of({m: noisy(e, spread=0.02, runs=20, seed=i) for i, (m, e) in enumerate(errors.items())}))
     assert found.headline == ("Gaussian is better than Bernoulli, by 1.00 points.")
     assert found.details == ("Within ±0.20 percentage points of matched Bernoulli.",)
-    assert found.findings[-1].text.endswith("comes from the strength of its noise, not from its shape.")
+    assert found.findings[-1].text.endswith(
+        "So what Gaussian gains over plain Bernoulli comes, but for less than the margin, from the strength of its "
+        "noise and not from its shape."
+    )
+
+
+def test_a_gain_within_the_margin_is_not_laid_to_the_strength_of_the_noise():
+    """The shape may make as much of a difference as the whole gain, and the equivalence test would not see it."""
+    errors = {"gaussian": 2.0, "bernoulli": 2.1, "bernoulli-matched": 2.005}
+    found = verdict(results_of({m: noisy(e, spread=0.02, runs=20, seed=i) for i, (m, e) in enumerate(errors.items())}))
+    assert [each.outcome for each in found.findings] == ["better", "equivalent"]
+    assert found.findings[-1].text.endswith("So with as much noise, its shape makes no difference that matters.")
 
 
 def test_a_control_with_other_noise_is_none():

@@ -70,7 +70,11 @@ def _at_equal_noise(
     if refusal:
         return Finding(label, "", f"Nothing to say: {refusal}.", OPEN)
     found = _finding(label, results.measure, reference, control, comparisons, outcomes)
-    lesson = _lesson(reference, found.outcome, outcomes.get(BERNOULLI))
+    against = comparisons.get(BERNOULLI)
+    gains = (
+        outcomes.get(BERNOULLI) == BETTER and against is not None and abs(against.difference) > (against.margin or 0)
+    )
+    lesson = _lesson(reference, found.outcome, gains)
     return Finding(label, found.gap, f"{found.text} {lesson}", found.outcome)
 
 
@@ -190,14 +194,15 @@ def _alone(found: Comparison, measure: Measure, comparisons: int) -> str:
     )
 
 
-def _lesson(reference: str, kind: str, against_bernoulli: str | None) -> str:
+def _lesson(reference: str, kind: str, gains: bool) -> str:
+    """What the control teaches; ``gains``: the reference is better than plain Bernoulli, by more than the margin."""
     if kind == BETTER:
         return f"So the shape of the noise of {called(reference)} matters here, not its strength alone."
     if kind == WORSE:
         return "So with as much noise, a mask that is on or off does better."
-    if kind == EQUIVALENT and against_bernoulli == BETTER:
-        gain = f"So what {called(reference)} gains over plain Bernoulli"
-        return f"{gain} comes from the strength of its noise, not from its shape."
+    if kind == EQUIVALENT and gains:
+        gain = f"So what {called(reference)} gains over plain Bernoulli comes, but for less than the margin,"
+        return f"{gain} from the strength of its noise and not from its shape."
     if kind == EQUIVALENT:
         return "So with as much noise, its shape makes no difference that matters."
     return "So whether the shape of the noise matters, beyond its strength, is open."
