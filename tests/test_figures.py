@@ -324,6 +324,7 @@ def test_critical_difference_diagram_needs_three_data_sets(tmp_path):
             picture = figures.across(collect_all(store))
         assert (picture is None) == (number < 2)
     assert "over 3 data sets (digits, mnist, svhn)" in picture.caption
+    assert "Methods joined by a bar are not told apart by Nemenyi's test at 5 %" in picture.caption
     figure = picture.draw()
     _check_texts(figure)
     assert any(text.startswith("Gaussian 1.") for text, _ in _texts(figure))

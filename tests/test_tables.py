@@ -67,6 +67,7 @@ def test_comparison_is_in_the_papers_layout(tmp_path):
     # The reference has no p-values, and the best mean, and it alone, is bold.
     assert re.fullmatch(r"\d\.\d\d ± 0\.\d{3}", table.rows[-1][1].text)
     assert [row[1].bold for row in table.rows] == [False] * 5 + [True]
+    assert table.notes[1].endswith("Wilcoxon signed-rank test (W), neither corrected for the number of methods.")
 
 
 def test_a_study_of_ones_own_shows_what_its_verdict_rests_on(tmp_path, capsys):

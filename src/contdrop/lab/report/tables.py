@@ -115,7 +115,7 @@ def comparison(results: Results, comparisons: Mapping[str, stats.Comparison] | N
     begun = labels.shown(results.reference, longest=60)
     form = (
         f"In brackets, as in the paper, one-sided p-values of “{begun} errs less”: paired t-test (T) and Wilcoxon "
-        "signed-rank test (W)."
+        "signed-rank test (W), neither corrected for the number of methods."
     )
     return Table(
         "comparison",

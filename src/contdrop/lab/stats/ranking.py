@@ -37,7 +37,7 @@ class RankComparison:
             not used: with 5 methods on 3 data sets, tests by them at 5 % reject without a difference in 1.7 and 6.4 %.
         alpha: Level of the critical difference.
         critical_difference: Nemenyi's: methods whose average ranks differ by at least this much differ.
-        groups: Maximal sets of two or more methods that do not differ by Nemenyi's test, best first: the bars of a
+        groups: Maximal sets of two or more methods that Nemenyi's test does not tell apart, best first: the bars of a
             critical-difference diagram.
         against_reference: Two-sided Holm-adjusted p-value of every other method against the reference.
     """

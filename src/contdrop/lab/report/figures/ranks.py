@@ -28,8 +28,8 @@ def across(every: Sequence[Results]) -> Picture | None:
         "ranks",
         "Average ranks over data sets",
         f"Average rank of each method over {len(found.errors)} data sets ({datasets}); 1 is the {found.first}. "
-        f"Methods joined by a bar do not differ by Nemenyi's test at {100 * comparison.alpha:g} %: their ranks are "
-        f"less than the critical difference of {comparison.critical_difference:.2f} apart. Friedman test, by "
+        f"Methods joined by a bar are not told apart by Nemenyi's test at {100 * comparison.alpha:g} %: their ranks "
+        f"are less than the critical difference of {comparison.critical_difference:.2f} apart. Friedman test, by "
         f"permutation: p = {comparison.permutation_p:.2g}.{few}",
         "Average ranks: " + ", ".join(f"{labels.called(method)} {rank:.2f}" for method, rank in average) + ".",
         partial(_draw, comparison),
