@@ -618,6 +618,25 @@ def test_tests_of_location_reject_no_difference_in_five_per_cent():
     assert low <= rejects(result.two_sided for result in wilcoxon) <= high
 
 
+# Of mean 0: symmetric, as between methods that do not differ, and skewed.
+SHAPES = {
+    "normal": lambda rng, size: rng.normal(size=size),
+    "Laplace": lambda rng, size: rng.laplace(size=size),
+    "exponential": lambda rng, size: rng.exponential(size=size) - 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "levels"), [("normal", (5.0, 5.0, 5.0)), ("Laplace", (3.7, 4.2, 4.8)), ("exponential", (11.4, 9.9, 7.2))]
+)
+def test_the_level_of_the_t_test_is_as_documented_where_differences_are_not_normal(shape, levels):
+    """docs/lab.md has these figures, of 6, 10 and 30 runs; they are from 400 000 draws."""
+    rng = np.random.default_rng(19)
+    for runs, level in zip((6, 10, 30), levels):
+        found = rejects(stats.t_test(row).two_sided for row in SHAPES[shape](rng, (3000, runs)))
+        assert abs(found - level / 100) < 4 * math.sqrt(level / 100 / 3000)
+
+
 def test_exact_signed_rank_test_of_few_runs_keeps_its_level():
     rng = np.random.default_rng(12)
     for n in (5, 10):
@@ -676,6 +695,15 @@ def test_intervals_cover_at_full_size():
     assert 0.925 <= covers(np.round(rng.normal(-2, 5, (2000, 30))) / 100, -0.02, resamples=2000) <= 0.97
     few = rng.normal(size=(2000, 5))
     assert covers(few, 0.0, resamples=2000) > covers(few, 0.0, resamples=2000, small_sample=False) + 0.04
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_coverage_of_plain_intervals_is_as_documented(shape):
+    """docs/lab.md has these bounds; three standard errors of 2000 intervals are two points."""
+    rng = np.random.default_rng(20)
+    for runs, low, high in ((6, 0.90, 0.93), (10, 0.91, 0.945), (30, 0.92, 0.95)):
+        assert low - 0.02 <= covers(SHAPES[shape](rng, (2000, runs)), 0.0, resamples=2000) <= high + 0.02
 
 
 # Cost.
