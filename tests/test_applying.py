@@ -225,6 +225,13 @@ def test_original_changes_nothing():
     assert [each["relative_variance"] for each in applied.noise.values()] == pytest.approx([0.25, 0.25])
 
 
+@pytest.mark.parametrize("text", ["original", "bernoulli:match"])
+def test_layers_that_are_off_are_no_part_of_the_noise(text):
+    model = torch.nn.Sequential(torch.nn.Dropout(0.0), torch.nn.Linear(6, 6), torch.nn.Dropout(0.2))
+    applied = apply(text, model, run=lambda: model(torch.ones(2, 6)))
+    assert {name: noise["relative_variance"] for name, noise in applied.noise.items()} == {"2": pytest.approx(0.25)}
+
+
 @pytest.mark.parametrize("text", ["original", "gaussian:match", "uniform:match", "bernoulli:match"])
 def test_labels(text):
     assert str(labels.read(f" {text.title()} ")) == text

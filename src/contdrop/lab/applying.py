@@ -130,11 +130,13 @@ def _swap(
 
 
 def _own_noise(model: nn.Module) -> dict[str, dict[str, float]]:
-    """Of the model's own dropout layers; torch's rescale, and one that drops everything has no relative variance."""
+    """Of the model's own dropout layers that draw; one that drops everything has no relative variance."""
     layers = {name: module for name, module in model.named_modules() if is_plain(module)}
     scales: dict[str, Scale] = {name: getattr(layer, "scale", "inverted") for name, layer in layers.items()}
     laws = {name: surgery.noise(layer) for name, layer in layers.items()}
-    return {name: _noise(law, scales[name]) for name, law in laws.items() if law.mean}
+    # A layer that is off stays off with every method that matches: it would make the same noise look weaker here.
+    drawing = {name: law for name, law in laws.items() if law.variance > 0} or laws
+    return {name: _noise(law, scales[name]) for name, law in drawing.items() if law.mean}
 
 
 def _noise(law: Law, scale: Scale) -> dict[str, float]:
