@@ -23,4 +23,4 @@ def model():
     return timm.models.VisionTransformer(**size, num_classes=10, drop_rate=0.1, proj_drop_rate=0.1, attn_drop_rate=0.1)
 
 
-study = lab.Study("gallery-timm", data, model, epochs=15, runs=6)
+study = lab.Study("gallery-timm", data, model, batch_size=32, epochs=30, runs=6)
