@@ -26,6 +26,7 @@ DERIVATIVES = [
     "torch._C._AutoDispatchBelowAutograd",
     "torch._functorch.utils.enable_single_level_autograd_function",
     "torch.autograd.function._SingleLevelFunction",
+    "torch.autograd.forward_ad._set_fwd_grad_enabled",
 ]
 _EFFECTS = ["torch._library.effects.EffectType", "torch.library.Library._register_effectful_op"]
 _OLDER_EFFECTS = [

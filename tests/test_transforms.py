@@ -248,6 +248,43 @@ def test_func_grad_and_jacobians_agree_with_autograd(case):
         assert torch.allclose(torch.func.jacfwd(total, randomness="same")(x), expected)
 
 
+@every_mechanism
+def test_second_derivatives_by_func_agree_with_autograd(case):
+    layer = case.layer()
+    x = case.rows(1)[0]
+
+    def total(x):
+        torch.manual_seed(8)
+        return case.call(layer, x).square().sum()
+
+    leaf = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(total(leaf), leaf, create_graph=True)
+    expected = torch.stack([torch.autograd.grad(each, leaf, retain_graph=True)[0] for each in slope])
+    assert expected.any()
+    assert torch.allclose(torch.func.jacrev(torch.func.grad(total))(x), expected)
+    outside = torch.autograd.grad(torch.func.grad(total)(leaf).sum(), leaf)[0]
+    assert torch.allclose(outside, expected.sum(0))
+    if not case.second_input:  # the gate moves with x there
+        assert torch.allclose(torch.func.jacfwd(torch.func.grad(total), randomness="same")(x), expected)
+        inner = torch.func.jacfwd(total, randomness="same")
+        assert torch.allclose(torch.func.jacfwd(inner, randomness="same")(x), expected)
+
+
+def test_without_gradients_inside_func_no_level_has_any():
+    layer = cd.UniformDropout()
+
+    def product(x):
+        torch.manual_seed(8)
+        with torch.no_grad():
+            y = layer(x)
+        return (y * x.square()).sum()
+
+    x = torch.ones(3, dtype=torch.float64)
+    second = torch.func.grad(lambda x: torch.func.grad(product)(x).sum())(x)
+    torch.manual_seed(8)
+    assert torch.allclose(second, 2 * layer(x))
+
+
 def test_per_example_gradients():
     layer = cd.GaussianDropout(0.3)
     x = torch.ones(3, 7)

@@ -27,8 +27,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pkgutil
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -126,6 +127,7 @@ def unobserved(x: Tensor) -> bool:
 _below_autograd: Any = find("torch._C._AutoDispatchBelowAutograd")
 _one_level: Any = find("torch._functorch.utils.enable_single_level_autograd_function")
 _base: Any = find("torch.autograd.function._SingleLevelFunction")
+_forward_mode: Any = find("torch.autograd.forward_ad._set_fwd_grad_enabled")
 
 if TYPE_CHECKING:
     OneLevelFunction = torch.autograd.Function
@@ -138,18 +140,33 @@ else:
         )
 
 
-def below_autograd() -> contextlib.AbstractContextManager[Any]:
-    """Operators called here go to their kernels, past the derivatives."""
-    context: contextlib.AbstractContextManager[Any] = _below_autograd()
-    return context
+class _Outside(threading.local):
+    gradients = True  # whether they are on where an autograd function is applied
+
+
+_outside = _Outside()
 
 
 def apply_one_level(function: type[torch.autograd.Function], *args: Any) -> Any:
     """Applies a subclass of :class:`OneLevelFunction` in an Autograd kernel."""
     if transforms_active():  # type: ignore[misc]
+        _outside.gradients = torch.is_grad_enabled()
         with _one_level():
             return function.apply(*args)
     return function.apply(*args)
+
+
+def below_autograd() -> contextlib.AbstractContextManager[Any]:
+    """The operator that an autograd function calls first in its forward goes past the derivatives of its own level."""
+    context: contextlib.AbstractContextManager[Any] = _to_outer_levels() if transforms_active() else _below_autograd()  # type: ignore[misc]
+    return context
+
+
+@contextlib.contextmanager
+def _to_outer_levels() -> Iterator[None]:
+    # An autograd function turns gradients and tangents off around its forward, but other levels need them.
+    with torch.set_grad_enabled(_outside.gradients), _forward_mode(True), _below_autograd():
+        yield
 
 
 class _Double(OneLevelFunction):
@@ -197,7 +214,7 @@ def _tangent(function: Callable[[Tensor], Tensor], one: Tensor) -> float:
 
 def _differentiates() -> bool:
     """Tries the parts above with an operator that doubles: reverse mode, forward mode, and transforms of both."""
-    if None in (_below_autograd, _one_level, _base, transforms_active):
+    if None in (_below_autograd, _one_level, _base, _forward_mode, transforms_active):
         return False
     try:
         _trial.define("double(Tensor x) -> Tensor")
@@ -208,7 +225,8 @@ def _differentiates() -> bool:
             one = torch.ones((), device="cpu")
             reverse = _gradient(double, one.clone().requires_grad_())
             transformed = torch.func.vjp(lambda x: _gradient(lambda x: double(x) * x, x), one)[0]
-            return (reverse.item(), transformed.item(), _tangent(double, one)) == (2, 4, 2)
+            outside = _gradient(lambda x: torch.func.vjp(double, x)[0], one.clone().requires_grad_())
+            return (reverse.item(), transformed.item(), outside.item(), _tangent(double, one)) == (2, 4, 2, 2)
     except Exception:
         return False
 
