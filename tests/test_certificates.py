@@ -94,6 +94,14 @@ class Encoder(torch.nn.Module):
         return self.head(self.layer(x).mean(1))
 
 
+@pytest.mark.parametrize("certify", [certificates.holdout_certificate, certificates.pac_bayes_certificate])
+def test_a_first_layer_that_works_in_place_leaves_the_examples_alone(certify):
+    x, y = torch.ones(30, 4), torch.zeros(30, dtype=torch.long)
+    model = torch.nn.Sequential(cd.BernoulliDropout(0.5, inplace=True), torch.nn.Linear(4, 2))
+    certify(model, x, y)
+    assert torch.equal(x, torch.ones(30, 4))
+
+
 def test_members_of_a_transformer_differ():
     torch.manual_seed(0)
     found = certificates.holdout_certificate(Encoder(), torch.randn(20, 5, 8), torch.arange(20) % 3, members=3)

@@ -254,6 +254,14 @@ def test_token_ids_and_several_inputs():
         inference.predict(model, ids, method="moments")
 
 
+def test_a_first_layer_that_works_in_place_leaves_the_input_alone():
+    x = torch.ones(4, 200)
+    model = nn.Sequential(nn.Dropout(0.5, inplace=True))
+    prediction = cd.mc_predict(model, x, 400, seed=0)
+    assert torch.equal(x, torch.ones(4, 200))
+    assert abs(prediction.mean.mean() - 1) < 5 / math.sqrt(4 * 200 * 400)  # a mask has variance 1
+
+
 def test_half_precision_is_averaged_in_more():
     model = classifier().bfloat16()
     prediction = inference.mc_predict(model, batch().bfloat16(), 50, seed=0)

@@ -118,7 +118,7 @@ def holdout_certificate(
     with torch.no_grad():
         for inputs, labels in _batches(x, y, batch_size):
             with dropout_on(model, {}):
-                wrong["mean"] += _errors(model(inputs).cpu(), labels)
+                wrong["mean"] += _errors(_output(model, inputs).cpu(), labels)
         with dropout_on(model, layers) as called, seeded(layers, seed):
             for inputs, labels in _batches(x, y, batch_size):
                 first = _probabilities(model, inputs)
@@ -141,8 +141,7 @@ def holdout_certificate(
 
 def _probabilities(model: torch.nn.Module, x: Tensor) -> Tensor:
     """Of the classes [N, classes], where the labels are, and where float64 exists."""
-    output: Tensor = model(x)
-    return output.cpu().double().softmax(1)
+    return _output(model, x).cpu().double().softmax(1)
 
 
 def _fixed(model: torch.nn.Module, layers: dict[str, torch.nn.Module], x: Tensor, members: int, seed: int) -> Tensor:
@@ -306,7 +305,9 @@ def pac_bayes_certificate(
         network = _first(model, x, y, chosen, price)
         _train(network, x, y, price, epochs, learning_rate, batch_size, after_each)
         with torch.no_grad():
-            wrong = sum(_errors(network(inputs), labels) for _ in range(draws) for inputs, labels in _batches(x, y))
+            wrong = sum(
+                _errors(_output(network, part), labels) for _ in range(draws) for part, labels in _batches(x, y)
+            )
             divergence = network.kl().item()
     n, drawn = len(y), draws * len(y)
     share = wrong / drawn
@@ -322,7 +323,7 @@ def _first(model: torch.nn.Sequential, x: Tensor, y: Tensor, scales: Sequence[fl
         tried = []
         for scale in sorted(scales):
             network = _drawing(GaussianNetwork(model, scale))
-            wrong = sum(_errors(network(inputs), labels) for inputs, labels in _batches(x[some], y[some]))
+            wrong = sum(_errors(_output(network, part), labels) for part, labels in _batches(x[some], y[some]))
             tried.append((scale, wrong / len(y[some])))
     least = min(error for _, error in tried)
     allowed = least + max(0.005, math.sqrt(price / len(y)) / 4)
@@ -383,6 +384,11 @@ def _batches(x: Tensor, y: Tensor, size: int = _AT_ONCE) -> Iterator[tuple[Tenso
 def _split(values: Tensor, size: int) -> tuple[Tensor, ...]:
     parts: tuple[Tensor, ...] = values.split(size)  # type: ignore[no-untyped-call]
     return parts
+
+
+def _output(model: torch.nn.Module, x: Tensor) -> Tensor:
+    output: Tensor = model(x.clone())  # a copy, because the first layer may work in place
+    return output
 
 
 def _errors(scores: Tensor, labels: Tensor) -> int:

@@ -76,7 +76,8 @@ def mc_predict(
     total = _Running()
     with torch.no_grad(), dropout_on(model, layers) as called, seeded(layers, seed):
         for _ in range(samples):
-            output = model(*inputs)
+            # Copies, because the first layer may work in place.
+            output = model(*(each.clone() for each in inputs))
             if not isinstance(output, Tensor):
                 raise TypeError(f"{owner}: expected a model that returns a tensor, got {type(output).__name__}")
             total.add(_transformed(owner, output, transform).unsqueeze(0), transform is not None)
