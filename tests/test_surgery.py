@@ -360,3 +360,20 @@ def test_scripted_models_are_refused():
         scripted = torch.jit.script(mlp())
     with pytest.raises(TypeError, match=r"got a scripted one; swap before torch.jit.script"):
         cd.swap_dropout(scripted, "uniform")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_part_is_left_alone():
+    part = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.3)))
+    model = nn.Sequential(part, nn.ReLU(), nn.Dropout(0.2))
+    swap = cd.swap_dropout(model, "gaussian", fuse_relu=True)
+    assert list(swap.replaced) == swap.fused == ["2"]
+    assert model[0] is part
+    swap.undo()
+    assert isinstance(model[1], nn.ReLU)
+
+
+def test_dropout_is_counted_whatever_a_module_calls_its_generator():
+    model = nn.Sequential(nn.Dropout(0.3))
+    model.generator = ["a list"]
+    assert len(cd.surgery.count_dropout(model, torch.ones(3)).others) == 1

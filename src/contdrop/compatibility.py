@@ -367,6 +367,11 @@ BATCH_NORMS: tuple[type[torch.nn.Module], ...] = (
 )
 
 
+def is_sequence(module: torch.nn.Module) -> bool:
+    """Whether it does what torch.nn.Sequential does. A scripted module's class cannot even be asked for its forward."""
+    return isinstance(module, torch.nn.Sequential) and type(module).forward is torch.nn.Sequential.forward
+
+
 def has_forward_hooks(module: torch.nn.Module) -> bool:
     return any(getattr(module, name, None) for name in ("_forward_hooks", "_forward_pre_hooks"))
 

@@ -178,8 +178,8 @@ def changed(before: DropoutCalls, after: DropoutCalls) -> tuple[int, int]:
 def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    generators = {getattr(module, "generator", None) for module in model.modules()}
-    states = [(each, each.get_state()) for each in generators if isinstance(each, torch.Generator)]
+    found = [getattr(module, "generator", None) for module in model.modules()]
+    states = [(each, each.get_state()) for each in found if isinstance(each, torch.Generator)]
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         try:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from .compatibility import has_hooks
+from .compatibility import has_hooks, is_sequence
 from .nn import Dropout
 
 
@@ -54,7 +54,7 @@ def pairs(model: torch.nn.Module) -> Iterator[Pair]:
     """What may be fused."""
     places = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
     for path, container in model.named_modules():
-        if type(container).forward is not torch.nn.Sequential.forward or has_hooks(container):
+        if not is_sequence(container) or has_hooks(container):
             continue
         # Unlike named_children this keeps a module that is in two places.
         inside = container.named_modules(remove_duplicate=False)
