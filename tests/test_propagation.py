@@ -711,6 +711,30 @@ class TwoInputs(nn.Module):
         return x + y
 
 
+class Square(nn.Module):
+    def forward(self, x):
+        return x * x
+
+
+class Ratio(nn.Module):
+    def forward(self, x):
+        return x / x
+
+
+class ByKeyword(nn.Module):
+    def forward(self, x):
+        return torch.relu(input=x)
+
+
+class Wider(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shift = nn.Parameter(torch.ones(5))
+
+    def forward(self, x):
+        return x + self.shift
+
+
 class InPlace(nn.Module):
     def __init__(self):
         super().__init__()
@@ -737,6 +761,10 @@ class InPlace(nn.Module):
         (Branching(), (1, 3), NotImplementedError, "Branching cannot be followed, because torch.fx does not trace"),
         (Pair(), (1, 3), NotImplementedError, "expected a model that returns one tensor, got tuple from Pair"),
         (TwoInputs(), (1, 3), ValueError, "expected a model of one input, got TwoInputs, which needs 'y' too"),
+        (Square(), (1, 3), NotImplementedError, "function 'operator.mul': is not supported"),
+        (Ratio(), (1, 3), NotImplementedError, "function 'operator.truediv': is not supported"),
+        (ByKeyword(), (1, 3), NotImplementedError, "function 'torch.relu': is not supported"),
+        (Wider(), (2, 1), ValueError, r"expected a constant that fits into shape \(2, 1\), got \(2, 5\)"),
         (InPlace(), (1, 3), ValueError, r"layer 'relu' \(ReLU\): expected an input that nothing else uses"),
         (nn.Sequential(nn.BatchNorm1d(3)), (1, 3), ValueError, "expected batch normalisation in evaluation mode"),
         (
@@ -918,6 +946,27 @@ def test_layers_with_hooks_are_refused():
     model[0].register_forward_hook(lambda module, args, output: 5 * output)
     with pytest.raises(NotImplementedError, match=r"layer '0' \(Linear\).*forward hooks"):
         propagation.moments(model, torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("path", ["", "2", "2.1"])
+def test_hooks_of_a_relu_behind_dropout_and_of_containers_are_not_passed_by(path):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), cd.GaussianDropout(0.3))
+    model.append(torch.nn.Sequential(cd.UniformDropout(), torch.nn.ReLU()))
+    x = torch.ones(2, 3)
+    plain = propagation.moments(model, x).mean
+    model.get_submodule(path).register_forward_hook(lambda module, args, output: 5 * output)
+    try:
+        assert torch.allclose(propagation.moments(model, x).mean, 5 * plain)
+    except NotImplementedError as error:
+        assert "has forward hooks" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("covariance", propagation.COVARIANCES)
+def test_a_layer_that_is_in_several_places_is_called_in_each(covariance):
+    relu, linear = torch.nn.ReLU(), [torch.nn.Linear(4, 4).double() for _ in range(3)]
+    model = torch.nn.Sequential(linear[0], relu, linear[1], relu, linear[2])
+    x = fixed(5, 4)
+    assert torch.allclose(propagation.moments(model, x, covariance=covariance).mean, model(x))
 
 
 def test_an_output_without_an_axis_of_units():

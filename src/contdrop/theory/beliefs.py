@@ -156,10 +156,13 @@ def affine(belief: Belief, full: bool, weigh: Map, weigh_squares: Map, shift: Te
 def scaling(belief: Belief, gain: Tensor | float, shift: Tensor | float = 0.0) -> Step:
     """Every element times a constant of its own, plus a constant: exact."""
     factor = torch.as_tensor(gain, dtype=belief.mean.dtype, device=belief.mean.device).expand(belief.mean.shape)
+    mean = belief.mean * factor + shift
+    if mean.shape != belief.mean.shape:
+        raise RefusedError(f"expected a constant that fits into shape {tuple(factor.shape)}, got {tuple(mean.shape)}")
     flat = factor.flatten(1)
     variance = None if belief.variance is None else belief.variance * factor.square()
     covariance = None if belief.covariance is None else belief.covariance * flat.unsqueeze(2) * flat.unsqueeze(1)
-    return Step(Belief(belief.mean * factor + shift, variance, covariance), lambda c: c * flat.unsqueeze(2))
+    return Step(Belief(mean, variance, covariance), lambda c: c * flat.unsqueeze(2))
 
 
 def reshaping(belief: Belief, shape: Sequence[int]) -> Step:

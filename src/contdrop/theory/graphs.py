@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import nn
+from ..compatibility import has_forward_hooks, is_sequence
 from . import layers
 from .beliefs import Belief, RefusedError, Step, affine, reshaping, scaling
 
@@ -29,6 +30,10 @@ def trace(model: torch.nn.Module) -> torch.fx.Graph:
         graph = torch.fx.Graph()
         graph.output(graph.call_module("", (graph.placeholder("x"),)))
         return graph
+    if has_forward_hooks(model):  # which tracing would pass by
+        raise NotImplementedError(
+            f"moments: {type(model).__name__} has forward hooks, and what they do is not known; remove them"
+        )
     paths = list(_chain(model, ""))
     if None not in paths:
         graph = torch.fx.Graph()
@@ -50,8 +55,10 @@ def _chain(module: torch.nn.Module, path: str) -> Iterator[str | None]:
     """The paths of the layers of nested Sequentials, which need no tracing; None for what is not of that kind."""
     if layers.handler(module) is not None:
         yield path
-    elif type(module).forward is torch.nn.Sequential.forward:
-        for name, child in module.named_children():
+    elif is_sequence(module) and not has_forward_hooks(module):
+        # Unlike named_children this keeps a module that is in two places.
+        inside = module.named_modules(remove_duplicate=False)
+        for name, child in [(name, child) for name, child in inside if name and "." not in name]:
             yield from _chain(child, f"{path}.{name}" if path else name)
     else:
         yield None
@@ -59,6 +66,8 @@ def _chain(module: torch.nn.Module, path: str) -> Iterator[str | None]:
 
 def function(target: Any, args: Sequence[Any], kwargs: dict[str, Any], full: bool) -> Step:
     """A function or method of one activation and constants."""
+    if sum(isinstance(each, Belief) for each in args) != 1:
+        raise unsupported()
     belief, rest = args[0], args[1:]
     if target in _PRODUCTS and len(args) == 2 and not kwargs:
         belief, factor = (args[0], args[1]) if isinstance(args[0], Belief) else (args[1], args[0])

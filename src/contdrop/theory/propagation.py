@@ -260,6 +260,8 @@ class _Walk:
     def _behind_dropout(self, node: torch.fx.Node) -> None:
         """A ReLU right behind dropout: relu(m x) = m relu(x), which needs no Gaussian m x."""
         before = self._commuted[node]
+        if node.op == "call_module":
+            _check_hooks(self._module(node))
         (source,) = before.all_input_nodes
         relu = beliefs.activation(self._value(source), activations.RELU)
         dropout = layers.handler(self._module(before))
