@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import contdrop as cd
+from contdrop.theory import expected_loss
 from contdrop.theory.penalty import METHODS, penalty
 
 NOISY = (cd.Dropout, nn.modules.dropout._DropoutNd, cd.AdaptiveDropout, cd.DropConnectLinear, cd.FastDropoutLinear)
@@ -776,3 +777,15 @@ def test_an_output_without_an_axis_of_units(method):
     value = penalty(model, x, target, loss, method=method, probes=2000, generator=seeded(0))
     with_axis = penalty(model[:4], x, target[:, None], loss, method=method, probes=2000, generator=seeded(0))
     assert value.item() == pytest.approx(with_axis.item(), rel=1e-9)
+
+
+def test_draws_that_were_made_in_inference_mode_can_be_differentiated():
+    expected_loss.draws.cache_clear()
+    torch.manual_seed(0)
+    model = nn.Sequential(cd.GaussianDropout(), nn.Linear(5, 3)).double()
+    arguments = torch.randn(6, 5).double(), torch.zeros(6, dtype=torch.long), nn.functional.cross_entropy
+    with torch.inference_mode():
+        before = penalty(model, *arguments)
+    after = penalty(model, *arguments)
+    after.backward()
+    assert torch.equal(before, after.detach())

@@ -39,7 +39,8 @@ def increase(loss: Loss, mean: Tensor, covariance: Tensor, target: Any, samples:
     if _is_binary_cross_entropy(loss):
         variance = covariance.diagonal(dim1=1, dim2=2).reshape(mean.shape)
         return _binary_cross_entropy(mean, variance, getattr(loss, "reduction", "mean"))
-    z = draws(mean[0].numel(), samples).to(mean)
+    with torch.inference_mode(False):  # they are kept for every mode
+        z = draws(mean[0].numel(), samples).to(mean)
     spread = torch.einsum("nij,sj->sni", symmetric_root(covariance).to(mean.dtype), z)
     # The mean goes along as a draw of its own: what rounding does to it, it does to the others.
     values = _each(loss, torch.cat([mean.unsqueeze(0), mean + spread.reshape(-1, *mean.shape)]), target)
