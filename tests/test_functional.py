@@ -320,3 +320,20 @@ def test_two_processes_with_different_seeds_draw_different_masks():
     )
     assert first != second
     assert first == again
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("script", [False, True])
+def test_adaptive_dropout_keeps_the_type_of_the_activations_in_evaluation_too(script):
+    layer = cd.AdaptiveDropout()
+    layer = torch.jit.script(layer) if script else layer
+    h, preactivation = torch.ones(3, 4, dtype=torch.bfloat16), torch.zeros(3, 4)
+    assert layer(h, preactivation).dtype == layer.eval()(h, preactivation).dtype == torch.bfloat16
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_script_refuses_axes_that_the_input_has_not():
+    layer = torch.jit.script(cd.Dropout(cd.Uniform(), shared_axes=(3,)))
+    assert layer(torch.ones(2, 2, 2, 2)).shape == (2, 2, 2, 2)
+    with pytest.raises(Exception, match="expected shared_axes that the input has"):
+        layer(torch.ones(2, 2))

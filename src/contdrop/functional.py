@@ -161,7 +161,7 @@ def adaptive_dropout(
     keep = torch.sigmoid(alpha * preactivation.detach() + beta)
     if training:
         return gate(h, kernels.draw_seed(generator), keep)
-    return h * keep
+    return (h * keep).to(h.dtype)
 
 
 def dropconnect_linear(

@@ -29,6 +29,9 @@ def dropout(x: Tensor, training: bool, law: ScriptedLaw, shared_axes: list[int],
     y = torch.relu(x) if relu else x
     if training:
         axes = [axis + x.dim() if axis < 0 else axis for axis in shared_axes]
+        for axis in axes:
+            if axis < 0 or axis >= x.dim():
+                raise IndexError("dropout: expected shared_axes that the input has")
         y = torch.ops.contdrop.dropout(y, _draw_seed(), law[0], law[1], law[2], axes, 0)  # STREAM_MASK
     elif law[3] != 1.0:
         y = y * law[3]
@@ -43,7 +46,7 @@ def adaptive_dropout(h: Tensor, preactivation: Tensor, alpha: float, beta: float
         axes: list[int] = []
         result: Tensor = torch.ops.contdrop.keep_where(h, _draw_seed(), keep, axes)
         return result
-    return h * keep
+    return (h * keep).to(h.dtype)
 
 
 def fast_dropout_linear(x: Tensor, weight: Tensor, bias: Tensor | None, law: ScriptedLaw, training: bool) -> Tensor:
