@@ -472,6 +472,21 @@ def test_relu_result_changed_in_place_is_noticed():
         y.sum().backward()
 
 
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_compiled_autograd_follows_it(activation):
+    layer = cd.Dropout(cd.Uniform(), activation=activation)
+    x = torch.randn(30, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    layer(x)  # so that the native back end is in use
+    compiler = torch.compile(backend="aot_eager")
+    for _ in range(2):
+        y = layer(x)
+        (expected,) = torch.autograd.grad(y.square().sum(), x, retain_graph=True)
+        x.grad = None
+        with torch._dynamo.compiled_autograd._enable(compiler):
+            y.square().sum().backward()
+        torch.testing.assert_close(x.grad, expected)
+
+
 def test_relu_compiled_is_eager():
     layer = torch.nn.Sequential(torch.nn.Linear(6, 5), cd.GaussianDropout(0.3, activation="relu"))
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)

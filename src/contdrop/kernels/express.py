@@ -69,7 +69,13 @@ def _connect() -> Callable[..., Tensor | None]:
 
     class Dropout(compatibility.OneLevelFunction):
         forward = staticmethod(_express.forward)
-        backward = staticmethod(_express.backward)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Any:
+            if torch.compiler.is_compiling():  # by compiled autograd, which cannot look into a function in C
+                saved = ctx.saved_tensors
+                return _general(gradient, ctx.call, saved[0] if saved else None), None
+            return _express.backward(ctx, gradient)
 
     node = compatibility.node_class(Dropout)
     if node is not None:
