@@ -229,6 +229,15 @@ def test_saturated_units_keep_their_digits():
         assert dynamic.regulariser(w, x, target, law, unit="sigmoid") == pytest.approx(variance / 2, abs=1e-6)
 
 
+@pytest.mark.parametrize("sigma", [1e-300, 1e-16, 1e-12, 1e-9])
+@pytest.mark.parametrize("mu", [0.5, 1000.0])
+def test_narrow_laws_keep_their_probability(mu, sigma):
+    law = cd.Gaussian(mu=mu, sigma=sigma, low=0, high=2 * mu)
+    values, probabilities = transforms.points(law)
+    assert abs(probabilities.sum().item() - 1) < 1e-14
+    assert abs((probabilities @ values).item() - mu) < 1e-14 * mu
+
+
 def test_a_constant_mask_adds_nothing():
     weight, x = fixed(5, seed=1), fixed(5, seed=2)
     for law in (cd.Bernoulli(keep=1.0), cd.Gaussian(mu=0.4, sigma=0.0)):

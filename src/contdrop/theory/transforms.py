@@ -65,22 +65,23 @@ def points(law: Law, frequency: float = 0.0, split: float | None = None) -> tupl
             [1 - law.keep, law.keep], dtype=torch.float64
         )
     atoms: list[tuple[float, float]] = []
-    width = math.inf
+    centre, unit, width = 0.0, 1.0, math.inf
     if isinstance(law, Gaussian):
         if law.sigma == 0:
             return torch.tensor([law.mean], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
         for bound, sign in ((low, 1.0), (high, -1.0)):
             if math.isfinite(bound):
                 atoms.append((bound, math.erfc(-sign * (bound - law.mu) / law.sigma / math.sqrt(2)) / 2))
-        # Beyond 9.5 standard deviations lies a probability of 2e-21.
-        low, high = max(low, law.mu - 9.5 * law.sigma), min(high, law.mu + 9.5 * law.sigma)
-        width = _DEVIATIONS_PER_PANEL * law.sigma
+        # In standard deviations from mu, so that a narrow law loses no digits. Beyond 9.5 lies a probability of 2e-21.
+        centre, unit, width = law.mu, law.sigma, _DEVIATIONS_PER_PANEL
+        low, high = max((low - centre) / unit, -9.5), min((high - centre) / unit, 9.5)
     if frequency:
-        width = min(width, _PHASE_PER_PANEL / abs(frequency))
+        width = min(width, _PHASE_PER_PANEL / abs(frequency) / unit)
+    kink = None if split is None else (split - centre) / unit
     values, probabilities = (
         torch.tensor(column, dtype=torch.float64) for column in (zip(*atoms) if atoms else ([], []))
     )
-    breaks = [low, high] if split is None or not low < split < high else [low, split, high]
+    breaks = [low, high] if kink is None or not low < kink < high else [low, kink, high]
     node, node_weight = legendre(_NODES_PER_PANEL)
     for start, stop in itertools.pairwise(breaks):
         if start >= stop:
@@ -91,8 +92,8 @@ def points(law: Law, frequency: float = 0.0, split: float | None = None) -> tupl
         v = (centres.unsqueeze(-1) + half * node).flatten()
         density = torch.full_like(v, 1 / (high - low))
         if isinstance(law, Gaussian):
-            density = normal_density((v - law.mu) / law.sigma) / law.sigma
-        values = torch.cat([values, v])
+            density = normal_density(v)
+        values = torch.cat([values, centre + unit * v])
         probabilities = torch.cat([probabilities, (half * node_weight).repeat(count) * density])
     return values, probabilities
 
