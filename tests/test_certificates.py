@@ -102,6 +102,19 @@ def test_a_first_layer_that_works_in_place_leaves_the_examples_alone(certify):
     assert torch.equal(x, torch.ones(30, 4))
 
 
+def test_a_seed_governs_layers_with_a_generator_of_their_own():
+    x, y = blobs(40, 1)
+    generator = torch.Generator()
+    model = torch.nn.Sequential(torch.nn.Linear(10, 8), cd.GaussianDropout(generator=generator), torch.nn.Linear(8, 3))
+    found = []
+    for state in (1, 2):
+        generator.manual_seed(state)
+        before = generator.get_state()
+        found.append(certificates.pac_bayes_certificate(model, x, y, epochs=1).kl)
+        assert torch.equal(generator.get_state(), before)
+    assert found[0] == found[1]
+
+
 def test_members_of_a_transformer_differ():
     torch.manual_seed(0)
     found = certificates.holdout_certificate(Encoder(), torch.randn(20, 5, 8), torch.arange(20) % 3, members=3)

@@ -287,7 +287,7 @@ def pac_bayes_certificate(
         after_each: Called with the number of each epoch when it is done.
     """
     owner = "pac_bayes_certificate"
-    _checked(owner, model, x, y, 2, needs_dropout=False)
+    layers = _checked(owner, model, x, y, 2, needs_dropout=False)
     _check_sequence(owner, model)
     chosen = _scales(owner, scales)
     for name, value, least in (
@@ -299,8 +299,7 @@ def pac_bayes_certificate(
         check_whole(owner, name, value, least)
     if not 0 < check_number(owner, "delta", delta) < 1 or len(y) < 8:
         raise ValueError(f"{owner}: expected delta between 0 and 1 and at least 8 examples, got {delta!r} and {len(y)}")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(layers, seed):
         price = math.log(2 * math.sqrt(len(y)) * len(chosen) / (delta / 2))
         network = _first(model, x, y, chosen, price)
         _train(network, x, y, price, epochs, learning_rate, batch_size, after_each)
