@@ -271,6 +271,19 @@ def test_a_control_with_other_noise_is_none():
     )
 
 
+@pytest.mark.parametrize("runs", [3, 12])
+def test_a_law_that_is_weaker_than_its_name_says_is_called_that(runs):
+    methods = ("original", "gaussian:match", "uniform:match")
+    results = results_of({m: noisy(2 + i, runs, seed=i) for i, m in enumerate(methods)}, reference="original")
+    assert not any("weaker" in each for each in verdict(results).details)
+    for each in results.final:
+        each.results["relative_variance"] = 1 / 3 if each.method == "uniform:match" else 1.0
+    assert (
+        "Uniform of equal strength is weaker than its name says: no such law is as strong as original dropout (noise "
+        "0.333 instead of 1.000)." in verdict(results).details
+    )
+
+
 def test_a_control_with_masks_of_another_mean_is_none():
     results = results_of({m: noisy(2 + i, seed=i) for i, m in enumerate(METHODS)})
     for each in results.final:
@@ -476,9 +489,16 @@ def test_doubt_where_the_tests_disagree():
     found = verdict(results_of(errors))
     assert found.headline.endswith("points, by the t-test.")
     assert found.details == (
-        "Wilcoxon's test does not confirm the difference from Bernoulli, uniform, fast dropout and no dropout.",
+        "Wilcoxon's test needs more runs to confirm the difference from Bernoulli, uniform, fast dropout and no "
+        "dropout.",
     )
-    assert "Wilcoxon's test does not reach 5 % (p = 0.062), so a reviewer may doubt it" in found.findings[0].text
+    assert (
+        "Wilcoxon's test of 7 runs cannot reach 5 % (p = 0.062), so a reviewer may doubt it" in found.findings[0].text
+    )
+    steps = [1.0, 1.1, -0.01, 1.05, 0.95, 1.0, -0.02]  # alone, seven runs could: 2 / 2^7 is 0.016
+    found = verdict(results_of({"gaussian": base, "bernoulli": [e + step for e, step in zip(base, steps)]}))
+    assert "Wilcoxon's test does not confirm the difference from Bernoulli." in found.headline + "".join(found.details)
+    assert "Wilcoxon's test does not reach 5 %" in found.findings[0].text
 
 
 @pytest.mark.parametrize("runs", [2, 5])

@@ -71,7 +71,7 @@ def _margin(results: Results, chosen: float | None) -> str:
             why = f"{capital(reference)} {'makes no errors' if measure.is_error else 'leaves nothing to gain'}"
         return (
             f"{why}, so a share of that cannot say which difference matters, and none is called too small; a margin "
-            "of the study sets a bound, or --margin."
+            "of the study sets a bound, or contdrop report --margin."
         )
     reason = "; a share of the value itself could be more than all that is left to gain" if measure.ideal else ""
     return (

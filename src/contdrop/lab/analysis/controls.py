@@ -8,6 +8,7 @@ from ..labels import MATCH, ORIGINAL, called
 from ..results import Results
 
 _MATCHED = "bernoulli-matched"
+_ALIKE = 0.01  # in proportion: strengths that count as equal
 
 
 def control_of(method: str) -> str | None:
@@ -30,7 +31,7 @@ def unlike(results: Results, first: str, second: str) -> str | None:
     found = {job.method: job.results for job in results.finished}
     for key, what in (("relative_variance", "relative variance"), ("mean", "mean of the masks")):
         ours, theirs = found[first].get(key), found[second].get(key)
-        if ours is not None and theirs is not None and not math.isclose(ours, theirs, rel_tol=0.01):
+        if ours is not None and theirs is not None and not math.isclose(ours, theirs, rel_tol=_ALIKE):
             kind = "another amount of noise" if key == "relative_variance" else "masks of another mean"
             return f"{called(second)} was run with {kind}, {what} {theirs:.3f} instead of {ours:.3f}"
     configuration = results.protocol.configuration
@@ -44,3 +45,15 @@ def unlike(results: Results, first: str, second: str) -> str | None:
                 f"{called(first)}"
             )
     return None
+
+
+def too_weak(results: Results) -> list[tuple[str, float, float]]:
+    """Methods whose law cannot be as strong as the model's own dropout, with their strength and the model's."""
+    found = {job.method: job.results.get("relative_variance") for job in results.finished}
+    own = found.get(ORIGINAL)
+    return [
+        (method, strength, own)
+        for method, strength in found.items()
+        if method.endswith(f":{MATCH}") and strength is not None and own is not None
+        if not math.isclose(strength, own, rel_tol=_ALIKE)
+    ]

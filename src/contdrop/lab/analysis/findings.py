@@ -13,7 +13,7 @@ from ..stats import Comparison
 from ..stats.comparison import ENOUGH_RUNS
 from ..stats.differences import RESOLUTION
 from .controls import control_of, unlike
-from .outcomes import BETTER, EQUIVALENT, FEW, OPEN, WORSE, includes_zero, is_equivalent, ranks_say
+from .outcomes import BETTER, EQUIVALENT, FEW, OPEN, WORSE, includes_zero, is_equivalent, ranks_can, ranks_say
 from .wording import called, capital, probability, tally
 
 BERNOULLI = "bernoulli"
@@ -119,7 +119,7 @@ def _evidence(found: Comparison, measure: Measure, outcome: str, comparisons: in
     if found.sd == 0:
         return _without_spread(found, measure, outcome, corrected)
     if outcome in (BETTER, WORSE):
-        return _difference(found, measure, corrected)
+        return _difference(found, measure, corrected, comparisons)
     if outcome == EQUIVALENT:
         text = (
             f"No difference that matters: the equivalence test puts it within {measure.within(found.margin)} "
@@ -137,11 +137,12 @@ def _evidence(found: Comparison, measure: Measure, outcome: str, comparisons: in
     return f"{text}{seen and f': {seen}'}."
 
 
-def _difference(found: Comparison, measure: Measure, corrected: str) -> str:
+def _difference(found: Comparison, measure: Measure, corrected: str, comparisons: int) -> str:
     text = f"That is beyond chance{corrected} ({probability(found.t_p_two_sided_holm)})"
     doubts = []
     if not ranks_say(found):
-        doubts.append(f"Wilcoxon's test does not reach 5 % ({probability(found.wilcoxon_p_two_sided_holm)})")
+        reach = "does not reach" if ranks_can(found, comparisons) else f"of {found.runs} runs cannot reach"
+        doubts.append(f"Wilcoxon's test {reach} 5 % ({probability(found.wilcoxon_p_two_sided_holm)})")
     if includes_zero(found.interval):
         doubts.append("the interval reaches 0")
     if doubts:

@@ -34,6 +34,11 @@ def ranks_say(comparison: Comparison) -> bool:
     return comparison.wilcoxon_p_two_sided_holm < ALPHA
 
 
+def ranks_can(comparison: Comparison, comparisons: int) -> bool:
+    """Whether Wilcoxon's test can reach 5 % at all: with n runs its p-value is at least 2^(1 - n), before Holm."""
+    return comparisons * 2.0 ** (1 - comparison.runs) < ALPHA
+
+
 def includes_zero(interval: tuple[float, float] | None) -> bool:
     """False if there is none."""
     return interval is not None and interval[0] <= 0 <= interval[1]

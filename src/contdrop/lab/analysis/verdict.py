@@ -19,8 +19,21 @@ from ..results import Results
 from ..stats import Comparison, summary
 from .caveats import caveats
 from .comparisons import compare
+from .controls import too_weak
 from .findings import Finding, make_findings
-from .outcomes import ALPHA, BETTER, EQUIVALENT, FEW, OPEN, WORSE, includes_zero, is_equivalent, outcome_of, ranks_say
+from .outcomes import (
+    ALPHA,
+    BETTER,
+    EQUIVALENT,
+    FEW,
+    OPEN,
+    WORSE,
+    includes_zero,
+    is_equivalent,
+    outcome_of,
+    ranks_can,
+    ranks_say,
+)
 from .wording import all_of, called, capital, mean_of, names, ordinal, run_count
 
 HEADLINE = 84  # characters: two lines of the page, on a phone too
@@ -130,8 +143,10 @@ def _headline(
     for method, kind in outcomes.items():
         groups[kind].append(method)
     if len(groups[FEW]) == len(outcomes):
-        return FEW, [*_few(results, comparisons)]
-    doubts = [*_disagreement(comparisons, outcomes), *_other_examples(comparisons, groups)]
+        return FEW, [*_few(results, comparisons), *_strengths(results)]
+    doubts = [
+        *_strengths(results), *_disagreement(comparisons, outcomes), *_other_examples(comparisons, groups)
+    ]  # fmt: skip
     rest = [*_rest(comparisons, groups, measure), *doubts]
     decided = [*groups[BETTER], *groups[WORSE]]
     if decided:
@@ -224,6 +239,15 @@ def _rest(comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[s
     return parts
 
 
+def _strengths(results: Results) -> Iterable[str]:
+    """Where a name promises a strength that the law does not reach."""
+    for method, strength, wanted in too_weak(results):
+        yield (
+            f"{capital(called(method))} is weaker than its name says: no such law is as strong as original dropout "
+            f"(noise {strength:.3f} instead of {wanted:.3f})."
+        )
+
+
 def _disagreement(comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]) -> Iterable[str]:
     """Where Wilcoxon's test says otherwise, whichever of the two sees a difference."""
     doubted = [
@@ -232,7 +256,9 @@ def _disagreement(comparisons: Mapping[str, Comparison], outcomes: Mapping[str, 
         if kind in (BETTER, WORSE) and not comparisons[method].wilcoxon_p_two_sided_holm < ALPHA
     ]
     if doubted:
-        yield f"Wilcoxon's test does not confirm the difference from {names(doubted)}."
+        can = any(ranks_can(comparisons[method], len(comparisons)) for method in doubted)
+        few = "does not confirm" if can else "needs more runs to confirm"
+        yield f"Wilcoxon's test {few} the difference from {names(doubted)}."
     undecided = [method for method, kind in outcomes.items() if kind in (OPEN, EQUIVALENT)]
     seen = [method for method in undecided if ranks_say(comparisons[method])]
     if seen:

@@ -271,7 +271,11 @@ def _terms(everything: Sequence[Results]) -> Iterator[tuple[str, str]]:
             "has. Whatever the Gaussian gains beyond it, it owes to the shape of its noise.",
         )
     if any(label.word == labels.MATCH for label in methods):
-        yield "Of equal strength", "With as much relative noise, Var(m) / E[m]², as the model's own dropout has."
+        yield (
+            "Of equal strength",
+            "With as much relative noise, Var(m) / E[m]², as the model's own dropout has, or as near to that as the "
+            "law can come; the column “Noise” says which.",
+        )
 
 
 def _parts(view: dict[str, Any], number: int) -> list[tuple[str, str]]:
