@@ -17,6 +17,7 @@ from .student import t_interval, t_test, tost
 
 # With five, not even five wins out of five reach 5 % in a two-sided Wilcoxon test: 2 / 2^5 = 0.0625.
 ENOUGH_RUNS = 6
+_ROUNDING = 1e-12  # of the spread: the mean difference of equal means
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +152,7 @@ def compare_paired(
         reference=summary(first),
         other=summary(second),
         runs=len(change),
-        difference=spread.mean,
+        difference=0.0 if abs(spread.mean) < _ROUNDING * spread.sd else spread.mean,
         sd=spread.sd,
         interval=_interval(change, confidence, seed),
         simultaneous=t_interval(change, confidence=confidence),
