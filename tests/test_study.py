@@ -610,7 +610,7 @@ def test_file_gives_a_table_a_verdict_and_a_page(cli):
     ("text", "message"),
     [
         ("x = 1", "my_study.py: expected a line study = lab.Study(...); there is none"),
-        ("import torch\ndef f(:", "my_study.py: SyntaxError"),
+        ("import torch\ndef f(:", "my_study.py: SyntaxError: invalid syntax (my_study.py, line 2)\n"),
         ("import torch\n\nx = unknown", "NameError: name 'unknown' is not defined (my_study.py, line 3)"),
         (GOOD.replace("study =", "mine ="), "expected a study called study; there is mine: write study = mine"),
         (GOOD.replace("Linear(3, 6)", "Linear(4, 6)"), "training step: RuntimeError: mat1 and mat2"),
@@ -621,6 +621,10 @@ def test_file_gives_a_table_a_verdict_and_a_page(cli):
         (GOOD.replace(".long()", ".long() + 1"), "train has 1 to 2; number them from 0: y - 1 (my_study.py, line 6)"),
         (GOOD.replace("return lab", "x[7] = torch.nan; return lab"), "is nan; train[0] has nan or infinity in 1 of 90"),
         (GOOD.replace("runs=2", "runs=0"), "a whole number of at least 1; got 0 (my_study.py, line 13)"),
+        (
+            GOOD.replace("runs=2", "optimizer=1"),
+            "argument 'optimizer'; did you mean 'optimiser'? (my_study.py, line 13)",
+        ),
         (GOOD.replace("def model", "def modell"), "NameError: name 'model' is not defined (my_study.py, line 13)"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import pathlib
 import re
 import sys
@@ -10,8 +11,9 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, suggest
 
+_ARGUMENT = re.compile(r"^(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'$")
 _PLACE = re.compile(r" \(\S+, line \d+\)$")
 _PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 
@@ -37,8 +39,18 @@ def explained(what: str, of: Any = None) -> Iterator[None]:
 
 def printable_error(error: BaseException) -> str:
     """The kind of error and the first line of its text."""
-    text = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__
+    told = error.msg if isinstance(error, SyntaxError) else str(error)  # str repeats the place
+    text = next(iter(told.strip().splitlines()), "")
+    return f"{type(error).__name__}: {text}"[:300] + _meant(text) if text else type(error).__name__
+
+
+def _meant(text: str) -> str:
+    """Which argument of the lab's own classes may have been meant, such as ``optimiser`` by ``optimizer``."""
+    found = _ARGUMENT.search(text)
+    lab = sys.modules[__package__]
+    if found is None or found[1] not in dir(lab):
+        return ""
+    return f"; {suggest(found[2], inspect.signature(getattr(lab, found[1])).parameters)}"
 
 
 def place_of(error: BaseException) -> str:
