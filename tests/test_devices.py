@@ -18,6 +18,7 @@ from contdrop.lab import Data, Study
 from contdrop.lab.batches import prepare
 from contdrop.lab.conducting import Conductor, Planned
 from contdrop.lab.distributed import LostError, Team, together
+from contdrop.lab.machines import find_device
 from contdrop.lab.plan import Job, Protocol, Variant, plan
 from contdrop.lab.sources import Source
 from contdrop.lab.store import FINAL, Store
@@ -300,3 +301,13 @@ def test_a_killed_process_is_made_good_and_a_killed_command_resumes_bit_for_bit(
     with Store(undisturbed) as opened:
         (job,) = opened.jobs()
     assert job.shared["kind of processor"].endswith(", 1 thread, 2 devices")
+
+
+def test_a_device_that_is_not_there_is_told_with_what_to_do(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    monkeypatch.setattr(torch, "zeros", refuse)
+    message = "--device: 'cuda' does not work on this machine .*CUDA enabled.; auto takes the fastest device that does"
+    with pytest.raises(UserError, match=message):
+        find_device("cuda")

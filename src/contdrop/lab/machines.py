@@ -73,7 +73,7 @@ def find_device(name: str) -> str:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = " ".join(str(error).split())[:120]
         raise UserError(
-            f"--device: expected auto, cpu, cuda or mps, as this machine has; got {name!r} ({reason})"
+            f"--device: {name!r} does not work on this machine ({reason}); auto takes the fastest device that does"
         ) from error
     return name
 
