@@ -10,7 +10,7 @@ from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.ranking import rank
 from contdrop.lab.analysis.verdict import verdict
 from contdrop.lab.measures import Measure
-from contdrop.lab.report import page, tables
+from contdrop.lab.report import page, supplements, tables
 from contdrop.lab.report.forest import forest
 from contdrop.lab.results import collect_all
 from contdrop.lab.store import Store
@@ -122,8 +122,8 @@ def test_the_highest_value_has_rank_one(tmp_path):
     every = results_of(path)
     average = rank(every).comparison.ranks.average
     assert average == {"uniform": 1, "gaussian": 2, "bernoulli": 3, "none": 4}
-    table = tables.ranks(every)
+    table = supplements.ranks(every)
     assert [row[0].text for row in table.rows] == ["Uniform", "Gaussian", "Bernoulli", "No dropout"]
     assert table.notes[0].startswith("Rank 1 is the highest mean IoU; equal ones")
     make_store(path, methods=tuple(LEVELS), runs=3, epochs=1, experiment="faces", dataset="faces", levels=LEVELS)
-    assert tables.ranks(results_of(path)).notes[0].startswith("Rank 1 is the best mean of its data set's metric;")
+    assert supplements.ranks(results_of(path)).notes[0].startswith("Rank 1 is the best mean of its data set's metric;")

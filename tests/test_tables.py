@@ -18,8 +18,8 @@ from contdrop import lab
 from contdrop.cli import summary
 from contdrop.lab import paper, stats
 from contdrop.lab.analysis.comparisons import compare
-from contdrop.lab.report import cells, tables
-from contdrop.lab.report.tables import Cell, Table
+from contdrop.lab.report import cells, supplements, tables, writers
+from contdrop.lab.report.cells import Cell, Table
 from contdrop.lab.results import collect_all
 from contdrop.lab.store import Store
 
@@ -224,7 +224,7 @@ def test_signed_numbers(value, expected):
 
 
 def test_selections_show_candidates_and_the_choice(tmp_path):
-    table = tables.selections(_results(tmp_path, selection=True, runs=2))
+    table = supplements.selections(_results(tmp_path, selection=True, runs=2))
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["Gaussian", "Gaussian σ=0.2", "2.40", "chosen"],
         ["Gaussian", "Gaussian σ=0.3", "2.50", ""],
@@ -232,16 +232,16 @@ def test_selections_show_candidates_and_the_choice(tmp_path):
     assert "test data were not looked at" in table.notes[0]
     assert table.notes[1] == "Matched Bernoulli takes over what was chosen for Gaussian."
     (tmp_path / "s.db").unlink()
-    assert tables.selections(_results(tmp_path, runs=1)) is None
+    assert supplements.selections(_results(tmp_path, runs=1)) is None
 
 
 def test_failures_name_their_reason(tmp_path):
-    table = tables.failures(_results(tmp_path, runs=2, failed=[("uniform", 1)]))
+    table = supplements.failures(_results(tmp_path, runs=2, failed=[("uniform", 1)]))
     assert [cell.text for cell in table.rows[0]] == [
         "Uniform", "1", "comparison", "0 of 5", "diverged: the training loss is nan in epoch 1",
     ]  # fmt: skip
     (tmp_path / "s.db").unlink()
-    assert tables.failures(_results(tmp_path, runs=2)) is None
+    assert supplements.failures(_results(tmp_path, runs=2)) is None
 
 
 def test_mcnemar_counts_images_and_runs(tmp_path):
@@ -249,7 +249,7 @@ def test_mcnemar_counts_images_and_runs(tmp_path):
         stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=3, levels={"none": 12.0})
     ) as store:
         (results,) = collect_all(store)
-        table = tables.mcnemar(results, store)
+        table = supplements.mcnemar(results, store)
         pairs = [
             [store.artefact(results.job(method, run).id, "test_predictions") for method in ("gaussian", "none")]
             for run in range(3)
@@ -271,7 +271,7 @@ def test_ranks_need_three_data_sets_and_count_each_once(tmp_path):
                 methods=tuple(levels), runs=2 + experiment.endswith("more"), noise=0.01,
             )  # fmt: skip
         with Store(tmp_path / "s.db") as store:
-            table = tables.ranks(collect_all(store))
+            table = supplements.ranks(collect_all(store))
         assert (table is None) == (number < 2)
     assert table.headings == (
         "Method", "digits", "mnist", "svhn", "Average", "p against Gaussian", "The paper's average"
@@ -296,7 +296,7 @@ def test_studies_on_the_same_data_are_one_data_set(tmp_path):
         dataclasses.replace(each, protocol=dataclasses.replace(each.protocol, configuration={})) for each in every
     ]
     assert [each.dataset for each in nameless] == ["one", "two", "three"]
-    assert tables.ranks(nameless) is None
+    assert supplements.ranks(nameless) is None
 
 
 def test_ranks_as_in_the_paper_are_of_its_methods_and_data_sets_alone(tmp_path):
@@ -309,7 +309,7 @@ def test_ranks_as_in_the_paper_are_of_its_methods_and_data_sets_alone(tmp_path):
             methods=tuple(levels), runs=2, noise=0.01,
         )  # fmt: skip
         with Store(tmp_path / "s.db") as store:
-            table = tables.paper_ranks(collect_all(store))
+            table = supplements.paper_ranks(collect_all(store))
         assert (table is None) == (number < 2)
     assert table.headings == ("Method", "MNIST", "SVHN", "Average", "The paper's average")
     assert {row[0].text: [cell.text for cell in row[1:]] for row in table.rows} == {
@@ -337,7 +337,7 @@ ODD = Table(
 
 
 def test_markdown_escapes_everything():
-    lines = tables.markdown(ODD).splitlines()
+    lines = writers.markdown(ODD).splitlines()
     assert lines[0] == "**A &lt;b&gt;bold&lt;/b&gt; title with \\$x\\_1\\$**"
     assert lines[3] == "| --- | --- | --- |"
     assert lines[4] == (
@@ -348,7 +348,7 @@ def test_markdown_escapes_everything():
 
 
 def test_latex_escapes_everything_and_uses_booktabs():
-    text = tables.latex(ODD)
+    text = writers.latex(ODD)
     assert "\\caption{A \\textless{}b\\textgreater{}bold\\textless{}/b\\textgreater{} title with \\$x\\_1\\$}" in text
     assert "\\begin{tabular}{llr}" in text
     assert all(rule in text for rule in ("\\toprule", "\\midrule", "\\bottomrule"))
@@ -361,8 +361,8 @@ def test_latex_escapes_everything_and_uses_booktabs():
 def test_latex_makes_the_mean_bold_and_keeps_brackets_from_being_options(tmp_path):
     results = _results(tmp_path, runs=6)
     best = r"Gaussian \$\\sigma\$=0.3 & \\textbf\{\d\.\d\d\} \$\\pm\$ 0\.\d{3} &  &  & 0\.\d{3} & 6 \\\\"
-    assert re.search(best, tables.latex(tables.comparison(results)))
-    assert " & {[$-$" in tables.latex(tables.differences(results))
+    assert re.search(best, writers.latex(tables.comparison(results)))
+    assert " & {[$-$" in writers.latex(tables.differences(results))
 
 
 def _braces_balance(text):
@@ -378,15 +378,15 @@ def _braces_balance(text):
 @given(st.text(max_size=30))
 def test_any_text_is_safe_in_every_format(text):
     table = Table("t", text, (text, "b"), ((Cell(text), Cell(text, 1.0, bold=True)),), (text,))
-    row = tables.markdown(table).splitlines()[4]
+    row = writers.markdown(table).splitlines()[4]
     assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == 3, row
-    assert "<" not in tables.markdown(table)
-    latex = tables.latex(table)
+    assert "<" not in writers.markdown(table)
+    latex = writers.latex(table)
     assert _braces_balance(latex)
     body = latex.split("\\midrule\n")[1].splitlines()[0]
     assert len(re.findall(r"(?<!\\)&", body)) == 1
     assert not re.search(r"(?<!\\)[%#]", body)
-    parsed = list(csv.reader(io.StringIO(tables.csv(table))))
+    parsed = list(csv.reader(io.StringIO(writers.csv(table))))
     assert [len(row) for row in parsed] == [2, 2]
     for value in parsed[1]:
         assert value[:1] not in ("=", "+", "-", "@") or _is_number(value)
@@ -401,7 +401,7 @@ def _is_number(text):
 
 
 def test_csv_holds_full_precision_and_no_formulas():
-    headings, first, second = csv.reader(io.StringIO(tables.csv(ODD)))
+    headings, first, second = csv.reader(io.StringIO(writers.csv(ODD)))
     assert headings == ["Method", "'=SUM(A1)", ""]
     assert first == ["<script>alert(1)</script>", "a|b *c* _d_ `e` [f](g) ~h~ #i \\", "1.5"]
     assert second == ['50 % & "quoted", {x}^2 next', "'=cmd|' /C calc'!A0", repr(-1 / 3)]
@@ -411,7 +411,7 @@ def test_tables_for_programs_have_a_column_for_each_number(tmp_path):
     results = _results(tmp_path, runs=7, failed={("none", 3)})
     comparisons = compare(results)
     table = tables.differences(results)
-    rows = list(csv.DictReader(io.StringIO(tables.csv(table))))
+    rows = list(csv.DictReader(io.StringIO(writers.csv(table))))
     assert [row["method"] for row in rows] == list(comparisons)
     for row, found in zip(rows, comparisons.values()):
         exact = {
@@ -425,12 +425,12 @@ def test_tables_for_programs_have_a_column_for_each_number(tmp_path):
             "wins": found.wins, "ties": found.ties, "losses": found.losses, "pairs": found.runs,
         }  # fmt: skip
         assert {name: float(row[name]) for name in exact} == exact
-    assert all(character.isascii() for character in tables.csv(table))
-    loaded = json.loads(tables.json(table))
+    assert all(character.isascii() for character in writers.csv(table))
+    loaded = json.loads(writers.json(table))
     assert loaded["rows"][0]["interval_low"] == next(iter(comparisons.values())).interval[0]
     assert loaded["notes"] == list(table.notes)
     assert any("Runs that failed or diverged have no value and are left out" in note for note in table.notes)
-    means = list(csv.DictReader(io.StringIO(tables.csv(tables.comparison(results)))))
+    means = list(csv.DictReader(io.StringIO(writers.csv(tables.comparison(results)))))
     for row in means:
         expected = stats.summary(list(results.errors()[row["method"]].values()))
         assert (float(row["mean"]), float(row["sd"]), int(row["runs"])) == (expected.mean, expected.sd, expected.n)
@@ -438,11 +438,11 @@ def test_tables_for_programs_have_a_column_for_each_number(tmp_path):
 
 def test_what_does_not_exist_is_empty_or_null_for_programs(tmp_path):
     table = tables.differences(_results(tmp_path, runs=1))
-    (row, *_) = csv.DictReader(io.StringIO(tables.csv(table)))
+    (row, *_) = csv.DictReader(io.StringIO(writers.csv(table)))
     assert row["interval_low"] == row["t_p"] == row["difference_sd"] == ""
-    assert json.loads(tables.json(table))["rows"][0]["t_p"] is None
+    assert json.loads(writers.json(table))["rows"][0]["t_p"] is None
 
 
 def test_csv_of_other_tables_has_an_ascii_minus():
     table = tables.Table("t", "", ("a",), ((tables.Cell("[−0.30, +0.10]", -0.3),),))
-    assert tables.csv(table) == 'a\r\n"[-0.30, +0.10]"\r\n'
+    assert writers.csv(table) == 'a\r\n"[-0.30, +0.10]"\r\n'

@@ -108,9 +108,9 @@ class Result:
         return pandas.DataFrame(rows)
 
     def __str__(self) -> str:
-        from .report import tables
+        from .report import writers
 
-        return f"{self.verdict.headline}\n\n{tables.markdown(self.table())}"
+        return f"{self.verdict.headline}\n\n{writers.markdown(self.table())}"
 
     __repr__ = __str__
 

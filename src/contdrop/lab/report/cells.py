@@ -92,11 +92,6 @@ def mean_sd(summary: Summary, measure: Measure) -> str:
     return mean if math.isnan(summary.sd) else f"{mean} ± {summary.sd:.3{'f' if measure.is_percentage else 'g'}}"
 
 
-def finite(value: float) -> float | None:
-    """What can be sorted by."""
-    return value if math.isfinite(value) else None
-
-
 def doubt(runs: int) -> str:
     return f" {DOUBTFUL}" if 1 < runs < ENOUGH_RUNS else ""
 

@@ -27,7 +27,8 @@ from ..analysis.wording import called, capital, moment
 from ..results import Results, collect_all
 from ..stats import Comparison
 from ..store import FAILED, Store
-from . import claimed, describing, figures, rendering, summary, tables
+from . import claimed, describing, figures, rendering, summary, supplements, tables, writers
+from .cells import Table
 from .embedding import Embedding
 from .figures import drawing
 from .forest import forest
@@ -164,14 +165,14 @@ class _Files:
         self._taken.add(name)
         return name
 
-    def table(self, table: tables.Table, *prefix: str) -> dict[str, Any]:
+    def table(self, table: Table, *prefix: str) -> dict[str, Any]:
         name = self._name(*prefix, table.name)
         written = []
         for kind, ending, writer in (
-            ("Markdown", "md", tables.markdown),
-            ("LaTeX", "tex", tables.latex),
-            ("CSV", "csv", tables.csv),
-            *([("JSON", "json", tables.json)] if table.data else []),
+            ("Markdown", "md", writers.markdown),
+            ("LaTeX", "tex", writers.latex),
+            ("CSV", "csv", writers.csv),
+            *([("JSON", "json", writers.json)] if table.data else []),
         ):
             path = self.out / "tables" / f"{name}.{ending}"
             _write_text(path, writer(table))
@@ -209,7 +210,7 @@ class _Files:
             view["wide"] = width is not None and float(width[1]) > 72 * _WIDE
 
 
-def _shown(table: tables.Table) -> dict[str, Any]:
+def _shown(table: Table) -> dict[str, Any]:
     numeric = [any(isinstance(row[column].value, float) for row in table.rows) for column in range(len(table.headings))]
     return {
         "title": table.title,
@@ -244,7 +245,7 @@ def _content(
             {**view, "anchor": f"e{number}", "ambiguous": names.count(view["name"]) > 1, "parts": _parts(view, number)}
         )
     claims = claimed.entries(store, everything)
-    overall = claimed.table(claims), tables.paper_ranks(everything), tables.ranks(everything)
+    overall = claimed.table(claims), supplements.paper_ranks(everything), supplements.ranks(everything)
     datasets = dict.fromkeys(results.dataset for results in everything)
     samples = [picture for name in datasets if (picture := figures.samples(name, data_dir))]
     return {
@@ -296,7 +297,7 @@ def _experiment(
 ) -> dict[str, Any]:
     record = results.protocol
     prefix = (record.experiment, record.preset)
-    selections, failures = tables.selections(results), tables.failures(results)
+    selections, failures = supplements.selections(results), supplements.failures(results)
     return {
         "name": labels.printable(record.experiment),
         "title": labels.printable(record.description.get("title") or record.experiment),
@@ -316,18 +317,16 @@ def _experiment(
     }
 
 
-def _tables(
-    results: Results, comparisons: dict[str, Comparison], store: Store, margin: float | None
-) -> Iterable[tables.Table]:
-    if results.errors():
-        yield tables.comparison(results, comparisons)
-    supplements = (
-        tables.others(results), tables.uncertainty(results), tables.mcnemar(results, store),
-        tables.lowest_epochs(results, store),
-    )  # fmt: skip
-    for table in (tables.differences(results, margin, comparisons), *supplements):
-        if table:
-            yield table
+def _tables(results: Results, comparisons: dict[str, Comparison], store: Store, margin: float | None) -> list[Table]:
+    found = (
+        tables.comparison(results, comparisons) if results.errors() else None,
+        tables.differences(results, margin, comparisons),
+        supplements.others(results),
+        supplements.uncertainty(results),
+        supplements.mcnemar(results, store),
+        supplements.lowest_epochs(results, store),
+    )
+    return [table for table in found if table]
 
 
 def compared(results: Results, comparisons: dict[str, Comparison]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The tables of the result; all others are re-exported, so that a user of tables needs this module only.
+"""The tables of the result.
 
-Two tables carry the result: :func:`comparison`, which for a table of the paper has its layout, with the paper's own
+There are two: :func:`comparison`, which for a table of the paper has its layout, with the paper's own
 figures beside ours; and :func:`differences`, what a careful reader asks for. Means are over all finished runs of a
 method; whatever compares two methods, over the runs that both have finished.
 """
@@ -16,21 +16,7 @@ from ..results import Results
 from ..stats.comparison import ENOUGH_RUNS
 from ..stats.differences import RESOLUTION
 from ..store import FAILED
-from .cells import DOUBTFUL, NONE, doubt, finite, mean_sd, method_cell, p_cell, p_value, signed, size_of, title_of
-from .cells import Cell as Cell
-from .cells import Table as Table
-from .supplements import failures as failures
-from .supplements import lowest_epochs as lowest_epochs
-from .supplements import mcnemar as mcnemar
-from .supplements import others as others
-from .supplements import paper_ranks as paper_ranks
-from .supplements import ranks as ranks
-from .supplements import selections as selections
-from .supplements import uncertainty as uncertainty
-from .writers import csv as csv
-from .writers import json as json
-from .writers import latex as latex
-from .writers import markdown as markdown
+from .cells import DOUBTFUL, NONE, Cell, Table, doubt, mean_sd, method_cell, p_cell, p_value, signed, size_of, title_of
 
 Value = float | int | str | None
 WHICH_INTERVAL = (
@@ -274,7 +260,7 @@ def _kinds(results: Results) -> str:
 
 def _difference_row(results: Results, method: str, found: stats.Comparison, decimals: int) -> tuple[Cell, ...]:
     intervals = (
-        Cell(NONE if math.isnan(low) else f"[{signed(low, decimals)}, {signed(high, decimals)}]", finite(low))
+        Cell(NONE if math.isnan(low) else f"[{signed(low, decimals)}, {signed(high, decimals)}]", _finite(low))
         for low, high in (found.interval, found.two_way or (math.nan, math.nan), found.simultaneous)
     )
     detectable = NONE if math.isnan(found.minimum_detectable) else f"{found.minimum_detectable:.{decimals}f}"
@@ -289,12 +275,17 @@ def _difference_row(results: Results, method: str, found: stats.Comparison, deci
         Cell(signed(found.difference, decimals), found.difference),
         *intervals,
         *(p_cell(p, found.runs) for p in tests),
-        Cell(signed(found.effect), finite(found.effect)),
+        Cell(signed(found.effect), _finite(found.effect)),
         Cell(f"{found.wins}/{found.ties}/{found.losses}", found.superiority),
-        Cell(detectable, finite(found.minimum_detectable)),
+        Cell(detectable, _finite(found.minimum_detectable)),
         p_cell(found.equivalence_p_holm, found.runs),
         Cell(str(found.runs), float(found.runs)),
     )
+
+
+def _finite(value: float) -> float | None:
+    """What can be sorted by."""
+    return value if math.isfinite(value) else None
 
 
 def _difference_data(results: Results, comparisons: Mapping[str, stats.Comparison]) -> tuple[dict[str, Value], ...]:
