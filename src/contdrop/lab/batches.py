@@ -19,6 +19,7 @@ from torch.utils.data import Subset
 
 from ..errors import UserError
 from . import fingerprints, inputs, splitting, streams
+from .configuration import is_whole
 from .inputs import Arrays, Items, Source
 from .loading import Loaders, Maker, requests
 from .nests import cut, mapped, size_of
@@ -78,21 +79,13 @@ class Data:
         for name in ("collate", "batches", "transform"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise UserError(f"data: {name}: expected a function; got {type(getattr(self, name)).__name__}")
-        workers = self.loader_workers
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-            raise UserError(f"data: loader_workers: expected a whole number from 0; got {workers!r}")
+        if not is_whole(self.loader_workers, 0):
+            raise UserError(f"data: loader_workers: expected a whole number from 0; got {self.loader_workers!r}")
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Examples to train, validate or test on: some or all of a source.
-
-    Args:
-        name: ``train``, ``validation`` or ``test``.
-        source: Where they are.
-        positions: Which of the source.
-        pipeline: How batches are made of them.
-    """
+    """Examples to train, validate or test on: those of a source at some positions, or all."""
 
     name: str
     source: Source
@@ -103,11 +96,9 @@ class Part:
         return len(self.positions)
 
     def order(self, seed: int | None, batch_size: int) -> list[Tensor]:
-        """The batches of an epoch, as positions in this part.
+        """The batches of an epoch, as positions in this part; without a seed, all examples as they come.
 
-        Args:
-            seed: Of the order; without one, all examples as they come. The user's own batches are for training.
-            batch_size: Examples in each batch but the last, which may be smaller.
+        The user's own batches are for training.
         """
         if seed is None:
             return list(torch.split(torch.arange(len(self)), batch_size))
@@ -169,10 +160,8 @@ class Part:
         wanted = requests(self.name, chosen, seed or 0, transformed=transformed)[skip:]
         if rows is not None and self.pipeline.maker.collate is None:
             wanted, rows = [request.rows(rows(len(request.indices))) for request in wanted], None
-        made = self.pipeline.loaders.batches if self.pipeline.loader_workers else self.pipeline.maker.make_all
-        if rows is None:
-            return made(wanted)
-        return (cut(batch, rows(size_of(batch))) for batch in made(wanted))
+        made = self.pipeline.loaders.batches(wanted)
+        return made if rows is None else (cut(batch, rows(size_of(batch))) for batch in made)
 
     @functools.cached_property
     def _arrays(self) -> tuple[Any, Tensor | None]:
@@ -219,7 +208,6 @@ class Pipeline:
 
     maker: Maker
     loaders: Loaders
-    loader_workers: int
     batches: Callable[[Any, torch.Generator], Any] | None
 
 
@@ -227,16 +215,13 @@ class Pipeline:
 class Prepared:
     """Data that have been checked, ready to be divided for any run. Made by :func:`prepare`.
 
-    Args:
+    Attributes:
         sources: The parts as given: ``train``, and ``validation`` and ``test`` unless they are drawn from it.
         drawn: How many examples are drawn from ``train``: ``test``, ``validation`` and ``subset``, where they are.
         strata: The stratum of each example of ``train``, if draws are stratified.
         groups: The group of each, if whole groups are drawn.
         resplit: Whether each run draws anew.
-        pipeline: How batches are made.
-        fingerprint: Of the content.
-        name: Of the data set, if it has one.
-        mark: What is odd about it.
+        mark: What is odd about the data.
     """
 
     sources: dict[str, Source]
@@ -267,13 +252,7 @@ class Prepared:
         self.pipeline.loaders.close()
 
     def parts(self, root_seed: int, stage: str, run: int) -> Parts:
-        """The division of one run, the same for all methods.
-
-        Args:
-            root_seed: The study's.
-            stage: The job's, such as ``final``.
-            run: From 0.
-        """
+        """The division of one run, the same for all methods."""
         positions = np.arange(len(self.sources["train"]))
         test = None
         if "test" in self.drawn:
@@ -283,13 +262,13 @@ class Prepared:
         seed = streams.seed(root_seed, *place, streams.SPLIT)
         train, validation = self._divide(positions, self.drawn.get("subset"), self.drawn.get("validation", 0), seed)
         digested = [train, validation, *([] if test is None else [test])]
-        parts = {
-            "train": self._part("train", train),
-            "validation": self._part("validation", validation if "validation" in self.drawn else None),
-            "test": self._part("test", test),
-        }
-        groups = None if self.groups is None or test is None else self.groups.numpy()[test]
-        return Parts(**parts, split=fingerprints.of_arrays(*digested), groups=groups)
+        return Parts(
+            self._part("train", train),
+            self._part("validation", validation if "validation" in self.drawn else None),
+            self._part("test", test),
+            fingerprints.of_arrays(*digested),
+            None if self.groups is None or test is None else self.groups.numpy()[test],
+        )
 
     def _divide(self, positions: Positions, train: int | None, held_out: int, seed: int) -> tuple[Positions, Positions]:
         strata, groups = (
@@ -301,22 +280,13 @@ class Prepared:
 
     def _part(self, name: str, positions: Positions | None) -> Part:
         """Drawn from the training data; or as given, whole."""
-        place = "train" if positions is not None else name
-        source = self.sources[place]
+        source = self.sources[name if positions is None else "train"]
         positions = np.arange(len(source)) if positions is None else positions
         return Part(name, source, torch.from_numpy(positions), self.pipeline)
 
 
 def prepare(data: Data, *, task: str | None) -> Prepared:
-    """Checks everything about the data that can be checked before a run.
-
-    Args:
-        data: As the user gives them.
-        task: ``classification`` and ``regression`` have labels that can be checked.
-
-    Raises:
-        UserError: Something is wrong; the text is one line.
-    """
+    """Checks everything about the data that can be checked before a run; labels, if there is a task."""
     if not isinstance(data, Data):
         raise UserError(
             f"expected data() to return lab.Data(train=(x, y), test=(x_test, y_test)); got {type(data).__name__}"
@@ -339,7 +309,7 @@ def prepare(data: Data, *, task: str | None) -> Prepared:
     strata = _strata(data, sources["train"], drawn, task, grouped=groups is not None)
     by_part = {name: sources.get(name, sources["train"]) for name in ("train", "validation", "test")}
     maker = Maker(by_part, data.collate, data.transform)
-    pipeline = Pipeline(maker, Loaders(maker, data.loader_workers), data.loader_workers, data.batches)
+    pipeline = Pipeline(maker, Loaders(maker, data.loader_workers), data.batches)
     fingerprint = fingerprints.of_content(
         data.version, *(_fingerprint(maker, name, source) for name, source in sources.items())
     )

@@ -15,6 +15,7 @@ from ..errors import UserError
 from ..text import plural
 from . import digests, dryrun, locks, plan
 from .batches import Prepared, prepare
+from .configuration import is_whole
 from .estimate import Estimate
 from .executors import driver, local, ray
 from .executors.agenda import Observer, Outcome, Work
@@ -26,7 +27,6 @@ from .results import Results, collect
 from .running import seconds_per_epoch
 from .sources import Shipment, Source, by_value
 from .store import FAILED, FINAL, FINISHED, Store
-from .study import is_whole
 
 
 @dataclass(frozen=True)

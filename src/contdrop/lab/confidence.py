@@ -18,7 +18,7 @@ from torch import Tensor
 from .. import inference
 from ..errors import UserError
 from . import scores, streams
-from .configuration import Configuration
+from .configuration import Configuration, is_whole
 from .nests import default_forward, leaves, mapped, size_of, to_device
 from .outputs import prediction_of, target_of
 
@@ -28,17 +28,11 @@ Forward = Callable[[torch.nn.Module, Any], Any]
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """Class probabilities of some examples, and how uncertain they are.
+    """Class probabilities of some examples, and how uncertain they are."""
 
-    Attributes:
-        probabilities: [N, C], float64.
-        entropy: Of the probabilities, in nats, [N].
-        mutual_information: Between class and mask, [N]; None of predictions without masks.
-    """
-
-    probabilities: Array
-    entropy: Array
-    mutual_information: Array | None
+    probabilities: Array  # [N, C], float64
+    entropy: Array  # of the probabilities, in nats, [N]
+    mutual_information: Array | None  # between class and mask, [N]; None of predictions without masks
 
 
 @dataclass(frozen=True)
@@ -77,9 +71,7 @@ class Uncertainty(Configuration):
     def __post_init__(self) -> None:
         for name, least in {"samples": 2, "batch_size": 1, "bins": 1, "examples": 1}.items():
             value = getattr(self, name)
-            if value is None and name == "examples":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            if not is_whole(value, least) and not (value is None and name == "examples"):
                 raise UserError(f"uncertainty: expected {name} to be a whole number of at least {least}; got {value!r}")
         for name, function in {"ood": self.ood, "forward": self.forward}.items():
             if function is not None and not callable(function):
@@ -104,37 +96,31 @@ class Uncertainty(Configuration):
     def predict(
         self, model: torch.nn.Module, batches: Sequence[Any], seed: int = 0, name: str = "test"
     ) -> dict[str, Predicted]:
-        """Predictions in each way that is possible.
+        """Predictions in each way that is possible; the model is left in evaluation mode.
 
-        Without dropout layers there are no masks to average over, and moments are known of some layers only.
-
-        Args:
-            model: Is left in evaluation mode.
-            batches: As for training; a target in them is not looked at.
-            seed: Of masks and draws.
-            name: Of the data, for masks of their own.
+        Without dropout layers there are no masks to average over, and moments are known of some layers only. Data of
+        another name get masks of their own.
         """
         model.eval()
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         moved = [to_device(batch, device) for batch in batches]
         calls = [_Logits(model, self.forward or default_forward, batch) for batch in moved]
         seeds = [streams.seed(seed, streams.MEASURE, 0, name, number) for number in range(len(moved))]
-        point = _joined(_point(call) for call in calls)
+        point = _joined([_point(call) for call in calls])
         found: dict[str, Predicted | None] = {"point": point}
-        found["mc"] = _if_possible(lambda i: self._sampled(calls[i], seeds[i]), len(calls))
+        found["mc"] = _if_possible(
+            inference.mc_predict(call, call.marker, self.samples, transform="softmax", seed=seed)
+            for call, seed in zip(calls, seeds)
+        )
         # Moments follow the model itself, so they need to know what it is called with.
-        plain = self.forward is None and all(_only_input(batch) is not None for batch in moved)
+        inputs = [x for batch in moved if (x := _only_input(batch)) is not None]
+        plain = self.forward is None and len(inputs) == len(moved)
         if self.moments and plain and point.probabilities.shape[1] == calls[0].width:
-            found["moments"] = _if_possible(lambda i: self._propagated(model, moved[i], seeds[i]), len(calls))
+            found["moments"] = _if_possible(
+                inference.predict(model, x, method="moments", transform="softmax", seed=seed)
+                for x, seed in zip(inputs, seeds)
+            )
         return {way: predicted for way, predicted in found.items() if predicted is not None}
-
-    def _sampled(self, call: _Logits, seed: int) -> Predicted:
-        return _of(inference.mc_predict(call, call.marker, self.samples, transform="softmax", seed=seed))
-
-    def _propagated(self, model: torch.nn.Module, batch: Any, seed: int) -> Predicted:
-        x = _only_input(batch)
-        assert x is not None
-        return _of(inference.predict(model, x, method="moments", transform="softmax", seed=seed))
 
     def _strange(self) -> list[Any]:
         """Batches of the inputs from elsewhere, which have no target."""
@@ -194,26 +180,20 @@ def _of(prediction: inference.Prediction) -> Predicted:
     return Predicted(prediction.mean.cpu().numpy(), entropy.cpu().numpy(), information.cpu().numpy().round(9))
 
 
-def _if_possible(predict: Callable[[int], Predicted], number: int) -> Predicted | None:
+def _if_possible(predictions: Iterator[inference.Prediction]) -> Predicted | None:
     """All batches; None if the first is refused. That the model itself works, the point prediction has shown."""
     try:
-        first = predict(0)
+        first = next(predictions)
     except (ValueError, NotImplementedError):
         return None
-
-    def every() -> Iterator[Predicted]:
-        yield first
-        yield from map(predict, range(1, number))
-
-    return _joined(every())
+    return _joined([_of(first), *map(_of, predictions)])
 
 
-def _joined(parts: Iterator[Predicted]) -> Predicted:
-    found = list(parts)
-    information = [part.mutual_information for part in found if part.mutual_information is not None]
+def _joined(parts: Sequence[Predicted]) -> Predicted:
+    information = [part.mutual_information for part in parts if part.mutual_information is not None]
     return Predicted(
-        np.concatenate([part.probabilities for part in found]),
-        np.concatenate([part.entropy for part in found]),
+        np.concatenate([part.probabilities for part in parts]),
+        np.concatenate([part.entropy for part in parts]),
         np.concatenate(information) if information else None,
     )
 

@@ -17,6 +17,10 @@ class Configuration:
         return {"kind": self.kind, **{name: _plain(value) for name, value in values.items()}}
 
 
+def is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Configuration):
         return value.as_dict()

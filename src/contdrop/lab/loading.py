@@ -86,20 +86,11 @@ def _mix(x: Seeds) -> Seeds:
 
 @dataclass(frozen=True, eq=False)
 class Maker:
-    """Makes batches of examples.
-
-    Args:
-        sources: The parts by name.
-        collate: Makes a batch of a list of items; by default torch's.
-        transform: Applied to items of the training data.
-    """
+    """Makes batches of examples; ``transform`` is applied to those of the training data."""
 
     sources: Mapping[str, Source]
     collate: Callable[[list[Any]], Any] | None
     transform: Callable[[Any, torch.Generator], Any] | None
-
-    def make_all(self, wanted: Sequence[Request]) -> Iterator[Any]:
-        return map(self.make, wanted)
 
     def make(self, request: Request) -> Any:
         """In this process, whose generators are left as they were."""
@@ -169,9 +160,7 @@ def _undisturbed() -> Iterator[None]:
 class Loaders:
     """Loader processes, which stay for the next epoch and the next job. They are not sent to other processes.
 
-    Args:
-        maker: Makes the batches.
-        count: Of processes for each iteration that is under way at a time.
+    There are ``count`` for each iteration that is under way at a time; with none, batches are made in this process.
     """
 
     def __init__(self, maker: Maker, count: int) -> None:
@@ -183,6 +172,9 @@ class Loaders:
 
     def batches(self, wanted: Sequence[Request]) -> Iterator[Any]:
         """In the order wanted. An evaluation in the middle of an epoch gets processes of its own."""
+        return self._loaded(wanted) if self._count else map(self._maker.make, wanted)
+
+    def _loaded(self, wanted: Sequence[Request]) -> Iterator[Any]:
         loader = self._idle.pop() if self._idle else _Loader(self._maker, self._count)
         try:
             for batch in loader.batches(wanted):

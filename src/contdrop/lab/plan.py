@@ -20,10 +20,11 @@ from ..errors import UserError
 from ..kernels import MASKS_VERSION
 from . import methods, selection
 from .checksums import of_plain
+from .configuration import is_whole
 from .measures import Measure
 from .store import FINAL, SELECTION, Selection, Store
 from .streams import LARGEST_SEED
-from .study import Study, is_whole
+from .study import Study
 
 
 @dataclass(frozen=True)

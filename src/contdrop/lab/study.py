@@ -28,7 +28,7 @@ from ..choices import SCALES, Scale
 from ..errors import UserError, suggest
 from . import methods as dropout_methods
 from .batches import Data, Parts
-from .configuration import Configuration
+from .configuration import Configuration, is_whole
 from .metrics import Metric, chosen
 from .records import ONLY_SIZE
 from .streams import LARGEST_SEED
@@ -342,10 +342,6 @@ def _parameters(function: Callable[..., Any]) -> int:
         return 0
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(each.default is inspect.Parameter.empty and each.kind in kinds for each in found)
-
-
-def is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _listed(values: Sequence[Any]) -> str:
