@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import contdrop as cd
 from contdrop.errors import UserError
-from contdrop.lab import applying, labels
+from contdrop.lab import labels
 from contdrop.lab.applying import apply
 from contdrop.lab.methods import NAMES, parse
 from contdrop.lab.models import MLP
@@ -187,7 +187,7 @@ def test_matching_out_of_reach():
 
 
 def test_the_reach_of_a_clipped_gaussian_is_half_its_mass():
-    limit = applying.REACH["gaussian"]
+    limit = labels.REACH["gaussian"]
     law = cd.Gaussian.matching(cd.Bernoulli(keep=1 / (1 + limit)))
     assert 2 * law.cdf(0.0) == pytest.approx(0.5, abs=1e-3)
 

@@ -24,8 +24,7 @@ from ..sites import ALPHA, is_plain
 from ..surgery import Unreachable
 from ..text import plural, some_of
 from . import chains
-from .labels import MATCH, ORIGINAL
-from .labels import REACH as REACH
+from .labels import MATCH, ORIGINAL, REACH
 from .methods import Method, check_scale, dropconnect_options, evaluated_with, law_of, parse
 
 _NOWHERE = "no dropout layer was found to put it into"
@@ -70,13 +69,8 @@ def apply(
     ``match`` reaches a noise strength r = p / (1 - p) of 1/3 with the uniform law (p = 0.25), and of 0.66 with the
     clipped Gaussian (p = 0.396).
 
-    Args:
-        method: A method or its label.
-        model: Any module.
-        scale: "paper" or "inverted"; see the module.
-        fallback: For ``match`` out of reach: whether to take N(1, r) without clipping, or U(0, 1), and note it, instead
-            of an error.
-        run: Calls the model once with some input, to count the dropout that is really drawn before and after.
+    With ``fallback``, ``match`` out of reach takes N(1, r) without clipping, or U(0, 1), and notes it, instead of an
+    error. ``run`` calls the model once with some input, to count the dropout that is really drawn before and after.
 
     Raises:
         UserError: The method does not fit the model; the text says why.

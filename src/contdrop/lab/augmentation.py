@@ -84,11 +84,7 @@ class Affine(Configuration):
 
 @dataclass(frozen=True)
 class Crop(Configuration):
-    """Random crop and, of half of the images, the mirror image; nothing is resampled, so images may differ in size.
-
-    Attributes:
-        side: Of the crop.
-    """
+    """Random crop and, of half of the images, the mirror image; nothing is resampled, so images may differ in size."""
 
     kind: ClassVar[str] = "crop"
 

@@ -22,11 +22,7 @@ _SECONDS, _SHARE = 600.0, 0.01  # between copies, and of the time that goes into
 
 
 class Backups:
-    """Makes copies of a store from time to time.
-
-    Args:
-        path: Of the store.
-    """
+    """Makes copies of a store from time to time."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path, self._next = path, 0.0

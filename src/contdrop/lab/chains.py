@@ -33,19 +33,12 @@ _LAYERS: dict[type[nn.Module], Activation] = {nn.ReLU: "relu", nn.Sigmoid: "sigm
 
 
 class Chain(NamedTuple):
-    """A linear layer, its activation, the dropout behind it, and the linear layer that reads that.
+    """A linear layer, its activation, the dropout behind it, and the linear layer that reads that."""
 
-    Attributes:
-        linear: The layer that makes the units.
-        activation: Which.
-        layer: The activation as a layer; None if it is a function.
-        reader: The layer that reads the units; None if that is not a linear layer, or not it alone.
-    """
-
-    linear: nn.Module
+    linear: nn.Module  # makes the units
     activation: Activation
-    layer: nn.Module | None
-    reader: nn.Module | None
+    layer: nn.Module | None  # the activation; None if it is a function
+    reader: nn.Module | None  # of the units; None if that is not a linear layer, or not it alone
 
 
 @dataclass

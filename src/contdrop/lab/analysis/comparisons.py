@@ -46,9 +46,7 @@ def planned_margin(results: Results) -> float | None:
 def compare(results: Results, margin: float | None = None) -> dict[str, stats.Comparison]:
     """The reference against every other method that shares finished runs with it, in the experiment's order.
 
-    Args:
-        results: Of one protocol.
-        margin: The smallest difference that matters, for the equivalence test; ``margin_of`` if None.
+    The margin is that of the equivalence test, see :func:`margin_of`.
     """
     errors, better = results.errors(), results.measure.better
     reference = errors.pop(results.reference, {})

@@ -21,14 +21,7 @@ BERNOULLI = "bernoulli"
 
 @dataclass(frozen=True)
 class Finding:
-    """The reference against one method.
-
-    Attributes:
-        label: Why this method.
-        gap: The difference in a few words; empty if there is none to speak of.
-        text: A sentence or two.
-        outcome: For the reference.
-    """
+    """The reference against one method; the gap in a few words is empty if there is none to speak of."""
 
     label: str
     gap: str

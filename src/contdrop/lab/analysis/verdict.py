@@ -22,7 +22,6 @@ from .comparisons import compare
 from .controls import too_weak
 from .findings import Finding, make_findings
 from .outcomes import (
-    ALPHA,
     BETTER,
     EQUIVALENT,
     FEW,
@@ -46,12 +45,9 @@ class Verdict:
     """What an experiment says.
 
     Attributes:
-        experiment: Its name.
-        preset: Its size.
         outcome: For the reference: one of the outcomes of a finding, "mixed", or "none" if there is nothing to compare.
         headline: The answer in a sentence of at most ``HEADLINE`` characters.
         details: What the headline has no room for.
-        findings: Against Bernoulli dropout, the closest rival, and the control of equal noise.
         caveats: What a reviewer would ask about.
         outcomes: For the reference, by method.
     """
@@ -74,11 +70,8 @@ def verdict(
 ) -> Verdict:
     """The verdict on one experiment.
 
-    Args:
-        results: All its jobs.
-        margin: The smallest difference that matters, in the metric's unit, if it was chosen after the fact;
-            see :func:`.comparisons.margin_of` for what holds otherwise.
-        comparisons: Of these results with this margin, if they have been made already.
+    The margin is the one chosen after the fact, if any; the comparisons those of these results with this margin, if
+    they have been made already.
     """
     comparisons = compare(results, margin) if comparisons is None else comparisons
     outcomes = {method: outcome_of(comparison) for method, comparison in comparisons.items()}
@@ -250,18 +243,13 @@ def _strengths(results: Results) -> Iterable[str]:
 
 def _disagreement(comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]) -> Iterable[str]:
     """Where Wilcoxon's test says otherwise, whichever of the two sees a difference."""
-    doubted = [
-        method
-        for method, kind in outcomes.items()
-        if kind in (BETTER, WORSE) and not comparisons[method].wilcoxon_p_two_sided_holm < ALPHA
-    ]
-    if doubted:
+    decided = [method for method, kind in outcomes.items() if kind in (BETTER, WORSE)]
+    if doubted := [method for method in decided if not ranks_say(comparisons[method])]:
         can = any(ranks_can(comparisons[method], len(comparisons)) for method in doubted)
         few = "does not confirm" if can else "needs more runs to confirm"
         yield f"Wilcoxon's test {few} the difference from {names(doubted)}."
     undecided = [method for method, kind in outcomes.items() if kind in (OPEN, EQUIVALENT)]
-    seen = [method for method in undecided if ranks_say(comparisons[method])]
-    if seen:
+    if seen := [method for method in undecided if ranks_say(comparisons[method])]:
         yield f"Wilcoxon's test, unlike the t-test, sees a difference from {names(seen)}."
 
 
@@ -277,11 +265,8 @@ def _other_examples(comparisons: Mapping[str, Comparison], groups: Mapping[str, 
 
 
 def _exceeds_margin(comparison: Comparison) -> bool:
-    return (
-        comparison.two_way is not None
-        and comparison.margin is not None
-        and max(abs(end) for end in comparison.two_way) > comparison.margin
-    )
+    ends, margin = comparison.two_way, comparison.margin
+    return ends is not None and margin is not None and max(map(abs, ends)) > margin
 
 
 def _gaps(comparisons: Mapping[str, Comparison], methods: Sequence[str], measure: Measure) -> str:
