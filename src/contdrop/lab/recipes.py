@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -22,11 +22,7 @@ from .optimisers import BOUNDED, AlternatingPlateau, Bounded, EpochTable, RampOp
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Configuration, abc.ABC):
-    """What all recipes have.
-
-    Attributes:
-        batch_size: Examples per step.
-    """
+    """What all recipes have."""
 
     batch_size: int = 100
 
@@ -40,24 +36,21 @@ class Recipe(Configuration, abc.ABC):
 
     def settings(self) -> dict[str, Any]:
         """The fields of a :class:`.study.Study` that it decides, by name."""
-        return {
-            "optimiser": self.optimiser,
-            "scheduler": None,
-            "schedule_by": "epoch",
-            "batch_size": self.batch_size,
-        }
+        return {"optimiser": self.optimiser, "scheduler": None, "schedule_by": "epoch", "batch_size": self.batch_size}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledRecipe(Recipe):
-    """A recipe whose rate changes from epoch to epoch."""
+    """A recipe whose rate changes from epoch to epoch, or from step to step."""
+
+    schedule_by: ClassVar[Literal["epoch", "step"]] = "epoch"
 
     @abc.abstractmethod
-    def scheduler(self, optimiser: Optimizer, epochs: int) -> LRScheduler:
-        """A scheduler for a run of so many epochs."""
+    def scheduler(self, optimiser: Optimizer, total: int, /) -> LRScheduler:
+        """A scheduler for a run of so many epochs, or steps."""
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "scheduler": self.scheduler}
+        return {**super().settings(), "scheduler": self.scheduler, "schedule_by": self.schedule_by}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +89,12 @@ class _Ramp(ScheduledRecipe):
         return EpochTable(
             optimiser,
             factors=[self.decay**t for t in original],
-            momenta=[_between(*self.momentum, t / self.ramp_epochs) for t in original],
+            momenta=[self._momentum(min(t / self.ramp_epochs, 1.0)) for t in original],
         )
 
-
-def _between(first: float, last: float, risen: float) -> float:
-    risen = min(risen, 1.0)
-    return risen * last + (1 - risen) * first
+    def _momentum(self, risen: float) -> float:
+        first, last = self.momentum
+        return risen * last + (1 - risen) * first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,18 +249,16 @@ class Adam(Recipe):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamCosine(Adam):
+class AdamCosine(Adam, ScheduledRecipe):
     """Adam whose rate falls to zero along half a cosine (Loshchilov and Hutter, 2017), step by step."""
 
     kind: ClassVar[str] = "adam-cosine"
+    schedule_by = "step"
 
     learning_rate: float = 0.001
 
     def scheduler(self, optimiser: Optimizer, steps: int) -> LRScheduler:
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "scheduler": self.scheduler, "schedule_by": "step"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,6 +277,7 @@ class Steps(ScheduledRecipe):
     """
 
     kind: ClassVar[str] = "steps"
+    schedule_by = "step"
 
     learning_rate: float = 0.01
     momentum: float = 0.9
@@ -302,6 +293,3 @@ class Steps(ScheduledRecipe):
     def scheduler(self, optimiser: Optimizer, steps: int) -> LRScheduler:
         length = max(1, round(self.every * steps))
         return torch.optim.lr_scheduler.StepLR(optimiser, length, self.factor)
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "schedule_by": "step"}
