@@ -23,7 +23,7 @@ from .explaining import explained
 from .machines import find_device, machine
 from .plan import Job
 from .records import PROCESSOR, JobRecord, processor
-from .results import Results, collect
+from .results import Results, collect_all
 from .running import seconds_per_epoch
 from .sources import Shipment, Source, by_value
 from .store import FAILED, FINAL, FINISHED, Store
@@ -332,8 +332,7 @@ class Conductor:
         return sum(statuses[job_id] in (FINISHED, FAILED) for job_id in self.jobs)
 
     def results(self) -> list[Results]:
-        keys = {planned.protocol.key for planned in self.plans}
-        return [collect(self.store, protocol) for protocol in self.store.protocols() if protocol.key in keys]
+        return collect_all(self.store, {planned.protocol.key for planned in self.plans})
 
 
 def _can_be_sent(data: Prepared) -> bool:

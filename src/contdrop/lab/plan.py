@@ -12,6 +12,7 @@ selection never evaluates test data.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,13 +59,7 @@ class Variant:
 class Protocol:
     """A study at one size: what all its jobs share. Results of two protocols are not comparable.
 
-    Attributes:
-        study: With the settings of that size.
-        preset: The size's name.
-        epochs: Of the final runs.
-        selection_runs: Runs per candidate.
-        selection_epochs: Of those.
-        seed: Of everything random.
+    The study has the settings of that size, whose name is the preset.
     """
 
     study: Study
@@ -74,7 +69,7 @@ class Protocol:
     selection_epochs: int
     seed: int
 
-    @property
+    @functools.cached_property
     def configuration(self) -> dict[str, Any]:
         """Everything that decides the results, as plain data."""
         candidates = self.study.candidates or {}
@@ -112,7 +107,7 @@ class Protocol:
             "paper_epochs": size.epochs if size and study.paper else None,
         }
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         return of_plain(self.configuration)
 
@@ -211,19 +206,13 @@ def is_in(job: Job, shard: tuple[int, int] | None) -> bool:
 def add_plan(store: Store, jobs: Sequence[Job], **described: Any) -> dict[int, Job]:
     """Puts jobs of one protocol into a store, except those that are there; returns all by their ids in it.
 
-    Args:
-        store: Where.
-        jobs: Of one protocol.
-        described: What a report may say beside the protocol's own description.
+    What is ``described``, a report may say beside the protocol's own description.
     """
     protocol = jobs[0].protocol
-    configuration, key = protocol.configuration, protocol.key
-    rows = []
-    for job in jobs:
-        details = {"stage": job.stage, "method": job.method, "run": job.run}
-        whole = {**configuration, **details}
-        rows.append({**details, "key": of_plain(whole), "epochs": job.epochs, "configuration": whole})
-    return dict(zip(store.add_jobs(configuration, {**protocol.description, **described}, key, rows), jobs))
+    names = ("key", "stage", "method", "run", "epochs", "configuration")
+    rows = [{name: getattr(job, name) for name in names} for job in jobs]
+    ids = store.add_jobs(protocol.configuration, {**protocol.description, **described}, protocol.key, rows)
+    return dict(zip(ids, jobs))
 
 
 def decided(store: Store, protocol: Protocol, label: str) -> Selection | None:

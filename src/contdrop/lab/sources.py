@@ -11,7 +11,7 @@ import pathlib
 import pickle
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import cloudpickle
@@ -24,17 +24,11 @@ from .study import Study
 
 @dataclass(frozen=True)
 class Source:
-    """How to get a study.
-
-    Attributes:
-        kind: "catalogue", "file" or "pickle".
-        name: In the catalogue, or the file's absolute path.
-        content: The file's SHA-256, or the pickled study.
-    """
+    """How to get a study."""
 
     kind: Literal["catalogue", "file", "pickle"]
-    name: str
-    content: bytes = b""
+    name: str  # in the catalogue, or the file's absolute path
+    content: bytes = b""  # the file's SHA-256, or the pickled study
 
     def load(self) -> Study:
         if self.kind == "catalogue":
@@ -92,7 +86,8 @@ class Shipment:
 
     @classmethod
     def of(cls, protocol: Protocol, source: Source) -> Shipment:
-        return cls(source, {name: value for name, value in vars(protocol).items() if name != "study"})
+        names = [field.name for field in fields(protocol) if field.name != "study"]
+        return cls(source, {name: getattr(protocol, name) for name in names})
 
     def unpack(self) -> Protocol:
         return Protocol(self.source.load().at(self.settings["preset"]), **self.settings)
