@@ -25,36 +25,31 @@ def size(results: Results) -> str:
 
 def protocol(results: Results) -> Protocol:
     """What was done, as terms and what is said of each."""
-    record = results.protocol
-    configuration, description = record.configuration, record.description
-    found: Protocol = [("Size", list(_size(results)))]
-    found.append(("Data", [_data(results)]))
-    found.append(("Metric", [_metric(results)]))
-    if sites := _sites(results):
-        found.append(("Dropout sites", sites))
+    configuration, notes = results.protocol.configuration, results.protocol.description.get("notes")
     shared = sorted({name for job in results.finished for name in job.fingerprints})
-    if shared:
-        found.append(
-            ("Shared in a run", [f"{_listed(shared)}: their fingerprints are equal for all methods of a run (checked)"])
-        )
-    found.append(("Selected", list(_selection(results))))
-    found.append(("Reference", [f"{_shown(results.reference)}; every other method is compared with it"]))
-    found.append(("Methods", list(_methods(results))))
-    if noise := _noise(results):
-        found.append(("Noise", noise))
-    found.append(("Network", [plain(configuration.get("model"))]))
-    found.append(("Training", [plain(configuration.get("training") or configuration.get("recipe"))]))
-    if configuration.get("measure"):
-        found.append(("Measured after training", [plain(configuration["measure"])]))
-    found.append(("Seed", [f"{configuration.get('seed', 'unknown')}; splits, weights, order and masks follow from it"]))
+    proven = f"{_listed(shared)}: their fingerprints are equal for all methods of a run (checked)" if shared else ""
+    measured = configuration.get("measure")
     done = [job for job in (*results.selection, *results.final) if job.versions]
-    found.append(("Versions", _distinct([job.versions for job in done])))
-    found.append(("Machine", _distinct([job.machine for job in done])))
-    if time := _time(results):
-        found.append(("Time", [time]))
-    if description.get("notes"):
-        found.append(("Notes", [str(note) for note in description["notes"]]))
-    return [(term, texts) for term, texts in found if texts]
+    found: Protocol = [
+        ("Size", list(_size(results))),
+        ("Data", [_data(results)]),
+        ("Metric", [_metric(results)]),
+        ("Dropout sites", _sites(results)),
+        ("Shared in a run", [proven]),
+        ("Selected", list(_selection(results))),
+        ("Reference", [f"{_shown(results.reference)}; every other method is compared with it"]),
+        ("Methods", list(_methods(results))),
+        ("Noise", _noise(results)),
+        ("Network", [plain(configuration.get("model"))]),
+        ("Training", [plain(configuration.get("training") or configuration.get("recipe"))]),
+        ("Measured after training", [plain(measured) if measured else ""]),
+        ("Seed", [f"{configuration.get('seed', 'unknown')}; splits, weights, order and masks follow from it"]),
+        ("Versions", _distinct([job.versions for job in done])),
+        ("Machine", _distinct([job.machine for job in done])),
+        ("Time", [_time(results)]),
+        ("Notes", [str(note) for note in notes or ()]),
+    ]
+    return [(term, texts) for term, texts in found if any(texts)]
 
 
 def _data(results: Results) -> str:
