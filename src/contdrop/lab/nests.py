@@ -122,25 +122,18 @@ def inputs_and_target(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]
     if not isinstance(batch, (tuple, list)) or not batch:
         return (batch,), {}, None
     if len(batch) == 1:
-        return (batch[0],), {}, None
+        return tuple(batch), {}, None
     *inputs, target = batch
     if len(inputs) > 1:
         return tuple(inputs), {}, target
     if isinstance(inputs[0], Mapping):
         return (), dict(inputs[0]), target
-    if isinstance(inputs[0], (tuple, list)):
-        return tuple(inputs[0]), {}, target
-    return (inputs[0],), {}, target
+    return tuple(inputs[0] if isinstance(inputs[0], (tuple, list)) else inputs), {}, target
 
 
 def target_of(batch: Any) -> Any:
     """What the model is to predict; None if the form of the batch does not tell."""
-    if isinstance(batch, (tuple, list)):
-        return batch[-1] if len(batch) > 1 else None
-    if isinstance(batch, Mapping):
-        name = _target_name(batch)
-        return None if name is None else batch[name]
-    return None
+    return inputs_and_target(batch)[2]
 
 
 def default_forward(model: torch.nn.Module, batch: Any) -> Any:

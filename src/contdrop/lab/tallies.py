@@ -9,20 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .losses import Loss, default_loss
 from .metrics import Metric
 from .outputs import examples_of, prediction_of, target_of
 
-LossFunction = Callable[[Any, Any], Tensor]
 Gather = Callable[[Any], list[Any]]  # of what one process has, what each has
 
 # Batches wait to be counted together: one by one, a dozen small operations per step cost small networks a fifth.
 _MOST_BATCHES = 256
 _MOST_NUMBERS = 2**18
-
-
-def _own(mine: Any) -> list[Any]:
-    return [mine]
 
 
 class Losses:
@@ -48,7 +42,7 @@ class Losses:
             self._sum += each
         self._waiting, self._counts = [], []
 
-    def mean(self, gather: Gather = _own) -> float:
+    def mean(self, gather: Gather) -> float:
         if self._waiting:
             self._settle()
         sums, examples = zip(*gather((self._sum, self.examples)))
@@ -88,7 +82,7 @@ class Tally:
         self._wrong = wrong if self._wrong is None else self._wrong + wrong
         self._waiting, self._numbers = [], 0
 
-    def value(self, gather: Gather = _own) -> float:
+    def value(self, gather: Gather) -> float:
         if self._waiting:
             self._settle()
         wrong, examples, contributions = zip(*gather((float(self._wrong or 0), self._examples, self._all)))
@@ -115,8 +109,3 @@ def predicted_classes(output: Any, batch: Any) -> tuple[np.ndarray, np.ndarray] 
     """Predicted and true classes of a batch; None where there is not one class per example."""
     pair = plain_classes(output, batch)
     return None if pair is None else (pair[0].argmax(1).cpu().numpy(), pair[1].cpu().numpy())
-
-
-def loss_for(given: LossFunction | None, task: str | None) -> Loss:
-    """A study's own loss, which is a mean over the examples of a batch, or the default one of its task."""
-    return default_loss(task) if given is None else Loss(given)

@@ -27,6 +27,7 @@ from .batches import Part, Prepared
 from .building import Built, build, seed_everything
 from .distributed import ALONE, Team, check_division
 from .fingerprints import of_arrays
+from .losses import Loss, default_loss
 from .metrics import Metric
 from .nests import default_forward, size_of, to_device
 from .outputs import examples_of
@@ -67,15 +68,7 @@ class Best:
 
 
 class Training:
-    """A network on its way from epoch to epoch.
-
-    Args:
-        job: What to train.
-        variant: The job's method with all parameters.
-        prepared: The data.
-        device: Where.
-        team: The processes that do this job together.
-    """
+    """A network on its way from epoch to epoch; the processes of a team do it together."""
 
     def __init__(self, job: Job, variant: Variant, prepared: Prepared, device: str = "cpu", team: Team = ALONE) -> None:
         study, self.team = job.protocol.study, team
@@ -88,7 +81,7 @@ class Training:
         initial = of_arrays(*(p.detach().numpy() for _, p in sorted(self.network.named_parameters())))
         self.network.to(self.device)
         self.forward = study.forward or default_forward
-        self.loss = tallies.loss_for(study.loss, study.task)
+        self.loss = Loss(study.loss) if study.loss else default_loss(study.task)
         self.metrics = study.metrics
         self._runnable: Any = torch.compile(self.network) if study.compile else self.network
         self.members: list[Any] = [self._runnable] if study.networks == 1 else list(self.network.children())
@@ -310,20 +303,11 @@ class Training:
 
     @torch.no_grad()
     def evaluate(
-        self,
-        part: Part,
-        wanted: tuple[Metric, ...] | None = None,
-        *,
-        classes: bool = False,
-        batches: int | None = None,
+        self, part: Part, wanted: tuple[Metric, ...] | None = None, *, classes: bool = False, batches: int | None = None
     ) -> Evaluation:
-        """In evaluation mode.
+        """In evaluation mode: the metrics that are wanted, or all, on so many batches of a part, or all.
 
-        Args:
-            part: On these data.
-            wanted: These metrics; all if None.
-            classes: Whether to keep predicted classes, too, where there are any.
-            batches: Only so many; all if None.
+        Predicted ``classes`` are kept, too, where there are any, if that is asked for.
         """
         wanted = self.metrics if wanted is None else wanted
         self.network.eval()
