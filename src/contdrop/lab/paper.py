@@ -39,7 +39,7 @@ class Table:
         return {method: result.mean for method, result in self.results.items()}
 
 
-def _table(number: str, title: str, runs: int, decimals: int, **results: Result) -> Table:
+def _table(number: str, title: str, *, runs: int = 30, decimals: int = 2, **results: Result) -> Table:
     return Table(number, title, runs, decimals, MappingProxyType(results))
 
 
@@ -48,8 +48,6 @@ TABLES: Mapping[str, Table] = MappingProxyType(
         "mnist-mlp-sigmoid": _table(
             "I",
             "MNIST, 784-800-800-10, sigmoid",
-            runs=30,
-            decimals=2,
             none=Result(1.58, 0.045, 6.5e-26, 9.1e-7),
             bernoulli=Result(1.35, 0.049, 3.1e-17, 9.1e-7),
             adaptive=Result(1.30, 0.072, 7.4e-11, 1.1e-6),
@@ -60,8 +58,6 @@ TABLES: Mapping[str, Table] = MappingProxyType(
         "mnist-mlp-relu": _table(
             "I",
             "MNIST, 784-800-800-10, ReLU",
-            runs=30,
-            decimals=2,
             none=Result(1.15, 0.036, 1.7e-19, 9.1e-7),
             bernoulli=Result(1.06, 0.037, 3.6e-17, 9.1e-7),
             adaptive=Result(1.02, 0.027, 1.9e-11, 1.2e-6),
@@ -72,7 +68,6 @@ TABLES: Mapping[str, Table] = MappingProxyType(
         "mnist-cnn-gaussian": _table(
             "II",
             "MNIST, two convolutions and a layer of 150, Gaussian initialisation",
-            runs=30,
             decimals=3,
             none=Result(0.674, 0.047, 1.8e-15, 9.1e-7),
             bernoulli=Result(0.551, 0.017, 3.3e-5, 1.5e-4),
@@ -84,7 +79,6 @@ TABLES: Mapping[str, Table] = MappingProxyType(
         "mnist-cnn-uniform": _table(
             "III",
             "MNIST, two convolutions and a layer of 150, uniform initialisation",
-            runs=30,
             decimals=3,
             none=Result(0.670, 0.051, 3.0e-16, 9.1e-7),
             bernoulli=Result(0.558, 0.018, 4.4e-8, 6.5e-6),
@@ -96,8 +90,6 @@ TABLES: Mapping[str, Table] = MappingProxyType(
         "cifar10-nin": _table(
             "IV",
             "CIFAR-10, Network in Network",
-            runs=30,
-            decimals=2,
             none=Result(10.65, 0.114, 1.5e-14, 9.1e-7),
             bernoulli=Result(10.55, 0.050, 5.5e-15, 9.1e-7),
             adaptive=Result(10.46, 0.081, 1.6e-10, 9.1e-7),
@@ -108,8 +100,6 @@ TABLES: Mapping[str, Table] = MappingProxyType(
         "svhn": _table(
             "V",
             "SVHN, five networks averaged",
-            runs=30,
-            decimals=2,
             none=Result(2.09, 0.002, 1.8e-35, 9.1e-7),
             bernoulli=Result(2.00, 0.012, 4.2e-19, 9.1e-7),
             adaptive=Result(2.13, 0.235, 3.5e-5, 1.3e-4),
@@ -120,8 +110,6 @@ TABLES: Mapping[str, Table] = MappingProxyType(
         "norb": _table(
             "VI",
             "NORB jittered-cluttered, five networks averaged",
-            runs=30,
-            decimals=2,
             none=Result(3.55, 0.070, 1.4e-16, 9.1e-7),
             bernoulli=Result(3.33, 0.128, 1.6e-5, 9.9e-5),
             adaptive=Result(3.49, 0.204, 1.4e-8, 2.0e-6),
@@ -133,7 +121,6 @@ TABLES: Mapping[str, Table] = MappingProxyType(
             "VII",
             "ILSVRC-2012, VGG-16, top-5 error",
             runs=10,
-            decimals=2,
             bernoulli=Result(8.86, 0.042, 9.5e-11, 9.8e-4),
             adaptive=Result(8.41, 0.061, 1.1e-6, 9.8e-4),
             dropconnect=Result(8.56, 0.037, 2.3e-8, 9.8e-4),
@@ -144,7 +131,6 @@ TABLES: Mapping[str, Table] = MappingProxyType(
             "VII",
             "ILSVRC-2012, VGG-16, top-1 error",
             runs=10,
-            decimals=2,
             bernoulli=Result(26.99, 0.065, 7.4e-11, 9.8e-4),
             adaptive=Result(26.27, 0.046, 2.8e-8, 9.8e-4),
             dropconnect=Result(26.82, 0.050, 6.2e-11, 9.8e-4),

@@ -7,6 +7,7 @@ import hashlib
 import os
 import pathlib
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -199,8 +200,8 @@ def _listing(folder: pathlib.Path) -> set[str]:
         return set()
 
 
-def _files(*published: tuple[int, str, str]) -> tuple[File, File, File, File]:
-    train_images, train_labels, test_images, test_labels = published
+def _files(sizes: Sequence[int], md5: Sequence[str], sha256: Sequence[str]) -> tuple[File, File, File, File]:
+    train_images, train_labels, test_images, test_labels = zip(sizes, md5, sha256)
     return (
         File("train-images-idx3-ubyte", "training images", (60_000, 28, 28), *train_images),
         File("train-labels-idx1-ubyte", "training labels", (60_000,), *train_labels),
@@ -214,24 +215,17 @@ MNIST = IdxSource(
     title="MNIST",
     classes=tuple("0123456789"),
     files=_files(
+        (9_912_422, 28_881, 1_648_877, 4_542),
         (
-            9_912_422,
             "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        ),
-        (
-            28_881,
             "d53e105ee54ea40749a09fcbcd1e9432",
-            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        ),
-        (
-            1_648_877,
             "9fb629c4189551a2d022fa330f9573f3",
-            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            "ec29112dd5afa0611ce80d1b7f02629c",
         ),
         (
-            4_542,
-            "ec29112dd5afa0611ce80d1b7f02629c",
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
             "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
         ),
     ),
@@ -245,37 +239,19 @@ MNIST = IdxSource(
 FASHION_MNIST = IdxSource(
     name="fashion-mnist",
     title="Fashion-MNIST",
-    classes=(
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
-    ),
+    classes=("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
     files=_files(
+        (26_421_880, 29_515, 4_422_102, 5_148),
         (
-            26_421_880,
             "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        ),
-        (
-            29_515,
             "25c81989df183df01b3e8a0aad5dffbe",
-            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-        ),
-        (
-            4_422_102,
             "bef4ecab320f06d8554ea6380940ec79",
-            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            "bb300cfdad3c16e7a12a480ee83cd310",
         ),
         (
-            5_148,
-            "bb300cfdad3c16e7a12a480ee83cd310",
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
             "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
         ),
     ),
