@@ -232,7 +232,7 @@ def _shown(data, **job):
     shown.append(fingerprints.of_content(next(abandoned)))
     del abandoned
     shown += [fingerprints.of_content(batch) for batch in _all(parts.test, epoch=None)]
-    prepared.close()
+    del prepared, parts, second
     assert not torch.multiprocessing.active_children()
     return shown
 
@@ -374,7 +374,6 @@ def test_daemonic_workers_share_arrays_and_may_have_loader_processes():
         assert time.monotonic() < limit
         time.sleep(0.05)
     assert shown == [fingerprints.of_content(batch) for batch in _all(prepared.parts(0, "final", 0).train)]
-    prepared.close()
 
 
 def _runs(pid):

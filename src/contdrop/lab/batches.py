@@ -247,10 +247,6 @@ class Prepared:
                 tensor.share_memory_()  # type: ignore[no-untyped-call]
         return self
 
-    def close(self) -> None:
-        """Ends loader processes, if there are any."""
-        self.pipeline.loaders.close()
-
     def parts(self, root_seed: int, stage: str, run: int) -> Parts:
         """The division of one run, the same for all methods."""
         positions = np.arange(len(self.sources["train"]))

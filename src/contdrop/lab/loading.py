@@ -186,10 +186,6 @@ class Loaders:
             raise
         self._idle.append(loader)
 
-    def close(self) -> None:
-        """Ends the processes."""
-        self._idle.clear()
-
 
 class _Loader:
     def __init__(self, maker: Maker, count: int) -> None:

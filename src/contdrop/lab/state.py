@@ -33,18 +33,15 @@ class StateError(ValueError):
     """These bytes are no state; the text says why."""
 
 
-def dumps(content: Any) -> bytes:
+def parts(content: Any) -> list[bytes | memoryview]:
     """Of tensors, numbers, texts, None, and lists and dictionaries (by text or whole number) of them.
 
+    In pieces, to be written one after the other: a tensor on the CPU is not copied.
+
     Example:
-        >>> loads(dumps({"step": 3, "lowest": float("inf"), 0: [torch.arange(2)]}))
+        >>> loads(b"".join(parts({"step": 3, "lowest": float("inf"), 0: [torch.arange(2)]})))
         {'step': 3, 'lowest': inf, 0: [tensor([0, 1])]}
     """
-    return b"".join(parts(content))
-
-
-def parts(content: Any) -> list[bytes | memoryview]:
-    """The same in pieces, to be written one after the other: a tensor on the CPU is not copied."""
     assert sys.byteorder == "little", "torch runs on no other machines"
     tensors: list[memoryview] = []
     header = json.dumps(_plain(content, tensors), separators=(",", ":"), allow_nan=False).encode()
