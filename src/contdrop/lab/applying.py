@@ -25,7 +25,7 @@ from ..surgery import Unreachable
 from ..text import plural, some_of
 from . import chains
 from .labels import MATCH, ORIGINAL, REACH
-from .methods import Method, check_scale, dropconnect_options, evaluated_with, law_of, parse
+from .methods import Method, check_scale, dropconnect_options, evaluated_with, law_of, noise_of, parse
 
 _NOWHERE = "no dropout layer was found to put it into"
 _WHOLE = ("adaptive", "adaptive-authors", "dropconnect", "dropconnect-authors", "fast")
@@ -120,21 +120,15 @@ def _swap(
     off = [name for name, each in swap.replaced.items() if law is not None and surgery.noise(each.old).variance == 0]
     if off:
         notes.append(f"put into dropout layers whose own rate is 0: {some_of(off)}")
-    return {name: _noise(surgery.noise(each.new), scale) for name, each in swap.replaced.items()}
+    return {name: noise_of(surgery.noise(each.new), scale) for name, each in swap.replaced.items()}
 
 
 def _own_noise(model: nn.Module) -> dict[str, dict[str, float]]:
     """Of the model's own dropout layers that draw; one that drops everything has no relative variance."""
-    layers = {name: module for name, module in model.named_modules() if is_plain(module)}
-    scales: dict[str, Scale] = {name: getattr(layer, "scale", "inverted") for name, layer in layers.items()}
-    laws = {name: surgery.noise(layer) for name, layer in layers.items()}
+    layers = [(name, layer, surgery.noise(layer)) for name, layer in model.named_modules() if is_plain(layer)]
     # A layer that is off stays off with every method that matches: it would make the same noise look weaker here.
-    drawing = {name: law for name, law in laws.items() if law.variance > 0} or laws
-    return {name: _noise(law, scales[name]) for name, law in drawing.items() if law.mean}
-
-
-def _noise(law: Law, scale: Scale) -> dict[str, float]:
-    return {"mean": law.mean if scale == "paper" else 1.0, "relative_variance": law.relative_variance}
+    drawing = [each for each in layers if each[2].variance > 0] or layers
+    return {name: noise_of(law, getattr(layer, "scale", "inverted")) for name, layer, law in drawing if law.mean}
 
 
 def _matching(method: Method, fallback: bool, beyond: dict[float, list[str]]) -> Callable[[str, nn.Module], Law | None]:

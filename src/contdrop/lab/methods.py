@@ -114,13 +114,13 @@ class Method(Label):
         return self.name == ORIGINAL or self.word == MATCH
 
     def noise(self, scale: Scale) -> dict[str, float]:
-        """Mean and relative variance of what units, or weights, are multiplied by in training; empty if there is no
-        law. Two methods of equal noise have both in common.
-        """
-        law = self.law
-        if law is None:
-            return {}
-        return {"mean": law.mean if scale == "paper" else 1.0, "relative_variance": law.relative_variance}
+        """Of what units, or weights, are multiplied by in training; empty if there is no law."""
+        return {} if self.law is None else noise_of(self.law, scale)
+
+
+def noise_of(law: Law, scale: Scale) -> dict[str, float]:
+    """Mean and relative variance of masks. Two methods of equal noise have both in common."""
+    return {"mean": law.mean if scale == "paper" else 1.0, "relative_variance": law.relative_variance}
 
 
 def parse(text: str) -> Method:
@@ -140,14 +140,8 @@ def hidden_layer(
 ) -> nn.Module:
     """A linear layer with its activation and the method. Parameters are ``linear.weight`` and ``linear.bias`` always.
 
-    Args:
-        method: What to do to the layer.
-        in_features: Number of inputs.
-        out_features: Number of hidden units.
-        activation: "relu" or "sigmoid".
-        scale: "paper" or "inverted"; see the module.
-        reads_hidden: Whether the inputs are units of a hidden layer that has the method too. Fast dropout on those
-            units is drawn here, so what a hidden layer with fast dropout puts out is not masked itself.
+    It ``reads_hidden`` if its inputs are units of a hidden layer that has the method too. Fast dropout on those units
+    is drawn here, so what a hidden layer with fast dropout puts out is not masked itself.
     """
     check_choice("hidden_layer", "activation", activation, ACTIVATIONS)
     if method.follows_the_model:
@@ -160,9 +154,7 @@ def hidden_layer(
         return _sequence(linear=DropConnectLinear(in_features, out_features, **options))
     linear = output_layer(method, in_features, out_features, scale=scale, reads_hidden=reads_hidden)
     if method.name in ("adaptive", "adaptive-authors"):
-        gate = dict(method.parameters)
-        dropout = AdaptiveDropout(alpha=gate["alpha"], beta=gate["beta"])
-        return _AdaptiveLayer(linear, _activation(activation), dropout, evaluated_with(method))
+        return _AdaptiveLayer(linear, _activation(activation), method)
     if method.name == "fast" or method == Method("none"):
         return _sequence(linear=linear, activation=_activation(activation))
     if activation == "relu":  # one pass for both
@@ -182,14 +174,12 @@ def output_layer(
 class _AdaptiveLayer(nn.Module):
     """Standout; ``evaluated_with`` stands for each unit's probability in evaluation, if it is not None."""
 
-    def __init__(
-        self, linear: nn.Linear, activation: nn.Module, dropout: AdaptiveDropout, evaluated_with: float | None
-    ) -> None:
+    def __init__(self, linear: nn.Linear, activation: nn.Module, method: Method) -> None:
         super().__init__()
-        self.evaluated_with = evaluated_with
-        self.linear = linear
-        self.activation = activation
-        self.dropout = dropout
+        self.linear, self.activation = linear, activation
+        gate = dict(method.parameters)
+        self.dropout = AdaptiveDropout(gate["alpha"], gate["beta"])
+        self.evaluated_with = evaluated_with(method)
 
     def forward(self, x: Tensor) -> Tensor:
         preactivation = self.linear(x)
