@@ -10,6 +10,7 @@ from contdrop.errors import UserError
 from contdrop.lab import catalogue, paper, selection
 from contdrop.lab import plan as planning
 from contdrop.lab.catalogue.sources import Images
+from contdrop.lab.measures import Measure
 from contdrop.lab.models import MLP
 from contdrop.lab.plan import Variant, add_plan, plan
 from contdrop.lab.recipes import Adam
@@ -190,7 +191,7 @@ def test_nothing_is_selected_before_all_candidates_are_done(tmp_path):
 def _decide(found):
     protocol, records = found
     candidates = EXPERIMENT.candidates["gaussian"]
-    return selection.decide(protocol.key, "gaussian", candidates, protocol.selection_runs, records)
+    return selection.decide(protocol.key, "gaussian", candidates, protocol.selection_runs, records, Measure())
 
 
 def test_lead_of_the_selected_candidate(tmp_path):

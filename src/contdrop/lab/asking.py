@@ -77,20 +77,17 @@ class Job:
 
     @property
     def seed(self) -> int:
-        return self._seed(streams.WEIGHTS)
+        return self._job.seed(streams.WEIGHTS)
 
     @property
     def mask_seed(self) -> int:
-        return self._seed(streams.MASKS, self._variant)
+        return self._job.seed(streams.MASKS, self._variant)
 
     @property
     def directory(self) -> pathlib.Path:
         path = self._store.path.with_name(self._store.path.name + "-files") / f"job-{self._id}"
         path.mkdir(parents=True, exist_ok=True)
         return path
-
-    def _seed(self, stream: str, *detail: object) -> int:
-        return streams.seed(self._job.protocol.seed, self._job.stage, self._job.run, stream, *detail)
 
     def _begin(self) -> None:
         mismatch = self._store.begin(

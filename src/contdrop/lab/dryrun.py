@@ -56,13 +56,7 @@ class Rehearsal:
 
 
 def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu") -> Rehearsal:
-    """One batch per method, two steps each; raises UserError for whatever would go wrong.
-
-    Args:
-        jobs: Of one protocol.
-        prepared: Its data.
-        device: Where.
-    """
+    """One batch per method of these jobs of one protocol, two steps each; raises UserError for what would go wrong."""
     protocol = jobs[0].protocol
     study = protocol.study
     where = f"study {study.name!r}"
@@ -79,7 +73,7 @@ def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu
     for variant in dict.fromkeys(job.method for job in jobs if job.stage == SELECTION):
         candidate = plan.Job(protocol, SELECTION, variant, 0)
         _first_steps(candidate, plan.Variant.parse(variant), prepared, device, f"{where}, candidate {variant}")
-    if not any(steps.has_dropout for steps in found.values()):
+    if not any(each is None or each.sites > len(each.unreachable) for each in (s.applied for s in found.values())):
         raise UserError(
             f"{where}: the model has no dropout layer that a method could replace; put nn.Dropout where it is to act, "
             "or let model take the method"
@@ -97,17 +91,12 @@ def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu
             "be seeded (a generator of its own, the time, a file?)"
         )
     return Rehearsal(
-        first.steps_per_epoch,
-        first.parameters,
-        first.sizes,
+        *first.extent,
         peak_memory(),
-        {label: steps.sites for label, steps in found.items() if steps.sites},
+        {label: _sites(steps.applied) for label, steps in found.items() if steps.applied},
         {label: steps.memory for label, steps in found.items() if steps.memory},
         tuple(dict.fromkeys([*warnings, *(warning for steps in found.values() for warning in steps.warnings)])),
-        {
-            "data": prepared.fingerprint,
-            "methods": {label: steps.figures for label, steps in found.items()},
-        },
+        {"data": prepared.fingerprint, "methods": {label: steps.figures for label, steps in found.items()}},
     )
 
 
@@ -133,11 +122,8 @@ def _look(job: plan.Job, variant: plan.Variant, prepared: Prepared, device: str,
 class _Steps:
     weights: str
     figures: list[float]
-    steps_per_epoch: int
-    parameters: int
-    sizes: tuple[int, int, int]
-    sites: str
-    has_dropout: bool
+    extent: tuple[int, int, tuple[int, int, int]]  # steps per epoch, parameters, examples to train, validate, test on
+    applied: Applied | None
     memory: int
     warnings: list[str]
 
@@ -172,12 +158,8 @@ def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, devic
             training.update()
     _evaluate(training, prepared, where)
     sizes = (len(training.parts.train), len(training.parts.validation), len(training.parts.test))
-    parameters = sum(p.numel() for p in training.network.parameters())
-    memory = _memory(training) + kept if kept else 0
-    sites = _sites(training.built.applied)
-    applied = training.built.applied
-    has_dropout = applied is None or applied.sites > len(applied.unreachable)
-    return _Steps(weights, figures, training.steps_per_epoch, parameters, sizes, sites, has_dropout, memory, warnings)
+    extent = training.steps_per_epoch, sum(p.numel() for p in training.network.parameters()), sizes
+    return _Steps(weights, figures, extent, training.built.applied, _memory(training) + kept if kept else 0, warnings)
 
 
 def _evaluate(training: Training, prepared: Prepared, where: str) -> None:
@@ -235,12 +217,9 @@ def _memory(training: Training) -> int:
     return sum(each.nbytes for each in (*model.parameters(), *model.buffers(), *gradients, *moments))
 
 
-def _sites(applied: Applied | None) -> str:
+def _sites(applied: Applied) -> str:
     """How much of a model's dropout a method changed, in words."""
-    if applied is None:
-        return ""
-    words = [f"{applied.changed} of {plural(applied.sites, 'dropout site')} changed", *applied.notes]
-    return "; ".join(words)
+    return "; ".join([f"{applied.changed} of {plural(applied.sites, 'dropout site')} changed", *applied.notes])
 
 
 def _check_loss(loss: Any, prepared: Prepared, where: str) -> None:

@@ -32,7 +32,7 @@ class Estimate:
         return tuple(self._left)
 
     def _note(self, job: JobRecord, seconds: float) -> None:
-        for key in ((job.experiment, labels.base(job.method)), (job.experiment,), ()):
+        for key in _keys(job):
             self._seconds.setdefault(key, []).append(seconds)
 
     def epoch(self, job_id: int, epoch: Epoch) -> None:
@@ -50,7 +50,9 @@ class Estimate:
         medians = {key: statistics.median(known[-50:]) for key, known in self._seconds.items()}
         total = 0.0
         for job_id, epochs in self._left.items():
-            job = self._jobs[job_id]
-            keys = ((job.experiment, labels.base(job.method)), (job.experiment,), ())
-            total += epochs * next(medians[key] for key in keys if key in medians)
+            total += epochs * next(medians[key] for key in _keys(self._jobs[job_id]) if key in medians)
         return total / max(1, min(workers, len(self._left)))
+
+
+def _keys(job: JobRecord) -> tuple[tuple[str, ...], ...]:
+    return (job.experiment, labels.base(job.method)), (job.experiment,), ()

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..kernels import MASKS_VERSION
-from . import methods, selection
+from . import methods, selection, streams
 from .checksums import of_plain
 from .configuration import is_whole
 from .measures import Measure
@@ -125,6 +125,10 @@ class Job:
     def epochs(self) -> int:
         return self.protocol.selection_epochs if self.stage == SELECTION else self.protocol.epochs
 
+    def seed(self, stream: str, *detail: object) -> int:
+        """See :func:`.streams.seed`; all methods of a run have the same, unless the detail names them."""
+        return streams.seed(self.protocol.seed, self.stage, self.run, stream, *detail)
+
     @property
     def waits_for(self) -> str | None:
         """The label whose selection has to be decided first."""
@@ -224,7 +228,7 @@ def decided(store: Store, protocol: Protocol, label: str) -> Selection | None:
             (protocol.study.candidates or {})[label],
             protocol.selection_runs,
             store.jobs(protocol=protocol.key),
-            measure=Measure.of(protocol.description),
+            Measure.of(protocol.description),
         )
         if found is None:
             return None

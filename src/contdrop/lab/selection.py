@@ -13,33 +13,18 @@ from .store import FAILED, FINISHED, SELECTION, JobRecord, Selection
 
 
 def decide(
-    protocol: str,
-    label: str,
-    candidates: Sequence[str],
-    runs: int,
-    jobs: Iterable[JobRecord],
-    *,
-    measure: Measure = Measure(),
+    protocol: str, label: str, candidates: Sequence[str], runs: int, jobs: Iterable[JobRecord], measure: Measure
 ) -> Selection | None:
-    """The selection for a label, or None while candidates are still to be trained.
+    """The selection for a label of a protocol with these jobs, or None while candidates are still to be trained.
 
-    The lowest mean validation error of the final models over the selection's runs wins; then the lowest validation
-    loss; then the candidate named first. A candidate that failed in any run cannot be selected.
-
-    Args:
-        protocol: The key of it.
-        label: With candidates.
-        candidates: The variants to choose from.
-        runs: How many there are of each.
-        jobs: All jobs of that protocol.
-        measure: What candidates are judged by.
+    The best mean validation value of the final models over the selection's runs wins; then the lowest validation loss;
+    then the candidate named first. A candidate that failed in any run cannot be selected.
     """
     found: dict[str, list[JobRecord]] = {variant: [] for variant in candidates}
     for job in sorted(jobs, key=lambda job: job.run):
         if job.stage == SELECTION and job.method in found and job.run < runs:
             found[job.method].append(job)
-    done = (FINISHED, FAILED)
-    if any(sum(job.status in done for job in trained) < runs for trained in found.values()):
+    if any(sum(job.status in (FINISHED, FAILED) for job in trained) < runs for trained in found.values()):
         return None
     scores = {variant: _score(trained) for variant, trained in found.items()}
     able = [variant for variant in candidates if "failed" not in scores[variant]]

@@ -73,8 +73,8 @@ class Training:
     def __init__(self, job: Job, variant: Variant, prepared: Prepared, device: str = "cpu", team: Team = ALONE) -> None:
         study, self.team = job.protocol.study, team
         self.job, self.variant, self.study, self.device = job, variant, study, torch.device(device)
-        self.seeds = {name: self._seed(name) for name in (streams.SPLIT, streams.WEIGHTS, streams.ORDER)}
-        self.seeds[streams.MASKS] = self._seed(streams.MASKS, variant)
+        self.seeds = {name: job.seed(name) for name in (streams.SPLIT, streams.WEIGHTS, streams.ORDER)}
+        self.seeds[streams.MASKS] = job.seed(streams.MASKS, variant)
         self.parts = prepared.parts(job.protocol.seed, job.stage, job.run)
         self.built: Built = build(study, variant.method, self.seeds[streams.WEIGHTS])
         self.network = self.built.model
@@ -105,17 +105,14 @@ class Training:
             "data order": self._order_fingerprint(),
         }
 
-    def _seed(self, stream: str, *detail: object) -> int:
-        return streams.seed(self.job.protocol.seed, self.job.stage, self.job.run, stream, *detail)
-
     def order(self, number: int, *member: int) -> list[Any]:
         """The examples of each batch of a pass over the data; each network of a run but the first has its own."""
-        return self.parts.train.order(self._seed(streams.ORDER, number, *member), self.study.batch_size)
+        return self.parts.train.order(self.job.seed(streams.ORDER, number, *member), self.study.batch_size)
 
     def _order_fingerprint(self) -> str:
         """Of every pass's seed, from which its order follows, and of the first and the last order themselves."""
         passes = -(-self.job.epochs * self.steps_per_epoch // self.steps_per_pass)
-        seeds = np.array([self._seed(streams.ORDER, number) for number in range(passes)], np.uint64)
+        seeds = np.array([self.job.seed(streams.ORDER, number) for number in range(passes)], np.uint64)
         orders = [np.concatenate([np.asarray(b) for b in self.order(number)]) for number in {0, passes - 1}]
         return of_arrays(seeds, *orders)
 
@@ -175,7 +172,7 @@ class Training:
         """Trains for one epoch and evaluates; raises :class:`DivergenceError` if the loss is no number."""
         start = time.perf_counter()
         # From here on torch's default generator, NumPy's and Python's are drawn from by masks and models only.
-        seed_everything(self._seed(streams.MASKS, self.variant, self.epoch))
+        seed_everything(self.job.seed(streams.MASKS, self.variant, self.epoch))
         rate = self.learning_rate
         train_loss, train_value = self._train()
         self.epoch += 1
@@ -247,7 +244,7 @@ class Training:
         while True:
             members = [(number,) if number else () for number in range(len(self.members))]
             orders = [self.order(self.passes, *member) for member in members]
-            seeds = [self._seed(streams.AUGMENT, self.passes, *member) for member in members]
+            seeds = [self.job.seed(streams.AUGMENT, self.passes, *member) for member in members]
             length = min(len(order) for order in orders)
             mine = [
                 self.parts.train.batches(order[:length], seed=seed, skip=self.shown, rows=self.team.cut)
@@ -364,7 +361,7 @@ class Training:
         if self.parts.groups is not None and self.job.stage == FINAL:
             artefacts["test_groups"] = self.parts.groups
         if self.study.measure and self.job.stage == FINAL and not self.team.rank:
-            measured = self.study.measure(self.network, self.parts, self._seed(streams.MEASURE))
+            measured = self.study.measure(self.network, self.parts, self.job.seed(streams.MEASURE))
             for name, value in measured.items():
                 array = np.asarray(value)
                 if array.ndim:
