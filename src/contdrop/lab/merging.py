@@ -34,12 +34,7 @@ class Outcome:
 
 
 def add(store: Store, contents: Contents, origin: str) -> Outcome:
-    """Adds everything to a store, in one transaction.
-
-    Args:
-        store: Where.
-        contents: Of another store.
-        origin: The file that they come from, which each added job keeps.
+    """Adds everything to a store, in one transaction; each added job keeps the file that it comes from, the origin.
 
     Raises:
         UserError: A job or a selection that both have differs, or the masks are of another version; nothing was added.

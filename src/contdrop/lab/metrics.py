@@ -98,12 +98,8 @@ class Metric:
     def contributions(self, output: Any, batch: Any, examples: int | None = None) -> npt.NDArray[Any]:
         """What each example of a batch contributes, [examples] or [examples, k].
 
-        As float32 if that holds all of it exactly, else as float64; parts of several batches may be concatenated.
-
-        Args:
-            output: Of the model.
-            batch: That it was called with.
-            examples: How many there must be; not checked if None.
+        As float32 if that holds all of it exactly, else as float64; parts of several batches may be concatenated. If
+        it is known how many examples there must be, that is checked.
         """
         if self.of is None:
             raise UserError(f"metric {self.name}: expected of=, (output, batch) -> what each example contributes")

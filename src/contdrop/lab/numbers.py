@@ -22,8 +22,6 @@ from .records import FINAL, FINISHED, IMPORTED, JobRecord, ProtocolRecord
 
 COLUMNS = ("method", "run", "value")
 LIMIT = 100_000_000  # bytes
-
-
 ERROR = {"name": "error", "unit": "%", "better": "lower"}
 
 
@@ -35,14 +33,9 @@ def read(
     metric: Mapping[str, str] = ERROR,
     margin: float | None = None,
 ) -> Contents:
-    """An experiment made of a CSV file with the columns of ``COLUMNS``.
+    """An experiment made of a CSV file, UTF-8, with the columns of ``COLUMNS``; see :func:`contents` for the rest.
 
-    Args:
-        path: Of the file, UTF-8.
-        name: Of the experiment; the file's, without its ending, if None.
-        reference: The method that the others are compared with; the first in the file if None.
-        metric: What a value is, as in :func:`contents`.
-        margin: The smallest difference that matters, if it was fixed before the numbers were seen.
+    Without a name, it has that of the file.
     """
     with reading(path), path.open("rb") as file:
         content = file.read(LIMIT + 1)
@@ -70,9 +63,9 @@ def contents(
     values: Mapping[tuple[str, int], float],
     *,
     name: str,
-    reference: str | None = None,
-    metric: Mapping[str, str] = ERROR,
-    margin: float | None = None,
+    reference: str | None,
+    metric: Mapping[str, str],
+    margin: float | None,
     origin: Mapping[str, str] | None = None,
     note: str = "These numbers were not made here. That runs of the same number are paired is taken on trust.",
 ) -> Contents:
@@ -80,7 +73,7 @@ def contents(
 
     Args:
         values: By method and run.
-        name: Of the experiment.
+        name: What to call it.
         reference: The method that the others are compared with; the first if None.
         metric: Name, unit and which values are better, "lower" or "higher".
         margin: The smallest difference that matters, if it was fixed before the numbers were seen.
@@ -156,7 +149,6 @@ def _job(protocol: ProtocolRecord, method: str, run: int, value: float) -> JobRe
     return JobRecord(
         id=0, key=of_plain(configuration), protocol=protocol.key, experiment=protocol.experiment, stage=FINAL,
         method=method, run=run, epochs=0, configuration=configuration, status=FINISHED, error=None, variant=method,
-        seeds={},
-        fingerprints={}, versions={}, machine={}, results={"test_error": value}, created=0.0, started=None, ended=None,
-        epochs_done=0, seconds=0.0, origin=None,
+        seeds={}, fingerprints={}, versions={}, machine={}, results={"test_error": value}, created=0.0, started=None,
+        ended=None, epochs_done=0, seconds=0.0, origin=None,
     )  # fmt: skip

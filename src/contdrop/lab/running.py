@@ -36,16 +36,8 @@ def run(
 ) -> None:
     """Does one job, whose lock this process holds, and writes all of it to the store.
 
-    Args:
-        store: Where.
-        job_id: Of the job, in the store.
-        job: What to train.
-        variant: The job's method with all parameters.
-        prepared: The data.
-        device: Where to train.
-        team: The processes that do this job together; all call this, and the first writes.
-        checkpoint_seconds: Save the state at the first epoch's end after so much time.
-        after_epoch: Called with every finished epoch.
+    All processes of a team call this, and the first of them writes. The state is saved at the first epoch's end after
+    ``checkpoint_seconds``.
     """
     training = Training(job, variant, prepared, device, team)
     mismatch = store.begin(

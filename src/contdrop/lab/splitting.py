@@ -68,16 +68,11 @@ def divide(
     strata: Positions | None = None,
     groups: Positions | None = None,
 ) -> tuple[Positions, Positions]:
-    """Two disjoint sets of positions, drawn by ``seed``.
+    """Two disjoint sets of positions, drawn by ``seed``: so many to train on, or all the others, and so many held out.
 
-    Args:
-        available: How many examples there are.
-        train: How many to train on; None for all the others.
-        held_out: How many to hold out.
-        seed: Of the draw.
-        strata: Each example's stratum. Each part then holds every stratum in proportion, to within one example, and at
-            least one example of each stratum is trained on as long as that is possible.
-        groups: Each example's group. Whole groups are drawn, so sizes are as near to the wanted ones as that allows.
+    With the stratum of each example, each part holds every stratum in proportion, to within one example, and at least
+    one example of each stratum is trained on as long as that is possible. With the group of each, whole groups are
+    drawn, so sizes are as near to the wanted ones as that allows.
     """
     if groups is not None:
         return _grouped(groups, train, held_out, seed)

@@ -415,14 +415,8 @@ class Store(StoreReader):
     def plan_other_processors_again(self, ids: Sequence[int], machine: Mapping[str, Any]) -> list[str]:
         """In a run all methods come from one kind of processor: what another kind has done of an open run starts over.
 
-        Runs that are complete, all by one kind, stay as they are.
-
-        Args:
-            ids: The jobs of the plan.
-            machine: What is going to do the rest.
-
-        Returns:
-            A line for every kind of processor whose jobs are done again.
+        Runs that are complete, all by one kind, stay as they are. Returns a line for every kind of processor whose jobs
+        the machine, which does the rest, is to do again.
         """
         by_run: dict[tuple[str, str, int], list[JobRecord]] = {}
         for job in self.jobs(ids=ids):

@@ -54,21 +54,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker needs to know.
-
-    Attributes:
-        shipments: The protocols by their keys.
-        data: Of each protocol; None where every process prepares its own.
-        threads: torch threads in each process.
-        device: Where to train.
-        devices: How many processes do a job together.
-    """
+    """What a worker needs to know; shipments and data are by the keys of protocols."""
 
     shipments: Mapping[str, Shipment]
-    data: dict[str, Prepared | None]
-    threads: int = 1
+    data: dict[str, Prepared | None]  # None where every process prepares its own
+    threads: int = 1  # of torch, in each process
     device: str = "cpu"
-    devices: int = 1
+    devices: int = 1  # processes that do a job together
 
 
 class Task(NamedTuple):
@@ -95,10 +87,9 @@ class Agenda:
         self._backups = Backups(store.path)
 
     def collect(self, doing: Collection[int | None] = ()) -> None:
-        """Takes what is done, by whomever, off the list; decides selections that can be decided.
+        """Takes off the list what is done, by whomever, but for what this invocation's own workers are ``doing``.
 
-        Args:
-            doing: Jobs that this invocation's own workers are at.
+        Decides selections that can be decided.
         """
         statuses = self.store.statuses()
         for job_id in list(self.pending):

@@ -144,7 +144,7 @@ class _Driver:
             self.store.fail(job_id, mismatch)
         return mismatch is None
 
-    def _free(self, slot: _Slot, *, cancel: bool = False) -> None:
+    def _free(self, slot: _Slot, *, cancel: bool) -> None:
         if cancel:
             self.cluster.cancel(slot.stream)
         del self.slots[slot.index]

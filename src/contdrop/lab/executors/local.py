@@ -45,15 +45,7 @@ class _Worker:
 
 
 def run(store: Store, jobs: Mapping[int, Job], work: Work, observer: Observer, *, workers: int) -> Outcome:
-    """Does all jobs that are not done yet.
-
-    Args:
-        store: Where the jobs are planned; workers open it themselves.
-        jobs: By their ids in the store, in the order in which to do them.
-        work: What they need.
-        observer: Is told what happens.
-        workers: Number of processes.
-    """
+    """Does all jobs that are not done yet, in their order, by so many processes, which open the store themselves."""
     for data in work.data.values():
         if data is not None:
             data.share()
@@ -61,11 +53,7 @@ def run(store: Store, jobs: Mapping[int, Job], work: Work, observer: Observer, *
 
 
 def run_here(
-    store: Store,
-    jobs: Mapping[int, Job],
-    work: Work,
-    observer: Observer,
-    protocols: Mapping[str, StudyProtocol],
+    store: Store, jobs: Mapping[int, Job], work: Work, observer: Observer, protocols: Mapping[str, StudyProtocol]
 ) -> Outcome:
     """Does all jobs in this process, for a debugger, or where no other process can be had."""
     agenda, bench = Agenda(store, jobs, observer), Bench(work, protocols)

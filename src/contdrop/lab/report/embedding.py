@@ -20,24 +20,13 @@ _HARMLESS = re.compile(r"[\w\s:;#%.,'()+-]*")
 
 @dataclass
 class Embedding:
-    """Collects what the figures of one page need in its style sheet.
+    """Collects what the figures of one page need in its style sheet."""
 
-    Attributes:
-        classes: Class names by the style they stand for.
-        colours: All colours met, as "rrggbb".
-    """
-
-    classes: dict[str, str] = field(default_factory=dict)
-    colours: set[str] = field(default_factory=set)
+    classes: dict[str, str] = field(default_factory=dict)  # names by the style they stand for
+    colours: set[str] = field(default_factory=set)  # as "rrggbb"
 
     def embed(self, svg: str, prefix: str, alt: str) -> str:
-        """The picture as an ``<svg>`` element of an HTML page.
-
-        Args:
-            svg: Content of a file that matplotlib wrote.
-            prefix: Makes its identifiers unique on the page.
-            alt: What is to be seen.
-        """
+        """A file that matplotlib wrote, as an element of a page on which the prefix makes its identifiers unique."""
         root = ElementTree.fromstring(svg)
         for size in ("width", "height"):
             root.attrib.pop(size, None)
@@ -46,7 +35,8 @@ class Embedding:
 
     def rules(self) -> str:
         """The style sheet's part for all pictures embedded."""
-        return "\n".join(f".{name} {{ {self._variables(style)} }}" for style, name in self.classes.items())
+        styles = {name: _COLOUR.sub(r"var(--c-\1, #\1)", style) for style, name in self.classes.items()}
+        return "\n".join(f".{name} {{ {style} }}" for name, style in styles.items())
 
     def _write(self, element: ElementTree.Element, prefix: str) -> list[str]:
         tag = element.tag.rpartition("}")[2]
@@ -79,6 +69,3 @@ class Embedding:
             return ""
         self.colours |= set(_COLOUR.findall(style))
         return self.classes.setdefault(style, f"d{len(self.classes)}")
-
-    def _variables(self, style: str) -> str:
-        return _COLOUR.sub(r"var(--c-\1, #\1)", style)

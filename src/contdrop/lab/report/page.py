@@ -43,23 +43,14 @@ _WIDE = 6.5  # inches: a picture that is wider gets the whole width
 
 @dataclass(frozen=True)
 class Written:
-    """What was written, and what it says.
-
-    Attributes:
-        index: The page.
-        tables: Files in ``tables/``.
-        figures: Files in ``figures/``.
-        summaries: Of every experiment with a comparison, one page as PDF, where figures are written as PDF too.
-        verdicts: One per experiment.
-        failed: Number of failed jobs in the store.
-    """
+    """What was written, and what it says."""
 
     index: pathlib.Path
     tables: tuple[pathlib.Path, ...]
     figures: tuple[pathlib.Path, ...]
-    summaries: tuple[pathlib.Path, ...]
-    verdicts: tuple[Verdict, ...]
-    failed: int
+    summaries: tuple[pathlib.Path, ...]  # a page for each experiment with a comparison, where figures are PDF too
+    verdicts: tuple[Verdict, ...]  # one per experiment
+    failed: int  # jobs in the store
 
 
 def write(

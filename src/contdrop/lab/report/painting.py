@@ -16,11 +16,7 @@ _AT_ONCE = 4  # of a child: to make one costs as much as a small figure
 
 
 class Painters:
-    """Does tasks that write files, several at a time, and in order where that cannot be had.
-
-    Args:
-        alone: Whether this process is to do all itself.
-    """
+    """Does tasks that write files, several at a time, and in order where that cannot be had, or all ``alone``."""
 
     def __init__(self, *, alone: bool) -> None:
         # A child is a fork of this process, which only Linux and a process without other threads of ours can rely on.

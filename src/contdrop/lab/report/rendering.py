@@ -26,13 +26,9 @@ def render(template: str, **content: Any) -> str:
 
 
 def render_page(name: str, drawings: str, *, polls: bool = False, **content: Any) -> str:
-    """A whole page: the template with its script, and the style sheet that all pages share.
+    """A whole page: the template with its script, and the style sheet that all pages share with a part for drawings.
 
-    Args:
-        name: Of the template and the script.
-        drawings: The style sheet's part for what is drawn on it.
-        polls: Whether the script may ask the server that the page comes from.
-        content: What the template shows.
+    If it ``polls``, the script may ask the server that the page comes from.
     """
     style = f"{_read('page.css')}\n{drawings}\n"
     script = _read("theme.js") + _read(f"{name}.js")

@@ -76,6 +76,7 @@ _SETTINGS: dict[str, Any] = {
 }
 
 # Widths as those of DejaVu Sans, in which the figure was laid out, or less.
+_DEJAVU = r"'DejaVu Sans'(?:, [^;\"]*)?(?=[;\"])"
 _FAMILY = "'DejaVu Sans', Verdana, 'Segoe UI', Roboto, Arial, sans-serif"
 
 
@@ -200,13 +201,7 @@ def _start(block: list[float], gap: float) -> float:
 
 
 def label_ends(axes: Axes, ends: dict[str, tuple[float, float]], height: float) -> None:
-    """Names the lines of methods at their right ends, beside the plot.
-
-    Args:
-        axes: With final limits.
-        ends: By method the point where its line ends.
-        height: Of the axes, in inches.
-    """
+    """Names the lines of methods where they end, beside the plot, whose limits are final; its height is in inches."""
     points = [axes.transAxes.inverted().transform(axes.transData.transform(point)) for point in ends.values()]
     heights = spread([float(y) for _, y in points], 1.25 * SMALL / _POINTS / height, 0.02, 0.98)
     for method, (x, y), beside in zip(ends, points, heights):
@@ -231,17 +226,11 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
-def runs_of(results: Results) -> str:
-    """Over how many runs means are taken: "10 runs", or "5 to 7 runs" if methods differ."""
-    counts = {len(runs) for runs in results.errors().values()}
-    return run_count(counts) if counts else "no runs"
-
-
 def size_of(results: Results) -> str:
     """The size of an experiment, for captions: nobody is to take a quick run for a replication."""
-    protocol = results.protocol
-    epochs = plural(protocol.epochs, "epoch")
-    return f"{runs_of(results)} of {epochs}, preset “{labels.printable(protocol.preset)}”"
+    counts, protocol = {len(runs) for runs in results.errors().values()}, results.protocol
+    runs, epochs = run_count(counts) if counts else "no runs", plural(protocol.epochs, "epoch")
+    return f"{runs} of {epochs}, preset “{labels.printable(protocol.preset)}”"
 
 
 def several_runs(results: Results) -> bool:
@@ -262,7 +251,8 @@ def save(figure: Figure, directory: pathlib.Path, name: str, formats: Sequence[s
             with styled():
                 figure.savefig(temporary, format=ending, metadata=_METADATA[ending])
             if ending == "svg":
-                temporary.write_text(_families(temporary.read_text(encoding="utf-8")), encoding="utf-8")
+                svg = temporary.read_text(encoding="utf-8")
+                temporary.write_text(re.sub(_DEJAVU, _FAMILY, svg), encoding="utf-8")
         written.append(path)
     return written
 
@@ -272,7 +262,3 @@ _METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": "contdrop"},
     "pdf": {"CreationDate": None, "Creator": "contdrop", "Producer": None},
 }
-
-
-def _families(svg: str) -> str:
-    return re.sub(r"'DejaVu Sans'(?:, [^;\"]*)?(?=[;\"])", _FAMILY, svg)

@@ -22,17 +22,11 @@ _ENOUGH = 10  # examples of a bin, all runs together; the share of fewer says no
 
 @dataclass(frozen=True)
 class Calibration:
-    """Of one method, predicting in one way.
+    """Of one method, predicting in one way."""
 
-    Attributes:
-        confidence: Mean confidence of each bin that has enough examples, all runs together.
-        accuracy: The share of them that is right.
-        errors: The expected calibration error of each run.
-    """
-
-    confidence: Array
-    accuracy: Array
-    errors: list[float]
+    confidence: Array  # the mean in each bin that has enough examples, all runs together
+    accuracy: Array  # the share of them that is right
+    errors: list[float]  # the expected calibration error of each run
 
     @property
     def error(self) -> float:
