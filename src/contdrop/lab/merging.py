@@ -51,7 +51,7 @@ def add(store: Store, contents: Contents, origin: str) -> Outcome:
                 db.execute("UPDATE protocols SET description = ? WHERE key = ?", (both, protocol.key))
             store.refuse_other_masks(db, protocol.key, protocol.configuration)
             row = {**vars(protocol), **{n: dumped(getattr(protocol, n)) for n in ("configuration", "description")}}
-            _insert(db, "protocols", row, "OR IGNORE")
+            schema.insert(db, "protocols", row, "OR IGNORE")
         measures = {protocol.key: Measure.of(protocol.description) for protocol in contents.protocols}
         for content in contents.jobs:
             conflict = _add_job(store, db, content, measures.get(content.job.protocol, Measure()), origin, outcome)
@@ -98,7 +98,7 @@ def _add_selection(store: Store, db: sqlite3.Connection, selection: Selection) -
     query = "SELECT * FROM selections WHERE protocol = ? AND method = ?"
     row = db.execute(query, (selection.protocol, selection.method)).fetchone()
     if row is None:
-        _insert(db, "selections", {**vars(selection), "candidates": dumped(selection.candidates)})
+        schema.insert(db, "selections", {**vars(selection), "candidates": dumped(selection.candidates)})
         schema.seal(db, "selections", "protocol = ? AND method = ?", selection.protocol, selection.method)
         return selection.variant
     variant: str | None = store._verified(row, "a selection")["variant"]
@@ -158,16 +158,10 @@ def _write(db: sqlite3.Connection, number: int | None, content: Content, origin:
         "configuration": dumped(job.configuration),
         **{name: dumped(getattr(job, name)) if getattr(job, name) else None for name in _JSON},
     }  # fmt: skip
-    added = _insert(db, "jobs", row)
+    added = schema.insert(db, "jobs", row)
     Store.write_epochs(db, added, content.epochs)
     Store.write_artefacts(db, added, {name: pack(array) for name, array in sorted(content.artefacts.items())})
     schema.seal(db, "jobs", "id = ?", added)
-
-
-def _insert(db: sqlite3.Connection, table: str, row: dict[str, Any], how: str = "") -> int:
-    places = ", ".join("?" * len(row))
-    made = db.execute(f"INSERT {how} INTO {table} ({', '.join(row)}) VALUES ({places})", tuple(row.values()))
-    return int(made.lastrowid or 0)
 
 
 def _mixed(store: Store, protocols: Iterable[str]) -> Iterable[str]:

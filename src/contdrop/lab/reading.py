@@ -10,7 +10,7 @@ import os
 import pathlib
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ _VERSION_1 = b"\x93NUMPY\x01\x00"
 WEIGHTS = "weights"  # the artefact that is a reference to a file (.sidecar)
 _RESTORING = 0  # the lock of whoever looks whether the file is damaged; jobs are numbered from 1
 _JSON = ("configuration", "seeds", "fingerprints", "versions", "machine", "results")
+_Record = TypeVar("_Record", ProtocolRecord, JobRecord, Selection)
 _EPOCHS = f"SELECT job, {', '.join(schema.EPOCH_COLUMNS)} FROM epochs "
 
 
@@ -182,6 +183,12 @@ class StoreReader:
             raise DamageError(self.path, f"{what} does not match its checksum")
         return row
 
+    def _record(self, kind: type[_Record], row: sqlite3.Row, what: str, plain: Sequence[str]) -> _Record:
+        """What a row stands for; these of its columns have JSON, or nothing."""
+        self._verified(row, what)
+        content = {name: row[name] for name in kind.__dataclass_fields__}
+        return kind(**content | {name: json.loads(content[name]) if content[name] else {} for name in plain})
+
     def _row(self, job: int) -> sqlite3.Row:
         """Of a job, as the table has it."""
         (row,) = self._read("SELECT * FROM jobs WHERE id = ?", (job,))
@@ -191,13 +198,7 @@ class StoreReader:
         """In the order in which they were first planned."""
         rows = self._read("SELECT * FROM protocols ORDER BY created, rowid")
         self._count("protocols", len(rows))
-        found = []
-        for row in rows:
-            content = {name: self._verified(row, "an experiment")[name] for name in ProtocolRecord.__dataclass_fields__}
-            for name in ("configuration", "description"):
-                content[name] = json.loads(content[name])
-            found.append(ProtocolRecord(**content))
-        return found
+        return [self._record(ProtocolRecord, row, "an experiment", ("configuration", "description")) for row in rows]
 
     def _count(self, table: str, found: int) -> None:
         rows = self._read("SELECT * FROM totals")
@@ -221,11 +222,7 @@ class StoreReader:
         return [self._job(row) for row in rows]
 
     def _job(self, row: sqlite3.Row) -> JobRecord:
-        self._verified(row, f"job {row['id']}")
-        content = {name: row[name] for name in JobRecord.__dataclass_fields__}
-        for name in _JSON:
-            content[name] = json.loads(content[name]) if content[name] else {}
-        return JobRecord(**content)
+        return self._record(JobRecord, row, f"job {row['id']}", _JSON)
 
     def job(self, job_id: int) -> JobRecord:
         return self.jobs(ids=[job_id])[0]
@@ -309,12 +306,8 @@ class StoreReader:
 
     def selections(self, protocol: str) -> dict[str, Selection]:
         self._count("selections", self._read("SELECT count(*) FROM selections")[0][0])
-        found = {}
-        for row in self._read("SELECT * FROM selections WHERE protocol = ? ORDER BY method", (protocol,)):
-            self._verified(row, "a selection")
-            content = {name: row[name] for name in Selection.__dataclass_fields__}
-            found[row["method"]] = Selection(**{**content, "candidates": json.loads(content["candidates"])})
-        return found
+        rows = self._read("SELECT * FROM selections WHERE protocol = ? ORDER BY method", (protocol,))
+        return {row["method"]: self._record(Selection, row, "a selection", ("candidates",)) for row in rows}
 
 
 def pack(array: np.ndarray) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sqlite3
+from collections.abc import Mapping
 
 from . import checksums
 from .records import Epoch
@@ -77,6 +78,13 @@ def migrate(db: sqlite3.Connection, version: int) -> None:
             _seal_all(db)
     db.execute(f"PRAGMA application_id = {APPLICATION}")
     db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+
+def insert(db: sqlite3.Connection, table: str, row: Mapping[str, object], how: str = "") -> int:
+    """Writes a row; returns its id."""
+    places = ", ".join("?" * len(row))
+    made = db.execute(f"INSERT {how} INTO {table} ({', '.join(row)}) VALUES ({places})", tuple(row.values()))
+    return int(made.lastrowid or 0)
 
 
 def seal(db: sqlite3.Connection, table: str, where: str, *values: object) -> None:

@@ -98,20 +98,9 @@ class Store(StoreReader):
 
     @staticmethod
     def _plan(db: sqlite3.Connection, protocol: str, experiment: str, job: Mapping[str, Any], now: float) -> None:
-        names = ("key", "stage", "method", "run", "epochs")
-        added = db.execute(
-            f"INSERT INTO jobs ({', '.join(names)}, protocol, experiment, configuration, status, created) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                *(job[name] for name in names),
-                protocol,
-                experiment,
-                dumped(job["configuration"]),
-                PLANNED,
-                now,
-            ),
-        )
-        schema.seal(db, "jobs", "id = ?", added.lastrowid)
+        row = {"protocol": protocol, "experiment": experiment, "status": PLANNED, "created": now}
+        added = schema.insert(db, "jobs", {**job, "configuration": dumped(job["configuration"]), **row})
+        schema.seal(db, "jobs", "id = ?", added)
 
     @staticmethod
     def seal_plan(db: sqlite3.Connection, protocol: str) -> None:
@@ -323,10 +312,7 @@ class Store(StoreReader):
         content = {**vars(selection), "candidates": dumped(selection.candidates), "decided": float(selection.decided)}
         with self.transaction() as db:
             before = schema.count_rows(db)
-            db.execute(
-                f"INSERT OR IGNORE INTO selections ({', '.join(content)}) VALUES (?, ?, ?, ?, ?, ?)",
-                tuple(content.values()),
-            )
+            schema.insert(db, "selections", content, "OR IGNORE")
             if schema.count_rows(db) != before:
                 schema.seal(db, "selections", "protocol = ? AND method = ?", selection.protocol, selection.method)
                 schema.seal_totals(db, before)
