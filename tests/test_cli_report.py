@@ -148,7 +148,7 @@ def test_a_port_that_is_taken(run, store):
 
 
 def test_changes_are_noticed(store):
-    with changes.Changes(store) as seen:
+    with contextlib.closing(changes.Changes(store)) as seen:
         assert [seen.there_are() for _ in range(3)] == [True, False, False]
         page.Store(store).close()  # reading is no change
         assert not seen.there_are()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import pathlib
 import sqlite3
@@ -14,18 +15,12 @@ POLL_SECONDS = 2.0
 
 
 class Changes:
-    """Tells whether other processes have written to a store since the last look; a context manager."""
+    """Tells whether other processes have written to a store since the last look, until it is closed."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
         self._seen: tuple[int, int] | None = None
-
-    def __enter__(self) -> Changes:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
 
     def there_are(self) -> bool:
         """True at the first call, and when something was committed, or the file replaced, since the last one."""
@@ -37,7 +32,7 @@ class Changes:
         try:
             file = self._path.stat().st_ino
             if self._seen is None or file != self._seen[0]:
-                self._close()
+                self.close()
             if self._connection is None:
                 self._connection = sqlite3.connect(self._path, timeout=60, isolation_level=None)
             # SQLite's own count of what other connections have committed.
@@ -45,7 +40,7 @@ class Changes:
         except (OSError, sqlite3.Error):
             return None
 
-    def _close(self) -> None:
+    def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -73,7 +68,7 @@ def follow(
         stop: Asked before every look.
     """
     complaint, last = "", time.monotonic()
-    with Changes(path) as changes:
+    with contextlib.closing(Changes(path)) as changes:
         changes.there_are()  # before the first report, lest what is written meanwhile be missed
         rebuild()
         while not stop():

@@ -26,7 +26,7 @@ from ..analysis.verdict import Verdict, verdict
 from ..analysis.wording import called, capital, moment
 from ..results import Results, collect_all
 from ..stats import Comparison
-from ..store import FAILED, Store
+from ..store import Store
 from . import claimed, describing, figures, rendering, summary, supplements, tables, writers
 from .cells import Table
 from .embedding import Embedding
@@ -101,7 +101,7 @@ def write(
                 words=WORDS,
             )
             _write_text(out / INDEX, page)
-    failed = sum(job.status == FAILED for results in everything for job in (*results.selection, *results.final))
+    failed = sum(len(results.failed) for results in everything)
     return Written(
         out / INDEX, tuple(files.tables), tuple(files.figures), tuple(files.summaries), tuple(verdicts), failed
     )

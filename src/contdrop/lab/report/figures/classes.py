@@ -134,8 +134,7 @@ def _draw_classes(
                         ha="left" if tilted else "center", rotation_mode="anchor")  # fmt: skip
         axes.tick_params(length=0, pad=3)
         axes.grid(visible=False)
-        for side in axes.spines.values():
-            side.set_visible(False)
+        axes.spines[:].set_visible(False)
         columns = [("best\non", won), (f"{labels.shorten(called, 10)}\nbetter", against)]
         for x, (heading, counts) in zip((0.22, 0.65), columns):
             if not counts:
@@ -213,8 +212,7 @@ def _draw_confusion(mistakes: Mapping[str, Array], names: Sequence[str]) -> Figu
                             rotation=90 if tilted else 0)  # fmt: skip
             axes.set_yticks(middle if column == 0 else [], labels=[] if column else shown, fontsize=6.5)
             axes.tick_params(length=0, pad=2)
-            for spine in axes.spines.values():
-                spine.set(visible=True, color=colours.GRID)
+            axes.spines[:].set(visible=True, color=colours.GRID)
             axes.set_title(labels.shown(method, longest=LONGEST), fontsize=TINY, pad=3, loc="left",
                            color=colours.style(method).colour, fontweight="bold")  # fmt: skip
             if column == 0 and row == (rows - 1) // 2:
@@ -234,5 +232,4 @@ def _key(figure: Figure, largest: float, left: float) -> None:
     axes.set_xlim(0, 1)
     axes.grid(visible=False)
     axes.tick_params(length=0, pad=1)
-    for spine in axes.spines.values():
-        spine.set(visible=True, color=colours.GRID)
+    axes.spines[:].set(visible=True, color=colours.GRID)

@@ -87,20 +87,13 @@ def _offsets(strengths: Mapping[str, float], width: float) -> dict[str, float]:
     }
 
 
-def _look(family: str, methods: Sequence[str]) -> colours.Style:
-    return colours.style(methods[0] if len(methods) == 1 else family)
-
-
-def _name(family: str, methods: Sequence[str]) -> str:
-    return labels.shown(methods[0] if len(methods) == 1 else family, longest=18)
-
-
 def _draw(errors: Mapping[str, Sequence[float]], strengths: Mapping[str, float], title: str) -> Figure:
     with styled():
-        families: dict[str, list[str]] = {}
+        of_base: dict[str, list[str]] = {}
         for method in strengths:
-            families.setdefault(labels.base(method), []).append(method)
-        names = {family: _name(family, methods) for family, methods in families.items()}
+            of_base.setdefault(labels.base(method), []).append(method)
+        families = {methods[0] if len(methods) == 1 else base: methods for base, methods in of_base.items()}
+        names = {family: labels.shown(family, longest=18) for family in families}
         height, left = 2.7, 0.62
         width = WIDTH - left - min(2.1, text_width(list(names.values()), SMALL) + 0.42)
         figure = blank(height + 0.7)
@@ -108,7 +101,7 @@ def _draw(errors: Mapping[str, Sequence[float]], strengths: Mapping[str, float],
         reach = max(max(strengths.values()), 0.1)
         drawn_at = _offsets(strengths, reach)
         for family, methods in families.items():
-            look = _look(family, methods)
+            look = colours.style(family)
             methods = sorted(methods, key=strengths.__getitem__)
             axes.errorbar(
                 [drawn_at[method] for method in methods],
@@ -129,7 +122,7 @@ def _draw(errors: Mapping[str, Sequence[float]], strengths: Mapping[str, float],
         order = sorted(families, key=best.__getitem__, reverse=True)  # as the points are, the worst on top
         handles = [
             Line2D([], [], linestyle="none", marker=look.marker, color=look.colour, markersize=6, label=names[family])
-            for family, look in ((family, _look(family, families[family])) for family in order)
+            for family, look in ((family, colours.style(family)) for family in order)
         ]  # fmt: skip
         axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, handletextpad=0.2,
                     labelspacing=0.6)  # fmt: skip

@@ -67,6 +67,5 @@ def _draw(images: list[npt.NDArray[np.uint8]], classes: tuple[str, ...], divisor
         axes.set_xticks([])
         axes.tick_params(length=0)
         axes.grid(visible=False)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
+        axes.spines[:].set_visible(False)
         return figure
