@@ -45,14 +45,9 @@ class Planned:
 class Conductor:
     """Loads and tries studies, then plans their jobs in a store and does them.
 
+    Most of its settings are those of :func:`.comparing.compare`.
+
     Attributes:
-        plans: What to do.
-        workers: Processes; 0 does everything in this one.
-        device: Where to train; "auto" is the fastest there is.
-        threads: torch threads per process; the studies' own if None.
-        devices: Processes that do each job together.
-        retry_failed: Whether failed jobs are done once more.
-        redo: Whether finished jobs may be done again that came from another kind of processor than their run's others.
         shard: Which part of the plan this invocation does, such as ``(2, 5)``; all of it if None.
         cluster: What is asked of Ray, if that is to do the jobs; this machine's processes do them if None.
         say: Is given one line at a time about what is odd.
