@@ -97,6 +97,11 @@ class Results:
             return ()
         return tuple(sorted(set.intersection(*(set(runs) for runs in errors.values()))))
 
+    @property
+    def has_spread(self) -> bool:
+        """Whether a method has several finished runs."""
+        return any(len(jobs) > 1 for jobs in self.by_method.values())
+
     def variants(self) -> dict[str, str]:
         """With which parameters each method was trained."""
         return {job.method: job.variant for job in self.final if job.variant}

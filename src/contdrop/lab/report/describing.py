@@ -33,7 +33,7 @@ def protocol(results: Results) -> Protocol:
     found: Protocol = [
         ("Size", list(_size(results))),
         ("Data", [_data(results)]),
-        ("Metric", [_metric(results)]),
+        ("Metric", [f"test {results.measure.heading}; {results.measure.better} is better"]),
         ("Dropout sites", _sites(results)),
         ("Shared in a run", [proven]),
         ("Selected", list(_selection(results))),
@@ -57,17 +57,12 @@ def _data(results: Results) -> str:
     name = given.get("name") if isinstance(given, Mapping) else given
     name = name or results.protocol.configuration.get("dataset") or "unknown"
     counts = ", ".join(f"{sizes[part]:,} to {verb}" for part, verb in _VERBS.items() if part in sizes)
-    kept = "best" if results.protocol.configuration.get("keep") == "best" else "last"
-    model = "best by validation" if kept == "best" else "as it is after the last epoch"
+    is_best = results.protocol.configuration.get("keep") == "best"
+    model = "best by validation" if is_best else "as it is after the last epoch"
     return f"{name}{f': {counts}' if counts else ''}; the test data are looked at with the model {model}"
 
 
 _VERBS = {"train": "train on", "validation": "validate on", "test": "test on"}
-
-
-def _metric(results: Results) -> str:
-    measure = results.measure
-    return f"test {measure.heading}; {measure.better} is better"
 
 
 def _sites(results: Results) -> list[str]:

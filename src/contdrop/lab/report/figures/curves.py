@@ -13,21 +13,7 @@ from ... import labels
 from ...results import Results
 from ...store import Store
 from .. import colours
-from .drawing import (
-    LONGEST,
-    SMALL,
-    WIDTH,
-    Array,
-    Picture,
-    blank,
-    label_ends,
-    place,
-    plain_ticks,
-    several_runs,
-    size_of,
-    styled,
-    text_width,
-)
+from .drawing import WIDTH, Array, Picture, blank, label_ends, names_width, place, plain_ticks, size_of, styled
 
 _MOST_POINTS = 400  # drawn per line; a figure of 3000 epochs would be megabytes
 _MOST_BANDS = 8
@@ -65,7 +51,7 @@ def _caption(results: Results, errors: Mapping[str, Array], banded: Collection[s
     yield f"Mean test {results.measure.name} after each epoch, {size_of(results)}."
     if epochs >= 8:
         yield "Above: all of training, on a logarithmic axis. Below: its second half."
-    if several_runs(results):
+    if results.has_spread:
         which = "Bands" if len(banded) == len(errors) else f"The band, of {labels.called(next(iter(banded)))} alone"
         yield f"{which}: ± 1 standard deviation over runs. That is how runs vary; whether methods differ, pairs show."
     if drawn < epochs:
@@ -80,10 +66,8 @@ def _drawn(epochs: int) -> Array:
 
 def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], title: str) -> Figure:
     with styled():
-        names = [labels.shown(method, longest=LONGEST) for method in errors]
-        height = max(2.2, 0.165 * len(names))
-        left = 0.62
-        width = WIDTH - left - min(2.1, text_width(names, SMALL) + 0.62)
+        height, left = max(2.2, 0.165 * len(errors)), 0.62
+        width = WIDTH - left - min(2.1, names_width(errors) + 0.62)
         last = int(epochs[-1])
         if last < 8:
             figure = blank(height + 0.65)

@@ -10,7 +10,7 @@ import io
 import pathlib
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -82,20 +82,12 @@ _FAMILY = "'DejaVu Sans', Verdana, 'Segoe UI', Roboto, Arial, sans-serif"
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure to be drawn, with the words that go with it.
+    """A figure to be drawn, with the words that go with it."""
 
-    Attributes:
-        name: Of its files, without directory and ending.
-        title: A few words.
-        caption: What is drawn, what bands and bars are, over how many runs.
-        alt: What is to be seen, for those who do not see it.
-        draw: Makes the figure.
-    """
-
-    name: str
+    name: str  # of its files, without directory and ending
     title: str
-    caption: str
-    alt: str
+    caption: str  # what is drawn, what bands and bars are, over how many runs
+    alt: str  # what is to be seen, for those who do not see it
     draw: Callable[[], Figure]
 
 
@@ -137,6 +129,11 @@ def text_width(texts: Sequence[str], size: float) -> float:
         measure = TextToPath().get_text_width_height_descent
         font = FontProperties(family="DejaVu Sans", size=size)
         return max((float(measure(text, font, False)[0]) / _POINTS for text in texts), default=0.0)
+
+
+def names_width(methods: Iterable[str]) -> float:
+    """Of the widest name beside a plot, in inches."""
+    return text_width([labels.shown(method, longest=LONGEST) for method in methods], SMALL)
 
 
 def wrapped(
@@ -231,10 +228,6 @@ def size_of(results: Results) -> str:
     counts, protocol = {len(runs) for runs in results.errors().values()}, results.protocol
     runs, epochs = run_count(counts) if counts else "no runs", plural(protocol.epochs, "epoch")
     return f"{runs} of {epochs}, preset “{labels.printable(protocol.preset)}”"
-
-
-def several_runs(results: Results) -> bool:
-    return any(len(runs) > 1 for runs in results.errors().values())
 
 
 def deviation(values: Sequence[float]) -> float:

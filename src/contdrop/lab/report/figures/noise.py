@@ -14,7 +14,7 @@ from ...analysis.controls import control_of, unlike
 from ...analysis.wording import capital
 from ...results import Results
 from .. import colours
-from .drawing import SMALL, TINY, WIDTH, Picture, blank, deviation, place, several_runs, size_of, styled, text_width
+from .drawing import SMALL, TINY, WIDTH, Picture, blank, deviation, place, size_of, styled, text_width
 
 _ENOUGH = 3  # points; two of them say nothing about strength
 
@@ -36,7 +36,7 @@ def noise(results: Results) -> Picture | None:
         f"the mask m, {size_of(results)}.",
         "If laws differ only in strength, all markers lie on one curve.",
         *_controls(results, strengths),
-        "Bars: ± 1 standard deviation over runs." if several_runs(results) else "",
+        "Bars: ± 1 standard deviation over runs." if results.has_spread else "",
         "Markers of equal strength are set side by side." if _offsets(strengths, 1.0) != strengths else "",
         "DropConnect's mask is on weights, so its strength is not quite comparable." if on_weights else "",
         f"Without a law of one strength, and not drawn: {', '.join(without)}." if without else "",

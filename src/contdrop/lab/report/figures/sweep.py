@@ -13,20 +13,7 @@ from ... import labels
 from ...analysis.wording import capital
 from ...results import Results
 from .. import colours
-from .drawing import (
-    LONGEST,
-    SMALL,
-    WIDTH,
-    Picture,
-    blank,
-    deviation,
-    place,
-    several_runs,
-    size_of,
-    spread,
-    styled,
-    text_width,
-)
+from .drawing import LONGEST, SMALL, WIDTH, Picture, blank, deviation, place, size_of, spread, styled, text_width
 
 _ENOUGH = 3  # widths; two of them are no curve
 
@@ -49,7 +36,7 @@ def sweep(results: Results) -> Picture | None:
         "lie on one curve if runs did not vary."
         if both
         else "The scale above gives the variance.",
-        "Bars and band: ± 1 standard deviation over runs." if several_runs(results) else "",
+        "Bars and band: ± 1 standard deviation over runs." if results.has_spread else "",
     ]
     levels = ", ".join(f"{labels.called(method)} {measure.value(float(np.mean(errors[method])))}" for method in others)
     return Picture(
