@@ -86,18 +86,16 @@ _AUTHORS_NOTES = (
     "does; adaptive is evaluated as Ba and Frey ask. dropconnect-authors has a mask per mini-batch and mean weights.",
 )
 _AUTHORS = Authors()
+_AUTHORS_MODEL = dataclasses.replace(
+    SIGMOID_MODEL, input_keep=0.8, whole_inputs=("none",), initialisation=Glorot(gain=4.0, zero_output=True)
+)
 
 SIGMOID_AUTHORS = dataclasses.replace(
     SIGMOID,
     name="mnist-mlp-sigmoid-authors",
     title="MNIST, 784-800-800-10, sigmoid, as the authors' code trains it",
     data=dataclasses.replace(IMAGES, batches=InOrder(_AUTHORS.batch_size)),
-    model=dataclasses.replace(
-        SIGMOID_MODEL,
-        input_keep=0.8,
-        whole_inputs=("none",),
-        initialisation=Glorot(gain=4.0, zero_output=True),
-    ),
+    model=_AUTHORS_MODEL,
     **_AUTHORS.settings(),
     methods=_AUTHORS_METHODS,
     sizes={"paper": PAPER, "quick": quick(_AUTHORS)},
@@ -110,10 +108,5 @@ RELU_AUTHORS = dataclasses.replace(
     name="mnist-mlp-relu-authors",
     title="MNIST, 784-800-800-10, ReLU, as the authors' code trains it",
     paper=RELU.paper,
-    model=dataclasses.replace(
-        RELU_MODEL,
-        input_keep=0.8,
-        whole_inputs=("none",),
-        initialisation=Glorot(zero_output=True),
-    ),
+    model=dataclasses.replace(_AUTHORS_MODEL, activation="relu", initialisation=Glorot(zero_output=True)),
 )
