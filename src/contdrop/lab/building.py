@@ -23,17 +23,11 @@ from .study import METHODS, Study
 
 @dataclass(frozen=True)
 class Built:
-    """A model, and what the method did to it.
-
-    Attributes:
-        model: With the method.
-        noise: Mean and relative variance of the mask, the latter averaged over layers that differ.
-        applied: What was changed and what could not be; None where the study builds a method's model itself.
-    """
+    """A model, and what the method did to it."""
 
     model: nn.Module
-    noise: dict[str, float] = field(default_factory=dict)
-    applied: Applied | None = None
+    noise: dict[str, float] = field(default_factory=dict)  # mean, and relative variance averaged over layers
+    applied: Applied | None = None  # None where the study builds a method's model itself
 
 
 class Averaged(nn.ModuleList):

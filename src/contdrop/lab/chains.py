@@ -43,17 +43,11 @@ class Chain(NamedTuple):
 
 @dataclass
 class Found:
-    """What was found in a model.
+    """What was found in a model."""
 
-    Attributes:
-        chains: By the name of a dropout layer, every place where it is called.
-        misfits: By the name of each other dropout layer, why it does not fit.
-        calls: How often each module is called, by its id.
-    """
-
-    chains: dict[str, list[Chain]] = field(default_factory=dict)
-    misfits: dict[str, str] = field(default_factory=dict)
-    calls: Counter[int] = field(default_factory=Counter)
+    chains: dict[str, list[Chain]] = field(default_factory=dict)  # by dropout layer, every place where it is called
+    misfits: dict[str, str] = field(default_factory=dict)  # by name of each other dropout layer, why it does not fit
+    calls: Counter[int] = field(default_factory=Counter)  # of each module, by its id
 
 
 def find(model: nn.Module) -> Found:

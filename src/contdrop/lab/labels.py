@@ -78,17 +78,11 @@ _SYMBOLS = {
 
 @dataclass(frozen=True)
 class Label:
-    """The parts of a label.
-
-    Attributes:
-        name: Of the method.
-        word: What stands in place of parameters; empty if nothing does.
-        parameters: With their values, in the method's own order.
-    """
+    """The parts of a label."""
 
     name: str
-    word: str = ""
-    parameters: tuple[tuple[str, float], ...] = ()
+    word: str = ""  # what stands in place of parameters
+    parameters: tuple[tuple[str, float], ...] = ()  # in the method's own order
 
     def __str__(self) -> str:
         written = self.word or ",".join(f"{name}={repr(value).removesuffix('.0')}" for name, value in self.parameters)

@@ -16,15 +16,10 @@ from .outputs import binary, classified, examples_of, loss_of, paired, per_examp
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss, (output, batch) -> scalar.
+    """A loss, (output, batch) -> scalar."""
 
-    Attributes:
-        mean: Over the examples of a batch, for training.
-        whole: Their sum; that mean times their number if None.
-    """
-
-    mean: Callable[[Any, Any], Tensor]
-    whole: Callable[[Any, Any], Tensor] | None = None
+    mean: Callable[[Any, Any], Tensor]  # over the examples of a batch, for training
+    whole: Callable[[Any, Any], Tensor] | None = None  # their sum; that mean times their number if None
 
     def total(self, output: Any, batch: Any) -> Tensor:
         """The sum over the examples of a batch, for evaluation."""

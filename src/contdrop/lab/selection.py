@@ -57,20 +57,12 @@ def chosen(selections: Mapping[str, Selection]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Lead:
-    """By how much the selected candidate is ahead.
+    """By how much the selected candidate is ahead, in mean validation value."""
 
-    Attributes:
-        runner_up: The candidate with the next best validation value.
-        spread: By how much the best mean validation value of all candidates is better than the worst.
-        difference: By how much the selected one's is better than the runner-up's.
-        interval: Student's 95 % interval of that, paired by run; NaN with one run.
-        runs: How many the selection had.
-    """
-
-    runner_up: str
-    spread: float
-    difference: float
-    interval: tuple[float, float]
+    runner_up: str  # the next best
+    spread: float  # from the best to the worst
+    difference: float  # from the selected one to the runner-up
+    interval: tuple[float, float]  # Student's 95 % interval of that, paired by run; NaN with one run
     runs: int
 
     @property

@@ -20,15 +20,11 @@ class UnusedError(Configuration):
     """Measures the error, in per cent, on training images that were neither trained nor validated on.
 
     All methods of a run leave the same images out, so they are compared on the same ones.
-
-    Attributes:
-        most: How many images at most, the first ones in the order of the data set.
-        batch_size: Images at a time.
     """
 
     kind: ClassVar[str] = "unused-error"
 
-    most: int = 40_000
+    most: int = 40_000  # images, the first ones in the order of the data set
     batch_size: int = 1000
 
     def __call__(self, model: nn.Module, parts: Parts, seed: int) -> dict[str, np.ndarray]:
