@@ -216,6 +216,13 @@ def test_notes_name_what_is_special():
         apply("gaussian", nn.Sequential(nn.AlphaDropout(0.1)))
 
 
+@pytest.mark.parametrize("method", ["adaptive", "adaptive-authors", "dropconnect", "fast", "gaussian"])
+def test_monte_carlo_samples_what_a_method_put_there(method):
+    model = mlp()
+    apply(method, model, run=lambda: model(torch.ones(2, 6)))
+    assert cd.mc_predict(model.eval(), torch.ones(2, 6), samples=5).variance.max() > 0
+
+
 def test_original_changes_nothing():
     model = mlp()
     modules = list(model.modules())

@@ -17,9 +17,8 @@ from .. import surgery
 from ..choices import Activation, Scale
 from ..compatibility import share_hooks
 from ..errors import UserError
-from ..functional import adaptive_dropout
 from ..laws import LAWS, Gaussian, Law, Uniform
-from ..nn import DropConnectLinear, FastDropoutLinear
+from ..nn import AdaptiveDropout, DropConnectLinear, FastDropoutLinear
 from ..sites import ALPHA, is_plain
 from ..surgery import Unreachable
 from ..text import plural, some_of
@@ -229,15 +228,17 @@ class _AdaptiveLinear(nn.Linear):
         super().__init__(**sizes)
         self.activation = activation
         gate = dict(method.parameters)
-        self.alpha, self.beta = gate["alpha"], gate["beta"]
+        # A layer, so that Monte-Carlo prediction finds it.
+        self.dropout = AdaptiveDropout(gate["alpha"], gate["beta"])
         self.evaluated_with = evaluated_with(method)
 
     def forward(self, x: Tensor) -> Tensor:
         preactivation = super().forward(x)
         units = torch.relu(preactivation) if self.activation == "relu" else torch.sigmoid(preactivation)
-        if self.evaluated_with is not None and not self.training:
+        if self.evaluated_with is not None and not self.dropout.training:
             return units * self.evaluated_with
-        return adaptive_dropout(units, preactivation, self.alpha, self.beta, training=self.training)
+        masked: Tensor = self.dropout(units, preactivation)
+        return masked
 
 
 def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:

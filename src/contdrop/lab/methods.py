@@ -184,7 +184,7 @@ class _AdaptiveLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         preactivation = self.linear(x)
         units: Tensor = self.activation(preactivation)
-        if self.evaluated_with is not None and not self.training:
+        if self.evaluated_with is not None and not self.dropout.training:
             return units * self.evaluated_with
         masked: Tensor = self.dropout(units, preactivation)
         return masked
