@@ -1,6 +1,6 @@
 """Runs the notebooks of examples/ and keeps what their cells show, so that they can be read where nothing runs.
 
-python tools/notebooks.py [NAME ...]
+python tools/notebooks.py [NAME ...]    # needs nbclient and ipykernel
 """
 
 import pathlib
