@@ -55,5 +55,5 @@ def too_weak(results: Results) -> list[tuple[str, float, float]]:
         (method, strength, own)
         for method, strength in found.items()
         if method.endswith(f":{MATCH}") and strength is not None and own is not None
-        if not math.isclose(strength, own, rel_tol=_ALIKE)
+        if strength < own * (1 - _ALIKE)
     ]

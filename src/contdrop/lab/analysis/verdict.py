@@ -137,9 +137,7 @@ def _headline(
         groups[kind].append(method)
     if len(groups[FEW]) == len(outcomes):
         return FEW, [*_few(results, comparisons), *_strengths(results)]
-    doubts = [
-        *_strengths(results), *_disagreement(comparisons, outcomes), *_other_examples(comparisons, groups)
-    ]  # fmt: skip
+    doubts = [*_strengths(results), *_disagreement(comparisons, outcomes), *_other_examples(comparisons, groups)]
     rest = [*_rest(comparisons, groups, measure), *doubts]
     decided = [*groups[BETTER], *groups[WORSE]]
     if decided:
