@@ -59,3 +59,4 @@ def test_the_oldest_torch_is_tested():
 def test_the_citation_has_this_version():
     version = re.search(r'__version__ = "(.*)"', (ROOT / "src/contdrop/__init__.py").read_text())[1]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"  version = {{{version}}},\n" in (ROOT / "docs/questions.md").read_text()
