@@ -283,7 +283,10 @@ class Training:
             self.scaler.update()
         else:
             self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
+        # What zero_grad does but for its profiling, which is a twentieth of a small network's step.
+        for group in self.optimiser.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
         self.step += 1
         if self.scheduler and self.study.schedule_by == "step" and not isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step()
