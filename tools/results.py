@@ -38,6 +38,7 @@ COMMITS = {
     "cifar10-nin-head": "1cbbab8",
     "dose-1000": "77443f6, before 05:08 UTC 252d288",
     "mnist-mlp-relu": "not recorded",
+    "replication-cnn-gaussian": "28046df",
 }
 USUAL_COMMIT = "77443f6"
 
