@@ -166,6 +166,20 @@ def test_the_default_optimiser_is_the_fused_one_where_it_can_be(images):
     assert factors[0].abs().max() < 1
 
 
+def test_an_optimiser_may_forget_gradients_in_its_own_way(images):
+    class Own(torch.optim.SGD):
+        calls = 0
+
+        def zero_grad(self, set_to_none=True):
+            Own.calls += 1
+            super().zero_grad(set_to_none)
+
+    own = start(images, optimiser=lambda model: Own(model.parameters(), 0.1), scheduler=None)
+    own.run_epoch()
+    assert Own.calls == own.step > 0
+    assert all(parameter.grad is None for parameter in own.network.parameters())
+
+
 def test_train_and_validation_images_are_disjoint_and_not_test_images(images):
     parts = start(images).parts
     assert (len(parts.train), len(parts.validation)) == (80, 40)
