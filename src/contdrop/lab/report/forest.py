@@ -16,10 +16,8 @@ def forest(comparisons: dict[str, Comparison], measure: Measure) -> dict[str, An
     if not comparisons:
         return None
     first = next(iter(comparisons.values()))
-    margin, intervals = (
-        first.margin,
-        [ends for found in comparisons.values() for ends in (found.interval, found.two_way)],
-    )
+    margin = first.margin
+    intervals = [ends for found in comparisons.values() for ends in (found.interval, found.two_way)]
     shown = [0.0, *(found.difference for found in comparisons.values())]
     shown += [end for ends in intervals for end in _known(ends)]
     if margin is not None and margin < 2 * max(map(abs, shown)):
