@@ -210,6 +210,16 @@ def test_tiles_of_every_shape(instructions, dtype, make):
 
 
 @each_set
+@each_dtype
+def test_rows_that_share_a_value_end_in_any_lane(instructions, dtype):
+    with native.use_instructions(instructions):
+        for length in (*range(14, 50), 250, 255, 256, 257):
+            for rows in (1, 2, 37):
+                for law in (cd.Bernoulli(keep=0.5), cd.Gaussian(sigma=0.3)):
+                    assert_dropout(numbers(rows, length, dtype=dtype), SEED, law, "inverted", (1,))
+
+
+@each_set
 @pytest.mark.parametrize("size", EDGES)
 def test_uniform_masks_are_the_uniform_numbers(instructions, size):
     numbers = reference.elements(SEED, 0, size, 21, 1)

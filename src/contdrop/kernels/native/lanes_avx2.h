@@ -71,6 +71,13 @@ CONTDROP_INLINE Mask not_zero(Floats x) {
   return {_mm256_cmp_ps(x.a, zero, _CMP_NEQ_UQ), _mm256_cmp_ps(x.b, zero, _CMP_NEQ_UQ)};
 }
 CONTDROP_INLINE Floats where(Mask m, Floats x) { return {_mm256_and_ps(m.a, x.a), _mm256_and_ps(m.b, x.b)}; }
+// x in the first n lanes, y in the others.
+CONTDROP_INLINE Floats first_lanes(int n, Floats x, Floats y) {
+  const __m256i a = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0), b = _mm256_set_epi32(15, 14, 13, 12, 11, 10, 9, 8);
+  const __m256i end = _mm256_set1_epi32(n);
+  return {_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(_mm256_cmpgt_epi32(end, a))),
+          _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(_mm256_cmpgt_epi32(end, b)))};
+}
 CONTDROP_INLINE Floats load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 CONTDROP_INLINE void store(float* p, Floats x) {
   _mm256_storeu_ps(p, x.a);

@@ -41,6 +41,8 @@ CONTDROP_INLINE Floats maximum(Floats a, Floats b) { return _mm512_max_ps(a, b);
 CONTDROP_INLINE Mask less(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 CONTDROP_INLINE Mask not_zero(Floats a) { return _mm512_cmp_ps_mask(a, set_floats(0.0f), _CMP_NEQ_UQ); }
 CONTDROP_INLINE Floats where(Mask m, Floats a) { return _mm512_maskz_mov_ps(m, a); }  // a or 0
+// a in the first n lanes, b in the others.
+CONTDROP_INLINE Floats first_lanes(int n, Floats a, Floats b) { return _mm512_mask_blend_ps(Mask((1u << n) - 1), b, a); }
 CONTDROP_INLINE Floats load(const float* p) { return _mm512_loadu_ps(p); }
 CONTDROP_INLINE void store(float* p, Floats a) { _mm512_storeu_ps(p, a); }
 CONTDROP_INLINE float sum(Floats a) { return _mm512_reduce_add_ps(a); }

@@ -69,6 +69,12 @@ CONTDROP_INLINE Mask not_zero(Floats x) { return EACH(Mask, vmvnq_u32(vceqzq_f32
 CONTDROP_INLINE Floats where(Mask m, Floats x) {
   return EACH(Floats, vreinterpretq_f32_u32(vandq_u32(m.v[i], vreinterpretq_u32_f32(x.v[i]))));
 }
+// x in the first n lanes, y in the others.
+CONTDROP_INLINE Floats first_lanes(int n, Floats x, Floats y) {
+  const uint32_t numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const uint32x4_t end = vdupq_n_u32(uint32_t(n));
+  return EACH(Floats, vbslq_f32(vcltq_u32(vld1q_u32(numbers + 4 * i), end), x.v[i], y.v[i]));
+}
 CONTDROP_INLINE Floats load(const float* p) { return EACH(Floats, vld1q_f32(p + 4 * i)); }
 CONTDROP_INLINE void store(float* p, Floats x) {
   for (int i = 0; i < 4; ++i) vst1q_f32(p + 4 * i, x.v[i]);

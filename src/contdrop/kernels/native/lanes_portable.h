@@ -112,6 +112,10 @@ CONTDROP_INLINE Floats where(const Mask& m, const Floats& a) {
   const Words bits = as_words(a);
   return as_floats(each<Words>([&](int i) { return bits.v[i] & m.v[i]; }));
 }
+// a in the first n lanes, b in the others.
+CONTDROP_INLINE Floats first_lanes(int n, const Floats& a, const Floats& b) {
+  return each<Floats>([&](int i) { return i < n ? a.v[i] : b.v[i]; });
+}
 CONTDROP_INLINE Floats load(const float* p) {
   Floats r;
   std::memcpy(&r, p, sizeof r);
