@@ -40,7 +40,8 @@ print(torch.cat([tensor.detach().flatten() for tensor in (*results, x.grad)]).to
 @functools.cache
 def run(code: str, **environment: str) -> subprocess.CompletedProcess:
     clean = {name: value for name, value in os.environ.items() if name != backends.VARIABLE}
-    command = [sys.executable, "-W", "always", "-c", code]
+    # torch 2.6 itself leaves a directory behind.
+    command = [sys.executable, "-W", "always", "-W", "ignore:Implicitly cleaning up:ResourceWarning", "-c", code]
     return subprocess.run(command, env={**clean, **environment}, capture_output=True, text=True, check=False)
 
 

@@ -21,6 +21,10 @@ def _fresh_compiler():
     torch._dynamo.reset()
 
 
+RECENT = torch.__version__ >= "2.13"
+laws_are_inputs = pytest.mark.skipif(not RECENT, reason="torch.compile before 2.13 takes a law's numbers for constants")
+
+
 class Counting:
     """A back end for torch.compile that counts graphs."""
 
@@ -73,16 +77,19 @@ def _assert_one_graph_for_all(name, backend, values):
     assert counting.count == 1
 
 
+@laws_are_inputs
 @pytest.mark.parametrize("name", LAYERS)
 def test_one_graph_for_twenty_laws(name):
     _assert_one_graph_for_all(name, "aot_eager", VALUES)
 
 
+@laws_are_inputs
 @pytest.mark.parametrize("name", ["sigma", "keep"])
 def test_one_graph_for_twenty_laws_with_inductor(name):
     _assert_one_graph_for_all(name, "inductor", VALUES)
 
 
+@laws_are_inputs
 @pytest.mark.parametrize("name", ["sigma", "dropconnect"])
 def test_evaluation_with_unscaled_masks_has_one_graph(name):
     make, law = LAYERS[name]
@@ -96,6 +103,7 @@ def test_evaluation_with_unscaled_masks_has_one_graph(name):
     assert counting.count == 1
 
 
+@laws_are_inputs
 def test_a_model_whose_layers_share_a_law():
     law = cd.Gaussian(sigma=0.3)
     model, counting = torch.nn.Sequential(cd.Dropout(law), cd.Dropout(law)), Counting("aot_eager")
@@ -110,6 +118,7 @@ def test_a_model_whose_layers_share_a_law():
     assert counting.count <= 2  # once more when the laws become two
 
 
+@pytest.mark.skipif(not RECENT, reason="torch.compile before 2.13 does not follow a draw inside of vmap, and raises")
 @pytest.mark.parametrize("randomness", ["same", "different"])
 def test_vmap_in_a_compiled_graph(randomness):
     layer = cd.GaussianDropout(0.3)

@@ -41,7 +41,8 @@ def python_in(directory: pathlib.Path, code: str) -> str:
     """Runs code with the package as it was installed into a directory, without this project's editable install."""
     path = os.pathsep.join([str(directory), *site.getsitepackages()])
     variables = {"PYTHONPATH": path, "PATH": ""}  # no compiler
-    return run(sys.executable, "-S", "-W", "always", "-c", code, env=variables, cwd=directory)
+    warnings = ["-W", "always", "-W", "ignore:Implicitly cleaning up:ResourceWarning"]  # torch 2.6 itself does that
+    return run(sys.executable, "-S", *warnings, "-c", code, env=variables, cwd=directory)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ The interpreter must be chosen before triton is imported, and torch.compile impo
 ``TestKernels`` run in a process of their own, which ``test_kernels_in_the_interpreter`` starts on this file.
 """
 
+import importlib.metadata
 import importlib.util
 import inspect
 import math
@@ -21,6 +22,9 @@ from contdrop.kernels import reference
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed (pip install triton)", allow_module_level=True)
+VERSION = importlib.metadata.version("triton")
+if tuple(int(part) for part in VERSION.split(".")[:2]) < (3, 3):
+    pytest.skip(f"the kernels need Triton 3.3, and this is {VERSION}", allow_module_level=True)
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda")
@@ -412,8 +416,10 @@ class TestKernels:
 
 @pytest.mark.skipif(RUNS_HERE, reason="the kernels were tested in this process")
 def test_kernels_in_the_interpreter():
+    # The interpreter of Triton before 3.5 itself does what NumPy warns of.
+    ignored = "ignore:Conversion of an array with ndim > 0:DeprecationWarning"
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", ignored, __file__],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         cwd=pathlib.Path(__file__).parents[1],
         capture_output=True,
@@ -463,6 +469,23 @@ class Compiled(Exception):  # noqa: N818
     """Raised in place of a launch."""
 
 
+TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "int64": "i64"}
+
+
+def kind(value, specialize):
+    """The type of an argument as the compiler is told it; Triton's own function for this changes with its versions."""
+    if isinstance(value, tuple):
+        return tuple(kind(part, specialize) for part in value)
+    if isinstance(value, torch.Tensor):
+        return "*" + TYPES[str(value.dtype).removeprefix("torch.")]
+    if isinstance(value, float):
+        return "fp32"
+    assert type(value) is int
+    if value == 1 and specialize:
+        return "constexpr"
+    return "i32" if -(2**31) <= value < 2**31 else "i64"
+
+
 class Compiler:
     """Stands in for a kernel: compiles it for an A100 as the launch would, where there is no GPU to launch it on."""
 
@@ -475,23 +498,20 @@ class Compiler:
     def compile(self, *args, enable_fp_fusion, **kwargs):
         import triton
         from triton.backends.compiler import GPUTarget
-        from triton.runtime.jit import mangle_type
 
         signature, constants = {}, {}
         values = inspect.signature(self.kernel.fn).bind(*args, **kwargs).arguments
         for number, parameter in enumerate(self.kernel.params):
             value = values[parameter.name]
             if parameter.is_constexpr:
-                kind = "constexpr"
-            elif parameter.annotation_type:
-                kind = parameter.annotation_type
+                found = "constexpr"
             else:
-                kind = mangle_type(value, specialize=not parameter.do_not_specialize)
-            signature[parameter.name] = kind
-            if kind == "constexpr":
+                found = parameter.annotation_type or kind(value, not parameter.do_not_specialize)
+            signature[parameter.name] = found
+            if found == "constexpr":
                 constants[(number,)] = value
-            elif isinstance(kind, tuple):
-                constants |= {(number, i): value[i] for i, part in enumerate(kind) if part == "constexpr"}
+            elif isinstance(found, tuple):
+                constants |= {(number, i): value[i] for i, part in enumerate(found) if part == "constexpr"}
         source = triton.compiler.ASTSource(self.kernel, signature, constants)
         options = {"enable_fp_fusion": enable_fp_fusion}
         compiled = triton.compile(source, target=GPUTarget("cuda", 80, 32), options=options)

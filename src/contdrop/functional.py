@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function_unary, has_torch_function_variadic
 
-from . import kernels, nested
+from . import kernels, nested, sharding
 from .arguments import check_axes, check_choice, check_generator, check_input, check_number, check_whole
 from .choices import (
     ACTIVATIONS,
@@ -297,7 +297,7 @@ def _sum_of_squares(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
     squares = [None if tensor is None else tensor.to(wide).square() for tensor in (x, weight, bias)]
     device = x.device.type
     with torch.autocast(device, enabled=False) if _autocasts(device) else contextlib.nullcontext():
-        return torch.nn.functional.linear(*squares)  # type: ignore[arg-type]
+        return sharding.complete(torch.nn.functional.linear(*squares))  # type: ignore[arg-type]
 
 
 def _law_and_divisor(owner: str, law: Law, scale: Scale) -> tuple[Any, float]:

@@ -30,6 +30,19 @@ def apply(function: Callable[..., Tensor], *tensors: Any) -> Tensor:
     return _whole(function(*parts, window), mesh, placements, first.shape)
 
 
+def complete(x: Any) -> Tensor:
+    """The tensor with those sums added up of which each process has a part.
+
+    torch 2.6 takes wrong gradients of what follows if it is not linear.
+    """
+    if not is_sharded(x) or not any(each.is_partial() for each in x.placements):
+        return x  # type: ignore[no-any-return]
+    from torch.distributed.tensor import Replicate
+
+    whole: Tensor = x.redistribute(placements=[Replicate() if each.is_partial() else each for each in x.placements])
+    return whole
+
+
 def apply_to_rows(function: Callable[..., Tensor], x: Any, weight: Any) -> Tensor:
     """function(rows, weight, first row) on the rows [N, in] that this process holds; the weight is gathered."""
     from torch.distributed.tensor import Partial, Replicate

@@ -36,6 +36,10 @@ from torch import Tensor
 
 from . import reference
 
+# Older ones take no tuples as arguments of kernels.
+if tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 3):
+    raise ImportError(f"it needs Triton 3.3 or later, which torch 2.7 brings, and found {triton.__version__}")
+
 _ROUNDS = tl.constexpr(reference.ROUNDS)
 # Elements that a program of 128 threads works on. Strides need registers, so there a thread has fewer.
 _TILE = 1024
