@@ -15,6 +15,7 @@ import sys
 
 import pytest
 import torch
+from torch.torch_version import TorchVersion
 
 import contdrop as cd
 from conformance import LAWS, MECHANISMS, fixed, output_and_gradients
@@ -23,7 +24,7 @@ from contdrop.kernels import reference
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed (pip install triton)", allow_module_level=True)
 VERSION = importlib.metadata.version("triton")
-if tuple(int(part) for part in VERSION.split(".")[:2]) < (3, 3):
+if TorchVersion(VERSION) < "3.3":
     pytest.skip(f"the kernels need Triton 3.3, and this is {VERSION}", allow_module_level=True)
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

@@ -33,11 +33,12 @@ import torch
 import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from . import reference
 
 # Older ones take no tuples as arguments of kernels.
-if tuple(int(part) for part in triton.__version__.split(".")[:2]) < (3, 3):
+if TorchVersion(triton.__version__) < "3.3":
     raise ImportError(f"it needs Triton 3.3 or later, which torch 2.7 brings, and found {triton.__version__}")
 
 _ROUNDS = tl.constexpr(reference.ROUNDS)
