@@ -417,7 +417,7 @@ class TestKernels:
 
 @pytest.mark.skipif(RUNS_HERE, reason="the kernels were tested in this process")
 @pytest.mark.skipif(
-    TorchVersion(VERSION) < "3.9" and TorchVersion(importlib.metadata.version("numpy")) >= "2.4",
+    TorchVersion(VERSION) < "3.7" and TorchVersion(importlib.metadata.version("numpy")) >= "2.4",
     reason=f"the interpreter of Triton {VERSION} does what NumPy takes for an error since 2.4",
 )
 def test_kernels_in_the_interpreter():
