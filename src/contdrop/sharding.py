@@ -20,11 +20,8 @@ def is_sharded(x: Tensor) -> bool:
 
 def apply(function: Callable[..., Tensor], *tensors: Any) -> Tensor:
     """function(part, ..., window) on the parts of DTensors of one shape."""
-    from torch.distributed.tensor import Replicate
-
-    mesh = tensors[0].device_mesh
-    placements = [Replicate() if each.is_partial() else each for each in tensors[0].placements]
-    first = tensors[0].redistribute(mesh, placements)
+    first: Any = complete(tensors[0])
+    mesh, placements = first.device_mesh, first.placements
     parts = [tensor.redistribute(mesh, placements).to_local() for tensor in tensors]
     window = [*first.shape, *_offsets(first)]
     return _whole(function(*parts, window), mesh, placements, first.shape)
