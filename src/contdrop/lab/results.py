@@ -41,8 +41,10 @@ class Results:
     def reference(self) -> str:
         """What the others are compared with: the experiment's reference, or its variant that was run instead."""
         wanted: str = self.protocol.description["reference"]
+        if wanted in self.methods:
+            return wanted
         same_name = [method for method in self.methods if method.partition(":")[0] == wanted]
-        return next(iter([*[m for m in same_name if m == wanted], *same_name, *self.methods]), wanted)
+        return next(iter([*same_name, *self.methods]), wanted)
 
     @property
     def measure(self) -> Measure:
