@@ -53,6 +53,18 @@ LESS = Contrast("full-relu", "gaussian", "bernoulli")
 OTHER = Contrast("full-relu", "uniform", "bernoulli")
 
 
+def test_differences_without_spread_take_no_place_in_holm_s_order():
+    """They are no evidence: the other p-value of two is doubled all the same."""
+    found = runs({"gaussian": -0.055, "bernoulli": 0.0, "uniform": 0.0}, margin=0.001)
+    for job in found["full-relu"].jobs:
+        if job.method == "uniform":
+            job.results["test_error"] = found["full-relu"].values("bernoulli", "test_error")[job.run] - 1.0
+    (entry,) = ledger([claim(LESS, OTHER)], found, {}, ())
+    less, other = entry.evidence
+    assert (other.verdict, other.note) == (OPEN, "all runs differ alike, which is no evidence")
+    assert less.comparison.t_p_two_sided_holm == pytest.approx(2 * less.comparison.t_p_two_sided)
+
+
 @pytest.mark.parametrize(
     ("gap", "expected"),
     [(-1.0, HOLDS), (1.0, FAILS), (0.0, FAILS)],
@@ -68,7 +80,7 @@ def test_a_difference_that_the_runs_cannot_tell_is_open_and_says_what_it_would_t
     assert entry.verdict == OPEN
     (each,) = entry.evidence
     assert each.needed > 20
-    assert f"full-relu would take {each.needed:,} runs" in entry.reason
+    assert f"full-relu would need {each.needed:,} runs" in entry.reason
 
 
 def test_a_gain_smaller_than_the_margin_holds_and_is_called_small():

@@ -62,7 +62,7 @@ def compare(results: Results, margin: float | None = None) -> dict[str, stats.Co
                 better=better,
             )
             comparisons[method] = dataclasses.replace(comparison, two_way=_two_way(results, method, shared))
-    return stats.adjusted({method: _without_limits(found) for method, found in comparisons.items()})
+    return stats.adjusted({method: without_limits(found) for method, found in comparisons.items()})
 
 
 def _two_way(results: Results, method: str, runs: Sequence[int]) -> tuple[float, float] | None:
@@ -73,7 +73,7 @@ def _two_way(results: Results, method: str, runs: Sequence[int]) -> tuple[float,
     return stats.two_way_interval(np.stack(rows)) if len(rows) == len(pairs) else None
 
 
-def _without_limits(found: stats.Comparison) -> stats.Comparison:
+def without_limits(found: stats.Comparison) -> stats.Comparison:
     """Differences that are all equal have no spread: what a t-test says of them is a limit, and no evidence."""
     if found.sd != 0:
         return found

@@ -12,6 +12,7 @@ from ...errors import UserError
 from ...text import plural
 from .. import stats
 from ..claims import EXPLORATORY, PLANNED, Claim, Contrast
+from .comparisons import without_limits
 from .evidence import Runs
 
 HOLDS, FAILS, OPEN, OUT = "holds", "does not hold", "open", "not testable here"
@@ -120,7 +121,7 @@ def _examine(tests: Sequence[Contrast], runs: Mapping[str, Runs]) -> dict[tuple[
     found: dict[tuple[str, str], Evidence] = {}
     for study, family in families.items():
         compared = {key: _compare(test, runs[study]) for key, test in family.items()} if study in runs else {}
-        there = {key: each for key, each in compared.items() if each is not None}
+        there = {key: without_limits(each) for key, each in compared.items() if each is not None}
         adjusted = stats.adjusted(there, len(family))  # by the protocol's family, whichever of it has been run
         for key, test in family.items():
             found[study, key] = _judged(test, adjusted.get(key), len(family))
@@ -249,7 +250,7 @@ def _wanted(evidence: Sequence[Evidence]) -> str:
             more[study] = max(more.get(study, 0), each.needed)
     parts = [f"{study} has {plural(number, 'run')} to go" for study, number in missing.items()]
     parts += [
-        f"{study} would take {plural(number, 'run')} to find a difference of its margin"
+        f"{study} would need {plural(number, 'run')} to detect a difference as large as its margin"
         for study, number in more.items()
         if study not in missing
     ]
