@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import contdrop as cd
+from contdrop.errors import UserError
 from contdrop.lab import labels, methods
 
 
@@ -115,6 +116,25 @@ def test_no_two_methods_have_one_name_and_none_has_a_comma():
     names = [labels.called(text) for text in texts]
     assert len(set(names)) == len(texts)
     assert not any("," in name for name in names)
+
+
+def test_a_study_s_own_method_is_called_as_it_is_written():
+    read = labels.read(" Own : Mixup 0.2 ")
+    assert str(read) == "own:Mixup 0.2"
+    assert labels.split(str(read)) == read
+    assert (labels.called(str(read)), labels.shown(str(read)), labels.base(str(read))) == (
+        *("Mixup 0.2", "Mixup 0.2"),
+        "own:Mixup 0.2",
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["own", "own:", "own: ", "own:a,b", "own:a@2", "own:a:b", "own:uniform", "own:" + "x" * 41]
+)
+def test_a_study_s_own_method_needs_a_name(text):
+    with pytest.raises(UserError, match=r"^expected ") as caught:
+        labels.read(text)
+    assert "\n" not in str(caught.value)
 
 
 def test_long_names_of_others_are_cut():

@@ -62,6 +62,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
         ({"candidates": {"none": [0.1, 0.2]}}, "expected candidates['none'] to be a list of labels; got [0.1, 0.2]"),
         ({"candidates": {"none": None}}, "expected candidates['none'] to be a list of labels; got None"),
         ({"candidates": {1: ["none"]}}, "expected candidates[1] to be a list of labels"),
+        ({"candidates": {"none": ["none", "none"]}}, "expected each of candidates['none'] once; got 'none', 'none'"),
+        ({"methods": ["original", "own:mixup"]}, "expected a function that knows own:mixup, def model(method) or run="),
+        ({"methods": ["original", "own"]}, "expected own: and a name"),
+        ({"run": print, "measure": print}, "with run= the loop is yours, and measure is not heeded"),
+        ({"run": print, "keep": "best"}, "with run= the loop is yours, and keep is not heeded"),
         ({"follows": {"none": 1}}, "follows: 1 has no candidates"),
         ({"follows": {"none": "original"}}, "follows: 'original' has no candidates; known: none"),
     ],
@@ -278,6 +283,82 @@ def test_comparison_in_this_process(tmp_path):
     assert np.array_equal(kept, wrong.numpy())
     with pytest.raises(UserError, match="gausian run 0 is not among the results; did you mean 'gaussian:match'"):
         result.model("gausian", 0)
+
+
+def decayed(method):
+    network = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))
+    network.decay = {"own:decay 0.1": 0.1, "own:decay 10": 10.0}.get(str(method), 0.0)
+    return network
+
+
+def with_decay(network):
+    return torch.optim.SGD(network.parameters(), lr=0.1, weight_decay=network.decay)
+
+
+REGULARISED = lab.Study(
+    "regularisers",
+    data,
+    decayed,
+    methods=["none", "own:decay 0.1", "own:decay 10"],
+    reference="none",
+    optimiser=with_decay,
+    epochs=3,
+    runs=2,
+    selection_runs=1,
+)
+
+
+def test_methods_of_ones_own_are_compared_like_any(tmp_path):
+    result = lab.compare(REGULARISED, store=tmp_path / "runs.db", workers=0, progress=False)
+    errors = result.results.errors()
+    # All started from the same weights, as the lab has proven, and the strong decay has forgotten everything.
+    assert sum(errors["own:decay 10"].values()) > sum(errors["none"].values())
+    text = str(result)
+    assert "decay 0.1" in text
+    assert "own:" not in text
+    assert "by unit" not in text  # nothing is said of the noise of what may have none
+    page = result.report(tmp_path / "page").read_text(encoding="utf-8")
+    assert "as the study has it" in page
+    assert "differs from unit to unit" not in page
+
+
+def test_a_method_of_ones_own_is_selected_among_its_variants(tmp_path):
+    variants = {"own:decay": ["own:decay 0.1", "own:decay 10"]}
+    study = dataclasses.replace(REGULARISED, methods=["none", "own:decay"], candidates=variants)
+    result = lab.compare(study, store=tmp_path / "runs.db", workers=0, progress=False)
+    assert result.results.selections["own:decay"].variant == "own:decay 0.1"
+    assert result.results.variants()["own:decay"] == "own:decay 0.1"
+
+
+def test_a_loop_of_ones_own_knows_its_methods(tmp_path):
+    def run(job):
+        network = job.build(model)
+        return network[0].weight.detach().sum().item() + (job.method == "own:heavy")
+
+    study = lab.Study("loop", run=run, methods=["original", "own:heavy"], metric=lab.Metric("loss"), runs=2)
+    errors = lab.compare(study, store=tmp_path / "runs.db", workers=0, progress=False).results.errors()
+    assert errors["own:heavy"] == pytest.approx({run: value + 1 for run, value in errors["original"].items()})
+    with pytest.raises(UserError, match="own:light is not a method of the study"):
+        plan(study, labels=["original", "own:light"])
+
+
+def test_the_reference_is_the_one_that_was_asked_for(tmp_path):
+    values = {"original": [3.0, 3.1, 2.9, 3.2, 3.0, 3.1], "bernoulli:match": [2.0, 2.2, 2.1, 1.9, 2.0, 2.1]}
+    for reference in values:
+        assert lab.analyse(values, reference=reference, metric="rmse").results.reference == reference
+    result = compare(tmp_path, methods=["original", "none", "bernoulli:match"], reference="bernoulli:match")
+    assert result.results.reference == "bernoulli:match"
+
+
+def test_a_candidate_of_two_methods_is_trained_once():
+    both = ["gaussian:sigma=0.2", "gaussian:sigma=0.4"]
+    study = dataclasses.replace(
+        STUDY,
+        methods=["original", "gaussian", "gaussian:sigma=0.3"],
+        candidates={"gaussian": both, "gaussian:sigma=0.3": both[::-1]},
+    )
+    jobs = plan(study)
+    assert len({job.key for job in jobs}) == len(jobs) == 3 * 2 + 2 * 3
 
 
 def test_the_page_of_a_study_is_of_that_study_alone(tmp_path):

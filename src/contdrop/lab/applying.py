@@ -23,10 +23,11 @@ from ..sites import ALPHA, is_plain
 from ..surgery import Unreachable
 from ..text import plural, some_of
 from . import chains
-from .labels import MATCH, ORIGINAL, REACH
+from .labels import MATCH, ORIGINAL, OWN, REACH
 from .methods import Method, check_scale, dropconnect_options, evaluated_with, law_of, noise_of, parse
 
 _NOWHERE = "no dropout layer was found to put it into"
+_UNTOUCHED = (ORIGINAL, OWN)  # what a study does beside the model's dropout, its own loop does
 _WHOLE = ("adaptive", "adaptive-authors", "dropconnect", "dropconnect-authors", "fast")
 
 
@@ -80,7 +81,7 @@ def apply(
     layers = [module for module in model.modules() if is_plain(module)]
     notes: list[str] = []
     try:
-        if method.name == ORIGINAL:
+        if method.name in _UNTOUCHED:
             noise = _own_noise(model)
         elif method.name in _WHOLE:
             noise = _apply_to_chains(method, model, scale, notes)
@@ -97,7 +98,7 @@ def apply(
     sites = changed + kept + len(left)
     if before is not None and run is not None:
         changed, sites = surgery.changed(before, surgery.count_dropout_in(model, run))
-        changed = 0 if method.name == ORIGINAL else changed
+        changed = 0 if method.name in _UNTOUCHED else changed
     return Applied(changed, sites, left, noise, tuple(notes))
 
 

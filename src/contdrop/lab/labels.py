@@ -1,14 +1,16 @@
 """The text form of methods, and what they are called: everything about a label that needs no torch.
 
 A label is a name, then after a colon a word or parameters, such as ``gaussian``, ``gaussian:sigma=0.3``,
-``gaussian:match`` and ``bernoulli-matched:uniform``. :func:`read` takes the labels of methods only, checks them and
-fills in what is missing; :func:`split` takes any text, for a report shows whatever a store has. Users type labels, and
-programs find them in files; whatever is to be read has the names of :func:`called` and :func:`shown`, and no others.
+``gaussian:match`` and ``bernoulli-matched:uniform``; ``own:mixup`` is a method that the study itself knows.
+:func:`read` takes the labels of methods only, checks them and fills in what is missing; :func:`split` takes any text,
+for a report shows whatever a store has. Users type labels, and programs find them in files; whatever is to be read has
+the names of :func:`called` and :func:`shown`, and no others.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from ..errors import UserError, suggest
@@ -30,7 +32,7 @@ _DEFAULTS: dict[str, dict[str, float]] = {
     "dropconnect-authors": {"keep": 0.5},
     "original": {},
 }
-ORIGINAL, MATCH = "original", "match"
+ORIGINAL, MATCH, OWN = "original", "match", "own"
 # Those that need no model with dropout in it.
 NAMES: tuple[str, ...] = tuple(name for name in _DEFAULTS if name != ORIGINAL)
 
@@ -98,7 +100,7 @@ def read(text: str) -> Label:
     Raises:
         UserError: The text is malformed, or names an unknown method or parameter, or a value that is out of range.
     """
-    name, word = _word(text)
+    name, word = _own(text) if _is_own(text) else _word(text)
     if word:
         return Label(name, word)
     try:
@@ -112,6 +114,24 @@ def read(text: str) -> Label:
         given = {}  # a mask of ones is no mask
     instead = set(given) & set(_INSTEAD.get(name, []))
     return Label(name, "", tuple((given if instead else _DEFAULTS[name] | given).items()))
+
+
+def _is_own(text: str) -> bool:
+    return text.partition(":")[0].strip().lower() == OWN
+
+
+def _own(text: str) -> tuple[str, str]:
+    """The name of a method that the study itself knows. Its letters stay as they are: the study compares them."""
+    word = text.partition(":")[2].strip()
+    if not re.fullmatch(r"\w[\w .+-]{0,39}", word):
+        raise UserError(
+            f"expected own: and a name of at most 40 letters, digits, dots and dashes, such as own:mixup; got {text!r}"
+        )
+    if word.lower() in _DEFAULTS:
+        raise UserError(
+            f"expected another name behind own: than that of a method, got {text!r}; leave own: out, or rename it"
+        )
+    return OWN, word
 
 
 def _word(text: str) -> tuple[str, str]:
@@ -149,7 +169,7 @@ def split(text: str) -> Label:
     (('alpha', 1.0), ('beta', 0.0))
     """
     name, _, rest = text.partition(":")
-    if rest and rest in _WORDS.get(name, ()):
+    if rest and (name == OWN or rest in _WORDS.get(name, ())):
         return Label(name, rest)
     try:
         name, given = parse_label(text)
@@ -159,8 +179,9 @@ def split(text: str) -> Label:
 
 
 def base(text: str) -> str:
-    """The name in a label, without word and parameters."""
-    return split(text).name
+    """The name in a label, without word and parameters; that of a study's own method is all of it."""
+    label = split(text)
+    return text if label.name == OWN else label.name
 
 
 def gaussian_width(text: str) -> float | None:
@@ -181,7 +202,7 @@ def called(text: str, *, longest: int = 60) -> str:
     """
     label = split(text)
     if not _is_known(label):
-        return shorten(printable(text), longest)
+        return shorten(printable(label.word or text), longest)
     name = _CALLED_WORDS.get(label.word, "{}").format(_CALLED[label.name])
     return " ".join([name, *(f"{_SYMBOLS[parameter]}={value:g}" for parameter, value in label.parameters)])
 

@@ -26,6 +26,7 @@ adaptive-authors     alpha=1, beta=0     as adaptive, but evaluated with 0.5 in 
 dropconnect-authors  keep=0.5            one mask per mini-batch on the weights, none on the biases; evaluated with the
                                          mean weights
 original             (none)              nothing: the model with its own dropout, for models that have some
+own                  a name              whatever the study does: its ``model(method)`` or ``run(job)`` knows the name
 ===================  ==================  ==============================================================================
 
 Those of the authors are what their MNIST code does; see docs/deviations.md.
@@ -74,7 +75,7 @@ from ..errors import UserError
 from ..laws import Bernoulli, Gaussian, Law, Uniform
 from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
 from . import labels
-from .labels import MATCH, ORIGINAL, Label
+from .labels import MATCH, ORIGINAL, OWN, Label
 from .labels import NAMES as NAMES
 
 ACTIVATIONS = ("relu", "sigmoid")
@@ -110,8 +111,8 @@ class Method(Label):
 
     @property
     def follows_the_model(self) -> bool:
-        """Whether the noise is that of a model's own dropout layers, or of their strength."""
-        return self.name == ORIGINAL or self.word == MATCH
+        """Whether the noise is that of a model's own dropout layers, or of their strength, or the study's affair."""
+        return self.name in (ORIGINAL, OWN) or self.word == MATCH
 
     def noise(self, scale: Scale) -> dict[str, float]:
         """Of what units, or weights, are multiplied by in training; empty if there is no law."""

@@ -22,6 +22,7 @@ from ..kernels import MASKS_VERSION
 from . import methods, selection, streams
 from .checksums import of_plain
 from .configuration import is_whole
+from .labels import OWN
 from .measures import Measure
 from .store import FINAL, SELECTION, Selection, Store
 from .streams import LARGEST_SEED
@@ -190,11 +191,11 @@ def plan(
     for label in chosen:
         methods.check_scale(methods.parse(label), study.scale)
     sources = [source for label in chosen if (source := study.selected_label(label))]
+    variants = [variant for source in sources for variant in (study.candidates or {})[source]]
     jobs = [
         Job(protocol, SELECTION, variant, run)
         for run in range(size.selection_runs)
-        for source in dict.fromkeys(sources)
-        for variant in (study.candidates or {})[source]
+        for variant in dict.fromkeys(variants)  # one that two methods choose from is trained once
     ]
     return jobs + [Job(protocol, FINAL, label, run) for run in range(runs or size.runs) for label in chosen]
 
@@ -260,4 +261,8 @@ def _labels(study: Study, labels: Iterable[str] | None) -> list[str]:
 
 def _canonical(label: str) -> str:
     method = methods.parse(label)
+    if method.name == OWN:
+        raise UserError(
+            f"--methods: {label} is not a method of the study; name it in methods=, where model or run know it"
+        )
     return str(method) if ":" in label else method.name

@@ -29,6 +29,7 @@ from ..errors import UserError, suggest
 from . import methods as dropout_methods
 from .batches import Data, Parts
 from .configuration import Configuration, is_whole
+from .labels import OWN, base
 from .metrics import Metric, chosen
 from .records import ONLY_SIZE
 from .streams import LARGEST_SEED
@@ -71,7 +72,8 @@ class Study:
         data: Returns the :class:`Data`; called once per process, and has to return the same each time.
         model: Returns the model with its dropout layers, which each method replaces; or, if it takes an argument, the
             model with that method. Called with seeded generators.
-        methods: Labels of the methods compared; see :mod:`contdrop.lab.methods`.
+        methods: Labels of the methods compared; see :mod:`contdrop.lab.methods`. ``own:NAME`` is one of your own, which
+            the model function, if it takes the method, or ``run`` knows.
         task: Decides the default loss and metrics: "classification", "regression", or None.
         reference: The method that the others are compared with.
         forward: ``(model, batch) -> output``; see :func:`contdrop.lab.nests.default_forward`.
@@ -285,6 +287,7 @@ def _check_functions(study: Study, where: str) -> None:
             f"loss=lambda output, batch: nn.{name}()(output, batch[1])"
         )
     if study.run is not None:
+        _check_loop(study, where)
         return
     for name in ("data", "model"):
         if getattr(study, name) is None:
@@ -297,14 +300,29 @@ def _check_functions(study: Study, where: str) -> None:
         )
 
 
+def _check_loop(study: Study, where: str) -> None:
+    """A setting that a loop of one's own would have to heed, and cannot know of, is refused rather than forgotten."""
+    defaults = {each.name: each.default for each in dataclasses.fields(Study)}
+    for name in ("measure", "weights", "keep", "patience", "networks", "clip"):
+        if getattr(study, name) != defaults[name]:
+            raise UserError(
+                f"{where}: with run= the loop is yours, and {name} is not heeded; do it there, and leave it out"
+            )
+
+
 def _check_methods(study: Study, where: str) -> None:
     if isinstance(study.methods, str) or not study.methods:
         raise UserError(f"{where}: expected methods to be a list of labels; got {study.methods!r}")
     for label in study.methods:
-        dropout_methods.parse(label)
+        method = dropout_methods.parse(label)
+        if method.name == OWN and study.run is None and not study.takes_method:
+            raise UserError(
+                f"{where}: expected a function that knows {label}, def model(method) or run=; got neither; the methods "
+                "that need none are in docs/studies.md"
+            )
     if len(set(study.methods)) < len(study.methods):
         raise UserError(f"{where}: expected each method once; got {_listed(study.methods)}")
-    if study.reference not in {label.partition(":")[0] for label in study.methods} | set(study.methods):
+    if study.reference not in {base(label) for label in study.methods} | set(study.methods):
         raise UserError(f"{where}: the reference is not among the methods; {suggest(study.reference, study.methods)}")
     _check_candidates(study, where)
 
@@ -318,6 +336,8 @@ def _check_candidates(study: Study, where: str) -> None:
         are_labels = isinstance(variants, list | tuple) and all(isinstance(each, str) for each in (label, *variants))
         if not are_labels or not variants:
             raise UserError(f"{where}: expected candidates[{label!r}] to be a list of labels; got {variants!r}")
+        if len(set(variants)) < len(variants):
+            raise UserError(f"{where}: expected each of candidates[{label!r}] once; got {_listed(variants)}")
         law = dropout_methods.parse(label).name
         wrong = [each for each in variants if dropout_methods.parse(each.partition("@")[0]).name != law]
         if wrong:

@@ -149,7 +149,8 @@ def _noise(results: Results) -> list[str]:
     for method, of_it in {job.method: job.results for job in results.finished}.items():
         mean, strength = of_it.get("mean"), of_it.get("relative_variance")
         shown = "no mean recorded" if mean is None else f"mean {mean:.3g}"
-        without = "as the model has it" if labels.base(method) == labels.ORIGINAL else "differs from unit to unit"
+        names = {labels.ORIGINAL: "as the model has it", labels.OWN: "as the study has it"}
+        without = names.get(labels.split(method).name, "differs from unit to unit")
         noise = without if strength is None else f"{shown}, relative variance {strength:.3f}"
         found.append(f"{_shown(method)}: {noise}")
     return found

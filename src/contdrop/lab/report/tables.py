@@ -72,7 +72,8 @@ def _against(found: stats.Comparison | None, decimals: int) -> tuple[Cell, Cell]
 
 
 def _noise(method: str, noise: float | None) -> Cell:
-    without = "the model's" if labels.base(method) == labels.ORIGINAL else "by unit"
+    names = {labels.ORIGINAL: "the model's", labels.OWN: ""}
+    without = names.get(labels.split(method).name, "by unit")
     return Cell(without if noise is None else f"{noise:.3f}", noise)
 
 
