@@ -24,7 +24,7 @@ def test_list_shows_every_experiment_with_both_sizes(cli):
     code, out, _ = cli("list")
     assert code == 0
     assert all(name in out for name in catalogue.STUDIES)
-    assert "mnist-mlp names mnist-mlp-sigmoid and mnist-mlp-relu" in out
+    assert "mnist-mlp stands for mnist-mlp-sigmoid, mnist-mlp-relu" in out
 
 
 def test_run_compares_and_is_counted_and_exported(cli):

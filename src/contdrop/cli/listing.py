@@ -37,7 +37,7 @@ def list_command(as_json: options.Json = False) -> None:
     screen = screens.screen()
     screen.print(table)
     for group, members in catalogue.GROUPS.items():
-        screen.print(f"{group} names {' and '.join(members)}.")
+        screen.print(f"{group} stands for {', '.join(members)}.")
     screen.print("Run one with: contdrop run EXPERIMENT (quick, unless --preset paper is given)", style="dim")
 
 

@@ -26,7 +26,9 @@ Runs = Annotated[int | None, typer.Option(metavar="RUNS", help="Paired runs per 
 Epochs = Annotated[int | None, typer.Option(metavar="EPOCHS", help="Epochs per run.  [default: the study's]")]
 Seed = Annotated[
     int | None,
-    typer.Option(metavar="SEED", help="Of everything random; other seeds, other runs.  [default: the study's, 0]"),
+    typer.Option(
+        metavar="SEED", help="Seed of all that is random; another seed gives other runs.  [default: the study's, 0]"
+    ),
 ]
 Workers = Annotated[
     int | None, typer.Option(metavar="PROCESSES", help="Processes that train at a time.  [default: one per core]")

@@ -113,7 +113,7 @@ def _show(found: list[checks.Check], shares: dict[str, float], details: bool, dr
         if check.note and (details or check.verdict == "does not hold"):
             screen.print(f"({check.number}) {check.note}")
     screen.print()
-    screen.print("Of what the noise adds to a sigmoid unit's gradient, is left unexplained by")
+    screen.print("Share of what the noise adds to a sigmoid unit's gradient that is left unexplained by:")
     names = {
         "paper": "the paper's term",
         "bernoulli": "the Bernoulli-style second-order term",

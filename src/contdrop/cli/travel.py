@@ -44,15 +44,19 @@ Examples:
 def import_command(
     file: Annotated[pathlib.Path, typer.Argument(metavar="FILE", help="An archive, a store or a CSV file.")],
     store: options.Store = options.STORE,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Of the experiment that a CSV file becomes.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the experiment that a CSV file becomes.")
+    ] = None,
     reference: Annotated[
         str | None, typer.Option(metavar="METHOD", help="What its methods are compared with.  [default: the first]")
     ] = None,
     metric: Annotated[str, typer.Option(metavar="NAME", help="What its values are.")] = "error",
     unit: Annotated[
-        str | None, typer.Option(metavar="UNIT", help="Of them.  [default: % of errors, else none]")
+        str | None, typer.Option(metavar="UNIT", help="Unit of the values.  [default: % of errors, else none]")
     ] = None,
-    better: Annotated[str, typer.Option(metavar="lower|higher", help="Which of them are better.")] = "lower",
+    better: Annotated[
+        str, typer.Option(metavar="lower|higher", help="Whether lower or higher values are better.")
+    ] = "lower",
     margin: Annotated[
         float | None,
         typer.Option(
