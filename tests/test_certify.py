@@ -16,25 +16,50 @@ def data():
     generator = torch.Generator().manual_seed(0)
     y = torch.randint(3, (900,), generator=generator)
     x = 2 * torch.eye(3)[y] + torch.randn(900, 3, generator=generator)
-    return lab.Data(train=(x[:600], y[:600]), test=(x[600:], y[600:]), validation=300)
+    return lab.Data(train=(x[:600], y[:600]), test=(x[600:], y[600:]), validation=300, groups=GROUPS)
 
 def model():
     return torch.nn.Sequential(
         torch.nn.Linear(3, 16), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Dropout(0.3)), torch.nn.Linear(16, 3)
     )
 
+class Doubling(torch.nn.Sequential):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+def doubling():
+    return Doubling(*model())
+
+def normalised():
+    return torch.nn.Sequential(torch.nn.BatchNorm1d(3), *model())
+
+def coupled():
+    return torch.nn.Sequential(torch.nn.BatchNorm1d(3, track_running_stats=False), *model())
+
+def plateau(optimiser, total):
+    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, patience=0)
+
+def cosine(optimiser, total):
+    assert total == 3 * 5  # steps of 64 examples
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, total)
+
 study = lab.Study(
-    name="small", data=data, model=model, task="classification", methods=("original", "none", "gaussian:match"),
-    reference="original", epochs=3, runs=1, EXTRA
+    name="small", data=data, model=MODEL, task="classification", methods=METHODS, reference=METHODS[0], epochs=3,
+    runs=1, EXTRA
 )
 """
+METHODS = ("original", "none", "gaussian:match")
 
 
 @pytest.fixture
 def study(tmp_path):
-    def made(extra='weights="last"', run=True):
+    def made(extra='weights="last"', run=True, model="model", methods=METHODS, groups=None):
         path = tmp_path / "small.py"
-        path.write_text(STUDY.replace("EXTRA", extra))
+        replaced = {"EXTRA": extra, "MODEL": model, "METHODS": repr(methods), "GROUPS": str(groups)}
+        text = STUDY
+        for name, value in replaced.items():
+            text = text.replace(name, value)
+        path.write_text(text)
         if run:
             comparing.compare(
                 sources.load_file(path), store=tmp_path / "small.db", workers=0, device="cpu", progress=False
@@ -69,18 +94,54 @@ def test_certificates_of_a_study_file(study, cli, tmp_path):
     assert "is a torch.Dropout; use masks='fresh'" in err
 
 
+PLATEAU = 'scheduler=plateau, schedule_by="epoch"'
+SIZE = 'sizes={"odd": lab.Size(runs=1, epochs=3, settings={"keep": "best"})}'
+
+
 @pytest.mark.parametrize(
     ("extra", "options", "message"),
     [
         ('weights="last"', ("--part", "train"), "the train examples were trained on"),
         ('weights="last", keep="best"', ("--part", "validation"), "the validation examples chose parameters or epochs"),
         ('weights="last", keep="best"', ("--pac-bayes", 1), "the validation examples chose parameters or epochs"),
+        (f'weights="last", {SIZE}', ("--part", "validation"), "the validation examples chose parameters or epochs"),
+        (f'weights="last", {PLATEAU}', ("--part", "validation"), "the validation examples decided the learning rate"),
+        (f'weights="last", {PLATEAU}', ("--pac-bayes", 1), "the validation examples decided the learning rate"),
         ("", (), "were not kept; give the study weights='last'"),
         ('weights="last"', ("--run", 7), "--run: no network of run 7 is finished"),
     ],
 )  # fmt: skip
 def test_what_would_not_hold_is_refused_in_one_line(study, cli, extra, options, message):
     code, out, err = cli("certify", study(extra), "--store", "small.db", *options)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("contdrop:") == 1
+
+
+def test_a_schedule_without_a_look_at_the_validation_examples_leaves_them_unseen(study, cli):
+    path = study('weights="last", scheduler=cosine', methods=("original",))
+    code, _, err = cli("certify", path, "--store", "small.db", "--part", "validation", "--members", 2)
+    assert code == 0, err
+
+
+def test_test_examples_do_not_mind_how_the_validation_examples_were_used(study, cli):
+    path = study(f'weights="last", {PLATEAU}', methods=("original",))
+    code, _, err = cli("certify", path, "--store", "small.db", "--members", 2)
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({"model": "coupled"}, (), "0 is a BatchNorm1d that keeps no running statistics"),
+        ({"model": "coupled", "methods": ("none",)}, (), "0 is a BatchNorm1d that keeps no running statistics"),
+        ({"model": "normalised"}, ("--pac-bayes", 1), "--pac-bayes: pac_bayes_certificate: expected linear layers and"),
+        ({"model": "doubling"}, ("--pac-bayes", 1), "got Doubling with a forward or hooks of its own"),
+        ({"groups": "y[:600] + 3 * (torch.arange(600) // 10)"}, ("--part", "validation"), "those of one group"),
+    ],
+)  # fmt: skip
+def test_networks_and_data_that_no_bound_holds_for_are_refused_in_one_line(study, cli, change, options, message):
+    code, out, err = cli("certify", study(**change), "--store", "small.db", "--members", 2, *options)
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("contdrop:") == 1

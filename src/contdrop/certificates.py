@@ -19,7 +19,8 @@ from torch import Tensor
 from . import nn
 from .arguments import check_choice, check_number, check_whole
 from .choices import MIXTURE_MASKS, MixtureMasks
-from .inference import dropout_layers, dropout_on, seeded, shares_mask
+from .compatibility import has_forward_hooks, is_sequence
+from .inference import check_separate, dropout_layers, dropout_on, seeded
 from .theory import bounds
 
 _AT_ONCE = 2000  # examples evaluated at a time
@@ -89,17 +90,21 @@ def holdout_certificate(
     three hold together: each has delta / (3 comparisons).
 
     Conditions: the examples are independent, of the distribution that the bound is to hold for, and were used neither
-    to train the model nor to choose it, its law or its rate.
+    to train the model nor to choose it, its law or its rate. A model is refused if examples share a mask, along
+    whichever axis they are where it is drawn, or if what it says of one depends on others of the batch, as with batch
+    normalisation without running statistics; noise that does not come from a dropout layer is not seen.
 
     Args:
-        model: Returns logits [N, classes]; with dropout layers that draw a mask for every example.
+        model: Returns logits [N, classes] and treats each example by itself; with dropout layers that draw a mask for
+            every example.
         x: Inputs [N, ...].
         y: Classes [N].
         delta: How often the certificate may fail.
         members: Masks per mixture, at least 2.
         masks: The mixture of "fresh" masks, drawn anew for each example, is what :func:`contdrop.mc_predict` predicts
             with; that of "fixed" ones is the same few networks for all examples, those of the seeds ``seed`` to
-            ``seed + members - 1``. The latter needs this library's elementwise layers or DropConnect.
+            ``seed + members - 1``. The latter needs this library's elementwise layers, called with [N, ...], or
+            DropConnect.
         comparisons: Number of models (or laws) that certificates are made of with the same examples, if one is to be
             picked, or all are to hold at once.
         batch_size: Examples in one pass; fewer take less memory.
@@ -112,6 +117,8 @@ def holdout_certificate(
     if not 0 < check_number(owner, "delta", delta) < 1:
         raise ValueError(f"{owner}: expected delta between 0 and 1, got {delta!r}")
     check_choice(owner, "masks", masks, MIXTURE_MASKS)
+    check_separate(owner, model, x[:batch_size])
+    _check_masks(owner, model, layers, x[:batch_size], masks)
     y = y.cpu()
     wrong = {"member": 0, "mixture": 0, "mean": 0}
     scores = torch.zeros(3, dtype=torch.float64)
@@ -119,11 +126,9 @@ def holdout_certificate(
         for inputs, labels in _batches(x, y, batch_size):
             with dropout_on(model, {}):
                 wrong["mean"] += _errors(_output(model, inputs).cpu(), labels)
-        with dropout_on(model, layers) as called, seeded(layers, seed):
+        with dropout_on(model, layers), seeded(layers, seed):
             for inputs, labels in _batches(x, y, batch_size):
                 first = _probabilities(model, inputs)
-                for name, axes in called:
-                    _check_sharing(owner, name, shares_mask(layers[name], axes))
                 wrong["member"] += _errors(first, labels)
                 drawn = (
                     _fixed(model, layers, inputs, members, seed)
@@ -210,6 +215,8 @@ class GaussianNetwork(torch.nn.Module):
 
     Given its input, the outputs of a linear layer with independent Gaussian weights are independent and Gaussian, so
     they are drawn themselves (Kingma, Salimans and Welling, 2015): the same distribution, at the price of two products.
+    That is so for one input of the layer per example. Several, such as the positions of a sequence, would have to share
+    the weights that are drawn, so they are refused.
     """
 
     def __init__(self, model: torch.nn.Sequential, scale: float) -> None:
@@ -224,11 +231,16 @@ class GaussianNetwork(torch.nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        place = 0
+        place, examples = 0, len(x)
         for layer in self.layers:
             if not isinstance(layer, torch.nn.Linear):
                 x = layer(x)
                 continue
+            if x.shape[:-1].numel() != examples:
+                raise ValueError(
+                    f"GaussianNetwork: expected linear layers to be called with [N, features], a row for each example; "
+                    f"got {tuple(x.shape)} for {examples}, whose rows would share weights; put a torch.nn.Flatten first"
+                )
             variance = (2 * self.log_scales[place]).exp()
             place += 1
             spread = torch.nn.functional.linear(x.square(), variance)
@@ -271,10 +283,13 @@ def pac_bayes_certificate(
     bound over ``scales``. Half of delta pays for drawing, half for learning.
 
     Conditions: x and y are independent examples of one distribution, and **none of them was used to train or to choose
-    the model**. It certifies a noisy network; it does not explain what dropout gains.
+    the model**. It certifies a noisy network; it does not explain what dropout gains. As in
+    :func:`holdout_certificate`, a model is refused if examples share a mask or are coupled.
 
     Args:
-        model: A torch.nn.Sequential of linear layers, layers without parameters, and this library's dropout.
+        model: A torch.nn.Sequential of linear layers, layers without parameters, and dropout on units. Its linear
+            layers are torch's own, without hooks, and are called with [N, features]: of inputs [N, T, features] each
+            position would need the weights of the others.
         x: Inputs [n, ...], n of at least 8.
         y: Classes [n].
         delta: How often the bound may fail.
@@ -299,6 +314,8 @@ def pac_bayes_certificate(
         check_whole(owner, name, value, least)
     if not 0 < check_number(owner, "delta", delta) < 1 or len(y) < 8:
         raise ValueError(f"{owner}: expected delta between 0 and 1 and at least 8 examples, got {delta!r} and {len(y)}")
+    check_separate(owner, model, x)
+    _check_masks(owner, model, layers, x[:_AT_ONCE], "fresh")
     with seeded(layers, seed):
         price = math.log(2 * math.sqrt(len(y)) * len(chosen) / (delta / 2))
         network = _first(model, x, y, chosen, price)
@@ -408,36 +425,119 @@ def _checked(
     layers = dropout_layers(model)
     if needs_dropout and not layers:
         raise ValueError(f"{owner}: expected a model with dropout layers, got {type(model).__name__} without any")
-    for name, layer in layers.items():
-        _check_sharing(owner, name, 0 in getattr(layer, "shared_axes", ()) or getattr(layer, "masks", "") == "batch")
     return layers
 
 
-def _check_sharing(owner: str, name: str, shares: bool) -> None:
-    if shares:
+# Those of torch that draw one value for all that follows the second axis.
+_BY_FEATURE = (torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d, torch.nn.FeatureAlphaDropout)
+
+
+def _check_masks(
+    owner: str, model: torch.nn.Module, layers: dict[str, torch.nn.Module], x: Tensor, masks: MixtureMasks
+) -> None:
+    """An error if examples share a mask, or if ``masks="fixed"`` would not give them all the same one.
+
+    Where the examples are in what a layer is called with is seen from two batches: what grows from one to the other.
+    """
+    few, many = 2, max(3, len(x))
+    before, after = (_shapes(model, layers, x, size) for size in (few, many))
+    for name, layer in layers.items():
+        for small, large in zip(before[name], after[name]):
+            # Calls that go by the example, or by parts of the batch, cannot be told from one another: any axis may do.
+            alike = len(before[name]) == len(after[name]) and len(small) == len(large)
+            grown = {axis for axis in range(len(large)) if not alike or small[axis] != large[axis]}
+            _check_fresh(owner, name, large, grown, _shared_axes(layer, len(large)))
+            first = not isinstance(layer, nn.Dropout) or (grown == {0} and small[0] == few)
+            if masks == "fixed" and not (alike and first):
+                raise ValueError(
+                    f"{owner}: expected examples along the first axis for masks='fixed'; {name} is called with {large} "
+                    f"for {many} of them; use masks='fresh'"
+                )
+
+
+def _check_fresh(owner: str, name: str, shape: tuple[int, ...], grown: set[int], shared: set[int]) -> None:
+    if not grown:
+        raise ValueError(
+            f"{owner}: expected masks drawn for every example; {name} is called with {shape} however many there are, "
+            "so errors of members would not be independent; mask what belongs to one example"
+        )
+    if grown & shared:
         raise ValueError(
             f"{owner}: expected masks drawn for every example; {name} shares one over the batch, so errors of "
-            "members would not be independent"
+            "members would not be independent; change its shared_axes or masks"
         )
 
 
+def _shapes(
+    model: torch.nn.Module, layers: dict[str, torch.nn.Module], x: Tensor, size: int
+) -> dict[str, list[tuple[int, ...]]]:
+    """What each layer is called with, call by call, for a batch of so many copies of the first example."""
+    found: dict[str, list[tuple[int, ...]]] = {name: [] for name in layers}
+
+    def noting(name: str) -> Callable[..., None]:
+        def note(_module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            found[name].append(_shape(next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))))
+
+        return note
+
+    hooks = [layer.register_forward_pre_hook(noting(name), with_kwargs=True) for name, layer in layers.items()]
+    try:
+        with torch.no_grad(), dropout_on(model, layers), seeded(layers, 0):
+            _output(model, x[torch.zeros(size, dtype=torch.long)])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def _shape(x: Tensor) -> tuple[int, ...]:
+    return (x.size(0), *[-1] * (x.dim() - 1)) if x.is_nested else tuple(x.shape)  # rows of several lengths
+
+
+def _shared_axes(layer: torch.nn.Module, axes: int) -> set[int]:
+    """Along which a mask of this layer has one value, if its input has so many axes."""
+    if isinstance(layer, nn.DropConnectLinear):
+        return set(range(axes)) if layer.masks == "batch" else set()
+    if isinstance(layer, nn.Dropout):
+        return {axis % axes for axis in layer.shared_axes}
+    # Of so few axes, the first is a feature to torch, and there is no batch.
+    single = (isinstance(layer, torch.nn.Dropout1d) and axes == 2) or (
+        isinstance(layer, torch.nn.Dropout3d) and axes == 4
+    )
+    return set(range(1 if single else 2, axes)) if isinstance(layer, _BY_FEATURE) else set()
+
+
 def _check_sequence(owner: str, model: torch.nn.Module) -> None:
-    if not isinstance(model, torch.nn.Sequential):
-        raise TypeError(f"{owner}: expected a torch.nn.Sequential, got {type(model).__name__}")
+    if not is_sequence(model):
+        own = " with a forward of its own" if isinstance(model, torch.nn.Sequential) else ""
+        raise TypeError(f"{owner}: expected a torch.nn.Sequential, got {type(model).__name__}{own}")
+    if has_forward_hooks(model):
+        raise ValueError(f"{owner}: expected a model without forward hooks, whose effect is not known; remove them")
     for name, layer in model.named_children():
-        if not isinstance(layer, torch.nn.Linear) and any(True for _ in layer.parameters()):
+        if isinstance(layer, (nn.DropConnectLinear, nn.FastDropoutLinear)):
+            raise ValueError(f"{owner}: expected masks on units; {name} is a {type(layer).__name__}")
+        if isinstance(layer, torch.nn.Linear):
+            _check_linear(owner, name, layer)
+        elif any(True for _ in layer.parameters()):
             raise ValueError(
                 f"{owner}: expected linear layers and layers without parameters; {name} is a {type(layer).__name__}"
             )
-        if isinstance(layer, torch.nn.Linear) and any(
-            own not in ("weight", "bias") for own, _ in layer.named_parameters()
-        ):
-            raise ValueError(
-                f"{owner}: expected linear layers whose parameters are weight and bias; {name} computes its weight of "
-                "others; torch.nn.utils.parametrize.remove_parametrizations makes it a plain one"
-            )
-        if isinstance(layer, (nn.DropConnectLinear, nn.FastDropoutLinear)):
-            raise ValueError(f"{owner}: expected masks on units; {name} is a {type(layer).__name__}")
+
+
+def _check_linear(owner: str, name: str, layer: torch.nn.Linear) -> None:
+    """An error if its output is not that of torch.nn.Linear with its own weight and bias: they are what is drawn."""
+    names = [own for own, _ in layer.named_parameters()]
+    if names != ["weight", "bias"][: 1 if layer.bias is None else 2]:
+        raise ValueError(
+            f"{owner}: expected linear layers whose parameters are weight and bias; {name} computes its weight of "
+            "others; torch.nn.utils.parametrize.remove_parametrizations makes it a plain one"
+        )
+    if type(layer).forward is not torch.nn.Linear.forward or "forward" in vars(layer) or has_forward_hooks(layer):
+        raise ValueError(
+            f"{owner}: expected linear layers that compute what torch.nn.Linear does; {name} is a "
+            f"{type(layer).__name__} with a forward or hooks of its own; put what they do into a layer without "
+            "parameters"
+        )
 
 
 def _scales(owner: str, scales: Sequence[float]) -> list[float]:

@@ -7,16 +7,20 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..certificates import Bound, HoldoutCertificate, holdout_certificate, pac_bayes_certificate
 from ..choices import MixtureMasks
+from ..compatibility import has_forward_hooks, is_sequence
 from ..errors import UserError
-from ..inference import dropout_layers
+from ..inference import check_separate, dropout_layers
 from ..theory import bounds
-from .batches import Part, Parts, prepare
-from .records import FINAL
+from .batches import Part, Parts, Prepared, prepare
+from .plan import Variant, plan
+from .records import FINAL, ProtocolRecord
 from .result import Result
 from .study import Study
+from .training import Training
 
 PARTS = ("test", "validation", "train")
 
@@ -77,18 +81,15 @@ def certify(
         epochs: To train a PAC-Bayes posterior on the validation examples; None for no such certificate.
         after_each: Called when a network is done.
     """
-    _check_unseen(study, part)
-    if epochs is not None:
-        _check_unseen(study, "validation")
+    protocol = result.results.protocol
+    study = study.at(protocol.preset)  # a size may have other settings
+    used = [part] if epochs is None else [part, "validation"]
+    for each in used:
+        _check_unseen(study, each)
     jobs = [job for job in result.results.finished if job.run == run]
     if not jobs:
         raise UserError(f"--run: no network of run {run} is finished; contdrop status shows what is")
-    if study.data is None:
-        raise UserError(
-            f"{study.name}: expected a study that trains by itself; one with a loop of its own keeps no network"
-        )
-    seed = int(result.results.protocol.configuration["seed"])
-    parts = prepare(study.data(), task=study.task).parts(seed, FINAL, run)
+    parts = _divided(study, protocol, used).parts(int(protocol.configuration["seed"]), FINAL, run)
     x, y = _examples(getattr(parts, part), study)
     found = []
     for job in jobs:
@@ -102,15 +103,33 @@ def certify(
     return found
 
 
+def _divided(study: Study, protocol: ProtocolRecord, used: list[str]) -> Prepared:
+    """The data, if bounds from these parts hold."""
+    if study.data is None:
+        raise UserError(
+            f"{study.name}: expected a study that trains by itself; one with a loop of its own keeps no network"
+        )
+    prepared = prepare(study.data(), task=study.task)
+    if prepared.groups is not None and set(used) & set(prepared.drawn):
+        raise UserError(
+            f"{study.name}: expected independent examples; those of one group (groups=) are not, so a bound from them "
+            "would not hold; let data() keep one of each group"
+        )
+    if "validation" in used:
+        _check_rate(study, protocol, prepared)
+    return prepared
+
+
 def _holdout(
     model: nn.Module, x: Tensor, y: Tensor, delta: float, members: int, masks: MixtureMasks, *, noisy: bool
 ) -> tuple[HoldoutCertificate | None, Bound]:
-    if noisy and dropout_layers(model):
-        try:
+    try:
+        if noisy and dropout_layers(model):
             found = holdout_certificate(model, x, y, delta, members=members, masks=masks)
-        except ValueError as error:  # what its layers cannot do
-            raise UserError(str(error)) from None
-        return found, found.mean
+            return found, found.mean
+        check_separate("certify", model, x)
+    except ValueError as error:  # what its layers cannot do
+        raise UserError(str(error)) from None
     with torch.no_grad():
         wrong = int((model.eval()(x).argmax(1) != y).sum())
     # As in the others, where three bounds share delta.
@@ -119,7 +138,10 @@ def _holdout(
 
 def _pac_bayes(model: nn.Module, parts: Parts, study: Study, delta: float, epochs: int) -> PacBayes:
     x, y = _examples(parts.validation, study)
-    made = pac_bayes_certificate(_sequence(model), x, y, delta, epochs=epochs)
+    try:
+        made = pac_bayes_certificate(_sequence(model), x, y, delta, epochs=epochs)
+    except (TypeError, ValueError) as refusal:  # what its layers are
+        raise UserError(f"--pac-bayes: {refusal}") from None
     tested, truth = _examples(parts.test, study)
     with torch.no_grad():
         error = (made.network(tested).argmax(1) != truth).double().mean().item()
@@ -128,8 +150,9 @@ def _pac_bayes(model: nn.Module, parts: Parts, study: Study, delta: float, epoch
 
 def _sequence(model: nn.Module) -> nn.Sequential:
     """The layers one after the other, if the model is nothing but sequences of layers."""
-    if not isinstance(model, nn.Sequential):
-        raise UserError(f"--pac-bayes: expected a model of torch.nn.Sequential; got {type(model).__name__}")
+    if not (isinstance(model, nn.Sequential) and is_sequence(model)) or has_forward_hooks(model):
+        own = " with a forward or hooks of its own" if isinstance(model, nn.Sequential) else ""
+        raise UserError(f"--pac-bayes: expected a model of torch.nn.Sequential; got {type(model).__name__}{own}")
     flat: list[nn.Module] = []
     for layer in model:
         flat += list(_sequence(layer)) if isinstance(layer, nn.Sequential) else [layer]
@@ -139,11 +162,25 @@ def _sequence(model: nn.Module) -> nn.Sequential:
 def _check_unseen(study: Study, part: str) -> None:
     chooses = bool(study.candidates) or study.keep == "best" or study.patience is not None
     if part == "train" or (part == "validation" and chooses):
-        use = "were trained on" if part == "train" else "chose parameters or epochs"
-        raise UserError(
-            f"{study.name}: expected examples that were kept aside; the {part} examples {use}, so a bound from them "
-            "would not hold; use --part test"
-        )
+        raise _seen(study, part, "were trained on" if part == "train" else "chose parameters or epochs")
+
+
+def _check_rate(study: Study, protocol: ProtocolRecord, prepared: Prepared) -> None:
+    """Refuses a scheduler that waits for a plateau of the validation loss, which training gives it."""
+    if study.scheduler is None or study.model is None:
+        return
+    configuration = protocol.configuration
+    # As the training itself makes it: a scheduler may ask for this optimiser, and for this number of steps.
+    job = plan(study, preset=protocol.preset, epochs=configuration["epochs"], seed=configuration["seed"])[-1]
+    if isinstance(Training(job, Variant.parse(job.method), prepared).scheduler, ReduceLROnPlateau):
+        raise _seen(study, "validation", "decided the learning rate")
+
+
+def _seen(study: Study, part: str, use: str) -> UserError:
+    return UserError(
+        f"{study.name}: expected examples that were kept aside; the {part} examples {use}, so a bound from them would "
+        "not hold; use --part test without --pac-bayes"
+    )
 
 
 def _examples(part: Part, study: Study) -> tuple[Tensor, Tensor]:
