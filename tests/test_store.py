@@ -1,18 +1,22 @@
 """The store: one file, many writers, nothing lost, and a clear line for a file that is none."""
 
+import contextlib
 import io
+import itertools
 import multiprocessing
 import os
 import re
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.lab import schema
+from contdrop.lab import reading, schema
 from contdrop.lab.reading import pack, unpack
 from contdrop.lab.results import collect
 from contdrop.lab.store import FAILED, FINISHED, PLANNED, RUNNING, DamageError, Epoch, Selection, Store
@@ -111,6 +115,18 @@ def test_loss_that_is_no_number_is_stored_as_none(store):
     assert (kept.train_loss, kept.val_loss, kept.test_loss) == (None, None, None)
 
 
+@pytest.mark.parametrize("rate", [float("nan"), float("inf"), None])
+def test_rate_that_is_no_number_is_stored_as_if_none_were_told(store, rate):
+    """Not as None, which no archive has: an earlier version would refuse to read it."""
+    (number,) = add(store, job())
+    told = Epoch(1, 1.0, 50.0, 1.1, 51.0, None, None, rate, float("nan"))
+    store.finish(number, [told, epoch(2)], {"test_error": 1.0}, {})
+    first, second = store.epochs(number)
+    assert (first.learning_rate, first.seconds, second) == (0.0, 0.0, epoch(2))
+    assert store.job(number).seconds == 0.5
+    assert store.damage_of(store._row(number)) is None
+
+
 @pytest.mark.parametrize("what", FINGERPRINTS)
 def test_methods_of_a_run_must_share_everything_but_masks(store, what):
     one, two, other_run = add(store, job("none"), job("gaussian"), job("gaussian", run=1))
@@ -151,6 +167,28 @@ def test_first_selection_stands(store):
     assert store.selections("p")["gaussian"].variant == "gaussian:sigma=0.2"
 
 
+def test_failure_planned_again_takes_back_that_nothing_could_be_selected(store):
+    first, second, final = add(store, job("a", stage="selection"), job("b", stage="selection"), job("gaussian"))
+    other = store.add_jobs({**PROTOCOL, "epochs": 4}, DESCRIPTION, "q", [{**job(), "key": "another"}])[0]
+    for number in (first, second, final, other):
+        store.fail(number, "the disk was full")
+    for protocol, method, variant in (("p", "gaussian", None), ("p", "uniform", "uniform"), ("q", "gaussian", None)):
+        store.select(Selection(protocol, method, variant, "why", {}, 1.0))
+    store.plan_again(first, second)
+    assert [each.status for each in store.jobs()] == [PLANNED, PLANNED, FAILED, FAILED]
+    assert (list(store.selections("p")), list(store.selections("q"))) == (["uniform"], ["gaussian"])
+    store.select(Selection("p", "gaussian", "gaussian:sigma=0.2", "why", {}, 2.0))
+    assert store.selections("p")["gaussian"].variant == "gaussian:sigma=0.2"
+
+
+def test_planning_nothing_again_leaves_the_selection(store):
+    (number,) = add(store, job("a", stage="selection"))
+    store.select(Selection("p", "gaussian", None, "every candidate failed", {}, 1.0))
+    store.plan_again(number)
+    store.plan_again()
+    assert list(store.selections("p")) == ["gaussian"]
+
+
 def test_transaction_that_fails_leaves_nothing(store):
     (number,) = add(store, job())
     with pytest.raises(sqlite3.IntegrityError):
@@ -175,6 +213,154 @@ def test_several_processes_write_at_once(store, path):
         writer.join()
     assert [writer.exitcode for writer in writers] == [0] * 4
     assert [record.epochs_done for record in store.jobs()] == [30] * 4
+
+
+READS = {
+    "jobs": lambda store, number: store.jobs(),
+    "jobs of a protocol": lambda store, number: store.jobs(protocol="p"),
+    "protocols": lambda store, number: store.protocols(),
+    "selections": lambda store, number: store.selections("p"),
+    "epochs": lambda store, number: store.epochs(number),
+    "curves": lambda store, number: store.curves("p"),
+    "artefact": lambda store, number: store.artefact(number, "test_labels"),
+    "checkpoint": lambda store, number: store.checkpoint(number),
+}
+
+
+def _change_everything(path, number):
+    """What another command may write between two reads of this one."""
+    with Store(path) as store:
+        add(store, job(run=1))
+        store.add_jobs({**PROTOCOL, "epochs": 4}, DESCRIPTION, "q", [{**job(), "key": "another"}])
+        store.select(Selection("p", "gaussian", "gaussian:sigma=0.2", "why", {}, 1.0))
+        store.progress(number, [epoch(2)], (2, [b"later"]))
+        with store.transaction() as db:
+            store.write_artefacts(db, number, {"test_labels": pack(np.ones(3))})
+            schema.seal(db, "jobs", "id = ?", number)
+
+
+@pytest.mark.parametrize("within", [False, True], ids=["alone", "within a snapshot"])
+@pytest.mark.parametrize("what", READS)
+def test_what_is_held_against_each_other_is_read_at_one_moment(store, path, monkeypatch, what, within):
+    (number,) = add(store, job())
+    store.progress(number, [epoch(1)], (1, [b"state"]))
+    with store.transaction() as db:
+        store.write_artefacts(db, number, {"test_labels": pack(np.zeros(3))})
+        schema.seal(db, "jobs", "id = ?", number)
+    before = READS[what](store, number)
+    read, left = store._read, [1]
+
+    def read_and_let_another_write(*query):
+        rows = read(*query)
+        if "PRAGMA" not in query[0] and left:
+            left.pop()
+            _change_everything(path, number)
+        return rows
+
+    monkeypatch.setattr(store, "_read", read_and_let_another_write)
+    store._found.clear()  # what it remembers, it would not read
+    with store.snapshot() if within else contextlib.nullcontext():
+        found = READS[what](store, number)
+    np.testing.assert_equal(found, before)
+    assert not left
+    assert not store._db.in_transaction
+    found = READS[what](store, number)
+    assert not np.array_equal(found, before)
+
+
+def _change_all_the_time(path, stop):
+    with Store(path) as store:
+        for run in itertools.count(1):
+            if stop.is_set():
+                return
+            add(store, job(run=run))
+            store.select(Selection("p", f"gaussian {run}", "gaussian:sigma=0.2", "why", {}, 1.0))
+            store.progress(1, [epoch(run)])
+
+
+def test_nothing_looks_damaged_while_another_writes(store, path):
+    (number,) = add(store, job())
+    stop, end = threading.Event(), time.monotonic() + 1.5
+    writer = threading.Thread(target=_change_all_the_time, args=(path, stop))
+    writer.start()
+    try:
+        while time.monotonic() < end:
+            for read in READS.values():
+                read(store, number)
+    finally:
+        stop.set()
+        writer.join()
+
+
+def _make_stores(paths, barrier):
+    refused = 0
+    for path in paths:
+        barrier.wait(60)
+        try:
+            Store(path, create=True).close()
+        except UserError:
+            refused += 1
+    sys.exit(refused)
+
+
+def test_several_processes_make_a_store_at_once(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    work = [tmp_path / f"{number}.db" for number in range(20)], context.Barrier(4)
+    makers = [context.Process(target=_make_stores, args=work) for _ in range(4)]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join()
+    assert [maker.exitcode for maker in makers] == [0] * 4
+
+
+def test_new_store_waits_for_whoever_writes_the_file(path):
+    """SQLite itself does not: it refuses to begin a log at once, however long it was told to wait."""
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    timer = threading.Timer(0.3, other.execute, ["ROLLBACK"])
+    timer.start()
+    with Store(path, create=True) as store:
+        assert store.jobs() == []
+        assert store._db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+    timer.join()
+    other.close()
+
+
+def test_new_store_does_not_wait_for_ever(path, monkeypatch):
+    monkeypatch.setattr(reading, "_PATIENCE", 0.2)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    begun = time.monotonic()
+    with pytest.raises(UserError, match=r"in use by another process \(database is locked\); try again when that has"):
+        Store(path, create=True)
+    assert 0.2 <= time.monotonic() - begun < 5
+    other.close()
+
+
+def test_store_that_another_has_just_made_is_not_of_another_program(path, monkeypatch):
+    """Whose file it is, and whether anything is in it, are two questions about one moment."""
+    connect = sqlite3.connect
+
+    class Meddled(sqlite3.Connection):
+        def execute(self, query, *values):
+            found = super().execute(query, *values)
+            if query == "PRAGMA application_id":
+                answer = found.fetchall()
+                Store(path, create=True).close()
+                found = super().execute(f"SELECT {answer[0][0]}")
+            return found
+
+    def connect_first(*arguments, **options):
+        monkeypatch.undo()
+        return connect(*arguments, **options, factory=Meddled)
+
+    other = connect(path)
+    other.execute("PRAGMA journal_mode = WAL")
+    other.close()
+    monkeypatch.setattr(sqlite3, "connect", connect_first)
+    with Store(path, create=True) as store:
+        assert store.jobs() == []
 
 
 def test_lock_is_free_again_after_a_kill(store, path):

@@ -6,7 +6,7 @@ import contextlib
 import pathlib
 import tempfile
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -67,7 +67,8 @@ def compare(
     redo: options.Redo = False,
     store: options.Store = options.STORE,
     out: Annotated[
-        pathlib.Path | None, typer.Option("--out", metavar="DIR", help="For the page.  [default: NAME-report]")
+        pathlib.Path | None,
+        typer.Option("--out", metavar="DIR", help="Directory for the page.  [default: NAME-report]"),
     ] = None,
     data_dir: options.DataDir = None,
     as_json: options.JsonComparison = False,
@@ -84,22 +85,20 @@ def compare(
     found = sources.load_file(study)
     jobs = plan(found, preset=preset, labels=conduct.split_labels(methods), runs=runs, epochs=epochs, seed=seed)
     plans = [Planned(jobs, sources.of_file(study))]
+    settings: dict[str, Any] = {  # one for both, so that what is estimated is what would be done
+        "workers": workers,
+        "threads": threads,
+        "devices": devices,
+        "device": device,
+        "retry_failed": retry_failed,
+        "redo": redo,
+        "shard": conduct.parse_shard(shard),
+        "cluster": resources(executor, address=address, cpus=cpus, gpus=gpus, workers=workers),
+    }
     if estimate:
-        conductor = Conductor(plans, workers=workers, threads=threads, device=device, redo=redo, say=screens.say)
-        return _estimate(conductor, plans[0].protocol, store)
-    cluster = resources(executor, address=address, cpus=cpus, gpus=gpus, workers=workers)
-    performance = conduct.perform(
-        plans,
-        store,
-        workers=workers,
-        threads=threads,
-        devices=devices,
-        device=device,
-        retry_failed=retry_failed,
-        redo=redo,
-        shard=conduct.parse_shard(shard),
-        cluster=cluster,
-    )
+        with contextlib.closing(Conductor(plans, **settings, say=screens.say)) as conductor:
+            return _estimate(conductor, plans[0].protocol, store)
+    performance = conduct.perform(plans, store, **settings)
     if performance.interrupted:
         return 130
     conduct.show(performance, store, as_json=as_json, page=True)

@@ -61,7 +61,7 @@ def export(
         raise UserError("--small: expected --archive FILE with it; it is about archives")
     if form not in FORMATS:
         raise UserError(f"--format: expected {' or '.join(FORMATS)}; got {form!r}")
-    with Store(store) as opened:
+    with Store(store) as opened, opened.snapshot():
         jobs = [job for job in opened.jobs() if job.status == FINISHED and (selection or job.stage == FINAL)]
         presets = {protocol.key: protocol.preset for protocol in opened.protocols()}
         if per_epoch:

@@ -26,7 +26,7 @@ _COUNTS = ("planned", "waiting", "running", "finished", "failed")
 
 def status(store: options.Store = options.STORE, as_json: options.Json = False) -> None:
     """The command; ``HELP`` says what it does."""
-    with Store(store) as opened:
+    with Store(store) as opened, opened.snapshot():
         protocols = [(protocol, opened.jobs(protocol=protocol.key)) for protocol in opened.protocols()]
         rows = [_row(opened, protocol, jobs) for protocol, jobs in protocols]
     failures = [(job, job.error or "") for _, jobs in protocols for job in jobs if job.status == FAILED]

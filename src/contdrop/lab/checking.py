@@ -29,11 +29,12 @@ class Finding:
 def check(store: Store) -> list[Finding]:
     """All that is wrong with a store. It reads everything, and writes nothing."""
     found: list[Finding] = []
-    for part in (_database, _rows, _jobs, _pairing):
-        try:
-            found += part(store)
-        except UserError as error:
-            found.append(Finding(getattr(error, "what", str(error))))
+    with store.snapshot():  # of one moment: another process may be writing
+        for part in (_database, _rows, _jobs, _pairing):
+            try:
+                found += part(store)
+            except UserError as error:
+                found.append(Finding(getattr(error, "what", str(error))))
     return list(dict.fromkeys(found))
 
 

@@ -259,9 +259,7 @@ class Conductor:
         added = plan.add_plan(self.store, planned.jobs, **described)
         if self.retry_failed:
             statuses = self.store.statuses()
-            for job_id in added:
-                if statuses[job_id] == FAILED:
-                    self.store.plan_again(job_id)
+            self.store.plan_again(*(job_id for job_id in added if statuses[job_id] == FAILED))
         self.jobs |= {job_id: job for job_id, job in added.items() if plan.is_in(job, self.shard)}
 
     @property

@@ -31,7 +31,12 @@ class Contents:
 
 
 def read(store: Store) -> Contents:
-    """Everything, every checksum verified."""
+    """Everything, as it is at one moment, every checksum verified."""
+    with store.snapshot():
+        return _read(store)
+
+
+def _read(store: Store) -> Contents:
     protocols = tuple(store.protocols())
     jobs = []
     for job in store.jobs():

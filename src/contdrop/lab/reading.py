@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -23,6 +24,8 @@ from .sidecar import Buffer, Sidecar
 _VERSION_1 = b"\x93NUMPY\x01\x00"
 WEIGHTS = "weights"  # the artefact that is a reference to a file (.sidecar)
 _RESTORING = 0  # the lock of whoever looks whether the file is damaged; jobs are numbered from 1
+_PATIENCE = 60.0  # seconds, for whoever else has the file
+_RETRY = 0.02  # seconds
 _JSON = ("configuration", "seeds", "fingerprints", "versions", "machine", "results")
 _Record = TypeVar("_Record", ProtocolRecord, JobRecord, Selection)
 _EPOCHS = f"SELECT job, {', '.join(schema.EPOCH_COLUMNS)} FROM epochs "
@@ -65,7 +68,7 @@ class StoreReader:
                 self.restored = backups.restore_if_damaged(self.path)
         with contextlib.ExitStack() as stack, self._explained():
             stack.callback(self.locks.close)
-            self._db = sqlite3.connect(address, timeout=60, isolation_level=None, uri=True)
+            self._db = sqlite3.connect(address, timeout=_PATIENCE, isolation_level=None, uri=True)
             stack.callback(self._db.close)
             self._db.row_factory = sqlite3.Row
             self._migrate()
@@ -73,25 +76,46 @@ class StoreReader:
 
     def _migrate(self) -> None:
         """Brings the file to the newest version, in one transaction, unless it is not ours or newer than we are."""
-        (application,) = self._db.execute("PRAGMA application_id").fetchone()
-        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if application != schema.APPLICATION and tables:
-            raise UserError(f"--store: expected a store of contdrop; {self.path} is a database of another program")
-        newest = len(schema.MIGRATIONS)
-        if not 0 <= self._version() <= newest:
-            raise UserError(
-                f"--store: {self.path} has version {self._version()}, and this contdrop knows versions up to "
-                f"{newest}; install a newer contdrop"
-            )
+        with self.snapshot():
+            version = self._check_kind()
         self._db.execute("PRAGMA foreign_keys = ON")
         self._db.execute("PRAGMA synchronous = NORMAL")
-        if self._version() < newest:
-            self._db.execute("PRAGMA journal_mode = WAL")
+        if version < len(schema.MIGRATIONS):
+            self._begin_log()
             with self.transaction():
                 schema.migrate(self._db, self._version())  # read again: another process may have been quicker
         for table, expected in schema.expected_columns(schema.MIGRATIONS).items():
             if schema.columns(self._db, table) != expected:
                 raise DamageError(self.path, f"the table {table} is not as it was made")
+
+    def _check_kind(self) -> int:
+        """The file's version; refuses a file that is not ours, or newer than we are."""
+        (application,) = self._db.execute("PRAGMA application_id").fetchone()
+        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application != schema.APPLICATION and tables:
+            raise UserError(f"--store: expected a store of contdrop; {self.path} is a database of another program")
+        version, newest = self._version(), len(schema.MIGRATIONS)
+        if not 0 <= version <= newest:
+            raise UserError(
+                f"--store: {self.path} has version {version}, and this contdrop knows versions up to {newest}; install "
+                "a newer contdrop"
+            )
+        return version
+
+    def _begin_log(self) -> None:
+        """Puts the file into WAL mode, once nobody else is just doing that.
+
+        SQLite waits by itself for everything else; here it refuses at once, because two that wait would do so for ever.
+        """
+        end = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > end:
+                    raise
+            time.sleep(_RETRY)
 
     def _version(self) -> int:
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
@@ -154,15 +178,22 @@ class StoreReader:
             finally:
                 self._found.clear()
 
+    def snapshot(self) -> contextlib.AbstractContextManager[None]:
+        """All that is read meanwhile is of one moment: rows and checksums fit, whatever others write.
+
+        Within a snapshot or a transaction, that one's moment.
+        """
+        return contextlib.nullcontext() if self._db.in_transaction else self._moment()
+
     @contextlib.contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """All that is read meanwhile is of one moment: rows and checksums fit, whatever others write."""
+    def _moment(self) -> Iterator[None]:
         with self._explained():
             self._db.execute("BEGIN")
         try:
             yield
         finally:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # SQLite ends it by itself when it cannot read
+                self._db.execute("ROLLBACK")
 
     def _read(self, query: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[sqlite3.Row]:
         with self._explained():
@@ -196,8 +227,9 @@ class StoreReader:
 
     def protocols(self) -> list[ProtocolRecord]:
         """In the order in which they were first planned."""
-        rows = self._read("SELECT * FROM protocols ORDER BY created, rowid")
-        self._count("protocols", len(rows))
+        with self.snapshot():
+            rows = self._read("SELECT * FROM protocols ORDER BY created, rowid")
+            self._count("protocols", len(rows))
         return [self._record(ProtocolRecord, row, "an experiment", ("configuration", "description")) for row in rows]
 
     def _count(self, table: str, found: int) -> None:
@@ -209,17 +241,21 @@ class StoreReader:
     def jobs(self, *, protocol: str | None = None, ids: Sequence[int] | None = None) -> list[JobRecord]:
         """In the order of the plan."""
         wanted = None if ids is None else json.dumps(list(ids))
-        rows = self._read(
-            "SELECT * FROM jobs WHERE (:protocol IS NULL OR protocol = :protocol) "
-            "AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids))) ORDER BY id",
-            {"protocol": protocol, "ids": wanted},
-        )
-        if ids is None:
-            plans = self._read("SELECT * FROM protocols WHERE :key IS NULL OR key = :key", {"key": protocol})
-            planned = sum(self._verified(row, "an experiment")["planned"] for row in plans)
-            if planned != len(rows):
-                raise DamageError(self.path, f"{planned} jobs were planned, and {len(rows)} are there")
+        with self.snapshot():
+            rows = self._read(
+                "SELECT * FROM jobs WHERE (:protocol IS NULL OR protocol = :protocol) "
+                "AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids))) ORDER BY id",
+                {"protocol": protocol, "ids": wanted},
+            )
+            if ids is None:
+                self._count_jobs(protocol, len(rows))
         return [self._job(row) for row in rows]
+
+    def _count_jobs(self, protocol: str | None, found: int) -> None:
+        plans = self._read("SELECT * FROM protocols WHERE :key IS NULL OR key = :key", {"key": protocol})
+        planned = sum(self._verified(row, "an experiment")["planned"] for row in plans)
+        if planned != found:
+            raise DamageError(self.path, f"{planned} jobs were planned, and {found} are there")
 
     def _job(self, row: sqlite3.Row) -> JobRecord:
         return self._record(JobRecord, row, f"job {row['id']}", _JSON)
@@ -243,8 +279,9 @@ class StoreReader:
         return job.status == RUNNING and not self.locks.is_held(job.id)
 
     def epochs(self, job: int) -> list[Epoch]:
-        rows = self._read(_EPOCHS + "WHERE job = ? ORDER BY epoch", (job,))
-        return self._curve(job, rows, self._row(job)["curve"])
+        with self.snapshot():
+            rows = self._read(_EPOCHS + "WHERE job = ? ORDER BY epoch", (job,))
+            return self._curve(job, rows, self._row(job)["curve"])
 
     def _curve(self, job: int, rows: Sequence[sqlite3.Row], expected: str) -> list[Epoch]:
         values = [tuple(row)[1:] for row in rows]
@@ -257,7 +294,8 @@ class StoreReader:
         found: dict[str, dict[int, list[Epoch]]] = self._once("curves", dict)
         if protocol not in found:
             found.clear()  # those of many protocols may be too large
-            found[protocol] = self._read_curves(protocol)
+            with self.snapshot():
+                found[protocol] = self._read_curves(protocol)
         return found[protocol]
 
     def _read_curves(self, protocol: str) -> dict[int, list[Epoch]]:
@@ -287,10 +325,11 @@ class StoreReader:
         return None if content is None else unpack(content)
 
     def _content(self, job: int, name: str) -> bytes | None:
-        expected = self._checksums(job).get(name)
-        if expected is None:
-            return None
-        rows = self._read("SELECT content FROM artefacts WHERE job = ? AND name = ?", (job, name))
+        with self.snapshot():
+            expected = self._checksums(job).get(name)
+            if expected is None:
+                return None
+            rows = self._read("SELECT content FROM artefacts WHERE job = ? AND name = ?", (job, name))
         content = rows[0]["content"] if rows else None
         if not isinstance(content, bytes) or checksums.of_bytes(content) != expected:
             raise DamageError(self.path, f"{name} of job {job} does not match its checksum")
@@ -305,8 +344,9 @@ class StoreReader:
         return found or None
 
     def selections(self, protocol: str) -> dict[str, Selection]:
-        self._count("selections", self._read("SELECT count(*) FROM selections")[0][0])
-        rows = self._read("SELECT * FROM selections WHERE protocol = ? ORDER BY method", (protocol,))
+        with self.snapshot():
+            rows = self._read("SELECT * FROM selections WHERE protocol = ? ORDER BY method", (protocol,))
+            self._count("selections", self._read("SELECT count(*) FROM selections")[0][0])
         return {row["method"]: self._record(Selection, row, "a selection", ("candidates",)) for row in rows}
 
 

@@ -118,8 +118,9 @@ class Results:
 
 def collect(store: Store, protocol: ProtocolRecord) -> Results:
     """Reads one protocol; raises UserError if its runs are not paired, or its errors not those of its predictions."""
-    results = assemble(protocol, store.jobs(protocol=protocol.key), store.selections(protocol.key))
-    return replace(results, contributions=_contributions(store, results.measure, results.finished))
+    with store.snapshot():
+        results = assemble(protocol, store.jobs(protocol=protocol.key), store.selections(protocol.key))
+        return replace(results, contributions=_contributions(store, results.measure, results.finished))
 
 
 def assemble(protocol: ProtocolRecord, jobs: Sequence[JobRecord], selections: Mapping[str, Selection]) -> Results:

@@ -133,11 +133,18 @@ class Store(StoreReader):
                     "does not resume; give another file, or use the contdrop that began it"
                 )
 
-    def plan_again(self, job: int) -> None:
-        """Forgets a failure, so that the job is done once more."""
+    def plan_again(self, *jobs: int) -> None:
+        """Forgets failures, so that these jobs are done once more; all at once, lest a selection be made of a few."""
         with self.transaction() as db:
-            if self._row(job)["status"] == FAILED:
-                self._forget(db, job)
+            before = schema.count_rows(db)
+            failed = [row for row in map(self._row, jobs) if row["status"] == FAILED]
+            for row in failed:
+                self._forget(db, row["id"])
+            # That every candidate failed holds until one is tried again. What was selected stays: jobs trained with it.
+            for protocol in {row["protocol"] for row in failed}:
+                db.execute("DELETE FROM selections WHERE protocol = ? AND variant IS NULL", (protocol,))
+            if schema.count_rows(db) != before:
+                schema.seal_totals(db, before)
 
     @staticmethod
     def _forget(db: sqlite3.Connection, job: int) -> None:
@@ -217,8 +224,10 @@ class Store(StoreReader):
 
     def checkpoint(self, job: int) -> tuple[int, Buffer] | None:
         """The last epoch that was saved, and the state after it; None if there is none, or none that can be trusted."""
-        row = self._row(job)
-        for saved in self._read("SELECT epoch, state FROM checkpoints WHERE job = ?", (job,)):
+        with self.snapshot():
+            row = self._row(job)
+            rows = self._read("SELECT epoch, state FROM checkpoints WHERE job = ?", (job,))
+        for saved in rows:
             epoch, state = saved["epoch"], saved["state"]
             whole = isinstance(state, bytes) and _of_checkpoint(epoch, state) == row["checkpoint"]
             if whole and epoch == row["epochs_done"]:
@@ -284,7 +293,7 @@ class Store(StoreReader):
     @staticmethod
     def write_epochs(db: sqlite3.Connection, job: int, epochs: Sequence[Epoch]) -> None:
         rows = [
-            (e.epoch, *(_finite(getattr(e, name)) for name in METRICS), float(e.learning_rate), float(e.seconds))
+            (e.epoch, *(_finite(getattr(e, name)) for name in METRICS), _told(e.learning_rate), _told(e.seconds))
             for e in epochs
         ]
         before, done = db.execute("SELECT curve, epochs_done FROM jobs WHERE id = ?", (job,)).fetchone()
@@ -293,7 +302,7 @@ class Store(StoreReader):
         db.executemany("INSERT INTO epochs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(job, *row) for row in rows])
         db.execute(
             "UPDATE jobs SET epochs_done = epochs_done + ?, seconds = seconds + ?, curve = ? WHERE id = ?",
-            (len(rows), math.fsum(e.seconds for e in epochs), checksums.after_epochs(before, rows), job),
+            (len(rows), math.fsum(_told(e.seconds) for e in epochs), checksums.after_epochs(before, rows), job),
         )
 
     @staticmethod
@@ -308,7 +317,7 @@ class Store(StoreReader):
         schema.seal(db, "jobs", "id = ?", job)
 
     def select(self, selection: Selection) -> None:
-        """Records a decision; the first one stands."""
+        """Records a decision; the first one stands, unless it was that nothing can be: see :meth:`plan_again`."""
         content = {**vars(selection), "candidates": dumped(selection.candidates), "decided": float(selection.decided)}
         with self.transaction() as db:
             before = schema.count_rows(db)
@@ -442,3 +451,9 @@ def _of_checkpoint(epoch: int, state: bytes) -> str:
 def _finite(value: float | None) -> float | None:
     """A diverged loss is stored as NULL; SQLite knows no NaN, and JSON no infinity."""
     return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _told(value: float | None) -> float:
+    """What is no number counts as if none had been told, which is 0: archives have a number there."""
+    found = _finite(value)
+    return 0.0 if found is None else found
