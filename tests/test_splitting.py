@@ -156,6 +156,77 @@ def test_groups_keep_drawn_test_data_apart_from_the_rest():
         assert not {*train} & {*validation} | {*train} & {*test} | {*validation} & {*test}
 
 
+def _drawn_before(groups, train, held_out, seed):
+    """How whole groups were drawn when the parts that were still to be drawn were left nothing."""
+
+    def nearest(order, wanted, leave_one):
+        chosen, total = [], 0
+        for group in order[: len(order) - leave_one] if wanted else order[:0]:
+            if abs(total + sizes[group] - wanted) <= abs(total - wanted):
+                chosen.append(group)
+                total += sizes[group]
+        return chosen if chosen or not wanted else [min(order, key=lambda group: sizes[group])]
+
+    sizes = np.bincount(groups)
+    order = streams.permutation(len(sizes), seed)
+    out = nearest(order, held_out, True)
+    rest = order[~np.isin(order, out)]
+    kept = rest if train is None else nearest(rest, train, False)
+    return np.flatnonzero(np.isin(groups, kept)), np.flatnonzero(np.isin(groups, out))
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.integers(1, 40), min_size=3, max_size=12),
+    st.floats(0.05, 0.6),
+    st.integers(0, 99),
+    st.sampled_from([1, 2]),
+    st.booleans(),
+)
+def test_groups_are_drawn_as_ever_where_something_was_left(lengths, fraction, seed, leave, with_subset):
+    groups = np.repeat(np.arange(len(lengths)), lengths)
+    train, held_out = len(groups) // 3 + 1 if with_subset else None, max(1, round(fraction * len(groups)))
+    before = _drawn_before(groups, train, held_out, seed)
+    now = splitting.divide(len(groups), train, held_out, seed, groups=groups, leave=leave)
+    if len(lengths) - len({*groups[before[1]]}) >= leave:
+        assert all(np.array_equal(one, other) for one, other in zip(before, now))
+    else:
+        assert len(lengths) - len({*groups[now[1]]}) == leave
+
+
+def test_splits_by_groups_never_change():
+    """Of studies that had something to train on; results of theirs are in stores."""
+    for groups, options, expected in (
+        (np.arange(60) // 5, {"test": 0.2, "validation": 0.2}, ["b607687b", "b607687b", "87994a2e"]),
+        (np.arange(60) % 7, {"test": 0.25}, ["b270cfaf", "0a88abe5", "e6c55619"]),
+        (np.arange(60) // 20, {"test": 0.2, "validation": 0.1}, ["65d51735", "a94d95c0", "a94d95c0"]),
+        (np.arange(60) // 4, {"test": 0.2, "validation": 12, "subset": 15}, ["c6060501", "3f39ed9b", "f04f6636"]),
+    ):
+        prepared = prepare(_data(groups=groups, **options), task="classification")
+        assert [prepared.parts(0, "final", run).split[:8] for run in range(3)] == expected
+
+
+@pytest.mark.parametrize("lengths", [[5, 5, 90], [10, 10, 40], [3, 3, 3, 91], [10, 10, 10, 70], [1, 1, 1]])
+@pytest.mark.parametrize("test", [0.1, 0.25, 0.4])
+def test_groups_leave_something_for_every_part(lengths, test):
+    groups = np.repeat(np.arange(len(lengths)), lengths)
+    for subset in (None, 1):
+        prepared = prepare(
+            _data(len(groups), classes=1, test=test, validation=1, groups=groups, subset=subset), task=None
+        )
+        for seed in range(30):
+            assert min(prepared.parts(seed, "final", 0).sizes.values()) > 0
+
+
+def test_a_part_of_nothing_is_refused_by_its_name(monkeypatch):
+    nothing = np.arange(0)
+    prepared = prepare(_data(), task="classification")
+    for drawn, name in (((nothing, np.arange(3)), "train"), ((np.arange(3), nothing), "validation")):
+        monkeypatch.setattr(splitting, "divide", lambda *_, drawn=drawn, **options: drawn)
+        with pytest.raises(UserError, match=f"^data: {name}: expected at least one example; got none; give more"):
+            prepared.parts(0, "final", 0)
+
+
 def test_groups_are_found_by_key_attribute_and_function():
     x, ids = np.zeros((10, 2)), np.array(list("aabbccddee"))
     codes = np.repeat(np.arange(5), 2)

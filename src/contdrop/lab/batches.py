@@ -253,7 +253,8 @@ class Prepared:
         test = None
         if "test" in self.drawn:
             seed = streams.seed(root_seed, _ONCE, 0, "test")
-            positions, test = self._divide(positions, None, self.drawn["test"], seed)
+            leave = 1 + ("validation" in self.drawn)
+            positions, test = self._divide(positions, None, self.drawn["test"], seed, leave)
         place = (stage, run) if self.resplit else (_ONCE, 0)
         seed = streams.seed(root_seed, *place, streams.SPLIT)
         train, validation = self._divide(positions, self.drawn.get("subset"), self.drawn.get("validation", 0), seed)
@@ -266,18 +267,24 @@ class Prepared:
             None if self.groups is None or test is None else self.groups.numpy()[test],
         )
 
-    def _divide(self, positions: Positions, train: int | None, held_out: int, seed: int) -> tuple[Positions, Positions]:
+    def _divide(
+        self, positions: Positions, train: int | None, held_out: int, seed: int, leave: int = 1
+    ) -> tuple[Positions, Positions]:
         strata, groups = (
             None if codes is None else splitting.codes(codes.numpy()[positions], len(positions), name)
             for name, codes in (("stratify", self.strata), ("groups", self.groups))
         )
-        chosen = splitting.divide(len(positions), train, held_out, seed, strata=strata, groups=groups)
+        chosen = splitting.divide(len(positions), train, held_out, seed, strata=strata, groups=groups, leave=leave)
         return positions[chosen[0]], positions[chosen[1]]
 
     def _part(self, name: str, positions: Positions | None) -> Part:
         """Drawn from the training data; or as given, whole."""
         source = self.sources[name if positions is None else "train"]
         positions = np.arange(len(source)) if positions is None else positions
+        if not len(positions):
+            raise UserError(
+                f"data: {name}: expected at least one example; got none; give more data, or draw less for other parts"
+            )
         return Part(name, source, torch.from_numpy(positions), self.pipeline)
 
 

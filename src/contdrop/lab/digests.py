@@ -18,13 +18,14 @@ from .explaining import is_users
 from .study import Study
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # others make other byte code of the same text
-UNSEEN = ("metric", "run", "measure", "scheduler")  # by the first steps of a training
+# By the first steps of a training, which a momentum, for example, does not change.
+UNSEEN = ("metric", "run", "measure", "scheduler", "optimiser")
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 
 
 def of_study(study: Study) -> dict[str, str]:
     """By name, of what decides results beside data and model."""
-    things: dict[str, Any] = {name: getattr(study, name) for name in (*UNSEEN, "loss", "forward", "optimiser")}
+    things: dict[str, Any] = {name: getattr(study, name) for name in (*UNSEEN, "loss", "forward")}
     things["metric"] = [(each.name, each.of, each.combine, each.function) for each in study.metrics]
     return {name: hashlib.sha256(repr(_plain(each, {})).encode()).hexdigest() for name, each in things.items()}
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..errors import UserError
@@ -19,7 +18,8 @@ from ..text import plural, some_of
 from . import mistakes, plan
 from .applying import Applied
 from .batches import Prepared, prepare
-from .explaining import explained
+from .building import seed_everything
+from .explaining import explained, printable_error
 from .machines import peak_memory
 from .nests import to_device
 from .store import FINAL, SELECTION
@@ -27,6 +27,7 @@ from .training import Training
 
 _STEPS = 2
 _TOLERANCE = 1e-3  # between the first losses of one study on different processors
+_ROUNDING = 1e-5  # between losses that are computed twice on one processor
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,11 @@ def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu
             f"{where}: two calls of model() with one seed give different weights; it draws from something that cannot "
             "be seeded (a generator of its own, the time, a file?)"
         )
+    peak = peak_memory()
+    warnings += _of_resumption(planned[0], planned[0].variant(chosen), prepared, device)
     return Rehearsal(
         *first.extent,
-        peak_memory(),
+        peak,
         {label: _sites(steps.applied) for label, steps in found.items() if steps.applied},
         {label: steps.memory for label, steps in found.items() if steps.memory},
         tuple(dict.fromkeys([*warnings, *(warning for steps in found.values() for warning in steps.warnings)])),
@@ -113,6 +116,7 @@ def _look(job: plan.Job, variant: plan.Variant, prepared: Prepared, device: str,
     """The initial weights of a model of its own, and what is odd about what it returns."""
     with explained(f"{where}: model()", job.protocol.study.model):
         training = Training(job, variant, prepared, device)
+    training.check_steps()
     missing = mistakes.missing_values(prepared)
     warnings = mistakes.look(training, prepared, where)
     return training.fingerprints["initial weights"], [*warnings, *([missing] if missing else [])]
@@ -185,11 +189,44 @@ def _evaluate(training: Training, prepared: Prepared, where: str) -> None:
         }
         with explained(f"{where}: measure", study.measure):
             try:
-                found = study.measure(training.network, replace(parts, **few), 0)
+                training.measured(replace(parts, **few), 0)
             except Exception:
-                found = study.measure(training.network, parts, 0)
-            for value in found.values():
-                np.asarray(value)
+                training.measured(parts, 0)
+
+
+def _of_resumption(job: plan.Job, variant: plan.Variant, prepared: Prepared, device: str) -> list[str]:
+    """A warning if a training that is saved and resumed does not go on as it was. Of large networks, nothing is known:
+    that would cost more than the dry run.
+    """
+    one, other = (Training(job, variant, prepared, device) for _ in range(2))
+    if one.seconds_to_save or one.study.compile:
+        return []
+    batch = to_device(next(iter(one.parts.train.batches(one.order(0)[:1], seed=0))), one.device)
+    try:
+        _losses(one, batch)
+        other.restore(b"".join(one.state()))
+        whole, resumed = _losses(one, batch), _losses(other, batch)
+    except Exception as error:
+        return [f"a training cannot be saved and resumed: {printable_error(error)}"]
+    for expected, found in zip(whole, resumed):
+        both_diverge = math.isnan(expected) and math.isnan(found)
+        if not both_diverge and not math.isclose(expected, found, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
+            return [
+                f"an interrupted training would go on otherwise: restored from its checkpoint, the model has a loss of "
+                f"{found:.6g}, not {expected:.6g}; keep what it counts or averages in buffers (register_buffer)"
+            ]
+    return []
+
+
+def _losses(training: Training, batch: Any) -> tuple[float, float]:
+    """Before and after a step, from the same random numbers each time."""
+    seed_everything(0)
+    training.network.train()
+    loss, _ = training.batch_loss(batch)
+    training.backward(loss)
+    training.update()
+    with torch.no_grad():
+        return float(loss.detach()), float(training.batch_loss(batch)[0])
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -236,7 +236,12 @@ def _loss(output: Any, batch: Any) -> Tensor:
         raise UserError(
             f"metric loss: expected loss= or metric=, or a model that returns a loss; got {type(output).__name__}"
         )
-    return own if own.dim() else own.expand(examples_of(batch))
+    return _spread(own, batch)
+
+
+def _spread(loss: Tensor, batch: Any) -> Tensor:
+    """The mean of a batch, as what each of its examples contributes."""
+    return loss if loss.dim() else loss.expand(examples_of(batch))
 
 
 def _built_in(name: str, of: Of, unit: str = "", better: Better = "lower") -> Metric:
@@ -262,6 +267,24 @@ _REGRESSION = (
 )
 BUILT_IN = {metric.name: metric for metric in (*_CLASSIFICATION, *_REGRESSION, Metric("loss", _loss, by_batch=True))}
 _DEFAULTS = {"classification": ("error", "nll"), "regression": ("rmse", "mae", "r2"), None: ("loss",)}
+
+
+_EACH: dict[str | None, Of] = {"classification": _nll, "regression": _square}  # the built-in losses
+
+
+def with_loss(metrics: Sequence[Metric], loss: Of | None, task: str | None) -> tuple[Metric, ...]:
+    """The metrics of a study, with what it minimises as the one called loss: its own loss, or else that of its task.
+
+    The latter is that of each example, unless the model returns its own. Of a loss of the user's own, only the mean of
+    a batch is known.
+    """
+
+    def of(output: Any, batch: Any) -> Tensor:
+        if loss is not None:
+            return _spread(loss(output, batch), batch)
+        return _EACH[task](output, batch) if task in _EACH and loss_of(output) is None else _loss(output, batch)
+
+    return tuple(replace(metric, of=of) if metric is BUILT_IN["loss"] else metric for metric in metrics)
 
 
 def find(name: str) -> Metric:

@@ -40,6 +40,7 @@ def run(
     ``checkpoint_seconds``.
     """
     training = Training(job, variant, prepared, device, team)
+    training.check_steps()
     mismatch = store.begin(
         job_id,
         variant=str(variant),

@@ -102,12 +102,14 @@ def load_file(path: pathlib.Path) -> Study:
         raise UserError(f"{path}: expected a Python file, which ends with .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # pickling and dataclasses look there
-    sys.path.insert(0, str(path.resolve().parent))
+    directory = str(path.resolve().parent)
+    sys.path.insert(0, directory)  # as Python does for a script
     try:
         with explained(f"{path}"):
             spec.loader.exec_module(module)
     finally:
-        sys.path.remove(str(path.resolve().parent))
+        sys.path.remove(directory)
+    _keep_importable(directory)
     found = getattr(module, "study", None)
     if isinstance(found, Study):
         return found
@@ -116,6 +118,17 @@ def load_file(path: pathlib.Path) -> Study:
         raise UserError(f"{path}: expected a study called study; there is {others[0]}: write study = {others[0]}")
     hint = suggest("study", [name for name in vars(module) if not name.startswith("_")])
     raise UserError(f"{path}: expected a line study = lab.Study(...); there is none ({hint})")
+
+
+def _keep_importable(directory: str) -> None:
+    """For imports inside a study's functions: before installed packages, and behind Python's own modules.
+
+    Those are imported at any time by anybody, and a file that happens to have the name of one must not come first.
+    """
+    if directory not in sys.path:
+        packages = ("site-packages", "dist-packages")
+        installed = (place for place, each in enumerate(sys.path) if pathlib.Path(each).name in packages)
+        sys.path.insert(next(installed, len(sys.path)), directory)
 
 
 def _digest(path: pathlib.Path) -> bytes:

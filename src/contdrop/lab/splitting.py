@@ -67,15 +67,17 @@ def divide(
     *,
     strata: Positions | None = None,
     groups: Positions | None = None,
+    leave: int = 1,
 ) -> tuple[Positions, Positions]:
     """Two disjoint sets of positions, drawn by ``seed``: so many to train on, or all the others, and so many held out.
 
     With the stratum of each example, each part holds every stratum in proportion, to within one example, and at least
     one example of each stratum is trained on as long as that is possible. With the group of each, whole groups are
-    drawn, so sizes are as near to the wanted ones as that allows.
+    drawn, so sizes are as near to the wanted ones as that allows; ``leave`` is how many groups at least are not held
+    out, one for each part that is still to be drawn.
     """
     if groups is not None:
-        return _grouped(groups, train, held_out, seed)
+        return _grouped(groups, train, held_out, seed, leave)
     train = available - held_out if train is None else train
     order = streams.permutation(available, seed)
     if strata is None:
@@ -108,21 +110,22 @@ def _apportion(total: int, sizes: Positions, most: Positions, tie: Positions) ->
     return given
 
 
-def _grouped(groups: Positions, train: int | None, held_out: int, seed: int) -> tuple[Positions, Positions]:
+def _grouped(groups: Positions, train: int | None, held_out: int, seed: int, leave: int) -> tuple[Positions, Positions]:
     """Groups in a drawn order: those that bring the held-out part nearer to its size go there, the others train."""
     sizes = np.bincount(groups)
     order = streams.permutation(len(sizes), seed)
-    out = _nearest(order, sizes, held_out, leave_one=True)
+    out = _nearest(order, sizes, held_out, leave)
     rest = order[~np.isin(order, out)]
-    kept = rest if train is None else _nearest(rest, sizes, train, leave_one=False)
+    kept = rest if train is None else _nearest(rest, sizes, train, 0)
     return np.flatnonzero(np.isin(groups, kept)), np.flatnonzero(np.isin(groups, out))
 
 
-def _nearest(order: Positions, sizes: Positions, wanted: int, *, leave_one: bool) -> Positions:
+def _nearest(order: Positions, sizes: Positions, wanted: int, leave: int) -> Positions:
     chosen: list[int] = []
     total = 0
-    for group in order[: len(order) - leave_one] if wanted else order[:0]:
-        if abs(total + sizes[group] - wanted) <= abs(total - wanted):
+    # The last group is never tried, rather than the last few: whoever has splits that left enough gets them again.
+    for group in order[: len(order) - min(leave, 1)] if wanted else order[:0]:
+        if len(chosen) < len(order) - leave and abs(total + sizes[group] - wanted) <= abs(total - wanted):
             chosen.append(group)
             total += sizes[group]
     if wanted and not chosen:  # all groups are far too large

@@ -5,6 +5,8 @@ So a file that somebody sends is data and nothing else: whatever it holds, readi
 Layout: a magic line; the header's length in 8 bytes, little-endian; the header; the tensors' bytes, one after the
 other, little-endian. The header has the structure, in which a tensor stands as its type and shape,
 and the order of its axes in memory where that is another one.
+
+What a network's ``state_dict`` leaves out is found and put back here, too.
 """
 
 from __future__ import annotations
@@ -12,18 +14,20 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 MAGIC = b"contdrop state 1\n"
 _TYPES = {
     str(kind).removeprefix("torch."): kind
     for kind in (
         *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
+        *(torch.complex64, torch.complex128),
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
     )
 }
@@ -50,13 +54,10 @@ def parts(content: Any) -> list[bytes | memoryview]:
 
 def _plain(content: Any, tensors: list[memoryview]) -> Any:
     if isinstance(content, Tensor):
-        order = _order(content)
-        flat = content.detach().cpu().permute(order).contiguous().reshape(-1)
-        tensors.append(flat.view(torch.uint8).numpy().data)
-        layout = [] if order == sorted(order) else [order]
-        return {"tensor": [str(content.dtype).removeprefix("torch."), list(content.shape), *layout]}
+        return {"tensor": _described(content, tensors)}
     if isinstance(content, Mapping):
-        return {"dict": [[_key(key), _plain(value, tensors)] for key, value in content.items()]}
+        kind = "counter" if isinstance(content, Counter) else "dict"  # torch asks one for its elements
+        return {kind: [[_key(key), _plain(value, tensors)] for key, value in content.items()]}
     if isinstance(content, list | tuple):
         return [_plain(value, tensors) for value in content]
     if isinstance(content, float) and not math.isfinite(content):
@@ -64,6 +65,16 @@ def _plain(content: Any, tensors: list[memoryview]) -> Any:
     if content is None or isinstance(content, bool | int | float | str):
         return content
     raise TypeError(f"a state holds tensors, numbers, texts, lists and dictionaries; got {type(content).__name__}")
+
+
+def _described(tensor: Tensor, tensors: list[memoryview]) -> list[Any]:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in _TYPES:
+        raise TypeError(f"expected tensors of {', '.join(_TYPES)}; got {name}; keep it in one of these types")
+    order = _order(tensor)
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    tensors.append(plain.permute(order).contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return [name, list(tensor.shape), *([] if order == sorted(order) else [order])]
 
 
 def _order(tensor: Tensor) -> list[int]:
@@ -109,8 +120,9 @@ class _Reader:
         if not isinstance(plain, dict):
             return plain
         ((kind, value),) = plain.items()
-        if kind == "dict":
-            return {_key(key): self.content(each) for key, each in value}
+        if kind in ("dict", "counter"):
+            found = {_key(key): self.content(each) for key, each in value}
+            return Counter(found) if kind == "counter" else found
         if kind == "float":
             return float(value)
         if kind == "tensor":
@@ -132,3 +144,22 @@ class _Reader:
         if size:
             made.reshape(-1).view(torch.uint8).numpy()[:] = np.frombuffer(part, np.uint8)
         return made.permute([order.index(axis) for axis in range(len(shape))])
+
+
+def beside(network: nn.Module) -> dict[str, Tensor]:
+    """The buffers that a network's ``state_dict`` leaves out, which may be a mean that training keeps up to date."""
+    known = network.state_dict()
+    return {name: buffer for name, buffer in network.named_buffers() if name not in known}
+
+
+@torch.no_grad()
+def put_beside(network: nn.Module, buffers: Mapping[str, Tensor], device: torch.device) -> None:
+    """Puts them back: in place where that is possible, because modules may share one."""
+    for name, saved in buffers.items():
+        owner, _, leaf = name.rpartition(".")
+        module, saved = network.get_submodule(owner), saved.to(device)
+        there = getattr(module, leaf, None)
+        if not isinstance(there, Tensor) or (there.shape, there.dtype) != (saved.shape, saved.dtype):
+            module.register_buffer(leaf, saved, persistent=False)
+        elif not torch.equal(there, saved):  # one that is spread over fewer numbers cannot be written to
+            there.copy_(saved)

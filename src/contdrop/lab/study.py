@@ -86,7 +86,7 @@ class Study:
         batch_size: Examples per step.
         evaluation_batch_size: Examples at a time where nothing is learnt; four times ``batch_size`` if None.
         epochs: Passes over the training data.
-        steps: Optimiser steps, in place of epochs.
+        steps: Optimiser steps, after which training ends; ``epochs`` has to be enough for them.
         epoch_steps: Optimiser steps that make an epoch, if it is not a pass over the training data: evaluations,
             checkpoints, curves and whatever else goes by epochs then go by so many steps.
         networks: Trained in a run beside one another, with initial weights, data order and masks of their own; the mean

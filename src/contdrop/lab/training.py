@@ -13,7 +13,7 @@ import math
 import operator
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,22 +22,26 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from ..errors import UserError
+from ..text import plural
 from . import state, streams, tallies
-from .batches import Part, Prepared
+from .batches import Part, Parts, Prepared
 from .building import Built, build, seed_everything
 from .distributed import ALONE, Team, check_division
 from .fingerprints import of_arrays
 from .losses import Loss, default_loss
-from .metrics import Metric
+from .metrics import Metric, with_loss
 from .nests import default_forward, size_of, to_device
 from .outputs import examples_of
 from .plan import Job, Variant
+from .reading import WEIGHTS
 from .sidecar import LARGE, Buffer
 from .store import FINAL, Epoch
 
 _MOST_LABELS = 2**15  # predicted classes are kept as 16-bit numbers
 _SLOW_DISK = 1e8  # bytes per second; how long a checkpoint takes is measured once there is one
 _AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # by bytes
 
 
 class DivergenceError(Exception):
@@ -59,12 +63,15 @@ class Evaluation:
 
 @dataclass
 class Best:
-    """The best evaluation so far, and how many there have been since. ``weights`` only where the best model counts."""
+    """The best evaluation so far, and how many there have been since. ``weights`` only where the best model counts, and
+    ``buffers`` those that its ``state_dict`` leaves out.
+    """
 
     epoch: int = 0
     value: float = math.nan
     since: int = 0
     weights: dict[str, Tensor] | None = None
+    buffers: dict[str, Tensor] | None = None
 
 
 class Training:
@@ -78,11 +85,11 @@ class Training:
         self.parts = prepared.parts(job.protocol.seed, job.stage, job.run)
         self.built: Built = build(study, variant.method, self.seeds[streams.WEIGHTS])
         self.network = self.built.model
-        initial = of_arrays(*(p.detach().numpy() for _, p in sorted(self.network.named_parameters())))
+        initial = of_arrays(*(_as_array(p) for _, p in sorted(self.network.named_parameters())))
         self.network.to(self.device)
         self.forward = study.forward or default_forward
         self.loss = Loss(study.loss) if study.loss else default_loss(study.task)
-        self.metrics = study.metrics
+        self.metrics = with_loss(study.metrics, study.loss, study.task)
         self._runnable: Any = torch.compile(self.network) if study.compile else self.network
         self.members: list[Any] = [self._runnable] if study.networks == 1 else list(self.network.children())
         self.optimiser = (study.optimiser or _adamw)(self.network)
@@ -116,6 +123,17 @@ class Training:
         orders = [np.concatenate([np.asarray(b) for b in self.order(number)]) for number in {0, passes - 1}]
         return of_arrays(seeds, *orders)
 
+    def check_steps(self) -> None:
+        """Refuses more steps than the planned epochs have, which nobody knows before there are data."""
+        steps, epochs = self.study.steps or 0, self.job.protocol.epochs
+        needed = -(-steps // self.steps_per_epoch)
+        if needed > epochs:
+            raise UserError(
+                f"study {self.study.name!r}: expected at least {plural(needed, 'epoch')} of "
+                f"{plural(self.steps_per_epoch, 'step')} for steps={steps}; got epochs={epochs}; give epochs={needed} "
+                "or fewer steps"
+            )
+
     @property
     def first(self) -> torch.nn.Module:
         """The network, or the first of several."""
@@ -138,6 +156,7 @@ class Training:
         return state.parts(
             {
                 "network": self.network.state_dict(),
+                "buffers": state.beside(self.network),
                 "optimiser": self.optimiser.state_dict(),
                 "scheduler": self.scheduler.state_dict() if self.scheduler else None,
                 "scaler": self.scaler.state_dict(),
@@ -152,6 +171,7 @@ class Training:
     def restore(self, saved: Buffer) -> None:
         content = state.loads(saved)
         self.network.load_state_dict(content["network"])
+        state.put_beside(self.network, content.get("buffers", {}), self.device)  # older checkpoints have none
         self.optimiser.load_state_dict(content["optimiser"])
         if self.scheduler:
             self.scheduler.load_state_dict(content["scheduler"])
@@ -206,10 +226,10 @@ class Training:
         if value is None or (self.study.keep == "last" and self.study.patience is None):
             return
         if math.isnan(self.best.value) or self.metrics[0].is_better(value, self.best.value):
-            weights = None
+            self.best = Best(self.epoch, value, 0)
             if self.study.keep == "best":
-                weights = {name: tensor.detach().cpu().clone() for name, tensor in self.network.state_dict().items()}
-            self.best = Best(self.epoch, value, 0, weights)
+                self.best.weights = _copied(self.network.state_dict())
+                self.best.buffers = _copied(state.beside(self.network))
         else:
             self.best.since += 1
 
@@ -349,6 +369,7 @@ class Training:
         """The final model's losses and values, and what else is kept of it."""
         if self.study.keep == "best" and self.best.weights is not None:
             self.network.load_state_dict(self.best.weights)
+            state.put_beside(self.network, self.best.buffers or {}, self.device)
         found: dict[str, float] = {}
         artefacts: dict[str, np.ndarray] = {}
         parts = {"train": self.parts.train, "val": self.parts.validation, "test": self.parts.test}
@@ -370,15 +391,37 @@ class Training:
         if self.parts.groups is not None and self.job.stage == FINAL:
             artefacts["test_groups"] = self.parts.groups
         if self.study.measure and self.job.stage == FINAL and not self.team.rank:
-            measured = self.study.measure(self.network, self.parts, self.job.seed(streams.MEASURE))
-            for name, value in measured.items():
-                array = np.asarray(value)
-                if array.ndim:
-                    artefacts[name] = array
-                else:  # a number stands beside the metrics
-                    found[f"test:{name}"] = float(array)
+            numbers, arrays = self.measured(self.parts, self.job.seed(streams.MEASURE))
+            found |= {f"test:{name}": number for name, number in numbers.items()}  # they stand beside the metrics
+            artefacts |= arrays
         # The noise is for reports, which compare methods at equal mean and strength.
         return self._finite(found) | self.built.noise, artefacts
+
+    def measured(self, parts: Parts, seed: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+        """Numbers and arrays of the study's own function, by name.
+
+        Refused is what a store cannot keep, and what it would take for something that the lab keeps of a final model.
+        """
+        assert self.study.measure is not None, "whoever asks has looked"
+        found = self.study.measure(self.network, parts, seed)
+        expected = f"study {self.study.name!r}: measure: expected"
+        if not hasattr(found, "items"):
+            raise UserError(
+                f"{expected} a dictionary of arrays and numbers by name; got {type(found).__name__}; return one"
+            )
+        metrics = [metric.name for metric in self.metrics]
+        taken = {WEIGHTS, *(f"test_{name}" for name in ("predictions", "labels", "groups", *metrics))}
+        numbers: dict[str, float] = {}
+        arrays: dict[str, np.ndarray] = {}
+        for name, value in found.items():
+            array = _measured(value, f"{expected} a number or an array of numbers as {name!r}")
+            if name in (taken if array.ndim else metrics[1:]):
+                raise UserError(f"{expected} a name that the lab does not use itself; got {name!r}; choose another")
+            if array.ndim:
+                arrays[str(name)] = array
+            else:
+                numbers[str(name)] = float(array)
+        return numbers, arrays
 
     def _finite(self, found: dict[str, float]) -> dict[str, float]:
         """Without what is no number, such as an AUROC of one class; that may not be what the job is for."""
@@ -395,3 +438,32 @@ def _adamw(model: torch.nn.Module) -> torch.optim.Optimizer:
     parameters = [p for p in model.parameters() if p.requires_grad]
     # One pass over the weights: of a small network's step on the CPU, the plain one is a third.
     return torch.optim.AdamW(parameters, lr=1e-3, fused=not any(p.is_complex() for p in parameters))
+
+
+def _as_array(parameter: Tensor) -> np.ndarray:
+    """Its numbers; where NumPy has no such type, such as bfloat16, their bits."""
+    plain = parameter.detach()
+    try:
+        return plain.numpy()
+    except TypeError:
+        if plain.device.type != "cpu" or plain.itemsize not in _BITS:
+            raise
+        return plain.view(_BITS[plain.itemsize]).numpy()
+
+
+def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+
+
+def _measured(value: Any, expected: str) -> np.ndarray:
+    """As an array, of no axes if it is a number."""
+    array = np.asarray(value)
+    wrong = "an array of objects" if array.ndim and array.dtype.hasobject else ""
+    if not array.ndim:
+        try:
+            array = np.asarray(float(array))
+        except (TypeError, ValueError):
+            wrong = type(value).__name__
+    if wrong:
+        raise UserError(f"{expected}; got {wrong}; leave it out, or turn it into numbers")
+    return array

@@ -1,0 +1,62 @@
+"""Digests of a study's functions: an optimiser whose settings the first two losses cannot show."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from contdrop import lab
+from contdrop.errors import UserError
+from contdrop.lab import digests
+from contdrop.lab.recipes import Adam
+from contdrop.lab.store import Store
+
+X = torch.randn(120, 5, generator=torch.Generator().manual_seed(0))
+Y = (X[:, 0] > 0).long()
+
+
+def data():
+    return lab.Data(train=(X, Y), test=0.25, validation=0.2)
+
+
+def model():
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
+
+
+def descent(momentum):
+    return lambda network: torch.optim.SGD(network.parameters(), 0.1, momentum=momentum)
+
+
+STUDY = lab.Study("own", data, model, epochs=1, runs=1, batch_size=16, methods=["original", "none"])
+
+
+def compare(tmp_path, optimiser, runs=1):
+    study = dataclasses.replace(STUDY, optimiser=optimiser, runs=runs)
+    return lab.compare(study, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False)
+
+
+def test_another_optimiser_is_refused_where_there_are_results(tmp_path):
+    compare(tmp_path, descent(0.0))
+    compare(tmp_path, descent(0.0), runs=2)
+    with pytest.raises(UserError, match=r"the code of optimiser is not what the results in .*runs\.db were made with"):
+        compare(tmp_path, descent(0.9), runs=3)
+    with Store(tmp_path / "runs.db") as store:
+        assert len(store.jobs()) == 4
+
+
+def test_a_store_that_knows_no_digest_of_the_optimiser_goes_on(tmp_path, monkeypatch):
+    of_study = digests.of_study
+    monkeypatch.setattr(
+        digests, "of_study", lambda study: {n: each for n, each in of_study(study).items() if n != "optimiser"}
+    )
+    compare(tmp_path, descent(0.0))
+    monkeypatch.undo()
+    assert len(compare(tmp_path, descent(0.0), runs=2).results.finished) == 4
+
+
+def test_every_function_has_its_digest_and_recipes_have_the_same_each_time():
+    found = digests.of_study(STUDY)
+    assert set(found) == {"metric", "run", "measure", "scheduler", "loss", "forward", "optimiser"}
+    one, other = (digests.of_study(dataclasses.replace(STUDY, **Adam().settings())) for _ in range(2))
+    assert one == other
