@@ -222,6 +222,35 @@ def bit_equal(left: list[Tensor], right: list[Tensor]) -> bool:
     return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right))
 
 
+def assert_pretended_numbers_are_read(backend: str, device: torch.device) -> None:
+    """Tensors whose numbers are not what lies in memory, because torch negates them later, or made no memory for them.
+
+    The fast paths go past the dispatcher, which would have seen to this.
+    """
+    ones = torch.ones(3, 3, device=device)
+    strided, dense = torch.complex(ones, ones).conj().imag, torch._neg_view(ones)
+    zeros = torch._efficientzerotensor((3, 3), device=device)
+    assert strided.is_neg()
+    assert dense.is_neg()
+    with cd.use_backend(backend):
+        for x, plain in ((strided, -ones), (dense, -ones), (zeros, 0 * ones)):
+            assert torch.equal(cd.functional.dropout(x, cd.Bernoulli(keep=1.0)), plain)
+            assert torch.equal(cd.functional.adaptive_dropout(x, 1e9 * ones), plain)
+            assert bit_equal(_dropconnect_with(x), _dropconnect_with(plain))
+
+
+def _dropconnect_with(tensor: Tensor) -> list[Tensor]:
+    """Output and gradients of DropConnect, for which the tensor is the gradient, and the input or the weight."""
+    other = fixed(*tensor.shape, seed=1).to(tensor)
+    results = []
+    for x, weight in ((tensor, other), (other, tensor)):
+        x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
+        torch.manual_seed(0)
+        y = cd.functional.dropconnect_linear(x, weight, None, cd.Uniform())
+        results += [y.detach(), *torch.autograd.grad(y, [x, weight], tensor)]
+    return results
+
+
 def proportion_error(probability: float, count: int) -> float:
     """Standard error of the fraction of successes."""
     return math.sqrt(probability * (1 - probability) / count)

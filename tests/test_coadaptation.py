@@ -308,6 +308,7 @@ def test_histogram_and_quantiles_are_those_of_numpy(include_diagonal):
     assert counts.sum() == len(pairs) == 3 * (81 if include_diagonal else 72)
     assert edges[50] < 0 < edges[51]
     assert -edges[0] == edges[-1] == np.abs(pairs).max()
+    assert len(result.histogram("2", np.int64(11), include_diagonal=include_diagonal)[0]) == 11
 
     got = result.quantiles("2", [0, 0.1, 0.5, 0.97, 1], include_diagonal=include_diagonal)
     assert got.tolist() == pytest.approx(np.quantile(pairs, [0, 0.1, 0.5, 0.97, 1]), rel=1e-12)

@@ -52,6 +52,7 @@ REST = [
     *_OLDER_EFFECTS,
     "_dynamo_marked_constant",
     "_backward_cls",
+    "_buffers",
     "torch._C._current_graph_task_id",
     "torch.Tensor.__dlpack_c_exchange_api__",
     "torch.autograd.Function._compiled_autograd_key",

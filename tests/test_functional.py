@@ -35,6 +35,24 @@ def test_shared_axes_share_one_value(axes, distinct):
         assert torch.equal(mask, mask.narrow(axis, 0, 1).expand_as(mask))
 
 
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_shared_axes_may_be_any_iterable_on_every_route(backend, mapped):
+    x, results = torch.ones(2, 3, 4), []
+    for axes in ((1,), [1], iter((1,))):
+        torch.manual_seed(0)
+        with cd.use_backend(backend):
+            if mapped:
+                one = torch.vmap(
+                    lambda row, axes=axes: F.dropout(row, cd.Uniform(), shared_axes=axes), randomness="same"
+                )
+                results.append(one(x))
+            else:
+                results.append(F.dropout(x, cd.Uniform(), shared_axes=axes))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
 @pytest.mark.parametrize("law", LAWS, ids=str)
 def test_shared_axes_draw_the_mask_of_the_smaller_shape(law):
     torch.manual_seed(0)

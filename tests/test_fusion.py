@@ -70,14 +70,58 @@ class Mine(nn.ReLU):
         lambda: (nn.ReLU(), nn.Identity(), cd.UniformDropout()),
         lambda: (nn.ReLU(), nn.Dropout()),
         lambda: [nn.ReLU(), *[cd.UniformDropout()] * 2],
+        lambda: (nn.ReLU(), cd.UniformDropout(), nn.LeakyReLU(inplace=True)),
+        lambda: (nn.ReLU(), cd.UniformDropout(), nn.Identity(), nn.Flatten(), nn.Dropout(0.0), nn.ELU(inplace=True)),
+        lambda: (nn.ReLU(), cd.UniformDropout(), nn.Sequential(nn.Sequential(nn.SiLU(inplace=True)), nn.Linear(5, 5))),
+        lambda: (nn.ReLU(), cd.UniformDropout(), nn.ModuleDict({"first": nn.SiLU(inplace=True)})),
     ],
-    ids=["hook", "backward", "pre-hook", "relu-inplace", "inplace", "fused", "subclass", "apart", "torch's", "twice"],
+    ids=[
+        *["hook", "backward", "pre-hook", "relu-inplace", "inplace", "fused", "subclass", "apart", "torch's", "twice"],
+        *["before-inplace", "before-a-view", "before-a-sequence", "before-a-block"],
+    ],
 )
 def test_nothing_where_somebody_could_see_it(units):
     model = network(*units())
     before = list(model)
     assert cd.fuse_relu(model) == []
     assert all(a is b for a, b in zip(model, before, strict=True))
+
+
+def test_nothing_at_the_end_of_a_part_that_is_written_into():
+    model = nn.Sequential(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), cd.UniformDropout()), nn.ReLU(inplace=True))
+    expected = run(model)
+    assert cd.fuse_relu(model) == []
+    for mine, other in zip(run(model), expected, strict=True):
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize(
+    "last", [nn.Linear(5, 5), nn.LeakyReLU(), nn.Sequential(nn.Linear(5, 5), nn.ReLU(inplace=True))]
+)
+def test_what_comes_later_may_work_in_place(last):
+    model = network(nn.ReLU(), cd.UniformDropout(), last, nn.Linear(5, 5), nn.ReLU(inplace=True))
+    expected = run(model)
+    assert cd.fuse_relu(model) == ["2"]
+    for mine, other in zip(run(model), expected, strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_a_swap_does_not_fuse_before_what_works_in_place():
+    model = network(nn.ReLU(), nn.Dropout(0.3), nn.LeakyReLU(inplace=True))
+    assert cd.swap_dropout(model, "gaussian", fuse_relu=True).fused == []
+    run(model)
+
+
+def test_writing_into_the_result_of_a_fused_layer_is_refused_by_torch():
+    """As the documentation says."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), cd.GaussianDropout(0.3))
+    cd.fuse_relu(model)
+    y = model(torch.ones(2, 4))
+    (y + 1).sum().backward()
+    y = model(torch.ones(2, 4))
+    y += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
 
 
 def test_nothing_in_a_container_with_a_forward_of_its_own():

@@ -104,6 +104,55 @@ def test_evaluation_with_unscaled_masks_has_one_graph(name):
     assert counting.count == 1
 
 
+@pytest.mark.parametrize(
+    ("activation", "dtype"), [("relu", torch.float32), ("sigmoid", torch.float64), ("relu", torch.bfloat16)], ids=str
+)
+def test_sampled_inference_has_one_graph_for_all_sizes_of_batches(activation, dtype, monkeypatch):
+    monkeypatch.setattr("contdrop.sampling._AT_ONCE", 500)  # so that there are several parts, more of them each time
+    torch.manual_seed(0)
+    layer = cd.DropConnectLinear(6, 4, activation=activation, samples=100, dtype=dtype).eval()
+    counting = Counting("aot_eager")
+    fast = torch.compile(layer, fullgraph=True, backend=counting, dynamic=True)
+    # Sums in another order: the size of the tolerance is that of roundings of a gradient.
+    tolerance = 64 * torch.finfo(dtype).eps
+    for rows in (3, 5, 7, 9, 12):  # no size of anything else, which the compiler would take for the same
+        x = torch.randn(rows, 6, dtype=dtype)
+        (y, *gradients), (expected, *expected_gradients) = _step(fast, x), _step(layer, x)
+        assert torch.equal(y, expected)
+        for mine, other in zip(gradients, expected_gradients, strict=True):
+            assert torch.allclose(mine, other, rtol=tolerance, atol=tolerance * other.abs().max())
+    assert counting.count == 1
+
+
+def test_sampled_inference_is_one_node_of_a_graph(monkeypatch):
+    monkeypatch.setattr("contdrop.sampling._AT_ONCE", 500)
+    layer, nodes = cd.DropConnectLinear(6, 4, activation="relu", samples=100).eval(), []
+
+    def count(graph, inputs):
+        nodes.append(len(graph.graph.nodes))
+        return graph.forward
+
+    for rows in (2, 200):
+        torch._dynamo.reset()
+        torch.compile(layer, fullgraph=True, backend=count, dynamic=False)(torch.randn(rows, 6))
+    assert nodes[0] == nodes[1]
+
+
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="an older torch.compile raises where vmap draws")
+@pytest.mark.parametrize("randomness", ["same", "different"])
+def test_sampled_inference_under_vmap_in_a_compiled_graph(randomness):
+    layer, x = cd.DropConnectLinear(6, 4, activation="relu", samples=100).eval(), torch.randn(3, 5, 6)
+
+    def mapped(x):
+        return torch.vmap(layer, randomness=randomness)(x)
+
+    torch.manual_seed(1)
+    expected = mapped(x)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        assert torch.equal(torch.compile(mapped, fullgraph=True, backend="aot_eager")(x), expected)
+
+
 @laws_are_inputs
 def test_a_model_whose_layers_share_a_law():
     law = cd.Gaussian(sigma=0.3)

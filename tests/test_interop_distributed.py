@@ -127,6 +127,28 @@ def test_the_mask_of_a_shard_is_the_slice_of_the_mask_of_the_whole():
         assert {name: error for name, error in results.items() if error > 2e-5} == {}
 
 
+def _beside_plain_tensors(rank):
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
+    plain = _whole(rank, 4, 6)
+    sharded = distribute_tensor(plain, mesh, [Shard(0)])
+    messages = []
+    for call in (lambda: F.adaptive_dropout(sharded, plain), lambda: F.dropconnect_linear(sharded, plain)):
+        with pytest.raises(RuntimeError) as caught:
+            call()
+        messages.append(str(caught.value))
+    return messages
+
+
+def test_a_plain_tensor_beside_a_sharded_one_gets_one_clear_line():
+    expected = (
+        "dropout: expected DTensors only, or none, got Tensor of shape (4, 6) beside one; "
+        "torch.distributed.tensor.distribute_tensor makes a DTensor of it"
+    )
+    assert in_two_processes(_beside_plain_tensors) == [[expected] * 2] * 2
+
+
 class _Block(torch.nn.Module):
     def __init__(self, dropout):
         super().__init__()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from contdrop import laws
-from contdrop.laws import Bernoulli, Gaussian, Law, Uniform
+from contdrop.laws import Bernoulli, BuiltIn, Gaussian, Law, Uniform
 from oracles import FIVE_SIGMA, UNIT_ROUNDOFF, moments
 
 INF = math.inf
@@ -264,6 +264,24 @@ def test_quantile_of_zero_and_one_are_the_ends_of_the_support(law):
     assert law.quantile(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist() == [low, high]
     assert (law.cdf(-INF), law.cdf(INF)) == (0, 1)
     assert law.cdf(torch.tensor([-INF, INF])).tolist() == [0, 1]
+
+
+class Square(Law):
+    """A law of the user's own, whose distribution function is found by halving."""
+
+    mean, variance = 1 / 3, 4 / 45
+
+    def quantile(self, u):
+        return u.square()
+
+
+@pytest.mark.parametrize("law", [*REPRESENTATIVE_LAWS, Square()], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int16], ids=str)
+def test_whole_numbers_are_asked_about_as_numbers(law, dtype):
+    whole = torch.tensor([0, 1]).to(dtype)
+    for function in (law.cdf, law.quantile) if isinstance(law, BuiltIn) else (law.cdf,):
+        assert function(whole).dtype == torch.get_default_dtype()
+        assert torch.equal(function(whole), function(whole.float()))
 
 
 def test_quantile_of_a_coin_at_the_jump():

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import contdrop as cd
 import oracles
 import sanitizer_fuzz
-from conformance import INFINITY, LAWS
+from conformance import INFINITY, LAWS, assert_pretended_numbers_are_read
 from contdrop import kernels
 from contdrop.functional import training_factor
 from contdrop.kernels import native, ops, reference
@@ -323,12 +323,9 @@ def test_where_many_products_are_halfway_bfloat16_rounds_ties_to_even(instructio
 # What the operators are given must arrive: each of these once went wrong somewhere in a package of this kind.
 
 
-def test_negated_views_are_resolved():
-    x = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
-    assert x.is_neg()
-    keep_all = cd.functional.dropout(x, cd.Bernoulli(keep=1.0))
-    assert keep_all.tolist() == [-2.0, 4.0]
-    assert cd.functional.adaptive_dropout(x, torch.full_like(x, 1e9)).tolist() == [-2.0, 4.0]
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_numbers_that_torch_pretends_are_read(backend):
+    assert_pretended_numbers_are_read(backend, torch.device("cpu"))
 
 
 def test_a_gate_is_broadcast_as_by_the_reference():

@@ -153,6 +153,35 @@ def test_compiled_layers_draw_the_masks_of_eager_ones(name):
     torch._dynamo.reset()
 
 
+class Flipped(cd.Law):
+    """A law of the user's own that calls a built-in one."""
+
+    def __init__(self, law):
+        self.law = law
+        self.mean, self.variance = 1 - law.mean, law.variance
+
+    def quantile(self, u):
+        return 1 - self.law.quantile(1 - u)
+
+
+@pytest.mark.parametrize("law", [cd.Gaussian(sigma=0.3), cd.Uniform(0.1, 0.7), cd.Bernoulli(keep=0.7)], ids=str)
+def test_quantiles_of_built_in_laws_work_in_every_mode(law):
+    torch._dynamo.reset()
+    layer, x = cd.Dropout(Flipped(law)), torch.ones(4, 6)
+    torch.manual_seed(1)
+    expected = layer(x)
+    torch.manual_seed(1)
+    assert torch.equal(torch.compile(layer, fullgraph=True, backend="aot_eager")(x), expected)
+    torch.manual_seed(1)
+    assert torch.equal(torch.export.export(torch.nn.Sequential(layer), (x,)).module()(x), expected)
+    assert torch.vmap(layer, randomness="different")(x).shape == x.shape
+    assert layer(x.to("meta")).shape == x.shape
+    assert torch.func.jvp(layer, (x,), (x,))[1].shape == x.shape
+    torch._dynamo.reset()
+    with pytest.raises(ValueError, match=r"quantile: expected probabilities in \[0, 1\]"):
+        law.quantile(torch.tensor([0.5, 1.5]))
+
+
 def test_a_schedule_may_change_to_an_own_law():
     layer = cd.GaussianDropout(0.3)
     layer.law = OPEN

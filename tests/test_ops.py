@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import contdrop as cd
 from conformance import fixed
-from contdrop import kernels
+from contdrop import kernels, sampling
 from contdrop.kernels import backends, ops, reference
 
 SEED = torch.tensor(1234567890123456789)
@@ -117,6 +118,30 @@ def test_vmap_of_dropconnect_equals_a_loop():
     assert torch.equal(result, torch.stack([one(x[i], weight[i], seeds[i]) for i in range(2)]))
     shared = torch.vmap(one, in_dims=(None, 0, None))(x[0], weight, SEED)
     assert torch.equal(shared, torch.stack([one(x[0], weight[i], SEED) for i in range(2)]))
+
+
+@pytest.mark.parametrize("activation", ["relu", "sigmoid", None])
+def test_sampled_activation_has_derivatives(activation):
+    """Reverse and forward mode against those that torch takes step by step."""
+    mean, deviation, tangent = fixed(3, 4), fixed(3, 4, seed=1).abs(), fixed(3, 4, seed=2)
+    ways = [torch.ops.contdrop.sampled_activation, sampling._average]
+    options = (torch.tensor(5), 50, activation)
+    torch.library.opcheck(ways[0].default, (mean.clone().requires_grad_(), deviation, *options))
+    reverse = [torch.func.vjp(lambda m, d, way=way: way(m, d, *options), mean, deviation)[1](tangent) for way in ways]
+    forward = [
+        torch.func.jvp(lambda m, d, way=way: way(m, d, *options), (mean, deviation), (tangent, mean))[1] for way in ways
+    ]
+    for mine, other in zip([*reverse[0], forward[0]], [*reverse[1], forward[1]], strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("randomness", ["same", "different"])
+@pytest.mark.parametrize("training", [True, False])
+def test_vmap_of_an_empty_batch(randomness, training):
+    layer = cd.DropConnectLinear(4, 3, activation="relu", samples=10).train(training)
+    for shape in ((4,), (5, 4)):
+        y = torch.vmap(layer, randomness=randomness)(torch.ones(0, *shape))
+        assert y.shape == (0, *shape[:-1], 3)
 
 
 def test_streams_of_one_seed_are_independent():

@@ -1,6 +1,8 @@
 """Dropout that is not a layer: found by reading, and counted by watching."""
 
+import functools
 import types
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import contdrop as cd
+from contdrop import compatibility
 from contdrop.surgery import DropoutCalls, changed, count_dropout, unreachable
 
 
@@ -98,6 +101,84 @@ class Own(nn.Dropout):
         return F.dropout(x, self.p, self.training)
 
 
+class ByParent(Constant):
+    def forward(self, x):
+        return super().forward(x).relu()
+
+
+class ByParentOfOld(Constant):
+    def forward(self, x):
+        return super(ByParentOfOld, self).forward(x).relu()  # noqa: UP008
+
+
+class ByNameOfParent(ByMethod):
+    def forward(self, x):
+        return ByMethod._masked(self, x, rate=self.p)
+
+
+class OtherName(Functional):
+    def forward(this, x):  # noqa: N805
+        return F.dropout(x, this.p, this.training)
+
+
+class Computed(Functional):
+    @property
+    def rate(self):
+        raise AssertionError("nobody asked for it")
+
+    def forward(self, x):
+        return F.dropout(x, self.rate if self.told else 0.3, self.training)
+
+
+class Normal(Functional):
+    def forward(self, x):
+        return x * torch.normal(1.0, 0.5, x.shape)
+
+
+class FilledNormal(Functional):
+    def forward(self, x):
+        return x * torch.empty_like(x).normal_(1, 0.5)
+
+
+class FilledUniform(Functional):
+    def forward(self, x):
+        return x * x.new_empty(x.shape).uniform_()
+
+
+class Randn(Functional):
+    def forward(self, x):
+        return x * (1 + torch.randn(x.shape))
+
+
+class Settings(NamedTuple):
+    rate: float
+
+
+class SlottedSettings:
+    __slots__ = ("rate",)
+
+    def __init__(self, rate):
+        self.rate = rate
+
+
+class LookedUpSettings(dict):
+    def __getattr__(self, name):
+        return self[name]
+
+
+class OwnRate(nn.Dropout):
+    @property
+    def p(self):
+        raise AssertionError("nobody asked for it")
+
+    @p.setter
+    def p(self, rate):
+        self.rate = rate
+
+    def forward(self, x):
+        return F.dropout(x, self.rate, self.training)
+
+
 class Never(Functional):
     """Dropout that is off, or used for something else."""
 
@@ -110,21 +191,44 @@ class Never(Functional):
         return x
 
 
+class Initialised(Functional):
+    """Random numbers that are no mask: parameters that are made at the first call."""
+
+    def forward(self, x):
+        if not self.ready:
+            nn.init.normal_(self.weight)
+            nn.init.uniform_(self.bias)
+            self.weight.data.normal_()
+        return F.linear(x, self.weight, self.bias)
+
+
 X = torch.ones(2, 4, 8)
 MODULES = [
     (Constant(), 0.3),
     (Default(), 0.5),
     (Attribute(p=0.1), 0.1),
-    (Configured(options=types.SimpleNamespace(rate=0.2)), 0.2),
+    *[(Configured(options=kind(rate=0.2)), 0.2) for kind in (types.SimpleNamespace, Settings)],
+    *[(Configured(options=kind(rate=0.2)), 0.2) for kind in (SlottedSettings, LookedUpSettings)],
     (Variable(dropout_rate=0.25), 0.25),
     (ByHelper(), 0.15),
     (ByMethod(p=0.35), 0.35),
     (HandedOn(options=types.SimpleNamespace(rate=0.2)), 0.2),
     (ByHand(drop_prob=0.4), 0.4),
     (InPlace(), None),
+    (ByParent(), 0.3),
+    (ByParentOfOld(), 0.3),
+    (ByNameOfParent(p=0.35), 0.35),
+    (OtherName(p=0.1), 0.1),
+    (Computed(told=False), None),
+    (Normal(), None),
+    (FilledNormal(), None),
+    (FilledUniform(), None),
+    (Randn(), None),
     (Attention(drop=nn.Dropout(0.2)), 0.2),
     (InAList(layers=[nn.Dropout(0.2)]), 0.2),
     (Own(0.2), 0.2),
+    (OwnRate(0.2), None),
+    (InAList(layers=[OwnRate(0.2)]), None),
     (nn.LSTM(8, 8, 3, dropout=0.2, batch_first=True), 0.2),
     (nn.GRU(8, 8, 2, dropout=0.2, bidirectional=True), 0.2),
 ]
@@ -152,6 +256,8 @@ def test_what_is_drawn_is_listed(module, rate):
         nn.LSTM(8, 8, 2, batch_first=True),
         ByHand(drop_prob=0.0),
         Attribute(p=0.0),
+        Attribute(p=None),
+        Initialised(),
         Own(0.0),
     ],
 )
@@ -167,6 +273,60 @@ def test_multihead_attention():
         (call,) = count_dropout(model, X, X, X, need_weights=need_weights).calls
         assert call.module == "MultiheadAttention"
         assert call.rate == pytest.approx(0.1)
+
+
+def test_the_class_below_parametrizations_is_read():
+    model = nn.Sequential(parametrize_identity(Weighted()), parametrize_identity(nn.Linear(8, 8)))
+    assert unreachable(model) == [("0", "functional dropout (dropout)", 0.3)]
+    assert [call.module for call in count_dropout(model, X).others] == ["0"]
+
+
+class Weighted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, 8))
+
+    def forward(self, x):
+        return F.dropout(F.linear(x, self.weight), 0.3, self.training)
+
+
+def parametrize_identity(module):
+    return nn.utils.parametrize.register_parametrization(module, "weight", nn.Identity())
+
+
+def test_no_code_of_the_model_is_run():
+    """A property may be a parametrization that counts its calls, keep what it gives, or raise."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))
+            self.gain = nn.Parameter(torch.zeros(3))
+            self.drop = nn.Dropout(0.5)
+            self.many = [Raising()]
+
+        @functools.cached_property
+        def total(self):
+            return self.gain.sum()
+
+        @property
+        def dropout_table(self):
+            raise RuntimeError("call prepare() first")
+
+        def forward(self, x):
+            x = F.linear(x, self.linear.weight) * self.total * self.dropout_table
+            return self.drop(x) + self.many[0].p
+
+    class Raising:
+        @property
+        def p(self):
+            raise RuntimeError("no rate")
+
+    model = Model()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    assert cd.swap_dropout(model, "gaussian").unreachable == []
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert "total" not in vars(model)
 
 
 def test_code_without_source():
@@ -215,6 +375,8 @@ HEADS = torch.randn(2, 2, 6, 8)
         (lambda x: torch.rand_like(x) * x, [None]),
         (lambda x: torch.bernoulli(x * 0.5), [None]),
         (lambda x: x + torch.randn(8), [None]),
+        (lambda x: x * torch.normal(1.0, 0.5, x.shape), [None]),
+        (lambda x: x * torch.normal(torch.ones_like(x), 0.5), [None]),
     ],
 )
 @pytest.mark.parametrize("with_gradient", [True, False])
@@ -266,6 +428,34 @@ def test_a_pass_that_counts_leaves_no_trace():
     assert torch.equal(own.get_state(), of_the_layer)
     model(x)
     assert len(calls.calls) == 2  # it looks no more
+
+
+def test_buffers_that_a_model_assigns_are_put_back(monkeypatch):
+    class Averaging(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("average", torch.zeros(8))
+            self.register_buffer("first", None)
+
+        def forward(self, x):
+            self.average = 0.9 * self.average + 0.1 * x.mean((0, 1))
+            self.first = x[0]
+            self.register_buffer("last", x[-1])
+            return x - self.average
+
+    model = Averaging()
+    average = model.average
+    count_dropout(model, X)
+    assert model.average is average
+    assert torch.equal(average, torch.zeros(8))
+    assert model.first is None
+    assert "first" in model._buffers
+    assert not hasattr(model, "last")
+    # Without a look at torch's own table, what was None is not told from what was not there.
+    monkeypatch.setattr(compatibility, "_without", {"_buffers"})
+    count_dropout(model, X)
+    assert model.average is average
+    assert not hasattr(model, "last")
 
 
 def test_an_error_in_the_model_ends_the_watch():

@@ -176,6 +176,16 @@ def test_mode_hooks_generator_and_options_are_kept():
     assert seen == ["before", "later"]
 
 
+def test_backward_hooks_of_meanwhile_run_after_undo():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    swap = cd.swap_dropout(model, "gaussian")
+    seen = []
+    model[1].register_full_backward_hook(lambda *_: seen.append("backward"))
+    swap.undo()
+    model(torch.ones(2, 4)).sum().backward()
+    assert seen == ["backward"]
+
+
 def test_swaps_are_undone_in_reverse_order():
     model = mlp()
     original = model[2]

@@ -18,7 +18,7 @@ import torch
 from torch.torch_version import TorchVersion
 
 import contdrop as cd
-from conformance import LAWS, MECHANISMS, fixed, output_and_gradients
+from conformance import LAWS, MECHANISMS, assert_pretended_numbers_are_read, fixed, output_and_gradients
 from contdrop.kernels import reference
 
 if importlib.util.find_spec("triton") is None:
@@ -387,6 +387,9 @@ class TestKernels:
         self.check_dropconnect(x, weight, tensor(1, 1).expand(2, 3), FOUR_BITS)
 
     # As layers see it.
+
+    def test_numbers_that_torch_pretends_are_read(self):
+        assert_pretended_numbers_are_read("triton", DEVICE)
 
     def test_gaussian_dropout_forward_and_backward(self):
         x = tensor(40, 30)

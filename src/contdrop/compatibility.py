@@ -367,6 +367,12 @@ BATCH_NORMS: tuple[type[torch.nn.Module], ...] = (
 )
 
 
+def own_buffers(module: torch.nn.Module) -> dict[str, Tensor | None]:
+    """The buffers of a module itself by name, also those that are None, which named_buffers leaves out."""
+    found = None if "_buffers" in _without else vars(module).get("_buffers")
+    return dict(module.named_buffers(recurse=False) if found is None else found.items())
+
+
 def is_sequence(module: torch.nn.Module) -> bool:
     """Whether it does what torch.nn.Sequential does. A scripted module's class cannot even be asked for its forward."""
     return isinstance(module, torch.nn.Sequential) and type(module).forward is torch.nn.Sequential.forward

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from .compatibility import TORCH_DROPOUTS, DispatchMode, argument, in_backward
+from .compatibility import TORCH_DROPOUTS, DispatchMode, argument, in_backward, own_buffers
 from .kernels import STREAM_BIAS
 
 # torch's operators that draw a mask, and how to find its rate.
@@ -23,7 +23,7 @@ _BERNOULLI = {"aten::bernoulli", "aten::bernoulli_"}
 _RATED = {"aten::native_dropout": "p", "aten::_fused_dropout": "p"}
 _RECURRENT = {"aten::_cudnn_rnn", "aten::miopen_rnn"}
 # Of which a mask may be made by hand.
-_RANDOM = {f"aten::{name}" for name in ("rand", "rand_like", "randn", "randn_like", "uniform_", "normal_")}
+_RANDOM = {f"aten::{name}" for name in ("rand", "rand_like", "randn", "randn_like", "uniform_", "normal", "normal_")}
 _OURS = {f"contdrop::{name}" for name in ("dropout", "variable_dropout", "keep_where", "dropconnect")}
 _OURS.add("contdrop::variable_dropconnect")
 
@@ -177,6 +177,7 @@ def changed(before: DropoutCalls, after: DropoutCalls) -> tuple[int, int]:
 @contextlib.contextmanager
 def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
+    tables = [(module, own_buffers(module)) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     found = [getattr(module, "generator", None) for module in model.modules()]
     states = [(each, each.get_state()) for each in found if isinstance(each, torch.Generator)]
@@ -190,6 +191,18 @@ def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
                 module.training = mode
             for generator, state in states:
                 generator.set_state(state)
+            for module, table in tables:
+                _put_back(module, table)
             with torch.no_grad():
                 for buffer, value in buffers:
                     buffer.copy_(value)
+
+
+def _put_back(module: torch.nn.Module, table: dict[str, torch.Tensor | None]) -> None:
+    """Gives a module the very buffers that it had: a model may have assigned others to their names, or made some."""
+    now = own_buffers(module)
+    for name in now.keys() - table.keys():
+        delattr(module, name)
+    for name, buffer in table.items():
+        if name not in now or now[name] is not buffer:
+            setattr(module, name, buffer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import numbers
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -95,11 +96,11 @@ class Coadaptation:
             Counts [bins] in int64 and edges [bins + 1] in float64.
         """
         values = self.pairs(layer, include_diagonal=include_diagonal).double()
-        if isinstance(bins, int):
+        if isinstance(bins, (int, numbers.Integral)):
             if isinstance(bins, bool) or bins < 1:
                 raise ValueError(f"histogram: expected at least 1 bin, got {bins}")
             largest = values.abs().max().item() or 1.0
-            edges = torch.linspace(-largest, largest, bins + 1, dtype=torch.float64)
+            edges = torch.linspace(-largest, largest, int(bins) + 1, dtype=torch.float64)
         else:
             edges = torch.as_tensor(bins, dtype=torch.float64)
             if edges.dim() != 1 or len(edges) < 2 or not (edges.diff() > 0).all():

@@ -71,8 +71,9 @@ def dropout(
     if commonest and not is_dynamo_compiling() and law.mean and activation in DROPOUT_ACTIVATIONS:
         built_in: Any = law
         by = built_in.factor / law.mean if scale == "inverted" else built_in.factor  # as masks.multiply computes it
-        axes = shared_axes if type(shared_axes) is tuple else check_axes("dropout", shared_axes)
-        arguments = (built_in.kind, built_in.params, by, activation is not None, axes, generator)
+        if type(shared_axes) is not tuple:
+            shared_axes = check_axes("dropout", shared_axes)
+        arguments = (built_in.kind, built_in.params, by, activation is not None, shared_axes, generator)
         y = kernels.express.dropout(x, *arguments)
         if y is not None:
             return x.copy_(y) if inplace else y

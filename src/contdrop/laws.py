@@ -31,7 +31,7 @@ from torch import Tensor
 from . import clipped_normal
 from .arguments import check_number
 from .choices import SCALES
-from .compatibility import widest
+from .compatibility import unobserved, widest
 from .text import parse_label
 
 # How far the relative variance of a law at the end of a range may be beyond it by rounding.
@@ -76,6 +76,7 @@ class Law(abc.ABC):
         """
         if not isinstance(x, Tensor):
             return float(self.cdf(torch.tensor(x, dtype=torch.float64, device="cpu")))
+        x = _floating(x)
         wanted = x.double()
         low, high = torch.zeros_like(wanted), torch.ones_like(wanted)
         for _ in range(53):
@@ -259,6 +260,7 @@ class Bernoulli(BuiltIn):
     def cdf(self, x: FloatOrTensor) -> FloatOrTensor:
         below, first, last = self._atoms()
         if isinstance(x, Tensor):
+            x = _floating(x)
             return torch.where(x < last, torch.full_like(x, below), 1).masked_fill(x < first, 0)
         return 0.0 if x < first else below if x < last else 1.0
 
@@ -266,6 +268,7 @@ class Bernoulli(BuiltIn):
         _check_probability("Bernoulli", u)
         below, first, last = self._atoms()
         if isinstance(u, Tensor):
+            u = _floating(u)
             return torch.where((u > below) | (below == 0), torch.full_like(u, last), first)
         return last if u > below or below == 0 else first
 
@@ -383,6 +386,7 @@ class Gaussian(BuiltIn):
 
     def cdf(self, x: FloatOrTensor) -> FloatOrTensor:
         if isinstance(x, Tensor):
+            x = _floating(x)
             z = (x.double() - self.mu) / self.sigma if self.sigma else torch.where(x >= self.mu, math.inf, -math.inf)
             inside = torch.special.ndtr(z)
             return torch.where(x < self.low, 0.0, torch.where(x >= self.high, 1.0, inside)).to(x.dtype)
@@ -391,6 +395,7 @@ class Gaussian(BuiltIn):
     def quantile(self, u: FloatOrTensor) -> FloatOrTensor:
         _check_probability("Gaussian", u)
         if isinstance(u, Tensor):
+            u = _floating(u)
             # sigma 0 times an infinite quantile would be NaN.
             spread = self.sigma * torch.special.ndtri(u.double()) if self.sigma else torch.zeros_like(u.double())
             return (self.mu + spread).clamp(self.low, self.high).to(u.dtype)
@@ -479,11 +484,23 @@ def _check_interval(owner: str, low: float, high: float) -> None:
         raise ValueError(f"{owner}: low must be less than high; got low={low}, high={high}")
 
 
+def _floating(x: Tensor) -> Tensor:
+    """Probabilities and mask values are no whole numbers, even where whole numbers are asked about."""
+    return x if x.is_floating_point() else x.to(torch.get_default_dtype())
+
+
 def _check_probability(owner: str, u: float | Tensor) -> None:
+    if isinstance(u, Tensor) and not _has_values(u):
+        return  # a law of the user's own may call a built-in one in every mode of torch
     inside = bool(((u >= 0) & (u <= 1)).all()) if isinstance(u, Tensor) else 0 <= u <= 1
     if not inside:
         got = "a tensor with other values" if isinstance(u, Tensor) else str(u)
         raise ValueError(f"{owner}.quantile: expected probabilities in [0, 1], got {got}")
+
+
+def _has_values(u: Tensor) -> bool:
+    """Whether the numbers in a tensor may be looked at, which ends a trace, and which a batch of vmap refuses."""
+    return not (torch.compiler.is_compiling() or u.is_meta) and unobserved(u)
 
 
 def _short(value: float) -> str:

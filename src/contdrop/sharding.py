@@ -20,11 +20,21 @@ def is_sharded(x: Tensor) -> bool:
 
 def apply(function: Callable[..., Tensor], *tensors: Any) -> Tensor:
     """function(part, ..., window) on the parts of DTensors of one shape."""
+    _check_all_sharded(*tensors)
     first: Any = complete(tensors[0])
     mesh, placements = first.device_mesh, first.placements
     parts = [tensor.redistribute(mesh, placements).to_local() for tensor in tensors]
     window = [*first.shape, *_offsets(first)]
     return _whole(function(*parts, window), mesh, placements, first.shape)
+
+
+def _check_all_sharded(*tensors: Any) -> None:
+    for tensor in tensors:
+        if not is_sharded(tensor):
+            raise RuntimeError(
+                f"dropout: expected DTensors only, or none, got {type(tensor).__name__} of shape {tuple(tensor.shape)} "
+                "beside one; torch.distributed.tensor.distribute_tensor makes a DTensor of it"
+            )
 
 
 def complete(x: Any) -> Tensor:
@@ -44,6 +54,7 @@ def apply_to_rows(function: Callable[..., Tensor], x: Any, weight: Any) -> Tenso
     """function(rows, weight, first row) on the rows [N, in] that this process holds; the weight is gathered."""
     from torch.distributed.tensor import Partial, Replicate
 
+    _check_all_sharded(x, weight)
     mesh = x.device_mesh
     placements = [each if each.is_shard(0) else Replicate() for each in x.placements]
     x = x.redistribute(mesh, placements)

@@ -6,13 +6,15 @@ between the layers of a recurrent network. These cannot be exchanged from outsid
 How they are found: torch's own modules by their attributes; all others by reading the Python code that their
 ``forward`` runs, their own methods and the functions it calls. There, each call of a dropout function is a site, and so
 is each rate that is read (an attribute with "drop" in its name, or the ``p`` of a dropout layer). The values of these
-come from the module itself, so a rate of 0 is no site. What this cannot see (rates that are made up on the way,
-compiled code) is seen by :mod:`contdrop.counting`, which watches a pass.
+come from the module itself, so a rate of 0 is no site. No code of the model is run for it: what a property would give
+is not known. What this cannot see (rates that are made up on the way, compiled code) is seen by
+:mod:`contdrop.counting`, which watches a pass.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import numbers
@@ -23,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.utils import parametrize
 
 from . import nn
 from .compatibility import TORCH_DROPOUTS
@@ -44,7 +47,9 @@ _FUNCTIONS = {
     **dict.fromkeys(["dropout_", "alpha_dropout", "feature_alpha_dropout"], ("p", 1)),
     "scaled_dot_product_attention": ("dropout_p", 4),
 }
-_RANDOM = {"bernoulli", "bernoulli_", "rand", "rand_like", "randn_like"}
+_RANDOM = {"bernoulli", "bernoulli_", "rand", "rand_like", "randn", "randn_like"}
+_FILLS = {"normal_", "uniform_"}  # random as methods of a tensor; functions of these names initialise parameters
+_UNKNOWN = object()  # in place of a value that takes running code of the model
 _DEEPEST = 4  # functions within functions
 
 Chain = tuple[str, ...]
@@ -64,6 +69,9 @@ class Unreachable(NamedTuple):
     name: str
     what: str
     rate: float | None
+
+
+_FIELDS: Any = (types.MemberDescriptorType, type(vars(Unreachable)["rate"]))  # of slots, and of named tuples
 
 
 def unreachable(model: torch.nn.Module) -> list[Unreachable]:
@@ -100,12 +108,18 @@ def _of(module: torch.nn.Module) -> Iterator[tuple[str, float | None]]:
         strength = None if law is None else law.relative_variance
         yield f"masks of {type(module).__name__}", None if strength is None else strength / (1 + strength)
     elif isinstance(module, TORCH_DROPOUTS):
-        rate = getattr(module, "p", None)
+        rate = _number(_attribute(module, "p"))
         if not is_plain(module) and rate != 0:
             yield f"{type(module).__name__}, a dropout layer with a forward of its own", rate
-    elif not type(module).__module__.startswith("torch.nn."):
+    elif not _written_class(module).__module__.startswith("torch.nn."):
         yield from _hidden_layers(module)
         yield from _read(module)
+
+
+def _written_class(module: torch.nn.Module) -> type:
+    """The class that somebody wrote: torch derives one of its own from it for a module with parametrizations."""
+    layer = type(module)
+    return layer.__bases__[0] if layer.__module__ == parametrize.__name__ else layer
 
 
 def _hidden_layers(module: torch.nn.Module) -> Iterator[tuple[str, float | None]]:
@@ -113,38 +127,42 @@ def _hidden_layers(module: torch.nn.Module) -> Iterator[tuple[str, float | None]
     for name, value in vars(module).items():
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, set)) else ()
         for layer in inside if not name.startswith("_") else ():
-            rate: Any = getattr(layer, "p", 0.0)
-            if isinstance(layer, TORCH_DROPOUTS) and rate > 0:
+            rate = _number(_attribute(layer, "p")) if isinstance(layer, TORCH_DROPOUTS) else 0.0
+            if rate != 0:
                 yield f"{type(layer).__name__} in {name}, which is no module", rate
 
 
 def _read(module: torch.nn.Module) -> Iterator[tuple[str, float | None]]:
     """What the code of a module says."""
-    layer: Any = type(module)
+    layer: Any = _written_class(module)
     code = _code_of(layer)
-    attention = any(word in type(module).__name__.lower() for word in ("attention", "attn"))
+    attention = any(word in layer.__name__.lower() for word in ("attention", "attn"))
     told = False  # whether anything is known about the rate, be it 0
+    unknown = set(code.unknown)
     seen: set[Chain] = set()
     for site in code.sites:
-        rate = site.constant if site.chain is None else _number(module, site.chain)
+        value = site.constant if site.chain is None else _value(module, site.chain)
+        rate = _number(value)
         if site.chain is not None:
             seen.add(site.chain)
+        if rate is None and value is not None and value is not False:  # both mean that it is off
+            unknown.add(site.function)
         told |= rate is not None
         if rate is not None and rate > 0:
             in_attention = attention or site.function == "scaled_dot_product_attention"
             what = "attention probabilities" if in_attention else "functional dropout"
             yield f"{what} ({site.function})", rate
-    loose = bool(code.unknown or code.random)
+    loose = bool(unknown or code.random)
     for chain in sorted(code.reads | (code.tested if loose else set())):
-        rate = _number(module, chain)
-        if rate is None or chain in seen or not _is_rate(module, chain, loose):
+        rate = _number(_value(module, chain)) if _is_rate(module, chain, loose) else None
+        if rate is None or chain in seen:
             continue
         told = True
         if 0 < rate <= 1:
             what = "attention probabilities" if attention else "functional dropout"
             yield f"{what} (rate self.{'.'.join(chain)})", rate
-    if not told and code.unknown:
-        yield f"functional dropout ({', '.join(sorted(code.unknown))})", None
+    if not told and unknown:
+        yield f"functional dropout ({', '.join(sorted(unknown))})", None
     elif not told and code.random:
         yield f"random numbers of its own ({', '.join(sorted(code.random))})", None
 
@@ -155,14 +173,31 @@ def _is_rate(module: torch.nn.Module, chain: Chain, loose: bool) -> bool:
     return "drop" in chain[-1].lower() or (loose and chain[-1] in ("rate", "prob", "keep", "keep_prob"))
 
 
-def _value(module: Any, chain: Chain) -> Any:
+def _value(holder: Any, chain: Chain) -> Any:
+    """An attribute of an attribute, and so on; None if there is none."""
     for name in chain:
-        module = getattr(module, name, None)
-    return module
+        if holder is not _UNKNOWN:
+            holder = _attribute(holder, name)
+    return holder
 
 
-def _number(module: torch.nn.Module, chain: Chain) -> float | None:
-    value = _value(module, chain)
+def _attribute(holder: Any, name: str) -> Any:
+    """What getattr gives, but for what is computed: a property may change the model, keep what it gives, or raise."""
+    found: Any = inspect.getattr_static(holder, name, None)
+    of_ours = isinstance(found, property) and getattr(found.fget, "__module__", "") == nn.__name__
+    if of_ours or isinstance(found, _FIELDS):
+        return found.__get__(holder)
+    if found is not None:
+        return _UNKNOWN if hasattr(type(found), "__get__") else found
+    # Left are the parts of a module, and settings that are looked up by name.
+    look_up: Any = torch.nn.Module.__getattr__ if isinstance(holder, torch.nn.Module) else getattr
+    try:
+        return look_up(holder, name)
+    except Exception:
+        return None
+
+
+def _number(value: object) -> float | None:
     return None if type(value) is bool or not isinstance(value, numbers.Real) else float(value)
 
 
@@ -200,11 +235,11 @@ class _Code:
 def _code_of(layer: type) -> _Code:
     code = _Code()
     done: set[Any] = set()
-    pending: list[tuple[Any, Bound, int]] = [(getattr(layer, "forward", None), (("self", ()),), 0)]
+    forward = _function(getattr(layer, "forward", None))
+    pending: list[tuple[Any, Bound, int]] = [(forward, _itself(forward), 0)] if forward else []
     while pending:
         function, bound, depth = pending.pop()
-        function = inspect.unwrap(function) if callable(function) else None
-        if not isinstance(function, types.FunctionType) or (function, bound) in done or depth > _DEEPEST:
+        if (function, bound) in done or depth > _DEEPEST:
             continue
         done.add((function, bound))
         tree = _tree(function)
@@ -216,6 +251,26 @@ def _code_of(layer: type) -> _Code:
             reader.visit(statement)
         pending += [(called, handed, depth + 1) for called, handed in reader.called]
     return code
+
+
+def _function(found: Any) -> types.FunctionType | None:
+    """What is below decorators, if it is written in Python."""
+    found = inspect.unwrap(found) if callable(found) else None
+    return found if isinstance(found, types.FunctionType) else None
+
+
+def _itself(method: types.FunctionType) -> Bound:
+    """That the first argument of a method, whatever its name, is the module."""
+    return tuple((name, ()) for name in method.__code__.co_varnames[: min(1, method.__code__.co_argcount)])
+
+
+def _enclosing(function: types.FunctionType) -> dict[str, Any]:
+    """What the names that a function takes from around it stand for; ``__class__`` is the class it is written in."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        with contextlib.suppress(ValueError):  # not assigned yet
+            found[name] = cell.cell_contents
+    return found
 
 
 def _tree(function: types.FunctionType) -> Any:
@@ -239,7 +294,8 @@ class _Reader(ast.NodeVisitor):
     """Reads one function of a class; ``bound`` says what it was called with."""
 
     def __init__(self, layer: type, code: _Code, function: types.FunctionType, bound: Bound) -> None:
-        self.layer, self.code, self.globals, self.bound = layer, code, function.__globals__, dict(bound)
+        self.layer, self.code, self.bound = layer, code, dict(bound)
+        self.globals, self.enclosing = function.__globals__, _enclosing(function)
         self.called: list[tuple[Any, Bound]] = []
         self.in_test = False
 
@@ -276,18 +332,44 @@ class _Reader(ast.NodeVisitor):
         rate: ast.AST | None = None
         if chain is not None:
             if len(chain) == 1:
-                self._follow(node, getattr(self.layer, chain[0], None), (("self", ()),))
+                method = inspect.getattr_static(self.layer, name, None)
+                self._follow(node, getattr(self.layer, name, None), itself=not isinstance(method, staticmethod))
+        elif (base := self._base(node.func)) is not None:
+            self._follow(node, getattr(base, name, None), itself=isinstance(base, super))
         elif name in _FUNCTIONS:
             rate = self._site(node, name)
-        elif name in _RANDOM:
+        elif name in _RANDOM or self._fills(node.func) or ast.unparse(node.func) == "torch.normal":
             self.code.random.add(name)
         elif isinstance(node.func, ast.Name):
-            self._follow(node, self.globals.get(name), ())
+            self._follow(node, self._named(node.func))
         if chain is None:
             self.visit(node.func)
         for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
             if argument is not rate:
                 self.visit(argument)
+
+    def _named(self, node: ast.AST | None) -> Any:
+        """What a name from outside of the function stands for."""
+        name = node.id if isinstance(node, ast.Name) else ""
+        return self.enclosing[name] if name in self.enclosing else self.globals.get(name)
+
+    def _base(self, function: ast.AST) -> Any:
+        """What a method is looked up in by ``super().name`` or ``Class.name``; None for other functions."""
+        of = function.value if isinstance(function, ast.Attribute) else None
+        if isinstance(of, ast.Call) and isinstance(of.func, ast.Name) and of.func.id == "super":
+            below: Any = self._named(of.args[0]) if of.args else self.enclosing.get("__class__")
+            return super(below, self.layer) if self._is_above(below) else None
+        named = self._named(of)
+        return named if self._is_above(named) else None
+
+    def _is_above(self, found: object) -> bool:
+        return isinstance(found, type) and found in self.layer.__mro__
+
+    def _fills(self, function: ast.AST) -> bool:
+        """Whether it is a method that fills a tensor with random numbers, and none of torch.nn.init."""
+        if not isinstance(function, ast.Attribute) or function.attr not in _FILLS:
+            return False
+        return ast.unparse(function.value).split(".")[-1] != "init"
 
     def _site(self, node: ast.Call, name: str) -> ast.AST | None:
         """Notes a call of a dropout function; returns the argument that says the rate."""
@@ -313,17 +395,22 @@ class _Reader(ast.NodeVisitor):
     def _told(self, expression: ast.AST) -> Chain | float | None:
         """What an expression such as ``self.p if self.training else 0.0`` is: an attribute, a number, or not known."""
         inside = list(ast.walk(expression))
-        chains = [chain for each in inside if (chain := self._chain(each)) and chain != ("training",)]
+        tests = [each.test for each in inside if isinstance(each, ast.IfExp)]
+        in_tests = {each for test in tests for each in ast.walk(test)}
+        found = [(each, chain) for each in inside if (chain := self._chain(each)) and chain != ("training",)]
+        chains = [chain for each, chain in found if each not in in_tests] or [chain for _, chain in found]
         constants: list[Any] = [each.value for each in inside if isinstance(each, ast.Constant)]
         constants += [self.bound.get(each.id) for each in inside if isinstance(each, ast.Name)]
         constants = [float(number) for number in constants if type(number) in (int, float)]
         return max(chains, key=len) if chains else max(constants, default=None)
 
-    def _follow(self, node: ast.Call, function: Any, start: Bound) -> None:
-        """Notes a function to read, with what is known of its arguments."""
-        if not isinstance(function, types.FunctionType) or function.__module__.startswith("torch."):
+    def _follow(self, node: ast.Call, function: Any, *, itself: bool = False) -> None:
+        """Notes a function to read, and what is known of its arguments; ``itself``: the first of them is the module."""
+        function = _function(function)
+        if function is None or (function.__module__ or "").startswith("torch."):
             return
         parameters = inspect.signature(function).parameters
+        start = _itself(function) if itself else ()
         bound: dict[str, Chain | float | None] = {
             name: each.default for name, each in parameters.items() if type(each.default) in (int, float)
         }

@@ -98,6 +98,7 @@ class Swap:
         for place in self._places:
             setattr(place.parent, place.key, place.layers.old)
             place.layers.old.training = place.layers.new.training
+            share_hooks(place.layers.new, place.layers.old)  # one registered meanwhile may be of another kind
         for layer, before in self._slowed:
             layer.activation_relu_or_gelu = before
         self._places, self._fused, self._slowed = [], [], []

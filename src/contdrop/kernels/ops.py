@@ -299,6 +299,9 @@ def vmap_by_loop(op: Any) -> Callable[..., tuple[Tensor, int]]:
     """One call per example: a mask of weights is too large to gain anything from batching calls."""
 
     def rule(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
+        if info.batch_size == 0:  # zeros in place of an example show what shape a result would have
+            result = op(*map(_one_of_none, args, in_dims))
+            return result.new_empty(0, *result.shape), 0
         calls = (
             [arg.select(axis, i) if isinstance(axis, int) else arg for arg, axis in zip(args, in_dims)]
             for i in range(info.batch_size)
@@ -306,6 +309,11 @@ def vmap_by_loop(op: Any) -> Callable[..., tuple[Tensor, int]]:
         return torch.stack([op(*call) for call in calls]), 0
 
     return rule
+
+
+def _one_of_none(argument: Any, axis: int | None) -> Any:
+    """An example of an empty batch along an axis."""
+    return argument.new_zeros(argument.movedim(axis, 0).shape[1:]) if isinstance(axis, int) else argument
 
 
 for _op in _family:

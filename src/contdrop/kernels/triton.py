@@ -472,6 +472,12 @@ def _check_device(device: torch.device) -> None:
         )
 
 
+def _in_memory(x: Tensor) -> Tensor:
+    """The tensor itself, unless torch only pretends that its numbers are in memory: all zeros, or to be negated."""
+    _check_device(x.device)
+    return x.resolve_neg() if x.data_ptr() else torch.zeros_like(x)
+
+
 def _on(device: torch.device) -> Any:
     """Triton launches on the current GPU, so the tensors' own has to be that."""
     return torch.cuda.device(device if device.type == "cuda" else -1)
@@ -511,7 +517,7 @@ def dropout(
     window: Sequence[int] = (),
 ) -> Tensor:
     reference.check_kind(kind)
-    _check_device(x.device)
+    x = _in_memory(x)
     law = _law(kind, tuple(params), scale)
     out = torch.empty_like(x)
     if _elementwise(x, x, out, seed, law, shared_axes, stream, window):
@@ -520,7 +526,7 @@ def dropout(
 
 
 def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int], window: Sequence[int] = ()) -> Tensor:
-    _check_device(x.device)
+    x, keep = _in_memory(x), _in_memory(keep)
     out = torch.empty_like(x)
     law = _law("where", (), 1.0)
     if _elementwise(x, keep.expand(x.shape), out, seed, law, shared_axes, reference.STREAM_MASK, window):
@@ -615,6 +621,8 @@ def dropconnect(
     scale: float,
     first_example: int = 0,
 ) -> Tensor:
+    reference.check_kind(kind)
+    x, weight = _in_memory(x), _in_memory(weight)
     result = x.new_empty(x.shape[0], weight.shape[0])
     tile = _tile(result, weight.shape[1], seed, kind, params, scale, first_example)
     programs = x.shape[0] * triton.cdiv(weight.shape[0], tile["ROWS"])
@@ -633,6 +641,8 @@ def dropconnect_input_gradient(
     scale: float,
     first_example: int = 0,
 ) -> Tensor:
+    reference.check_kind(kind)
+    gradient, weight = _in_memory(gradient), _in_memory(weight)
     result = gradient.new_empty(gradient.shape[0], weight.shape[1])
     tile = _tile(result, weight.shape[1], seed, kind, params, scale, first_example)
     programs = gradient.shape[0] * triton.cdiv(tile["runs"], tile["RUNS"])
@@ -651,6 +661,8 @@ def dropconnect_weight_gradient(
     scale: float,
     first_example: int = 0,
 ) -> Tensor:
+    reference.check_kind(kind)
+    gradient, x = _in_memory(gradient), _in_memory(x)
     result = x.new_empty(gradient.shape[1], x.shape[1])
     tile = _tile(result, x.shape[1], seed, kind, params, scale, first_example)
     programs = triton.cdiv(gradient.shape[1], tile["ROWS"]) * triton.cdiv(tile["runs"], tile["RUNS"])
@@ -687,8 +699,6 @@ def _tile(
     first_example: int,
 ) -> dict[str, Any]:
     """The arguments that the three kernels of DropConnect share: a tile is eight rows of 128 columns, or like it."""
-    reference.check_kind(kind)
-    _check_device(result.device)
     law = _law(kind, tuple(params), scale)
     run = reference.pitch(1, law["BITS"])
     runs = reference.pitch(inputs, law["BITS"]) // run
