@@ -99,6 +99,26 @@ def test_binary_cross_entropy_with_weights_is_drawn():
     assert twice.item() == pytest.approx(2 * plain, rel=0.02)
 
 
+class Focal(nn.BCEWithLogitsLoss):
+    def forward(self, output, target):
+        entropy = F.binary_cross_entropy_with_logits(output, target, reduction="none")
+        return ((1 - torch.exp(-entropy)) ** 2 * entropy).mean()
+
+
+def test_a_subclass_of_binary_cross_entropy_is_another_loss():
+    mean, covariance = gaussian(outputs=2)
+    target = torch.ones_like(mean)
+    loss = lambda outputs, _: (torch.sigmoid(-outputs) ** 2 * F.softplus(-outputs)).mean(-1)  # noqa: E731
+    sampled, error = by_plain_draws(loss, mean, covariance, target)
+    assert increase(Focal(), mean, covariance, target, 4096).item() == pytest.approx(sampled, abs=5 * error + 0.002)
+    hooked, patched = nn.BCEWithLogitsLoss(), nn.BCEWithLogitsLoss()
+    hooked.register_forward_hook(lambda module, args, output: 3 * output)
+    patched.forward = lambda output, target: 3 * F.binary_cross_entropy_with_logits(output, target)
+    plain = increase(nn.BCEWithLogitsLoss(), mean, covariance, target, SAMPLES).item()
+    for other in (hooked, patched):
+        assert increase(other, mean, covariance, target, SAMPLES).item() == pytest.approx(3 * plain, rel=0.02)
+
+
 @pytest.mark.parametrize("scale", [0.01, 1.0, 10.0])
 @pytest.mark.parametrize("rank", [2, 10])
 def test_cross_entropy_by_many_draws(scale, rank):

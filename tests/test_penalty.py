@@ -225,6 +225,19 @@ def test_weight_masks_of_the_batch_are_shared_along_a_sequence():
     assert value.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
+def test_weight_masks_that_a_sequence_shares_are_those_of_the_default():
+    """Squared error of what is linear in the masks: the second derivatives are all there is."""
+    torch.manual_seed(0)
+    layer = cd.DropConnectLinear(6, 4, masks="batch")
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(20, 3)).double()
+    x, target = torch.rand(2, 5, 6, dtype=torch.float64) + 0.5, torch.zeros(2, 3, dtype=torch.float64)
+    expected = penalty(model, x, target, nn.MSELoss(), method="exact").item()
+    for method in (None, "moments"):
+        assert penalty(model, x, target, nn.MSELoss(), method=method).item() == pytest.approx(expected, rel=1e-10)
+    layer.masks = "example"
+    assert penalty(model, x, target, nn.MSELoss()).item() > 1.3 * expected
+
+
 def linear_unit(law, scale="inverted"):
     torch.manual_seed(0)
     return nn.Sequential(cd.Dropout(law, scale=scale), nn.Linear(6, 1)).double()
@@ -507,7 +520,6 @@ def test_the_model_is_left_as_it_was(method, fails):
     model = nn.Sequential(conv(lambda: cd.Dropout(SMALL)), cd.DropConnectLinear(3, 3).double(), nn.Dropout(0.1))
     model.train()
     model[0][2].eval()
-    model[2].forward = own = lambda x: x * 2
     model[0][2].register_forward_hook(lambda module, args, output: None)
     if fails == "model":
         model.append(Boom())
@@ -520,7 +532,6 @@ def test_the_model_is_left_as_it_was(method, fails):
         with pytest.raises((RuntimeError, ValueError), match=r"boom|scalar"):
             penalty(*call, method=method)
     assert _state(model) == before
-    assert model[2].forward is own
 
 
 def test_batch_norm_uses_its_running_statistics():
@@ -632,6 +643,35 @@ def test_mistakes_get_one_clear_line(mistake):
         penalty(**{"model": model, "x": x, "target": target, "loss": cross_entropy, **changed})
     assert str(caught.value).startswith("penalty: ")
     assert "\n" not in str(caught.value)
+
+
+def _other_forward(kind, **arguments):
+    class Other(kind):
+        def forward(self, *inputs):
+            return 2 * super().forward(*inputs)
+
+    return Other(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (cd.GaussianDropout, {}),
+        (nn.Dropout, {}),
+        (cd.AdaptiveDropout, {}),
+        (cd.FastDropoutLinear, {"in_features": 6, "out_features": 4, "law": cd.Uniform()}),
+        (cd.DropConnectLinear, {"in_features": 6, "out_features": 4}),
+    ],
+)
+@pytest.mark.parametrize("method", [None, "exact"])
+def test_a_layer_with_a_forward_of_its_own_is_refused(kind, arguments, method):
+    model = nn.Sequential(nn.Dropout(), _other_forward(kind, **arguments))
+    with pytest.raises(ValueError, match=r"layer '1' \(Other\) is a dropout layer whose noise is not known"):
+        penalty(model, torch.ones(2, 6), torch.zeros(2, 6), nn.MSELoss(), method=method)
+    patched = nn.Sequential(kind(**arguments))
+    patched[0].forward = lambda x: 2 * x
+    with pytest.raises(ValueError, match=r"layer '0' \(\w+\) is a dropout layer whose noise is not known"):
+        penalty(patched, torch.ones(2, 6), torch.zeros(2, 6), nn.MSELoss(), method=method)
 
 
 @pytest.mark.parametrize("method", ["exact", "hutchinson"])

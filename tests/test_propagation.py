@@ -183,6 +183,27 @@ def test_dropconnect_equals_the_sum_over_all_masks(scale, mask_bias, covariance)
     assert_exact(propagation.moments(model, x, covariance=covariance), *expected)
 
 
+@pytest.mark.parametrize(("covariance", "first"), [("output", nn.Identity()), ("full", nn.Identity()), ("full", None)])
+@pytest.mark.parametrize("mask_bias", [True, False])
+def test_dropconnect_with_one_mask_for_a_sequence_equals_the_sum_over_all_masks(mask_bias, covariance, first):
+    """With "full" also of an input whose positions are correlated."""
+    keep, x = 0.4, fixed(1, 2, 2, seed=3)
+    layer = cd.DropConnectLinear(
+        2, 2, law=cd.Bernoulli(keep=keep), masks="batch", mask_bias=mask_bias, dtype=torch.float64
+    )
+    first = first or nn.Sequential(nn.Flatten(), linear(4, 4, seed=5), Reshape(2, 2))
+    last = linear(4, 3, seed=6)
+    model = nn.Sequential(cd.BernoulliDropout(1 - keep), first, layer, nn.Flatten(), last)
+    weight, bias = layer.weight.detach(), layer.bias.detach()
+
+    def forward(m, w, b):
+        hidden = first((m * x[0])[None])[0].detach() @ (w * weight).T + (b * bias if mask_bias else bias)
+        return last(hidden.flatten()).detach()
+
+    expected = sum_over_masks(forward, [(2, 2), (2, 2), (2,)], keep, 1 / keep)
+    assert_exact(propagation.moments(model, x, covariance=covariance), *expected)
+
+
 @pytest.mark.parametrize("covariance", CORRELATED)
 def test_fast_dropout_by_total_covariance(covariance):
     law, x = cd.Gaussian(sigma=0.3), fixed(1, 4, seed=3)
@@ -817,11 +838,16 @@ def test_a_covariance_that_does_not_fit_is_refused():
     assert propagation.moments(model[:1], torch.ones(2, 1, 28, 28)).mean.shape == (2, 32, 26, 26)
 
 
-def test_dropconnect_with_a_batch_mask_over_a_sequence_is_refused():
+def test_weight_masks_of_a_sequence_that_do_not_fit_are_refused(monkeypatch):
+    model = nn.Sequential(cd.DropConnectLinear(30, 20, masks="batch"), nn.Linear(20, 1), nn.Flatten())
+    monkeypatch.setattr(beliefs, "LARGEST_COVARIANCE", 8 * 2 * 4 * 600 - 1)
+    with pytest.raises(ValueError, match=r"^moments: expected a covariance of at most .* got \[2, 4, 600\]"):
+        propagation.moments(model, torch.ones(2, 4, 30), covariance="output")
+    assert propagation.moments(model, torch.ones(2, 4, 30)).mean.shape == (2, 4)
+
+
+def test_dropconnect_with_a_batch_mask_is_that_of_each_example():
     layer = cd.DropConnectLinear(3, 2, masks="batch")
-    with pytest.raises(ValueError, match=r"expected an input \[N, in\] with masks='batch' and covariance="):
-        propagation.moments(layer, torch.ones(1, 4, 3), covariance="full")
-    assert propagation.moments(layer, torch.ones(1, 4, 3)).mean.shape == (1, 4, 2)
     # Of one example each, a mask for the batch and a mask for every example are the same.
     x = torch.randn(4, 3)
     shared = propagation.moments(layer, x, covariance="full").covariance
@@ -939,6 +965,57 @@ class _InPlace(torch.nn.Module):
 def test_a_change_in_place_of_what_is_used_again_is_refused():
     with pytest.raises(ValueError, match="changed in place; use inplace=False"):
         propagation.moments(_InPlace(), torch.tensor([[-1.0, 2.0]]))
+
+
+class _InTraining(nn.Module):
+    """Calls some of its dropout layers in training mode only, and one never."""
+
+    def __init__(self, *, always):
+        super().__init__()
+        self.linear, self.first, self.second = linear(3, 2, seed=1), cd.GaussianDropout(0.3), nn.Dropout(0.5)
+        self.never, self.always = nn.Dropout(0.5), always
+
+    def forward(self, x):
+        if self.always:
+            x = self.first(x)
+        if self.training:
+            x = self.second(x)
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("covariance", propagation.COVARIANCES)
+@pytest.mark.parametrize(("always", "missing"), [(True, "second, never"), (False, "first, second, never")])
+def test_dropout_that_is_called_in_training_mode_only_is_refused(always, missing, covariance):
+    model = _InTraining(always=always)
+    assert propagation.moments(model, torch.ones(1, 3), covariance=covariance).variance.min() > 0
+    model.eval()
+    message = f"^moments: expected _InTraining to call its dropout layers in either mode, .* does not call {missing};"
+    with pytest.raises(ValueError, match=message) as caught:
+        propagation.moments(model, torch.ones(1, 3), covariance=covariance)
+    assert "\n" not in str(caught.value)
+    assert not any(module.training for module in model.modules())
+
+
+def test_a_layer_that_is_never_called_does_no_harm_beside_others():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.drop, self.never, self.linear = nn.Dropout(0.5), nn.Dropout(0.5), linear(3, 2, seed=1)
+
+        def forward(self, x):
+            return self.linear(self.drop(x))
+
+    plain = nn.Sequential(nn.Dropout(0.5), linear(3, 2, seed=1))
+    variance = propagation.moments(Model().eval(), torch.ones(1, 3)).variance
+    assert torch.equal(variance, propagation.moments(plain, torch.ones(1, 3)).variance)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_layer_whose_forward_was_replaced_is_refused(place):
+    model = nn.Sequential(nn.Linear(3, 3), cd.GaussianDropout(0.3), nn.ReLU())
+    model[place].forward = lambda x: 2 * x
+    with pytest.raises(NotImplementedError, match=rf"layer '{place}' \(\w+\): is not supported"):
+        propagation.moments(model, torch.ones(1, 3))
 
 
 def test_layers_with_hooks_are_refused():

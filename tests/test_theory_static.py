@@ -15,7 +15,7 @@ from scipy.special import expit, ndtr
 
 import contdrop as cd
 from conformance import INFINITY, LAWS, assert_moments, fixed
-from contdrop.theory import arguments, normality, static
+from contdrop.theory import arguments, normality, static, transforms
 from oracles import FIVE_SIGMA, integrate, normal_density, normal_expectation
 
 PROBABILITIES = st.floats(0.1, 0.9)
@@ -301,6 +301,76 @@ def test_inversion_agrees_with_listing_all_values():
         inverted = normality._distance_by_inversion(terms, torch.ones(n, dtype=torch.int64), law)
         assert abs(inverted.value - listed) <= inverted.error
         assert inverted.error < 2e-3
+
+
+def lattice_distance(terms, tenths):
+    """The distance for whole t_j and masks that keep ``tenths`` / 10, by counting in whole numbers.
+
+    The probability of a sum s, times 10^n, is the coefficient of X^s in the product of (10 - tenths) + tenths X^t_j:
+    polynomials are multiplied as one large integer, X being a power of two above all coefficients.
+    """
+    bits = 4 * len(terms)
+    polynomial, lowest = 1, sum(min(t, 0) for t in terms)
+    for t in terms:
+        kept, dropped = (tenths, 10 - tenths) if t > 0 else (10 - tenths, tenths)
+        polynomial = dropped * polynomial + ((kept * polynomial) << (bits * abs(t)))
+    mean, variance = sum(terms) * tenths / 10, sum(t * t for t in terms) * tenths * (10 - tenths) / 100
+    digits = bin(polynomial)[2:].zfill(bits * (sum(map(abs, terms)) + 1))
+    coefficients = [int(digits[i : i + bits], 2) / 10 ** len(terms) for i in range(0, len(digits), bits)][::-1]
+    levels = list(itertools.accumulate(coefficients, initial=0.0))
+    normal = [ndtr((lowest + s - mean) / math.sqrt(variance)) for s in range(len(coefficients))]
+    return max(max(abs(a - n), abs(b - n)) for a, b, n in zip(levels, levels[1:], normal))
+
+
+def pixels(count=45):
+    """Grey values with random signs, as of an image times weights of -1 and 1."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randint(1, 256, (count,), generator=generator)
+    return (values * (2 * torch.randint(0, 2, (count,), generator=generator) - 1)).tolist()
+
+
+@pytest.mark.parametrize("tenths", [5, 3])
+@pytest.mark.parametrize("terms", [list(range(1, 41)), [*range(1, 31), *range(-10, 0)], pixels()], ids=["1", "2", "3"])
+def test_distance_on_a_lattice(terms, tenths):
+    """psi of a sum that lies on a lattice comes back to 1, long after it was negligible."""
+    oracle, law = lattice_distance(terms, tenths), cd.Bernoulli(keep=tenths / 10, value=-0.8)
+    weight = -float64(*terms) / 255
+    value, error = static.normal_distance(weight, torch.ones(len(terms)), law)
+    assert abs(value - oracle) <= error <= 1e-9
+    # Without seeing the lattice, as where it is too fine to be listed.
+    weight, counts = torch.unique(weight / (law.variance * weight.square().sum()).sqrt(), return_counts=True)
+    value, error = normality._distance_by_inversion(weight, counts, law)
+    assert abs(value - oracle) <= error <= 2e-4
+    # Rounded to float32, S lies beside the lattice.
+    value, error = static.normal_distance(-float64(*terms).float() / 255, torch.ones(len(terms)), law)
+    assert abs(value - oracle) <= error <= 1e-5
+
+
+def test_a_lattice_that_is_too_fine_is_inverted():
+    terms = float64(*[1000 * k + k % 7 for k in range(1, 60)])
+    law = cd.Bernoulli(keep=0.5)
+    value, error = static.normal_distance(terms, torch.ones(len(terms)), law)
+    near = lattice_distance(list(range(1, 60)), 5)
+    # S lies within 59 * 6 / 1000 of the sum of 1, 2, ... 59, and its mean and deviation change by no more than that.
+    slip = 59 * 6 / 1000 / math.sqrt(0.25 * sum(k * k for k in range(1, 60))) * normal_density(0.0)
+    assert abs(value - near) <= 3 * slip + error
+    assert error <= 1e-4
+
+
+@pytest.mark.parametrize(
+    "law",
+    [cd.Uniform(), cd.Gaussian(sigma=0.3), cd.Gaussian(sigma=2.0), cd.Gaussian(sigma=0.4, low=0.1, high=INFINITY)],
+)
+def test_a_transform_stays_below_its_ceiling(law):
+    ceiling, one = transforms.Ceiling(law), torch.ones(1, dtype=torch.float64)
+    v = torch.linspace(0, 100 / math.sqrt(law.variance), 7001, dtype=torch.float64)
+    sizes = transforms.characteristic(one, one.long(), law, v).abs()
+    largest_from = sizes.flip(0).cummax(0).values.flip(0)
+    bounds = [ceiling.product(u, one.long()) for u in v[:, None]]
+    assert (torch.tensor(bounds) >= largest_from - 1e-12).all()
+    assert bounds == sorted(bounds, reverse=True)
+    assert bounds[300] < largest_from[300].item() + 0.02
+    assert transforms.Ceiling(cd.Bernoulli(keep=0.3)).product(v[:, None][5000], one.long()) == 1
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)

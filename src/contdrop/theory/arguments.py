@@ -53,3 +53,8 @@ def number(owner: str, name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise ValueError(f"{owner}: expected {name} to be a finite number, got {value!r}")
     return float(value)
+
+
+def is_forward_of(module: torch.nn.Module, kind: type[torch.nn.Module]) -> bool:
+    """Whether the module computes what this class does: neither its own class nor itself has another forward."""
+    return type(module).forward is kind.forward and "forward" not in vars(module)

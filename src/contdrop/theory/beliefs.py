@@ -112,12 +112,14 @@ def composed(first: Step, second: Step) -> Step:
     return Step(second.belief, lambda c: second.respond(first.respond(c)), fresh)
 
 
-def check_size(examples: int, elements: int) -> None:
-    size = 8 * examples * elements**2
+def check_size(examples: int, elements: int, others: int | None = None) -> None:
+    """Refuses a covariance between so many elements, or between them and so many others."""
+    others = elements if others is None else others
+    size = 8 * examples * elements * others
     if size > LARGEST_COVARIANCE:
         raise RefusedError(
             f"expected a covariance of at most {LARGEST_COVARIANCE / 2**30:.0f} GiB, got [{examples}, {elements}, "
-            f"{elements}], which takes {size / 2**30:.1f} GiB; give fewer examples at a time or use "
+            f"{others}], which takes {size / 2**30:.1f} GiB; give fewer examples at a time or use "
             "covariance='diagonal'"
         )
 
@@ -233,11 +235,16 @@ def masking(belief: Belief, full: bool, law: Law, scale: str, shared_axes: Seque
     return Step(Belief(mean, variance, covariance), lambda c: gain * c, fresh)
 
 
-def noisy_linear(belief: Belief, full: bool, module: Any, bias: Tensor | None, masked_bias: bool) -> Step:
+def noisy_linear(
+    belief: Belief, full: bool, module: Any, bias: Tensor | None, masked_bias: bool, shared: bool = False
+) -> Step:
     """A linear layer with one mask value per weight: exact. With g = E[m] and v = Var(m), scaled alike::
 
         mean       = g (W E[x] + b)
         covariance = g^2 W Cov(x) W^T + diag(v ((W * W) E[x * x] + b * b))
+
+    Positions of an example [..., in] have masks of their own, or share them; then outputs o at positions s and t have
+    the covariance v (sum over i of W_oi^2 E[x_si x_ti] + b_o^2) in common.
 
     Args:
         belief: Of the input x.
@@ -245,6 +252,8 @@ def noisy_linear(belief: Belief, full: bool, module: Any, bias: Tensor | None, m
         module: Has weight, law and scale.
         bias: b.
         masked_bias: Whether the bias is masked; if not, it enters the mean as it is, and not the covariance.
+        shared: Whether all positions of an example share their masks. If covariances are not followed, their inputs are
+            taken as uncorrelated.
     """
     factor = training_factor("moments", arguments.law("moments", module.law), module.scale)
     gain, noise = module.law.mean * factor, module.law.variance * factor**2
@@ -264,10 +273,15 @@ def noisy_linear(belief: Belief, full: bool, module: Any, bias: Tensor | None, m
     square_bias = bias.square() if bias is not None and masked_bias else None
     own = noise * torch.nn.functional.linear(second, squares, square_bias)
     variance = step.belief.spread() + own
-    covariance = step.belief.covariance
-    if covariance is not None:
+    covariance, fresh = step.belief.covariance, independent(own)
+    if shared and belief.mean.dim() > 2:
+        alone = independent(noise * torch.nn.functional.linear(belief.spread(), squares))
+        fresh = _shared_weights(noise, belief.mean, weight, bias if masked_bias else None, alone)
+        if full:
+            covariance = step.belief.matrix() + noise * _common_covariance(belief, squares, square_bias)
+    elif covariance is not None:
         covariance.diagonal(dim1=1, dim2=2).copy_(variance.flatten(1))
-    return Step(Belief(step.belief.mean, variance, covariance), step.respond, independent(own))
+    return Step(Belief(step.belief.mean, variance, covariance), step.respond, fresh)
 
 
 def from_covariance(mean: Tensor, covariance: Tensor) -> Belief:
@@ -290,6 +304,40 @@ def _shared(noise: float, mean: Tensor, independent: Map, groups: Tensor) -> Map
         return noise * sums @ sums.transpose(1, 2) + independent(rows)
 
     return fresh
+
+
+def _shared_weights(noise: float, mean: Tensor, weight: Tensor, bias: Tensor | None, alone: Map) -> Map:
+    """Fresh noise of weight masks that all positions share, of inputs taken as uncorrelated.
+
+    Args:
+        noise: Variance of a mask value.
+        mean: Of the input, [N, ..., in].
+        weight: [out, in].
+        bias: [out], if it is masked.
+        alone: What the variance of the input adds, at each position by itself.
+    """
+    positions = mean.flatten(1, -2)
+
+    def fresh(rows: Tensor) -> Tensor:
+        check_size(rows.shape[0], rows.shape[1], weight.numel())
+        by_position = rows.reshape(*rows.shape[:2], positions.shape[1], -1)
+        sums = (torch.einsum("nkto,nti->nkoi", by_position, positions) * weight).flatten(2)
+        if bias is not None:
+            sums = torch.cat([sums, by_position.sum(2) * bias], 2)
+        return noise * sums @ sums.transpose(1, 2) + alone(rows)
+
+    return fresh
+
+
+def _common_covariance(belief: Belief, squares: Tensor, square_bias: Tensor | None) -> Tensor:
+    """What weight masks of variance 1 that all positions share add to the covariance of the output, [N, D, D]."""
+    mean = belief.mean.flatten(1, -2)
+    n, positions, inputs = mean.shape
+    between = belief.matrix().reshape(n, positions, inputs, positions, inputs).diagonal(dim1=2, dim2=4)
+    second = between + mean.unsqueeze(2) * mean.unsqueeze(1)
+    outputs = torch.nn.functional.linear(second, squares, square_bias)
+    size = positions * len(squares)
+    return torch.diag_embed(outputs).transpose(2, 3).reshape(n, size, size)
 
 
 def _mask_groups(shape: Sequence[int], shared_axes: Sequence[int]) -> Tensor | None:

@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from ..arguments import check_choice
-from ..laws import Law
+from ..laws import Gaussian, Law
 from . import arguments
 from .penalty import penalty as penalty
 from .quadrature import logistic_expectation
-from .transforms import expected_masked_sigmoid, expected_sigmoid, expected_softplus
+from .transforms import expected_masked_sigmoid, expected_sigmoid, expected_softplus, log_expected_sigmoid
 
 UNITS = ("linear", "sigmoid")
 FORMS = ("exact", "stein", "paper", "bernoulli")
@@ -214,6 +214,8 @@ def expected_error(
 
         linear:  ((t - mu_S)^2 + V_S) / 2          sigmoid:  E[log(1 + exp(lambda S))] - t lambda mu_S
 
+    (the latter as t E[log(1 + exp(-lambda S))] + (1 - t) E[log(1 + exp(lambda S))], which subtracts nothing).
+
     The arguments are those of ``regulariser``.
     """
     weight, x, target, gain = _unit("expected_error", weight, x, target, law, unit, gain)
@@ -221,7 +223,8 @@ def expected_error(
     if unit == "linear":
         mean, variance = _logistic_moments(terms, law)
         return ((target - mean).square() / 2 + variance / 2).item()
-    return expected_softplus(gain * terms, law) - target * gain * law.mean * terms.sum().item()
+    above, below = expected_softplus(gain * terms, law)
+    return target * below + (1 - target) * above
 
 
 def ensemble_error(
@@ -243,15 +246,8 @@ def ensemble_error(
     terms = weight * x
     if unit == "linear":
         return (target - law.mean * terms.sum().item()) ** 2 / 2
-    if ensemble == "geometric":
-        mean, _ = _logistic_moments(gain * terms, law)
-        return (target * torch.logaddexp(-mean, mean * 0) + (1 - target) * torch.logaddexp(mean, mean * 0)).item()
-    output, complement = _ensemble_output(gain * terms, law, ensemble)
-    result = 0.0
-    for share, probability in ((target, output), (1 - target, complement)):
-        if share:
-            result -= share * math.log(probability) if probability > 0 else -math.inf
-    return result
+    output, complement = _log_ensemble_output(gain * terms, law, ensemble)
+    return -(target * output + (1 - target) * complement)
 
 
 def regulariser(
@@ -301,15 +297,10 @@ def regulariser(
     if unit == "linear":
         return law.variance * terms.square().sum().item() / 2
     if form == "exact":
-        error = expected_error(weight, x, target, law, unit=unit, gain=gain)
-        return error - ensemble_error(weight, x, target, law, unit=unit, gain=gain, ensemble=ensemble)
+        return _sigmoid_regulariser(gain * terms, target, law, ensemble)
     if form == "stein":
-        above, below = logistic_expectation(mean, variance, -1), logistic_expectation(-mean, variance, -1)
-        if ensemble == "geometric":
-            outputs = torch.sigmoid(mean), torch.sigmoid(-mean)
-        else:
-            outputs = logistic_expectation(mean, variance), logistic_expectation(-mean, variance)
-        return (target * (below + outputs[0].log()) + (1 - target) * (above + outputs[1].log())).item()
+        normal = Gaussian(mu=mean.item(), sigma=variance.sqrt().item(), low=-math.inf, high=math.inf)
+        return _sigmoid_regulariser(torch.ones(1, dtype=torch.float64), target, normal, ensemble)
     if form == "bernoulli":
         return (variance / 2 * _slope(mean)).item()
     shrink = 1 + math.pi / 8 * variance
@@ -344,9 +335,23 @@ def _slope(argument: Tensor) -> Tensor:
     return torch.sigmoid(argument) * torch.sigmoid(-argument)
 
 
+def _sigmoid_regulariser(terms: Tensor, target: float, law: Law, ensemble: str) -> float:
+    """E[E_D] - E_ENS, target by target: neither part is negative (Jensen), but for rounding."""
+    (above, below), (output, complement) = expected_softplus(terms, law), _log_ensemble_output(terms, law, ensemble)
+    return target * max(below + output, 0.0) + (1 - target) * max(above + complement, 0.0)
+
+
 def _ensemble_output(terms: Tensor, law: Law, ensemble: str) -> tuple[float, float]:
     """O_ENS and 1 - O_ENS, the smaller of them accurate."""
     if ensemble == "arithmetic":
         return expected_sigmoid(terms, law)
     mean, _ = _logistic_moments(terms, law)
     return torch.sigmoid(mean).item(), torch.sigmoid(-mean).item()
+
+
+def _log_ensemble_output(terms: Tensor, law: Law, ensemble: str) -> tuple[float, float]:
+    """log O_ENS and log(1 - O_ENS), however near O_ENS is to 0 or 1."""
+    if ensemble == "arithmetic":
+        return log_expected_sigmoid(terms, law)
+    mean, _ = _logistic_moments(terms, law)
+    return torch.nn.functional.logsigmoid(mean).item(), torch.nn.functional.logsigmoid(-mean).item()

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import quadrature, roots
+from ..compatibility import has_forward_hooks
+from . import arguments, quadrature, roots
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -107,7 +108,9 @@ class _SymmetricRoot(torch.autograd.Function):
 
 def _is_binary_cross_entropy(loss: Loss) -> bool:
     if isinstance(loss, torch.nn.BCEWithLogitsLoss):
-        return loss.weight is None and loss.pos_weight is None and loss.reduction in ("mean", "sum")
+        # A subclass, such as a focal loss, may compute something else.
+        computes = arguments.is_forward_of(loss, torch.nn.BCEWithLogitsLoss) and not has_forward_hooks(loss)
+        return computes and loss.weight is None and loss.pos_weight is None and loss.reduction in ("mean", "sum")
     return loss is torch.nn.functional.binary_cross_entropy_with_logits
 
 

@@ -12,17 +12,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import nn
-from ..compatibility import has_forward_hooks, is_sequence
+from ..compatibility import TORCH_DROPOUTS, has_forward_hooks, is_sequence
 from . import layers
 from .beliefs import Belief, RefusedError, Step, affine, reshaping, scaling
+from .noise import switched
+
+_OURS = (nn.Dropout, nn.AdaptiveDropout, nn.DropConnectLinear, nn.FastDropoutLinear)
 
 
 class _Tracer(torch.fx.Tracer):
     """Stops at the layers that are known, at all dropout layers, and at torch's own."""
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
-        ours = isinstance(m, (nn.Dropout, nn.AdaptiveDropout, nn.DropConnectLinear, nn.FastDropoutLinear))
-        return ours or layers.handler(m) is not None or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, _OURS) or layers.handler(m) is not None or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace(model: torch.nn.Module) -> torch.fx.Graph:
@@ -43,12 +45,44 @@ def trace(model: torch.nn.Module) -> torch.fx.Graph:
         graph.output(node)
         return graph
     try:
-        return _Tracer().trace(model)
+        graph = _Tracer().trace(model)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise NotImplementedError(
             f"moments: {type(model).__name__} cannot be followed, because torch.fx does not trace its forward: {reason}"
         ) from error
+    _check_called(model, graph)
+    return graph
+
+
+def _check_called(model: torch.nn.Module, graph: torch.fx.Graph) -> None:
+    """Refuses a model that calls dropout layers in training mode only, or none of those that it has."""
+    dropouts = {name: layer for name, layer in model.named_modules() if _is_dropout(layer)}
+    called = _called(model, graph)
+    missing = {name: layer for name, layer in dropouts.items() if layer not in called}
+    if not missing or (len(missing) < len(dropouts) and not _called_in_training(model) & set(missing.values())):
+        return  # beside others, a layer that is called in no mode does no harm
+    raise ValueError(
+        f"moments: expected {type(model).__name__} to call its dropout layers in either mode, got a forward that does "
+        f"not call {', '.join(missing)}; call them without asking for self.training, in evaluation they do nothing"
+    )
+
+
+def _is_dropout(layer: torch.nn.Module) -> bool:
+    """Whether it is a dropout layer and one node of the graph; one with a forward of its own may be looked into."""
+    return isinstance(layer, (*TORCH_DROPOUTS, *_OURS)) and _Tracer().is_leaf_module(layer, "")
+
+
+def _called(model: torch.nn.Module, graph: torch.fx.Graph) -> set[torch.nn.Module]:
+    return {model.get_submodule(str(node.target)) for node in graph.nodes if node.op == "call_module"}
+
+
+def _called_in_training(model: torch.nn.Module) -> set[torch.nn.Module]:
+    try:
+        with switched(model, training=True):
+            return _called(model, _Tracer().trace(model))
+    except Exception:  # what cannot be traced in training mode is not known to call them
+        return set()
 
 
 def _chain(module: torch.nn.Module, path: str) -> Iterator[str | None]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import nn
 from ..laws import Bernoulli
-from . import activations
+from . import activations, arguments
 from .beliefs import (
     Belief,
     RefusedError,
@@ -164,12 +164,8 @@ def _torch_map_dropout(module: torch.nn.Dropout2d, belief: Belief, full: bool) -
 
 
 def _dropconnect(module: nn.DropConnectLinear, belief: Belief, full: bool) -> Step:
-    if full and module.masks == "batch" and belief.mean.dim() > 2:
-        raise RefusedError(
-            f"expected an input [N, in] with masks='batch' and covariance='full', got shape {tuple(belief.mean.shape)}"
-        )
     bias = None if module.bias is None else double(module.bias)
-    linear = noisy_linear(belief, full, module, bias, module.mask_bias)
+    linear = noisy_linear(belief, full, module, bias, module.mask_bias, shared=module.masks == "batch")
     if module.activation is None:
         return linear
     function = activations.RELU if module.activation == "relu" else activations.SIGMOID
@@ -202,11 +198,15 @@ HANDLERS: dict[type[torch.nn.Module], Callable[[Any, Belief, bool], Step]] = {
 
 
 def handler(module: torch.nn.Module) -> Callable[[Any, Belief, bool], Step] | None:
-    """What computes this layer; None if it is not known. A subclass with a forward of its own is another layer."""
+    """What computes this layer; None if it is not known. A forward of its own makes it another layer."""
     for kind in type(module).__mro__:
         if kind in HANDLERS:
-            return HANDLERS[kind] if type(module).forward is kind.forward else None
+            return HANDLERS[kind] if arguments.is_forward_of(module, kind) else None
     return None
+
+
+def is_relu(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.ReLU) and arguments.is_forward_of(module, torch.nn.ReLU)
 
 
 def _expect_axes(belief: Belief, axes: int) -> None:

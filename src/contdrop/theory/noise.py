@@ -14,6 +14,7 @@ from ..compatibility import DropoutBase
 from ..functional import training_factor
 from ..laws import Bernoulli, Law
 from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
+from . import arguments
 
 
 @dataclasses.dataclass
@@ -94,43 +95,50 @@ def _dropconnect(layer: DropConnectLinear, noise: Noise, x: Tensor) -> Tensor:
     return z if layer.activation is None else z.relu() if layer.activation == "relu" else z.sigmoid()
 
 
-_FORWARDS: tuple[tuple[type | tuple[type, ...], Callable[..., Tensor]], ...] = (
-    (Dropout, _dropout),
+_FORWARDS: tuple[tuple[tuple[type[torch.nn.Module], ...], Callable[..., Tensor]], ...] = (
+    ((Dropout,), _dropout),
     ((torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d), _torch_dropout),
-    (AdaptiveDropout, _adaptive_dropout),
-    (FastDropoutLinear, _fast_dropout),
-    (DropConnectLinear, _dropconnect),
+    ((AdaptiveDropout,), _adaptive_dropout),
+    ((FastDropoutLinear,), _fast_dropout),
+    ((DropConnectLinear,), _dropconnect),
 )
 
 
 def noisy_forward(layer: torch.nn.Module) -> Callable[..., Tensor] | None:
-    return next((forward for kind, forward in _FORWARDS if isinstance(layer, kind)), None)
+    """What shows the noise of this layer; None if it is not known. A forward of its own makes it another layer."""
+    for kinds, forward in _FORWARDS:
+        for kind in kinds:
+            if isinstance(layer, kind):
+                return forward if arguments.is_forward_of(layer, kind) else None
+    return None
 
 
 @contextlib.contextmanager
 def replaced_forwards(model: torch.nn.Module, noise: Noise) -> Iterator[None]:
     """Within it, the model is in evaluation mode and its dropout layers show their noise as explicit zeros."""
     forwards = [(module, forward) for module in model.modules() if (forward := noisy_forward(module))]
-    before = [(module, vars(module).get("forward")) for module, _ in forwards]
     with evaluating(model):
         try:
             for module, forward in forwards:
                 module.forward = functools.partial(forward, module, noise)
             yield
         finally:
-            for module, own in before:
+            for module, _ in forwards:
                 vars(module).pop("forward", None)
-                if own is not None:
-                    module.forward = own
+
+
+def evaluating(model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+    return switched(model, training=False)
 
 
 @contextlib.contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
+def switched(model: torch.nn.Module, *, training: bool) -> Iterator[None]:
+    """Within it, all of the model is in that mode; beyond it, each part is in its own."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         for module, _ in modes:
-            module.training = False
+            module.training = training
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module, before in modes:
+            module.training = before

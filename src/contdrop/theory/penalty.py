@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..arguments import check_choice, check_whole
 from ..compatibility import BATCH_NORMS, TORCH_DROPOUTS
-from ..nn import Dropout
+from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
 from . import arguments, expected_loss
 from .noise import Noise, evaluating, noisy_forward, replaced_forwards
 from .propagation import Moments, propagate
@@ -359,6 +359,7 @@ def _check_layer(name: str, layer: torch.nn.Module, method: str | None) -> bool:
             "not allow for; use method='hutchinson'"
         )
     known = noisy_forward(layer) is not None
-    if isinstance(layer, (*TORCH_DROPOUTS, Dropout)) and not known:
+    noisy = (*TORCH_DROPOUTS, Dropout, AdaptiveDropout, DropConnectLinear, FastDropoutLinear)
+    if isinstance(layer, noisy) and not known:
         raise ValueError(f"penalty: {what} is a dropout layer whose noise is not known here; replace it")
     return known

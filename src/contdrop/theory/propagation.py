@@ -61,7 +61,8 @@ class Moments:
 def moments(model: torch.nn.Module, x: Tensor, *, covariance: str = "diagonal") -> Moments:
     """Mean and (co)variance of all activations of a model whose dropout layers are on, for inputs x that are given.
 
-    Dropout counts as on whatever the mode of the model, which is not changed. Everything is computed in float64.
+    Dropout counts as on whatever the mode of the model, which is not changed. Everything is computed in float64. The
+    model's forward must call its dropout layers in either mode: they know by themselves when to do nothing.
 
     Exact: linear layers, convolutions, average pooling, batch normalisation in evaluation mode, additions, dropout
     with any law, DropConnect and fast dropout. Approximate: ReLU, sigmoid, tanh and max pooling take their input as
@@ -115,7 +116,10 @@ def propagate(model: torch.nn.Module, batch: Tensor, covariance: str) -> Moments
     if covariance == "full":
         matrix = belief.matrix()
     elif covariance == "output":
-        matrix = walk.output_covariance(belief.mean)
+        try:
+            matrix = walk.output_covariance(belief.mean)
+        except RefusedError as refusal:
+            raise ValueError(f"moments: {refusal}") from None
         belief = Belief(belief.mean, matrix.diagonal(dim1=1, dim2=2).reshape(belief.mean.shape).clone())
         walk.correct_output(belief.spread())
     return Moments(belief.mean, belief.spread(), matrix, tuple(walk.layers))
@@ -270,9 +274,7 @@ class _Walk:
 
     def _dropout_before(self, node: torch.fx.Node) -> torch.fx.Node | None:
         """The dropout layer that this ReLU, and nothing else, takes its input from."""
-        relu = node.target in graphs.RELUS or (
-            node.op == "call_module" and isinstance(self._module(node), torch.nn.ReLU)
-        )
+        relu = node.target in graphs.RELUS or (node.op == "call_module" and layers.is_relu(self._module(node)))
         if not relu or len(node.all_input_nodes) != 1:
             return None
         (before,) = node.all_input_nodes

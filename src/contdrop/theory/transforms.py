@@ -10,6 +10,16 @@ so that their expectations are one-dimensional integrals over products of M, wha
 approximation, no sum over 2^n masks. The midpoint rule with step h replaces tanh(a / 2), the wave's odd part, by its
 repetition with alternating sign every 2 pi / h, so its error is exp(-(2 pi / h - |a|)): h is chosen so that this is
 below exp(-40) for every |a| that A takes with probability above 1e-18. What remains is rounding, about 1e-15.
+
+Where A is far below zero, 1e-15 may be more than the expectation itself. There exp(r A) is taken out of the wave, with
+0 < r <= 1 where E[exp(r A)] is smallest (the same formulas along the line of real part r, z = r + i w)::
+
+    sigmoid(a)       = [r = 1] exp(a) / 2 + integral over w > 0 of Re(exp(z a) / sin(pi z))
+    log(1 + exp(a))  = [r = 1] exp(a) / 2 + integral over w > 0 of Re(exp(z a) / (z sin(pi z)))
+
+Rounding is then 1e-16 E[exp(r A)]: about 1e-15 of the expectation, because that is nearly as small. For 0 < r < 1 the
+exponent of the midpoint rule's error has a factor min(r, 1 - r), so h is smaller. Logarithms are returned where the
+expectation itself may underflow.
 """
 
 from __future__ import annotations
@@ -30,6 +40,8 @@ _NODES_PER_PANEL = 24
 # What 24 Gauss-Legendre nodes integrate to rounding: a normal density this wide times a wave of this phase.
 _DEVIATIONS_PER_PANEL = 5.0
 _PHASE_PER_PANEL = 16.0
+_TERMS_AT_ONCE = 64
+_NEGLIGIBLE = 1e-20
 _CELLS = 2_000_000  # of the largest intermediate tensor: 32 MB of complex numbers
 
 
@@ -49,7 +61,9 @@ def is_normal(law: Law) -> bool:
     return isinstance(law, Gaussian) and law.low == -math.inf and law.high == math.inf
 
 
-def points(law: Law, frequency: float = 0.0, split: float | None = None) -> tuple[Tensor, Tensor]:
+def points(
+    law: Law, frequency: float = 0.0, split: float | None = None, growth: tuple[float, float] = (0.0, 0.0)
+) -> tuple[Tensor, Tensor]:
     """Values v and probabilities p with E[f(m)] = sum of p f(v), to rounding for smooth f.
 
     The atoms of the law, and Gauss-Legendre panels over its density.
@@ -58,6 +72,7 @@ def points(law: Law, frequency: float = 0.0, split: float | None = None) -> tupl
         law: The law of m.
         frequency: f may oscillate like exp(i frequency m).
         split: f may have a kink there.
+        growth: f may grow like exp(-growth[0] m) for small m, and like exp(growth[1] m) for large m.
     """
     low, high = support(law)
     if isinstance(law, Bernoulli):
@@ -72,9 +87,11 @@ def points(law: Law, frequency: float = 0.0, split: float | None = None) -> tupl
         for bound, sign in ((low, 1.0), (high, -1.0)):
             if math.isfinite(bound):
                 atoms.append((bound, math.erfc(-sign * (bound - law.mu) / law.sigma / math.sqrt(2)) / 2))
-        # In standard deviations from mu, so that a narrow law loses no digits. Beyond 9.5 lies a probability of 2e-21.
+        # In standard deviations from mu, so that a narrow law loses no digits. Beyond 9.5 lies a probability of 2e-21;
+        # exp(growth m) moves a normal density by growth sigma of them.
         centre, unit, width = law.mu, law.sigma, _DEVIATIONS_PER_PANEL
-        low, high = max((low - centre) / unit, -9.5), min((high - centre) / unit, 9.5)
+        low = max((low - centre) / unit, -9.5 - growth[0] * unit)
+        high = min((high - centre) / unit, 9.5 + growth[1] * unit)
     if frequency:
         width = min(width, _PHASE_PER_PANEL / abs(frequency) / unit)
     kink = None if split is None else (split - centre) / unit
@@ -111,35 +128,113 @@ def transform(law: Law, z: Tensor) -> tuple[Tensor, Tensor]:
     return waves @ p.to(z.dtype), waves @ (p * v).to(z.dtype)
 
 
-def reach(terms: Tensor, law: Law) -> float:
-    """A bound of |A - E[A]| that is exceeded with a probability below 1e-18.
+def reach(terms: Tensor, law: Law, tilt: float = 0.0) -> float:
+    """A bound of |A - E[A]| that is exceeded with a probability below 1e-18, also if A is weighted by exp(tilt A).
 
     With c the width of the law's support or infinity, by Hoeffding's inequality 4.6 c |t|; and since a clipped normal
-    is a 1-Lipschitz function of a normal one, by Gaussian concentration 9.2 sigma |t|.
+    is a 1-Lipschitz function of a normal one, by Gaussian concentration 9.2 sigma |t|. Weighted, a clipped normal is an
+    atom and a normal one cut off, whose mean moves by tilt |t| sigma^2 towards an open end: Hoeffding's again.
     """
     low, high = support(law)
-    width = 4.6 * (high - low)
+    width = torch.full_like(terms, 4.6 * (high - low))
     if isinstance(law, Gaussian):
-        width = min(width, 9.2 * law.sigma)
-    return width * terms.square().sum().sqrt().item()
+        concentrated = torch.full_like(terms, 9.2 * law.sigma)
+        if tilt and not is_normal(law):
+            open_end = torch.where(terms > 0, high, -low) == math.inf
+            concentrated = 1.5 * concentrated + 4.6 * tilt * law.sigma**2 * terms.abs() * open_end
+        width = torch.minimum(width, concentrated)
+    return (width * terms).square().sum().sqrt().item()
 
 
 def expected_sigmoid(terms: Tensor, law: Law) -> tuple[float, float]:
-    """E[sigmoid(A)] and E[sigmoid(-A)], to 1e-15; the smaller one also relatively where A hardly changes sign.
+    """E[sigmoid(A)] and E[sigmoid(-A)], to 1e-15; the smaller one also relatively, down to 1e-308."""
+    above, below = log_expected_sigmoid(terms, law)
+    return math.exp(above), math.exp(below)
 
-    There A / 2 is taken out of the wave: sigmoid(a) = exp(a / 2) times the integral of cos(w a) / cosh(pi w), whose
-    rounding error is 1e-16 E[exp(A / 2)] instead of 1e-16.
-    """
-    sign = -1.0 if terms.sum().item() * law.mean > 0 else 1.0
-    tilted = _log_scale(sign * terms / 2, law) < 0
-    small = 0.0 if tilted else 0.5
-    for w, step in _frequencies(terms, law, tilted=tilted):
-        z = torch.complex(torch.full_like(w, 0.5 if tilted else 0.0), w)
-        m = _transforms(law, z, sign * terms)[0].prod(-1)
-        waves = m.real / torch.cosh(math.pi * w) if tilted else m.imag / torch.sinh(math.pi * w)
-        small += step * waves.sum().item()
-    small = max(small, 0.0)
-    return (small, 1 - small) if sign > 0 else (1 - small, small)
+
+def log_expected_sigmoid(terms: Tensor, law: Law) -> tuple[float, float]:
+    """log E[sigmoid(A)] and log E[sigmoid(-A)], for A however far from zero."""
+    sign = _sign(terms, law)
+    small = min(_log_expectation(sign * terms, law, 0), math.log1p(-(2.0**-53)))
+    large = math.log1p(-math.exp(small))
+    return (small, large) if sign > 0 else (large, small)
+
+
+def expected_softplus(terms: Tensor, law: Law) -> tuple[float, float]:
+    """E[log(1 + exp(A))] and E[log(1 + exp(-A))]; they differ by E[A]."""
+    sign = _sign(terms, law)
+    small = math.exp(_log_expectation(sign * terms, law, 1))
+    large = small + abs(law.mean * terms.sum().item())
+    return (small, large) if sign > 0 else (large, small)
+
+
+def _sign(terms: Tensor, law: Law) -> float:
+    """Makes the mean of A negative."""
+    return -1.0 if terms.sum().item() * law.mean > 0 else 1.0
+
+
+def _log_expectation(terms: Tensor, law: Law, order: int) -> float:
+    """log E[sigmoid(A)] for order 0 and log E[log(1 + exp(A))] for order 1; the mean of A must not be positive."""
+    tilt, scale = _tilt(terms, law)
+    result = 0.5
+    if order == 1 and tilt == 0:
+        result = law.mean * terms.sum().item() / 2 + math.log(2)
+    elif 0 < tilt < 1:
+        result = 0.0
+    sine, cosine = math.sin(math.pi * min(tilt, 1 - tilt)), math.cos(math.pi * tilt)
+    for w, step in _frequencies(terms, law, tilt):
+        m = _tilted(terms, law, tilt, w)
+        wave = torch.complex(sine * torch.cosh(math.pi * w), cosine * torch.sinh(math.pi * w))
+        if order == 1 and tilt == 0:
+            waves = (1 - m.real) / (w * torch.sinh(math.pi * w))
+        else:
+            waves = (m / wave / torch.complex(torch.full_like(w, tilt), w) ** order).real
+        result += step * waves.sum().item()
+    return scale + math.log(result)
+
+
+def _tilt(terms: Tensor, law: Law) -> tuple[float, float]:
+    """r, and log E[exp(r A)]: 0 or 1 where these are good enough, as they leave no pole nearby."""
+    if _cumulant(terms, law, 1.0)[1] <= 0:
+        best = 1.0
+    else:
+        below, above = 0.0, 1.0
+        for _ in range(30):
+            best = (below + above) / 2
+            below, above = (best, above) if _cumulant(terms, law, best)[1] < 0 else (below, best)
+    least = _cumulant(terms, law, best)[0]
+    if least > -2:
+        return 0.0, 0.0
+    at_one = _cumulant(terms, law, 1.0)[0]
+    return (1.0, at_one) if at_one < least + 2 else (best, least)
+
+
+def _cumulant(terms: Tensor, law: Law, tilt: float) -> tuple[float, float]:
+    """log E[exp(tilt A)] and its derivative by tilt, which is the mean of A weighted by exp(tilt A)."""
+    if is_normal(law):
+        mean, variance = law.mean * terms.sum().item(), law.variance * terms.square().sum().item()
+        return tilt * mean + tilt**2 * variance / 2, mean + tilt * variance
+    v, log_p = _tilted_points(terms, law, tilt)
+    return log_p.logsumexp(-1).sum().item(), (terms * (log_p.softmax(-1) @ v)).sum().item()
+
+
+def _tilted(terms: Tensor, law: Law, tilt: float, w: Tensor) -> Tensor:
+    """E[exp((tilt + i w) A)] / E[exp(tilt A)]."""
+    if is_normal(law):
+        mean, variance = _cumulant(terms, law, tilt)[1], law.variance * terms.square().sum().item()
+        return torch.exp(torch.complex(-variance / 2 * w.square(), mean * w))
+    v, log_p = _tilted_points(terms, law, tilt, w.max().item())
+    angle = (w.unsqueeze(-1) * terms).unsqueeze(-1) * v
+    p = log_p.softmax(-1)
+    sums = [torch.einsum("wtv,tv->wt", part, p) for part in (angle.cos(), angle.sin())]
+    return torch.complex(*sums).prod(-1)
+
+
+def _tilted_points(terms: Tensor, law: Law, tilt: float, frequency: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Values of m, and for each term the logarithms of their probabilities times exp(tilt t m)."""
+    down, up = tilt * max(-terms.min().item(), 0.0), tilt * max(terms.max().item(), 0.0)
+    v, p = points(law, max(down, up, frequency * terms.abs().max().item()), growth=(down, up))
+    return v, p.log() + tilt * terms.unsqueeze(-1) * v
 
 
 def expected_masked_sigmoid(terms: Tensor, law: Law) -> Tensor:
@@ -156,48 +251,83 @@ def expected_masked_sigmoid(terms: Tensor, law: Law) -> Tensor:
     return result
 
 
-def expected_softplus(terms: Tensor, law: Law) -> float:
-    """E[log(1 + exp(A))]."""
-    result = law.mean * terms.sum().item() / 2 + math.log(2)
-    for w, step in _frequencies(terms, law):
-        m = _transforms(law, torch.complex(torch.zeros_like(w), w), terms)[0].prod(-1)
-        result += step * ((1 - m.real) / (w * torch.sinh(math.pi * w))).sum().item()
+def characteristic(terms: Tensor, counts: Tensor, law: Law, w: Tensor) -> Tensor:
+    """E[exp(i w (A - E[A]))] where A has ``counts[j]`` independent summands with factor ``terms[j]``."""
+    shift = -law.mean * (terms @ counts.to(terms)) * w
+    result = torch.complex(shift.cos(), shift.sin())
+    left = torch.arange(len(w))
+    for start in range(0, len(terms), _TERMS_AT_ONCE):
+        some = slice(start, start + _TERMS_AT_ONCE)
+        result[left] *= _product(terms[some], counts[some], law, w[left])
+        # No factor is above 1, so what is negligible stays so.
+        left = left[result[left].abs() > _NEGLIGIBLE]
     return result
 
 
-def characteristic(terms: Tensor, counts: Tensor, law: Law, w: Tensor) -> Tensor:
-    """E[exp(i w (A - E[A]))] where A has ``counts[j]`` independent summands with factor ``terms[j]``."""
+def _product(terms: Tensor, counts: Tensor, law: Law, w: Tensor) -> Tensor:
+    """E[exp(i w A)] of some of the terms."""
     result = [torch.ones(0, dtype=torch.complex128)]
-    for part in w.tensor_split(_pieces(w, terms, law)):
+    for part in w.tensor_split(_pieces(w, terms, law)) if len(w) else ():
         angle = part.unsqueeze(-1) * terms
         m = transform(law, torch.complex(torch.zeros_like(angle), angle))[0]
-        shift = -law.mean * angle
-        result.append((m * torch.complex(shift.cos(), shift.sin())).pow(counts).prod(-1))
+        # A complex power takes five times as long as all the rest.
+        result.append((m if (counts == 1).all() else m.pow(counts)).prod(-1))
     return torch.cat(result)
+
+
+class Ceiling:
+    """A function c(u) that does not rise, with |E[exp(i v m)]| <= c(u) for all v >= u.
+
+    With P the probability of the law's atoms and f its density, unimodal: |E[exp(i v m)]| <= P + 2 max f / v (partial
+    integration). That is the end of a table of the largest |E[exp(i v m)]| from u on; between two places of it the
+    square, E[cos(v (m - m'))] for independent m and m', is larger by at most Var(m) / 4 times the squared spacing.
+    Bernoulli masks have nothing but atoms, so c = 1.
+    """
+
+    def __init__(self, law: Law) -> None:
+        self._spacing = 0.01 / math.sqrt(law.variance)
+        self._atoms, self._slope = _atoms_and_slope(law)
+        self._end = 4000 * self._spacing
+        v = self._spacing * torch.arange(1 if self._atoms == 1 else 4001, dtype=torch.float64)
+        one = torch.ones(1, dtype=torch.float64)
+        squares = characteristic(one, one.long(), law, v).abs().square() + law.variance / 4 * self._spacing**2
+        squares[-1] = max(squares[-1].item(), (self._atoms + self._slope / self._end) ** 2)
+        self._table = squares.flip(0).cummax(0).values.flip(0).sqrt().clamp(max=1)
+
+    def product(self, u: Tensor, counts: Tensor) -> float:
+        """The product of c(|u_j|) to the power of ``counts[j]``."""
+        if self._atoms == 1:
+            return 1.0
+        u = u.abs()
+        near = self._table[(u / self._spacing).long().clamp(max=4000)]
+        far = self._atoms + self._slope / u.clamp(min=self._end)
+        return (torch.where(u < self._end, near, far).log() @ counts.to(u)).exp().item()
+
+
+def _atoms_and_slope(law: Law) -> tuple[float, float]:
+    """The probability of all atoms, and twice the largest density."""
+    if isinstance(law, Bernoulli):
+        return 1.0, 0.0
+    low, high = support(law)
+    if not isinstance(law, Gaussian):
+        return 0.0, 2 / (high - low)
+    root = law.sigma * math.sqrt(2)
+    atoms = math.erfc((law.mu - low) / root) / 2 + math.erfc((high - law.mu) / root) / 2
+    mode = (min(max(law.mu, low), high) - law.mu) / law.sigma
+    return atoms, 2 * math.exp(-mode * mode / 2) / (law.sigma * math.sqrt(2 * math.pi))
 
 
 def _transforms(law: Law, z: Tensor, terms: Tensor) -> tuple[Tensor, Tensor]:
     return transform(law, z.unsqueeze(-1) * terms)
 
 
-def _log_scale(terms: Tensor, law: Law) -> float:
-    """log E[exp(A)], up to a bound where it would overflow."""
-    if is_normal(law):
-        return law.mean * terms.sum().item() + law.variance / 2 * terms.square().sum().item()
-    if terms.numel() and terms.abs().max().item() * max(abs(bound) for bound in support(law)) > 700:
-        return math.inf
-    m = transform(law, terms.to(torch.complex128))[0].real
-    return m.log().sum().item()
-
-
-def _frequencies(terms: Tensor, law: Law, *, tilted: bool = False) -> Iterator[tuple[Tensor, float]]:
+def _frequencies(terms: Tensor, law: Law, tilt: float = 0.0) -> Iterator[tuple[Tensor, float]]:
     """The nodes of the midpoint rule, in pieces that fit in memory, and its step."""
-    largest = abs(law.mean * terms.sum().item()) + reach(terms, law)
+    largest = abs(_cumulant(terms, law, tilt)[1]) + reach(terms, law, tilt)
     low, high = support(law)
     if math.isfinite(low) and math.isfinite(high):
         largest = min(largest, terms.abs().sum().item() * max(abs(low), abs(high)))
-    # A repetition of 1 / cosh(a / 2) falls off half as fast as one of tanh(a / 2).
-    step = 2 * math.pi / (largest + _MARGIN) / (2 if tilted else 1)
+    step = 2 * math.pi / (largest + _MARGIN / (min(tilt, 1 - tilt) or 1.0))
     w = step * (torch.arange(math.ceil(LARGEST_FREQUENCY / step), dtype=torch.float64) + 0.5)
     for part in w.tensor_split(_pieces(w, terms, law)):
         yield part, step
