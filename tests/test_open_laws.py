@@ -439,7 +439,7 @@ def test_a_law_without_quantile_is_abstract():
 @pytest.mark.parametrize("backend", ["native", "reference", "triton"])
 def test_kernels_refuse_a_kind_they_do_not_know(backend):
     if backend == "triton":
-        pytest.importorskip("triton")
+        pytest.importorskip("triton", minversion="3.3")
     message = r"^kernels: expected a law of bernoulli, uniform, gaussian, got 'triangular'; give a law of your own to "
     seed, x = torch.tensor(1), torch.ones(3, 4)
     with cd.use_backend(backend):
