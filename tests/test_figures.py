@@ -2,6 +2,7 @@
 """Figures of the report: what they show, that everything fits, and that names are only ever text."""
 
 import ast
+import dataclasses
 import itertools
 import pathlib
 import xml.etree.ElementTree as ElementTree
@@ -12,11 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 import stores
 from contdrop.lab import data, labels
 from contdrop.lab.analysis.comparisons import compare
+from contdrop.lab.analysis.ledger import VERDICTS, Entry
+from contdrop.lab.claims import CLAIMS
 from contdrop.lab.report import colours, figures
 from contdrop.lab.report.figures import classes, drawing
 from contdrop.lab.report.figures.noise import noise
@@ -185,6 +189,50 @@ def test_curves_are_means_with_bands_of_a_standard_deviation(tmp_path):
     assert half.get_xlim() == (6, 12)
 
 
+class _Negated(Store):
+    """Keeps minus ten minus each value: a log-likelihood, say."""
+
+    def finish(self, number, curve, results, artefacts):
+        curve = [dataclasses.replace(each, test_error=-10 - each.test_error) for each in curve]
+        results = {name: -10 - value if name == "test_error" else value for name, value in results.items()}
+        return super().finish(number, curve, results, artefacts)
+
+
+@pytest.mark.parametrize("epochs", [5, 12])
+def test_curves_of_negative_values_have_their_bands_and_no_logarithm(tmp_path, monkeypatch, epochs):
+    monkeypatch.setattr(stores, "Store", _Negated)
+    metric = {"name": "evidence lower bound", "unit": "nats", "better": "higher"}
+    path = stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=5, epochs=epochs, metric=metric)
+    with Store(path) as store:
+        (results,) = collect_all(store)
+        values = np.array([[e.test_error for e in store.epochs(job.id)] for job in results.finished
+                           if job.method == "gaussian"])  # fmt: skip
+        (picture,) = (each for each in figures.figures(store, results) if each.name == "curves")
+    assert "logarithmic" not in picture.caption
+    assert ("Above: all of training. Below: its second half." in picture.caption) == (epochs == 12)
+    for axes in picture.draw().axes:
+        assert axes.get_yscale() == "linear"
+        assert axes.get_ylim()[1] < -10
+        corners = axes.collections[-1].get_paths()[0].vertices
+        ends = corners[corners[:, 0] == epochs][:, 1]
+        spread = np.array([-1, 1]) * values[:, -1].std(ddof=1)
+        np.testing.assert_allclose([ends.min(), ends.max()], values[:, -1].mean() + spread)
+    _check_texts(picture.draw())
+
+
+def test_a_band_is_cut_on_the_logarithmic_axis_alone(tmp_path):
+    levels = {"gaussian": 0.3, "none": 9.0}  # of which runs are as far apart as from 0
+    options = {"methods": ("none", "gaussian"), "runs": 5, "epochs": 12, "levels": levels, "noise": 2.0, "seed": 5}
+    with Store(stores.make_store(tmp_path / "s.db", **options)) as store:
+        (results,) = collect_all(store)
+        (picture,) = (each for each in figures.figures(store, results) if each.name == "curves")
+    whole, half = picture.draw().axes
+    assert (whole.get_yscale(), half.get_yscale()) == ("log", "linear")
+    assert "on a logarithmic axis" in picture.caption
+    lowest = [axes.collections[1].get_paths()[0].vertices[:, 1].min() for axes in (whole, half)]
+    assert lowest[1] < 0 < lowest[0]
+
+
 def test_long_training_is_thinned_and_says_so(tmp_path):
     with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=1, epochs=1000)) as store:
         (results,) = collect_all(store)
@@ -314,6 +362,14 @@ def test_matrices_agree_with_the_errors(cases, tmp_path):
         assert weights @ classes.class_errors(shares[method]) == pytest.approx(np.mean(list(runs.values())))
 
 
+def test_matrices_of_many_classes_are_not_made(tmp_path, monkeypatch):
+    """They would be thrown away, after gigabytes."""
+    with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=2, classes=21)) as store:
+        (results,) = collect_all(store)
+        monkeypatch.setattr(classes.np, "bincount", None)
+        assert classes.matrices(store, results) == {}
+
+
 def test_critical_difference_diagram_needs_three_data_sets(tmp_path):
     names = ("digits", "mnist", "svhn")
     for number, name in enumerate(names):
@@ -389,6 +445,16 @@ def test_colours_stand_out_on_light_and_dark(method):
     assert colours.dark(look.colour) == look.dark
     assert _contrast(colours.dark(colours.INK), colours.DARK_PAPER) >= 7
     assert _contrast(colours.INK, colours.PAPER) >= 7
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_verdicts_can_be_read_on_light_and_dark(verdict):
+    """By 4.5 to 1, what WCAG 2 asks of text: its ground is light on a dark page too."""
+    axes = figures.claims([Entry(CLAIMS[0], verdict, "")]).draw().axes[0]
+    (word,) = (text.get_color() for text in axes.texts if text.get_text() == verdict)
+    ground = to_hex(axes.patches[-1].get_facecolor())
+    assert _contrast(word, ground) >= 4.5
+    assert _contrast(colours.dark(word), colours.dark(ground)) >= 4.5
 
 
 def test_every_method_has_a_look_of_its_own():

@@ -2,15 +2,19 @@
 
 import re
 
+import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from contdrop import lab
+from contdrop.lab import labels, stats
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.verdict import verdict
-from contdrop.lab.report import figures, page, summary
+from contdrop.lab.report import cells, figures, page, summary
 from contdrop.lab.results import collect_all
 from contdrop.lab.store import Store
 from stores import ALL_METHODS, make_store
+from test_figures import _check_texts
 
 A4 = b"/MediaBox [ 0 0 595.44 841.68 ]"
 LONG = "a-method-with-a-very-long-name-that-nobody-would-choose-but-somebody-will"
@@ -61,6 +65,34 @@ def test_nothing_leaves_the_sheet_or_meets_the_foot(tmp_path, methods):
     assert min(box.y0 for box in pictures) > foot.y1
     table = next(box for text, box in zip(figure.texts, boxes) if "standard deviation" in text.get_text())
     assert max(box.y1 for box in pictures) < table.y0
+
+
+ELBO = {"name": "evidence lower bound", "unit": "nats", "better": "higher"}
+PERPLEXITY = {"name": "held-out perplexity", "unit": "", "better": "lower"}
+PERCENT = {"name": "error", "unit": "%", "better": "lower"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "level", "methods"),
+    [
+        (ELBO, -10233.5, ("gaussian-dropout", "none", "bernoulli")),
+        (PERPLEXITY, 23.9, ("variational-dropout", "none", "gaussian-dropout-of-equal-strength")),
+        (PERPLEXITY, 1e13, ("gaussian", "none")),
+        (ELBO, 123456.7, (LONG, f"no-{LONG}")),
+        (PERCENT, 3.0, ("W" * 30, "i" * 40, "gaussian")),
+        (PERCENT, 3.0, ("gaussian", "none")),
+    ],
+)
+def test_no_text_is_printed_over_another(metric, level, methods):
+    draws = np.random.default_rng(0).normal(0, abs(level) * 1e-6, (len(methods), 8))
+    values = {method: list(level * (1 + 2e-5 * n) + draws[n]) for n, method in enumerate(methods)}
+    results = lab.analyse(values, metric=metric["name"], unit=metric["unit"], better=metric["better"]).results
+    comparisons = compare(results)
+    figure = summary.draw(results, comparisons, verdict(results, None, comparisons), "runs.db")
+    _check_texts(figure)
+    shown = {text.get_text() for text in figure.texts}
+    assert all(labels.shown(method, longest=34) in shown for method in methods if len(method) < 20)
+    assert {cells.mean_sd(stats.summary(each), results.measure) for each in values.values()} <= shown
 
 
 def test_the_page_leads_to_it(tmp_path, monkeypatch):

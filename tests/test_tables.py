@@ -18,6 +18,8 @@ from contdrop import lab
 from contdrop.cli import summary
 from contdrop.lab import paper, stats
 from contdrop.lab.analysis.comparisons import compare
+from contdrop.lab.analysis.verdict import verdict
+from contdrop.lab.measures import Measure
 from contdrop.lab.report import cells, supplements, tables, writers
 from contdrop.lab.report.cells import Cell, Table
 from contdrop.lab.results import collect_all
@@ -40,6 +42,43 @@ def test_differences_without_a_spread_have_their_own_digits():
 
 
 # ---- the paper's layout
+
+
+@pytest.mark.parametrize(
+    ("mean", "sd", "expected"),
+    [
+        (0.78874, 0.01271, "0.7887 ± 0.0127"),
+        (0.78901, 0.0148, "0.789 ± 0.0148"),
+        (23.9217, 0.2125, "23.92 ± 0.212"),
+        (0.98723, 0.000214, "0.98723 ± 0.000214"),
+        (123.456, 0.0345, "123.456 ± 0.0345"),
+        (1234.567, 0.216, "1234.57 ± 0.216"),
+        (-10233.4471, 1.163, "-10233.4 ± 1.16"),
+        (10233.4471, 1163.4, "10233 ± 1163"),
+        (1000000.0034, 0.0031, "1000000.0034 ± 0.0031"),
+        (1.2345678e9, 1.2e4, "1.234568e+09 ± 12000"),
+        (1.0362e13, 2.532e11, "1.036e+13 ± 2.53e+11"),
+        (1.0452e-9, 3.6e-11, "1.045e-09 ± 3.6e-11"),
+        (0.1, 1.4e-17, "0.1 ± 1.4e-17"),
+        (5.0, 0.0, "5 ± 0"),
+        (0.0, 0.0127, "0.000 ± 0.0127"),
+        (0.0, 1e-300, "0.000000000000 ± 1e-300"),
+        (1e200, float("inf"), "1e+200 ± inf"),
+        (54321.25, float("nan"), "54321.25"),
+    ],
+)
+def test_a_mean_has_the_digits_that_its_spread_needs(mean, sd, expected):
+    assert cells.mean_sd(stats.Summary(mean, sd, 8), Measure("elbo", "nats")) == expected
+
+
+def test_large_values_are_told_apart_wherever_they_stand():
+    values = {"a": [-10233.5, -10234.1, -10232.6, -10233.2, -10233.9, -10232.8], "b": [-10236.4] * 6}
+    results = lab.analyse(values, metric="elbo", unit="nats", better="higher").results
+    shown = [cell.text for cell in _column(tables.overview(results), "Test elbo, nats")]
+    assert shown == ["-10233.35 ± 0.596", "-10236.4 ± 0"]
+    (finding,) = verdict(results).findings
+    assert finding.text.startswith("A has a test elbo of -10233.35 nats, b -10236.4 nats: 3.05 nats higher")
+    assert Measure("elbo", "").gap(12345.6) == "12346"
 
 
 def test_comparison_is_in_the_papers_layout(tmp_path):

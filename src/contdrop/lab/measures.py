@@ -16,6 +16,8 @@ import numpy as np
 from . import scores
 
 LOWER, HIGHER = "lower", "higher"
+_LARGE = 1e7  # from here on numbers are written with an exponent
+_ROUNDING = 1e-12  # a relative spread that is none
 
 
 @dataclass(frozen=True)
@@ -113,13 +115,34 @@ class Measure:
         >>> Measure().value(1.349), Measure("rmse", "").value(0.51234), Measure("length", "mm").value(12.5)
         ('1.35 %', '0.5123', '12.5 mm')
         """
-        shown = f"{value:{self.form}}"
+        shown = self.written(value)
         return f"{shown} {self.unit}" if self.unit else shown
 
-    @property
-    def form(self) -> str:
-        """How values are written: two decimals of a percentage, four digits of anything else."""
-        return ".2f" if self.is_percentage else ".4g"
+    def written(self, value: float, sd: float = math.nan) -> str:
+        """Without its unit: two decimals of a percentage, four digits of anything else, or what its spread needs.
+
+        Large values differ in their decimals, so they have some; of a mean, the second digit of the standard deviation
+        says how many.
+
+        >>> elbo = Measure("elbo", "nats")
+        >>> elbo.written(0.51234), elbo.written(-10233.4471), elbo.written(-10233.4471, 1.16)
+        ('0.5123', '-10233.45', '-10233.4')
+        """
+        if self.is_percentage:
+            return f"{value:.2f}"
+        shown = _short(value, 4)
+        if not _ROUNDING * abs(value) < sd < math.inf:
+            is_large = 1000 <= abs(value) < _LARGE
+            return f"{value:.2f}".rstrip("0").rstrip(".") if is_large else shown
+        number, _, exponent = shown.partition("e")
+        decimals, needed = len(number.partition(".")[2]) - int(exponent or 0), 1 - math.floor(math.log10(sd))
+        if decimals >= needed:
+            return shown
+        return f"{value:.{needed + int(exponent)}e}" if exponent else f"{value:.{min(12, needed)}f}"
+
+    def spread(self, sd: float) -> str:
+        """A standard deviation without its unit: three decimals of percentages, three digits of anything else."""
+        return f"{sd:.3f}" if self.is_percentage else _short(sd, 3)
 
     def full(self, value: float) -> str:
         """With all its digits."""
@@ -162,7 +185,7 @@ class Measure:
         sign, size = ("\N{MINUS SIGN}" if gap < 0 else ""), abs(gap)
         if self.is_percentage:
             return sign + (f"{size:.2f}" if size >= 0.01 or size == 0 else f"{size:.2g}")
-        return sign + f"{size:.3g}"
+        return sign + _short(size, 3)
 
     def signed(self, gap: float) -> str:
         """A difference without its unit, always with its sign."""
@@ -202,3 +225,13 @@ class Measure:
         if self.is_error:
             return f"negative means that {reference} errs less"
         return f"{'positive' if self.better == HIGHER else 'negative'} means that {reference} is better"
+
+
+def _short(value: float, digits: int) -> str:
+    """So many digits, but no exponent where all digits before the point have room.
+
+    >>> _short(0.51234, 4), _short(10233.4, 4), _short(1.0362e13, 4)
+    ('0.5123', '10233', '1.036e+13')
+    """
+    shown = f"{value:.{digits}g}"
+    return f"{value:.0f}" if "e" in shown and 1 <= abs(value) < _LARGE else shown

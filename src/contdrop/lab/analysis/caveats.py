@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from ...text import plural
 from .. import looks
+from ..records import IMPORTED
 from ..results import Results
 from ..stats import Comparison, summary
 from .comparisons import margin_of, planned_margin
@@ -91,10 +92,11 @@ def _changed(change: looks.Change) -> str:
 def _always(results: Results, has_two_way: bool) -> Iterable[str]:
     """What limits every result of this kind."""
     configuration = results.protocol.configuration
+    is_known = results.protocol.preset != IMPORTED
+    start = "All runs share one test set:" if is_known else "Runs may share one test set; then"
     yield (
-        "All runs share one test set: p-values and intervals over runs say whether the methods differ on these test "
-        "examples, and not on others"
-        + ("; that, only the interval over runs and test examples says." if has_two_way else ".")
+        f"{start} p-values and intervals over runs say whether the methods differ on these test examples, and not on "
+        "others" + ("; that, only the interval over runs and test examples says." if has_two_way else ".")
     )
     train = results.sizes.get("train")
     if train:

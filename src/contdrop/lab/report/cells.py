@@ -17,6 +17,7 @@ from ..stats.comparison import ENOUGH_RUNS, Summary
 NONE = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 DOUBTFUL = "†"  # beside a p-value of too few runs
+THE_LAB, OWN_LOOP, ELSEWHERE = "the lab", "own loop", "elsewhere"
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ def p_cell(p: float | None, runs: int = ENOUGH_RUNS) -> Cell:
 
 
 def mean_sd(summary: Summary, measure: Measure) -> str:
-    mean = f"{summary.mean:{measure.form}}"
-    return mean if math.isnan(summary.sd) else f"{mean} ± {summary.sd:.3{'f' if measure.is_percentage else 'g'}}"
+    mean = measure.written(summary.mean, summary.sd)
+    return mean if math.isnan(summary.sd) else f"{mean} ± {measure.spread(summary.sd)}"
 
 
 def doubt(runs: int) -> str:
@@ -101,16 +102,30 @@ def title_of(results: Results) -> str:
     return labels.printable(str(protocol.description.get("title") or protocol.experiment))
 
 
+def maker(results: Results) -> str:
+    """Who trained the networks: of the lab's own training all is known, of a study's own loop only what it told."""
+    if results.protocol.preset == IMPORTED:
+        return ELSEWHERE
+    return OWN_LOOP if results.protocol.configuration.get("run") is not None else THE_LAB
+
+
 def size_of(results: Results) -> str:
     """Runs, epochs and preset, so that nobody takes a quick run for a replication."""
     return sized(results, run_count({len(runs) for runs in results.errors().values()} or {0}))
 
 
 def sized(results: Results, runs: str) -> str:
-    """So many runs of how many epochs; without the name of a study's only size, and without epochs of numbers."""
+    """So many runs of how many epochs, if that is known; without the name of a study's only size."""
     protocol = results.protocol
-    if protocol.preset == IMPORTED:
+    if maker(results) == ELSEWHERE:
         return f"{runs}, {IMPORTED}"
     each = "" if runs == "1 run" else " each"
+    epochs = f" of {plural(protocol.epochs, 'epoch')}{each}" if _heeds_epochs(results) else ""
     preset = "" if protocol.preset == ONLY_SIZE else f", preset “{labels.printable(protocol.preset)}”"
-    return f"{runs} of {plural(protocol.epochs, 'epoch')}{each}{preset}"
+    return f"{runs}{epochs}{preset}"
+
+
+def _heeds_epochs(results: Results) -> bool:
+    """Whether runs have as many epochs as were planned; a loop of the study's own has those that it logged."""
+    logged = {job.epochs_done for job in results.finished}
+    return maker(results) == THE_LAB or logged == {results.protocol.epochs}

@@ -17,7 +17,8 @@ from .. import labels
 # Of what is no method: text, and lines that guide the eye.
 INK, FAINT, GRID, PAPER = "#1f2328", "#6b7280", "#d9dce1", "#ffffff"
 DARK_PAPER = "#16181d"
-_DARK = {INK: "#e6e8eb", FAINT: "#a2a9b4", GRID: "#3a3f48", PAPER: DARK_PAPER}
+ON_LIGHT = "#1a1a1a"  # text on a ground of its own, which is light on a dark page too
+_DARK = {INK: "#e6e8eb", FAINT: "#a2a9b4", GRID: "#3a3f48", PAPER: DARK_PAPER, ON_LIGHT: ON_LIGHT}
 
 Line = Literal["solid"] | tuple[float, tuple[float, ...]]
 _DASHED, _DOTTED, _DASH_DOT = (0.0, (5.0, 1.5)), (0.0, (1.2, 1.2)), (0.0, (6.0, 1.5, 1.2, 1.5))

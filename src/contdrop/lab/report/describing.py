@@ -13,9 +13,14 @@ from ..analysis.wording import moment
 from ..records import IMPORTED, ONLY_SIZE
 from ..results import Results
 from ..store import FAILED, FINISHED, JobRecord
-from .cells import sized
+from .cells import ELSEWHERE, OWN_LOOP, THE_LAB, maker, sized
 
 Protocol = list[tuple[str, list[str]]]
+_AGAIN = {
+    THE_LAB: "The same seeds give the same splits, initial weights, data order and masks.",
+    OWN_LOOP: "The loop is given the same seeds; what it makes of them is its own.",
+    ELSEWHERE: "With the same numbers, the result is the same.",
+}
 
 
 def size(results: Results) -> str:
@@ -26,24 +31,23 @@ def size(results: Results) -> str:
 def protocol(results: Results) -> Protocol:
     """What was done, as terms and what is said of each."""
     configuration, notes = results.protocol.configuration, results.protocol.description.get("notes")
+    is_known = maker(results) != ELSEWHERE  # how the numbers were made
     shared = sorted({name for job in results.finished for name in job.fingerprints})
     proven = f"{_listed(shared)}: their fingerprints are equal for all methods of a run (checked)" if shared else ""
     measured = configuration.get("measure")
     done = [job for job in (*results.selection, *results.final) if job.versions]
     found: Protocol = [
         ("Size", list(_size(results))),
-        ("Data", [_data(results)]),
+        ("Data", [_data(results)] if is_known else []),
         ("Metric", [f"test {results.measure.heading}; {results.measure.better} is better"]),
         ("Dropout sites", _sites(results)),
         ("Shared in a run", [proven]),
-        ("Selected", list(_selection(results))),
+        ("Selected", list(_selection(results)) if is_known else []),
         ("Reference", [f"{_shown(results.reference)}; every other method is compared with it"]),
         ("Methods", list(_methods(results))),
-        ("Noise", _noise(results)),
-        ("Network", [plain(configuration.get("model"))]),
-        ("Training", [plain(configuration.get("training") or configuration.get("recipe"))]),
+        ("Noise", _noise(results) if is_known else []),
+        *_training(results),
         ("Measured after training", [plain(measured) if measured else ""]),
-        ("Seed", [f"{configuration.get('seed', 'unknown')}; splits, weights, order and masks follow from it"]),
         ("Versions", _distinct([job.versions for job in done])),
         ("Machine", _distinct([job.machine for job in done])),
         ("Time", [_time(results)]),
@@ -52,14 +56,40 @@ def protocol(results: Results) -> Protocol:
     return [(term, texts) for term, texts in found if any(texts)]
 
 
+def _training(results: Results) -> Protocol:
+    """How networks were trained, as far as the lab did it; a loop of the study's own heeds what it likes."""
+    configuration, by = results.protocol.configuration, maker(results)
+    if by == ELSEWHERE:
+        return []
+    seed = configuration.get("seed", "unknown")
+    if by == OWN_LOOP:
+        return [
+            ("Training", [f"a loop of the study's own: {plain(configuration['run'])}"]),
+            ("Seed", [f"{seed}; the loop is given seeds that follow from this one"]),
+        ]
+    return [
+        ("Network", [plain(configuration.get("model"))]),
+        ("Training", [plain(configuration.get("training") or configuration.get("recipe"))]),
+        ("Seed", [f"{seed}; splits, weights, order and masks follow from it"]),
+    ]
+
+
+def again(results: Results) -> str:
+    """What the commands bring back."""
+    return _AGAIN[maker(results)]
+
+
 def _data(results: Results) -> str:
+    """Their name and sizes, and when the lab looked at the test data; empty if nothing is known."""
     given, sizes = results.protocol.configuration.get("data"), results.sizes
     name = given.get("name") if isinstance(given, Mapping) else given
-    name = name or results.protocol.configuration.get("dataset") or "unknown"
+    name = name or results.protocol.configuration.get("dataset")
     counts = ", ".join(f"{sizes[part]:,} to {verb}" for part, verb in _VERBS.items() if part in sizes)
+    if maker(results) == OWN_LOOP:
+        return ": ".join(str(each) for each in (name, counts) if each)
     is_best = results.protocol.configuration.get("keep") == "best"
     model = "best by validation" if is_best else "as it is after the last epoch"
-    return f"{name}{f': {counts}' if counts else ''}; the test data are looked at with the model {model}"
+    return f"{name or 'unknown'}{f': {counts}' if counts else ''}; the test data are looked at with the model {model}"
 
 
 _VERBS = {"train": "train on", "validation": "validate on", "test": "test on"}
@@ -76,8 +106,10 @@ def _sites(results: Results) -> list[str]:
 
 
 def tally(results: Results) -> list[tuple[int, str]]:
-    """Planned runs and what became of them; the rest add up to the first."""
+    """Planned runs and what became of them; the rest add up to the first. Of numbers from elsewhere, how many."""
     jobs = (*results.selection, *results.final)
+    if maker(results) == ELSEWHERE:
+        return [(len(jobs), IMPORTED)]
     counts = collections.Counter(job.status for job in jobs)
     done = counts[FINISHED] + counts[FAILED]
     return [
@@ -103,7 +135,7 @@ def missing(results: Results) -> list[str]:
 def commands(results: Results, store: str) -> str:
     """What to type to get these results again, in a new store."""
     record, measure = results.protocol, results.measure
-    if record.preset == IMPORTED:
+    if maker(results) == ELSEWHERE:
         file = str(record.configuration.get("file", "FILE"))
         load = ["contdrop", "import", file, "--name", record.experiment, "--reference", results.reference]
         if not measure.is_error:
@@ -159,7 +191,8 @@ def _noise(results: Results) -> list[str]:
 def _size(results: Results) -> Iterable[str]:
     record = results.protocol
     counts = {method: len(found) for method, found in results.errors().items()}
-    yield f"Planned per method: {sized(results, plural(_runs(results.final), 'run'))}"
+    planned = "Planned per method: " if maker(results) != ELSEWHERE else ""
+    yield f"{planned}{sized(results, plural(_runs(results.final), 'run'))}"
     yield f"{plural(min(counts.values(), default=0), 'run')} finished by every method with results"
     for plan in looks.plans(record.description):
         yield f"{plural(plan.runs, 'run')} planned on {moment(plan.time)}, {plural(plan.results, 'result')} there then"
@@ -175,13 +208,18 @@ def _selection(results: Results) -> Iterable[str]:
     selection = results.protocol.configuration.get("selection") or {}
     candidates = selection.get("candidates") or {}
     if not candidates:
-        yield "Nothing: all parameters were fixed beforehand"
+        if maker(results) == THE_LAB:
+            yield "Nothing: all parameters were fixed beforehand"
         return
-    yield (
-        f"On validation data only, by {plural(selection.get('runs', 1), 'run')} of "
-        f"{plural(selection.get('epochs', results.protocol.epochs), 'epoch')} per candidate with seeds of their own; "
-        "test data were not looked at"
-    )
+    runs = plural(selection.get("runs", 1), "run")
+    if maker(results) == OWN_LOOP:
+        yield f"By what its loop told of validation data, in {runs} per candidate with seeds of their own"
+    else:
+        epochs = plural(selection.get("epochs", results.protocol.epochs), "epoch")
+        yield (
+            f"On validation data only, by {runs} of {epochs} per candidate with seeds of their own; test data were not "
+            "looked at"
+        )
     for label, variants in candidates.items():
         if label in results.selections:
             made = results.selections[label]

@@ -28,7 +28,7 @@ from ..results import Results, collect_all
 from ..stats import Comparison
 from ..store import Store
 from . import claimed, describing, figures, rendering, summary, supplements, tables, writers
-from .cells import Table
+from .cells import ELSEWHERE, THE_LAB, Table, maker
 from .embedding import Embedding
 from .figures import drawing
 from .forest import forest
@@ -247,6 +247,7 @@ def _content(
         ],
         "samples": [files.picture(picture, "data") for picture in samples],
         "terms": list(_terms(everything)),
+        "makers": {maker(results) for results in everything} or {THE_LAB},
     }
 
 
@@ -304,6 +305,8 @@ def _experiment(
         "tally": describing.tally(results),
         "failures": files.table(failures, *prefix) if failures else None,
         "missing": describing.missing(results),
+        "elsewhere": maker(results) == ELSEWHERE,
+        "again": describing.again(results),
         "commands": describing.commands(results, store.path.name),
     }
 
@@ -344,7 +347,10 @@ def chip(found: Verdict) -> str:
 
 
 def _last_change(everything: Iterable[Results]) -> str:
-    """When a job was last planned, begun or ended. Not the time of writing: the same store makes the same page."""
+    """When a job was last planned, begun or ended; numbers from elsewhere have no time.
+
+    Not the time of writing: the same store makes the same page.
+    """
     jobs = (job for results in everything for job in (*results.selection, *results.final))
-    last = max((max(job.created, job.started or 0, job.ended or 0) for job in jobs), default=None)
-    return "" if last is None else f"as of {moment(last)}"
+    last = max((max(job.created, job.started or 0, job.ended or 0) for job in jobs), default=0)
+    return "" if not last else f"as of {moment(last)}"

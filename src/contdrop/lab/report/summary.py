@@ -18,13 +18,18 @@ from ..analysis.wording import called, capital
 from ..results import Results
 from ..stats import Comparison, summary
 from . import colours, describing
-from .figures.drawing import SIZE, SMALL, TINY, blank, styled, wrapped
+from .cells import mean_sd
+from .figures.drawing import SIZE, SMALL, TINY, blank, fitting, styled, text_width, wrapped
 from .figures.pairs import draw_into
 
 _PAGE = 8.27, 11.69  # A4, in inches
 _MARGIN = 0.7
 _WIDTH = _PAGE[0] - 2 * _MARGIN
 _MOST_METHODS = 12  # in the table
+_GAP = 0.16  # inches between its columns
+_NAMES = 1.9  # inches for names of methods; longer ones are cut
+# Sizes of its text, each with the greatest width of headings in one line: the first that leaves room for names.
+_LAYOUTS = (SMALL, 9.0), (SMALL, 1.5), (SMALL, 0.0), (TINY, 0.0), (6.5, 0.0)
 _LINE = 1.45 / 72  # inches between two lines, per point of their size
 _ROW = 0.18, 0.6  # least and greatest height of a row of the picture
 _AROUND = 1.1  # height of what is above and below its rows
@@ -62,24 +67,45 @@ def _methods(results: Results, most: int) -> list[str]:
 def _table(sheet: _Sheet, results: Results, comparisons: Mapping[str, Comparison], methods: Sequence[str]) -> None:
     measure, errors = results.measure, results.errors()
     reference = called(results.reference, longest=20)
-    sheet.row(
-        ("Method", "runs", f"test {measure.heading}", f"{reference} minus it, 95 % interval", reference), head=True
-    )
-    for method in methods:
-        values = summary(list(errors[method].values()))
-        spread = f" ± {values.sd:{measure.form}}" if values.n > 1 else ""
-        against = comparisons.get(method)
-        gap, word = ("", "reference" if method == results.reference else "")
-        if against is not None:
-            low, high = against.interval
-            gap = measure.signed(against.difference)
-            gap += f" [{measure.signed(low)}, {measure.signed(high)}]" if low == low else ""
-            word = WORDS[outcome_of(against)]
-        value = f"{values.mean:{measure.form}}{spread}"
-        sheet.row((labels.shown(method, longest=34), str(values.n), value, gap, word), bold=method == results.reference)
+    head = "Method", "runs", f"test {measure.heading}", f"{reference} minus it, 95 % interval", reference
+    rows = {method: _cells(results, method, comparisons.get(method)) for method in methods}
+    size, widths = _layout(head, list(rows.values()))
+    sheet.head(head, size, widths)
+    for method, row in rows.items():
+        sheet.row(row, size, widths, bold=method == results.reference)
     left = len(errors) - len(methods)
     note = f"{capital(measure.sign_rule(called(results.reference)))}. Means ± standard deviation over runs."
     sheet.write(f"{note}{f' {left} more methods are on the page.' if left else ''}", TINY, faint=True, most=2)
+
+
+def _cells(results: Results, method: str, against: Comparison | None) -> tuple[str, ...]:
+    measure, values = results.measure, summary(list(results.errors()[method].values()))
+    gap, word = ("", "reference" if method == results.reference else "")
+    if against is not None:
+        low, high = against.interval
+        gap = measure.signed(against.difference)
+        gap += f" [{measure.signed(low)}, {measure.signed(high)}]" if low == low else ""
+        word = WORDS[outcome_of(against)]
+    return labels.shown(method, longest=34), str(values.n), mean_sd(values, measure), gap, word
+
+
+def _layout(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[float, list[float]]:
+    """The size of the table's text, and the widths of its columns; methods get what the others leave."""
+    names, *columns = zip(*rows)
+    for size, longest in _LAYOUTS:
+        widths = [
+            max(text_width(cells, size, bold=True), min(longest, text_width([title], size)), _word(title, size))
+            for title, cells in zip(head[1:], columns)
+        ]
+        left = _WIDTH - sum(widths) - _GAP * len(widths)
+        if left >= min(_NAMES, text_width(names, size, bold=True)):
+            break
+    return size, [left, *widths]
+
+
+def _word(title: str, size: float) -> float:
+    """Width of the longest word of a heading, within limits: a longer one is cut."""
+    return min(1.2, text_width(title.split(), size) + 0.01)
 
 
 def _last(sheet: _Sheet, results: Results, store: str) -> float:
@@ -131,16 +157,28 @@ class _Sheet:
             self._put(0.9, line, SMALL)
             self.y += SMALL * _LINE
 
-    def row(self, cells: Sequence[str], *, head: bool = False, bold: bool = False) -> None:
-        for x, text, side in zip((0.0, 2.5, 3.75, 5.85, 6.0), cells, ("left", "right", "right", "right", "left")):
-            self._put(x, text, SMALL, bold=bold, faint=head, side=side)
-        self.y += SMALL * _LINE * 1.12
-        if head:
-            line = 1 - (self.y - 0.03) / _PAGE[1]
-            ends = _MARGIN / _PAGE[0], 1 - _MARGIN / _PAGE[0]
-            self.figure.add_artist(
-                Line2D(ends, (line, line), color=colours.GRID, linewidth=0.8, transform=self.figure.transFigure)
-            )
+    def head(self, titles: Sequence[str], size: float, widths: Sequence[float]) -> None:
+        """Headings in lines, the last ones side by side, with a rule below."""
+        lines = [wrapped(title, size, width, most=3) for title, width in zip(titles, widths)]
+        most = max(map(len, lines))
+        for row in zip(*([""] * (most - len(each)) + each for each in lines)):
+            self.row(row, size, widths, faint=True)
+        rule = 1 - (self.y - 0.03) / _PAGE[1]
+        ends = _MARGIN / _PAGE[0], 1 - _MARGIN / _PAGE[0]
+        self.figure.add_artist(
+            Line2D(ends, (rule, rule), color=colours.GRID, linewidth=0.8, transform=self.figure.transFigure)
+        )
+
+    def row(
+        self, cells: Sequence[str], size: float, widths: Sequence[float], *, bold: bool = False, faint: bool = False
+    ) -> None:
+        """Words to the left and numbers to the right of their columns."""
+        x = 0.0
+        for text, width, is_number in zip(cells, widths, (False, True, True, True, False)):
+            shown, side = fitting(text, size, width, bold=bold), "right" if is_number else "left"
+            self._put(x + width * is_number, shown, size, bold=bold, faint=faint, side=side)
+            x += width + _GAP
+        self.y += size * _LINE * 1.12
 
     def _put(
         self, x: float, text: str, size: float, *, bold: bool = False, faint: bool = False, mono: bool = False,

@@ -16,7 +16,20 @@ from ..results import Results
 from ..scores import UNCERTAINTY, WAYS
 from ..selection import lead
 from ..store import FINAL, JobRecord, Selection, Store
-from .cells import NONE, Cell, Table, mean_sd, method_cell, p_cell, p_value, signed, size_of, title_of
+from .cells import (
+    NONE,
+    OWN_LOOP,
+    Cell,
+    Table,
+    maker,
+    mean_sd,
+    method_cell,
+    p_cell,
+    p_value,
+    signed,
+    size_of,
+    title_of,
+)
 
 _UNCERTAINTY = "test:uncertainty_"
 
@@ -33,7 +46,7 @@ def selections(results: Results) -> Table | None:
                 (
                     Cell(labels.shown(label, longest=10_000)),
                     Cell(labels.shown(candidate, longest=10_000)),
-                    Cell("failed" if failed else f"{error:{measure.form}}", None if failed else error, chosen),
+                    Cell("failed" if failed else measure.written(error), None if failed else error, chosen),
                     Cell("chosen" if chosen else "", float(chosen), chosen),
                 )
             )
@@ -43,6 +56,8 @@ def selections(results: Results) -> Table | None:
     runs, epochs = settings.get("runs"), settings.get("epochs")
     size = f" by {plural(runs, 'run')} of {plural(epochs, 'epoch')} each" if runs and epochs else ""
     notes = [f"Chosen by validation {measure.name}{size}, with seeds of their own; test data were not looked at."]
+    if maker(results) == OWN_LOOP:
+        notes = [f"Chosen by the validation {measure.name} that its loop told, with seeds of their own."]
     for label, source in (settings.get("follows") or {}).items():
         notes.append(f"{labels.shown(label, longest=60)} takes over what was chosen for {labels.called(source)}.")
     notes += [clearness(selection, measure) for selection in results.selections.values() if selection.variant]

@@ -16,7 +16,8 @@ from ...data import registry
 from ...results import Results
 from ...store import Store
 from .. import colours
-from .drawing import LONGEST, SMALL, TINY, WIDTH, Array, Picture, blank, place, size_of, styled, text_width
+from ..cells import size_of
+from .drawing import LONGEST, SMALL, TINY, WIDTH, Array, Picture, blank, place, styled, text_width
 
 _MOST_CLASSES = 20
 _MOST_MATRICES = 12  # of a sweep, matrices show nothing
@@ -25,13 +26,16 @@ _MOST_MATRICES = 12  # of a sweep, matrices show nothing
 def matrices(store: Store, results: Results) -> dict[str, Array]:
     """By method, the share of each class's test images (row) that was taken for each class (column), in per cent.
 
-    Mean over its finished runs; methods without stored predictions are left out.
+    Mean over its finished runs; methods without stored predictions are left out. None of more classes than are drawn:
+    their squares would take gigabytes.
     """
     counts: dict[str, list[tuple[Array, Array]]] = {}
     for method, jobs in results.by_method.items():
         for job in jobs:
             predictions, truth = (store.artefact(job.id, f"test_{what}") for what in ("predictions", "labels"))
             if predictions is not None and truth is not None and len(truth):
+                if max(predictions.max(), truth.max()) >= _MOST_CLASSES:
+                    return {}
                 counts.setdefault(method, []).append((predictions, truth))
     if not counts:
         return {}
@@ -60,7 +64,7 @@ def wins(errors: Mapping[str, Array]) -> dict[str, int]:
 
 
 def classes_of(results: Results, shares: Mapping[str, Array]) -> Picture | None:
-    if len(shares) < 2 or len(next(iter(shares.values()))) > _MOST_CLASSES:
+    if len(shares) < 2:
         return None
     errors = {method: class_errors(found) for method, found in shares.items()}
     reference, won = results.reference, wins(errors)
@@ -154,7 +158,7 @@ def _draw_classes(
 
 
 def confusion_of(results: Results, shares: Mapping[str, Array]) -> Picture | None:
-    if not 1 <= len(shares) <= _MOST_MATRICES or len(next(iter(shares.values()))) > _MOST_CLASSES:
+    if not 1 <= len(shares) <= _MOST_MATRICES:
         return None
     names = _class_names(results, len(next(iter(shares.values()))))
     mistakes = {method: np.nan_to_num(found - np.diag(np.diagonal(found))) for method, found in shares.items()}

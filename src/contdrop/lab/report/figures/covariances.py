@@ -13,7 +13,8 @@ from ... import labels
 from ...results import Results
 from ...store import Store
 from .. import colours
-from .drawing import LONGEST, SMALL, WIDTH, Array, Picture, blank, place, plain_ticks, size_of, styled
+from ..cells import size_of
+from .drawing import LONGEST, SMALL, WIDTH, Array, Picture, blank, place, plain_ticks, styled
 
 Counts = dict[str, Array]  # by method, the mean over runs
 

@@ -24,10 +24,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
 
 from ....files import replacing
-from ....text import plural
 from ... import labels
-from ...analysis.wording import run_count
-from ...results import Results
 from .. import colours
 
 Array = npt.NDArray[np.float64]
@@ -35,6 +32,7 @@ Array = npt.NDArray[np.float64]
 WIDTH = 5.4
 SIZE, SMALL, TINY = 9.5, 8.5, 7.5  # of text, in points
 LONGEST = 22  # characters of a name beside a plot
+PLAIN = -5, 7  # powers of ten of which numbers at ticks have no exponent
 FORMATS = ("svg", "png", "pdf")
 _POINTS = 72
 
@@ -123,12 +121,20 @@ def place(figure: Figure, left: float, top: float, width: float, height: float, 
     return figure.add_axes(box, **options)
 
 
-def text_width(texts: Sequence[str], size: float) -> float:
+def text_width(texts: Sequence[str], size: float, *, bold: bool = False) -> float:
     """Of the widest, in inches."""
     with styled():
         measure = TextToPath().get_text_width_height_descent
-        font = FontProperties(family="DejaVu Sans", size=size)
+        font = FontProperties(family="DejaVu Sans", size=size, weight="bold" if bold else "normal")
         return max((float(measure(text, font, False)[0]) / _POINTS for text in texts), default=0.0)
+
+
+def fitting(text: str, size: float, width: float, *, bold: bool = False) -> str:
+    """A text in one line of so many inches, cut if it is longer."""
+    length = len(text)
+    while length > 1 and text_width([labels.shorten(text, length)], size, bold=bold) > width:
+        length -= 1
+    return labels.shorten(text, length)
 
 
 def names_width(methods: Iterable[str]) -> float:
@@ -221,13 +227,6 @@ def plain_ticks(axis: Any) -> None:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
-
-
-def size_of(results: Results) -> str:
-    """The size of an experiment, for captions: nobody is to take a quick run for a replication."""
-    counts, protocol = {len(runs) for runs in results.errors().values()}, results.protocol
-    runs, epochs = run_count(counts) if counts else "no runs", plural(protocol.epochs, "epoch")
-    return f"{runs} of {epochs}, preset “{labels.printable(protocol.preset)}”"
 
 
 def deviation(values: Sequence[float]) -> float:

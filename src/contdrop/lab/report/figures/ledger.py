@@ -50,7 +50,7 @@ def _draw(entries: Sequence[Entry]) -> Figure:
             pill = Rectangle((edge - _PILL * per_inch, row - 0.4), _PILL * per_inch, 0.8, color=_COLOURS[entry.verdict])
             axes.add_patch(pill).set_clip_on(False)
             middle = edge - _PILL / 2 * per_inch
-            axes.text(middle, row, entry.verdict, ha="center", va="center", fontsize=TINY, color="#1a1a1a")
+            axes.text(middle, row, entry.verdict, ha="center", va="center", fontsize=TINY, color=colours.ON_LIGHT)
             axes.text(edge - (_PILL + left - 0.1) * per_inch, row, text, va="center", fontsize=TINY)
             for number, each in enumerate(entry.evidence):
                 _mark(axes, each, row + 0.6 * ((number + 0.5) / len(entry.evidence) - 0.5))

@@ -14,7 +14,8 @@ from ...analysis.controls import control_of, unlike
 from ...analysis.wording import capital
 from ...results import Results
 from .. import colours
-from .drawing import SMALL, TINY, WIDTH, Picture, blank, deviation, place, size_of, styled, text_width
+from ..cells import size_of
+from .drawing import SMALL, TINY, WIDTH, Picture, blank, deviation, place, styled, text_width
 
 _ENOUGH = 3  # points; two of them say nothing about strength
 

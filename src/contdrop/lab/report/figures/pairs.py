@@ -16,10 +16,18 @@ from ...analysis.wording import capital, tally
 from ...measures import HIGHER
 from ...results import Results
 from .. import colours
-from .drawing import LONGEST, SMALL, TINY, WIDTH, Picture, blank, place, size_of, styled, text_width
+from ..cells import ELSEWHERE, OWN_LOOP, THE_LAB, maker, size_of
+from .drawing import LONGEST, PLAIN, SMALL, TINY, WIDTH, Picture, blank, fitting, place, styled, text_width
 
 _SHORT = 12  # characters of a name above the differences
+_NAMES = 1.75  # greatest width of names beside a plot, in inches
+_BETWEEN = 0.2  # inches between the two plots
 _ROW = 0.36  # height of a row, in inches
+_JOINED = {
+    THE_LAB: "what one run gave with all methods, which share its split, initial weights and data order",
+    OWN_LOOP: "what one run gave with all methods, which had the same seed",
+    ELSEWHERE: "numbers of the same run",
+}
 
 
 def pairs(results: Results, comparisons: Mapping[str, stats.Comparison] | None = None) -> Picture | None:
@@ -36,8 +44,8 @@ def pairs(results: Results, comparisons: Mapping[str, stats.Comparison] | None =
     return Picture(
         "pairs",
         "Run by run",
-        f"Left: test {measure.name} in every run; a grey line joins what one run gave with all methods, which share "
-        "its split, initial weights and data order; the upright stroke is the mean. "
+        f"Left: test {measure.name} in every run; a grey line joins {_JOINED[maker(results)]}; the upright stroke is "
+        "the mean. "
         f"Right: {called} minus the method, run by run"
         + (
             "; the diamond is the mean, its bar the 95 % interval (small-sample widened BCa; Student's with fewer "
@@ -45,7 +53,7 @@ def pairs(results: Results, comparisons: Mapping[str, stats.Comparison] | None =
             if has_interval
             else ""
         )
-        + f". {capital(measure.sign_rule(called))}. {size_of(results).capitalize()}; methods by mean {measure.name}.",
+        + f". {capital(measure.sign_rule(called))}. {capital(size_of(results))}; methods by mean {measure.name}.",
         "Dots of every run. "
         + " ".join(
             f"{capital(called)} minus {labels.called(method)}: {measure.gap(each.difference)} on average, "
@@ -74,11 +82,11 @@ def draw_into(
     errors, reference, measure = results.errors(), results.reference, results.measure
     x, y, full, tall = box
     with styled():
-        names = [labels.shown(method, longest=LONGEST) for method in order]
-        left = min(1.95, text_width(names, SMALL) + 0.2)
+        names = [fitting(labels.shown(method, longest=LONGEST), SMALL, _NAMES) for method in order]
+        left = text_width(names, SMALL) + 0.2
         width, height = (full - left - 0.32) / 2, tall - 1.0
         runs = place(figure, x + left, y + 0.3, width, height)
-        differences = place(figure, x + left + width + 0.2, y + 0.3, width, height)
+        differences = place(figure, x + left + width + _BETWEEN, y + 0.3, width, height)
         _draw_runs(runs, errors, order)
         runs.set_xlabel(f"test {measure.heading}")
         _draw_differences(differences, errors, order, reference, comparisons)
@@ -93,7 +101,23 @@ def draw_into(
             axes.set_yticks(range(len(order)), labels=names if axes is runs else [""] * len(order))
             axes.tick_params(axis="y", length=0)
             axes.spines["left"].set_visible(False)
-            axes.locator_params(axis="x", nbins=4)
+            _number_ticks(axes, width)
+
+
+def _number_ticks(axes: Axes, width: float) -> None:
+    """As many ticks as have room for all digits of their numbers: an offset would stand over the axis's name."""
+    axes.ticklabel_format(axis="x", style="sci", scilimits=PLAIN, useOffset=False)
+    axes.locator_params(axis="x", nbins=4)
+    low, high = axes.get_xlim()
+    per_inch = (high - low) / width
+    ticks = [float(tick) for tick in axes.get_xticks() if low <= tick <= high]
+    widest = text_width(axes.xaxis.get_major_formatter().format_ticks(ticks), SMALL)
+    edge = max(0.0, widest - _BETWEEN) / 2 * per_inch  # nearer to it, they would meet those of the other plot
+    inside = [tick for tick in ticks if low + edge <= tick <= high - edge] or ticks
+    step = min(np.diff(inside), default=math.inf)
+    shown = inside[:: max(1, math.ceil((widest + 0.1) * per_inch / step))]
+    if shown != ticks:
+        axes.set_xticks(shown)
 
 
 def _draw_runs(axes: Axes, errors: Mapping[str, Mapping[int, float]], order: Sequence[str]) -> None:

@@ -15,7 +15,8 @@ from ...results import Results
 from ...scores import WAYS
 from ...store import Store
 from .. import colours
-from .drawing import LONGEST, SMALL, TINY, WIDTH, Array, Picture, blank, deviation, place, size_of, styled, text_width
+from ..cells import size_of
+from .drawing import LONGEST, SMALL, TINY, WIDTH, Array, Picture, blank, deviation, place, styled, text_width
 
 _ENOUGH = 10  # examples of a bin, all runs together; the share of fewer says nothing
 

@@ -13,7 +13,8 @@ from ... import labels
 from ...analysis.wording import capital
 from ...results import Results
 from .. import colours
-from .drawing import LONGEST, SMALL, WIDTH, Picture, blank, deviation, place, size_of, spread, styled, text_width
+from ..cells import size_of
+from .drawing import LONGEST, SMALL, WIDTH, Picture, blank, deviation, place, spread, styled, text_width
 
 _ENOUGH = 3  # widths; two of them are no curve
 
