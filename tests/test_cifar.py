@@ -121,6 +121,19 @@ class Malicious:
         return os.system, ("touch /tmp/contdrop-was-here",)
 
 
+def built(shape, kind):
+    """A batch whose array has this shape and type."""
+    state = b"(K\x01" + shape + kind + b"\x89" + text(b"x") + b"t"
+    array = b"cnumpy.core.multiarray\n_reconstruct\n)R" + state + b"b"
+    return b"\x80\x02}(" + text(b"data") + array + text(b"labels") + b"]u."
+
+
+def doubled(levels, place="shape"):
+    """A batch of a few bytes whose array has a pair of pairs of pairs in place of its shape or type."""
+    nest = b")" + b"q\x00h\x00\x86" * levels
+    return built(nest, text(b"u1")) if place == "shape" else built(b"K\x03K\x04\x86", nest)
+
+
 GOOD = RECORDS[0].tobytes()
 
 
@@ -146,6 +159,12 @@ GOOD = RECORDS[0].tobytes()
         (b"\x80\x02]r\xff\xff\xff\x7f.", "expected data, an array"),
         (b"\x80\x04\x8d" + struct.pack("<Q", 2**40) + b"x.", "damaged, no pickle that can be read"),
         (b"\x80\x02})" + b"q\x00h\x00\x86" * 60 + b"Ns.", "damaged, no pickle that can be read (an entry's name is"),
+        # A shape, and a type, that take 2^60 steps to print; one of many sizes; a long name.
+        (doubled(60), "damaged, no pickle that can be read (an array's shape is not that of one)"),
+        (doubled(60, "kind"), "damaged, no pickle that can be read (an array's type is no text)"),
+        (built(b"(" + b"K\x01" * 9 + b"t", text(b"u1")), "(an array's shape is not that of one)"),
+        (built(b"K\x03\x88\x86", text(b"u1")), "(an array's shape is not that of one)"),
+        (built(b"K\x03K\x04\x86", text(b"u" * 200)), f"got {'u' * 20} of shape (3, 4)"),
         (b"<html>", "truncated"),
     ],
 )  # fmt: skip
@@ -162,6 +181,19 @@ def test_other_files_get_one_line(tmp_path, content, message):
     assert message in text
     assert text.endswith("; to get it again, run: contdrop data get cifar-10 --data-dir " + str(tmp_path))
     assert not os.path.exists("/tmp/contdrop-was-here")
+
+
+@pytest.mark.parametrize("start", [b"\x80\x02c", b"\x80\x02S"])
+def test_long_texts_are_cut_before_they_are_made_printable(start):
+    content = start + b"x" * 3_000_000 + b"\ny\n."
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError) as caught:
+            pickles.read(content, "file")
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+    assert 50 < str(caught.value).count("x") < 120
 
 
 def test_plain_values_of_a_pickle():
@@ -226,15 +258,22 @@ class Mirror(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_get_from_a_mirror(tmp_path, monkeypatch):
+def serve(tmp_path, monkeypatch, **changes):
+    """Gets the data set where one mirror has the published archive."""
     pytest.importorskip("pooch")
     monkeypatch.setenv("no_proxy", "*")
     remote = download.Remote("cifar.tar.gz", len(Mirror.content), hashlib.md5(Mirror.content).hexdigest())
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Mirror) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/"
-        dataclasses.replace(SOURCE, mirrors=(url,), archive=remote).get(tmp_path, Recorder())
-        server.shutdown()
+        try:
+            dataclasses.replace(SOURCE, mirrors=(url,), archive=remote, **changes).get(tmp_path, Recorder())
+        finally:
+            server.shutdown()
+
+
+def test_get_from_a_mirror(tmp_path, monkeypatch):
+    serve(tmp_path, monkeypatch)
     SOURCE.load(tmp_path)
     assert sorted(os.listdir(tmp_path / "cifar-10")) == [f"{name}.bin" for name in NAMES]
 
@@ -266,6 +305,30 @@ def test_another_archive_gets_one_line(tmp_path, content, reason):
     assert reason in str(caught.value)
     assert str(caught.value).endswith("and give this command again")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("broken", [b"\x1f\x8b\x08\0" + bytes(50), Mirror.content[:-100], archive(ENTRIES[:2])])
+def test_a_broken_archive_is_replaced(tmp_path, monkeypatch, broken):
+    folder = tmp_path / "cifar-10"
+    folder.mkdir()
+    (folder / "cifar.tar.gz").write_bytes(broken)
+    serve(tmp_path, monkeypatch)
+    SOURCE.load(tmp_path)
+    assert sorted(os.listdir(folder)) == [f"{name}.bin" for name in NAMES]
+
+
+def test_npm_is_asked_where_the_archive_is_broken_and_mirrors_fail(tmp_path, monkeypatch):
+    folder = tmp_path / "cifar-10"
+    folder.mkdir()
+    (folder / SOURCE.archive.name).write_bytes(b"no archive")
+
+    def convert(self, package, wanted, folder, progress):
+        for batch, records in zip(BATCHES, RECORDS):
+            self._keep(records.tobytes(), batch, package.name, folder, progress)
+
+    monkeypatch.setattr(cifar.CifarSource, "_convert", convert)
+    dataclasses.replace(SOURCE, npm_package=npm.Package("pictures@1", "0" * 64)).get(tmp_path, Recorder())
+    assert sorted(os.listdir(folder)) == [f"{name}.bin" for name in NAMES]
 
 
 def test_get_from_pictures_of_an_npm_package(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Getting data sets: from mirrors that fail in every way, and from an npm package."""
 
+import dataclasses
 import gzip
 import hashlib
 import http.server
@@ -263,6 +264,39 @@ def test_two_at_once_do_not_disturb_each_other(get, tmp_path):
     for thread in threads:
         thread.join()
     assert_complete(tmp_path)
+
+
+# A system's package
+
+
+def test_files_of_a_systems_package_are_copied_if_they_are_right(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
+    place, recorder = tmp_path / "usr", Recorder()
+    place.mkdir()
+    for name, content in PUBLISHED.items():
+        (place / name).write_bytes(content)
+    (place / IMAGES).write_bytes(PUBLISHED[IMAGES][:-9])
+    (place / f"{NAMES[1]}.gz").unlink()
+    (place / f"{NAMES[1]}.gz").symlink_to("nowhere")
+    (place / f"{NAMES[2]}.gz").write_bytes(packed(idx(make_arrays(seed=1)[2])))
+    server.asked.clear()
+    source = dataclasses.replace(make_source(ARRAYS, [server.url("good")]), packaged=str(place))
+    source.get(tmp_path, recorder)
+    assert_complete(tmp_path)
+    assert [name for _, name in server.asked] == [f"{name}.gz" for name in NAMES[:3]]
+    assert f"{NAMES[3]}.gz: complete, from {place}" in recorder.notes
+    (tmp_path / "mnist" / IMAGES).unlink()
+    (place / IMAGES).write_bytes(PUBLISHED[IMAGES])
+    server.asked.clear()
+    source.get(tmp_path, recorder)
+    assert_complete(tmp_path)
+    assert server.asked == []
+
+
+def test_where_the_package_is_not_installed_it_is_named(get, tmp_path):
+    source = dataclasses.replace(make_source(ARRAYS), packaged=str(tmp_path / "nothing"), other_source="; or else")
+    with pytest.raises(UserError, match=r"and put them into .*/mnist; or else$"):
+        source.get(tmp_path, Recorder())
 
 
 # npm

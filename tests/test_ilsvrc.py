@@ -93,6 +93,23 @@ def test_the_smaller_side(folder):
         assert abs(scaled.mean() - shape.mean()) < 2
 
 
+def test_a_strip_is_not_made_larger_than_any_image(tmp_path):
+    """A file of some kilobytes, 1x65000 pixels: with a smaller side of 256 it would have four billion."""
+    lay_out(tmp_path, train=("n01000000",))
+    (path,) = (tmp_path / "train" / "n01000000").iterdir()
+    pillow.new("RGB", (1, 65_000)).save(path, "JPEG")
+    images = ilsvrc.class_folders(tmp_path / "train", ilsvrc.SmallerSide(256))
+    with pytest.raises(UserError) as caught:
+        images[0]
+    assert str(caught.value) == (
+        f"{path}: expected an image of at most 64,000,000 pixels once its smaller side has 256; one of 1x65,000 would "
+        "have 4,259,840,000"
+    )
+    source = dataclasses.replace(ilsvrc.TEN, folder="", synsets=("n01000000",), training=1, side=256)
+    with pytest.raises(UserError, match=r"n01000000_0\.JPEG: expected an image of at most 64,000,000 pixels once"):
+        source._part(tmp_path / "train", 1)
+
+
 def devkit(folder, lines, names=("n02000000", "n01000000"), children=(0, 0, 3)):
     folder.mkdir(exist_ok=True)
     kinds = [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("words", "O"), ("num_children", "O")]
@@ -137,6 +154,53 @@ def test_a_table_that_is_none(flat, tmp_path, content):
     (kit / "meta.mat").write_bytes(content)
     with pytest.raises(UserError, match="expected the development kit's table of synsets; it cannot be read"):
         ilsvrc.with_devkit(flat, kit)
+
+
+def lay_out(folder, **parts):
+    """Class folders of one image each."""
+    for part, names in parts.items():
+        for name in names:
+            (folder / part / name).mkdir(parents=True)
+            (folder / part / name / f"{name}_0.JPEG").write_bytes(jpeg())
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "message"),
+    [
+        (("n01000000", "n02000000", "n03000000"), ("n02000000", "n03000000"), "got n01000000 in train alone"),
+        (("n02000000", "n03000000"), ("n01000000", "n02000000"), "got n01000000 in val alone"),
+        (("n01000000",), ("n01000000", "n02000000"), "got n02000000 in val alone"),
+    ],
+)
+def test_labels_of_both_parts_mean_the_same_classes(tmp_path, train, val, message):
+    lay_out(tmp_path / "ilsvrc", train=train, val=val)
+    source = dataclasses.replace(ilsvrc.WHOLE, train=len(train), test=len(val), classes=train)
+    for check in (source.verify, lambda place: ilsvrc.whole(place / "ilsvrc")):
+        with pytest.raises(UserError) as caught:
+            check(tmp_path)
+        assert str(caught.value) == (
+            f"{tmp_path}/ilsvrc: expected the same classes in train and val; {message}; put its images into both, or "
+            "into neither"
+        )
+
+
+def test_class_folders_go_before_the_development_kit(tmp_path):
+    lay_out(tmp_path, train=("n01000000", "n02000000"), val=("n01000000", "n02000000"))
+    (tmp_path / "ILSVRC2012_devkit_t12").mkdir()
+    devkit(tmp_path / "ILSVRC2012_devkit_t12" / "data", ["1", "2"])
+    train, test = ilsvrc.whole(tmp_path)
+    assert train.classes == test.classes == ("n01000000", "n02000000")
+    assert test.targets.tolist() == [0, 1]
+
+
+def test_classes_of_the_development_kit_are_those_of_the_folders(tmp_path, flat):
+    lay_out(tmp_path, train=("n02000000",))
+    (tmp_path / "ILSVRC2012_devkit_t12").mkdir()
+    devkit(tmp_path / "ILSVRC2012_devkit_t12" / "data", ["1", "2", "1"])
+    with pytest.raises(UserError, match="expected the same classes in train and val; got n01000000 in val alone; "):
+        ilsvrc.whole(tmp_path)
+    lay_out(tmp_path, train=("n01000000",))
+    assert ilsvrc.whole(tmp_path)[1].targets.tolist() == [1, 0, 1]
 
 
 def test_folders_that_are_none(tmp_path):

@@ -1,5 +1,6 @@
 """Jobs on Ray: the same numbers as on this machine, whatever dies, and nothing that listens to the network."""
 
+import fractions
 import importlib.util
 import os
 import pathlib
@@ -138,11 +139,36 @@ def test_tensors_travel_without_a_copy_and_unchanged():
         ({"executor": "spark"}, "expected local or ray"),
         ({"executor": "local", "address": "auto"}, "for --executor ray"),
         ({"executor": "ray", "gpus": -1.0}, "--gpus: expected a number from 0"),
+        ({"executor": "ray", "gpus": 0.00009}, "--gpus: expected a number from 0, at least 0.0001 if any"),
+        ({"executor": "ray", "cpus": 0.0}, "--cpus: expected more than 0, or --gpus with it; got 0"),
     ],
 )
 def test_wrong_options_get_one_line(given, text):
     with pytest.raises(UserError, match=text):
         ray.resources(**{"address": None, "cpus": None, "gpus": 0.0, "workers": None, **given})
+
+
+def slots(have, **given):
+    asked = ray.resources("ray", **{"address": "x", "cpus": None, "gpus": 0.0, "workers": None, **given})
+    cluster = ray.Cluster(asked, threads=1, device="cpu")
+    cluster.nodes = lambda: [{"NodeID": "n", "Alive": True, "Resources": have}]
+    return cluster.slots()["n"]
+
+
+@pytest.mark.parametrize("part", [0.1, 0.2, 0.25, 0.3, 0.6, 0.7, 1.0, 1 / 3, 1 / 7, 0.0001])
+@pytest.mark.parametrize("whole", [1, 3, 9])
+def test_as_many_parts_as_there_are_fit(part, whole):
+    fit = int(fractions.Fraction(whole * 10_000) // round(part * 10_000))
+    assert slots({"CPU": float(whole)}, cpus=part) == fit
+    assert slots({"CPU": 1e6, "GPU": float(whole)}, cpus=1, gpus=part) == fit
+    assert slots({"CPU": fit * round(part, 4)}, cpus=part) == fit
+
+
+def test_jobs_may_have_a_part_of_a_gpu_and_no_processor():
+    assert slots({"CPU": 1.0, "GPU": 2.0}, cpus=0.0, gpus=0.25) == 8
+    asked = ray.Resources(cpus=0.0, gpus=0.25, workers=4)
+    assert ray.Cluster(asked, threads=3, device="cuda").options["num_cpus"] == 0.0
+    assert ray.Cluster(ray.Resources(), threads=3, device="cpu", devices=2).options["num_cpus"] == 6
 
 
 def test_two_nodes_give_the_same_bits_as_one_worker(nodes, undisturbed, tmp_path):

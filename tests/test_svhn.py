@@ -191,6 +191,33 @@ def test_what_is_missing_and_where_it_is_offered(tmp_path):
         dataclasses.replace(SOURCE, offered="at home").get(tmp_path, None)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"garbage", "expected a MATLAB file of level 5; it starts with b'garbage'"),
+        (GOOD[:-3], "truncated, a variable would end 3 bytes after the end of the file"),
+        (by_hand(variable("y", LABELS, 2)), "expected variables X and y; it has y"),
+    ],
+)
+def test_get_reads_files_that_have_no_md5(tmp_path, content, message):
+    write(tmp_path)
+    offered = dataclasses.replace(SOURCE, offered="at home")
+    offered.get(tmp_path, None)
+    path = tmp_path / "svhn" / "b.mat"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        offered.get(tmp_path, None)
+    assert str(caught.value) == (
+        f"svhn: cannot be downloaded here ({path}: {message}); put b.mat into {path.parent}: at home"
+    )
+
+
+def test_names_of_many_variables_are_not_all_printed(file):
+    many = by_hand(*(variable(f"{number:064}", np.ones((1, 1), np.uint8), 2) for number in range(900)))
+    with pytest.raises(UserError, match=r"expected variables X and y; it has 0+, .* and 895 more$"):
+        read(file(many))
+
+
 def test_the_regenerated_subset():
     if svhn.SVHN_SUBSET.missing(REAL):
         pytest.skip("svhn-subset is not here: set CONTDROP_DATA to a directory that holds it")

@@ -6,6 +6,7 @@ import json
 import pathlib
 import random
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -142,7 +143,100 @@ def _read_lie(store, directory, chosen, change, message):
     with pytest.raises(UserError) as caught:
         archive.read(directory / "lie.gz")
     assert message in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
+
+
+HEADER = archive._line({"record": "contdrop archive", "version": archive.VERSION})
+
+
+def refusal(path):
+    """What is said of an archive, and that saying it took little memory."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError) as caught:
+            archive.read(path)
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    finally:
+        tracemalloc.stop()
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+    return str(caught.value)
+
+
+def bomb(path, start, part, parts, end):
+    with gzip.open(path, "wb", 1) as file:
+        file.write(start)
+        for _ in range(parts):
+            file.write(part * 100_000)
+        file.write(end)
+    assert path.stat().st_size < 2_000_000
+    return path
+
+
+@pytest.mark.parametrize(
+    ("start", "part", "message"),
+    [
+        (b'{"record":"contdrop archive","curve":[', b"[],", "its first line is not that of version 2"),
+        (HEADER + b'{"record":"job","curve":[', b"[],", "it holds more text than a file of its size should"),
+        (HEADER + b'{"data":"","shape":[', b"[],", "it holds more text than a file of its size should"),
+        (HEADER, b'{"data":"\n', "expected an archive of contdrop, whole; "),
+        (HEADER, b"\n", "expected an archive of contdrop, whole; "),
+    ],
+)
+def test_small_file_fills_no_memory(tmp_path, start, part, message):
+    assert message in refusal(bomb(tmp_path / "bomb.gz", start, part, 300, b"[]]}\n"))
+
+
+def test_text_of_an_archive_is_bounded_and_so_is_a_line_of_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "_LONGEST", 10_000_000)
+    path = bomb(tmp_path / "bomb.gz", HEADER + b'{"data":"', b"A", 110, b'"}\n')
+    assert "a line of it has more than 10,000,000 bytes" in refusal(path)
+    monkeypatch.setattr(archive, "LIMIT", 9_000_000)
+    path = bomb(tmp_path / "bomb.gz", HEADER + b'{"data":"', b"A", 95, b'"}\n')
+    assert "it holds more than 9,000,000 bytes" in refusal(path)
+
+
+def test_no_archive_is_written_that_could_not_be_read(full, tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "LIMIT", 5_000)
+    with pytest.raises(UserError, match=r"^--archive: .*: it holds more than 5,000 bytes; .*--small"):
+        travel.export(full, tmp_path / "archive.gz")
+    assert not (tmp_path / "archive.gz").exists()
+
+
+def test_too_little_memory_is_one_line(full, tmp_path, monkeypatch):
+    travel.export(full, tmp_path / "archive.gz")
+
+    def exhaust(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(archive, "_decoded", exhaust)
+    assert refusal(tmp_path / "archive.gz") == (
+        f"{tmp_path}/archive.gz: expected an archive that fits into memory; it does not; read it on a larger machine, "
+        "or ask for one by: contdrop export --small"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: {**r, "shape": [len_of(r), 1]}, "an array differs in shape or type from what it is written by"),
+        (lambda r: {**r, "xor": "x" * 5000}, "'xxx"),
+        (lambda r: {**r, "dtype": "\x1b[2J" + "x" * 5000}, "data type '"),
+    ],
+)
+def test_arrays_that_lie_with_right_checksums(full, tmp_path, change, message):
+    _read_lie(full, tmp_path, lambda record: "xor" in record, change, message)
+
+
+def len_of(record):
+    return record["shape"][0]
+
+
+def test_archives_of_the_replication_are_read():
+    paths = sorted((pathlib.Path(__file__).parents[1] / "results").glob("*.jsonl.gz"))
+    assert len(paths) > 5
+    assert all(archive.read(path).jobs for path in paths[:3])
 
 
 # ---- merging

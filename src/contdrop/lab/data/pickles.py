@@ -18,14 +18,15 @@ from ...text import printable
 _ARRAYS = {f"numpy.{core}.multiarray _reconstruct" for core in ("core", "_core")}
 _TYPE = "numpy dtype"
 _INERT = {*_ARRAYS, _TYPE, "numpy ndarray"}
+_MOST_DIMENSIONS = 8
 
 
 @dataclasses.dataclass
 class Array:
-    """What a pickle says of an array; nothing of it is checked."""
+    """What a pickle says of an array: whether its content has that shape and type is not checked."""
 
-    shape: Any = None
-    kind: Any = None  # such as "u1"
+    shape: tuple[int, ...] | None = None
+    kind: str | None = None  # such as "u1"
     content: Any = None  # a byte per character, or bytes
 
 
@@ -48,7 +49,7 @@ def read(content: bytes, file: str) -> Any:
         raise
     # A damaged pickle takes values from an empty stack, indexes what is no list, and more.
     except Exception as error:
-        raise UserError(f"{file}: damaged, no pickle that can be read ({printable(str(error))[:100]})") from error
+        raise UserError(f"{file}: damaged, no pickle that can be read ({printable(str(error)[:200])[:100]})") from error
     return value
 
 
@@ -103,7 +104,7 @@ class _Reader:
 
     def name(self, name: str) -> None:
         if name not in _INERT:
-            raise UserError(f"{self.file}: expected a pickle of plain data; it would import {printable(name)[:60]!r}")
+            raise UserError(f"{self.file}: expected a pickle of plain data; it would import {printable(name[:60])!r}")
         self.stack.append(name)
 
     def call(self, _: Any) -> None:
@@ -116,9 +117,18 @@ class _Reader:
         array, state = self.last(2)
         if isinstance(array, Array):
             _, array.shape, array.kind, is_fortran, array.content = state
+            # A few bytes describe pairs of pairs of pairs, which take forever to compare or to print.
+            if not _is_shape(array.shape):
+                raise ValueError("an array's shape is not that of one")
+            if not isinstance(array.kind, str):
+                raise ValueError("an array's type is no text")
             if is_fortran:
                 raise ValueError("an array is stored by columns")
         self.stack.append(array)  # a type's own state says nothing more of types of one byte
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) <= _MOST_DIMENSIONS and all(type(size) is int for size in value)
 
 
 _VALUES: dict[str, Callable[[Any], Any]] = {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
 from ...errors import UserError
+from ...text import some_of
 from . import download, location, matlab
 from .dataset import Dataset
 from .source import MissingError, Progress, of_source
@@ -70,19 +72,20 @@ class SvhnSource:
 
     def get(self, directory: pathlib.Path, progress: Progress) -> None:
         folder = directory / self.folder
-        wanted = [file for file in (*self.training, self.testing) if not self._is_right(file, folder)]
+        wrong = _wrong((*self.training, self.testing), folder)
         failures: list[str] = []
-        if wanted and self.mirrors:
+        if wrong and self.mirrors:
             with download.writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-            remotes = [download.Remote(file.name, file.bytes, file.md5) for file in wanted]
+            remotes = [download.Remote(file.name, file.bytes, file.md5) for file in wrong]
             failures = download.from_mirrors(self.mirrors, remotes, folder, progress)
-            wanted = [file for file in wanted if not self._is_right(file, folder)]
-        if wanted:
-            files = ", ".join(f"{file.name} (md5 {file.md5})" if file.md5 else file.name for file in wanted)
-            reason = f" ({'; '.join(failures)})" if failures else ""
+            wrong = _wrong(wrong, folder)
+        if wrong:
+            files = ", ".join(f"{file.name} (md5 {file.md5})" if file.md5 else file.name for file in wrong)
+            reasons = "; ".join([*failures, *filter(None, wrong.values())])
             raise UserError(
-                f"{self.name}: cannot be downloaded here{reason}; put {files} into {folder}: {self.offered}"
+                f"{self.name}: cannot be downloaded here{f' ({reasons})' if reasons else ''}; put {files} into "
+                f"{folder}: {self.offered}"
             )
 
     def _part(
@@ -102,16 +105,6 @@ class SvhnSource:
             start = end
         return images, labels
 
-    def _is_right(self, file: File, folder: pathlib.Path) -> bool:
-        path = folder / file.name
-        try:
-            if path.is_file():
-                _check(path, file)
-                return True
-        except UserError:
-            pass
-        return False
-
 
 def read(path: pathlib.Path, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> None:
     """Fills images [N, 3, 32, 32] and labels [N], some images at a time.
@@ -130,7 +123,7 @@ def read(path: pathlib.Path, images: npt.NDArray[np.uint8], labels: npt.NDArray[
     except matlab.BrokenError as problem:
         raise UserError(f"{path}: {problem}") from problem
     if not {"X", "y"} <= found:
-        raise UserError(f"{path}: expected variables X and y; it has {', '.join(sorted(found)) or 'none'}")
+        raise UserError(f"{path}: expected variables X and y; it has {some_of(sorted(found)) or 'none'}")
 
 
 def _read_images(array: matlab.Array, wanted: tuple[int, ...], images: npt.NDArray[np.uint8]) -> None:
@@ -154,6 +147,23 @@ def _read_labels(array: matlab.Array, labels: npt.NDArray[np.int64]) -> None:
             f"expected labels from 1 to 10, which is the digit 0; that of image {at} is {values[at]}"
         )
     labels[:] = values % 10
+
+
+def _wrong(files: Iterable[File], folder: pathlib.Path) -> dict[File, str]:
+    """Those that are not here, or not whole, and why not. One that has no checksum is read to know."""
+    wrong = {}
+    for file in files:
+        path = folder / file.name
+        try:
+            if not path.is_file():
+                wrong[file] = ""
+            elif file.md5:
+                _check(path, file)
+            else:
+                read(path, np.empty((file.images, *_SHAPE), np.uint8), np.empty(file.images, np.int64))
+        except UserError as problem:
+            wrong[file] = str(problem)
+    return wrong
 
 
 def _check(path: pathlib.Path, file: File) -> None:

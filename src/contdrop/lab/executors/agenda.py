@@ -154,14 +154,30 @@ class Agenda:
             self._deaths.pop(job_id, None)
             self.observer.epoch(worker, job_id, self.jobs[job_id], *content)
 
-    def died(self, worker: int, job_id: int | None, how: str) -> None:
-        """A worker has ended. Its job goes on from its last checkpoint, unless it has cost too many already."""
+    def ready(self) -> None:
+        """A worker has started: whatever ended those before it has passed."""
+        self._deaths.pop(None, None)
+
+    def died(self, worker: int, job_id: int | None, how: str, *, idle: bool = False) -> None:
+        """A worker has ended. Its job goes on from its last checkpoint, unless it has cost too many already.
+
+        Args:
+            worker: Its number.
+            job_id: Of the job that it did, if any.
+            how: In words.
+            idle: It waited for a job, so that nothing of the study can have ended it.
+        """
         self.observer.died(worker, None if job_id is None else self.jobs[job_id])
+        if idle:
+            return
         self._deaths[job_id] = self._deaths.get(job_id, 0) + 1
         if self._deaths[job_id] < DEATHS_ALLOWED:
             return
         if job_id is None:
-            raise RuntimeError(f"worker processes end at once: {how}")
+            raise UserError(
+                f"expected worker processes that start; got {DEATHS_ALLOWED} that ended at once ({how}); is there "
+                "enough memory? --workers 0 does without them"
+            )
         self._fail(job_id, f"its worker ended {DEATHS_ALLOWED} times in a row ({how}); is there enough memory?")
 
 

@@ -145,6 +145,7 @@ class _Pool:
         job_id = worker.job_id
         if kind == "ready":
             worker.ready = True
+            self.agenda.ready()
         elif kind == "error":
             raise UserError(content[0])
         elif job_id is None:
@@ -165,7 +166,8 @@ class _Pool:
         worker.pipe.close()
         code = worker.process.exitcode
         how = "out of memory" if code == NO_MEMORY else f"exit code {code}"
-        self.agenda.died(worker.index, worker.job_id, how)
+        idle = worker.ready and worker.job_id is None
+        self.agenda.died(worker.index, worker.job_id, how, idle=idle)
         self.workers[self.workers.index(worker)] = self._start(worker.index)
 
     def _stop(self) -> None:

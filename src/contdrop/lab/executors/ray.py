@@ -39,6 +39,7 @@ _HERE = {
 
 _PROBE_SECONDS = 120.0  # a node that says nothing for so long is left out until it does a job
 _DONE = "done"
+_UNITS = 10_000  # in which Ray counts a processor or a GPU
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,23 @@ def resources(
     """What is asked of Ray; None for the local executor, which has no use for any of it."""
     if executor == "ray":
         for option, value in (("--cpus", cpus), ("--gpus", gpus)):
-            if value is not None and not 0 <= value < float("inf"):
-                raise UserError(f"{option}: expected a number from 0, such as 0.25; got {value}")
+            if value and not 1 / _UNITS <= value < float("inf"):
+                raise UserError(
+                    f"{option}: expected a number from 0, at least {1 / _UNITS} if any, such as 0.25; got {value}"
+                )
+        if cpus == 0 and not gpus:  # nothing would limit how many jobs begin at once
+            raise UserError("--cpus: expected more than 0, or --gpus with it; got 0")
         return Resources(address, cpus, gpus, workers)
     if executor != "local":
         raise UserError(f"--executor: expected local or ray; got {executor!r}")
     if address is not None or cpus is not None or gpus:
         raise UserError("--address, --cpus, --gpus: these are for --executor ray")
     return None
+
+
+def _units(amount: float) -> int:
+    """As Ray counts: 1 // 0.2 is 4, and yet five jobs that take 0.2 of a processor each fit on one."""
+    return round(amount * _UNITS)
 
 
 class Cluster:
@@ -80,7 +90,8 @@ class Cluster:
     def __init__(self, resources: Resources, *, threads: int, device: str, devices: int = 1) -> None:
         self.resources, self.threads, self.device, self.devices = resources, threads, device, devices
         self.ray = _import(starts_here=resources.address is None)
-        self.options = {"num_cpus": resources.cpus or threads * devices, "num_gpus": resources.gpus, "max_retries": 0}
+        cpus = threads * devices if resources.cpus is None else resources.cpus
+        self.options = {"num_cpus": cpus, "num_gpus": resources.gpus, "max_retries": 0}
         self._owned = not self.ray.is_initialized()
         self.kind = ""  # of processor
         self.machine: dict[str, Any] = {}
@@ -107,9 +118,9 @@ class Cluster:
             if address is not None:
                 self.ray.init(address=address, **quiet)
                 return
-            cpus = (self.resources.workers or 1) * float(self.options["num_cpus"])
+            cpus = -(-(self.resources.workers or 1) * _units(self.options["num_cpus"]) // _UNITS)
             gpus = {"num_gpus": torch.cuda.device_count()} if self.resources.gpus else {}
-            self.ray.init(address="local", num_cpus=int(-(-cpus // 1)), include_dashboard=False, **gpus, **quiet)
+            self.ray.init(address="local", num_cpus=max(1, cpus), include_dashboard=False, **gpus, **quiet)
         except Exception as error:  # of that very class if a busy machine takes too long to start it
             raise UserError(
                 f"--address: cannot reach Ray at {address or 'this machine'} ({printable_error(error)}); start it by: "
@@ -127,12 +138,12 @@ class Cluster:
         found = {}
         for node in self.nodes():
             fits = [
-                node["Resources"].get(name, 0.0) // wanted
+                _units(node["Resources"].get(name, 0.0)) // _units(wanted)
                 for name, wanted in (("CPU", self.options["num_cpus"]), ("GPU", self.options["num_gpus"]))
-                if wanted
+                if _units(wanted)
             ]
             if node["NodeID"] not in self.refused and fits:
-                found[node["NodeID"]] = int(min(fits))
+                found[node["NodeID"]] = min(fits)
         return found
 
     @property
