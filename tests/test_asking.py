@@ -155,6 +155,15 @@ def test_study_with_a_loop_of_its_own_is_compared_like_any(tmp_path):
     assert any(caveat.endswith(expected) for caveat in result.verdict.caveats)
 
 
+def test_sentences_tell_close_values_apart():
+    first = [0.99987, 0.99989, 0.99988, 0.99986, 0.99988, 0.99987]
+    values = {"a": first, "b": [value + 0.00004 for value in first[::-1]]}
+    found = lab.analyse(values, metric="accuracy", better="higher").verdict
+    sentences = " ".join([found.headline, *(each.text for each in found.findings)])
+    assert "0.999875" in sentences
+    assert "0.999915" in sentences
+
+
 def test_finished_numbers_are_analysed(tmp_path):
     values = {"a": [1.0, 1.1, 0.9, 1.05, 1.0, 0.95, 1.02], "b": [2.0, 2.1, 1.9, 2.0, 2.1, 2.05, 1.98]}
     result = lab.analyse(values, metric="score", margin=0.1)

@@ -109,13 +109,13 @@ class Measure:
     def best(self) -> str:
         return "highest" if self.better == HIGHER else "lowest"
 
-    def value(self, value: float) -> str:
-        """A value with its unit.
+    def value(self, value: float, sd: float = math.nan) -> str:
+        """A value with its unit; of a mean, with as many digits as its spread needs.
 
         >>> Measure().value(1.349), Measure("rmse", "").value(0.51234), Measure("length", "mm").value(12.5)
         ('1.35 %', '0.5123', '12.5 mm')
         """
-        shown = self.written(value)
+        shown = self.written(value, sd)
         return f"{shown} {self.unit}" if self.unit else shown
 
     def written(self, value: float, sd: float = math.nan) -> str:
@@ -202,13 +202,13 @@ class Measure:
     def within(self, margin: float | None) -> str:
         return f"±{self.amount(margin or 0)}{self.gap_unit}"
 
-    def states(self, name: str, value: float) -> str:
+    def states(self, name: str, value: float, sd: float = math.nan) -> str:
         """What a method has, at the beginning of a sentence.
 
         >>> Measure().states("Gaussian", 1.2), Measure("rmse", "").states("Gaussian", 0.5)
         ('Gaussian errs 1.20 %', 'Gaussian has a test rmse of 0.5')
         """
-        shown = self.value(value)
+        shown = self.value(value, sd)
         return f"{name} errs {shown}" if self.is_error else f"{name} has a test {self.name} of {shown}"
 
     def compared(self, difference: float) -> str:

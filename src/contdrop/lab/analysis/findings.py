@@ -82,13 +82,13 @@ def _finding(
     found = comparisons[other]
     gap, (low, high) = abs(found.difference), found.interval
     first, second = capital(called(reference)), called(other)
-    ours, theirs = (measure.value(each.mean) for each in (found.reference, found.other))
+    ours, theirs = (measure.value(each.mean, each.sd) for each in (found.reference, found.other))
     if gap <= RESOLUTION * max(abs(found.reference.mean), abs(found.other.mean)):  # rounding
         both = f"both err {ours}" if measure.is_error else f"both have a test {measure.name} of {ours}"
         text, summed = f"{first} and {second} {both}", "equal"
     else:
         summed = f"{measure.gap(gap)} {measure.compared(found.difference)}"
-        text = f"{measure.states(first, found.reference.mean)}, {second} {theirs}: {summed}"
+        text = f"{measure.states(first, found.reference.mean, found.reference.sd)}, {second} {theirs}: {summed}"
     if math.isfinite(low):
         sure = f"{found.confidence:.0%}".replace("%", " %")
         span = f"{measure.amount(low)} to {measure.amount(high)}"
