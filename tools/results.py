@@ -37,6 +37,7 @@ DOSES = ("dose-1000", "dose-5000", "fashion-5000")
 COMMITS = {
     "cifar10-nin-head": "1cbbab8",
     "dose-1000": "77443f6, before 05:08 UTC 252d288",
+    "fashion-cnn": "28046df",
     "full-sigmoid": "28046df",
     "mnist-mlp-relu": "not recorded",
     "replication-cnn-gaussian": "28046df",
