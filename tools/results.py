@@ -41,6 +41,7 @@ COMMITS = {
     "full-sigmoid": "28046df",
     "mnist-mlp-relu": "not recorded",
     "replication-cnn-gaussian": "28046df",
+    "replication-cnn-uniform": "28046df",
 }
 USUAL_COMMIT = "77443f6"
 
