@@ -22,6 +22,7 @@ from .choices import MIXTURE_MASKS, MixtureMasks
 from .compatibility import has_forward_hooks, is_sequence
 from .inference import check_separate, dropout_layers, dropout_on, seeded
 from .theory import bounds
+from .theory.arguments import is_forward_of
 
 _AT_ONCE = 2000  # examples evaluated at a time
 _PARTS = 3  # of a holdout certificate: member, mixture, mean network
@@ -532,7 +533,7 @@ def _check_linear(owner: str, name: str, layer: torch.nn.Linear) -> None:
             f"{owner}: expected linear layers whose parameters are weight and bias; {name} computes its weight of "
             "others; torch.nn.utils.parametrize.remove_parametrizations makes it a plain one"
         )
-    if type(layer).forward is not torch.nn.Linear.forward or "forward" in vars(layer) or has_forward_hooks(layer):
+    if not is_forward_of(layer, torch.nn.Linear) or has_forward_hooks(layer):
         raise ValueError(
             f"{owner}: expected linear layers that compute what torch.nn.Linear does; {name} is a "
             f"{type(layer).__name__} with a forward or hooks of its own; put what they do into a layer without "
