@@ -19,7 +19,7 @@ ORDER = [
     *["sharding", "rows", "masks", "expectations", "sampling", "nested"],
     *["functional", "tracing", "scripting", "nn", "fusion"],
     *["sites", "counting", "surgery", "schedules"],
-    *["theory", "inference", "certificates", "covariances", "public", "lazy", "bench", "lab", "cli"],
+    *["theory", "inference", "independence", "certificates", "covariances", "public", "lazy", "bench", "lab", "cli"],
 ]
 
 

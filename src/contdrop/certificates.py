@@ -20,7 +20,8 @@ from . import nn
 from .arguments import check_choice, check_number, check_whole
 from .choices import MIXTURE_MASKS, MixtureMasks
 from .compatibility import has_forward_hooks, is_sequence
-from .inference import check_separate, dropout_layers, dropout_on, seeded
+from .independence import check_masks, check_separate
+from .inference import dropout_layers, dropout_on, seeded
 from .theory import bounds
 from .theory.arguments import is_forward_of
 
@@ -119,7 +120,7 @@ def holdout_certificate(
         raise ValueError(f"{owner}: expected delta between 0 and 1, got {delta!r}")
     check_choice(owner, "masks", masks, MIXTURE_MASKS)
     check_separate(owner, model, x[:batch_size])
-    _check_masks(owner, model, layers, x[:batch_size], masks)
+    check_masks(owner, model, layers, x[:batch_size], masks)
     y = y.cpu()
     wrong = {"member": 0, "mixture": 0, "mean": 0}
     scores = torch.zeros(3, dtype=torch.float64)
@@ -316,7 +317,7 @@ def pac_bayes_certificate(
     if not 0 < check_number(owner, "delta", delta) < 1 or len(y) < 8:
         raise ValueError(f"{owner}: expected delta between 0 and 1 and at least 8 examples, got {delta!r} and {len(y)}")
     check_separate(owner, model, x)
-    _check_masks(owner, model, layers, x[:_AT_ONCE], "fresh")
+    check_masks(owner, model, layers, x[:_AT_ONCE], "fresh")
     with seeded(layers, seed):
         price = math.log(2 * math.sqrt(len(y)) * len(chosen) / (delta / 2))
         network = _first(model, x, y, chosen, price)
@@ -427,85 +428,6 @@ def _checked(
     if needs_dropout and not layers:
         raise ValueError(f"{owner}: expected a model with dropout layers, got {type(model).__name__} without any")
     return layers
-
-
-# Those of torch that draw one value for all that follows the second axis.
-_BY_FEATURE = (torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d, torch.nn.FeatureAlphaDropout)
-
-
-def _check_masks(
-    owner: str, model: torch.nn.Module, layers: dict[str, torch.nn.Module], x: Tensor, masks: MixtureMasks
-) -> None:
-    """An error if examples share a mask, or if ``masks="fixed"`` would not give them all the same one.
-
-    Where the examples are in what a layer is called with is seen from two batches: what grows from one to the other.
-    """
-    few, many = 2, max(3, len(x))
-    before, after = (_shapes(model, layers, x, size) for size in (few, many))
-    for name, layer in layers.items():
-        for small, large in zip(before[name], after[name]):
-            # Calls that go by the example, or by parts of the batch, cannot be told from one another: any axis may do.
-            alike = len(before[name]) == len(after[name]) and len(small) == len(large)
-            grown = {axis for axis in range(len(large)) if not alike or small[axis] != large[axis]}
-            _check_fresh(owner, name, large, grown, _shared_axes(layer, len(large)))
-            first = not isinstance(layer, nn.Dropout) or (grown == {0} and small[0] == few)
-            if masks == "fixed" and not (alike and first):
-                raise ValueError(
-                    f"{owner}: expected examples along the first axis for masks='fixed'; {name} is called with {large} "
-                    f"for {many} of them; use masks='fresh'"
-                )
-
-
-def _check_fresh(owner: str, name: str, shape: tuple[int, ...], grown: set[int], shared: set[int]) -> None:
-    if not grown:
-        raise ValueError(
-            f"{owner}: expected masks drawn for every example; {name} is called with {shape} however many there are, "
-            "so errors of members would not be independent; mask what belongs to one example"
-        )
-    if grown & shared:
-        raise ValueError(
-            f"{owner}: expected masks drawn for every example; {name} shares one over the batch, so errors of "
-            "members would not be independent; change its shared_axes or masks"
-        )
-
-
-def _shapes(
-    model: torch.nn.Module, layers: dict[str, torch.nn.Module], x: Tensor, size: int
-) -> dict[str, list[tuple[int, ...]]]:
-    """What each layer is called with, call by call, for a batch of so many copies of the first example."""
-    found: dict[str, list[tuple[int, ...]]] = {name: [] for name in layers}
-
-    def noting(name: str) -> Callable[..., None]:
-        def note(_module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            found[name].append(_shape(next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))))
-
-        return note
-
-    hooks = [layer.register_forward_pre_hook(noting(name), with_kwargs=True) for name, layer in layers.items()]
-    try:
-        with torch.no_grad(), dropout_on(model, layers), seeded(layers, 0):
-            _output(model, x[torch.zeros(size, dtype=torch.long)])
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
-
-
-def _shape(x: Tensor) -> tuple[int, ...]:
-    return (x.size(0), *[-1] * (x.dim() - 1)) if x.is_nested else tuple(x.shape)  # rows of several lengths
-
-
-def _shared_axes(layer: torch.nn.Module, axes: int) -> set[int]:
-    """Along which a mask of this layer has one value, if its input has so many axes."""
-    if isinstance(layer, nn.DropConnectLinear):
-        return set(range(axes)) if layer.masks == "batch" else set()
-    if isinstance(layer, nn.Dropout):
-        return {axis % axes for axis in layer.shared_axes}
-    # Of so few axes, the first is a feature to torch, and there is no batch.
-    single = (isinstance(layer, torch.nn.Dropout1d) and axes == 2) or (
-        isinstance(layer, torch.nn.Dropout3d) and axes == 4
-    )
-    return set(range(1 if single else 2, axes)) if isinstance(layer, _BY_FEATURE) else set()
 
 
 def _check_sequence(owner: str, model: torch.nn.Module) -> None:

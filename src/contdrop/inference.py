@@ -14,7 +14,7 @@ from torch import Tensor
 from . import nn
 from .arguments import check_choice, check_seed, check_whole
 from .choices import METHODS, TRANSFORMS, Covariance, Method, Transform
-from .compatibility import BATCH_NORMS, TORCH_DROPOUTS
+from .compatibility import TORCH_DROPOUTS
 from .theory import propagation
 
 _STOCHASTIC: tuple[type[torch.nn.Module], ...] = (
@@ -32,7 +32,6 @@ Inputs = Tensor | tuple[Tensor, ...]
 _LOGITS_AT_ONCE = 1 << 20
 
 # Examples that show whether others change what a model says of one.
-_WITNESSES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,44 +259,6 @@ def shares_mask(layer: torch.nn.Module, axes: int) -> bool:
     if isinstance(layer, nn.DropConnectLinear):
         return layer.masks == "batch"
     return isinstance(layer, nn.Dropout) and any(axis % axes == 0 for axis in layer.shared_axes)
-
-
-def check_separate(owner: str, model: torch.nn.Module, x: Tensor) -> None:
-    """An error if what the model says of an example, without dropout, depends on the others of its batch [N, ...]."""
-    _check_statistics(owner, model)
-    x = x[:_WITNESSES]
-    # Each among copies of itself, in the same place of a batch as large, so that its numbers are rounded as before.
-    alone = [_evaluated(model, x[[number] * len(x)])[number] for number in range(len(x))]
-    if not _agree(_evaluated(model, x), torch.stack(alone)):
-        raise ValueError(
-            f"{owner}: expected a model that treats each example, along axis 0, by itself; its output for one changes "
-            "with the others of the batch; look for statistics of the batch, for means over padding, and for layers "
-            "that have the batch along another axis (batch_first)"
-        )
-
-
-def _check_statistics(owner: str, model: torch.nn.Module) -> None:
-    for name, layer in model.named_modules():
-        if isinstance(layer, BATCH_NORMS) and layer.running_mean is None:
-            raise ValueError(
-                f"{owner}: expected a model that treats each example by itself; {name or 'it'} is a "
-                f"{type(layer).__name__} that keeps no running statistics, so it couples examples; train one with "
-                "track_running_stats=True"
-            )
-
-
-def _evaluated(model: torch.nn.Module, x: Tensor) -> Tensor:
-    """The output without dropout; seeded, because a model may draw in evaluation, too."""
-    with torch.no_grad(), dropout_on(model, {}), seeded(dropout_layers(model), 0):
-        output: Tensor = model(x.clone()).cpu()
-    return output
-
-
-def _agree(first: Tensor, second: Tensor) -> bool:
-    """Whether they differ by no more than rounding, which layers may have made larger."""
-    size = first.double().nan_to_num(0.0, 0.0, 0.0).abs().max().item()
-    tolerance = torch.finfo(first.dtype).eps ** (2 / 3) * size if first.is_floating_point() else 0.0
-    return torch.allclose(first.double(), second.double(), rtol=0, atol=tolerance, equal_nan=True)
 
 
 @contextlib.contextmanager

@@ -18,13 +18,13 @@ from ..choices import Activation, Scale
 from ..compatibility import share_hooks
 from ..errors import UserError
 from ..laws import LAWS, Gaussian, Law, Uniform
-from ..nn import AdaptiveDropout, DropConnectLinear, FastDropoutLinear
+from ..nn import DropConnectLinear, FastDropoutLinear
 from ..sites import ALPHA, is_plain
 from ..surgery import Unreachable
 from ..text import plural, some_of
 from . import chains
 from .labels import MATCH, ORIGINAL, OWN, REACH
-from .methods import Method, check_scale, dropconnect_options, evaluated_with, law_of, noise_of, parse
+from .methods import Method, adaptive_dropout, check_scale, dropconnect_options, law_of, noise_of, parse
 
 _NOWHERE = "no dropout layer was found to put it into"
 _UNTOUCHED = (ORIGINAL, OWN)  # what a study does beside the model's dropout, its own loop does
@@ -228,16 +228,11 @@ class _AdaptiveLinear(nn.Linear):
     def __init__(self, method: Method, activation: Activation, **sizes: Any) -> None:
         super().__init__(**sizes)
         self.activation = activation
-        gate = dict(method.parameters)
-        # A layer, so that Monte-Carlo prediction finds it.
-        self.dropout = AdaptiveDropout(gate["alpha"], gate["beta"])
-        self.evaluated_with = evaluated_with(method)
+        self.dropout = adaptive_dropout(method)  # a layer, so that Monte-Carlo prediction finds it
 
     def forward(self, x: Tensor) -> Tensor:
         preactivation = super().forward(x)
         units = torch.relu(preactivation) if self.activation == "relu" else torch.sigmoid(preactivation)
-        if self.evaluated_with is not None and not self.dropout.training:
-            return units * self.evaluated_with
         masked: Tensor = self.dropout(units, preactivation)
         return masked
 

@@ -13,7 +13,8 @@ from ..certificates import Bound, HoldoutCertificate, holdout_certificate, pac_b
 from ..choices import MixtureMasks
 from ..compatibility import has_forward_hooks, is_sequence
 from ..errors import UserError
-from ..inference import check_separate, dropout_layers
+from ..independence import check_separate
+from ..inference import dropout_layers
 from ..theory import bounds
 from .batches import Part, Parts, Prepared, prepare
 from .plan import Variant, plan

@@ -173,22 +173,30 @@ def output_layer(
 
 
 class _AdaptiveLayer(nn.Module):
-    """Standout; ``evaluated_with`` stands for each unit's probability in evaluation, if it is not None."""
+    """A linear layer, its activation and Standout."""
 
     def __init__(self, linear: nn.Linear, activation: nn.Module, method: Method) -> None:
         super().__init__()
-        self.linear, self.activation = linear, activation
-        gate = dict(method.parameters)
-        self.dropout = AdaptiveDropout(gate["alpha"], gate["beta"])
-        self.evaluated_with = evaluated_with(method)
+        self.linear, self.activation, self.dropout = linear, activation, adaptive_dropout(method)
 
     def forward(self, x: Tensor) -> Tensor:
         preactivation = self.linear(x)
-        units: Tensor = self.activation(preactivation)
-        if self.evaluated_with is not None and not self.dropout.training:
-            return units * self.evaluated_with
-        masked: Tensor = self.dropout(units, preactivation)
+        masked: Tensor = self.dropout(self.activation(preactivation), preactivation)
         return masked
+
+
+def adaptive_dropout(method: Method) -> AdaptiveDropout:
+    """Standout as the method has it."""
+    gate = dict(method.parameters)
+    layer = _AuthorsAdaptiveDropout if method.name == "adaptive-authors" else AdaptiveDropout
+    return layer(gate["alpha"], gate["beta"])
+
+
+class _AuthorsAdaptiveDropout(AdaptiveDropout):
+    """Evaluated with 0.5 in place of each unit's probability."""
+
+    def forward(self, input: Tensor, preactivation: Tensor) -> Tensor:
+        return super().forward(input, preactivation) if self.training else input * 0.5
 
 
 def _sequence(**layers: nn.Module) -> nn.Sequential:
@@ -209,10 +217,6 @@ def dropconnect_options(method: Method, activation: Activation, scale: Scale) ->
         "inference": "mean" if of_the_authors else "analytic",
         "activation": activation,
     }
-
-
-def evaluated_with(method: Method) -> float | None:
-    return 0.5 if method.name == "adaptive-authors" else None
 
 
 def law_of(method: Method) -> Law:
