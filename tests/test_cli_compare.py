@@ -1,5 +1,6 @@
 """What ``contdrop compare --estimate`` does with the other options: the same as the command without it."""
 
+import json
 import pathlib
 
 import pytest
@@ -41,6 +42,17 @@ def test_part_of_the_runs_is_estimated_as_that_part(estimate):
     code, _, err = estimate("--shard", "3/2")
     assert (code, err.count("\n")) == (2, 1)
     assert "--shard: expected a part and the number of parts, such as 2/5 or 0/5; got '3/2'" in err
+
+
+def test_as_json(estimate):
+    code, out, _ = estimate("--json", "--workers", "2")
+    found = json.loads(out)
+    assert (code, found["study"], found["jobs"], found["done"], found["workers"]) == (0, "estimated", 4, 0, 2)
+    assert 0 < found["seconds"] < 600
+    assert found["examples"] == {"train": 54, "validation": 9, "test": 27}
+    assert found["memory_per_worker"] > 1e6
+    assert list(found["sites"]) == ["original", "gaussian:match"]
+    assert "do at least 5 first" in found["runs_needed"][0]
 
 
 def test_jobs_that_several_processes_do_together_leave_fewer_workers(estimate, monkeypatch):

@@ -71,7 +71,7 @@ def compare(
         typer.Option("--out", metavar="DIR", help="Directory for the page.  [default: NAME-report]"),
     ] = None,
     data_dir: options.DataDir = None,
-    as_json: options.JsonComparison = False,
+    as_json: options.Json = False,
 ) -> int:
     """The command; ``HELP`` says what it does."""
     if init is not None:
@@ -97,7 +97,9 @@ def compare(
     }
     if estimate:
         with contextlib.closing(Conductor(plans, **settings, say=screens.say)) as conductor:
-            return _estimate(conductor, plans[0].protocol, store)
+            estimated = _estimate(conductor, plans[0].protocol, store)
+        screens.print_json(estimated) if as_json else _print_estimate(estimated)
+        return 0
     performance = conduct.perform(plans, store, **settings)
     if performance.interrupted:
         return 130
@@ -110,27 +112,40 @@ def compare(
     return conduct.complain(performance)
 
 
-def _estimate(conductor: Conductor, protocol: Protocol, path: pathlib.Path) -> int:
-    """Prints the plan: time, memory, disk, and how many runs a gap needs; trains nothing but a few batches."""
-    screen = screens.screen()
+def _estimate(conductor: Conductor, protocol: Protocol, path: pathlib.Path) -> dict[str, Any]:
+    """The plan: time, memory, disk, and how many runs a gap needs. Trains nothing but a few batches."""
     conductor.load()
     with _scratch(path) as store:
         conductor.prepare(store)
-        screen.print(f"{protocol.study.name}: {plural(len(conductor.jobs), 'job')}, {conductor.done} of them done.")
-        seconds = conductor.seconds_left(try_out=True)
-        if seconds is not None:
-            screen.print(f"Time: about {duration(seconds)} with {plural(conductor.processes, 'worker')}.")
+        found: dict[str, Any] = {
+            "study": protocol.study.name,
+            "jobs": len(conductor.jobs),
+            "done": conductor.done,
+            "seconds": conductor.seconds_left(try_out=True),
+            "workers": conductor.processes,
+        }
         rehearsal = conductor.rehearsals.get(protocol.key)
         if rehearsal is not None:
-            train, validation, test = rehearsal.sizes
-            screen.print(f"Examples: {train:,} to train on, {validation:,} to validate on, {test:,} to test on.")
             memory, disk = conductor.memory_and_disk(protocol.key)
-            screen.print(f"Memory: about {memory / 1e6:,.0f} MB per worker. Disk: about {disk / 1e6:,.1f} MB in all.")
-            for label, words in rehearsal.sites.items():
-                screen.print(f"{label}: {words}")
-        for line in needed_runs(conductor.results()):
-            screen.print(line)
-    return 0
+            found["examples"] = dict(zip(("train", "validation", "test"), rehearsal.sizes))
+            found |= {"memory_per_worker": memory, "disk": disk, "sites": rehearsal.sites}
+        return found | {"runs_needed": list(needed_runs(conductor.results()))}
+
+
+def _print_estimate(found: dict[str, Any]) -> None:
+    screen = screens.screen()
+    screen.print(f"{found['study']}: {plural(found['jobs'], 'job')}, {found['done']} of them done.")
+    if found["seconds"] is not None:
+        screen.print(f"Time: about {duration(found['seconds'])} with {plural(found['workers'], 'worker')}.")
+    if "examples" in found:
+        train, validation, test = found["examples"].values()
+        screen.print(f"Examples: {train:,} to train on, {validation:,} to validate on, {test:,} to test on.")
+        memory, disk = found["memory_per_worker"] / 1e6, found["disk"] / 1e6
+        screen.print(f"Memory: about {memory:,.0f} MB per worker. Disk: about {disk:,.1f} MB in all.")
+        for label, words in found["sites"].items():
+            screen.print(f"{label}: {words}")
+    for line in found["runs_needed"]:
+        screen.print(line)
 
 
 @contextlib.contextmanager

@@ -151,7 +151,7 @@ def get_command(
         again = location.command(name, directory)
         print(f"contdrop: interrupted; complete files are kept; to get the rest, run: {again}", file=sys.stderr)
         raise typer.Exit(130) from None
-    print(f"{name}: complete and verified, {source.place(directory)}")
+    print(f"{name}: complete, {source.place(directory)}")
 
 
 class _Bars:

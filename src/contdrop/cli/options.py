@@ -17,7 +17,6 @@ DataDir = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-JsonComparison = Annotated[bool, typer.Option("--json", help="Print the comparison as JSON instead of a table.")]
 Methods = Annotated[
     str | None,
     typer.Option(metavar="METHOD,...", help="Only these, such as none,gaussian,gaussian:sigma=0.5.  [default: all]"),

@@ -55,7 +55,7 @@ def run(
     redo: options.Redo = False,
     store: options.Store = options.STORE,
     data_dir: options.DataDir = None,
-    as_json: options.JsonComparison = False,
+    as_json: options.Json = False,
 ) -> int:
     """The command; ``HELP`` says what it does."""
     conduct.check_workers(workers)
