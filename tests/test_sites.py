@@ -150,6 +150,27 @@ class Randn(Functional):
         return x * (1 + torch.randn(x.shape))
 
 
+class Sampled(Functional):
+    def forward(self, x):
+        return x * torch.distributions.Bernoulli(0.7).sample(x.shape)
+
+
+class SampledLater(Functional):
+    def forward(self, x):
+        noise = torch.distributions.Normal(torch.ones_like(x), 0.3)
+        return x * noise.rsample()
+
+
+class Held(Functional):
+    def forward(self, x):
+        return self.masked(x)
+
+
+class HeldAndTold(Functional):
+    def forward(self, x):
+        return self.masked(x, self.p, self.training)
+
+
 class Settings(NamedTuple):
     rate: float
 
@@ -224,6 +245,12 @@ MODULES = [
     (FilledNormal(), None),
     (FilledUniform(), None),
     (Randn(), None),
+    (Sampled(), None),
+    (SampledLater(), None),
+    (Held(masked=F.dropout), 0.5),
+    (Held(masked=functools.partial(F.dropout, p=0.2)), 0.2),
+    (HeldAndTold(masked=F.dropout, p=0.3), 0.3),
+    (HeldAndTold(masked=torch.dropout, p=0.3), 0.3),
     (Attention(drop=nn.Dropout(0.2)), 0.2),
     (InAList(layers=[nn.Dropout(0.2)]), 0.2),
     (Own(0.2), 0.2),
@@ -257,6 +284,9 @@ def test_what_is_drawn_is_listed(module, rate):
         ByHand(drop_prob=0.0),
         Attribute(p=0.0),
         Attribute(p=None),
+        HeldAndTold(masked=F.dropout, p=0.0),
+        Held(masked=torch.relu),
+        Held(masked=nn.ReLU()),
         Initialised(),
         Own(0.0),
     ],

@@ -49,6 +49,7 @@ _FUNCTIONS = {
 }
 _RANDOM = {"bernoulli", "bernoulli_", "rand", "rand_like", "randn", "randn_like"}
 _FILLS = {"normal_", "uniform_"}  # random as methods of a tensor; functions of these names initialise parameters
+_SAMPLES = {"sample", "rsample"}  # of torch.distributions
 _UNKNOWN = object()  # in place of a value that takes running code of the model
 _DEEPEST = 4  # functions within functions
 
@@ -140,7 +141,7 @@ def _read(module: torch.nn.Module) -> Iterator[tuple[str, float | None]]:
     told = False  # whether anything is known about the rate, be it 0
     unknown = set(code.unknown)
     seen: set[Chain] = set()
-    for site in code.sites:
+    for site in [*code.sites, *_held(module, code)]:
         value = site.constant if site.chain is None else _value(module, site.chain)
         rate = _number(value)
         if site.chain is not None:
@@ -165,6 +166,19 @@ def _read(module: torch.nn.Module) -> Iterator[tuple[str, float | None]]:
         yield f"functional dropout ({', '.join(sorted(unknown))})", None
     elif not told and code.random:
         yield f"random numbers of its own ({', '.join(sorted(code.random))})", None
+
+
+def _held(module: torch.nn.Module, code: _Code) -> Iterator[_Site]:
+    """Calls of dropout functions that the module itself holds, such as ``self.drop = partial(F.dropout, p=0.2)``."""
+    for name, given in sorted(code.held, key=str):
+        function, rate = vars(module).get(name), given
+        if isinstance(function, functools.partial):
+            rate = function.keywords.get("p", given)
+            function = function.func
+        called = getattr(function, "__name__", "")
+        if called in _FUNCTIONS and (getattr(function, "__module__", None) or "torch").startswith("torch"):
+            rate = 0.5 if rate is None else rate  # torch's default
+            yield _Site(called, None, rate) if isinstance(rate, tuple) else _Site(called, _number(rate), None)
 
 
 def _is_rate(module: torch.nn.Module, chain: Chain, loose: bool) -> bool:
@@ -222,6 +236,7 @@ class _Code:
         random: Names of other random functions that are called.
         reads: Attributes that are read.
         tested: Attributes that are read in conditions only.
+        held: Attributes that are called though the class has none of the name, and the rate if they are to drop.
     """
 
     sites: list[_Site] = field(default_factory=list)
@@ -229,6 +244,7 @@ class _Code:
     random: set[str] = field(default_factory=set)
     reads: set[Chain] = field(default_factory=set)
     tested: set[Chain] = field(default_factory=set)
+    held: set[tuple[str, Chain | float | None]] = field(default_factory=set)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -333,12 +349,14 @@ class _Reader(ast.NodeVisitor):
         if chain is not None:
             if len(chain) == 1:
                 method = inspect.getattr_static(self.layer, name, None)
+                if method is None:
+                    self.code.held.add((name, self._given(node)))
                 self._follow(node, getattr(self.layer, name, None), itself=not isinstance(method, staticmethod))
         elif (base := self._base(node.func)) is not None:
             self._follow(node, getattr(base, name, None), itself=isinstance(base, super))
         elif name in _FUNCTIONS:
             rate = self._site(node, name)
-        elif name in _RANDOM or self._fills(node.func) or ast.unparse(node.func) == "torch.normal":
+        elif name in _RANDOM or self._fills(node.func) or self._samples(node.func):
             self.code.random.add(name)
         elif isinstance(node.func, ast.Name):
             self._follow(node, self._named(node.func))
@@ -370,6 +388,17 @@ class _Reader(ast.NodeVisitor):
         if not isinstance(function, ast.Attribute) or function.attr not in _FILLS:
             return False
         return ast.unparse(function.value).split(".")[-1] != "init"
+
+    def _samples(self, function: ast.AST) -> bool:
+        """Whether it is torch.normal, or draws from one of torch's distributions."""
+        if not isinstance(function, ast.Attribute) or ast.unparse(function.value) == "random":
+            return False
+        return function.attr in _SAMPLES or ast.unparse(function) == "torch.normal"
+
+    def _given(self, node: ast.Call) -> Chain | float | None:
+        """The rate, if the function that is called takes it as most do: second, or by the name p."""
+        rates = [each.value for each in node.keywords if each.arg == "p"] + node.args[1:2]
+        return self._told(rates[0]) if rates else None
 
     def _site(self, node: ast.Call, name: str) -> ast.AST | None:
         """Notes a call of a dropout function; returns the argument that says the rate."""
