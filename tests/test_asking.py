@@ -8,9 +8,13 @@ from torch import nn
 
 from contdrop import lab
 from contdrop.errors import UserError
+from contdrop.lab.asking import around_ask
 from contdrop.lab.store import FAILED, FINISHED, Store
 
 STUDY = lab.Study("own", metric=lab.Metric("loss"), run=lambda job: 1.0, runs=2, methods=["original", "none"])
+
+
+DATA = lab.Data(train=(torch.ones(40, 3), torch.arange(40.0)[:, None]), test=0.25)
 
 
 def make():
@@ -183,3 +187,17 @@ def test_finished_numbers_are_analysed(tmp_path):
         lab.analyse([1.0, 2.0])
     with pytest.raises(UserError, match="margin: expected a number above 0; got -1"):
         lab.analyse(values, margin=-1)
+
+
+def test_what_a_program_asked_for_is_not_taken_for_the_labs_training(tmp_path):
+    study = lab.Study("both", lambda: DATA, make, task="regression", epochs=1, runs=1, methods=["original", "none"])
+    path = tmp_path / "runs.db"
+    for job in lab.ask(study, store=path):
+        job.tell(float(job.run))
+    lab.compare(study, store=path, workers=0, device="cpu", progress=False)
+    with Store(path) as store:
+        found = [protocol.configuration.get("run") for protocol in store.protocols()]
+    assert len(found) == 2
+    assert sum(run is not None and "around_ask" in str(run) for run in found) == 1
+    with pytest.raises(UserError, match=r"expected the loop around lab\.ask to do its jobs"):
+        lab.compare(dataclasses.replace(study, run=around_ask), store=tmp_path / "other.db", workers=0, progress=False)

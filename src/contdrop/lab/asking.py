@@ -13,6 +13,7 @@ the loop gives to :meth:`Job.same`.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import numbers
 import pathlib
@@ -240,6 +241,8 @@ def ask(
         runs: Per method; the study's if None.
         retry_failed: Whether failed jobs are handed out again.
     """
+    if study.run is None:  # what comes of it is not what the lab would have made of data and model
+        study = dataclasses.replace(study, run=around_ask)
     jobs = plan.plan(study, labels=methods, runs=runs)
     with Store(store, create=True) as opened:
         planned = plan.add_plan(opened, jobs)
@@ -255,6 +258,13 @@ def ask(
                     variant = _variant(opened, job_id, job)
                     if variant is not None:
                         yield Job(opened, job_id, job, variant)
+
+
+def around_ask(job: Job) -> float:
+    """In place of a study's own loop, where that is the program that asks."""
+    raise UserError(
+        f"study {job.study.name!r}: expected the loop around lab.ask to do its jobs; they cannot be done without it"
+    )
 
 
 def _variant(store: Store, job_id: int, job: plan.Job) -> plan.Variant | None:
