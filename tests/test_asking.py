@@ -201,3 +201,22 @@ def test_what_a_program_asked_for_is_not_taken_for_the_labs_training(tmp_path):
     assert sum(run is not None and "around_ask" in str(run) for run in found) == 1
     with pytest.raises(UserError, match=r"expected the loop around lab\.ask to do its jobs"):
         lab.compare(dataclasses.replace(study, run=around_ask), store=tmp_path / "other.db", workers=0, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"a": {0: 1.0, 0.5: 2.0, 1: 3.0}}, r"run 0\.5 is not a whole number"),
+        ({1: [1.0, 2.0], "1": [3.0, 4.0]}, "every method and every run once; some of '1' are twice"),
+        ({"a": {1: 1.0, "1": 2.0}}, "every method and every run once; some of 'a' are twice"),
+        ({"a": "123"}, "expected a list of numbers, or numbers by run, for 'a': it is text"),
+    ],
+)
+def test_numbers_that_would_be_lost(values, message):
+    with pytest.raises(UserError, match=message):
+        lab.analyse(values)
+
+
+def test_runs_as_tables_and_json_number_them():
+    found = lab.analyse({"a": {"0": 1.0, "1": 2.0}, "b": {0.0: 1.0, 1.0: 2.0}}).results.errors()
+    assert found == {"a": {0: 1.0, 1: 2.0}, "b": {0: 1.0, 1: 2.0}}

@@ -1,5 +1,7 @@
 """Runs that are added after a look at the results: recorded by the store, and said on the page."""
 
+import dataclasses
+
 import pytest
 
 from contdrop.lab import archive, contents, looks, merging
@@ -81,3 +83,19 @@ def test_what_is_not_recorded_is_not_claimed(plans):
 )
 def test_a_record_that_makes_no_sense_is_none(bad):
     assert looks.plans({looks.KEY: bad}) == looks.changes({looks.CHANGES: bad}) == []
+
+
+def test_runs_added_in_another_store_count_as_added():
+    """Merged plans know of the results of their own store alone; the times of the results tell the rest."""
+    errors = {"gaussian": noisy(2, runs=12), "bernoulli": noisy(3, runs=12, seed=1)}
+    plans = [{"time": 1.0, "runs": 6, "results": 0}, {"time": 5.0, "runs": 12, "results": 0}]
+    results = results_of(errors, **{looks.KEY: plans})
+    assert "The number of runs, 12, was fixed before the first result." in verdict(results).caveats
+    jobs = tuple(dataclasses.replace(job, ended=2.0 if job.run < 6 else 6.0) for job in results.final)
+    caveats = " ".join(verdict(dataclasses.replace(results, final=jobs)).caveats)
+    assert "6 were planned at first, 12 on 1970-01-01 00:00 UTC, when 12 results were there." in caveats
+    assert "multiplied by 2" in caveats
+    again = [
+        {"time": time, "runs": runs, "results": 5 * (runs > 6)} for time, runs in ((1, 6), (2, 6), (3, 12), (4, 12))
+    ]
+    assert "multiplied by 2" in " ".join(verdict(results_of(errors, **{looks.KEY: again})).caveats)

@@ -15,6 +15,7 @@ from contdrop.errors import UserError
 from contdrop.lab import metrics, outputs, scores
 from contdrop.lab.losses import default_loss
 from contdrop.lab.metrics import Metric, chosen, defaults, find
+from contdrop.lab.tallies import Losses
 
 CLASSIFICATION = ("error", "accuracy", "top2", "nll", "perplexity", "brier", "ece", "auroc", "f1")
 ONE_CLASS_EACH = ("ece", "auroc", "f1")
@@ -352,6 +353,24 @@ def test_regression_agrees_with_sklearn(shape, shift):
     loss = default_loss("regression")
     assert float(loss.mean(output, batch)) == pytest.approx(square, rel=1e-12)
     assert float(loss.total(output, batch)) == pytest.approx(40 * square, rel=1e-12)
+
+
+def test_names_of_what_is_kept_beside_metrics_are_taken():
+    for name in ("labels", "predictions", "groups"):
+        with pytest.raises(UserError, match="expected a name other than predictions, labels, groups"):
+            Metric(name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_mean_loss_of_half_precision_is_neither_infinite_nor_rounded(dtype):
+    losses = Losses()
+    for mean, count in ((300.0, 256), (1.0, 259)):
+        losses.add(torch.tensor(mean, dtype=dtype), count)
+    assert losses.mean(lambda own: [own]) == pytest.approx((300 * 256 + 259) / 515, rel=1e-12)
+
+
+def test_r2_of_a_target_whose_mean_is_rounded_has_no_value():
+    assert np.isnan(scores.r2(np.array([[0.1, 0.1], [0.2, 0.1], [0.1, 0.1]])))
 
 
 def test_r2_of_a_constant_target_has_no_value():

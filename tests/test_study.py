@@ -516,7 +516,7 @@ def test_what_is_chosen_when_results_are_there_is_said(tmp_path):
     assert caveats.count("was changed") == 2
     metric = lab.Metric("error", lambda output, batch: output.sum(1))
     compare(tmp_path, **FEW, name="own", metric=metric)
-    with pytest.raises(UserError, match=r"metric error: lower was better when the 2 results .* now higher is to be"):
+    with pytest.raises(UserError, match=r"metric error: lower was better when the results .* now higher is to be"):
         compare(tmp_path, **FEW, name="own", metric=dataclasses.replace(metric, better="higher"))
 
 

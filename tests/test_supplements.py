@@ -33,6 +33,8 @@ def test_a_clear_choice_and_one_run():
         "a is 1.00 points ahead of the next, b (mean of 3 paired runs, 95 % interval +0.98 to +1.02)."
     )
     assert supplements.clearness(_selection(a=[1.0], b=[2.0])).endswith("in one run, which cannot tell them apart.")
+    alike = supplements.clearness(_selection(a=[1.13, 2.05, 3.0], b=[1.15, 2.07, 3.02]))
+    assert alike.endswith("in each of 3 paired runs alike; without spread, chance cannot be told from it.")
     old = Selection("key", "gaussian", "a", "", {name: {"val_error": 1.0, "val_loss": 1.0} for name in "ab"}, 0.0)
     assert supplements.clearness(old) == "Gaussian: how far apart the candidates were in single runs is not recorded."
 

@@ -1,6 +1,7 @@
 """Archives, imports and merges: everything arrives, nothing is mixed up, and every damage is one line."""
 
 import contextlib
+import dataclasses
 import gzip
 import json
 import pathlib
@@ -13,7 +14,7 @@ import pytest
 
 import stores
 from contdrop.errors import UserError
-from contdrop.lab import archive, checking, contents, numbers, schema, travel
+from contdrop.lab import archive, checking, contents, merging, numbers, schema, travel
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.verdict import verdict
 from contdrop.lab.reading import pack
@@ -396,6 +397,9 @@ def test_first_method_of_a_table_is_the_reference_unless_one_is_named(tmp_path):
         ("method,run,value\na,x,1\n", "line 2: expected a whole number and a number; got 'x', '1'"),
         ("method,run,value\na,1,nan\n", "line 2: expected a method, a run from 0 and an error"),
         ("method,run,value\na,1,2\na,1,3\n", "line 3: a run 1 is there twice"),
+        ("method,run,value\na,1,1,9\n", "line 2: expected 3 cells, got 4; decimals have a point"),
+        ("method,run,value,value\na,1,1,9\n", "there are several called value"),
+        ("method,run,value\na,1,1_5\n", "expected a whole number and a number; got '1', '1_5'"),
         ("method,run,value\na,1\n", "line 2: expected a whole number and a number; got '1', ''"),
         ('method,run,value\n"a,1,2\n', "expected a CSV file of method, run and value"),
         ("\0", "it is neither"),
@@ -445,3 +449,41 @@ def test_predictions_are_written_as_what_they_differ_from_the_labels_by(full):
 def test_small_is_about_archives(cli, full):
     code, _, err = cli("export", "--store", full, "--small")
     assert (code, err) == (2, "contdrop: --small: expected --archive FILE with it; it is about archives\n")
+
+
+def test_what_an_archive_says_itself_is_not_taken_from_the_command(cli, full):
+    assert cli("export", "--store", str(full), "--archive", "all.jsonl.gz")[0] == 0
+    for options in (("--margin", "0.1"), ("--reference", "none"), ("--better", "higher")):
+        code, _, err = cli("import", "all.jsonl.gz", "--store", "new.db", *options)
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"{options[0]}: expected a CSV file with it; all.jsonl.gz says by itself what is in it" in err
+    assert not pathlib.Path("new.db").exists()
+
+
+def test_stores_that_differ_in_which_values_are_better_are_not_joined(full, tmp_path):
+    with Store(full) as store:
+        found = contents.read(store)
+    (first, *_) = found.protocols
+    metric = {"name": "error", "unit": "%", "better": "higher"}
+    other = dataclasses.replace(first, description={**first.description, "metric": metric})
+    with Store(tmp_path / "new.db", create=True) as store:
+        merging.add(store, contents.Contents((other,), (), ()), "other")
+        metric = {**metric, "better": "lower"}
+        first = dataclasses.replace(first, description={**first.description, "metric": metric})
+        with pytest.raises(UserError, match=r"metric error: higher was better when .* now lower is to be"):
+            merging.add(store, contents.Contents((first,), (), ()), "first")
+
+
+def test_a_small_archive_keeps_errors_that_do_not_follow_from_predictions(full):
+    with Store(full) as store:
+        found = contents.read(store)
+    (protocol, *_) = found.protocols
+    labels = np.array([0, 1, 1, 0], dtype=np.int16)
+    arrays = {"test_labels": labels, "test_predictions": 1 - labels}
+    configuration = {**protocol.configuration, "metric": ["error"]}
+    protocol = dataclasses.replace(protocol, configuration=configuration)
+    for errors, kept in ((100.0, False), (50.0, True)):
+        content = contents.Content(found.jobs[0].job, (), {**arrays, "test_error": np.full(4, errors)})
+        content = dataclasses.replace(content, job=dataclasses.replace(content.job, protocol=protocol.key))
+        small = contents.smaller(contents.Contents((protocol,), (), (content,)))
+        assert ("test_error" in small.jobs[0].artefacts) is kept

@@ -12,7 +12,7 @@ from contdrop.lab.analysis.comparisons import compare, margin_of
 from contdrop.lab.analysis.outcomes import ALPHA, outcome_of, ranks_say
 from contdrop.lab.analysis.planning import needed_runs
 from contdrop.lab.analysis.verdict import HEADLINE, verdict
-from contdrop.lab.analysis.wording import called, capital
+from contdrop.lab.analysis.wording import called, capital, probability
 from contdrop.lab.report import tables
 from contdrop.lab.results import Results
 from contdrop.lab.store import FAILED, FINISHED, PLANNED, JobRecord, ProtocolRecord
@@ -167,6 +167,7 @@ AUROC = {"name": "auroc", "unit": "", "better": "higher", "kind": "built-in"}
         ({"name": "rmse", "better": "lower"}, 2, 0.2, "0.2, a tenth of the rmse of Gaussian, count as none that"),
         ({"name": "reward", "better": "higher", "kind": "mean"}, 0.5, None, "How good reward can be is not known, so"),
         ({"name": "loss", "better": "lower", "kind": "mean"}, -3, None, "How good loss can be is not known, so"),
+        ({"name": "gain", "unit": "%", "better": "higher", "kind": "mean"}, 12, None, "How good gain can be is not"),
         (AUROC, 1.0, None, "Gaussian leaves nothing to gain, so"),
     ],
 )  # fmt: skip
@@ -718,3 +719,45 @@ def test_a_headline_fits_whatever_the_reference_is_called(reference, spread, ste
     significant = [kind in ("better", "worse") for kind in found.outcomes.values()]
     if any(significant) and margin == 5.0:
         assert "below the margin" in found.headline or "that matter" in found.headline
+
+
+def test_within_the_margin_of_one_and_too_few_runs_of_another():
+    errors = {"gaussian": noisy(3, seed=0), "uniform": noisy(3, seed=1), "none": {0: 3.3}}
+    found = verdict(results_of(errors, margin=0.5))
+    assert found.outcome == "equivalent"
+    assert found.headline.startswith("Gaussian is within ±0.50 percentage points of uniform.")
+    assert "Too few runs to be compared with no dropout." in f"{found.headline} {' '.join(found.details)}"
+
+
+def test_the_closest_rival_is_the_one_of_the_runs_that_both_have():
+    """A method that failed where the others err much has a low mean, and was never ahead."""
+    hard = [1.0, *noisy(5, runs=7)]
+    errors = {"gaussian": hard, "uniform": [value - 0.3 for value in noisy(0, 8, 0.01)], "none": {0: 1.5}}
+    errors["uniform"] = [value + error for value, error in zip(errors["uniform"], hard)]
+    found = verdict(results_of(errors))
+    (rival,) = (each for each in found.findings if each.label == "The best of the others")
+    assert ", uniform " in rival.text
+
+
+def test_one_run_is_in_no_family_of_tests():
+    pairs = {"gaussian": noisy(2, runs=8), "uniform": noisy(3, runs=8, seed=1)}
+    alone, beside = (compare(results_of(errors)) for errors in (pairs, {**pairs, "none": {0: 2.0}}))
+    for name in ("t_p_two_sided_holm", "wilcoxon_p_two_sided_holm"):
+        assert getattr(beside["uniform"], name) == getattr(alone["uniform"], name)
+        assert np.isnan(getattr(beside["none"], name))
+    texts = [each.text for each in verdict(results_of({**pairs, "none": {0: 2.0}})).findings]
+    assert any("uniform" in text for text in texts)
+    assert not any("after correction" in text for text in texts)
+
+
+def test_a_p_value_shows_on_which_side_of_five_per_cent_it_is():
+    texts = [probability(p) for p in (0.0495, 0.04999, 0.05, 0.0501, 0.0504)]
+    assert texts == ["p = 0.0495", "p = 0.04999", "p = 0.05", "p = 0.0501", "p = 0.0504"]
+
+
+def test_runs_beyond_number_are_said_of_one_method_and_the_next_has_its_line():
+    errors = {"gaussian": [2e-7 + 1e-9 * run for run in range(6)], "uniform": noisy(100, 6, 50)}
+    lines = list(needed_runs([results_of(errors | {"none": noisy(2e-7, 6, 1e-9)})]))
+    assert [line.split(":")[0].split(" against")[0] for line in lines] == ["Uniform", "No dropout"]
+    assert "no number of runs that could be done" in lines[0]
+    assert "would find a difference" in lines[1]

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import UserError
 from ..lab import numbers, travel
 from ..lab.merging import Outcome
 from ..text import plural, printable
@@ -50,13 +51,13 @@ def import_command(
     reference: Annotated[
         str | None, typer.Option(metavar="METHOD", help="What its methods are compared with.  [default: the first]")
     ] = None,
-    metric: Annotated[str, typer.Option(metavar="NAME", help="What its values are.")] = "error",
+    metric: Annotated[str | None, typer.Option(metavar="NAME", help="What its values are.  [default: error]")] = None,
     unit: Annotated[
         str | None, typer.Option(metavar="UNIT", help="Unit of the values.  [default: % of errors, else none]")
     ] = None,
     better: Annotated[
-        str, typer.Option(metavar="lower|higher", help="Whether lower or higher values are better.")
-    ] = "lower",
+        str | None, typer.Option(metavar="lower|higher", help="Which values are better.  [default: lower]")
+    ] = None,
     margin: Annotated[
         float | None,
         typer.Option(
@@ -65,7 +66,13 @@ def import_command(
     ] = None,
 ) -> None:
     """The command; ``IMPORT_HELP`` says what it does."""
-    measured = {"name": metric, "unit": ("%" if metric == "error" else "") if unit is None else unit, "better": better}
+    given = {"name": name, "reference": reference, "metric": metric, "unit": unit, "better": better, "margin": margin}
+    told = [option for option, value in given.items() if value is not None]
+    if told and not travel.is_table(file):
+        raise UserError(f"--{told[0]}: expected a CSV file with it; {file} says by itself what is in it")
+    metric = metric or "error"
+    unit = ("%" if metric == "error" else "") if unit is None else unit
+    measured = {"name": metric, "unit": unit, "better": better or "lower"}
     table = functools.partial(numbers.read, name=name, reference=reference, metric=measured, margin=margin)
     _show(travel.take(file, store, table), store)
 

@@ -61,13 +61,21 @@ def smaller(contents: Contents) -> Contents:
 
     def less(content: Content) -> Content:
         measure, kept = measures[content.job.protocol], content.artefacts
-        needed = not (measure.is_error and {"test_predictions", "test_labels"} <= kept.keys())
-        superfluous = {
-            f"test_{name}" for name in metrics[content.job.protocol] if not (needed and name == measure.name)
-        }
+        superfluous = {f"test_{name}" for name in metrics[content.job.protocol]}
+        if not (measure.is_error and _follows_from_classes(kept)):
+            superfluous.discard(f"test_{measure.name}")
         return replace(content, artefacts={name: kept[name] for name in kept if name not in superfluous})
 
     return replace(contents, jobs=tuple(less(content) for content in contents.jobs))
+
+
+def _follows_from_classes(artefacts: Mapping[str, np.ndarray]) -> bool:
+    """Whether errors are those of predictions and labels; an error of the study's own may weigh them."""
+    predictions, labels = (artefacts.get(f"test_{name}") for name in ("predictions", "labels"))
+    if predictions is None or labels is None:
+        return False
+    errors = artefacts.get("test_error")
+    return errors is None or np.array_equal(errors, np.where(predictions == labels, 0.0, 100.0))
 
 
 def as_planned(job: JobRecord) -> JobRecord:

@@ -89,7 +89,7 @@ def noted(
     if after != before:
         found.append(Plan(now, len(after), results))
     if then and results:
-        _refuse_other_direction(then, description, results)
+        refuse_other_direction(then, description)
         methods = {row["method"] for row in rows}
         added = dict.fromkeys(job["method"] for job in wanted if job["method"] not in methods)
         pairs = [(name, then.get(name), description.get(name)) for name in ("margin", "reference")]
@@ -98,15 +98,16 @@ def noted(
     return _with(description, found, changed)
 
 
-def _refuse_other_direction(then: Mapping[str, Any], now: Mapping[str, Any], results: int) -> None:
+def refuse_other_direction(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """An error if values of a metric that were better are to be worse."""
     old, new = (
         {each.get("name"): each.get("better") for each in (about.get("metric"), *about.get("others", ())) if each}
         for about in (then, now)
     )
     for name in (name for name in old if old[name] != new.get(name, old[name])):
         raise UserError(
-            f"metric {name}: {old[name]} was better when the {results} results in the store were made, and now "
-            f"{new[name]} is to be; put it back, or give another name or --store"
+            f"metric {name}: {old[name]} was better when the results in the store were made, and now {new[name]} is "
+            "to be; put it back, or give another name or --store"
         )
 
 

@@ -74,7 +74,8 @@ class Measure:
         """The best value that there can be; None where that is not known, for a metric of one's own to be maximised."""
         built_in = self.kind == "built-in"
         if self.better == HIGHER:
-            return 100.0 if self.is_percentage else 1.0 if built_in else None
+            known = built_in or self.name == "accuracy"
+            return None if not known else 100.0 if self.is_percentage else 1.0
         return 1.0 if built_in and self.name == "perplexity" else 0.0
 
     def room(self, value: float) -> float | None:

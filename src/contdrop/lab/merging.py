@@ -46,6 +46,7 @@ def add(store: Store, contents: Contents, origin: str) -> Outcome:
         for protocol in contents.protocols:
             for row in db.execute("SELECT * FROM protocols WHERE key = ?", (protocol.key,)).fetchall():
                 description = json.loads(store._verified(row, "an experiment")["description"])
+                looks.refuse_other_direction(description, protocol.description)
                 notes += _other(protocol.experiment, description, protocol.description)
                 both = dumped(looks.joined(description, protocol.description))
                 db.execute("UPDATE protocols SET description = ? WHERE key = ?", (both, protocol.key))

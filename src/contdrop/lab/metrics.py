@@ -18,6 +18,7 @@ from . import scores
 from .outputs import IGNORED, classified, examples_of, loss_of, paired, per_example
 
 Better = Literal["lower", "higher"]
+_RESERVED = ("predictions", "labels", "groups")
 Of = Callable[[Any, Any], Tensor]
 
 
@@ -51,6 +52,8 @@ class Metric:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():
             raise UserError(f"Metric: expected a name of printable characters, got {self.name!r}")
+        if self.name in _RESERVED:
+            raise UserError(f"Metric: expected a name other than {', '.join(_RESERVED)}, which are kept beside metrics")
         if self.better not in ("lower", "higher"):
             raise UserError(f'metric {self.name}: expected better to be "lower" or "higher", got {self.better!r}')
         for what in (self.of, self.combine, self.function):

@@ -118,13 +118,22 @@ def _values(path: pathlib.Path, content: bytes, percentages: bool) -> dict[tuple
         )
     try:
         rows = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
-        missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
-        if missing:
-            raise UserError(f"{path}: expected the columns method, run and value; there is no {missing[0]}")
+        headings = list(rows.fieldnames or ())
+        for column in COLUMNS:
+            if headings.count(column) != 1:
+                there = "is no" if column not in headings else "are several called"
+                raise UserError(f"{path}: expected the columns method, run and value; there {there} {column}")
         found: dict[tuple[str, int], float] = {}
         for number, row in enumerate(rows, 2):
+            if None in row:  # under which surplus cells are
+                raise UserError(
+                    f"{path}: line {number}: expected {len(headings)} cells, got {len(headings) + len(row[None])}; "
+                    "decimals have a point, and there is no comma between thousands"
+                )
             method, run, value = (printable(row[column] or "") for column in COLUMNS)
             try:
+                if "_" in run + value:  # which Python would take for a number
+                    raise ValueError
                 place, error = (method, int(run)), float(value)
             except ValueError:
                 raise UserError(

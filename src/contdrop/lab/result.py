@@ -169,7 +169,7 @@ def analyse(
     return result
 
 
-def _by_run(values: Mapping[str, Sequence[float] | Mapping[int, float]]) -> dict[tuple[str, int], float]:
+def _by_run(values: Mapping[str, Any]) -> dict[tuple[str, int], float]:
     """By method and run; lists have to be of one length, because a missing run would shift the pairs after it."""
     if not isinstance(values, Mapping):
         raise UserError(f"analyse: expected the values of each method by its name; got {type(values).__name__}")
@@ -177,12 +177,17 @@ def _by_run(values: Mapping[str, Sequence[float] | Mapping[int, float]]) -> dict
     lengths: dict[str, int] = {}
     for method, given in values.items():
         try:
+            if isinstance(given, str):
+                raise TypeError("it is text")
             runs = dict(given) if isinstance(given, Mapping) else dict(enumerate(given))
-            found |= {(str(method), int(run)): float(value) for run, value in runs.items()}
+            numbered = {(str(method), _number(run)): float(value) for run, value in runs.items()}
         except (TypeError, ValueError) as error:
             raise UserError(
                 f"analyse: expected a list of numbers, or numbers by run, for {method!r}: {error}"
             ) from error
+        if numbered.keys() & found.keys() or len(numbered) < len(runs):
+            raise UserError(f"analyse: expected every method and every run once; some of {str(method)!r} are twice")
+        found |= numbered
         if not isinstance(given, Mapping):
             lengths[str(method)] = len(runs)
     if len(set(lengths.values())) > 1:
@@ -191,3 +196,10 @@ def _by_run(values: Mapping[str, Sequence[float] | Mapping[int, float]]) -> dict
             "give {run: value} where runs are missing"
         )
     return found
+
+
+def _number(run: Any) -> int:
+    """Of a run; 1.0 and "1" are 1, as tables and JSON have them."""
+    if int(run) != float(run):
+        raise ValueError(f"run {run} is not a whole number")
+    return int(run)

@@ -118,7 +118,7 @@ def r2(stored: Array) -> float:
     """
     predictions, targets = np.split(stored, 2, axis=1)
     spread = np.square(targets - targets.mean(axis=0)).sum(axis=0)
-    if not spread.all():
+    if not np.ptp(targets, axis=0).all():  # the spread is not 0 then, as the mean is rounded
         return float("nan")
     return float(np.mean(1 - np.square(targets - predictions).sum(axis=0) / spread))
 

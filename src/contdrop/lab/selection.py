@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from . import stats
 from .measures import Measure
+from .stats.differences import differences as differences_of
 from .store import FAILED, FINISHED, SELECTION, JobRecord, Selection
 
 
@@ -62,7 +66,7 @@ class Lead:
     runner_up: str  # the next best
     spread: float  # from the best to the worst
     difference: float  # from the selected one to the runner-up
-    interval: tuple[float, float]  # Student's 95 % interval of that, paired by run; NaN with one run
+    interval: tuple[float, float]  # Student's 95 % interval of that, paired by run; NaN where nothing varies
     runs: int
 
     @property
@@ -81,11 +85,12 @@ def lead(selection: Selection, measure: Measure = Measure()) -> Lead | None:
     order = sorted(
         scores, key=lambda variant: (sign * scores[variant]["val_error"], scores[variant].get("val_loss", 0))
     )
-    differences = [sign * (other - ours) for other, ours in zip(scores[order[0]]["val_errors"], best["val_errors"])]
+    values = (np.array(found["val_errors"]) for found in (scores[order[0]], best))
+    differences = sign * differences_of(*values)
     return Lead(
         order[0],
         sign * (scores[order[-1]]["val_error"] - best["val_error"]),
-        _mean(differences),
-        stats.t_interval(differences),
+        float(differences.mean()),
+        stats.t_interval(differences) if np.ptp(differences) else (math.nan, math.nan),
         len(differences),
     )

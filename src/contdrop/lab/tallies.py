@@ -38,6 +38,8 @@ class Losses:
 
     def _settle(self) -> None:
         means = torch.stack(self._waiting)
+        if means.dtype in (torch.float16, torch.bfloat16):  # in which a sum over a batch overflows, or is rounded
+            means = means.float()
         for each in (means * torch.tensor(self._counts, dtype=means.dtype, device=means.device)).tolist():
             self._sum += each
         self._waiting, self._counts = [], []

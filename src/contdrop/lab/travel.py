@@ -29,8 +29,7 @@ def export(store: pathlib.Path, target: pathlib.Path, *, small: bool = False) ->
 
 def load(path: pathlib.Path, table: Callable[[pathlib.Path], Contents] = numbers.read) -> tuple[Contents, str]:
     """What a store, an archive or a ``table`` of numbers holds, and what to call the file as an origin."""
-    with reading(path), path.open("rb") as file:
-        start = file.read(len(_SQLITE))
+    start = _start(path)
     if start == _SQLITE:
         with Store(path) as store:
             return contents.read(store), path.name
@@ -38,6 +37,16 @@ def load(path: pathlib.Path, table: Callable[[pathlib.Path], Contents] = numbers
     if start.startswith(archive.MAGIC):
         return archive.read(path), origin
     return table(path), origin
+
+
+def is_table(path: pathlib.Path) -> bool:
+    """Whether it is neither a store nor an archive."""
+    return not _start(path).startswith((_SQLITE, archive.MAGIC))
+
+
+def _start(path: pathlib.Path) -> bytes:
+    with reading(path), path.open("rb") as file:
+        return file.read(len(_SQLITE))
 
 
 def take(path: pathlib.Path, store: pathlib.Path, table: Callable[[pathlib.Path], Contents] = numbers.read) -> Outcome:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 
 from ...text import plural
 from .. import looks
@@ -125,8 +126,7 @@ def _looks(results: Results) -> str:
             "The store does not say when all runs were planned; if some were added after a look at the results, "
             "p-values and intervals are not corrected for the looks."
         )
-    first, *later = plans
-    added = [plan for plan in later if plan.results]
+    first, added = plans[0], list(_added(results, plans))
     if not added:
         return f"The number of runs, {planned}, was fixed before the first result."
     steps = ", ".join(
@@ -137,6 +137,17 @@ def _looks(results: Results) -> str:
         f"Runs were added after results were there: {first.runs} were planned at first, {steps}. p-values and "
         f"intervals are not corrected for such looks; multiplied by {len(added) + 1}, their number, a p-value would be."
     )
+
+
+def _added(results: Results, plans: Sequence[looks.Plan]) -> Iterable[looks.Plan]:
+    """Plans for more runs than before, when results were there: in the store of the plan, or in one merged with it."""
+    most = plans[0].runs
+    for plan in plans[1:]:
+        there = sum(job.ended is not None and job.ended < plan.time for job in results.finished)
+        if plan.runs > most:
+            most = plan.runs
+            if plan.results or there:
+                yield dataclasses.replace(plan, results=max(plan.results, there))
 
 
 def _were(number: int) -> str:

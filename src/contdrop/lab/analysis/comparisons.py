@@ -70,7 +70,8 @@ def _two_way(results: Results, method: str, runs: Sequence[int]) -> tuple[float,
     found = results.contributions
     pairs = [(found.get((results.reference, run)), found.get((method, run))) for run in runs]
     rows = [ours.astype(float) - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
-    return stats.two_way_interval(np.stack(rows)) if len(rows) == len(pairs) else None
+    ends = stats.two_way_interval(np.stack(rows)) if len(rows) == len(pairs) else None
+    return None if ends is None or math.isnan(ends[0]) else ends  # one run has none
 
 
 def without_limits(found: stats.Comparison) -> stats.Comparison:

@@ -10,7 +10,7 @@ from ...text import plural
 from ..measures import Measure
 from ..results import Results
 from ..stats import Comparison
-from ..stats.comparison import ENOUGH_RUNS
+from ..stats.comparison import ENOUGH_RUNS, tested
 from ..stats.differences import RESOLUTION
 from .controls import control_of, unlike
 from .outcomes import BETTER, EQUIVALENT, FEW, OPEN, WORSE, includes_zero, is_equivalent, ranks_can, ranks_say
@@ -39,7 +39,7 @@ def make_findings(
     if BERNOULLI in comparisons:
         yield _finding("Against Bernoulli", measure, reference, BERNOULLI, comparisons, outcomes)
     if rivals:
-        best = min(rivals, key=lambda method: measure.sign * comparisons[method].other.mean)
+        best = max(rivals, key=lambda method: _rivalry(comparisons[method]))
         if best != BERNOULLI:
             ahead = comparisons[best].is_better or comparisons[best].difference == 0
             yield _finding(
@@ -48,6 +48,11 @@ def make_findings(
             )
     if control:
         yield _at_equal_noise(results, control, comparisons, outcomes)
+
+
+def _rivalry(comparison: Comparison) -> tuple[bool, float]:
+    """To choose a rival by: what has runs enough, and is ahead of the reference in the runs that both have."""
+    return comparison.runs >= ENOUGH_RUNS, comparison.difference * (-1 if comparison.better == "higher" else 1)
 
 
 def _at_equal_noise(
@@ -94,7 +99,7 @@ def _finding(
         span = f"{measure.amount(low)} to {measure.amount(high)}"
         text += f" ({sure} interval of the difference {span}{_over_examples(found, measure)})"
     text += f", {tally(found.wins, found.ties, found.losses)}"
-    evidence = _evidence(found, measure, outcomes[other], len(comparisons))
+    evidence = _evidence(found, measure, outcomes[other], tested(comparisons.values()))
     return Finding(label, summed, f"{text}. {evidence}", outcomes[other])
 
 

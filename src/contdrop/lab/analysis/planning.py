@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from ...errors import UserError
 from ...text import plural
 from .. import stats
 from ..labels import called, shown
@@ -45,9 +46,14 @@ def needed_runs(every: Iterable[Results]) -> Iterable[str]:
                 yield f"{shown(method)}: all {len(runs)} runs differ alike, so that more of them would say no more."
                 continue
             low, high = stats.sd_interval(sd, len(runs))
-            needed, least, most = (
-                max(ENOUGH_RUNS, stats.runs_needed(margin, each, alpha=ALPHA / len(others))) for each in (sd, low, high)
-            )
+            try:
+                needed, least, most = (
+                    max(ENOUGH_RUNS, stats.runs_needed(margin, each, alpha=ALPHA / len(others)))
+                    for each in (sd, low, high)
+                )
+            except UserError:
+                yield f"{shown(method)}: no number of runs that could be done finds {results.measure.gap(margin)}."
+                continue
             yield (
                 f"{shown(method)} against {called(reference)}: {plural(needed, 'run')} would find a difference of "
                 f"{results.measure.gap(margin)} with 80 % power{corrected}, from the spread of {len(runs)} runs "

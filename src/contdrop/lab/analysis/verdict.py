@@ -17,6 +17,7 @@ from ...text import plural
 from ..measures import Measure
 from ..results import Results
 from ..stats import Comparison, summary
+from ..stats.comparison import tested
 from .caveats import caveats
 from .comparisons import compare
 from .controls import too_weak
@@ -143,9 +144,10 @@ def _headline(
     if decided:
         whole = MIXED if groups[BETTER] and groups[WORSE] else BETTER if groups[BETTER] else WORSE
         return whole, [*_decided(reference, comparisons, groups, measure), *rest]
-    if len(groups[EQUIVALENT]) == len(outcomes):
+    if not groups[OPEN]:
         margin = next(iter(comparisons.values())).margin
         others = "the other method" if len(outcomes) == 1 else "every other method"
+        others = names(groups[EQUIVALENT]) if groups[FEW] else others
         within = (
             f"{capital(reference)} is within {what} of {others}." for what in (measure.within(margin), "the margin")
         )
@@ -243,7 +245,7 @@ def _disagreement(comparisons: Mapping[str, Comparison], outcomes: Mapping[str, 
     """Where Wilcoxon's test says otherwise, whichever of the two sees a difference."""
     decided = [method for method, kind in outcomes.items() if kind in (BETTER, WORSE)]
     if doubted := [method for method in decided if not ranks_say(comparisons[method])]:
-        can = any(ranks_can(comparisons[method], len(comparisons)) for method in doubted)
+        can = any(ranks_can(comparisons[method], tested(comparisons.values())) for method in doubted)
         few = "does not confirm" if can else "needs more runs to confirm"
         yield f"Wilcoxon's test {few} the difference from {names(doubted)}."
     undecided = [method for method, kind in outcomes.items() if kind in (OPEN, EQUIVALENT)]

@@ -9,6 +9,7 @@ from ...text import plural
 from ..labels import called as called
 
 _MOST_NAMES = 4  # in one sentence
+_LEVEL = 0.05  # of tests
 
 
 def moment(seconds: float) -> str:
@@ -23,10 +24,11 @@ def moment(seconds: float) -> str:
 def probability(p: float) -> str:
     """A p-value in a sentence; the tables have all its digits.
 
-    >>> probability(0.0213), probability(2e-7)
-    ('p = 0.021', 'p < 0.001')
+    >>> probability(0.0213), probability(2e-7), probability(0.0499)
+    ('p = 0.021', 'p < 0.001', 'p = 0.0499')
     """
-    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+    digits = next((n for n in range(2, 17) if float(f"{p:.{n}g}") != _LEVEL), 2)  # on which side it is has to show
+    return "p < 0.001" if p < 0.001 else f"p = {p:.{digits}g}"
 
 
 def all_of(number: int, what: str) -> str:

@@ -78,6 +78,8 @@ def clearness(selection: Selection, measure: Measure = Measure()) -> str:
     )
     if found.runs == 1:
         return f"{text}, in one run, which cannot tell them apart."
+    if math.isnan(found.interval[0]):
+        return f"{text}, in each of {found.runs} paired runs alike; without spread, chance cannot be told from it."
     low, high = (measure.signed(end) for end in found.interval)
     text += f" (mean of {found.runs} paired runs, 95 % interval {low} to {high})"
     if found.is_clear:

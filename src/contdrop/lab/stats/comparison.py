@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -187,24 +187,29 @@ def adjusted(comparisons: Mapping[str, Comparison], family: int = 0) -> dict[str
         family: How many were planned, if some of them are not there yet.
     """
     values = comparisons.values()
-    tested = max(family, sum(each.runs > 1 for each in values))  # by Wilcoxon's test where there is no t-test
+    members = max(family, tested(values))
     t, t_two, wilcoxon, wilcoxon_two, equivalence = (
-        holm([math.nan if (p := getattr(each, name)) is None else p for each in values], tested)
+        holm([math.nan if (p := getattr(each, name)) is None or each.runs == 1 else p for each in values], members)
         for name in ("t_p", "t_p_two_sided", "wilcoxon_p", "wilcoxon_p_two_sided", "equivalence_p")
     )
     return {
         method: dataclasses.replace(
             comparison,
-            simultaneous=_simultaneous(comparison, tested),
+            simultaneous=_simultaneous(comparison, members),
             t_p_holm=t[place],
             t_p_two_sided_holm=t_two[place],
             wilcoxon_p_holm=wilcoxon[place],
             wilcoxon_p_two_sided_holm=wilcoxon_two[place],
             equivalence_p_holm=None if comparison.equivalence_p is None else equivalence[place],
-            minimum_detectable=_detectable(comparison, tested),
+            minimum_detectable=_detectable(comparison, members),
         )
         for place, (method, comparison) in enumerate(comparisons.items())
     }
+
+
+def tested(comparisons: Iterable[Comparison]) -> int:
+    """How many of them chance can be told from: one run has no test, but runs that all differ alike have Wilcoxon's."""
+    return sum(each.runs > 1 for each in comparisons)
 
 
 def holm(p_values: Sequence[float], family: int = 0) -> list[float]:
