@@ -7,7 +7,8 @@ import pytest
 from contdrop.errors import UserError
 from contdrop.lab.executors import local
 from contdrop.lab.executors.agenda import Agenda, Work
-from contdrop.lab.store import Store
+from contdrop.lab.store import FAILED, RUNNING, Store
+from test_store import begin, epoch, job
 
 
 class Silence:
@@ -86,3 +87,21 @@ def test_real_processes_that_end_at_once(tmp_path, monkeypatch):
         monkeypatch.setattr(pool.agenda, "collect", lambda *_: None)
         with pytest.raises(UserError, match=r"got 3 that ended at once \(exit code 7\)"):
             pool.all(1)
+
+
+def test_a_job_that_dies_at_the_same_place_again_and_again_fails(tmp_path):
+    """Epochs that are done again each time are no progress; those behind a checkpoint are."""
+    with Store(tmp_path / "runs.db", create=True) as store:
+        (number,) = store.add_jobs({"experiment": "e", "preset": "p", "epochs": 9}, {}, "k", [job()])
+        agenda = Agenda(store, {number: None}, Silence())
+        begin(store, number)
+        for reached in range(1, 4):
+            store.progress(number, [epoch(reached)], (reached, [b"state"]))
+            agenda.died(0, number, "killed")
+        assert store.status(number) == RUNNING
+        agenda.observer.epoch = lambda *_: None
+        for _ in range(2):
+            agenda.told(0, number, "epoch", epoch(4))
+            agenda.died(0, number, "killed")
+        assert store.status(number) == FAILED
+        assert "its worker ended 3 times in a row (killed)" in store.job(number).error

@@ -220,3 +220,15 @@ def test_numbers_that_would_be_lost(values, message):
 def test_runs_as_tables_and_json_number_them():
     found = lab.analyse({"a": {"0": 1.0, "1": 2.0}, "b": {0.0: 1.0, 1.0: 2.0}}).results.errors()
     assert found == {"a": {0: 1.0, 1: 2.0}, "b": {0: 1.0, 1: 2.0}}
+
+
+def test_a_loop_that_had_other_data_fails_alone_and_the_study_goes_on(tmp_path):
+    def run(job):
+        job.same("data", job.method if job.run else "all alike")
+        return 1.0
+
+    study = dataclasses.replace(STUDY, run=run)
+    lab.compare(study, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False)
+    found = statuses(tmp_path / "runs.db")
+    assert list(found.values()).count(FINISHED) == 3
+    assert list(found.values()).count(FAILED) == 1

@@ -87,3 +87,25 @@ def test_copies_are_made_from_time_to_time(path, monkeypatch):
     clock += 601
     copies.make_if_due(at_once=False)
     assert len(made) == 3
+
+
+def test_a_file_of_which_nothing_is_left_is_damaged(path):
+    """SQLite takes it for a new one, whose copy would take the place of the good one."""
+    before = jobs(path)
+    os.truncate(path, 0)
+    Store(path, create=True).close()  # just made, for all that anybody knows
+    assert jobs(path) == []
+    os.truncate(path, 0)
+    os.utime(path, (1, 1))
+    with Store(path, create=True) as store:
+        assert "was damaged, and its copy of" in store.restored
+    assert jobs(path) == before
+
+
+def test_copies_that_a_kill_left_half_are_removed(path):
+    left = [path.with_name(f".runs.db-backup-{name}.tmp") for name in ("old", "new")]
+    for each in left:
+        each.write_bytes(b"half")
+    os.utime(left[0], (1, 1))
+    backups.make(path)
+    assert [each.exists() for each in left] == [False, True]

@@ -82,6 +82,56 @@ def test_fewer_steps_end_the_training_and_selections_may_be_shorter_still():
     rehearse(steps=10, selection_epochs=1, methods=["original", "gaussian"], candidates=candidates)
 
 
+def by_some(dataset, generator):
+    """Batches of 8 or of 16 examples, drawn anew for each pass."""
+    order = torch.randperm(len(dataset), generator=generator)
+    size = 8 * int(torch.randint(1, 3, (), generator=generator))
+    return [each.tolist() for each in order.split(size)]
+
+
+def test_passes_of_more_and_fewer_batches_are_all_whole():
+    shown = []
+
+    def loss(output, batch):
+        shown.append(len(batch[1]))
+        return nn.functional.cross_entropy(output, batch[1])
+
+    own = lab.Data(train=(X, Y), test=0.25, validation=0.2, batches=by_some)
+    trained = begin(data=lambda: own, epochs=8, loss=loss, accumulate=2)
+    lengths = [len(trained.order(number)) for number in range(8)]
+    assert len(set(lengths)) > 1
+    shown.clear()
+    while not trained.is_over:
+        trained.network.train()
+        trained._train()
+        trained.epoch += 1
+    assert sum(shown) == 8 * sum(len(each) for each in trained.order(0))
+    assert trained.step == trained.total_steps == sum(-(-length // 2) for length in lengths)
+
+
+def rates(scheduler, *factor):
+    study = dataclasses.replace(STUDY, scheduler=scheduler, schedule_by="step")
+    variant = Variant.parse("original@0.1" if factor else "original")
+    trained = Training(plan(study)[0], variant, prepare(study.data(), task=study.task))
+    found = []
+    for batch in trained.parts.train.batches(trained.order(0), seed=0):
+        found.append(trained.learning_rate)
+        trained.backward(trained.batch_loss(batch)[0])
+        trained.update()
+    return found
+
+
+def test_a_factor_of_the_learning_rate_holds_under_schedulers_that_set_it():
+    schedulers = torch.optim.lr_scheduler
+    for scheduler in (
+        lambda optimiser, total: schedulers.OneCycleLR(optimiser, 0.01, total),
+        lambda optimiser, total: schedulers.CosineAnnealingLR(optimiser, total),
+    ):
+        assert rates(scheduler, 0.1) == pytest.approx([0.1 * rate for rate in rates(scheduler)], rel=1e-12)
+    with pytest.raises(UserError, match=r"expected a scheduler that starts from .* for original@0\.1; got CyclicLR"):
+        rates(lambda optimiser, total: schedulers.CyclicLR(optimiser, 0.01, 0.1, cycle_momentum=False), 0.1)
+
+
 # ---- measures
 
 
@@ -97,7 +147,10 @@ def test_fewer_steps_end_the_training_and_selections_may_be_shorter_still():
         ({"nll": 1.0}, "got 'nll'; choose another"),
         ({"a": "text"}, "measure: expected a number or an array of numbers as 'a'; got str; leave it out"),
         ({"a": None}, "as 'a'; got NoneType; leave it out"),
-        ({"a": np.array([None, "x"], object)}, "as 'a'; got an array of objects; leave it out"),
+        ({"a": np.array([None, "x"], object)}, "as 'a'; got an array of object; leave it out"),
+        ({"a": np.array(["x", "y"])}, "as 'a'; got an array of <U1; leave it out"),
+        ({"a": np.zeros(2, complex)}, "as 'a'; got an array of complex128; leave it out"),
+        ({"a": np.zeros(2, "datetime64[D]")}, "as 'a'; got an array of datetime64[D]; leave it out"),
         (None, "measure: expected a dictionary of arrays and numbers by name; got NoneType"),
     ],
     ids=lambda value: str(value)[:30],
@@ -112,13 +165,12 @@ def test_what_cannot_be_kept_of_a_measure_is_refused(tmp_path, found, message):
 
 
 def test_names_that_only_look_like_the_labs_are_kept(tmp_path):
-    found = {"test_error": 3.5, "nll": np.zeros(2), "test_mine": np.ones(3), 1: 2, "names": np.array(["a", "b"])}
+    found = {"test_error": 3.5, "nll": np.zeros(2), "test_mine": np.ones(3), 1: 2}
     result = compare(tmp_path, measure=lambda network, parts, seed: found)
     job = result.results.job("original", 0)
     assert (job.results["test:test_error"], job.results["test:1"]) == (3.5, 2.0)
     with Store(tmp_path / "runs.db") as store:
         assert store.artefact(job.id, "nll").tolist() == [0.0, 0.0]
-        assert store.artefact(job.id, "names").tolist() == ["a", "b"]
 
 
 # ---- the metric loss

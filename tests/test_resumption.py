@@ -3,15 +3,17 @@
 import collections
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
 from contdrop import lab
-from contdrop.lab import state
+from contdrop.lab import running, state
 from contdrop.lab.batches import prepare
-from contdrop.lab.plan import Variant, plan
+from contdrop.lab.plan import Variant, add_plan, plan
+from contdrop.lab.store import FINISHED, Store
 from contdrop.lab.training import Training
 
 X = torch.randn(120, 5, generator=torch.Generator().manual_seed(0))
@@ -142,3 +144,26 @@ def test_counters_come_back_as_counters():
 def test_types_that_could_not_be_read_again_are_not_written():
     with pytest.raises(TypeError, match=r"^expected tensors of float32, .*bool; got float8_e4m3fn; keep it in one "):
         state.parts({"scale": torch.ones(2).to(torch.float8_e4m3fn)})
+
+
+def test_numbers_of_numpy_come_back_with_their_types():
+    content = {np.int64(20): np.float32(0.1), "on": np.bool_(True), "far": np.float64("inf"), "n": np.uint8(3)}
+    found = state.loads(saved(content))
+    assert found == {20: np.float32(0.1), "on": True, "far": np.inf, "n": 3}
+    assert [type(value) for value in found.values()] == [np.float32, np.bool_, np.float64, np.uint8]
+    damaged = saved({"a": np.float32(1)}).replace(b'"float32"', b'"floaty9"')
+    with pytest.raises(state.StateError, match="a number of type 'floaty9'"):
+        state.loads(damaged)
+
+
+def test_a_training_whose_state_cannot_be_saved_ends_all_the_same(tmp_path, monkeypatch):
+    def refuse(self):
+        raise TypeError("a state holds tensors")
+
+    monkeypatch.setattr(Training, "state", refuse)
+    with Store(tmp_path / "runs.db", create=True) as store:
+        ((number, job),) = add_plan(store, plan(STUDY)).items()
+        with store.locks.holding(number):
+            prepared = prepare(data(), task="classification")
+            running.run(store, number, job, Variant.parse("original"), prepared, checkpoint_seconds=0)
+        assert (store.job(number).status, store.job(number).epochs_done) == (FINISHED, 6)

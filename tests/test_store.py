@@ -544,3 +544,36 @@ def test_no_array_of_objects_is_read():
     np.save(buffer, np.array([print], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match="objects"):
         unpack(buffer.getvalue())
+
+
+def test_closing_a_second_store_of_a_process_drops_no_lock(store, path):
+    assert store.locks.acquire(7)
+    with Store(path) as other:
+        assert other.locks.is_held(7)
+        assert not other.locks.acquire(7)
+    code = (
+        "import sys, pathlib; from contdrop.lab.locks import Locks; print(Locks(pathlib.Path(sys.argv[1])).acquire(7))"
+    )
+    command = [sys.executable, "-c", code, f"{path}-locks"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
+    store.locks.release(7)
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
+
+
+def test_a_link_to_a_store_is_the_same_store(store, path, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "elsewhere" / "linked.db"
+    link.symlink_to(path)
+    assert store.locks.acquire(7)
+    with Store(link) as other:
+        assert other.locks.is_held(7)
+        assert other.path == path.resolve()
+    assert [each.name for each in link.parent.iterdir()] == ["linked.db"]
+
+
+def test_a_store_that_may_only_be_read_is_read_with_its_log(store, path, monkeypatch):
+    add(store, job())
+    assert path.with_name("runs.db-wal").stat().st_size
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
+    with Store(path) as other:
+        assert len(other.jobs()) == 1

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import pathlib
 import tempfile
+import time
 from collections.abc import Iterator
 
 from .errors import UserError
 
 TEMPORARY = ".tmp"
+_OLD = 3600.0  # seconds: nobody writes one file for so long
 
 
 @contextlib.contextmanager
@@ -31,7 +34,7 @@ def replacing(path: pathlib.Path, *, durable: bool = False) -> Iterator[pathlib.
         durable: Waits until the content is on the disk before the name points to it. Needed where a file that is
             there is taken to be whole after a power cut; not for what can be made again at once.
     """
-    handle, name = tempfile.mkstemp(suffix=TEMPORARY, prefix=f".{path.name[:40]}-", dir=path.parent)
+    handle, name = tempfile.mkstemp(suffix=TEMPORARY, prefix=_start(path), dir=path.parent)
     os.close(handle)
     temporary = pathlib.Path(name)
     try:
@@ -43,3 +46,15 @@ def replacing(path: pathlib.Path, *, durable: bool = False) -> Iterator[pathlib.
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_old_temporaries(path: pathlib.Path) -> None:
+    """Removes what processes that were killed while they wrote this file have left beside it."""
+    for each in path.parent.glob(f"{glob.escape(_start(path))}*{TEMPORARY}"):
+        with contextlib.suppress(OSError):  # gone already, or not ours
+            if time.time() - each.stat().st_mtime > _OLD:
+                each.unlink()
+
+
+def _start(path: pathlib.Path) -> str:
+    return f".{path.name[:40]}-"

@@ -8,7 +8,7 @@ from typing import Any
 from ..lab import labels, stats
 from ..lab.analysis.comparisons import compare
 from ..lab.analysis.verdict import verdict
-from ..lab.report import tables
+from ..lab.report import cells, tables
 from ..lab.results import Results
 from ..text import plural
 from . import screens
@@ -50,8 +50,8 @@ def show(results: Results) -> None:
 def _title(results: Results) -> str:
     protocol = results.protocol
     runs = max(len(found) for found in results.errors().values())
-    size = f"{plural(runs, 'paired run')} of {plural(protocol.epochs, 'epoch')}"
-    return f"{protocol.description['title']}: {size} ({protocol.preset})"
+    epochs = f" of {length}" if (length := cells.length_of(results)) else ""
+    return f"{protocol.description['title']}: {plural(runs, 'paired run')}{epochs} ({protocol.preset})"
 
 
 def plain(results: Results) -> dict[str, Any]:

@@ -211,8 +211,12 @@ def do(
     job.after_epoch = after_epoch
     assert job.study.run is not None
     job.seed_everything()
-    value = job.study.run(job)
-    if job.ended:
+    try:
+        value = job.study.run(job)
+    except UserError:
+        if not job.ended:
+            raise
+    if job.ended:  # it said so itself, or what it shared is not what the others of its run had
         return
     if value is None:
         raise UserError(

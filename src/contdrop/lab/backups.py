@@ -17,6 +17,7 @@ import time
 from .. import files
 
 ENDING, DAMAGED = "-backup", "-damaged"
+_MAKING = 5.0  # seconds that another process may take from a new file to its first table
 _OF_SQLITE = ("-wal", "-shm")
 _SECONDS, _SHARE = 600.0, 0.01  # between copies, and of the time that goes into them
 
@@ -39,6 +40,7 @@ class Backups:
 
 def make(path: pathlib.Path) -> None:
     """Copies a store that may be in use, and lets the copy take the last one's place if it is whole."""
+    files.remove_old_temporaries(_beside(path, ENDING))
     with files.replacing(_beside(path, ENDING), durable=True) as temporary:
         copy(path, temporary)
         if not is_whole(temporary):
@@ -65,7 +67,7 @@ def is_whole(path: pathlib.Path) -> bool:
 def restore_if_damaged(path: pathlib.Path) -> str | None:
     """Puts the copy in the place of a file that SQLite cannot read, which is kept under another name; says so."""
     copy = _beside(path, ENDING)
-    if not copy.exists() or is_whole(path) or not is_whole(copy):
+    if not copy.exists() or (is_whole(path) and not _is_emptied(path)) or not is_whole(copy):
         return None
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(copy.stat().st_mtime))
     # At every moment there is a file of this name, and the copy stays: the next one may be long in coming.
@@ -79,6 +81,14 @@ def restore_if_damaged(path: pathlib.Path) -> str | None:
         f"{path} was damaged, and its copy of {made} has taken its place; what was done since is done again "
         f"({_beside(path, DAMAGED).name} is the damaged file)"
     )
+
+
+def _is_emptied(path: pathlib.Path) -> bool:
+    """Whether nothing is left in it, which SQLite takes for a new file; one that is just being made is new indeed."""
+    found, log = path.stat(), _beside(path, "-wal")
+    if found.st_size or (log.exists() and log.stat().st_size):
+        return False
+    return time.time() - found.st_mtime > _MAKING
 
 
 def _beside(path: pathlib.Path, ending: str) -> pathlib.Path:

@@ -102,9 +102,13 @@ class Part:
         """
         if seed is None:
             return list(torch.split(torch.arange(len(self)), batch_size))
-        if self.pipeline.batches is not None and self.name == "train":
+        if self.has_own_batches:
             return self._own_order(seed)
         return list(torch.split(torch.from_numpy(streams.permutation(len(self), seed)), batch_size))
+
+    @property
+    def has_own_batches(self) -> bool:
+        return self.pipeline.batches is not None and self.name == "train"
 
     def _own_order(self, seed: int) -> list[Tensor]:
         assert self.pipeline.batches is not None

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from ..errors import UserError
 
@@ -60,22 +62,61 @@ def _file_system(path: pathlib.Path) -> str:
     return found[1]
 
 
+@dataclass
+class _Opened:
+    """A file of locks that this process has open, the locks that it has, and how many use it."""
+
+    key: tuple[int, int, int]
+    descriptor: int
+    mine: set[int] = field(default_factory=set)
+    users: int = 0
+
+
+_OPENED: dict[tuple[int, int, int], _Opened] = {}  # by process, because a child has none of the locks, and by file
+_GUARD = threading.Lock()
+
+
+def _key(found: os.stat_result) -> tuple[int, int, int]:
+    return os.getpid(), found.st_dev, found.st_ino
+
+
+def _open(path: pathlib.Path) -> _Opened:
+    with _GUARD:
+        opened = _OPENED.get(_key(path.stat())) if path.exists() else None
+        if opened is None:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            opened = _Opened(_key(os.fstat(descriptor)), descriptor)
+            _OPENED[opened.key] = opened
+        opened.users += 1
+        return opened
+
+
+def _close(opened: _Opened) -> None:
+    with _GUARD:
+        opened.users -= 1
+        if not opened.users:
+            del _OPENED[opened.key]
+            os.close(opened.descriptor)
+
+
 class Locks:
     """The locks of one process. POSIX drops all of them when the process closes *any* descriptor of the file.
 
-    So a process has one open :class:`Locks` per file, and it is closed last. Without a path, for a store that cannot be
-    written to, no lock can be had, and none is held.
+    So all of a process's :class:`Locks` of a file share one, which the last of them closes. Without a path, for a store
+    that cannot be written to, no lock can be had, and none is held.
     """
 
     def __init__(self, path: pathlib.Path | None) -> None:
+        self._opened: _Opened | None = None
         self._file: int | None = None
         self._mine: set[int] = set()
         if path is None or fcntl is None:
             return
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._opened = _open(path)
         except OSError as error:
             raise UserError(f"--store: cannot write {path}: {error.strerror}; check its permissions") from error
+        self._file, self._mine = self._opened.descriptor, self._opened.mine
 
     def acquire(self, number: int) -> bool:
         """Takes a lock if no other process has it; says whether it did.
@@ -128,6 +169,6 @@ class Locks:
         return True
 
     def close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        if self._opened is not None:
+            _close(self._opened)
+            self._opened = self._file = None

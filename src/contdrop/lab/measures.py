@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..text import printable, visible
 from . import scores
 
 LOWER, HIGHER = "lower", "higher"
@@ -53,7 +54,9 @@ class Measure:
     def _read(cls, found: Mapping[str, Any]) -> Measure:
         better = HIGHER if found.get("better") == HIGHER else LOWER
         kind = str(found.get("kind", "mean"))
-        return cls(str(found.get("name", "value")), str(found.get("unit") or ""), better, kind)
+        # Printable names stay as they are, spaces included: arrays in the store are named after them.
+        name = visible(str(found.get("name", "value"))).replace("\n", " ")
+        return cls(name, printable(str(found.get("unit") or "")), better, kind)
 
     @property
     def is_error(self) -> bool:

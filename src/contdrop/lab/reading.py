@@ -44,6 +44,8 @@ class StoreReader:
 
     def __init__(self, path: pathlib.Path | str, *, create: bool = False) -> None:
         self.path = pathlib.Path(path)
+        if self.path.is_symlink():  # locks, copies and weights lie beside the file itself
+            self.path = self.path.resolve()
         if self.path.is_dir():
             raise UserError(f"--store: expected a file; {self.path} is a directory")
         if create:
@@ -55,9 +57,8 @@ class StoreReader:
                 )
             if not self.path.absolute().parent.is_dir():
                 raise UserError(f"--store: there is no directory {self.path.absolute().parent}; make it first")
-        # Without the right to write beside it, SQLite opens a file in WAL mode only if told that nobody changes it.
         writable = create or (os.access(self.path, os.W_OK) and os.access(self.path.absolute().parent, os.W_OK))
-        address = self.path.absolute().as_uri() + ("" if writable else "?immutable=1")
+        address = self.path.absolute().as_uri() + ("" if writable else self._as_it_is())
         self.files = Sidecar(self.path)
         self.locks = Locks(self.path.with_name(self.path.name + "-locks") if writable else None)
         self._found: dict[Any, Any] = {}  # verified, of the file as it was when it had this version
@@ -73,6 +74,15 @@ class StoreReader:
             self._db.row_factory = sqlite3.Row
             self._migrate()
             stack.pop_all()
+
+    def _as_it_is(self) -> str:
+        """How SQLite has to open a file that cannot be written to.
+
+        Without the right to write beside it, it opens one in WAL mode only if told that nobody changes it, and then
+        looks at no log. Where there is a log, somebody has the store open, whose shared memory it can use.
+        """
+        log = self.path.with_name(self.path.name + "-wal")
+        return "?mode=ro" if log.exists() and log.stat().st_size else "?immutable=1"
 
     def _migrate(self) -> None:
         """Brings the file to the newest version, in one transaction, unless it is not ours or newer than we are."""

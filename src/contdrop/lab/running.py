@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -69,7 +70,12 @@ def run(
             after_epoch(unsaved[-1])
             if time.monotonic() >= next_save and not training.is_over:
                 begun = time.monotonic()
-                store.progress(job_id, unsaved, (training.epoch, training.state()))
+                try:
+                    saved_state = training.state()
+                except TypeError:  # of which the dry run has warned: such a job starts over if it is interrupted
+                    next_save = math.inf
+                    continue
+                store.progress(job_id, unsaved, (training.epoch, saved_state))
                 unsaved, now = [], time.monotonic()
                 next_save = now + max(checkpoint_seconds, (now - begun) / _CHECKPOINT_SHARE)
         results, artefacts = training.results()

@@ -31,6 +31,8 @@ _TYPES = {
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
     )
 }
+_NUMBERS = {"bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))}
+_NUMBERS |= {"float16", "float32", "float64"}
 
 
 class StateError(ValueError):
@@ -38,7 +40,7 @@ class StateError(ValueError):
 
 
 def parts(content: Any) -> list[bytes | memoryview]:
-    """Of tensors, numbers, texts, None, and lists and dictionaries (by text or whole number) of them.
+    """Of tensors, numbers (NumPy's, too), texts, None, and lists and dictionaries (by text or whole number) of them.
 
     In pieces, to be written one after the other: a tensor on the CPU is not copied.
 
@@ -60,6 +62,8 @@ def _plain(content: Any, tensors: list[memoryview]) -> Any:
         return {kind: [[_key(key), _plain(value, tensors)] for key, value in content.items()]}
     if isinstance(content, list | tuple):
         return [_plain(value, tensors) for value in content]
+    if isinstance(content, np.generic) and content.dtype.kind in "biuf":
+        return {"numpy": [content.dtype.name, _plain(content.item(), tensors)]}
     if isinstance(content, float) and not math.isfinite(content):
         return {"float": str(content)}
     if content is None or isinstance(content, bool | int | float | str):
@@ -88,6 +92,8 @@ def _order(tensor: Tensor) -> list[int]:
 
 
 def _key(key: Any) -> str | int:
+    if isinstance(key, np.integer):
+        return int(key)
     if isinstance(key, bool) or not isinstance(key, str | int):
         raise TypeError(f"a state's dictionaries have texts and whole numbers as keys; got {key!r}")
     return key
@@ -125,9 +131,16 @@ class _Reader:
             return Counter(found) if kind == "counter" else found
         if kind == "float":
             return float(value)
+        if kind == "numpy":
+            return self._number(*value)
         if kind == "tensor":
             return self._tensor(*value)
         raise ValueError(f"unknown part {kind!r}")
+
+    def _number(self, name: str, value: Any) -> Any:
+        if name not in _NUMBERS:
+            raise ValueError(f"a number of type {name!r}")
+        return np.dtype(name).type(self.content(value))
 
     def _tensor(self, name: str, shape: list[int], order: list[int] | None = None) -> Tensor:
         kind = _TYPES[name]

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from ..errors import UserError
 from ..text import plural
@@ -41,6 +41,7 @@ from .store import FINAL, Epoch
 _MOST_LABELS = 2**15  # predicted classes are kept as 16-bit numbers
 _SLOW_DISK = 1e8  # bytes per second; how long a checkpoint takes is measured once there is one
 _AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_ONE_CYCLE = ("initial_lr", "max_lr", "min_lr")  # what OneCycleLR computes a group's rates from
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # by bytes
 
 
@@ -98,9 +99,11 @@ class Training:
                 group["lr"] *= variant.rate
         self.steps_per_pass = -(-len(self.order(0)) // study.accumulate)
         self.steps_per_epoch = study.epoch_steps or self.steps_per_pass
-        self.total_steps = min(study.steps or math.inf, self.steps_per_epoch * job.epochs)
+        self.total_steps = min(study.steps or math.inf, self._steps_of(job.epochs))
         total = job.epochs if study.schedule_by == "epoch" else int(self.total_steps)
         self.scheduler = study.scheduler(self.optimiser, total) if study.scheduler else None
+        if variant.rate != 1:
+            self._scale_schedule()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=study.precision == "float16")
         self.epoch, self.step = 0, 0  # finished ones
         self.passes, self.shown = 0, 0  # whole ones over the data, and batches of the one under way
@@ -116,6 +119,25 @@ class Training:
         """The examples of each batch of a pass over the data; each network of a run but the first has its own."""
         return self.parts.train.order(self.job.seed(streams.ORDER, number, *member), self.study.batch_size)
 
+    def _steps_of(self, epochs: int) -> int:
+        """In so many epochs; batches of the user's own may be more or fewer in another pass."""
+        if self.study.epoch_steps or not self.parts.train.has_own_batches:
+            return self.steps_per_epoch * epochs
+        members = [(number,) if number else () for number in range(len(self.members))]
+        lengths = [min(len(self.order(n, *member)) for member in members) for n in range(epochs)]
+        return sum(-(-length // self.study.accumulate) for length in lengths)
+
+    def _scale_schedule(self) -> None:
+        """Sees to it that a rate of the variant's own holds under schedulers that set the rate, too."""
+        if isinstance(self.scheduler, OneCycleLR):
+            for group in self.optimiser.param_groups:
+                group.update({name: group[name] * self.variant.rate for name in ("lr", *_ONE_CYCLE)})
+        elif isinstance(self.scheduler, CyclicLR):
+            raise UserError(
+                f"study {self.study.name!r}: expected a scheduler that starts from the optimiser's learning rate for "
+                f"{self.variant}; got CyclicLR, which sets its own; take another scheduler, or leave out the factor"
+            )
+
     def _order_fingerprint(self) -> str:
         """Of every pass's seed, from which its order follows, and of the first and the last order themselves."""
         passes = -(-self.job.epochs * self.steps_per_epoch // self.steps_per_pass)
@@ -126,8 +148,8 @@ class Training:
     def check_steps(self) -> None:
         """Refuses more steps than the planned epochs have, which nobody knows before there are data."""
         steps, epochs = self.study.steps or 0, self.job.protocol.epochs
-        needed = -(-steps // self.steps_per_epoch)
-        if needed > epochs:
+        if steps > self._steps_of(epochs):
+            needed = max(epochs + 1, -(-steps // self.steps_per_epoch))
             raise UserError(
                 f"study {self.study.name!r}: expected at least {plural(needed, 'epoch')} of "
                 f"{plural(self.steps_per_epoch, 'step')} for steps={steps}; got epochs={epochs}; give epochs={needed} "
@@ -458,7 +480,7 @@ def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _measured(value: Any, expected: str) -> np.ndarray:
     """As an array, of no axes if it is a number."""
     array = np.asarray(value)
-    wrong = "an array of objects" if array.ndim and array.dtype.hasobject else ""
+    wrong = f"an array of {array.dtype}" if array.ndim and array.dtype.kind not in "biuf" else ""
     if not array.ndim:
         try:
             array = np.asarray(float(array))

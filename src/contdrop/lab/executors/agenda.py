@@ -82,6 +82,7 @@ class Agenda:
         self.pending = dict.fromkeys(jobs)  # an ordered set
         self.outcome = Outcome()
         self._deaths: dict[int | None, int] = {}
+        self._reached: dict[int, int] = {}  # the epoch of a job's last checkpoint when its worker died
         self._busy_until: dict[int, float] = {}  # jobs that another invocation holds
         self._selected: dict[str, dict[str, Selection]] = {}
         self._backups = Backups(store.path)
@@ -151,7 +152,6 @@ class Agenda:
         if kind == "started":
             self.observer.started(worker, job_id, self.jobs[job_id])
         elif kind == "epoch":
-            self._deaths.pop(job_id, None)
             self.observer.epoch(worker, job_id, self.jobs[job_id], *content)
 
     def ready(self) -> None:
@@ -170,6 +170,8 @@ class Agenda:
         self.observer.died(worker, None if job_id is None else self.jobs[job_id])
         if idle:
             return
+        if job_id is not None and self._has_come_further(job_id):
+            self._deaths.pop(job_id, None)
         self._deaths[job_id] = self._deaths.get(job_id, 0) + 1
         if self._deaths[job_id] < DEATHS_ALLOWED:
             return
@@ -179,6 +181,12 @@ class Agenda:
                 "enough memory? --workers 0 does without them"
             )
         self._fail(job_id, f"its worker ended {DEATHS_ALLOWED} times in a row ({how}); is there enough memory?")
+
+    def _has_come_further(self, job_id: int) -> bool:
+        """Whether a checkpoint was saved since the last death; epochs that are done again each time do not count."""
+        before, now = self._reached.get(job_id, 0), self.store.job(job_id).epochs_done
+        self._reached[job_id] = now
+        return now > before
 
 
 def is_out_of_memory(error: Exception) -> bool:

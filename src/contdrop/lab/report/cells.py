@@ -120,12 +120,17 @@ def sized(results: Results, runs: str) -> str:
     if maker(results) == ELSEWHERE:
         return f"{runs}, {IMPORTED}"
     each = "" if runs == "1 run" else " each"
-    epochs = f" of {plural(protocol.epochs, 'epoch')}{each}" if _heeds_epochs(results) else ""
+    epochs = f" of {length}{each}" if (length := length_of(results)) else ""
     preset = "" if protocol.preset == ONLY_SIZE else f", preset “{labels.printable(protocol.preset)}”"
     return f"{runs}{epochs}{preset}"
 
 
-def _heeds_epochs(results: Results) -> bool:
-    """Whether runs have as many epochs as were planned; a loop of the study's own has those that it logged."""
-    logged = {job.epochs_done for job in results.finished}
-    return maker(results) == THE_LAB or logged == {results.protocol.epochs}
+def length_of(results: Results) -> str:
+    """The epochs of a run, at most if runs may stop early; empty of a study's own loop that logged other ones."""
+    planned, logged = results.protocol.epochs, {job.epochs_done for job in results.finished}
+    if logged == {planned}:
+        return plural(planned, "epoch")
+    if maker(results) != THE_LAB:
+        return ""
+    may_stop = results.protocol.configuration.get("patience") is not None or min(logged, default=planned) < planned
+    return f"{'up to ' if may_stop else ''}{plural(planned, 'epoch')}"

@@ -5,6 +5,7 @@ The template stretches the lines to whatever width there is, and sets the words 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -44,10 +45,20 @@ class _Axis:
     def ticks(self, *, whole: bool = False) -> list[tuple[float, str]]:
         found = [float(x) for x in MaxNLocator(5, integer=whole).tick_values(self.low, self.high)]
         inside = [tick for tick in found if self.low <= tick <= self.high]
-        return [
-            (self.place(tick), f"{0.0 if abs(tick) < 1e-12 else tick:g}".replace("-", "\N{MINUS SIGN}"))
-            for tick in inside
-        ]
+        return list(zip(map(self.place, inside), _written(inside)))
+
+
+def _written(ticks: Sequence[float]) -> list[str]:
+    """Numbers with as many decimals as their distance needs; with an exponent where they are very large or small."""
+    step = min((after - before for before, after in itertools.pairwise(ticks)), default=max(map(abs, ticks), default=1))
+    kept = [0.0 if abs(tick) < step / 100 else tick for tick in ticks]
+    largest = max(map(abs, kept), default=0.0)
+    is_plain = largest == 0 or 1e-5 <= largest < 1e7
+    for digits in range(17):
+        texts = [f"{tick:.{digits}{'f' if is_plain else 'e'}}" if tick or is_plain else "0" for tick in kept]
+        if all(abs(float(text) - tick) <= step / 100 for text, tick in zip(texts, kept)):
+            break
+    return [text.replace("-", "\N{MINUS SIGN}") for text in texts]
 
 
 def narrowing(looks: Sequence[Look], planned: int, margin: float | None, method: str) -> dict[str, Any]:
@@ -92,9 +103,10 @@ def curves(running: Sequence[tuple[JobRecord, Sequence[Epoch]]], measure: Measur
 
 
 def _values(epochs: Sequence[Epoch], name: str) -> list[tuple[float, float]]:
-    every = -(-len(epochs) // _MOST_POINTS) or 1
-    kept = [epoch for place, epoch in enumerate(epochs) if place % every == 0 or place == len(epochs) - 1]
-    return [(epoch.epoch, value) for epoch in kept if (value := getattr(epoch, name)) is not None]
+    found = [(epoch.epoch, getattr(epoch, name)) for epoch in epochs]
+    measured = [(number, value) for number, value in found if value is not None and math.isfinite(value)]
+    every = -(-len(measured) // _MOST_POINTS) or 1
+    return [point for place, point in enumerate(measured) if place % every == 0 or place == len(measured) - 1]
 
 
 def _line(points: Sequence[tuple[float, float]], x: _Axis, y: _Axis, method: str) -> dict[str, Any]:

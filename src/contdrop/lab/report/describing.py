@@ -67,9 +67,14 @@ def _training(results: Results) -> Protocol:
             ("Training", [f"a loop of the study's own: {plain(configuration['run'])}"]),
             ("Seed", [f"{seed}; the loop is given seeds that follow from this one"]),
         ]
+    patience = configuration.get("patience")
+    trained = [plain(configuration.get("training") or configuration.get("recipe"))]
+    if patience is not None:
+        without = f"without a better validation {results.measure.name}"
+        trained.append(f"a run stops early after {plural(patience, 'evaluation')} {without}")
     return [
         ("Network", [plain(configuration.get("model"))]),
-        ("Training", [plain(configuration.get("training") or configuration.get("recipe"))]),
+        ("Training", trained),
         ("Seed", [f"{seed}; splits, weights, order and masks follow from it"]),
     ]
 
@@ -134,26 +139,53 @@ def missing(results: Results) -> list[str]:
 
 def commands(results: Results, store: str) -> str:
     """What to type to get these results again, in a new store."""
-    record, measure = results.protocol, results.measure
+    description = results.protocol.description
     if maker(results) == ELSEWHERE:
-        file = str(record.configuration.get("file", "FILE"))
-        load = ["contdrop", "import", file, "--name", record.experiment, "--reference", results.reference]
-        if not measure.is_error:
-            load += ["--metric", measure.name, "--unit", measure.unit, "--better", measure.better]
-        if (margin := record.description.get("margin")) is not None:
-            load += ["--margin", str(margin)]
-        return "\n".join(shlex.join([*each, "--store", store]) for each in (load, ["contdrop", "report"]))
-    runs = 1 + max((job.run for job in results.final), default=0)
-    study = record.description.get("file")
-    parts = ["contdrop", "compare", str(study)] if study else ["contdrop", "run", record.experiment]
-    parts += ["--preset", record.preset] if record.preset != ONLY_SIZE else []
-    if set(results.methods) != set(record.description.get("methods", [])) and results.methods:
-        parts += ["--methods", ",".join(results.methods)]
-    parts += ["--runs", str(runs), "--epochs", str(record.epochs)]
-    if record.configuration.get("seed"):
-        parts += ["--seed", str(record.configuration["seed"])]
-    again = shlex.join([*parts, "--store", store])
-    return f"{again}\n{shlex.join(['contdrop', 'report', '--store', store])}"
+        first = _import(results, store)
+    elif "file" not in description and ("code" in description or maker(results) == OWN_LOOP):
+        first = _call(results, store)  # of a study that neither a file nor the catalogue has
+    else:
+        first = _command(results, store)
+    return f"{first}\n{shlex.join(['contdrop', 'report', '--store', store])}"
+
+
+def _import(results: Results, store: str) -> str:
+    record, measure = results.protocol, results.measure
+    file = str(record.configuration.get("file", "FILE"))
+    parts = ["contdrop", "import", file, "--name", record.experiment, "--reference", results.reference]
+    if not measure.is_error:
+        parts += ["--metric", measure.name, "--unit", measure.unit, "--better", measure.better]
+    if (margin := record.description.get("margin")) is not None:
+        parts += ["--margin", str(margin)]
+    return shlex.join([*parts, "--store", store])
+
+
+def _command(results: Results, store: str) -> str:
+    file = results.protocol.description.get("file")
+    parts = ["contdrop", "compare", str(file)] if file else ["contdrop", "run", results.protocol.experiment]
+    for name, value in _settings(results).items():
+        parts += [f"--{name}", ",".join(value) if isinstance(value, list) else str(value)]
+    return shlex.join([*parts, "--store", store])
+
+
+def _call(results: Results, store: str) -> str:
+    """In Python; the loop around ``lab.ask`` is the user's own, and has neither epochs nor a seed to give."""
+    record, settings = results.protocol, _settings(results)
+    is_asked = "code" not in record.description
+    given = {name: settings[name] for name in ("methods", "runs") if name in settings} if is_asked else settings
+    arguments = ", ".join(["study", *(f"{name}={value!r}" for name, value in given.items()), f"store={store!r}"])
+    call = f"for job in lab.ask({arguments}): ..." if is_asked else f"lab.compare({arguments})"
+    return f"{call}  # in Python, where {labels.printable(record.experiment)} is the study"
+
+
+def _settings(results: Results) -> dict[str, Any]:
+    """What differs from the study, and its size; as options and as arguments they have the same names."""
+    record = results.protocol
+    found: dict[str, Any] = {"preset": record.preset} if record.preset != ONLY_SIZE else {}
+    if results.methods and set(results.methods) != set(record.description.get("methods", [])):
+        found["methods"] = list(results.methods)
+    found |= {"runs": 1 + max((job.run for job in results.final), default=0), "epochs": record.epochs}
+    return found | ({"seed": seed} if (seed := record.configuration.get("seed")) else {})
 
 
 def plain(value: Any) -> str:

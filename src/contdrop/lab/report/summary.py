@@ -19,7 +19,7 @@ from ..results import Results
 from ..stats import Comparison, summary
 from . import colours, describing
 from .cells import mean_sd
-from .figures.drawing import SIZE, SMALL, TINY, blank, fitting, styled, text_width, wrapped
+from .figures.drawing import SIZE, SMALL, TINY, blank, fitting, short_names, styled, text_width, wrapped
 from .figures.pairs import draw_into
 
 _PAGE = 8.27, 11.69  # A4, in inches
@@ -28,6 +28,7 @@ _WIDTH = _PAGE[0] - 2 * _MARGIN
 _MOST_METHODS = 12  # in the table
 _GAP = 0.16  # inches between its columns
 _NAMES = 1.9  # inches for names of methods; longer ones are cut
+_LONGEST = 34  # characters of such a name
 # Sizes of its text, each with the greatest width of headings in one line: the first that leaves room for names.
 _LAYOUTS = (SMALL, 9.0), (SMALL, 1.5), (SMALL, 0.0), (TINY, 0.0), (6.5, 0.0)
 _LINE = 1.45 / 72  # inches between two lines, per point of their size
@@ -70,9 +71,10 @@ def _table(sheet: _Sheet, results: Results, comparisons: Mapping[str, Comparison
     head = "Method", "runs", f"test {measure.heading}", f"{reference} minus it, 95 % interval", reference
     rows = {method: _cells(results, method, comparisons.get(method)) for method in methods}
     size, widths = _layout(head, list(rows.values()))
+    names = short_names(methods, longest=_LONGEST, size=size, width=widths[0], bold=True)
     sheet.head(head, size, widths)
     for method, row in rows.items():
-        sheet.row(row, size, widths, bold=method == results.reference)
+        sheet.row((names[method], *row[1:]), size, widths, bold=method == results.reference)
     left = len(errors) - len(methods)
     note = f"{capital(measure.sign_rule(called(results.reference)))}. Means ± standard deviation over runs."
     sheet.write(f"{note}{f' {left} more methods are on the page.' if left else ''}", TINY, faint=True, most=2)
@@ -86,7 +88,7 @@ def _cells(results: Results, method: str, against: Comparison | None) -> tuple[s
         gap = measure.signed(against.difference)
         gap += f" [{measure.signed(low)}, {measure.signed(high)}]" if low == low else ""
         word = WORDS[outcome_of(against)]
-    return labels.shown(method, longest=34), str(values.n), mean_sd(values, measure), gap, word
+    return labels.shown(method, longest=_LONGEST), str(values.n), mean_sd(values, measure), gap, word
 
 
 def _layout(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[float, list[float]]:
@@ -98,7 +100,7 @@ def _layout(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[float, 
             for title, cells in zip(head[1:], columns)
         ]
         left = _WIDTH - sum(widths) - _GAP * len(widths)
-        if left >= min(_NAMES, text_width(names, size, bold=True)):
+        if left >= max(min(_NAMES, text_width(names, size, bold=True)), text_width(head[:1], size)):
             break
     return size, [left, *widths]
 

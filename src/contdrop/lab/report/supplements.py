@@ -138,7 +138,7 @@ def others(results: Results) -> Table | None:
     known = {f"test:{measure.name}": measure for measure in Measure.others(results.protocol.description)}
     for name in dict.fromkeys(name for job in results.finished for name in job.results):
         if name.startswith("test:") and not name.startswith(_UNCERTAINTY):
-            measure = known.get(name, Measure(name.removeprefix("test:"), ""))
+            measure = known.get(name, Measure(labels.printable(name.removeprefix("test:")), ""))
             columns[f"Test {measure.heading}"] = {
                 method: _summed([job.results[name] for job in done if name in job.results], measure)
                 for method, done in jobs.items()
@@ -149,8 +149,6 @@ def others(results: Results) -> Table | None:
     if any(seconds.values()):
         columns["Seconds per epoch"] = {method: _figure(each) for method, each in seconds.items()}
         notes.append("Seconds: median over runs of the mean epoch, evaluation included, whatever else the machine did.")
-        if steps := cost.get("steps"):
-            columns["Milliseconds per step"] = {method: _figure(1e3 * each / steps) for method, each in seconds.items()}
     if memory := cost.get("memory"):
         columns["Memory, MB"] = {method: _figure(memory.get(method, 0) / 1e6) for method in jobs}
         notes.append(

@@ -9,9 +9,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ... import labels
 from .. import colours
-from .drawing import LONGEST, SMALL, WIDTH, Picture, blank, place, styled
+from .drawing import SMALL, WIDTH, Picture, blank, place, short_names, styled
 
 _KINDS = (("mean network", "o"), ("mixture", "s"), ("random member", "^"), ("PAC-Bayes network", "D"))
 _SHADES = ("#0072b2", "#008a64", "#d55e00", "#b8578f")
@@ -61,7 +60,8 @@ def _rows(axes: Axes, found: Sequence[Any]) -> None:
             axes.plot([error], [y], marker, color=_SHADES[number], label=name if row == 0 or number else None)
     axes.set(ylim=(len(found) - 0.5, -0.5), yticks=range(len(found)), xlabel="error and bound, %")
     axes.set_xlim(left=0)
-    axes.set_yticklabels([_name(each) for each in found])
+    names = short_names(each.method for each in found)
+    axes.set_yticklabels([_named(names[each.method], each.strength) for each in found])
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
     axes.spines["bottom"].set_color(colours.FAINT)
@@ -82,9 +82,8 @@ def _against_strength(axes: Axes, found: Sequence[Any]) -> None:
     axes.set_ylim(bottom=0)
 
 
-def _name(each: Any) -> str:
-    name = labels.shown(each.method, longest=LONGEST)
-    return name if each.strength is None else f"{name}\nr = {each.strength:.3g}"
+def _named(name: str, strength: float | None) -> str:
+    return name if strength is None else f"{name}\nr = {strength:.3g}"
 
 
 def _pairs(each: Any) -> list[tuple[float, float] | None]:

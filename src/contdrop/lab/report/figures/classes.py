@@ -17,7 +17,7 @@ from ...results import Results
 from ...store import Store
 from .. import colours
 from ..cells import size_of
-from .drawing import LONGEST, SMALL, TINY, WIDTH, Array, Picture, blank, place, styled, text_width
+from .drawing import SMALL, TINY, WIDTH, Array, Picture, blank, place, short_names, styled, text_width
 
 _MOST_CLASSES = 20
 _MOST_MATRICES = 12  # of a sweep, matrices show nothing
@@ -104,7 +104,7 @@ def _draw_classes(
     errors: Mapping[str, Array], won: Mapping[str, int], against: Mapping[str, int], called: str, names: Sequence[str]
 ) -> Figure:
     with styled():
-        rows = [labels.shown(method, longest=LONGEST) for method in errors]
+        rows = list(short_names(errors).values())
         left = min(1.85, text_width(rows, SMALL) + 0.12)
         right = 0.95 if against else 0.5
         shown = [labels.shorten(name, 12) for name in names]
@@ -194,7 +194,7 @@ def _draw_confusion(mistakes: Mapping[str, Array], names: Sequence[str]) -> Figu
         side = min(side, 2.3)
         foot = (text_width(shown, 6.5) if max(map(len, shown)) > 2 else 0.0) + 0.8
         figure = blank((side + 0.32) * rows + foot)
-        largest = max(float(found.max()) for found in mistakes.values()) or 1.0
+        largest, titles = max(float(found.max()) for found in mistakes.values()) or 1.0, short_names(mistakes)
         for place_, (method, found) in enumerate(mistakes.items()):
             row, column = divmod(place_, columns)
             axes = place(figure, left + column * (side + gap), 0.3 + row * (side + 0.32), side, side)
@@ -217,7 +217,7 @@ def _draw_confusion(mistakes: Mapping[str, Array], names: Sequence[str]) -> Figu
             axes.set_yticks(middle if column == 0 else [], labels=[] if column else shown, fontsize=6.5)
             axes.tick_params(length=0, pad=2)
             axes.spines[:].set(visible=True, color=colours.GRID)
-            axes.set_title(labels.shown(method, longest=LONGEST), fontsize=TINY, pad=3, loc="left",
+            axes.set_title(titles[method], fontsize=TINY, pad=3, loc="left",
                            color=colours.style(method).colour, fontweight="bold")  # fmt: skip
             if column == 0 and row == (rows - 1) // 2:
                 axes.set_ylabel("true class", fontsize=TINY)

@@ -14,7 +14,7 @@ from ...results import Results
 from ...store import Store
 from .. import colours
 from ..cells import size_of
-from .drawing import LONGEST, SMALL, WIDTH, Array, Picture, blank, place, plain_ticks, styled
+from .drawing import SMALL, WIDTH, Array, Picture, blank, place, plain_ticks, short_names, styled
 
 Counts = dict[str, Array]  # by method, the mean over runs
 
@@ -94,8 +94,8 @@ def _draw(edges: Array, layers: Mapping[int, Counts]) -> Figure:
                 axes.set_xlabel("covariance")
         handles = [
             Line2D([], [], color=colours.style(method).colour, linestyle=colours.style(method).line,
-                   label=labels.shown(method, longest=LONGEST))
-            for method in methods
+                   label=name)
+            for method, name in short_names(methods).items()
         ]  # fmt: skip
         figure.legend(handles=handles, loc="upper center", ncols=columns, frameon=False, handlelength=3.2,
                       bbox_to_anchor=(0.55, 1.0), borderaxespad=0.2)  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ....text import plural
 from ... import labels
 from ...results import Results
 from ...store import Store
@@ -36,49 +37,82 @@ _ABOVE = 1.45  # height of the picture of all, in inches
 
 
 def curves(store: Store, results: Results) -> Picture | None:
-    epochs_of = store.curves(results.protocol.key)
-    found: dict[str, list[list[float]]] = {}
-    for method, jobs in results.by_method.items():
-        for job in jobs:
-            values = [np.nan if e.test_error is None else e.test_error for e in epochs_of.get(job.id, [])]
-            if len(values) == results.protocol.epochs and not np.isnan(values).all():
-                found.setdefault(method, []).append(values)
-    if not found or results.protocol.epochs < 2:
+    found = _runs(store, results)
+    last = max((len(run) for runs in found.values() for run in runs), default=0)
+    filled = {method: np.array([_filled(run, last) for run in runs]) for method, runs in found.items()}
+    errors = {method: runs for method, runs in filled.items() if _epochs({method: runs}).size}
+    epochs = _epochs(errors)
+    if epochs.size < 2:
         return None
-    errors = {method: np.array(runs, dtype=np.float64) for method, runs in found.items()}
-    epochs, drawn = results.protocol.epochs, _drawn(results.protocol.epochs)
+    drawn = _thinned(epochs)
     # Bands of more methods hide each other and everything else.
     banded = tuple(errors) if len(errors) <= _MOST_BANDS else (results.reference,)
     measure = results.measure
-    last = sorted((float(runs[:, -1].mean()), method) for method, runs in errors.items())
+    ends = sorted((_mean(runs, epochs)[1][-1], method) for method, runs in errors.items())
+    caption = [
+        *_caption(results, errors, banded, drawn),
+        f"{len(drawn)} of {len(epochs):,} epochs are drawn." if len(drawn) < len(epochs) else "",
+        "Runs that stopped early keep their last value."
+        if any(len(run) < last for runs in found.values() for run in runs)
+        else "",
+        "No choice was made by these figures." if maker(results) == THE_LAB else "",
+    ]
     return Picture(
         "curves",
         f"Test {measure.name} per epoch",
-        " ".join(_caption(results, errors, banded, len(drawn))),
-        f"Lines of test {measure.name} over {epochs} epochs for {len(errors)} methods. After the last epoch, from the "
-        "lowest: " + ", ".join(f"{labels.called(method)} {measure.value(error)}" for error, method in last) + ".",
+        " ".join(sentence for sentence in caption if sentence),
+        f"Lines of test {measure.name} over {last} epochs for {plural(len(errors), 'method')}. After the last epoch, "
+        "from the lowest: " + ", ".join(f"{labels.called(method)} {measure.value(end)}" for end, method in ends) + ".",
         partial(_draw, errors, drawn, banded, f"test {measure.heading}"),
     )
 
 
-def _caption(results: Results, errors: Mapping[str, Array], banded: Collection[str], drawn: int) -> Iterator[str]:
-    epochs = results.protocol.epochs
-    yield f"Mean test {results.measure.name} after each epoch, {size_of(results)}."
-    if epochs >= _ENOUGH:
-        scale = ", on a logarithmic axis" if _is_positive(errors, _drawn(epochs)) else ""
+def _runs(store: Store, results: Results) -> dict[str, list[Array]]:
+    """By method the test values after each epoch, of every run that has some; not a number where none was measured."""
+    curves_of = store.curves(results.protocol.key)
+    found: dict[str, list[Array]] = {}
+    for method, jobs in results.by_method.items():
+        for job in jobs:
+            values = [np.nan if e.test_error is None else e.test_error for e in curves_of.get(job.id, [])]
+            run = np.array(values, dtype=np.float64)
+            if np.isfinite(run).any():
+                found.setdefault(method, []).append(run)
+    return found
+
+
+def _filled(run: Array, epochs: int) -> Array:
+    """With the last value that was measured in all epochs after the end of the run: its network stayed as it was."""
+    return np.pad(run, (0, epochs - len(run)), constant_values=run[np.isfinite(run)][-1])
+
+
+def _epochs(errors: Mapping[str, Array]) -> Array:
+    """Numbers, from 1, of those after which all runs of a method were measured."""
+    whole = [np.isfinite(runs).all(axis=0) for runs in errors.values()]
+    return np.flatnonzero(np.any(whole, axis=0)) + 1.0 if whole else np.array([])
+
+
+def _mean(runs: Array, epochs: Array) -> tuple[Array, Array]:
+    """Epochs of these after which all runs were measured, and the mean after each."""
+    values = runs[:, epochs.astype(int) - 1]
+    whole = np.isfinite(values).all(axis=0)
+    return epochs[whole], values[:, whole].mean(axis=0)
+
+
+def _caption(results: Results, errors: Mapping[str, Array], banded: Collection[str], drawn: Array) -> Iterator[str]:
+    every = results.protocol.configuration.get("evaluate")
+    each = f"every {every} epochs" if isinstance(every, int) and every > 1 else "each epoch"
+    yield f"Mean test {results.measure.name} after {each}, {size_of(results)}."
+    if len(drawn) >= _ENOUGH:
+        scale = ", on a logarithmic axis" if _is_positive(errors, drawn) else ""
         yield f"Above: all of training{scale}. Below: its second half."
     if results.has_spread:
         which = "Bands" if len(banded) == len(errors) else f"The band, of {labels.called(next(iter(banded)))} alone"
         yield f"{which}: ± 1 standard deviation over runs. That is how runs vary; whether methods differ, pairs show."
-    if drawn < epochs:
-        yield f"{drawn} of {epochs:,} epochs are drawn."
-    if maker(results) == THE_LAB:
-        yield "No choice was made by these figures."
 
 
-def _drawn(epochs: int) -> Array:
-    """Numbers of the epochs to draw, from 1; the first and the last among them."""
-    return np.unique(np.linspace(1, epochs, min(epochs, _MOST_POINTS)).round())
+def _thinned(epochs: Array) -> Array:
+    """Those to draw, the first and the last among them."""
+    return epochs[np.unique(np.linspace(0, len(epochs) - 1, min(len(epochs), _MOST_POINTS)).round().astype(int))]
 
 
 def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], title: str) -> Figure:
@@ -86,7 +120,7 @@ def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], t
         height, left = max(2.2, 0.165 * len(errors)), 0.62
         width = WIDTH - left - min(2.1, names_width(errors) + 0.62)
         last = int(epochs[-1])
-        if last < _ENOUGH:
+        if len(epochs) < _ENOUGH:
             figure = blank(height + 0.65)
             axes = place(figure, left, 0.12, width, height)
             _lines(axes, errors, epochs, banded)
@@ -102,7 +136,7 @@ def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], t
             plain_ticks(above.yaxis)
         else:
             above.ticklabel_format(axis="y", style="sci", scilimits=PLAIN, useOffset=False)
-        above.set_xlim(1, last)
+        above.set_xlim(float(epochs[0]), last)
         above.set_ylabel("\n".join(wrapped(title, SIZE, _ABOVE)))
         below = place(figure, left, _ABOVE + 0.5, width, height)
         _lines(below, errors, epochs[epochs >= last / 2], banded)
@@ -114,24 +148,21 @@ def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], t
 
 def _is_positive(errors: Mapping[str, Array], epochs: Array) -> bool:
     """Whether all means that are drawn are, as a logarithmic axis needs."""
-    means = np.array([runs[:, epochs.astype(int) - 1].mean(axis=0) for runs in errors.values()])
-    return bool((means[np.isfinite(means)] > 0).all())
+    return all((_mean(runs, epochs)[1] > 0).all() for runs in errors.values())
 
 
 def _lines(axes: Axes, errors: Mapping[str, Array], epochs: Array, banded: Collection[str]) -> None:
-    columns = epochs.astype(int) - 1
     for method, runs in errors.items():
         look = colours.style(method)
-        values = runs[:, columns]
-        mean = values.mean(axis=0)
+        measured, mean = _mean(runs, epochs)
         if len(runs) > 1 and method in banded:
-            sd = values.std(axis=0, ddof=1)
+            sd = runs[:, measured.astype(int) - 1].std(axis=0, ddof=1)
             low = mean - sd
             if axes.get_yscale() == "log":  # a band that leaves it at 0 would be drawn to the end of the world
                 low = np.maximum(low, mean / 10)
-            axes.fill_between(epochs, low, mean + sd, color=look.colour, alpha=0.13, linewidth=0)
-        marker = look.marker if len(epochs) < _ENOUGH else ""
-        axes.plot(epochs, mean, color=look.colour, linestyle=look.line, linewidth=1.5, marker=marker, markersize=4)
+            axes.fill_between(measured, low, mean + sd, color=look.colour, alpha=0.13, linewidth=0)
+        marker = look.marker if len(measured) < _ENOUGH else ""
+        axes.plot(measured, mean, color=look.colour, linestyle=look.line, linewidth=1.5, marker=marker, markersize=4)
 
 
 def _finish(axes: Axes, errors: Mapping[str, Array], epochs: Array, height: float, title: str) -> None:
@@ -142,7 +173,9 @@ def _finish(axes: Axes, errors: Mapping[str, Array], epochs: Array, height: floa
     axes.locator_params(axis="x", integer=True, nbins=6)
     axes.ticklabel_format(axis="y", style="sci", scilimits=PLAIN, useOffset=False)
     axes.set_ylim(axes.get_ylim())
-    label_ends(axes, {method: (last, float(runs[:, int(last) - 1].mean())) for method, runs in errors.items()}, height)
+    drawn = {method: _mean(runs, epochs) for method, runs in errors.items()}
+    ends = {method: (float(at[-1]), float(mean[-1])) for method, (at, mean) in drawn.items() if at.size}
+    label_ends(axes, ends, height)
 
 
 def _make_room(figure: Figure) -> None:

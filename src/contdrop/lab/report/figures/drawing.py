@@ -6,11 +6,13 @@ Nothing here touches matplotlib's state for longer than a call, and pyplot is no
 
 from __future__ import annotations
 
+import collections
 import io
+import math
 import pathlib
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -137,9 +139,54 @@ def fitting(text: str, size: float, width: float, *, bold: bool = False) -> str:
     return labels.shorten(text, length)
 
 
+def short_names(
+    methods: Iterable[str],
+    *,
+    longest: int = LONGEST,
+    size: float = SMALL,
+    width: float = math.inf,
+    bold: bool = False,
+) -> dict[str, str]:
+    """By method what stands beside a plot: cut if it has more characters or inches, but so that no two are alike."""
+    whole = {method: labels.shown(method, longest=10_000) for method in methods}
+
+    def cut(method: str, tail: int = 0, mark: str = "") -> str:
+        most = max(longest, len(labels.shown(method, longest=longest)))  # usual names are not counted
+        for length in range(most, tail + 2, -1):
+            found = _cut(mark + whole[method], length, tail)
+            if width == math.inf or text_width([found], size, bold=bold) <= width:
+                break
+        return found
+
+    names = {method: cut(method) for method in whole}
+    for name, number in collections.Counter(names.values()).items():
+        if number > 1:
+            alike = [method for method in whole if names[method] == name]
+            names |= _told_apart(alike, cut, set(names.values()), longest)
+    return names
+
+
+def _cut(name: str, longest: int, tail: int) -> str:
+    """The end is left out, or the middle if so many of its last characters are to stay."""
+    if not tail or len(name) <= longest:
+        return labels.shorten(name, longest)
+    return f"{name[: longest - tail - 1].rstrip()}…{name[-tail:].lstrip()}"
+
+
+def _told_apart(
+    methods: Sequence[str], cut: Callable[..., str], taken: Collection[str], longest: int
+) -> dict[str, str]:
+    """Names that begin alike, with as much of their ends as makes them differ; numbered where nothing short does."""
+    for tail in range(longest // 3, longest - 2):
+        found = [cut(method, tail) for method in methods]
+        if len({*found, *taken}) == len(found) + len(taken):
+            return dict(zip(methods, found))
+    return {method: cut(method, mark=f"{number}: ") for number, method in enumerate(methods, 1)}
+
+
 def names_width(methods: Iterable[str]) -> float:
     """Of the widest name beside a plot, in inches."""
-    return text_width([labels.shown(method, longest=LONGEST) for method in methods], SMALL)
+    return text_width(list(short_names(methods).values()), SMALL)
 
 
 def wrapped(
@@ -207,8 +254,8 @@ def label_ends(axes: Axes, ends: dict[str, tuple[float, float]], height: float) 
     """Names the lines of methods where they end, beside the plot, whose limits are final; its height is in inches."""
     points = [axes.transAxes.inverted().transform(axes.transData.transform(point)) for point in ends.values()]
     heights = spread([float(y) for _, y in points], 1.25 * SMALL / _POINTS / height, 0.02, 0.98)
-    for method, (x, y), beside in zip(ends, points, heights):
-        look, name = colours.style(method), labels.shown(method, longest=LONGEST)
+    for (method, name), (x, y), beside in zip(short_names(ends).items(), points, heights):
+        look = colours.style(method)
         in_axes: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
         axes.plot([x + 0.01, 1.06], [y, beside], color=look.colour, linewidth=0.7, **in_axes)
         axes.plot([1.09], [beside], marker=look.marker, color=look.colour, markersize=4.5, **in_axes)

@@ -15,7 +15,7 @@ from ...analysis.wording import capital
 from ...results import Results
 from .. import colours
 from ..cells import size_of
-from .drawing import SMALL, TINY, WIDTH, Picture, blank, deviation, place, styled, text_width
+from .drawing import SMALL, TINY, WIDTH, Picture, blank, deviation, place, short_names, styled, text_width
 
 _ENOUGH = 3  # points; two of them say nothing about strength
 
@@ -94,7 +94,7 @@ def _draw(errors: Mapping[str, Sequence[float]], strengths: Mapping[str, float],
         for method in strengths:
             of_base.setdefault(labels.base(method), []).append(method)
         families = {methods[0] if len(methods) == 1 else base: methods for base, methods in of_base.items()}
-        names = {family: labels.shown(family, longest=18) for family in families}
+        names = short_names(families, longest=18)
         height, left = 2.7, 0.62
         width = WIDTH - left - min(2.1, text_width(list(names.values()), SMALL) + 0.42)
         figure = blank(height + 0.7)

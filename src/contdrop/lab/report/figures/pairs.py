@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -13,11 +14,11 @@ from matplotlib.figure import Figure
 from ... import labels, stats
 from ...analysis.comparisons import compare
 from ...analysis.wording import capital, tally
-from ...measures import HIGHER
+from ...measures import HIGHER, Measure
 from ...results import Results
 from .. import colours
 from ..cells import ELSEWHERE, OWN_LOOP, THE_LAB, maker, size_of
-from .drawing import LONGEST, PLAIN, SMALL, TINY, WIDTH, Picture, blank, fitting, place, styled, text_width
+from .drawing import PLAIN, SIZE, SMALL, TINY, WIDTH, Picture, blank, place, short_names, styled, text_width, wrapped
 
 _SHORT = 12  # characters of a name above the differences
 _NAMES = 1.75  # greatest width of names beside a plot, in inches
@@ -64,8 +65,30 @@ def pairs(results: Results, comparisons: Mapping[str, stats.Comparison] | None =
     )
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """How the two plots share a width: what stands beside and below them, and the inches that each has."""
+
+    names: list[str]
+    titles: tuple[str, str]  # of the two axes, in as many lines as they need
+    left: float
+    width: float
+    more: float  # height of the lines beyond the first
+
+
+def _layout(results: Results, order: Sequence[str], full: float) -> _Layout:
+    measure = results.measure
+    names = list(short_names(order, width=_NAMES).values())
+    left = text_width(names, SMALL) + 0.2
+    width = (full - left - 0.32) / 2
+    difference = "difference, points" if measure.is_percentage else f"difference{measure.gap_unit}"
+    lines = [wrapped(title, SIZE, width, most=3) for title in (f"test {measure.heading}", difference)]
+    more = (max(map(len, lines)) - 1) * 1.2 * SIZE / 72
+    return _Layout(names, ("\n".join(lines[0]), "\n".join(lines[1])), left, width, more)
+
+
 def _draw(results: Results, comparisons: Mapping[str, stats.Comparison], order: Sequence[str]) -> Figure:
-    height = max(_ROW * len(order), 1.3) + 1.1
+    height = max(_ROW * len(order), 1.3) + 1.1 + _layout(results, order, WIDTH).more
     figure = blank(height)
     draw_into(figure, results, comparisons, order, (0.0, 0.0, WIDTH, height))
     return figure
@@ -82,26 +105,30 @@ def draw_into(
     errors, reference, measure = results.errors(), results.reference, results.measure
     x, y, full, tall = box
     with styled():
-        names = [fitting(labels.shown(method, longest=LONGEST), SMALL, _NAMES) for method in order]
-        left = text_width(names, SMALL) + 0.2
-        width, height = (full - left - 0.32) / 2, tall - 1.0
-        runs = place(figure, x + left, y + 0.3, width, height)
-        differences = place(figure, x + left + width + _BETWEEN, y + 0.3, width, height)
+        layout = _layout(results, order, full)
+        width, height = layout.width, tall - 1.0 - layout.more
+        runs = place(figure, x + layout.left, y + 0.3, width, height)
+        differences = place(figure, x + layout.left + width + _BETWEEN, y + 0.3, width, height)
         _draw_runs(runs, errors, order)
-        runs.set_xlabel(f"test {measure.heading}")
         _draw_differences(differences, errors, order, reference, comparisons)
-        differences.set_xlabel("difference, points" if measure.is_percentage else f"difference{measure.gap_unit}")
-        left_word, right_word = ("worse", "better") if measure.better == HIGHER else ("better", "worse")
-        short = labels.shown(reference, longest=14)
-        short = short if len(short) <= _SHORT else "reference"  # or the two ends meet
-        for x, text, side in ((0, f"← {short} {left_word}", "left"), (1, f"{right_word} →", "right")):
-            differences.text(x, 1.02, text, fontsize=TINY, transform=differences.transAxes, va="bottom", ha=side)
-        for axes in (runs, differences):
+        _name_sides(differences, reference, measure)
+        for axes, names, title in zip((runs, differences), (layout.names, [""] * len(order)), layout.titles):
+            axes.set_xlabel(title)
             axes.set_ylim(len(order) - 0.5, -0.6)
-            axes.set_yticks(range(len(order)), labels=names if axes is runs else [""] * len(order))
+            axes.set_yticks(range(len(order)), labels=names)
             axes.tick_params(axis="y", length=0)
             axes.spines["left"].set_visible(False)
             _number_ticks(axes, width)
+
+
+def _name_sides(axes: Axes, reference: str, measure: Measure) -> None:
+    """Says above the differences which of their sides is better."""
+    left_word, right_word = ("worse", "better") if measure.better == HIGHER else ("better", "worse")
+    short = labels.shown(reference, longest=14)
+    short = short if len(short) <= _SHORT else "reference"  # or the two ends meet
+    for x, text, side in ((0, f"← {short} {left_word}", "left"), (1, f"{right_word} →", "right")):
+        axes.annotate(text, (x, 1), xycoords="axes fraction", xytext=(0, 2.5), textcoords="offset points",
+                      fontsize=TINY, va="bottom", ha=side)  # fmt: skip
 
 
 def _number_ticks(axes: Axes, width: float) -> None:

@@ -12,7 +12,7 @@ from ...analysis.ranking import rank
 from ...results import Results
 from ...stats import RankComparison
 from .. import colours
-from .drawing import LONGEST, SMALL, TINY, WIDTH, Picture, blank, place, styled, text_width
+from .drawing import SMALL, TINY, WIDTH, Picture, blank, place, short_names, styled, text_width
 
 
 def across(every: Sequence[Results]) -> Picture | None:
@@ -40,7 +40,7 @@ def _draw(comparison: RankComparison) -> Figure:
     with styled():
         average = comparison.ranks.average
         order = sorted(average, key=average.__getitem__)
-        names = {method: f"{labels.shown(method, longest=LONGEST)} {average[method]:.2f}" for method in order}
+        names = {method: f"{name} {average[method]:.2f}" for method, name in short_names(order).items()}
         half = -(-len(order) // 2)
         margin = min(1.95, text_width(list(names.values()), SMALL) + 0.25)
         row = 0.21

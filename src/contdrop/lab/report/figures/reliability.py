@@ -16,7 +16,7 @@ from ...scores import WAYS
 from ...store import Store
 from .. import colours
 from ..cells import size_of
-from .drawing import LONGEST, SMALL, TINY, WIDTH, Array, Picture, blank, deviation, place, styled, text_width
+from .drawing import SMALL, TINY, WIDTH, Array, Picture, blank, deviation, place, short_names, styled, text_width
 
 _ENOUGH = 10  # examples of a bin, all runs together; the share of fewer says nothing
 
@@ -104,7 +104,7 @@ def _names(methods: list[str]) -> str:
 def _draw(measured: Calibrations) -> Figure:
     with styled():
         methods = list(dict.fromkeys(method for found in measured.values() for method in found))
-        names = [labels.shown(method, longest=LONGEST) for method in methods]
+        names = list(short_names(methods).values())
         left, gap, top = max(0.75, min(1.85, text_width(names, SMALL) + 0.14)), 0.22, 0.32
         side = min(2.4, (WIDTH - left - 0.15 - gap * (len(measured) - 1)) / len(measured))
         rows = 0.24 * len(methods) + 0.12

@@ -14,7 +14,7 @@ from ...analysis.wording import capital
 from ...results import Results
 from .. import colours
 from ..cells import size_of
-from .drawing import LONGEST, SMALL, WIDTH, Picture, blank, deviation, place, spread, styled, text_width
+from .drawing import SMALL, WIDTH, Picture, blank, deviation, place, short_names, spread, styled, text_width
 
 _ENOUGH = 3  # widths; two of them are no curve
 
@@ -55,8 +55,8 @@ def _draw(
 ) -> Figure:
     with styled():
         look = colours.style("gaussian")
-        names = [labels.shown(method, longest=LONGEST) for method in others]
-        height, left = 2.5, 0.62
+        names = list(short_names(others).values())
+        height, left = max(2.5, 0.165 * len(others)), 0.62
         width = WIDTH - left - max(0.2, min(1.85, text_width(names, SMALL) + 0.22))
         figure = blank(height + (1.45 if both else 1.2))
         axes = place(figure, left, 0.6, width, height)
@@ -93,7 +93,7 @@ def _draw(
         above.set_xticks(shown, labels=[f"{tick:g}" for tick in shown.round(3)])
         above.spines["top"].set_visible(True)
         if both:
-            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, frameon=False)
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.5 / height), ncols=2, frameon=False)
         low, high = axes.get_ylim()
         wanted = [(float(np.mean(errors[method])) - low) / (high - low) for method in others]
         for name, y, method in zip(names, spread(wanted, 1.25 * SMALL / 72 / height, 0.02, 0.98), others):
