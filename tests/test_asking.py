@@ -232,3 +232,25 @@ def test_a_loop_that_had_other_data_fails_alone_and_the_study_goes_on(tmp_path):
     found = statuses(tmp_path / "runs.db")
     assert list(found.values()).count(FINISHED) == 3
     assert list(found.values()).count(FAILED) == 1
+
+
+def test_finished_accuracies_are_better_the_higher_they_are():
+    values = {"a": [0.91, 0.90, 0.91, 0.92, 0.91, 0.90], "b": [0.95, 0.96, 0.95, 0.97, 0.98, 0.96]}
+    assert lab.analyse(values, metric="accuracy").verdict.headline.startswith("A is worse than b")
+    assert lab.analyse(values, metric="rmse").verdict.headline.startswith("A is better than b")
+    with pytest.raises(UserError, match="metric accuracy: higher values of it are better; got better=lower"):
+        lab.analyse(values, metric="accuracy", better="lower")
+
+
+def test_a_result_is_told_once_and_a_model_is_made_by_a_function(tmp_path):
+    jobs = lab.ask(STUDY, store=tmp_path / "runs.db")
+    job = next(jobs)
+    assert repr(job) == "<Job own original run 0>"
+    with pytest.raises(UserError, match="expected the function that makes the model, which is called seeded; got one"):
+        job.build(make())
+    job.tell(1.0)
+    with pytest.raises(UserError, match="expected one result; it has ended already"):
+        job.tell(2.0)
+    assert repr(job) == "<Job own original run 0, ended>"
+    with Store(tmp_path / "runs.db") as store:
+        assert store.jobs()[0].results["test_error"] == 1.0

@@ -3,8 +3,12 @@
 import json
 
 import pytest
+import torch
 
-from contdrop.lab import comparing, sources
+from contdrop import lab
+from contdrop.errors import UserError
+from contdrop.lab import certifying, comparing, sources
+from contdrop.lab.batches import prepare
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -161,3 +165,17 @@ def test_bad_options_are_one_line(study, cli, options, message):
     code, _, err = cli("certify", study(run=False), *options)
     assert code == 2
     assert message in err
+
+
+def test_outputs_and_targets_that_are_no_classes_are_refused():
+    for output in (1, 3):
+        network = torch.nn.Sequential(torch.nn.Linear(3, output), torch.nn.Unflatten(1, (output, 1)))
+        with pytest.raises(UserError, match=rf"one logit per class, \[N, classes\]; got output \[2, {output}, 1\] for"):
+            certifying._check_logits(network, torch.zeros(4, 3))
+    with pytest.raises(UserError, match=r"got output \[2, 1\] for 2 examples"):
+        certifying._check_logits(torch.nn.Linear(3, 1), torch.zeros(4, 3))
+    x, y = torch.zeros(40, 3), torch.zeros(40, 2)
+    own = lab.Study("own", lambda: lab.Data(train=(x, y), test=0.2), lambda: torch.nn.Linear(3, 2))
+    part = prepare(own.data(), task="classification").parts(0, "final", 0).test
+    with pytest.raises(UserError, match=r"own: expected one class per example, .* got targets of float32 \[8, 2\]"):
+        certifying._examples(part, own)

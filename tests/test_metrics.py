@@ -540,3 +540,14 @@ def test_metrics_by_name():
 def test_unknown_metrics_are_told(given_, message):
     with pytest.raises(UserError, match=message):
         chosen(given_, "classification")
+
+
+def test_which_values_of_a_known_name_are_better_needs_no_word():
+    assert Metric("accuracy").better == Metric("R2").better == Metric.whole("f1", None, np.mean).better == "higher"
+    assert Metric("ece").better == Metric("mine").better == Metric.whole("rmse", None, np.max).better == "lower"
+    assert Metric.whole("mine", None, np.max).better == "higher"
+    with pytest.raises(UserError, match=r"^metric auroc: higher values of it are better; got better='lower'$"):
+        Metric("auroc", better="lower")
+    built_in = {name: metric.better for name, metric in metrics.BUILT_IN.items()}
+    known = {name: scores.better_of(name) for name in metrics.BUILT_IN}
+    assert built_in == known | {"top5": "lower"}  # an error here, an accuracy elsewhere

@@ -11,6 +11,7 @@ from contdrop import lab
 from contdrop.errors import UserError
 from contdrop.lab import dryrun, running
 from contdrop.lab.batches import prepare
+from contdrop.lab.building import Averaged
 from contdrop.lab.fingerprints import of_arrays
 from contdrop.lab.plan import Variant, add_plan, plan
 from contdrop.lab.store import Store
@@ -275,3 +276,158 @@ def test_what_diverges_resumed_or_not_is_no_loss_of_a_checkpoint():
     study = dataclasses.replace(STUDY, optimiser=lambda network: torch.optim.SGD(network.parameters(), 1e30))
     prepared = prepare(study.data(), task=study.task)
     assert dryrun._of_resumption(plan(study)[0], Variant.parse("original"), prepared, "cpu") == []
+
+
+# ---- the optimiser
+
+
+def test_an_optimiser_of_another_model_is_refused():
+    other = torch.optim.SGD(model().parameters(), lr=0.1)
+    with pytest.raises(
+        UserError, match="expected an optimiser of the model that it is given; it has none of its param"
+    ):
+        rehearse(optimiser=lambda model: other)
+    warnings = rehearse(optimiser=lambda model: torch.optim.SGD(model[3].parameters(), lr=0.1)).warnings
+    assert "not trained, because the optimiser leaves it out: 0.weight, 0.bias" in warnings
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"optimiser": lambda model: torch.optim.LBFGS(model.parameters())}, "LBFGS needs a loop of your own, run="),
+        ({"optimiser": lambda model: torch.optim.SGD(model)}, "study 'own': optimiser: TypeError"),
+        (
+            {"scheduler": lambda o, n: torch.optim.lr_scheduler.ReduceLROnPlateau(o), "evaluate": "last"},
+            "ReduceLROnPlateau needs validation data in every epoch; use evaluate='epoch'",
+        ),
+    ],
+)
+def test_optimisers_and_schedules_that_cannot_work(change, message):
+    with pytest.raises(UserError) as caught:
+        rehearse(**change)
+    assert message in str(caught.value)
+
+
+def test_a_class_of_optimisers_is_no_function_of_the_model():
+    with pytest.raises(UserError, match=r"write optimiser=lambda model: torch\.optim\.SGD\(model\.parameters\(\), lr="):
+        rehearse(optimiser=torch.optim.SGD)
+
+
+def test_parameters_that_nobody_trains_count_for_nothing():
+    """Their gradients would add up, and be most of the norm that is clipped."""
+
+    def frozen():
+        made = model()
+        made[0].requires_grad_(False)
+        return made
+
+    def of_the_head(network):
+        return torch.optim.SGD(network[3].parameters(), lr=0.1)
+
+    results = []
+    for function in (model, frozen):
+        trained = begin(model=function, optimiser=of_the_head, clip=0.1, epochs=2)
+        while not trained.is_over:
+            trained.run_epoch()
+        results.append(trained.network[3].weight.detach())
+    assert torch.equal(*results)
+
+
+# ---- what only shows at the end
+
+
+def test_half_precision_is_rehearsed_with_its_scaler():
+    plain, half = rehearse(), rehearse(precision="float16")
+    for label, figures in half.behaviour["methods"].items():
+        assert figures == pytest.approx(plain.behaviour["methods"][label], rel=0.02)
+
+
+def test_a_metric_that_the_targets_leave_without_a_value_is_refused():
+    def one_class():
+        return lab.Data(train=(X, Y), test=(X[:20], torch.ones(20, dtype=torch.long)), validation=0.2)
+
+    with pytest.raises(
+        UserError, match="the auroc of all 20 test examples is not a number, because they are of one cl"
+    ):
+        rehearse(data=one_class, metric="auroc")
+    share = lab.Metric.whole("share", lambda output, batch: output.argmax(1), lambda each: np.nan)
+    assert any("the share of all 30 test examples is not a number before" in w for w in rehearse(metric=share).warnings)
+
+
+def test_a_last_batch_of_one_example_is_tried():
+    def normalised():
+        return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 2))
+
+    examples = len(begin(model=normalised).parts.train)
+    size = next(size for size in range(5, 40) if examples % size == 1)
+    with pytest.raises(
+        UserError, match=r"training step with the 1 example of a pass's smallest batch \(another batch_"
+    ):
+        rehearse(model=normalised, batch_size=size)
+    rehearse(model=normalised, batch_size=size - 1)
+
+
+# ---- several networks as one
+
+
+def test_the_mean_of_networks_with_one_logit_is_that_of_their_probabilities():
+    members = [nn.Linear(5, 1) for _ in range(3)]
+    expected = torch.stack([member(X).sigmoid() for member in members]).mean(0)
+    torch.testing.assert_close(Averaged(members)(X).sigmoid(), expected)
+    torch.testing.assert_close(Averaged([nn.Flatten(0), nn.Flatten(0)])(X[:, :1]), X[:, 0])
+    far = Averaged([nn.Identity(), nn.Identity()])(torch.tensor([[-200.0], [200.0]]))
+    assert far.flatten().tolist() == pytest.approx([-200.0, 200.0])
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets"),
+    [(3, torch.randint(2, (120, 3), generator=GENERATOR).float()), (4, torch.zeros(120, 2, dtype=torch.long))],
+)
+def test_outputs_whose_classes_cannot_be_told_are_not_averaged(outputs, targets):
+    def several():
+        reshaped = nn.Unflatten(1, (2, 2)) if outputs == 4 else nn.Identity()
+        return nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.2), nn.Linear(8, outputs), reshaped)
+
+    def labelled():
+        return lab.Data(train=(X, targets), test=0.25, validation=0.2)
+
+    if outputs == 3:
+        rehearse(data=labelled, model=several)
+        with pytest.raises(UserError, match=r"expected logits \[N, classes, \.\.\.\] and classes .* for networks=2"):
+            rehearse(data=labelled, model=several, networks=2)
+    rehearse(networks=2)
+
+
+# ---- out of reach
+
+
+class Hidden(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.network = model()
+
+    def forward(self, x):
+        return nn.functional.dropout(self.network(x), 0.8, self.training)
+
+
+def test_dropout_that_stays_on_is_said_beside_the_verdict(tmp_path):
+    caveats = compare(tmp_path, model=Hidden).verdict.caveats
+    (said,) = (each for each in caveats if each.startswith("Not all dropout of the model is compared"))
+    assert said.endswith("1 place with dropout out of reach: Hidden; it stays on with every method, no dropout too.")
+    assert not any("out of reach" in each for each in compare(tmp_path, name="other").verdict.caveats)
+
+
+def test_a_model_with_nothing_but_dropout_out_of_reach_is_told_where():
+    def recurrent():
+        return nn.Sequential(nn.Unflatten(1, (5, 1)), nn.LSTM(1, 4, 2, dropout=0.3), Last())
+
+    with pytest.raises(UserError, match=r"\(out of reach is 1: between the layers of LSTM\); put nn\.Dropout where it"):
+        rehearse(model=recurrent)
+
+
+class Last(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 2)
+
+    def forward(self, found):
+        return super().forward(found[0][:, -1])

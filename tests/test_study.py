@@ -1,6 +1,7 @@
 """Studies: what they accept, how mistakes in them are told, and that they pair whatever they train."""
 
 import dataclasses
+import html
 import pathlib
 import random
 import textwrap
@@ -364,9 +365,9 @@ def test_a_candidate_of_two_methods_is_trained_once():
 def test_the_page_of_a_study_is_of_that_study_alone(tmp_path):
     compare(tmp_path, name="other", methods=("original", "none"), runs=1)
     result = compare(tmp_path, name="mine", methods=("original", "none"), runs=1)
-    text = result.report(tmp_path / "page").read_text(encoding="utf-8")
-    assert "contdrop run mine" in text
-    assert "contdrop run other" not in text
+    text = html.unescape(result.report(tmp_path / "page").read_text(encoding="utf-8"))
+    assert "study is the one named 'mine'" in text
+    assert "named 'other'" not in text
 
 
 def test_groups_of_test_examples_are_kept_and_are_what_varies(tmp_path):
@@ -416,8 +417,13 @@ def test_what_is_no_number_on_test_data_is_left_out_unless_it_decides(tmp_path):
     made = {"measure": lambda network, parts, seed: {"made": np.nan, "kept": 1.0}}
     beside = compare(tmp_path, metric=["error", "auroc"], **made, **options).results.finished
     assert [{name for name in job.results if ":" in name} for job in beside] == [{"test:kept"}] * 2
-    first = compare(tmp_path, name="first", metric="auroc", **options).results.final
-    assert {job.error for job in first} == {"diverged: the test auroc is nan"}
+    empty = lab.Metric.whole("share", lambda output, batch: output.argmax(1), lambda classes: np.nan)
+    first = compare(tmp_path, name="first", metric=empty, **options).results.final
+    assert {job.error for job in first} == {"diverged: the test share is nan"}
+    with pytest.raises(
+        UserError, match="the auroc of all 10 test examples is not a number, because they are of one cl"
+    ):
+        compare(tmp_path, name="area", metric="auroc", **options)
 
 
 def test_more_runs_are_added(tmp_path):
@@ -514,9 +520,9 @@ def test_what_is_chosen_when_results_are_there_is_said(tmp_path):
         assert words in caveats
     assert "when 2 results were there: uniform. Every method added is one more chance" in caveats
     assert caveats.count("was changed") == 2
-    metric = lab.Metric("error", lambda output, batch: output.sum(1))
+    metric = lab.Metric("mine", lambda output, batch: output.sum(1))
     compare(tmp_path, **FEW, name="own", metric=metric)
-    with pytest.raises(UserError, match=r"metric error: lower was better when the results .* now higher is to be"):
+    with pytest.raises(UserError, match=r"metric mine: lower was better when the results .* now higher is to be"):
         compare(tmp_path, **FEW, name="own", metric=dataclasses.replace(metric, better="higher"))
 
 

@@ -333,6 +333,10 @@ def test_numbers_other_than_errors_say_what_they_are(cli):
     with Store("b.db") as store:
         (results,) = collect_all(store)
     assert (results.measure.name, results.measure.unit, compare(results)["b"].margin) == ("gain", "", 0.5)
+    pathlib.Path("b.csv").write_text("method,run,value\nours,0,0.9\nbase,0,0.8\n")
+    assert cli("import", "b.csv", "--metric", "auroc", "--store", "area.db")[0] == 0
+    with Store("area.db") as store:
+        assert store.protocols()[0].description["metric"]["better"] == "higher"
     assert (
         "better: expected lower or higher; got 'more'" in cli("import", "b.csv", "--metric", "x", "--better", "more")[2]
     )

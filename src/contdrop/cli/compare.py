@@ -44,8 +44,8 @@ def compare(
         pathlib.Path | None, typer.Option("--init", metavar="FILE", help="Write a study to start from, and do no more.")
     ] = None,
     kind: Annotated[
-        str, typer.Option("--kind", metavar="NAME", help=f"With --init: {', '.join(starters.KINDS)}.")
-    ] = starters.KINDS[0],
+        str | None, typer.Option("--kind", metavar="NAME", help=f"With --init: {', '.join(starters.KINDS)}.")
+    ] = None,
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Try it out, and print how long it takes and how many runs are needed.")
     ] = False,
@@ -74,8 +74,12 @@ def compare(
     as_json: options.Json = False,
 ) -> int:
     """The command; ``HELP`` says what it does."""
+    if init is not None and study is not None:
+        raise UserError(f"--init: expected no study beside it; got {study}; --init {init} alone writes one")
+    if kind is not None and init is None:
+        raise UserError("--kind: expected --init FILE, which writes a study of that kind")
     if init is not None:
-        starters.write(init, kind)
+        starters.write(init, kind or starters.KINDS[0])
         print(printable(f"{init} is written. Look into it, then: contdrop compare {init}"))
         return 0
     if study is None:

@@ -11,6 +11,7 @@ import typer
 from ..errors import UserError
 from ..lab import numbers, travel
 from ..lab.merging import Outcome
+from ..lab.scores import better_of
 from ..text import plural, printable
 from . import options, screens
 
@@ -56,7 +57,8 @@ def import_command(
         str | None, typer.Option(metavar="UNIT", help="Unit of the values.  [default: % of errors, else none]")
     ] = None,
     better: Annotated[
-        str | None, typer.Option(metavar="lower|higher", help="Which values are better.  [default: lower]")
+        str | None,
+        typer.Option(metavar="lower|higher", help="Which values are better.  [default: by the name, else lower]"),
     ] = None,
     margin: Annotated[
         float | None,
@@ -72,7 +74,7 @@ def import_command(
         raise UserError(f"--{told[0]}: expected a CSV file with it; {file} says by itself what is in it")
     metric = metric or "error"
     unit = ("%" if metric == "error" else "") if unit is None else unit
-    measured = {"name": metric, "unit": unit, "better": better or "lower"}
+    measured = {"name": metric, "unit": unit, "better": better or better_of(metric) or "lower"}
     table = functools.partial(numbers.read, name=name, reference=reference, metric=measured, margin=margin)
     _show(travel.take(file, store, table), store)
 

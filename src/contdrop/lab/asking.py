@@ -60,6 +60,9 @@ class Job:
         self.after_epoch: Callable[[Epoch], None] = lambda epoch: None
         self._begin()
 
+    def __repr__(self) -> str:
+        return f"<Job {self._job}{', ended' if self.ended else ''}>"
+
     @property
     def study(self) -> Study:
         return self._job.protocol.study
@@ -108,6 +111,10 @@ class Job:
 
         The initial weights are fingerprinted: a method that starts from others is refused.
         """
+        if isinstance(function, nn.Module):
+            raise UserError(
+                f"{self._job}: expected the function that makes the model, which is called seeded; got one made"
+            )
         built = build_with(self.study, function, self._variant.method, self.seed)
         parameters = sorted(built.model.named_parameters())
         self.same("initial weights", of_arrays(*(p.detach().cpu().float().numpy() for _, p in parameters)))
@@ -156,6 +163,8 @@ class Job:
                 counts of a job that selects among candidates.
             per_example: What each test example contributes to the primary metric, for an interval over examples.
         """
+        if self.ended:
+            raise UserError(f"{self._job}: expected one result; it has ended already, and keeps what it was told first")
         primary = self.study.metrics[0].name
         found: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {primary: value}
         selects = self._job.stage == SELECTION
@@ -239,7 +248,7 @@ def ask(
     ``fail`` stays unfinished.
 
     Args:
-        study: With ``run`` or without; its data and model are not used.
+        study: Its ``run``, or its data and model, are not used.
         store: File that keeps everything.
         methods: Labels; the study's if None.
         runs: Per method; the study's if None.

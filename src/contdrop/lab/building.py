@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ..errors import UserError
 from . import streams
@@ -31,11 +32,17 @@ class Built:
 
 
 class Averaged(nn.ModuleList):
-    """Several classifiers as one: called as each of them is, it returns the logarithm of their mean probabilities."""
+    """Several classifiers as one: called as each of them is, it returns the logarithm of their mean probabilities.
+
+    They have logits [N, classes, ...]; of models with one logit, for two classes, it returns that of the mean.
+    """
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        found = torch.stack([prediction_of(member(*inputs, **named)).log_softmax(1) for member in self])
-        return found.logsumexp(0) - math.log(len(self))
+        logits = torch.stack([prediction_of(member(*inputs, **named)) for member in self])
+        if logits[0, 0].numel() == 1:
+            yes, no = (functional.logsigmoid(sign * logits).logsumexp(0) for sign in (1, -1))
+            return yes - no
+        return logits.log_softmax(2).logsumexp(0) - math.log(len(self))
 
 
 def build(study: Study, method: Method, seed: int) -> Built:

@@ -124,6 +124,7 @@ def _divided(study: Study, protocol: ProtocolRecord, used: list[str]) -> Prepare
 def _holdout(
     model: nn.Module, x: Tensor, y: Tensor, delta: float, members: int, masks: MixtureMasks, *, noisy: bool
 ) -> tuple[HoldoutCertificate | None, Bound]:
+    _check_logits(model, x)
     try:
         if noisy and dropout_layers(model):
             found = holdout_certificate(model, x, y, delta, members=members, masks=masks)
@@ -135,6 +136,14 @@ def _holdout(
         wrong = int((model.eval()(x).argmax(1) != y).sum())
     # As in the others, where three bounds share delta.
     return None, Bound(wrong, len(y), bounds.clopper_pearson(wrong, len(y), delta / 3).item())
+
+
+def _check_logits(model: nn.Module, x: Tensor) -> None:
+    with torch.no_grad():
+        found = model.eval()(x[:2])
+    if not isinstance(found, Tensor) or found.dim() != 2 or found.shape[1] < 2:
+        got = f"output {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise UserError(f"certify: expected a model with one logit per class, [N, classes]; got {got} for 2 examples")
 
 
 def _pac_bayes(model: nn.Module, parts: Parts, study: Study, delta: float, epochs: int) -> PacBayes:
@@ -191,4 +200,9 @@ def _examples(part: Part, study: Study) -> tuple[Tensor, Tensor]:
     ):  # fmt: skip
         raise UserError(f"{study.name}: expected a classification of tensors without forward=; certificates need that")
     x, y = batch
+    if y.dim() != 1 or y.is_floating_point():
+        raise UserError(
+            f"{study.name}: expected one class per example, a whole number; certificates need that; got targets of "
+            f"{str(y.dtype).removeprefix('torch.')} {list(y.shape)}"
+        )
     return x, y.long()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,10 +17,11 @@ from ..errors import UserError
 from ..text import plural, some_of
 from . import mistakes, plan
 from .applying import Applied
-from .batches import Prepared, prepare
+from .batches import Part, Prepared, prepare
 from .building import seed_everything
 from .explaining import explained, printable_error
 from .machines import peak_memory
+from .metrics import Metric
 from .nests import to_device
 from .store import FINAL, SELECTION
 from .training import Training
@@ -76,8 +77,8 @@ def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu
         _first_steps(candidate, plan.Variant.parse(variant), prepared, device, f"{where}, candidate {variant}")
     if not any(each is None or each.sites > len(each.unreachable) for each in (s.applied for s in found.values())):
         raise UserError(
-            f"{where}: the model has no dropout layer that a method could replace; put nn.Dropout where it is to act, "
-            "or let model take the method"
+            f"{where}: the model has no dropout layer that a method could replace{_out_of_reach(found.values())}; put "
+            "nn.Dropout where it is to act, or let model take the method"
         )
     (first_label, first), *others = found.items()
     for label, steps in others:
@@ -103,6 +104,11 @@ def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu
     )
 
 
+def _out_of_reach(found: Iterable[_Steps]) -> str:
+    left = [f"{each.name}: {each.what}" for steps in found if steps.applied for each in steps.applied.unreachable]
+    return f" (out of reach is {some_of(list(dict.fromkeys(left)))})" if left else ""
+
+
 def _check_data_again(study: Any, prepared: Prepared, where: str) -> None:
     with explained(f"{where}: data()"):
         again = prepare(study.data(), task=study.task)
@@ -117,9 +123,10 @@ def _look(job: plan.Job, variant: plan.Variant, prepared: Prepared, device: str,
     with explained(f"{where}: model()", job.protocol.study.model):
         training = Training(job, variant, prepared, device)
     training.check_steps()
+    optimised = mistakes.check_optimiser(training, where)
     missing = mistakes.missing_values(prepared)
     warnings = mistakes.look(training, prepared, where)
-    return training.fingerprints["initial weights"], [*warnings, *([missing] if missing else [])]
+    return training.fingerprints["initial weights"], [*optimised, *warnings, *([missing] if missing else [])]
 
 
 @dataclass(frozen=True)
@@ -151,8 +158,9 @@ def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, devic
         kept = max(kept, sum(saved.values()))
         _check_loss(loss, prepared, where)
         with explained(f"{where}: training step"):
-            loss.backward()  # type: ignore[no-untyped-call]
+            training.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         norm, without = _gradients(training.first)
+        norm /= training.scaler.get_scale()
         if without == "all":
             raise UserError(f"{where}: no parameter gets a gradient; the loss does not depend on the model")
         if without and not warnings:
@@ -160,18 +168,31 @@ def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, devic
         figures += [round(float(loss.detach()), 7), round(norm, 7)]
         with explained(f"{where}: optimiser step"):
             training.update()
-    _evaluate(training, prepared, where)
+    _try_smallest(training, batches, where)
+    warnings += _evaluate(training, prepared, where)
     sizes = (len(training.parts.train), len(training.parts.validation), len(training.parts.test))
     extent = training.steps_per_epoch, sum(p.numel() for p in training.network.parameters()), sizes
     return _Steps(weights, figures, extent, training.built.applied, _memory(training) + kept if kept else 0, warnings)
 
 
-def _evaluate(training: Training, prepared: Prepared, where: str) -> None:
-    """One batch of all that the end of a training looks at, so that it does not fail there.
+def _try_smallest(training: Training, tried: Sequence[Any], where: str) -> None:
+    """The smallest batch of a pass, which may be one of a single example, that batch normalisation cannot take."""
+    smallest = min(training.order(0), key=len)
+    if not tried or len(smallest) >= min(len(each) for each in training.order(0)[: len(tried)]):
+        return
+    (batch,) = training.parts.train.batches([smallest], seed=0)
+    what = f"{where}: training step with the {plural(len(smallest), 'example')} of a pass's smallest batch"
+    with explained(f"{what} (another batch_size has others)"), torch.no_grad():
+        training.batch_loss(to_device(batch, training.device))
+
+
+def _evaluate(training: Training, prepared: Prepared, where: str) -> list[str]:
+    """One batch of all that the end of a training looks at, so that it does not fail there; what is odd about it.
 
     Where that is too little, such as examples of a single class for an AUROC, all of it.
     """
     parts, study, is_final = training.parts, training.study, training.job.stage == FINAL
+    warnings: list[str] = []
     for part in (parts.validation, parts.test) if is_final else (parts.validation,):
         what = f"{where}: evaluation of {part.name} data{mistakes.other_shape(prepared, part.name)}"
         with explained(what), torch.no_grad():
@@ -179,9 +200,13 @@ def _evaluate(training: Training, prepared: Prepared, where: str) -> None:
         for metric in training.metrics:
             with explained(f"{where}: metric {metric.name} of {part.name} data"):
                 try:
-                    metric.value(done.contributions[metric.name])
+                    value = metric.value(done.contributions[metric.name])
                 except Exception:
-                    metric.value(training.evaluate(part, (metric,)).contributions[metric.name])
+                    value = math.nan
+                if math.isnan(value):
+                    value = metric.value(training.evaluate(part, (metric,)).contributions[metric.name])
+            if math.isnan(value) and metric == training.metrics[0] and part.name == training.deciding:
+                warnings.append(_without_value(metric, part, where))
     if study.measure and is_final:
         few = {
             name: replace(getattr(parts, name), positions=getattr(parts, name).positions[: study.batch_size])
@@ -192,6 +217,16 @@ def _evaluate(training: Training, prepared: Prepared, where: str) -> None:
                 training.measured(replace(parts, **few), 0)
             except Exception:
                 training.measured(parts, 0)
+    return warnings
+
+
+def _without_value(metric: Metric, part: Part, where: str) -> str:
+    """What to say of a primary metric that has no value; an error if that follows from the targets alone."""
+    what = f"the {metric.name} of all {len(part)} {part.name} examples is not a number"
+    if metric.description["kind"] == "built-in" and metric.name in ("auroc", "r2"):
+        why = "they are of one class" if metric.name == "auroc" else "their target never varies"
+        raise UserError(f"{where}: {what}, because {why}; take more examples, or another metric")
+    return f"{what} before training, and if it stays so no run will have a result"
 
 
 def _of_resumption(job: plan.Job, variant: plan.Variant, prepared: Prepared, device: str) -> list[str]:

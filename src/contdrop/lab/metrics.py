@@ -37,7 +37,7 @@ class Metric:
         combine: The mean contribution over examples, a number or k numbers in float64 -> the value. None: the mean
             itself.
         unit: Shown after values.
-        better: "lower" or "higher".
+        better: "lower" or "higher"; that of the built-in metric of the name if None, and lower of other names.
         function: All contributions -> the value; set by :meth:`whole`.
     """
 
@@ -45,7 +45,7 @@ class Metric:
     of: Of | None = None
     combine: Callable[[Any], Any] | None = None
     unit: str = ""
-    better: Better = "lower"
+    better: Better = None  # type: ignore[assignment]  # until it is made
     function: Callable[[Any], Any] | None = field(default=None, kw_only=True)
     by_batch: bool = field(default=False, kw_only=True)  # a batch's examples contribute the batch's mean
 
@@ -54,8 +54,14 @@ class Metric:
             raise UserError(f"Metric: expected a name of printable characters, got {self.name!r}")
         if self.name in _RESERVED:
             raise UserError(f"Metric: expected a name other than {', '.join(_RESERVED)}, which are kept beside metrics")
+        given: Any = self.better
+        known = scores.better_of(self.name)
+        if given is None:
+            object.__setattr__(self, "better", known or "lower")
         if self.better not in ("lower", "higher"):
             raise UserError(f'metric {self.name}: expected better to be "lower" or "higher", got {self.better!r}')
+        if known not in (None, self.better):
+            raise UserError(f"metric {self.name}: {known} values of it are better; got better={self.better!r}")
         for what in (self.of, self.combine, self.function):
             if what is not None and not callable(what):
                 raise UserError(f"metric {self.name}: expected functions as of and combine, got {what!r}")
@@ -64,7 +70,7 @@ class Metric:
 
     @classmethod
     def whole(
-        cls, name: str, of: Of | None, function: Callable[[Any], Any], unit: str = "", better: Better = "higher"
+        cls, name: str, of: Of | None, function: Callable[[Any], Any], unit: str = "", better: Better | None = None
     ) -> Metric:
         """A metric that is no function of a mean, such as the area under a ROC curve.
 
@@ -73,9 +79,9 @@ class Metric:
             of: (output, batch) -> what each example contributes, [examples] or [examples, k].
             function: All contributions, in float64, in the order of the examples -> the value.
             unit: Shown after values.
-            better: "lower" or "higher".
+            better: "lower" or "higher"; that of the built-in metric of the name if None, and higher of other names.
         """
-        return cls(name, of, None, unit, better, function=function)
+        return cls(name, of, None, unit, better or scores.better_of(name) or "higher", function=function)  # type: ignore[arg-type]
 
     def __eq__(self, other: object) -> bool:
         return self.name == other.name if isinstance(other, Metric) else NotImplemented
@@ -247,26 +253,26 @@ def _spread(loss: Tensor, batch: Any) -> Tensor:
     return loss if loss.dim() else loss.expand(examples_of(batch))
 
 
-def _built_in(name: str, of: Of, unit: str = "", better: Better = "lower") -> Metric:
-    return Metric(name, of, scores.COMBINE.get(name), unit, better, function=scores.WHOLE.get(name))
+def _built_in(name: str, of: Of, unit: str = "") -> Metric:
+    return Metric(name, of, scores.COMBINE.get(name), unit, function=scores.WHOLE.get(name))
 
 
 _CLASSIFICATION = (
     _built_in("error", _wrong, "%"),
-    _built_in("accuracy", _right, "%", "higher"),
+    _built_in("accuracy", _right, "%"),
     _built_in("top5", _not_among(5), "%"),
     _built_in("nll", _nll),
     _built_in("perplexity", _nll_and_positions),
     _built_in("brier", _brier),
     _built_in("ece", _confidence),
-    _built_in("auroc", _logits_and_class, "", "higher"),
-    _built_in("f1", _classes, "", "higher"),
+    _built_in("auroc", _logits_and_class),
+    _built_in("f1", _classes),
 )
 _REGRESSION = (
     _built_in("rmse", _square),
     _built_in("mse", _square),
     _built_in("mae", _absolute),
-    _built_in("r2", _prediction_and_target, "", "higher"),
+    _built_in("r2", _prediction_and_target),
 )
 BUILT_IN = {metric.name: metric for metric in (*_CLASSIFICATION, *_REGRESSION, Metric("loss", _loss, by_batch=True))}
 _DEFAULTS = {"classification": ("error", "nll"), "regression": ("rmse", "mae", "r2"), None: ("loss",)}

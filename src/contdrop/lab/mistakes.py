@@ -7,13 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..errors import UserError
+from ..text import some_of
 from . import nests
 from .batches import Prepared
 from .explaining import explained, line_of
 from .inputs import Arrays
-from .outputs import IGNORED, classified, loss_of, target_of
+from .outputs import IGNORED, classified, loss_of, prediction_of, target_of
 from .training import Training
 
 _OF_TYPES = re.compile(r"d?type|not implemented for", re.IGNORECASE)  # how torch's complaints about types read
@@ -41,6 +43,7 @@ def look(training: Training, prepared: Prepared, where: str) -> list[str]:
             if line := _of_types(training.network, batch, str(error)):
                 raise UserError(f"{where}: {line}{line_of(study.data)}") from error
             raise
+        check_average(training, output, batch, where)
         if study.task != "classification" or study.loss is not None or loss_of(output) is not None:
             return []
         if target_of(batch).is_floating_point():
@@ -48,6 +51,38 @@ def look(training: Training, prepared: Prepared, where: str) -> list[str]:
         logits, target = classified(output, batch)
     _check_classes(prepared, target, logits.shape[1], f"{where}: {{}}{line_of(study.data)}")
     return _of_probabilities(logits, training.network)
+
+
+def check_optimiser(training: Training, where: str) -> list[str]:
+    """What the optimiser leaves out; an error if it is another model's, or its schedule waits for what never comes."""
+    optimiser, own = training.optimiser, dict(training.network.named_parameters())
+    held = {id(p) for group in optimiser.param_groups for p in group["params"]}
+    left = [name for name, p in own.items() if p.requires_grad and id(p) not in held]
+    if not any(id(p) in held for p in own.values()):
+        raise UserError(
+            f"{where}: expected an optimiser of the model that it is given; it has none of its parameters; make it "
+            "inside: optimiser=lambda model: torch.optim.SGD(model.parameters(), lr=0.1)"
+        )
+    if isinstance(optimiser, torch.optim.LBFGS):
+        raise UserError(f"{where}: expected an optimiser that steps by gradients; LBFGS needs a loop of your own, run=")
+    if isinstance(training.scheduler, ReduceLROnPlateau) and training.study.evaluate == "last":
+        raise UserError(
+            f"{where}: ReduceLROnPlateau needs validation data in every epoch; use evaluate='epoch', or another one"
+        )
+    return [f"not trained, because the optimiser leaves it out: {some_of(left)}"] if left else []
+
+
+def check_average(training: Training, output: Any, batch: Any, where: str) -> None:
+    """An error if the probabilities of several networks cannot be told from the form of their outputs."""
+    if training.study.networks == 1:
+        return
+    logits, target = prediction_of(output), target_of(batch)
+    by_class = logits.dim() > 1 and logits.shape[:1] + logits.shape[2:] == target.shape and logits.shape[1] > 1
+    if not by_class and logits[0].numel() != 1:
+        raise UserError(
+            f"{where}: expected logits [N, classes, ...] and classes [N, ...], or one logit per example, for networks="
+            f"{training.study.networks}; got output {list(logits.shape)} and target {list(target.shape)}"
+        )
 
 
 def missing_values(prepared: Prepared) -> str:

@@ -19,6 +19,7 @@ from ..text import printable
 from .checksums import of_plain
 from .contents import Content, Contents
 from .records import FINAL, FINISHED, IMPORTED, JobRecord, ProtocolRecord
+from .scores import better_of
 
 COLUMNS = ("method", "run", "value")
 LIMIT = 100_000_000  # bytes
@@ -87,6 +88,9 @@ def contents(
         raise UserError(f"there is no method {reference!r}; {suggest(reference, methods)}")
     if metric["better"] not in ("lower", "higher"):
         raise UserError(f"better: expected lower or higher; got {metric['better']!r}")
+    known = better_of(metric["name"])
+    if known not in (None, metric["better"]):
+        raise UserError(f"metric {metric['name']}: {known} values of it are better; got better={metric['better']}")
     if margin is not None and not 0 < margin < math.inf:
         raise UserError(f"margin: expected a number above 0; got {margin!r}")
     bad = next((place for place, value in values.items() if not math.isfinite(value)), None)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, suggest
-from . import merging, numbers, state
+from . import merging, numbers, scores, state
 from .analysis.comparisons import compare
 from .analysis.verdict import Verdict, verdict
 from .results import Results, collect
@@ -137,7 +137,7 @@ def analyse(
     values: Mapping[str, Sequence[float] | Mapping[int, float]],
     *,
     reference: str | None = None,
-    better: str = "lower",
+    better: str | None = None,
     metric: str = "value",
     unit: str = "",
     margin: float | None = None,
@@ -148,7 +148,7 @@ def analyse(
     Args:
         values: For each method the value of each run, in the same order of runs; or by run.
         reference: The method that the others are compared with; the first if None.
-        better: "lower" or "higher" values are better.
+        better: "lower" or "higher" values are better; if None, as of the built-in metric of that name, and else lower.
         metric: What the values are.
         unit: Of them.
         margin: The smallest difference that matters, if it was fixed before the values were seen.
@@ -158,7 +158,7 @@ def analyse(
         _by_run(values),
         name=name,
         reference=reference,
-        metric={"name": metric, "unit": unit, "better": better},
+        metric={"name": metric, "unit": unit, "better": better or scores.better_of(metric) or "lower"},
         margin=margin,
     )
     path = pathlib.Path(tempfile.mkdtemp(prefix="contdrop-")) / "analysis.db"

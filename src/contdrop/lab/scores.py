@@ -133,6 +133,16 @@ UNCERTAINTY = {
     "auroc_mutual_information": "AUROC of mutual information",
 }
 
+_HIGHER = {"accuracy", "auroc", "f1", "r2"}  # of which higher values are better
+_LOWER = {"error", "nll", "perplexity", "brier", "ece", "rmse", "mse", "mae", "loss"}
+
+
+def better_of(name: str) -> str | None:
+    """Which values of a metric of this name are better, "lower" or "higher"; None if only its owner can know."""
+    known = name.strip().lower()
+    return "higher" if known in _HIGHER else "lower" if known in _LOWER else None
+
+
 # What makes the value of a built-in metric: of the mean contribution, or of all. Others are plain means.
 COMBINE: dict[str, Callable[[Any], float]] = {"rmse": root, "perplexity": perplexity}
 WHOLE: dict[str, Callable[[Array], float]] = {"ece": calibration_error, "auroc": auroc, "f1": f1, "r2": r2}

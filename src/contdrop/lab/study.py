@@ -275,6 +275,12 @@ def _check_functions(study: Study, where: str) -> None:
         value = getattr(study, name)
         if value is not None and not callable(value):
             raise UserError(f"{where}: expected {name} to be a function; got {type(value).__name__}")
+    if isinstance(study.optimiser, type) and issubclass(study.optimiser, Optimizer):
+        name = study.optimiser.__name__
+        raise UserError(
+            f"{where}: expected optimiser to take the model; got torch.optim.{name}, which takes parameters; write "
+            f"optimiser=lambda model: torch.optim.{name}(model.parameters(), lr=...)"
+        )
     if isinstance(study.model, nn.Module):
         raise UserError(
             f"{where}: expected model to be a function that makes the model, as each run trains new ones; got "

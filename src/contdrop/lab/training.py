@@ -28,6 +28,7 @@ from . import state, streams, tallies
 from .batches import Part, Parts, Prepared
 from .building import Built, build, seed_everything
 from .distributed import ALONE, Team, check_division
+from .explaining import explained
 from .fingerprints import of_arrays
 from .losses import Loss, default_loss
 from .metrics import Metric, with_loss
@@ -93,7 +94,11 @@ class Training:
         self.metrics = with_loss(study.metrics, study.loss, study.task)
         self._runnable: Any = torch.compile(self.network) if study.compile else self.network
         self.members: list[Any] = [self._runnable] if study.networks == 1 else list(self.network.children())
-        self.optimiser = (study.optimiser or _adamw)(self.network)
+        with explained(f"study {study.name!r}: optimiser", study.optimiser):
+            self.optimiser = (study.optimiser or _adamw)(self.network)
+        held = {id(p) for group in self.optimiser.param_groups for p in group["params"]}
+        self._trained = [p for p in self.network.parameters() if id(p) in held]
+        self._others = [p for p in self.network.parameters() if id(p) not in held]
         for group in self.optimiser.param_groups:
             if variant.rate != 1:
                 group["lr"] *= variant.rate
@@ -170,6 +175,11 @@ class Training:
         patience = self.study.patience
         stopped = patience is not None and self.best.since >= patience
         return self.epoch >= self.job.epochs or self.step >= self.total_steps or stopped
+
+    @property
+    def deciding(self) -> str:
+        """The part of the data whose value is the result."""
+        return "test" if self.job.stage == FINAL else "validation"
 
     # ---- what is saved
 
@@ -319,7 +329,7 @@ class Training:
         self.team.add_gradients(self.network.parameters())
         if self.study.clip is not None:
             self.scaler.unscale_(self.optimiser)
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.study.clip)
+            torch.nn.utils.clip_grad_norm_(self._trained, self.study.clip)
         if self.scaler.is_enabled():
             self.scaler.step(self.optimiser)
             self.scaler.update()
@@ -331,6 +341,8 @@ class Training:
             self.scheduler.step()
 
     def _forget_gradients(self) -> None:
+        for parameter in self._others:  # which no optimiser forgets, so that they would add up
+            parameter.grad = None
         if type(self.optimiser).zero_grad is not torch.optim.Optimizer.zero_grad:
             self.optimiser.zero_grad(set_to_none=True)
             return
@@ -447,7 +459,7 @@ class Training:
 
     def _finite(self, found: dict[str, float]) -> dict[str, float]:
         """Without what is no number, such as an AUROC of one class; that may not be what the job is for."""
-        decides, part = ("test_error", "test") if self.job.stage == FINAL else ("val_error", "validation")
+        decides, part = ("test_error" if self.job.stage == FINAL else "val_error"), self.deciding
         if not math.isfinite(found[decides]):
             raise DivergenceError(f"the {part} {self.metrics[0].name} is {found[decides]}")
         for name, value in found.items():

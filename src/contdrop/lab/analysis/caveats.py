@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ...text import plural
 from .. import looks
@@ -13,6 +15,8 @@ from ..results import Results
 from ..stats import Comparison, summary
 from .comparisons import margin_of, planned_margin
 from .wording import called, capital, moment
+
+_PLACES = re.compile(r"\d+ places? with dropout out of reach: [^;]+")
 
 
 def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: float | None) -> Iterable[str]:
@@ -45,10 +49,23 @@ def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: flo
         for note in comparison.notes:
             if "equal" in note and "leaves out" not in note:  # single ties are for the table
                 yield f"Against {called(method)}: {note[0].lower()}{note[1:]}"
+    if left := _out_of_reach(description):
+        yield left
     if comparisons:
         yield _margin(results, margin)
         yield from map(_changed, looks.changes(description))
         yield from _always(results, any(found.two_way for found in comparisons.values()))
+
+
+def _out_of_reach(description: Mapping[str, Any]) -> str:
+    """Dropout that stays on with every method, as the dry run described it."""
+    given = description.get("sites")
+    texts = [str(text) for text in given.values()] if isinstance(given, Mapping) else []
+    places = dict.fromkeys(found[0] for text in texts if (found := _PLACES.search(text)))
+    if not places:
+        return ""
+    also = ", no dropout too" if isinstance(given, Mapping) and "none" in given else ""
+    return f"Not all dropout of the model is compared: {next(iter(places))}; it stays on with every method{also}."
 
 
 def _margin(results: Results, chosen: float | None) -> str:
