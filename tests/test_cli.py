@@ -74,11 +74,16 @@ def test_version(run):
         ("--sizes -5", "got '-5'"),
         ("--sizes 0", "at least one element; got '0'"),
         ("--sizes 1e15", "needs about 32000000 GB of memory"),
+        pytest.param(
+            f"--sizes 1000,{'9' * 5000}", f"expected numbers of at most 18 digits; got '{'9' * 39}…'", id="long number"
+        ),
+        pytest.param(f"--sizes {'9x' * 3000}9", "… needs more than 1000000000000 GB of memory", id="many axes"),
         ("--sections step,speed", "--sections: expected some of elementwise, types, memory, step, dropconnect"),
         ("--rounds 0", "--rounds: expected a whole number of at least 1; got 0"),
         ("--rounds many", "'--rounds'"),
         ("--steps -1", "--steps: expected"),
         ("--threads 0", "--threads: expected a whole number of at least 1; got 0"),
+        ("--threads 3000000000", "--threads: expected a whole number of at most 1024; got 3000000000"),
         ("--instructions sse", "--instructions: "),
         ("--plot speed.pdf", "--plot: expected a file name that ends in .png or .svg; got 'speed.pdf'"),
         ("--plot nowhere/speed.png", "--plot: there is no directory 'nowhere'"),

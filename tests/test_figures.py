@@ -17,6 +17,7 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 import stores
+from contdrop import lab
 from contdrop.lab import data, labels
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.ledger import VERDICTS, Entry
@@ -25,6 +26,7 @@ from contdrop.lab.report import colours, figures
 from contdrop.lab.report.figures import classes, drawing
 from contdrop.lab.report.figures.noise import noise
 from contdrop.lab.report.figures.samples import samples_of
+from contdrop.lab.report.figures.sweep import sweep
 from contdrop.lab.results import collect_all
 from contdrop.lab.store import Store
 
@@ -242,6 +244,73 @@ def test_long_training_is_thinned_and_says_so(tmp_path):
     assert "400 of 1,000 epochs are drawn" in picture.caption
 
 
+class _Stopped(Store):
+    """Ends the curve of each job at another epoch, the first one after three."""
+
+    def finish(self, number, curve, results, artefacts):
+        return super().finish(number, curve[: 2 + number], results, artefacts)
+
+
+def _curves(path, **options):
+    """Results of two methods, the test values of one by epoch, and the picture."""
+    with Store(stores.make_store(path, methods=("none", "gaussian"), **options)) as store:
+        (results,) = collect_all(store)
+        jobs = [job for job in results.finished if job.method == "gaussian"]
+        values = [[each.test_error for each in store.epochs(job.id)] for job in jobs]
+        found = [each for each in figures.figures(store, results) if each.name == "curves"]
+    return results, values, found[0] if found else None
+
+
+def test_runs_that_stopped_early_keep_their_last_value(tmp_path, monkeypatch):
+    monkeypatch.setattr(stores, "Store", _Stopped)
+    results, values, picture = _curves(tmp_path / "s.db", runs=5, epochs=20)
+    assert [len(curve) for curve in values] == [4, 6, 8, 10, 12]
+    kept = np.array([curve + curve[-1:] * (12 - len(curve)) for curve in values])
+    x, y = _line(picture.draw().axes[0], colours.style("gaussian").colour, at_least=12)
+    np.testing.assert_allclose(x, range(1, 13))
+    np.testing.assert_allclose(y, kept.mean(axis=0))
+    assert "5 runs of up to 20 epochs each" in picture.caption
+    assert "Runs that stopped early keep their last value." in picture.caption
+    assert "over 12 epochs for 2 methods" in picture.alt
+    assert results.measure.value(kept[:, -1].mean()) in picture.alt
+
+
+def test_runs_of_full_length_say_nothing_of_stopping(tmp_path):
+    _, _, picture = _curves(tmp_path / "s.db", runs=2, epochs=4)
+    assert "2 runs of 4 epochs each" in picture.caption
+    assert "stopped early" not in picture.caption
+
+
+class _Seldom(Store):
+    """Has test values after every third epoch and after the last one only."""
+
+    def finish(self, number, curve, results, artefacts):
+        curve = [
+            each if each.epoch % 3 == 0 or each.epoch == len(curve) else dataclasses.replace(each, test_error=None)
+            for each in curve
+        ]
+        return super().finish(number, curve, results, artefacts)
+
+
+@pytest.mark.parametrize(("epochs", "plots"), [(2, 0), (10, 1), (40, 2), (2000, 2)])
+def test_curves_go_through_the_epochs_that_were_evaluated(tmp_path, monkeypatch, epochs, plots):
+    monkeypatch.setattr(stores, "Store", _Seldom)
+    _, values, picture = _curves(tmp_path / "s.db", runs=2, epochs=epochs)
+    if not plots:
+        assert picture is None  # of one point there is no curve
+        return
+    axes = picture.draw().axes
+    assert len(axes) == plots
+    x, y = _line(axes[0], colours.style("gaussian").colour)
+    evaluated = [epoch for epoch in range(1, epochs + 1) if epoch % 3 == 0 or epoch == epochs]
+    assert set(x) <= set(evaluated)
+    assert (x[0], x[-1], len(x)) == (3, epochs, min(400, len(evaluated)))
+    np.testing.assert_allclose(y, [np.mean([curve[int(epoch) - 1] for curve in values]) for epoch in x])
+    assert ("400 of 667 epochs are drawn." in picture.caption) == (epochs == 2000)
+    assert axes[-1].get_xlim()[1] == epochs
+    _check_texts(picture.draw())
+
+
 def test_every_run_is_a_line_and_differences_have_the_tables_sign(cases):
     results, pictures = cases["eight"]
     runs, differences = pictures["pairs"].draw().axes
@@ -408,6 +477,82 @@ def test_nothing_is_drawn_of_an_experiment_without_results(tmp_path):
         everything = collect_all(store)
         assert figures.figures(store, everything[0]) == []
         assert figures.across(everything) is None
+
+
+# ---- names
+
+
+def _analysed(methods, **options):
+    values = np.random.default_rng(0).normal(5, 1, (len(methods), 6))
+    return lab.analyse({method: list(row) for method, row in zip(methods, values)}, **options).results
+
+
+DEPTHS = [f"own:stochastic depth linear 0.{digit}" for digit in (1, 2, 4)]
+
+
+def test_names_that_begin_alike_stay_different_when_they_are_cut():
+    assert list(drawing.short_names(["none", *DEPTHS]).values()) == [
+        "No dropout",
+        *(f"stochastic dep…ear 0.{digit}" for digit in (1, 2, 4)),
+    ]
+    assert drawing.short_names(["x" * 40]) == {"x" * 40: "x" * 21 + "…"}
+    middle = [f"{'x' * 40}{letter}{'y' * 40}" for letter in "ab"]  # told apart by neither end
+    assert list(drawing.short_names(middle).values()) == [f"{number}: {'x' * 18}…" for number in (1, 2)]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.text("ab. ", min_size=1, max_size=60).map(str.strip).filter(bool), unique=True, max_size=6))
+def test_no_two_short_names_are_alike(names):
+    names = list({labels.shown(name, longest=10_000): name for name in names}.values())
+    found = drawing.short_names(names)
+    assert list(found) == names
+    assert len(set(found.values())) == len(names)
+    assert all(len(name) <= drawing.LONGEST for name in found.values())
+
+
+def test_names_that_differ_at_their_ends_do_so_in_every_figure(tmp_path):
+    with Store(stores.make_store(tmp_path / "s.db", methods=(*DEPTHS, "gaussian"), runs=3, covariance=True)) as store:
+        pictures = figures.figures(store, collect_all(store)[0])
+    for picture in pictures:
+        shown = [text for text, _ in _texts(picture.draw()) if text.startswith("stochastic")]
+        assert len(set(shown)) == (0 if picture.name == "noise" else 3), picture.name
+    wide = [f"{'W' * 20}{letter}" for letter in "abc"]  # cut by their width
+    shown = {text for text, _ in _texts(figures.pairs(_analysed(wide)).draw()) if text.startswith("W")}
+    assert {text[-1] for text in shown if "…" in text} == set("abc")
+
+
+@pytest.mark.parametrize(
+    ("methods", "options"),
+    [
+        ([f"method number {number}" for number in range(40)], {}),
+        (["m0", "m1", "m2"], {"metric": "continuous ranked probability score", "unit": "kilowatt hours"}),
+        (["m0", "m1", "m2"], {"metric": "n" * 60, "unit": "u " * 100}),
+    ],
+    ids=["many methods", "long metric", "endless metric"],
+)
+def test_pairs_have_room_for_what_stands_around_them(methods, options):
+    figure = figures.pairs(_analysed(methods, **options)).draw()
+    _check_texts(figure)
+    above = [box for text, box in _texts(figure) if text in ("worse →", "← reference better", "← m0 better")]
+    axes = figure.axes[1].get_window_extent()
+    assert len(above) == 2
+    assert all(axes.y1 < box.y0 < axes.y1 + 5 for box in above)
+
+
+@pytest.mark.parametrize("others", [1, 25])
+def test_sweep_has_room_for_all_names(others):
+    widths = [f"gaussian:{what}=0.{tenths}" for what in ("sigma", "variance") for tenths in range(1, 5)]
+    picture = sweep(_analysed([*widths, *(f"other {number}" for number in range(others))]))
+    _check_texts(picture.draw())
+
+
+def test_a_long_name_of_a_metric_has_room_beside_every_plot(tmp_path):
+    metric = {"name": "continuous ranked probability score", "unit": "kilowatt hours", "better": "lower"}
+    with Store(stores.make_store(tmp_path / "s.db", methods=SWEEP, runs=2, epochs=3, metric=metric)) as store:
+        pictures = figures.figures(store, collect_all(store)[0])
+    assert [picture.name for picture in pictures] == ["pairs", "sweep", "noise", "curves"]
+    for picture in pictures:
+        _check_texts(picture.draw())
 
 
 # ---- places and colours

@@ -7,6 +7,7 @@ import pytest
 from contdrop.errors import UserError
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.narrowing import narrowing, watched
+from contdrop.lab.report import charts
 from contdrop.lab.report.live import Live
 from contdrop.lab.results import collect_all
 from contdrop.lab.store import FINISHED, PLANNED, Epoch, Store
@@ -147,6 +148,39 @@ def test_errors_are_those_of_the_store(tmp_path):
     live.look()
     assert "The store is empty" in live.fragment
     assert not live.is_done
+
+
+# ---- charts
+
+
+def test_a_curve_has_what_was_measured_however_long_it_is():
+    def of(number):
+        every = [
+            Epoch(n, 1 / n, None, None, 10.0 if n % 2 == 0 else None, None, None, 0.1, 1.0)
+            for n in range(1, number + 1)
+        ]
+        return [place for place, _ in charts._values(every, "val_error")]
+
+    assert of(100) == list(range(2, 101, 2))
+    assert of(400) == list(range(2, 401, 2))
+    assert of(1000) == [*range(2, 1001, 6), 1000]
+    assert charts._values([Epoch(1, math.inf, None, None, None, None, None, 0.1, 1.0)], "train_loss") == []
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((1234560, 1234568), ["1234560", "1234562", "1234564", "1234566", "1234568"]),
+        ((-10233.45, -10233.40), ["-10233.445", "-10233.430", "-10233.415", "-10233.400"]),
+        ((100000.1, 100000.9), ["100000.2", "100000.4", "100000.6", "100000.8"]),
+        ((1e-13, 5e-13), ["1e-13", "2e-13", "3e-13", "4e-13", "5e-13"]),
+        ((-1e8, 1e8), ["-1e+08", "-5e+07", "0", "5e+07", "1e+08"]),
+        ((0, 0), ["-0.8", "-0.4", "0.0", "0.4", "0.8"]),
+        ((3, 40), ["10", "20", "30", "40"]),
+    ],
+)
+def test_ticks_have_the_decimals_that_tell_them_apart(values, expected):
+    assert [text.replace("\N{MINUS SIGN}", "-") for _, text in charts._Axis.around(values).ticks()] == expected
 
 
 # ---- the interval as it narrows

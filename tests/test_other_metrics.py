@@ -112,6 +112,20 @@ def test_a_difference_of_rounding_alone_is_none():
     assert row["text"].startswith("0  [")
 
 
+@pytest.mark.parametrize("odd", ["\uffff", "\ufffe", "\x01", "\x0b", "\x1b", "\n"], ids=ascii)
+def test_a_metric_may_be_called_anything(tmp_path, odd):
+    metric = {"name": f"rm{odd}se", "unit": f"m{odd}", "better": "lower"}
+    store = make_store(tmp_path / "runs.db", methods=("none", "gaussian"), runs=3, epochs=2, metric=metric)
+    with Store(store) as opened:
+        (results,) = collect_all(opened)
+    for job in results.finished:
+        job.results[f"test:o{odd}"] = 1.0
+    assert odd not in supplements.others(results).headings[1]
+    page_text = page.write(store, tmp_path / "out").index.read_text(encoding="utf-8")
+    assert odd == "\n" or odd not in page_text
+    assert Measure.of({"metric": {"name": "a  b", "unit": "m/s"}}).name == "a  b"  # as arrays in the store have it
+
+
 def test_the_highest_value_has_rank_one(tmp_path):
     path = tmp_path / "s.db"
     for number, dataset in enumerate(("roads", "cells", "leaves")):

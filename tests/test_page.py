@@ -1,8 +1,10 @@
 """The page: what it says about any store, that it holds everything, and that nothing in a store can act on it."""
 
+import ast
 import base64
 import hashlib
 import html.parser
+import inspect
 import os
 import re
 import sys
@@ -11,6 +13,7 @@ import time
 
 import pytest
 
+from contdrop import lab
 from contdrop.errors import UserError
 from contdrop.lab import schema, stats
 from contdrop.lab.analysis.comparisons import compare
@@ -200,6 +203,50 @@ def test_commands_name_what_differs_from_the_experiment(tmp_path):
         "--store 'my runs.db'\n"
         "contdrop report --store 'my runs.db'"
     )
+
+
+def _of(tmp_path, **description):
+    """Results of a study whose description says this, too."""
+    with Store(make_store(tmp_path / "runs.db", methods=["gaussian", "none"], runs=2, epochs=3, images=50)) as store:
+        (results,) = collect_all(store)
+    results.protocol.description.update(description)
+    return results
+
+
+def test_a_study_from_a_file_is_done_again_by_its_file(tmp_path):
+    results = _of(tmp_path, file="my study.py", code={"3.11": {}})
+    assert describing.commands(results, "runs.db").startswith("contdrop compare 'my study.py' --preset quick --runs 2 ")
+
+
+def test_a_study_from_python_is_done_again_there(tmp_path):
+    """The command line knows neither its name nor where it is."""
+    results = _of(tmp_path, code={"3.11": {}}, methods=["gaussian", "none", "bernoulli"])
+    results.protocol.configuration["seed"] = 7
+    call, report = describing.commands(results, "it's.db").split("\n")
+    assert report == """contdrop report --store 'it'"'"'s.db'"""
+    assert call.endswith("  # in Python; study is the one named 'digits-mlp'")
+    given = {each.arg: ast.literal_eval(each.value) for each in ast.parse(call).body[0].value.keywords}
+    assert call.startswith("lab.compare(study, ")
+    assert given == {
+        "preset": "quick", "methods": ["gaussian", "none"], "runs": 2, "epochs": 3, "seed": 7, "store": "it's.db",
+    }  # fmt: skip
+    assert given.keys() <= inspect.signature(lab.compare).parameters.keys()
+
+
+def test_what_was_asked_for_is_asked_for_again(tmp_path):
+    results = _of(tmp_path)
+    results.protocol.configuration["run"] = "around_ask"
+    call = describing.commands(results, "runs.db").split("\n")[0]
+    assert call.startswith("for job in lab.ask(study, runs=2, store='runs.db'): ...")
+    ast.parse(call)
+
+
+def test_the_protocol_says_when_runs_stop_early(tmp_path):
+    results = _of(tmp_path)
+    assert len(dict(describing.protocol(results))["Training"]) == 1
+    results.protocol.configuration["patience"] = 3
+    found = dict(describing.protocol(results))
+    assert found["Training"][1] == "a run stops early after 3 evaluations without a better validation error"
 
 
 def test_empty_store(tmp_path):

@@ -95,6 +95,26 @@ def test_no_text_is_printed_over_another(metric, level, methods):
     assert {cells.mean_sd(stats.summary(each), results.measure) for each in values.values()} <= shown
 
 
+@pytest.mark.parametrize("methods", [("m0", "m1"), ("a", "b", "c"), ("gaussian", LONG)])
+def test_headings_are_whole_however_short_the_names(methods):
+    values = {method: [5.0 + n, 6.0 + n, 5.5 + n, 5.2] for n, method in enumerate(methods)}
+    results = lab.analyse(values, metric="continuous ranked probability score", unit="kilowatt hours").results
+    comparisons = compare(results)
+    figure = summary.draw(results, comparisons, verdict(results, None, comparisons), "runs.db")
+    assert {"Method", "runs"} <= {text.get_text() for text in figure.texts}
+
+
+def test_names_in_the_table_stay_different():
+    methods = [f"own:{'weight decay of all of its layers ' * 2}{power}" for power in ("1e-3", "1e-4")]
+    results = lab.analyse({method: [5.0, 6.0, 5.5, 5.2 + n] for n, method in enumerate(methods)}).results
+    comparisons = compare(results)
+    figure = summary.draw(results, comparisons, verdict(results, None, comparisons), "runs.db")
+    names = {
+        text.get_text() for text in figure.texts if text.get_text().startswith("weight") and text.get_ha() == "left"
+    }
+    assert {name[-1] for name in names} >= {"3", "4"}
+
+
 def test_the_page_leads_to_it(tmp_path, monkeypatch):
     monkeypatch.setattr(page.figures, "figures", lambda *_: [])
     monkeypatch.setattr(page.figures, "samples", lambda *_: None)

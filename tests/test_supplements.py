@@ -61,6 +61,17 @@ def test_no_table_without_curves(tmp_path):
         assert supplements.lowest_epochs(results, store) is None
 
 
+def test_seconds_are_those_of_whole_epochs_and_of_nothing_else(tmp_path):
+    """Evaluation is among them, so by steps they cannot be divided."""
+    with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=2, epochs=3)) as store:
+        (results,) = collect_all(store)
+    results.protocol.description["cost"] = {"steps": 10, "memory": {"none": 1e6, "gaussian": 2e6}}
+    table = supplements.others(results)
+    assert table.headings == ("Method", "Seconds per epoch", "Memory, MB")
+    assert [row[1].value for row in table.rows] == pytest.approx([0.2, 0.2])
+    assert "evaluation included" in " ".join(table.notes)
+
+
 def test_the_page_says_mean_and_strength_of_every_method(tmp_path):
     with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian", "adaptive"), runs=2)) as store:
         (results,) = collect_all(store)

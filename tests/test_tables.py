@@ -125,6 +125,22 @@ def test_a_study_of_ones_own_shows_what_its_verdict_rests_on(tmp_path, capsys):
     assert all(cell.text in shown for row in table.rows for cell in row)
 
 
+def test_runs_that_stop_early_are_not_said_to_have_all_epochs(tmp_path, capsys):
+    results = _results(tmp_path, runs=2, epochs=4, methods=("none", "gaussian"))
+    shorter = tuple(dataclasses.replace(job, epochs_done=4 - job.run) for job in results.final)
+    stopped = dataclasses.replace(results, final=shorter)
+    assert [cells.size_of(each) for each in (results, stopped)] == [
+        "2 runs of 4 epochs each, preset “quick”",
+        "2 runs of up to 4 epochs each, preset “quick”",
+    ]
+    summary.show(stopped)
+    assert "2 paired runs of up to 4 epochs (quick)" in capsys.readouterr().out
+    planned = dataclasses.replace(results, final=())
+    assert cells.length_of(planned) == "4 epochs"
+    results.protocol.configuration["patience"] = 1
+    assert cells.length_of(planned) == "up to 4 epochs"
+
+
 def test_the_papers_own_figures_stand_beside_ours_with_both_sizes(tmp_path):
     results = _results(
         tmp_path, experiment="mnist-mlp-sigmoid", methods=stores.ALL_METHODS, runs=6, epochs=4, paper_runs=30,

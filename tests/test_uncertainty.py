@@ -301,7 +301,7 @@ def test_a_study_has_a_table_of_it_and_its_page_too(tmp_path):
     assert without == [None, 0.5, 0.5]  # no mask, no information, whatever the rounding errors
     others = supplements.others(result.results)
     assert not any("uncertainty" in heading for heading in others.headings)
-    assert others.headings[-3:] == ("Seconds per epoch", "Milliseconds per step", "Memory, MB")
+    assert others.headings[-2:] == ("Seconds per epoch", "Memory, MB")
     page = result.report(tmp_path / "page").read_text()
     assert "AUROC of mutual information" in page
     assert "Memory, MB" in page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import pathlib
 import re
 import shlex
@@ -34,6 +35,10 @@ STEPS, QUICK_STEPS = 500, 100
 
 # x, gradient, factor, result, mask, gradient of x, and what is needed on the way: float32 each.
 _BYTES_PER_ELEMENT = 8 * 4
+_DIGITS = 18  # of an axis
+_LONGEST = 40  # characters of a size in a message
+_COUNTABLE = 10**21  # bytes
+_MOST_THREADS = 1024
 
 HELP = """Measure how fast the layers are here, against nn.Dropout, plain torch, Keras and JAX.
 
@@ -121,7 +126,7 @@ def bench(
     if plot_file:
         _check_plot(plot_file, settings)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_threads(_positive("--threads", threads, torch.get_num_threads())))
+        stack.enter_context(_threads(_positive("--threads", threads, torch.get_num_threads(), _most_threads())))
         _check_backend()
         if instructions:
             _force_instructions(instructions, stack)
@@ -148,19 +153,21 @@ def parse_sections(text: str) -> tuple[str, ...]:
 def parse_sizes(text: str) -> tuple[tuple[int, ...], ...]:
     """Reads shapes such as ``1000``, ``1e6`` and ``128x800``."""
     shapes = []
-    for part in text.split(","):
-        if not re.fullmatch(r"\d+(e\d{1,2})?(x\d+)*", part.strip()):
-            raise UserError(
-                f"--sizes: expected sizes such as 1000, 1e6 or 128x800, separated by commas; got {part.strip()!r}"
-            )
-        shape = tuple(_whole(axis) for axis in part.strip().split("x"))
+    for part in map(str.strip, text.split(",")):
+        shown = part if len(part) <= _LONGEST else f"{part[: _LONGEST - 1]}…"
+        if not re.fullmatch(r"\d+(e\d{1,2})?(x\d+)*", part):
+            raise UserError(f"--sizes: expected sizes such as 1000, 1e6 or 128x800, separated by commas; got {shown!r}")
+        if re.search(rf"\d{{{_DIGITS + 1}}}", part):
+            raise UserError(f"--sizes: expected numbers of at most {_DIGITS} digits; got {shown!r}")
+        shape = tuple(_whole(axis) for axis in part.split("x"))
         needed, there_is = math.prod(shape) * _BYTES_PER_ELEMENT, environment.memory()
         if not needed:
-            raise UserError(f"--sizes: expected tensors with at least one element; got {part.strip()!r}")
+            raise UserError(f"--sizes: expected tensors with at least one element; got {shown!r}")
         if needed > there_is:
+            about = f"about {needed / 1e9:.0f} GB" if needed < _COUNTABLE else f"more than {_COUNTABLE / 1e9:.0f} GB"
             raise UserError(
-                f"--sizes: {part.strip()} needs about {needed / 1e9:.0f} GB of memory, and this machine has "
-                f"{there_is / 1e9:.0f} GB; choose a smaller size"
+                f"--sizes: {shown} needs {about} of memory, and this machine has {there_is / 1e9:.0f} GB; choose a "
+                "smaller size"
             )
         shapes.append(shape)
     return tuple(dict.fromkeys(shapes))
@@ -171,9 +178,11 @@ def _whole(text: str) -> int:
     return int(digits + "0" * int(exponent or 0))
 
 
-def _positive(option: str, value: int | None, default: int) -> int:
+def _positive(option: str, value: int | None, default: int, most: int | None = None) -> int:
     if value is not None and value < 1:
         raise UserError(f"{option}: expected a whole number of at least 1; got {value}")
+    if value is not None and most is not None and value > most:
+        raise UserError(f"{option}: expected a whole number of at most {most}; got {value}")
     return default if value is None else value
 
 
@@ -182,6 +191,11 @@ def _check_plot(path: pathlib.Path, settings: Settings) -> None:
     plots.check(path)
     if "elementwise" not in settings.sections:
         raise UserError("--plot: draws the elementwise section; add it to --sections")
+
+
+def _most_threads() -> int:
+    """More would end the process: it cannot start them."""
+    return max(_MOST_THREADS, os.cpu_count() or 1)
 
 
 @contextlib.contextmanager

@@ -132,5 +132,9 @@ def length_of(results: Results) -> str:
         return plural(planned, "epoch")
     if maker(results) != THE_LAB:
         return ""
-    may_stop = results.protocol.configuration.get("patience") is not None or min(logged, default=planned) < planned
-    return f"{'up to ' if may_stop else ''}{plural(planned, 'epoch')}"
+    return f"up to {plural(planned, 'epoch')}" if min(logged, default=planned) < planned else at_most(results, planned)
+
+
+def at_most(results: Results, epochs: int) -> str:
+    """So many epochs, of which a run of a study with patience may leave some out."""
+    return f"{'' if results.protocol.configuration.get('patience') is None else 'up to '}{plural(epochs, 'epoch')}"

@@ -13,7 +13,7 @@ from ..analysis.wording import moment
 from ..records import IMPORTED, ONLY_SIZE
 from ..results import Results
 from ..store import FAILED, FINISHED, JobRecord
-from .cells import ELSEWHERE, OWN_LOOP, THE_LAB, maker, sized
+from .cells import ELSEWHERE, OWN_LOOP, THE_LAB, at_most, maker, sized
 
 Protocol = list[tuple[str, list[str]]]
 _AGAIN = {
@@ -175,7 +175,7 @@ def _call(results: Results, store: str) -> str:
     given = {name: settings[name] for name in ("methods", "runs") if name in settings} if is_asked else settings
     arguments = ", ".join(["study", *(f"{name}={value!r}" for name, value in given.items()), f"store={store!r}"])
     call = f"for job in lab.ask({arguments}): ..." if is_asked else f"lab.compare({arguments})"
-    return f"{call}  # in Python, where {labels.printable(record.experiment)} is the study"
+    return f"{call}  # in Python; study is the one named {labels.printable(record.experiment)!r}"
 
 
 def _settings(results: Results) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def _selection(results: Results) -> Iterable[str]:
     if maker(results) == OWN_LOOP:
         yield f"By what its loop told of validation data, in {runs} per candidate with seeds of their own"
     else:
-        epochs = plural(selection.get("epochs", results.protocol.epochs), "epoch")
+        epochs = at_most(results, selection.get("epochs", results.protocol.epochs))
         yield (
             f"On validation data only, by {runs} of {epochs} per candidate with seeds of their own; test data were not "
             "looked at"

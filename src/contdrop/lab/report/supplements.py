@@ -21,6 +21,7 @@ from .cells import (
     OWN_LOOP,
     Cell,
     Table,
+    at_most,
     maker,
     mean_sd,
     method_cell,
@@ -54,7 +55,7 @@ def selections(results: Results) -> Table | None:
         return None
     settings = results.protocol.configuration.get("selection") or {}
     runs, epochs = settings.get("runs"), settings.get("epochs")
-    size = f" by {plural(runs, 'run')} of {plural(epochs, 'epoch')} each" if runs and epochs else ""
+    size = f" by {plural(runs, 'run')} of {at_most(results, epochs)} each" if runs and epochs else ""
     notes = [f"Chosen by validation {measure.name}{size}, with seeds of their own; test data were not looked at."]
     if maker(results) == OWN_LOOP:
         notes = [f"Chosen by the validation {measure.name} that its loop told, with seeds of their own."]

@@ -23,6 +23,7 @@ from .drawing import (
     Picture,
     blank,
     label_ends,
+    make_room,
     names_width,
     place,
     plain_ticks,
@@ -88,7 +89,7 @@ def _filled(run: Array, epochs: int) -> Array:
 def _epochs(errors: Mapping[str, Array]) -> Array:
     """Numbers, from 1, of those after which all runs of a method were measured."""
     whole = [np.isfinite(runs).all(axis=0) for runs in errors.values()]
-    return np.flatnonzero(np.any(whole, axis=0)) + 1.0 if whole else np.array([])
+    return np.flatnonzero(np.any(whole, axis=0)).astype(np.float64) + 1
 
 
 def _mean(runs: Array, epochs: Array) -> tuple[Array, Array]:
@@ -112,7 +113,8 @@ def _caption(results: Results, errors: Mapping[str, Array], banded: Collection[s
 
 def _thinned(epochs: Array) -> Array:
     """Those to draw, the first and the last among them."""
-    return epochs[np.unique(np.linspace(0, len(epochs) - 1, min(len(epochs), _MOST_POINTS)).round().astype(int))]
+    places = np.linspace(0, len(epochs) - 1, min(len(epochs), _MOST_POINTS)).round().astype(np.int64)
+    return np.array(epochs[places])
 
 
 def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], title: str) -> Figure:
@@ -125,7 +127,7 @@ def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], t
             axes = place(figure, left, 0.12, width, height)
             _lines(axes, errors, epochs, banded)
             _finish(axes, errors, epochs, height, title)
-            _make_room(figure)
+            make_room(figure)
             return figure
         figure = blank(height + _ABOVE + 1.1)
         above = place(figure, left, 0.12, width, _ABOVE)
@@ -142,7 +144,7 @@ def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], t
         _lines(below, errors, epochs[epochs >= last / 2], banded)
         above.axvspan(float(epochs[epochs >= last / 2][0]), last, color=colours.GRID, alpha=0.45, linewidth=0)
         _finish(below, errors, epochs[epochs >= last / 2], height, title)
-        _make_room(figure)
+        make_room(figure)
         return figure
 
 
@@ -176,12 +178,3 @@ def _finish(axes: Axes, errors: Mapping[str, Array], epochs: Array, height: floa
     drawn = {method: _mean(runs, epochs) for method, runs in errors.items()}
     ends = {method: (float(at[-1]), float(mean[-1])) for method, (at, mean) in drawn.items() if at.size}
     label_ends(axes, ends, height)
-
-
-def _make_room(figure: Figure) -> None:
-    """Moves the left ends of plots to the right, where what stands beside them, long numbers say, would be cut off."""
-    boxes = [box for axes in figure.axes if (box := axes.yaxis.get_tightbbox()) is not None]
-    missing = -min(box.x0 for box in boxes) / figure.bbox.width
-    for axes in figure.axes if missing > 0 else ():
-        box = axes.get_position()
-        axes.set_position((box.x0 + missing + 0.01, box.y0, box.width - missing - 0.01, box.height))

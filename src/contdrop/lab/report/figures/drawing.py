@@ -262,6 +262,15 @@ def label_ends(axes: Axes, ends: dict[str, tuple[float, float]], height: float) 
         axes.text(1.125, beside, name, fontsize=SMALL, va="center_baseline", **in_axes)
 
 
+def make_room(figure: Figure) -> None:
+    """Moves the left ends of plots to the right, where what stands beside them, long numbers say, would be cut off."""
+    boxes = [box for axes in figure.axes if (box := axes.yaxis.get_tightbbox()) is not None]
+    missing = -min(box.x0 for box in boxes) / figure.bbox.width
+    for axes in figure.axes if missing > 0 else ():
+        box = axes.get_position()
+        axes.set_position((box.x0 + missing + 0.01, box.y0, box.width - missing - 0.01, box.height))
+
+
 def plain_ticks(axis: Any) -> None:
     """Ticks of a logarithmic axis as ordinary numbers: 1, 2, 5, 10; matplotlib's own are formulas."""
     low, high = sorted(axis.get_view_interval())

@@ -15,7 +15,21 @@ from ...analysis.wording import capital
 from ...results import Results
 from .. import colours
 from ..cells import size_of
-from .drawing import SMALL, TINY, WIDTH, Picture, blank, deviation, place, short_names, styled, text_width
+from .drawing import (
+    SIZE,
+    SMALL,
+    TINY,
+    WIDTH,
+    Picture,
+    blank,
+    deviation,
+    make_room,
+    place,
+    short_names,
+    styled,
+    text_width,
+    wrapped,
+)
 
 _ENOUGH = 3  # points; two of them say nothing about strength
 
@@ -118,7 +132,7 @@ def _draw(errors: Mapping[str, Sequence[float]], strengths: Mapping[str, float],
                                   annotation_clip=False)  # fmt: skip
         axes.set_xlim(-0.06 * reach, 1.09 * reach)
         axes.set_xlabel("relative variance of the noise")
-        axes.set_ylabel(title)
+        axes.set_ylabel("\n".join(wrapped(title, SIZE, height)))
         best = {family: min(float(np.mean(errors[method])) for method in found) for family, found in families.items()}
         order = sorted(families, key=best.__getitem__, reverse=True)  # as the points are, the worst on top
         handles = [
@@ -127,4 +141,5 @@ def _draw(errors: Mapping[str, Sequence[float]], strengths: Mapping[str, float],
         ]  # fmt: skip
         axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, handletextpad=0.2,
                     labelspacing=0.6)  # fmt: skip
+        make_room(figure)
         return figure

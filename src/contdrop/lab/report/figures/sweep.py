@@ -14,7 +14,21 @@ from ...analysis.wording import capital
 from ...results import Results
 from .. import colours
 from ..cells import size_of
-from .drawing import SMALL, WIDTH, Picture, blank, deviation, place, short_names, spread, styled, text_width
+from .drawing import (
+    SIZE,
+    SMALL,
+    WIDTH,
+    Picture,
+    blank,
+    deviation,
+    make_room,
+    place,
+    short_names,
+    spread,
+    styled,
+    text_width,
+    wrapped,
+)
 
 _ENOUGH = 3  # widths; two of them are no curve
 
@@ -83,7 +97,7 @@ def _draw(
             )  # fmt: skip
         axes.set_xlim(0, max(widths.values()) * 1.06)
         axes.set_xlabel(f"standard deviation {labels.SIGMA} before clipping")
-        axes.set_ylabel(title)
+        axes.set_ylabel("\n".join(wrapped(title, SIZE, height)))
         axes.set_ylim(axes.get_ylim())
         above = axes.secondary_xaxis("top", functions=(_square, _root))
         above.set_xlabel("variance σ²")
@@ -99,6 +113,7 @@ def _draw(
         for name, y, method in zip(names, spread(wanted, 1.25 * SMALL / 72 / height, 0.02, 0.98), others):
             axes.text(1.02, y, name, color=colours.style(method).colour, fontsize=SMALL, va="center_baseline",
                       transform=axes.transAxes)  # fmt: skip
+        make_room(figure)
         return figure
 
 
