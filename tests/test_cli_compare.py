@@ -106,3 +106,18 @@ def test_cluster_does_the_jobs_that_are_estimated_and_is_left(estimate, monkeypa
     assert code == 0, err
     assert "with 7 workers" in out
     assert Cluster.left == 1
+
+
+def test_a_page_that_could_not_be_written_is_refused_before_the_training(cli):
+    pathlib.Path("study.py").write_text(STUDY)
+    code, _, err = cli("compare", "study.py", "--device", "cpu", "--out", "study.py")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--out: expected a directory; study.py is a file" in err
+    assert not pathlib.Path("runs.db").exists()
+
+
+def test_options_that_would_be_forgotten_are_refused(cli):
+    pathlib.Path("study.py").write_text(STUDY)
+    assert "--kind: expected --init FILE" in cli("compare", "study.py", "--kind", "text")[2]
+    assert "--init: expected no study beside it" in cli("compare", "study.py", "--init", "new.py")[2]
+    assert not pathlib.Path("new.py").exists()

@@ -16,6 +16,7 @@ from ..lab.analysis.planning import needed_runs
 from ..lab.conducting import Conductor, Planned
 from ..lab.executors.ray import resources
 from ..lab.plan import Protocol, plan
+from ..lab.report import directory
 from ..lab.store import Store
 from ..text import duration, plural, printable
 from . import conduct, options, screens
@@ -104,6 +105,9 @@ def compare(
             estimated = _estimate(conductor, plans[0].protocol, store)
         screens.print_json(estimated) if as_json else _print_estimate(estimated)
         return 0
+    out = out or pathlib.Path(f"{found.name}-report")
+    if not as_json:
+        directory.check(out)  # now, and not after hours of training
     performance = conduct.perform(plans, store, **settings)
     if performance.interrupted:
         return 130
@@ -111,7 +115,7 @@ def compare(
     if not as_json:
         from ..lab.report import page  # matplotlib takes a moment, which other commands need not wait
 
-        written = page.write(store, out or pathlib.Path(f"{found.name}-report"), keys=[plans[0].protocol.key])
+        written = page.write(store, out, keys=[plans[0].protocol.key])
         screens.screen().print(f"The page: {written.index}", style="bold")
     return conduct.complain(performance)
 

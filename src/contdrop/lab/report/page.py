@@ -29,13 +29,12 @@ from ..stats import Comparison
 from ..store import Store
 from . import claimed, describing, figures, rendering, summary, supplements, tables, writers
 from .cells import ELSEWHERE, THE_LAB, Table, maker
+from .directory import INDEX, check
 from .embedding import Embedding
 from .figures import drawing
 from .forest import forest
 from .painting import Painters
 
-INDEX = "index.html"
-_GENERATOR = b'<meta name="generator" content="contdrop'
 _FAST_FORMATS = ("svg", "png")  # a PDF takes longer than all the rest
 _MANY = 5  # experiments, of which PDFs are made only if asked for
 _WIDE = 6.5  # inches: a picture that is wider gets the whole width
@@ -121,11 +120,7 @@ def _explained(out: pathlib.Path) -> Iterator[None]:
 
 def _prepare(out: pathlib.Path) -> None:
     """Makes the directories, unless somebody else's page is there."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"--out: expected a directory; {out} is a file")
-    index = out / INDEX
-    if index.exists() and _GENERATOR not in index.read_bytes()[:4000]:
-        raise UserError(f"--out: {index} is not a report of contdrop, and stays as it is; choose another directory")
+    check(out)
     for directory in (out / "tables", out / "figures"):
         directory.mkdir(parents=True, exist_ok=True)
 
