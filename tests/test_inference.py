@@ -2,10 +2,13 @@
 
 import itertools
 import math
+import types
+from collections import UserDict
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import contdrop as cd
 from conformance import fixed
@@ -85,6 +88,68 @@ def test_one_class_that_is_certain_has_entropy_0():
     prediction = inference.mc_predict(model, batch(), 3, transform="softmax")
     assert not prediction.entropy.any()
     assert not prediction.mutual_information.any()
+
+
+class Against0(nn.Module):
+    """Logits (0, z) of a model of one logit z: their softmax has the sigmoid of z in it."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        logits = self.model(x).reshape(len(x), 1)
+        return torch.cat([torch.zeros_like(logits), logits], 1)
+
+
+@pytest.mark.parametrize("tail", [(), (nn.Flatten(0),)], ids=["[N, 1]", "[N]"])
+def test_one_logit_is_two_classes(tail):
+    model, x = nn.Sequential(classifier(classes=1), *tail).eval(), batch()
+    found = inference.mc_predict(model, x, 20, transform="sigmoid", seed=3)
+    expected = inference.mc_predict(Against0(model), x, 20, transform="softmax", seed=3)
+    assert found.mean.shape == found.variance.shape == model(x).shape
+    assert found.entropy.shape == found.mutual_information.shape == (5,)
+    close(found.mean.flatten(), expected.mean[:, 1])
+    close(found.variance.flatten(), expected.variance[:, 1])
+    close(found.entropy, expected.entropy)
+    close(found.mutual_information, expected.mutual_information, atol=1e-6)
+    assert (found.mutual_information > 0).all()
+
+
+def test_each_of_several_labels_has_an_entropy_of_its_own():
+    model, x = classifier().eval(), batch()
+    found = inference.mc_predict(model, x, 20, transform="sigmoid", seed=3)
+    assert found.mean.shape == found.entropy.shape == found.mutual_information.shape == (5, 3)
+    for label in range(3):
+        alone = nn.Sequential(model, nn.Linear(3, 1, bias=False))
+        with torch.no_grad():
+            alone[1].weight.copy_(torch.eye(3)[label : label + 1])
+        expected = inference.mc_predict(alone, x, 20, transform="sigmoid", seed=3)
+        close(found.mean[:, label], expected.mean[:, 0])
+        close(found.entropy[:, label], expected.entropy)
+        close(found.mutual_information[:, label], expected.mutual_information, atol=1e-6)
+
+
+def test_a_logit_that_is_certain_has_entropy_0():
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 1))
+    for bias in (1e6, -1e6):
+        with torch.no_grad():
+            model[1].weight.zero_()
+            model[1].bias.fill_(bias)
+        prediction = inference.mc_predict(model, batch(), 3, transform="sigmoid")
+        assert not prediction.entropy.any()
+        assert not prediction.mutual_information.any()
+
+
+@pytest.mark.parametrize("method", inference.METHODS)
+def test_softmax_of_one_logit_is_refused(method):
+    """It is 1, whatever the logit: certainty that the model never claimed."""
+    message = r"predict: expected at least 2 classes along axis 1 with transform='softmax', got outputs \(5, 1\); use "
+    with pytest.raises(ValueError, match=message + "transform='sigmoid' for one logit of two classes$"):
+        inference.predict(classifier(classes=1).eval(), batch(), method=method, transform="softmax")
+    ended = nn.Sequential(classifier(classes=1), nn.Sigmoid())
+    with pytest.raises(ValueError, match=r"with transform='probabilities', got outputs \(5, 1\); use transform='sigm"):
+        inference.mc_predict(ended, batch(), transform="probabilities")
 
 
 def test_variance_is_that_of_theory():
@@ -254,10 +319,69 @@ def test_token_ids_and_several_inputs():
         inference.predict(model, ids, method="moments")
 
 
+def test_inputs_by_name():
+    model, ids, weights = Tokens().eval(), torch.randint(9, (4, 7)), torch.rand(4, 7)
+    expected = inference.mc_predict(model, (ids, weights), 4, seed=0)
+    for kind in (dict, UserDict):  # tokenizers give dictionaries of their own
+        found = inference.predict(model, kind(weights=weights, ids=ids), samples=4, seed=0)
+        assert torch.equal(found.mean, expected.mean)
+    with pytest.raises(TypeError, match=r"expected one tensor with method='moments', got dict; use method='monte-carl"):
+        inference.predict(model, {"ids": ids}, method="moments")
+    for x, got in [({"ids": [1]}, "list as 'ids'; leave out what is no tensor"), ({1: ids}, "Tensor as 1"), ({}, "no")]:
+        with pytest.raises(TypeError, match=f"^mc_predict: expected a dictionary of tensors by the .*, got {got}"):
+            inference.mc_predict(model, x)
+
+
+class Wrapped(nn.Module):
+    """Returns what a function makes of a model's output."""
+
+    def __init__(self, model, wrap):
+        super().__init__()
+        self.model, self.wrap = model, wrap
+
+    def forward(self, x):
+        return self.wrap(self.model(x))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda y: {"loss": y.sum(), "logits": y}, lambda y: UserDict(logits=y), lambda y: types.SimpleNamespace(logits=y)],
+    ids=["dict", "mapping", "object"],
+)
+def test_outputs_with_logits(wrap):
+    model, x = classifier(), batch()
+    for transform in (None, "softmax", "sigmoid"):
+        found = inference.mc_predict(Wrapped(model, wrap), x, 4, transform=transform, seed=0)
+        assert torch.equal(found.mean, inference.mc_predict(model, x, 4, transform=transform, seed=0).mean)
+
+
+def test_classes_of_an_object_are_not_guessed():
+    """Models of text have logits [N, positions, classes], so that axis 1 would be the wrong one."""
+    model, x = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3)), fixed(2, 5, 4, seed=1).float()
+    as_object = Wrapped(model, lambda y: types.SimpleNamespace(logits=y))
+    assert inference.mc_predict(as_object, x, 4).mean.shape == (2, 5, 3)
+    assert inference.mc_predict(as_object, x, 4, transform="sigmoid").entropy.shape == (2, 5, 3)
+    message = r"mc_predict: expected logits \[N, classes\] in SimpleNamespace with transform='softmax', got \(2, 5, 3\)"
+    with pytest.raises(ValueError, match=message):
+        inference.mc_predict(as_object, x, 4, transform="softmax")
+
+
+def test_a_model_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=9, num_labels=3, **sizes))
+    ids = torch.randint(9, (4, 7))
+    x = transformers.BatchEncoding({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    prediction = cd.mc_predict(model, x, 4, transform="softmax", seed=0)
+    assert prediction.mean.shape == (4, 3)
+    assert (prediction.variance > 0).all()
+
+
 def test_a_first_layer_that_works_in_place_leaves_the_input_alone():
     x = torch.ones(4, 200)
     model = nn.Sequential(nn.Dropout(0.5, inplace=True))
     prediction = cd.mc_predict(model, x, 400, seed=0)
+    cd.mc_predict(model, {"input": x}, 2)
     assert torch.equal(x, torch.ones(4, 200))
     assert abs(prediction.mean.mean() - 1) < 5 / math.sqrt(4 * 200 * 400)  # a mask has variance 1
 
@@ -299,12 +423,26 @@ def test_softmax_of_moments_agrees_with_passes(covariance):
     close(moments.mutual_information, sampled.mutual_information, atol=0.01, rtol=0.1)
 
 
+@pytest.mark.parametrize("classes", [1, 3])
+def test_sigmoid_of_moments_agrees_with_passes(classes):
+    model, x = classifier(classes=classes).eval(), batch()
+    options = {"samples": 4000, "transform": "sigmoid", "seed": 0}
+    sampled, moments = (inference.predict(model, x, method=method, **options) for method in inference.METHODS)
+    # As for the softmax.
+    error = 5 * (sampled.variance.sqrt() + moments.variance.sqrt()).max() / math.sqrt(4000)
+    close(moments.mean, sampled.mean, atol=error.item() + 0.01, rtol=0)
+    close(moments.variance.sqrt(), sampled.variance.sqrt(), atol=0.01, rtol=5 / math.sqrt(2 * 4000))
+    close(moments.entropy, sampled.entropy, atol=0.02, rtol=0)
+    close(moments.mutual_information, sampled.mutual_information, atol=0.01, rtol=0.1)
+    assert moments.entropy.shape == moments.mutual_information.shape == ((5,) if classes == 1 else (5, 3))
+
+
 @pytest.mark.parametrize("covariance", ["diagonal", "output"])
 def test_parts_of_many_draws_have_noise_of_their_own(covariance, monkeypatch):
     monkeypatch.setattr(inference, "_LOGITS_AT_ONCE", 6 * 40)  # 40 draws of two times three logits
     parts = []
     add = inference._Running.add
-    monkeypatch.setattr(inference._Running, "add", lambda self, values, _: (parts.append(values), add(self, values, _)))
+    monkeypatch.setattr(inference._Running, "add", lambda self, values: (parts.append(values), add(self, values)))
     model, x = classifier().eval(), batch(2)
     options = {"method": "moments", "samples": 100, "transform": "softmax", "covariance": covariance}
     inference.predict(model, x, seed=0, **options)
@@ -361,17 +499,44 @@ class Pair(nn.Module):
         return self.drop(x), x
 
 
+class Functional(nn.Module):
+    def forward(self, x):
+        return F.dropout(x, 0.3, self.training)
+
+
 @pytest.mark.parametrize(
     ("model", "options", "error", "message"),
     [
-        (nn.Linear(4, 2), {}, ValueError, "expected a model with dropout layers, got Linear without any"),
+        (
+            nn.Linear(4, 2),
+            {},
+            ValueError,
+            "dropout layers, got Linear without any, whose output is not random; call",
+        ),
         (torch.relu, {}, TypeError, "expected a torch.nn.Module, got builtin_function_or_method"),
-        (Pair(), {}, TypeError, "expected a model that returns a tensor, got tuple"),
+        (
+            Pair(),
+            {},
+            TypeError,
+            "returns a tensor, or an object or dictionary with logits, got tuple; wrap",
+        ),
+        (
+            Functional(),
+            {},
+            ValueError,
+            r"any; out of reach: Functional \(functional dropout \(dropout\)\); put a d",
+        ),
+        (
+            nn.GRU(4, 4, 2, dropout=0.1),
+            {},
+            ValueError,
+            r"any; out of reach: GRU \(between the layers of GRU\); put a",
+        ),
         (Unused(), {}, ValueError, r"expected the model to call its dropout layers .* none of them \(drop\)"),
         (nn.Dropout(), {"samples": 1}, ValueError, "expected samples to be a whole number of at least 2, got 1"),
         (nn.Dropout(), {"samples": 2.5}, ValueError, "expected samples to be a whole number of at least 2, got 2.5"),
         (nn.Dropout(), {"seed": "1"}, TypeError, "expected seed to be a whole number or None, got str"),
-        (nn.Dropout(), {"transform": "sigmoid"}, ValueError, "transform to be one of None, 'softmax', 'probabilities'"),
+        (nn.Dropout(), {"transform": "tanh"}, ValueError, "to be one of None, 'softmax', 'sigmoid', 'probabilities'"),
         (nn.Dropout(), {"transform": "probabilities"}, ValueError, "add up to 1 along axis 1, got others"),
     ],
 )
@@ -394,6 +559,14 @@ def test_mistakes_of_mc_predict(model, options, error, message):
 def test_mistakes_of_moments(model, options, error, message):
     with pytest.raises(error, match=message):
         inference.predict(model, batch(), **{"method": "moments", **options})
+
+
+@pytest.mark.parametrize("method", inference.METHODS)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_models_are_refused(method):
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 2), nn.Dropout()))
+    with pytest.raises(TypeError, match=r"predict: expected a model in Python, got a scripted one; predict before"):
+        inference.predict(scripted, batch(), method=method)
 
 
 def test_inputs_are_checked():

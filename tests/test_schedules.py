@@ -66,6 +66,14 @@ def test_any_function():
     assert net[0].law == cd.Uniform()
 
 
+def test_it_prints_where_it_is():
+    net = nn.Sequential(cd.UniformDropout(), cd.UniformDropout())
+    schedule = Schedule(net, linear("gaussian:sigma=0", "gaussian:sigma=0.5"), steps=4)
+    schedule.step()
+    schedule.step()
+    assert repr(schedule) == "Schedule(2 of 4 steps, 2 layers, now Gaussian(sigma=0.25))"
+
+
 def test_refusals():
     with pytest.raises(
         ValueError, match=r"linear: expected two built-in laws of one family, got Gaussian.* and Uniform"
@@ -75,6 +83,9 @@ def test_refusals():
         Schedule(model(), linear("uniform", "uniform"))
     with pytest.raises(TypeError, match=r"expected a model or a Swap, got list"):
         Schedule([], linear("uniform", "uniform"))
+    for course, got in [("gaussian", "str"), (cd.Gaussian(), "Gaussian"), (cd.GaussianDropout(), "GaussianDropout")]:
+        with pytest.raises(TypeError, match=rf"^Schedule: expected a function of the .*, got {got}; contdrop.sched"):
+            Schedule(nn.Sequential(cd.UniformDropout()), course)
     with pytest.raises(ValueError, match=r"expected steps to be a whole number of at least 1, got 0"):
         Schedule(nn.Sequential(cd.UniformDropout()), linear("uniform", "uniform"), steps=0)
 

@@ -496,6 +496,16 @@ def test_an_error_in_the_model_ends_the_watch():
     assert calls.sites == {"1": 1}
 
 
+def test_what_was_counted_is_printed():
+    model = nn.Sequential(nn.Dropout(0.2), Constant(), cd.UniformDropout(), nn.ReLU())
+    calls = count_dropout(model, X)
+    assert repr(calls) == "3 draws of dropout: 1 by contdrop in 2; 2 by torch in 0, 1"
+    assert repr(count_dropout(nn.ReLU(), X)) == "0 draws of dropout"
+    with DropoutCalls(model) as calls:
+        F.dropout(X)
+    assert repr(calls) == "1 draw of dropout: 1 by torch in no module"
+
+
 def test_how_many_places_were_changed():
     model = nn.Sequential(nn.Dropout(0.2), Constant(), nn.Dropout(0.0))
     before = count_dropout(model, X)

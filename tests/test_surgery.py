@@ -240,6 +240,17 @@ def test_refusals():
         cd.swap_dropout(mlp(), "gausian", match="variance")
     with pytest.raises(TypeError, match=r"got Gaussian; a family of laws needs match='variance'"):
         cd.swap_dropout(mlp(), cd.Gaussian)
+    for layer, hint in [
+        (cd.GaussianDropout(0.3), r"GaussianDropout; give its law: swap_dropout\(model, layer.law\)"),
+        (nn.Dropout(0.25), r"Dropout; give its law: swap_dropout\(model, Bernoulli\(keep=0.75\)\)"),
+        (nn.Linear(2, 2), "Linear"),
+        (cd.GaussianDropout, "GaussianDropout"),
+    ]:
+        with pytest.raises(TypeError, match=rf"^swap_dropout: expected a law, .* of name and layer, got {hint}$"):
+            cd.swap_dropout(mlp(), layer)
+    for law in ("normal", " Normal:sigma=0.3", lambda name, layer: "normal"):
+        with pytest.raises(ValueError, match=r"^swap_dropout: expected a law, got '.*', a family of laws that needs m"):
+            cd.swap_dropout(mlp(), law)
     with pytest.raises(TypeError, match=r"expected a law or None for 2, got float"):
         cd.swap_dropout(mlp(), lambda name, layer: 0.3)
     with pytest.raises(ValueError, match=r"expected names of dropout layers for only, got '3'; known: 2, 5"):
@@ -282,6 +293,9 @@ def test_nothing_to_swap_is_an_error():
     lstm = nn.Sequential(nn.LSTM(3, 3, 2, dropout=0.1))
     with pytest.raises(ValueError, match=r"without any; out of reach: 0 \(between the layers of LSTM\)$"):
         cd.swap_dropout(lstm, None)
+    many = nn.Sequential(*(nn.LSTM(3, 3, 2, dropout=0.1) for _ in range(5)))
+    with pytest.raises(ValueError, match=r"out of reach: 0 \(.*\), 1 \(.*\), 2 \(between the layers .*\) and 2 more$"):
+        cd.swap_dropout(many, None)
 
 
 def test_the_convention_of_a_layer_is_kept():

@@ -8,7 +8,7 @@ MixtureMasks = Literal["fresh", "fixed"]
 Inference = Literal["sampled", "analytic", "mean"]
 Activation = Literal[None, "relu", "sigmoid"]
 DropoutActivation = Literal[None, "relu"]
-Transform = Literal[None, "softmax", "probabilities"]
+Transform = Literal[None, "softmax", "sigmoid", "probabilities"]
 Method = Literal["monte-carlo", "moments"]
 Covariance = Literal["diagonal", "output", "full"]
 

@@ -17,6 +17,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from .compatibility import TORCH_DROPOUTS, DispatchMode, argument, in_backward, own_buffers
 from .kernels import STREAM_BIAS
+from .text import plural, some_of
 
 # torch's operators that draw a mask, and how to find its rate.
 _BERNOULLI = {"aten::bernoulli", "aten::bernoulli_"}
@@ -79,6 +80,14 @@ class DropoutCalls:
     def sites(self) -> Counter[str]:
         """How often each module drew."""
         return Counter(call.module for call in self.calls)
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{len(drawn)} by {who} in {some_of(dict.fromkeys(call.module or 'no module' for call in drawn))}"
+            for who, drawn in (("contdrop", self.ours), ("torch", self.others))
+            if drawn
+        ]
+        return f"{plural(len(self.calls), 'draw')} of dropout" + (f": {'; '.join(parts)}" if parts else "")
 
     def __enter__(self) -> DropoutCalls:
         before = register_module_forward_pre_hook(self._begins)

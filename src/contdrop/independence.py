@@ -16,7 +16,7 @@ from .choices import MixtureMasks
 from .compatibility import BATCH_NORMS
 from .inference import dropout_layers, dropout_on, seeded
 
-_WITNESSES = 8
+_WITNESSES = 8  # examples that show whether others change what a model says of one
 
 
 def check_separate(owner: str, model: torch.nn.Module, x: Tensor) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,10 @@ from . import nn
 from .arguments import check_choice, check_seed, check_whole
 from .choices import METHODS, TRANSFORMS, Covariance, Method, Transform
 from .compatibility import TORCH_DROPOUTS
+from .sites import unreachable
+from .text import some_of
 from .theory import propagation
+from .theory.propagation import Moments
 
 _STOCHASTIC: tuple[type[torch.nn.Module], ...] = (
     *TORCH_DROPOUTS,
@@ -25,13 +28,14 @@ _STOCHASTIC: tuple[type[torch.nn.Module], ...] = (
     nn.FastDropoutLinear,
 )
 
-# What a model is called with: one tensor, or a tuple of several.
+# What a model is called with: one tensor, or a tuple of several; or several by the names of its arguments.
 Inputs = Tensor | tuple[Tensor, ...]
+NamedInputs = Mapping[str, Tensor]
+
+_NOT_RANDOM = ", whose output is not random; call it in evaluation mode instead"
 
 # Logits are drawn from their Gaussian this many numbers at a time.
 _LOGITS_AT_ONCE = 1 << 20
-
-# Examples that show whether others change what a model says of one.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +46,10 @@ class Prediction:
         mean: E[y], the average output, after the transform.
         variance: Var(y), elementwise.
         entropy: H(E[p]) of the average probabilities p: the whole uncertainty. None if the outputs are not
-            probabilities.
+            probabilities. Its shape is that of the mean without axis 1; with "sigmoid", where every output is a yes or
+            no with an entropy of its own, that of the mean, and without axis 1 only if there is one output along it.
         mutual_information: H(E[p]) - E[H(p)], between the class and the mask: how far the passes disagree. None if the
-            outputs are not probabilities.
+            outputs are not probabilities. Of the shape of the entropy.
     """
 
     mean: Tensor
@@ -54,7 +59,12 @@ class Prediction:
 
 
 def mc_predict(
-    model: torch.nn.Module, x: Inputs, samples: int = 50, *, transform: Transform = None, seed: int | None = None
+    model: torch.nn.Module,
+    x: Inputs | NamedInputs,
+    samples: int = 50,
+    *,
+    transform: Transform = None,
+    seed: int | None = None,
 ) -> Prediction:
     """Monte-Carlo dropout: mean and variance over ``samples`` passes (Gal and Ghahramani, 2016).
 
@@ -64,25 +74,26 @@ def mc_predict(
     off. No gradients are recorded, and memory does not grow with ``samples``.
 
     Args:
-        model: With at least one dropout layer.
-        x: Batch [N, ...] of any type, token ids among them; a tuple for a model of several inputs.
+        model: With at least one dropout layer. It returns a tensor, or an object or dictionary with ``logits``.
+        x: Batch [N, ...] of any type, token ids among them; for a model of several inputs a tuple, or a dictionary by
+            the names of its arguments: ``model(**x)``.
         samples: Number of passes, at least 2.
         transform: None for the outputs as they are; "softmax" for a classifier that gives logits or log-probabilities;
-            "probabilities" for one that gives probabilities. Both along axis 1, and both give entropies.
+            "probabilities" for one that gives probabilities; both along axis 1, of at least 2 classes. "sigmoid" for
+            one logit of each yes or no: two classes [N, 1], or K labels [N, K]. All but None give entropies.
         seed: Makes the result reproducible and leaves torch's generators as they were. With None the masks follow from
             torch.manual_seed, or from a layer's own generator.
     """
     owner = "mc_predict"
-    inputs = as_inputs(owner, x)
+    inputs, named = _arguments(owner, x)
     layers = _check(owner, model, samples, transform, seed)
-    total = _Running()
+    total = _Running(transform)
     with torch.no_grad(), dropout_on(model, layers) as called, seeded(layers, seed):
         for _ in range(samples):
             # Copies, because the first layer may work in place.
-            output = model(*(each.clone() for each in inputs))
-            if not isinstance(output, Tensor):
-                raise TypeError(f"{owner}: expected a model that returns a tensor, got {type(output).__name__}")
-            total.add(_transformed(owner, output, transform).unsqueeze(0), transform is not None)
+            copies = {name: each.clone() for name, each in named.items()}
+            output = _tensor_of(owner, model(*(each.clone() for each in inputs), **copies), transform)
+            total.add(_transformed(owner, output, transform).unsqueeze(0))
     prediction = total.prediction(output.dtype)
     if not called and not prediction.variance.any():
         raise ValueError(
@@ -94,7 +105,7 @@ def mc_predict(
 
 def predict(
     model: torch.nn.Module,
-    x: Inputs,
+    x: Inputs | NamedInputs,
     *,
     method: Method = "monte-carlo",
     samples: int | None = None,
@@ -106,12 +117,13 @@ def predict(
 
     "monte-carlo" is :func:`mc_predict`. "moments" propagates mean and covariance through the model once
     (:func:`contdrop.theory.propagation.moments`, which says what models it can follow, and what is approximate). With
-    ``transform="softmax"`` the logits are then taken as Gaussian, and the moments and entropies of their softmax are
-    averages over ``samples`` draws of the logits alone: cheap, because the network is not evaluated again.
+    "softmax" or "sigmoid" as transform the logits are then taken as Gaussian, and the moments and entropies of their
+    probabilities are averages over ``samples`` draws of the logits alone: cheap, because the network is not evaluated
+    again.
 
     Args:
         model: With at least one dropout layer.
-        x: As in :func:`mc_predict`; one tensor of real numbers with "moments".
+        x: As in :func:`mc_predict`; one tensor of real numbers, for a model that returns a tensor, with "moments".
         method: "monte-carlo" or "moments".
         samples: Number of passes (50 if None), or of draws of the logits (1000 if None).
         transform: As in :func:`mc_predict`; "probabilities" with "monte-carlo" only.
@@ -134,24 +146,32 @@ def predict(
         )
     if transform == "probabilities":
         raise ValueError(
-            f"{owner}: expected transform to be None or 'softmax' with method='moments', got 'probabilities'; give the "
-            "model without its last softmax"
+            f"{owner}: expected transform to be None, 'softmax' or 'sigmoid' with method='moments', got "
+            "'probabilities'; give the model without its last softmax"
         )
     moments = propagation.moments(model, x, covariance=covariance)
     if transform is None:
         return Prediction(moments.mean, moments.variance, None, None)
-    total = _Running()
+    if transform == "softmax":
+        _check_classes(owner, moments.mean, transform)
+    total = _Running(transform)
     with torch.no_grad(), seeded({}, seed):
-        at_once = max(1, _LOGITS_AT_ONCE // moments.mean.numel())
-        root = None if moments.covariance is None else _root(moments.covariance)
-        for start in range(0, samples, at_once):
-            noise = torch.randn(min(at_once, samples - start), *moments.mean.shape, dtype=torch.float64).to(x.device)
-            if root is None:
-                noise = noise * moments.variance.sqrt()
-            else:
-                noise = torch.einsum("nij,snj->sni", root, noise.flatten(2)).reshape(noise.shape)
-            total.add((moments.mean + noise).softmax(2), True)
+        for logits in _drawn(moments, samples):
+            total.add(logits.softmax(2) if transform == "softmax" else logits.sigmoid())
     return total.prediction(torch.float64)
+
+
+def _drawn(moments: Moments, samples: int) -> Iterator[Tensor]:
+    """Draws of Gaussian logits of these moments, [draws, N, ...], in parts."""
+    mean = moments.mean
+    at_once = max(1, _LOGITS_AT_ONCE // mean.numel())
+    root = None if moments.covariance is None else _root(moments.covariance)
+    for start in range(0, samples, at_once):
+        noise = torch.randn(min(at_once, samples - start), *mean.shape, dtype=torch.float64).to(mean.device)
+        if root is None:
+            yield mean + noise * moments.variance.sqrt()
+        else:
+            yield mean + torch.einsum("nij,snj->sni", root, noise.flatten(2)).reshape(noise.shape)
 
 
 def dropout_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
@@ -163,12 +183,13 @@ def dropout_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
 class _Running:
     """Mean, variance and expected entropy of a stream of outputs, in float64 (Chan, Golub and LeVeque, 1983)."""
 
-    def __init__(self) -> None:
+    def __init__(self, transform: Transform) -> None:
         self._count = 0
         self._mean = self._squares = self._entropy = torch.zeros((), dtype=torch.float64)
-        self._probabilities = False
+        self._probabilities = transform is not None
+        self._entropy_of = _binary_entropy if transform == "sigmoid" else _entropy
 
-    def add(self, values: Tensor, probabilities: bool) -> None:
+    def add(self, values: Tensor) -> None:
         """Takes values [draws, N, ...]."""
         values = values.double()
         new = len(values)
@@ -179,9 +200,8 @@ class _Running:
         self._squares = self._squares.to(values.device) + inside + gap.square() * (self._count * new / count)
         self._mean = self._mean.to(values.device) + gap * (new / count)
         self._count = count
-        self._probabilities = probabilities
-        if probabilities:
-            self._entropy = self._entropy.to(values.device) + _entropy(values, 2).sum(0)
+        if self._probabilities:
+            self._entropy = self._entropy.to(values.device) + self._entropy_of(values, 2).sum(0)
 
     def prediction(self, dtype: torch.dtype) -> Prediction:
         # Sums of half-precision outputs are worth more than half precision.
@@ -189,7 +209,7 @@ class _Running:
         variance = self._squares / (self._count - 1)
         entropy = information = None
         if self._probabilities:
-            entropy = _entropy(self._mean, 1)
+            entropy = self._entropy_of(self._mean, 1)
             information = (entropy - self._entropy / self._count).clamp(min=0).to(dtype)
             entropy = entropy.to(dtype)
         return Prediction(self._mean.to(dtype), variance.to(dtype), entropy, information)
@@ -199,11 +219,18 @@ def _entropy(probabilities: Tensor, axis: int) -> Tensor:
     return torch.as_tensor(torch.special.entr(probabilities)).sum(axis)
 
 
+def _binary_entropy(probabilities: Tensor, axis: int) -> Tensor:
+    """Of each yes or no; without the axis if there is one along it, as of the two classes that it stands for."""
+    entropy = torch.as_tensor(torch.special.entr(probabilities) + torch.special.entr(1 - probabilities))
+    return entropy.squeeze(axis) if entropy.dim() > axis else entropy
+
+
 def _transformed(owner: str, output: Tensor, transform: Transform) -> Tensor:
     if transform is None:
         return output
-    if output.dim() < 2:
-        raise ValueError(f"{owner}: expected outputs [N, classes, ...] for transform, got {tuple(output.shape)}")
+    if transform == "sigmoid":
+        return output.double().sigmoid()
+    _check_classes(owner, output, transform)
     if transform == "softmax":
         return output.double().softmax(1)
     # Half precision is good to 1e-3, and classes add up.
@@ -213,6 +240,36 @@ def _transformed(owner: str, output: Tensor, transform: Transform) -> Tensor:
             "transform='softmax' for logits"
         )
     return output
+
+
+def _check_classes(owner: str, output: Tensor, transform: Transform) -> None:
+    if output.dim() < 2:
+        raise ValueError(f"{owner}: expected outputs [N, classes, ...] for transform, got {tuple(output.shape)}")
+    if output.shape[1] < 2:  # whose one probability is 1, whatever the output
+        raise ValueError(
+            f"{owner}: expected at least 2 classes along axis 1 with transform={transform!r}, got outputs "
+            f"{tuple(output.shape)}; use transform='sigmoid' for one logit of two classes"
+        )
+
+
+def _tensor_of(owner: str, output: Any, transform: Transform) -> Tensor:
+    """The output itself, or its logits."""
+    if isinstance(output, Tensor):
+        return output
+    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if not isinstance(found, Tensor):
+        raise TypeError(
+            f"{owner}: expected a model that returns a tensor, or an object or dictionary with logits, got "
+            f"{type(output).__name__}; wrap it in a module that returns the tensor"
+        )
+    # Models of text that return objects have their classes last, those of images along axis 1.
+    if transform in ("softmax", "probabilities") and found.dim() > 2:
+        raise ValueError(
+            f"{owner}: expected logits [N, classes] in {type(output).__name__} with transform={transform!r}, got "
+            f"{tuple(found.shape)}, whose classes may be along any axis; wrap the model in a module that returns a "
+            "tensor [N, classes, ...]"
+        )
+    return found
 
 
 def _root(covariance: Tensor) -> Tensor:
@@ -298,19 +355,38 @@ def as_inputs(owner: str, x: Inputs) -> tuple[Tensor, ...]:
     return inputs
 
 
+def _arguments(owner: str, x: Inputs | NamedInputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """What a model is called with: by place, and by name."""
+    if not isinstance(x, Mapping):
+        return as_inputs(owner, x), {}
+    named: dict[Any, Any] = dict(x)
+    if not named:
+        raise TypeError(f"{owner}: expected a dictionary of tensors by the names of the model's arguments, got none")
+    for name, each in named.items():
+        if not isinstance(name, str) or not isinstance(each, Tensor):
+            raise TypeError(
+                f"{owner}: expected a dictionary of tensors by the names of the model's arguments, got "
+                f"{type(each).__name__} as {name!r}; leave out what is no tensor"
+            )
+    return (), named
+
+
 def _check(
     owner: str, model: torch.nn.Module, samples: int, transform: Transform, seed: int | None
 ) -> dict[str, torch.nn.Module]:
     """Checks the arguments; returns the model's dropout layers by path."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{owner}: expected a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(f"{owner}: expected a model in Python, got a scripted one; predict before torch.jit.script")
     check_whole(owner, "samples", samples, 2)
     check_choice(owner, "transform", transform, TRANSFORMS)
     check_seed(owner, seed)
     layers = dropout_layers(model)
     if not layers:
+        left = some_of([f"{name} ({what})" for name, what, _ in unreachable(model)], 3)
         raise ValueError(
-            f"{owner}: expected a model with dropout layers, got {type(model).__name__} without any, whose output is "
-            "not random; call it in evaluation mode instead"
+            f"{owner}: expected a model with dropout layers, got {type(model).__name__} without any"
+            + (f"; out of reach: {left}; put a dropout layer in its place" if left else _NOT_RANDOM)
         )
     return layers

@@ -18,6 +18,7 @@ from .arguments import check_whole
 from .laws import BuiltIn, Law, parse_law
 from .nn import DropConnectLinear, Dropout, FastDropoutLinear
 from .surgery import Swap
+from .text import plural
 
 Course = Callable[[float], Law]
 
@@ -76,6 +77,11 @@ class Schedule:
     def __init__(self, target: torch.nn.Module | Swap, course: Course, steps: int = 1) -> None:
         if not isinstance(target, (torch.nn.Module, Swap)):
             raise TypeError(f"Schedule: expected a model or a Swap, got {type(target).__name__}")
+        if not callable(course) or isinstance(course, torch.nn.Module):
+            raise TypeError(
+                "Schedule: expected a function of the fraction of training done that gives a law, got "
+                f"{type(course).__name__}; contdrop.schedules.linear(start, end) makes one"
+            )
         modules = target.layers if isinstance(target, Swap) else target.modules()
         kinds = (Dropout, DropConnectLinear, FastDropoutLinear)
         self._layers = [module for module in modules if isinstance(module, kinds)]
@@ -100,6 +106,10 @@ class Schedule:
         """One step further; at the end the law stays."""
         self.done += 1
         return self.at(self.done / self.steps)
+
+    def __repr__(self) -> str:
+        layers = plural(len(self._layers), "layer")
+        return f"Schedule({self.done} of {plural(self.steps, 'step')}, {layers}, now {self._layers[0].law!r})"
 
     def state_dict(self) -> dict[str, int]:
         return {"done": self.done}

@@ -24,7 +24,7 @@ from .nn import BernoulliDropout, Dropout
 from .sites import ALPHA, is_plain, shared_axes
 from .sites import Unreachable as Unreachable
 from .sites import unreachable as unreachable
-from .text import plural
+from .text import plural, some_of
 
 Choose = Callable[[str, torch.nn.Module], "Law | str | None"]
 Only = str | Collection[str] | Callable[[str, torch.nn.Module], bool]
@@ -222,10 +222,10 @@ def _check(owner: str, model: object, match: object, scale: object) -> None:
     check_choice(owner, "match", match, (None, "variance"))
     check_choice(owner, "scale", scale, (None, *SCALES))
     if not any(_layers(model)):
-        left = [f"{name} ({what})" for name, what, _ in unreachable(model)]
+        left = some_of([f"{name} ({what})" for name, what, _ in unreachable(model)], 3)
         raise ValueError(
             f"{owner}: expected a model with dropout layers, got {type(model).__name__} without any"
-            + (f"; out of reach: {', '.join(left[:3])}{', ...' if len(left) > 3 else ''}" if left else "")
+            + (f"; out of reach: {left}" if left else "")
         )
 
 
@@ -264,26 +264,45 @@ def _chooser(owner: str, law: Any) -> Callable[[str, torch.nn.Module], Law | Lit
     if law is None:
         return lambda name, layer: None
     if isinstance(law, str):
-        law = parse_law(law)
+        law = _parsed(owner, law)
     if isinstance(law, Law):
         return lambda name, layer: law
-    if isinstance(law, type) or not callable(law):
+    if isinstance(law, (type, torch.nn.Module)) or not callable(law):
         got = law.__name__ if isinstance(law, type) else type(law).__name__
         raise TypeError(
-            f"{owner}: expected a law, its text, None or a function of name and layer, got {got}"
-            + ("; a family of laws needs match='variance'" if isinstance(law, type) else "")
+            f"{owner}: expected a law, its text, None or a function of name and layer, got {got}{_instead_of(law)}"
         )
 
     def ask(name: str, layer: torch.nn.Module) -> Law | Literal["leave"]:
         answer = law(name, layer)
         if answer is None:
             return "leave"
-        found = parse_law(answer) if isinstance(answer, str) else answer
+        found = _parsed(owner, answer) if isinstance(answer, str) else answer
         if not isinstance(found, Law):
             raise TypeError(f"{owner}: expected a law or None for {name}, got {type(found).__name__}")
         return found
 
     return ask
+
+
+def _parsed(owner: str, text: str) -> Law:
+    if text.partition(":")[0].strip().lower() == "normal":
+        raise ValueError(
+            f"{owner}: expected a law, got {text!r}, a family of laws that needs match='variance'; one of its laws is "
+            "'gaussian:sigma=0.3,low=-inf,high=inf'"
+        )
+    return parse_law(text)
+
+
+def _instead_of(law: Any) -> str:
+    """What to give in place of what is no law."""
+    if isinstance(law, type) and issubclass(law, Law):
+        return "; a family of laws needs match='variance'"
+    if isinstance(law, Dropout):
+        return "; give its law: swap_dropout(model, layer.law)"
+    if isinstance(law, torch.nn.Module) and is_plain(law):
+        return f"; give its law: swap_dropout(model, {noise(law)!r})"
+    return ""
 
 
 def _matching(owner: str, family: Any) -> Callable[[str, torch.nn.Module], Law | Literal["leave"]]:
