@@ -205,7 +205,7 @@ def test_lead_of_the_selected_candidate(tmp_path):
     assert found.interval == pytest.approx((0.6 - reach, 0.6 + reach))
     assert not found.is_clear
     (tmp_path / "other").mkdir()
-    clear = selection.lead(_decide(_selection_jobs(tmp_path / "other", [(2.0, 1), (1.0, 1), (2.1, 1), (1.1, 1)])))
+    clear = selection.lead(_decide(_selection_jobs(tmp_path / "other", [(2.0, 1), (1.0, 1), (2.12, 1), (1.1, 1)])))
     assert clear.is_clear
 
 
