@@ -71,7 +71,7 @@ def test_workers_that_end_at_once_end_the_study(pool):
         pool._replace(pool.workers[1])
     assert str(caught.value) == (
         "expected worker processes that start; got 3 that ended at once (exit code -9); is there enough memory? "
-        "--workers 0 does without them"
+        "lab.compare(study, workers=0), in Python, does without them"
     )
 
 

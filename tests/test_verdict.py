@@ -532,6 +532,10 @@ def test_equal_in_every_run():
     assert found.findings[0].gap == "equal"
     assert found.findings[0].text.startswith("Gaussian and Bernoulli both err 3.00 %")
     assert found.caveats[0].startswith("Against Bernoulli: the two are equal in every run")
+    several = verdict(results_of({method: noisy(3) for method in ("gaussian", "bernoulli", "none")})).caveats
+    assert [each[:55] for each in several if "every run" in each] == [
+        "Against Bernoulli and no dropout: the two are equal in "
+    ]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def show(results: Results) -> None:
     for finding in found.findings:
         screen.print(f"- {finding.label}: {finding.text}")
     for caveat in found.caveats:
-        screen.print(f"- {caveat}")
+        screen.print(f"- {caveat}", style="dim")
     screen.print()
 
 

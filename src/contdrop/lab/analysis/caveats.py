@@ -14,7 +14,7 @@ from ..records import IMPORTED
 from ..results import Results
 from ..stats import Comparison, summary
 from .comparisons import margin_of, planned_margin
-from .wording import called, capital, moment
+from .wording import called, capital, moment, names
 
 _PLACES = re.compile(r"\d+ places? with dropout out of reach: [^;]+")
 
@@ -45,10 +45,13 @@ def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: flo
         most = max(comparison.runs for comparison in comparisons.values())
         fewer = ", ".join(f"{called(method)} {c.runs}" for method, c in comparisons.items() if c.runs < most)
         yield f"Not every method shares {plural(most, 'run')} with {called(results.reference)}: {fewer}."
+    alike: dict[str, list[str]] = {}
     for method, comparison in comparisons.items():
         for note in comparison.notes:
             if "equal" in note and "leaves out" not in note:  # single ties are for the table
-                yield f"Against {called(method)}: {note[0].lower()}{note[1:]}"
+                alike.setdefault(note, []).append(method)
+    for note, methods in alike.items():
+        yield f"Against {names(methods)}: {note[0].lower()}{note[1:]}"
     if left := _out_of_reach(description):
         yield left
     if comparisons:

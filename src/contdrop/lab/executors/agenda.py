@@ -178,7 +178,7 @@ class Agenda:
         if job_id is None:
             raise UserError(
                 f"expected worker processes that start; got {DEATHS_ALLOWED} that ended at once ({how}); is there "
-                "enough memory? --workers 0 does without them"
+                "enough memory? lab.compare(study, workers=0), in Python, does without them"
             )
         self._fail(job_id, f"its worker ended {DEATHS_ALLOWED} times in a row ({how}); is there enough memory?")
 
