@@ -15,8 +15,7 @@ from . import nn
 from .arguments import check_choice, check_seed, check_whole
 from .choices import METHODS, TRANSFORMS, Covariance, Method, Transform
 from .compatibility import TORCH_DROPOUTS
-from .sites import unreachable
-from .text import some_of
+from .sites import out_of_reach
 from .theory import propagation
 from .theory.propagation import Moments
 
@@ -384,7 +383,7 @@ def _check(
     check_seed(owner, seed)
     layers = dropout_layers(model)
     if not layers:
-        left = some_of([f"{name} ({what})" for name, what, _ in unreachable(model)], 3)
+        left = out_of_reach(model)
         raise ValueError(
             f"{owner}: expected a model with dropout layers, got {type(model).__name__} without any"
             + (f"; out of reach: {left}; put a dropout layer in its place" if left else _NOT_RANDOM)

@@ -29,6 +29,7 @@ from torch.nn.utils import parametrize
 
 from . import nn
 from .compatibility import TORCH_DROPOUTS
+from .text import some_of
 
 # The layers of torch that multiply by a mask, and how many trailing axes share a value of it.
 PLAIN: dict[Any, tuple[int, ...]] = {
@@ -81,6 +82,11 @@ def unreachable(model: torch.nn.Module) -> list[Unreachable]:
     for name, module in model.named_modules():
         found += [Unreachable(name or type(module).__name__, what, rate) for what, rate in _of(module)]
     return found
+
+
+def out_of_reach(model: torch.nn.Module) -> str:
+    """Where the first few of them are, for a message; empty if there is none."""
+    return some_of([f"{name} ({what})" for name, what, _ in unreachable(model)], 3)
 
 
 def is_plain(module: torch.nn.Module) -> bool:

@@ -21,10 +21,10 @@ from .errors import suggest
 from .fusion import Pair, pairs
 from .laws import LAWS, Bernoulli, BuiltIn, Gaussian, Law, parse_law
 from .nn import BernoulliDropout, Dropout
-from .sites import ALPHA, is_plain, shared_axes
+from .sites import ALPHA, is_plain, out_of_reach, shared_axes
 from .sites import Unreachable as Unreachable
 from .sites import unreachable as unreachable
-from .text import plural, some_of
+from .text import plural
 
 Choose = Callable[[str, torch.nn.Module], "Law | str | None"]
 Only = str | Collection[str] | Callable[[str, torch.nn.Module], bool]
@@ -222,7 +222,7 @@ def _check(owner: str, model: object, match: object, scale: object) -> None:
     check_choice(owner, "match", match, (None, "variance"))
     check_choice(owner, "scale", scale, (None, *SCALES))
     if not any(_layers(model)):
-        left = some_of([f"{name} ({what})" for name, what, _ in unreachable(model)], 3)
+        left = out_of_reach(model)
         raise ValueError(
             f"{owner}: expected a model with dropout layers, got {type(model).__name__} without any"
             + (f"; out of reach: {left}" if left else "")
