@@ -40,6 +40,7 @@ COMMITS = {
     "fashion-cnn": "28046df",
     "full-sigmoid": "28046df",
     "mnist-mlp-relu": "not recorded",
+    "replication-authors-relu": "28046df",
     "replication-cnn-gaussian": "28046df",
     "replication-cnn-uniform": "28046df",
 }
@@ -216,7 +217,7 @@ def archives() -> str:
                 one,
             )
         )
-    return table(("archive", "command", "done", "hours of one core", "commit", "begun", "machine"), rows)
+    return table(("archive", "command", "done", "hours by the clock", "commit", "begun", "machine"), rows)
 
 
 class Blocks:
