@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # by bytes
+
 
 def of_arrays(*arrays: np.ndarray) -> str:
     """32 hexadecimal digits of SHA-256 over the types, shapes and bytes of some arrays."""
@@ -81,3 +83,14 @@ def _add_object(digest: Any, value: Any) -> None:
         _add(digest, {field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
     elif hasattr(value, "__dict__") and not callable(value):
         _add(digest, vars(value))
+
+
+def as_array(parameter: Tensor) -> np.ndarray:
+    """Its numbers; where NumPy has no such type, such as bfloat16, their bits."""
+    plain = parameter.detach()
+    try:
+        return plain.numpy()
+    except TypeError:
+        if plain.device.type != "cpu" or plain.itemsize not in _BITS:
+            raise
+        return plain.view(_BITS[plain.itemsize]).numpy()

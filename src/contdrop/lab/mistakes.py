@@ -55,15 +55,14 @@ def look(training: Training, prepared: Prepared, where: str) -> list[str]:
 
 def check_optimiser(training: Training, where: str) -> list[str]:
     """What the optimiser leaves out; an error if it is another model's, or its schedule waits for what never comes."""
-    optimiser, own = training.optimiser, dict(training.network.named_parameters())
-    held = {id(p) for group in optimiser.param_groups for p in group["params"]}
-    left = [name for name, p in own.items() if p.requires_grad and id(p) not in held]
-    if not any(id(p) in held for p in own.values()):
+    others = {id(p) for p in training.untrained}
+    left = [name for name, p in training.network.named_parameters() if p.requires_grad and id(p) in others]
+    if not training.trained:
         raise UserError(
             f"{where}: expected an optimiser of the model that it is given; it has none of its parameters; make it "
             "inside: optimiser=lambda model: torch.optim.SGD(model.parameters(), lr=0.1)"
         )
-    if isinstance(optimiser, torch.optim.LBFGS):
+    if isinstance(training.optimiser, torch.optim.LBFGS):
         raise UserError(f"{where}: expected an optimiser that steps by gradients; LBFGS needs a loop of your own, run=")
     if isinstance(training.scheduler, ReduceLROnPlateau) and training.study.evaluate == "last":
         raise UserError(

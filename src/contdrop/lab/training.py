@@ -29,7 +29,7 @@ from .batches import Part, Parts, Prepared
 from .building import Built, build, seed_everything
 from .distributed import ALONE, Team, check_division
 from .explaining import explained
-from .fingerprints import of_arrays
+from .fingerprints import as_array, of_arrays
 from .losses import Loss, default_loss
 from .metrics import Metric, with_loss
 from .nests import default_forward, size_of, to_device
@@ -43,7 +43,6 @@ _MOST_LABELS = 2**15  # predicted classes are kept as 16-bit numbers
 _SLOW_DISK = 1e8  # bytes per second; how long a checkpoint takes is measured once there is one
 _AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _ONE_CYCLE = ("initial_lr", "max_lr", "min_lr")  # what OneCycleLR computes a group's rates from
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # by bytes
 
 
 class DivergenceError(Exception):
@@ -87,7 +86,7 @@ class Training:
         self.parts = prepared.parts(job.protocol.seed, job.stage, job.run)
         self.built: Built = build(study, variant.method, self.seeds[streams.WEIGHTS])
         self.network = self.built.model
-        initial = of_arrays(*(_as_array(p) for _, p in sorted(self.network.named_parameters())))
+        initial = of_arrays(*(as_array(p) for _, p in sorted(self.network.named_parameters())))
         self.network.to(self.device)
         self.forward = study.forward or default_forward
         self.loss = Loss(study.loss) if study.loss else default_loss(study.task)
@@ -97,8 +96,8 @@ class Training:
         with explained(f"study {study.name!r}: optimiser", study.optimiser):
             self.optimiser = (study.optimiser or _adamw)(self.network)
         held = {id(p) for group in self.optimiser.param_groups for p in group["params"]}
-        self._trained = [p for p in self.network.parameters() if id(p) in held]
-        self._others = [p for p in self.network.parameters() if id(p) not in held]
+        self.trained = [p for p in self.network.parameters() if id(p) in held]
+        self.untrained = [p for p in self.network.parameters() if id(p) not in held]
         for group in self.optimiser.param_groups:
             if variant.rate != 1:
                 group["lr"] *= variant.rate
@@ -124,12 +123,20 @@ class Training:
         """The examples of each batch of a pass over the data; each network of a run but the first has its own."""
         return self.parts.train.order(self.job.seed(streams.ORDER, number, *member), self.study.batch_size)
 
+    @property
+    def _numbers(self) -> list[tuple[int, ...]]:
+        """Of the networks of a run, as seeds have them: the first has none."""
+        return [(number,) if number else () for number in range(len(self.members))]
+
+    def _orders(self, number: int) -> list[list[Any]]:
+        """Of a pass, for each network of the run."""
+        return [self.order(number, *member) for member in self._numbers]
+
     def _steps_of(self, epochs: int) -> int:
         """In so many epochs; batches of the user's own may be more or fewer in another pass."""
         if self.study.epoch_steps or not self.parts.train.has_own_batches:
             return self.steps_per_epoch * epochs
-        members = [(number,) if number else () for number in range(len(self.members))]
-        lengths = [min(len(self.order(n, *member)) for member in members) for n in range(epochs)]
+        lengths = (min(map(len, self._orders(number))) for number in range(epochs))
         return sum(-(-length // self.study.accumulate) for length in lengths)
 
     def _scale_schedule(self) -> None:
@@ -294,10 +301,9 @@ class Training:
         these batches are, and whether a pass ends with them.
         """
         while True:
-            members = [(number,) if number else () for number in range(len(self.members))]
-            orders = [self.order(self.passes, *member) for member in members]
-            seeds = [self.job.seed(streams.AUGMENT, self.passes, *member) for member in members]
-            length = min(len(order) for order in orders)
+            orders = self._orders(self.passes)
+            seeds = [self.job.seed(streams.AUGMENT, self.passes, *member) for member in self._numbers]
+            length = min(map(len, orders))
             mine = [
                 self.parts.train.batches(order[:length], seed=seed, skip=self.shown, rows=self.team.cut)
                 for order, seed in zip(orders, seeds)
@@ -329,7 +335,7 @@ class Training:
         self.team.add_gradients(self.network.parameters())
         if self.study.clip is not None:
             self.scaler.unscale_(self.optimiser)
-            torch.nn.utils.clip_grad_norm_(self._trained, self.study.clip)
+            torch.nn.utils.clip_grad_norm_(self.trained, self.study.clip)
         if self.scaler.is_enabled():
             self.scaler.step(self.optimiser)
             self.scaler.update()
@@ -341,7 +347,7 @@ class Training:
             self.scheduler.step()
 
     def _forget_gradients(self) -> None:
-        for parameter in self._others:  # which no optimiser forgets, so that they would add up
+        for parameter in self.untrained:  # which no optimiser forgets, so that they would add up
             parameter.grad = None
         if type(self.optimiser).zero_grad is not torch.optim.Optimizer.zero_grad:
             self.optimiser.zero_grad(set_to_none=True)
@@ -472,17 +478,6 @@ def _adamw(model: torch.nn.Module) -> torch.optim.Optimizer:
     parameters = [p for p in model.parameters() if p.requires_grad]
     # One pass over the weights: of a small network's step on the CPU, the plain one is a third.
     return torch.optim.AdamW(parameters, lr=1e-3, fused=not any(p.is_complex() for p in parameters))
-
-
-def _as_array(parameter: Tensor) -> np.ndarray:
-    """Its numbers; where NumPy has no such type, such as bfloat16, their bits."""
-    plain = parameter.detach()
-    try:
-        return plain.numpy()
-    except TypeError:
-        if plain.device.type != "cpu" or plain.itemsize not in _BITS:
-            raise
-        return plain.view(_BITS[plain.itemsize]).numpy()
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
