@@ -2,11 +2,13 @@
 
 import os
 import pathlib
+import types
 
 import pytest
 
 import scripts
 from contdrop.lab import checking, comparing, machines, travel
+from contdrop.lab.analysis import evidence
 from contdrop.lab.catalogue import replication
 from contdrop.lab.data.source import MissingError
 from contdrop.lab.store import FINISHED, Store
@@ -37,6 +39,15 @@ def test_a_page_with_another_figure_is_stale(tool):
     for page in tool.PAGES:
         text = page.read_text("utf-8")
         assert tool.filled(text, Changed()) != text
+
+
+def test_the_lowest_epoch_is_that_of_each_run(tool):
+    jobs = [
+        types.SimpleNamespace(id=7 + run, run=run, method=name) for run, name in enumerate(("none", "none", "other"))
+    ]
+    errors = {7: [3.0, None, 1.0, 2.0], 8: [5.0, 4.0], 9: [0.0]}
+    curves = {id: [types.SimpleNamespace(test_error=error) for error in curve] for id, curve in errors.items()}
+    assert tool._lowest(evidence.Runs("any", tuple(jobs), curves, None), "none") == {0: 1.0, 1: 4.0}
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)

@@ -176,6 +176,40 @@ def errors(runs: Mapping[str, Runs], study: str) -> str:
     )
 
 
+def epochs(runs: Mapping[str, Runs], study: str) -> str:
+    """Of a study that has all its runs: the test error after the last epoch, and the lowest of any epoch beside it."""
+    if study not in runs or not is_complete(runs[study]):
+        return f"`{study}` does not have all its planned runs yet.\n"
+    here = runs[study]
+    rows = []
+    for method in dict.fromkeys(job.method for job in here.jobs):
+        row = [f"`{method}`"]
+        for found in (_last, _lowest):
+            values = found(here, method)
+            row.append(f"{statistics.fmean(values.values()):.2f} ({', '.join(f'{v:.2f}' for v in values.values())})")
+            row.append("" if method == "none" else _gain(values, found(here, "none")))
+        rows.append(row)
+    difference = "minus `none`, points"
+    headings = ("method", "last epoch, %", difference, "lowest of any epoch, %", difference)
+    return (
+        f"`{study}`, {PLANNED[study].runs} paired runs of {PLANNED[study].epochs} epochs; test errors, in brackets "
+        f"run by run; ± is half of a 95 % interval, each for itself:\n\n{table(headings, rows)}"
+    )
+
+
+def _last(runs: Runs, method: str) -> dict[int, float]:
+    return runs.values(method, TEST)
+
+
+def _lowest(runs: Runs, method: str) -> dict[int, float]:
+    """By run; chosen by looking at the test images, so it is too good."""
+    return {
+        job.run: min(epoch.test_error for epoch in runs.curves[job.id] if epoch.test_error is not None)
+        for job in runs.jobs
+        if job.method == method
+    }
+
+
 def _gain(values: Mapping[int, float], none: Mapping[int, float], digits: int = 2) -> str:
     if not values:
         return ""
@@ -236,6 +270,7 @@ class Blocks:
             "doses": lambda: doses(self.runs, of or UNUSED),
             "pooled": lambda: pooled(self.runs),
             "errors": lambda: errors(self.runs, of),
+            "epochs": lambda: epochs(self.runs, of),
             "archives": archives,
         }
         return made[kind]()
