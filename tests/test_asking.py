@@ -8,6 +8,7 @@ from torch import nn
 
 from contdrop import lab
 from contdrop.errors import UserError
+from contdrop.lab import locks
 from contdrop.lab.asking import around_ask
 from contdrop.lab.store import FAILED, FINISHED, Store
 
@@ -251,6 +252,44 @@ def test_a_result_is_told_once_and_a_model_is_made_by_a_function(tmp_path):
     job.tell(1.0)
     with pytest.raises(UserError, match="expected one result; it has ended already"):
         job.tell(2.0)
+    for late in (lambda: job.fail("too late"), lambda: job.same("data", 1), lambda: job.build(make)):
+        with pytest.raises(UserError, match="it has ended already, and keeps what it was told first"):
+            late()
     assert repr(job) == "<Job own original run 0, ended>"
+    assert statuses(tmp_path / "runs.db")["original", 0] == FINISHED
     with Store(tmp_path / "runs.db") as store:
         assert store.jobs()[0].results["test_error"] == 1.0
+
+
+def test_a_lock_that_was_refused_while_somebody_looked_is_tried_again(tmp_path, monkeypatch):
+    refused = []
+
+    def acquire(self, job, plain=locks.Locks.acquire):
+        if not refused:
+            refused.append(job)
+            return False
+        return plain(self, job)
+
+    monkeypatch.setattr(locks.Locks, "acquire", acquire)
+    asked = [(job.method, job.run) for job in lab.ask(STUDY, store=tmp_path / "runs.db")]
+    assert asked == [("none", 0), ("original", 1), ("none", 1), ("original", 0)]
+
+
+def test_asking_says_so_where_there_are_no_locks(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "fcntl", None)
+    with pytest.raises(UserError, match="needs POSIX file locks"):
+        next(lab.ask(STUDY, store=tmp_path / "runs.db"))
+
+
+def test_all_that_failed_is_planned_again_at_once(tmp_path):
+    path = tmp_path / "runs.db"
+    for job in lab.ask(STUDY, store=path):
+        job.fail("no memory")
+    next(lab.ask(STUDY, store=path, retry_failed=True))
+    assert FAILED not in statuses(path).values()
+
+
+@pytest.mark.parametrize("values", [{"a": {float("inf"): 1.0}}, {"a": [10**400]}], ids=["run", "value"])
+def test_numbers_beyond_all_bounds_get_one_line(values):
+    with pytest.raises(UserError, match="analyse: expected a list of numbers, or numbers by run, for 'a'"):
+        lab.analyse(values)

@@ -15,7 +15,7 @@ from contdrop.errors import UserError
 from contdrop.lab import metrics, outputs, scores
 from contdrop.lab.losses import default_loss
 from contdrop.lab.metrics import Metric, chosen, defaults, find
-from contdrop.lab.tallies import Losses
+from contdrop.lab.tallies import Losses, Tally
 
 CLASSIFICATION = ("error", "accuracy", "top2", "nll", "perplexity", "brier", "ece", "auroc", "f1")
 ONE_CLASS_EACH = ("ece", "auroc", "f1")
@@ -551,3 +551,14 @@ def test_which_values_of_a_known_name_are_better_needs_no_word():
     built_in = {name: metric.better for name, metric in metrics.BUILT_IN.items()}
     known = {name: scores.better_of(name) for name in metrics.BUILT_IN}
     assert built_in == known | {"top5": "lower"}  # an error here, an accuracy elsewhere
+
+
+def test_a_metric_of_ones_own_called_error_is_what_training_counts():
+    logits, classes = _classes(20)
+    for metric, expected in (
+        (Metric("error", lambda output, batch: torch.full((len(batch[1]),), 7.0)), 7.0),
+        (find("error"), 100 * (logits.argmax(1) != classes).double().mean().item()),
+    ):
+        tally = Tally(metric)
+        tally.add(logits, (logits, classes))
+        assert tally.value(lambda mine: [mine]) == pytest.approx(expected)

@@ -9,7 +9,7 @@ from torch import nn
 
 from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import dryrun, running
+from contdrop.lab import dryrun, running, travel
 from contdrop.lab.batches import prepare
 from contdrop.lab.building import Averaged
 from contdrop.lab.fingerprints import of_arrays
@@ -431,3 +431,71 @@ class Last(nn.Linear):
 
     def forward(self, found):
         return super().forward(found[0][:, -1])
+
+
+# ---- float16
+
+
+def far():
+    return lab.Data(train=(100 * X, 1000 * X[:, :1] + 3000), test=0.25, validation=0.2)
+
+
+def test_a_gradient_beyond_float16_is_no_change_and_can_be_exported(tmp_path):
+    settings = {"data": far, "model": lambda: nn.Sequential(nn.Dropout(0.2), nn.Linear(5, 1)), "task": "regression"}
+    for _ in range(2):
+        compare(tmp_path, name="far", metric="rmse", precision="float16", epochs=1, **settings)
+    with Store(tmp_path / "runs.db") as store:
+        (record,) = store.protocols()
+    assert None in record.description["behaviour"]["methods"]["original"]
+    travel.export(tmp_path / "runs.db", tmp_path / "far.jsonl.gz")
+
+
+# ---- steps of several batches
+
+
+def test_a_step_of_fewer_batches_at_the_end_of_a_pass_is_their_mean():
+    """Three batches of 22, two to a step, are what batches of 44 and 22 are."""
+    found = []
+    for change in ({"batch_size": 22, "accumulate": 2}, {"batch_size": 44}):
+        trained = begin(model=lambda: nn.Sequential(nn.Linear(5, 2), nn.Dropout(0.0)), **change)
+        assert sum(map(len, trained.order(0))) == 66
+        while not trained.is_over:
+            trained.run_epoch()
+        found.append([p.detach().clone() for p in trained.network.parameters()])
+    for ours, theirs in zip(*found):
+        torch.testing.assert_close(ours, theirs)
+
+
+# ---- weights that are kept
+
+
+class Averaging(nn.Module):
+    """Adds what it has counted in training to its output, and keeps it out of its state."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = model()
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+    def forward(self, x):
+        if self.training:
+            self.seen += 1
+        return self.layers(x) + self.seen
+
+
+class Opaque(Averaging):
+    def get_extra_state(self):
+        return object()
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_kept_weights_have_the_buffers_that_the_state_leaves_out(tmp_path):
+    result = compare(tmp_path, model=Averaging, weights="last")
+    assert result.model("original", 0).seen == 10  # two epochs of five steps
+
+
+def test_weights_that_cannot_be_kept_are_told_before_the_training():
+    with pytest.raises(UserError, match=r"weights='last' cannot keep this model \(.*object.*\); leave weights= out"):
+        rehearse(model=Opaque, weights="last")

@@ -18,7 +18,7 @@ import math
 import numbers
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,9 @@ import torch
 from torch import nn
 
 from ..errors import UserError, suggest
-from . import plan, streams
+from . import locks, plan, streams
 from .building import build_with, put, seed_everything
-from .fingerprints import of_arrays, of_content
+from .fingerprints import as_array, of_arrays, of_content
 from .ledger import Ledger
 from .machines import machine, versions
 from .records import FAILED, FINISHED, SELECTION
@@ -117,7 +117,7 @@ class Job:
             )
         built = build_with(self.study, function, self._variant.method, self.seed)
         parameters = sorted(built.model.named_parameters())
-        self.same("initial weights", of_arrays(*(p.detach().cpu().float().numpy() for _, p in parameters)))
+        self.same("initial weights", of_arrays(*(as_array(p.cpu()) for _, p in parameters)))
         self._noise = built.noise
         torch.manual_seed(self.mask_seed % 2**63)
         return built.model
@@ -138,6 +138,7 @@ class Job:
             name: Of it.
             value: A tensor, an array, a number, a text, or lists and dictionaries of these.
         """
+        self._check_open()
         self._fingerprints[str(name)] = value if isinstance(value, str) else of_content(value)
         self._begin()
 
@@ -163,8 +164,7 @@ class Job:
                 counts of a job that selects among candidates.
             per_example: What each test example contributes to the primary metric, for an interval over examples.
         """
-        if self.ended:
-            raise UserError(f"{self._job}: expected one result; it has ended already, and keeps what it was told first")
+        self._check_open()
         primary = self.study.metrics[0].name
         found: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {primary: value}
         selects = self._job.stage == SELECTION
@@ -191,6 +191,10 @@ class Job:
         self._store.finish(self._id, self._epochs, kept | self._noise, artefacts)
         self.ended = True
 
+    def _check_open(self) -> None:
+        if self.ended:
+            raise UserError(f"{self._job}: expected one result; it has ended already, and keeps what it was told first")
+
     def _of_examples(self, contributions: np.ndarray, told: float) -> float:
         """The value that the examples give, in float64; refuses one that was told of other examples."""
         metric = self.study.metrics[0]
@@ -203,6 +207,7 @@ class Job:
 
     def fail(self, reason: str) -> None:
         """Says that there is no result, and why. It is not tried again unless asked for."""
+        self._check_open()
         self._store.fail(self._id, " ".join(str(reason).split()), self._epochs)
         self.ended = True
 
@@ -254,23 +259,37 @@ def ask(
         runs: Per method; the study's if None.
         retry_failed: Whether failed jobs are handed out again.
     """
+    locks.check_available()
     if study.run is None:  # what comes of it is not what the lab would have made of data and model
         study = dataclasses.replace(study, run=around_ask)
     jobs = plan.plan(study, labels=methods, runs=runs)
     with Store(store, create=True) as opened:
         planned = plan.add_plan(opened, jobs)
+        if retry_failed:
+            opened.plan_again(*(job_id for job_id in planned if opened.status(job_id) == FAILED))
+        # A lock may be refused while another process only looks, so what was left out is tried once more.
+        left_out = []
         for job_id, job in planned.items():
-            status = opened.status(job_id)
-            if status == FAILED and retry_failed:
-                opened.plan_again(job_id)
-            elif status in (FINISHED, FAILED):
-                continue
-            with opened.locks.holding(job_id) as mine:
-                if mine and opened.status(job_id) not in (FINISHED, FAILED):
-                    opened.drop_progress(job_id)
-                    variant = _variant(opened, job_id, job)
-                    if variant is not None:
-                        yield Job(opened, job_id, job, variant)
+            if not (yield from _handed_out(opened, job_id, job)):
+                left_out.append(job_id)
+        for job_id in left_out:
+            yield from _handed_out(opened, job_id, planned[job_id])
+
+
+def _handed_out(store: Store, job_id: int, job: plan.Job) -> Generator[Job, None, bool]:
+    """The job, if it is to be had; whether it has ended."""
+    if store.status(job_id) in (FINISHED, FAILED):
+        return True
+    with store.locks.holding(job_id) as mine:
+        if not mine:
+            return False
+        if store.status(job_id) not in (FINISHED, FAILED):
+            store.drop_progress(job_id)
+            variant = _variant(store, job_id, job)
+            if variant is None:
+                return False
+            yield Job(store, job_id, job, variant)
+    return True
 
 
 def around_ask(job: Job) -> float:

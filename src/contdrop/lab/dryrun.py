@@ -15,7 +15,7 @@ import torch
 
 from ..errors import UserError
 from ..text import plural, some_of
-from . import mistakes, plan
+from . import mistakes, plan, state
 from .applying import Applied
 from .batches import Part, Prepared, prepare
 from .building import seed_everything
@@ -123,16 +123,28 @@ def _look(job: plan.Job, variant: plan.Variant, prepared: Prepared, device: str,
     with explained(f"{where}: model()", job.protocol.study.model):
         training = Training(job, variant, prepared, device)
     training.check_steps()
+    _check_keeping(training, where)
     optimised = mistakes.check_optimiser(training, where)
     missing = mistakes.missing_values(prepared)
     warnings = mistakes.look(training, prepared, where)
     return training.fingerprints["initial weights"], [*optimised, *warnings, *([missing] if missing else [])]
 
 
+def _check_keeping(training: Training, where: str) -> None:
+    """Weights that cannot be kept should not be found out at the end of a training."""
+    if training.study.weights == "last":
+        try:
+            state.parts(state.of_network(training.network))
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"{where}: weights='last' cannot keep this model ({printable_error(error)}); leave weights= out"
+            ) from error
+
+
 @dataclass(frozen=True)
 class _Steps:
     weights: str
-    figures: list[float]
+    figures: list[float | None]  # losses and gradients in turn; None for one that is beyond the numbers of float16
     extent: tuple[int, int, tuple[int, int, int]]  # steps per epoch, parameters, examples to train, validate, test on
     applied: Applied | None
     memory: int
@@ -142,13 +154,13 @@ class _Steps:
 def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, device: str, where: str) -> _Steps:
     with explained(f"{where}: model()", job.protocol.study.model):
         training = Training(job, variant, prepared, device)
-    figures: list[float] = []
+    figures: list[float | None] = []
     warnings: list[str] = []
     weights = training.fingerprints["initial weights"]
     torch.manual_seed(0)
     training.network.train()
     kept = 0
-    order = training.order(0)[:_STEPS] or [[]]
+    order = training.order(0)[:_STEPS]
     with explained(f"{where}: batches"):
         batches = list(training.parts.train.batches(order, seed=0))
     for batch in batches:
@@ -165,7 +177,7 @@ def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, devic
             raise UserError(f"{where}: no parameter gets a gradient; the loss does not depend on the model")
         if without and not warnings:
             warnings.append(f"no gradient reaches {without}")
-        figures += [round(float(loss.detach()), 7), round(norm, 7)]
+        figures += [round(float(loss.detach()), 7), round(norm, 7) if math.isfinite(norm) else None]
         with explained(f"{where}: optimiser step"):
             training.update()
     _try_smallest(training, batches, where)
@@ -327,6 +339,6 @@ def compare_behaviour(now: dict[str, Any], before: dict[str, Any] | None) -> str
             continue
         names = [f"{what} of step {step}" for step in range(1, _STEPS + 1) for what in ("the loss", "the gradient")]
         for name, new, old in zip(names, figures, earlier):
-            if not math.isclose(new, old, rel_tol=_TOLERANCE, abs_tol=1e-6):
+            if None not in (new, old) and not math.isclose(new, old, rel_tol=_TOLERANCE, abs_tol=1e-6):
                 return f"with {label}, {name} is {new:.6g} and was {old:.6g}"
     return None

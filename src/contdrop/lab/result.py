@@ -92,7 +92,7 @@ class Result:
         study = self._study.at(self.results.protocol.preset)
         seed = job.seeds[streams.WEIGHTS]
         built = build(study, plan.Variant.parse(str(job.variant)).method, seed).model
-        built.load_state_dict(state.loads(saved))
+        state.into_network(built, state.loads(saved))
         return built.eval()
 
     def to_dataframe(self) -> Any:
@@ -181,7 +181,7 @@ def _by_run(values: Mapping[str, Any]) -> dict[tuple[str, int], float]:
                 raise TypeError("it is text")
             runs = dict(given) if isinstance(given, Mapping) else dict(enumerate(given))
             numbered = {(str(method), _number(run)): float(value) for run, value in runs.items()}
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise UserError(
                 f"analyse: expected a list of numbers, or numbers by run, for {method!r}: {error}"
             ) from error

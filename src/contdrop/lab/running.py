@@ -17,6 +17,7 @@ from .machines import machine, versions
 from .nests import to_device
 from .plan import Job, Variant
 from .records import FINAL, Epoch
+from .sidecar import Buffer
 from .training import DivergenceError, Training
 
 _CHECKPOINT_SHARE = 0.05  # of the time, at most, goes into checkpoints
@@ -55,7 +56,7 @@ def run(
         return
     if team.size > 1:
         training.check_division()
-    saved = team.first(store.resume(job_id))
+    saved = _checkpoint(store, job_id, team)
     if saved:
         try:
             training.restore(saved[1])
@@ -83,8 +84,17 @@ def run(
         store.fail(job_id, f"diverged: {reason}", unsaved)
         return
     keeps = job.protocol.study.weights == "last" and job.stage == FINAL
-    weights = state.parts(training.network.state_dict()) if keeps else ()
+    weights = state.parts(state.of_network(training.network)) if keeps else ()
     store.finish(job_id, unsaved, results, artefacts, weights)
+
+
+def _checkpoint(store: Ledger, job_id: int, team: Team) -> tuple[int, Buffer] | None:
+    """The last one, in every process of a team."""
+    saved = store.resume(job_id)
+    if saved and team.size > 1:
+        saved = saved[0], bytes(saved[1])  # a large one is a mapped file, which cannot be sent
+    found: tuple[int, Buffer] | None = team.first(saved)
+    return found
 
 
 def seconds_per_epoch(job: Job, variant: Variant, prepared: Prepared, *, threads: int, device: str = "cpu") -> float:

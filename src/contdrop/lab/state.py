@@ -176,3 +176,15 @@ def put_beside(network: nn.Module, buffers: Mapping[str, Tensor], device: torch.
             module.register_buffer(leaf, saved, persistent=False)
         elif not torch.equal(there, saved):  # one that is spread over fewer numbers cannot be written to
             there.copy_(saved)
+
+
+def of_network(network: nn.Module) -> dict[str, Any]:
+    """All that makes a network what it is, its buffers that ``state_dict`` leaves out among it."""
+    return {"network": network.state_dict(), "buffers": beside(network)}
+
+
+def into_network(network: nn.Module, saved: Mapping[str, Any]) -> None:
+    """Puts it back; of older stores, which kept the ``state_dict`` alone, that."""
+    whole = saved if set(saved) == {"network", "buffers"} else {"network": saved, "buffers": {}}
+    network.load_state_dict(whole["network"])
+    put_beside(network, whole["buffers"], torch.device("cpu"))

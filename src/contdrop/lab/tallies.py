@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .metrics import Metric
+from .metrics import BUILT_IN, Metric
 from .outputs import examples_of, prediction_of, target_of
 
 Gather = Callable[[Any], list[Any]]  # of what one process has, what each has
@@ -63,7 +63,7 @@ class Tally:
         self._examples = 0
 
     def add(self, output: Any, batch: Any) -> None:
-        if self._metric.name == "error" and (pair := plain_classes(output, batch)) is not None:
+        if self._metric is BUILT_IN["error"] and (pair := plain_classes(output, batch)) is not None:
             self._add_classes(*pair)
         elif self._metric.of is not None:
             with torch.no_grad():

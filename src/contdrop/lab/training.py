@@ -277,28 +277,30 @@ class Training:
         self.network.train()
         losses, tally = tallies.Losses(), tallies.Tally(self.metrics[0])
         last = min(self.total_steps, self.step + self.steps_per_epoch) if self.study.epoch_steps else self.total_steps
-        waiting, is_elsewhere = 0, self.device.type != "cpu"
-        for batches, sizes, ends_pass in self._batches():
+        waiting, of, is_elsewhere = 0, 1, self.device.type != "cpu"
+        for batches, sizes, left in self._batches():
+            if not waiting:
+                of = min(self.study.accumulate, left)
             for member, batch, size in zip(self.members, batches, sizes):
                 if is_elsewhere:
                     batch = to_device(batch, self.device)
                 with self.team.batch(size):
                     loss, output = self.batch_loss(batch, member)
-                    self.backward(loss)
+                    self.backward(loss, of)
                 if self.team.share:
                     losses.add(loss, size_of(batch))
                     tally.add(output, batch)
             waiting += 1
-            if waiting == self.study.accumulate or ends_pass:
+            if waiting == of:
                 self.update()
                 waiting = 0
-                if self.step >= last or (ends_pass and not self.study.epoch_steps):
+                if self.step >= last or (left == 1 and not self.study.epoch_steps):
                     break
         return losses.mean(self.team.gather), tally.value(self.team.gather)
 
-    def _batches(self) -> Iterator[tuple[tuple[Any, ...], list[int], bool]]:
+    def _batches(self) -> Iterator[tuple[tuple[Any, ...], list[int], int]]:
         """From where the last epoch ended: what this process gets of a batch for each network of the run, how large
-        these batches are, and whether a pass ends with them.
+        these batches are, and how many the pass still has, these included.
         """
         while True:
             orders = self._orders(self.passes)
@@ -310,11 +312,9 @@ class Training:
             ]
             for batches in zip(*mine):
                 sizes = [len(order[self.shown]) for order in orders]
-                self.shown += 1
-                ends_pass = self.shown == length
-                if ends_pass:
-                    self.passes, self.shown = self.passes + 1, 0
-                yield batches, sizes, ends_pass
+                left = length - self.shown
+                self.passes, self.shown = (self.passes, self.shown + 1) if left > 1 else (self.passes + 1, 0)
+                yield batches, sizes, left
 
     def batch_loss(self, batch: Any, member: Any = None) -> tuple[Tensor, Any]:
         """Of a network of the run; the first if None."""
@@ -322,11 +322,12 @@ class Training:
             output = self.forward(self.members[0] if member is None else member, batch)
             return self.loss.mean(output, batch), output
 
-    def backward(self, loss: Tensor) -> None:
+    def backward(self, loss: Tensor, of: int = 1) -> None:
+        """Of one of so many batches whose gradients make a step."""
         if self.team.size > 1:
             loss = loss * self.team.share
-        if self.study.accumulate > 1:
-            loss = loss / self.study.accumulate
+        if of > 1:
+            loss = loss / of
         if self.scaler.is_enabled():
             loss = self.scaler.scale(loss)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -425,9 +426,9 @@ class Training:
                 found[f"{name}_error" if metric.name == primary else f"{name}:{metric.name}"] = value
                 if is_test:
                     artefacts[f"test_{metric.name}"] = done.contributions[metric.name]
-            if done.predictions is not None and done.labels is not None and done.labels.max(initial=0) < _MOST_LABELS:
-                artefacts["test_predictions"] = done.predictions.astype(np.int16)
-                artefacts["test_labels"] = done.labels.astype(np.int16)
+            classes = {"test_predictions": done.predictions, "test_labels": done.labels}
+            if all(each is not None and each.max(initial=0) < _MOST_LABELS for each in classes.values()):
+                artefacts |= {name: each.astype(np.int16) for name, each in classes.items() if each is not None}
         if self.parts.groups is not None and self.job.stage == FINAL:
             artefacts["test_groups"] = self.parts.groups
         if self.study.measure and self.job.stage == FINAL and not self.team.rank:
