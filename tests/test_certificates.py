@@ -204,6 +204,13 @@ def test_divergence_of_a_gaussian_network():
     assert shifts.kl().item() == pytest.approx(bounds.weight_kl([1.0, 1.0], [0.0, 0.0], 0.5).item(), rel=1e-6)
 
 
+def test_pac_bayes_takes_labels_of_every_whole_type():
+    prior = trained(cd.Uniform(), n=200, epochs=1)
+    x, y = blobs(100, 4)
+    found = [certificates.pac_bayes_certificate(prior, x, y.to(kind), epochs=1) for kind in (torch.int64, torch.uint8)]
+    assert found[0].bound == found[1].bound
+
+
 @pytest.mark.parametrize("law", [cd.Gaussian(sigma=0.3), cd.Bernoulli(keep=0.5), cd.Uniform()], ids=str)
 def test_pac_bayes_certificate_is_gained_by_training_and_holds(law):
     prior = trained(law, n=200, epochs=6)

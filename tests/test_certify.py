@@ -90,6 +90,7 @@ def test_certificates_of_a_study_file(study, cli, tmp_path):
     gaussian = found["gaussian:match"]
     assert gaussian["brier"]["mixture"] == pytest.approx(gaussian["brier"]["members"] - gaussian["brier"]["diversity"])
     assert (tmp_path / "bounds.svg").read_text().startswith("<?xml")
+    assert json.loads(cli("certify", path, *options)[1])["methods"] == list(found.values())  # all of it seeded
     code, out, _ = cli("certify", path, "--store", "small.db")
     assert code == 0
     assert "<=" in out

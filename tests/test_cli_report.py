@@ -8,6 +8,7 @@ import pathlib
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -159,6 +160,17 @@ def test_changes_are_noticed(store):
         make_store(store, runs=1, epochs=1, images=50)
         assert seen.there_are()
         assert not seen.there_are()
+
+
+def test_a_store_that_cannot_be_opened_has_changed_when_it_is_written_to(store, monkeypatch):
+    def refuse(*arguments, **options):
+        raise sqlite3.OperationalError("unable to open database file")
+
+    monkeypatch.setattr(changes.sqlite3, "connect", refuse)
+    with contextlib.closing(changes.Changes(store)) as seen:
+        assert [seen.there_are() for _ in range(3)] == [True, False, False]
+        os.utime(store, (1, 1))
+        assert [seen.there_are() for _ in range(2)] == [True, False]
 
 
 def test_follow_says_an_error_once_and_continues(store):

@@ -3,7 +3,8 @@
 import pytest
 
 from contdrop import lab
-from contdrop.lab.store import FAILED, FINISHED, Store
+from contdrop.lab import conducting, plan, sources
+from contdrop.lab.store import FAILED, FINISHED, PLANNED, Store
 
 CANDIDATES = ["gaussian:sigma=0.2", "gaussian:sigma=0.4"]
 
@@ -76,3 +77,16 @@ def test_ask_selects_where_every_candidate_had_failed(tmp_path, loop):
         methods.append(job.method)
         job.tell({"loss": 1.0, "val": 1.0})
     assert methods == [*CANDIDATES, *["original", CANDIDATES[0]] * 2]
+
+
+def test_a_part_of_the_plan_tries_only_its_own_failures_again(tmp_path, loop):
+    path, jobs = tmp_path / "runs.db", plan.plan(study(loop))
+    compare(path, loop)
+    part = conducting.Conductor(
+        [conducting.Planned(jobs, sources.Source("pickle", "retried"))], retry_failed=True, shard=(1, 2)
+    )
+    with Store(path) as part._store:
+        part._plan(part.plans[0], {})
+        again = {(job.method, job.run) for job in part.store.jobs() if job.status == PLANNED and job.stage == "final"}
+    assert again == {(job.method, job.run) for job in jobs if plan.is_in(job, (1, 2)) and job.stage == "final"}
+    assert len(again) == 2

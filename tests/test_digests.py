@@ -1,6 +1,8 @@
 """Digests of a study's functions: an optimiser whose settings the first two losses cannot show."""
 
 import dataclasses
+import json
+import sys
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ from torch import nn
 
 from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import digests
+from contdrop.lab import digests, explaining
 from contdrop.lab.recipes import Adam
 from contdrop.lab.store import Store
 
@@ -60,3 +62,9 @@ def test_every_function_has_its_digest_and_recipes_have_the_same_each_time():
     assert set(found) == {"metric", "run", "measure", "scheduler", "loss", "forward", "optimiser"}
     one, other = (digests.of_study(dataclasses.replace(STUDY, **Adam().settings())) for _ in range(2))
     assert one == other
+
+
+def test_users_code_is_what_no_installation_brought():
+    mine = [f"{sys.base_prefix}/src/app/my_study.py", "/home/me/my_study.py"]
+    theirs = [json.__file__, torch.__file__, digests.__file__, "/usr/lib/python3/dist-packages/six.py", "<string>"]
+    assert [explaining.is_users(file) for file in mine + theirs] == [True] * 2 + [False] * 5

@@ -193,6 +193,12 @@ def test_class_folders_go_before_the_development_kit(tmp_path):
     assert test.targets.tolist() == [0, 1]
 
 
+def test_folders_that_are_nearly_classes_are_none(tmp_path):
+    names = ("n01000000", "n01000000-old", "n02000000")
+    lay_out(tmp_path, train=names, val=names)
+    assert ilsvrc.whole(tmp_path)[0].classes == ("n01000000", "n02000000")
+
+
 def test_classes_of_the_development_kit_are_those_of_the_folders(tmp_path, flat):
     lay_out(tmp_path, train=("n02000000",))
     (tmp_path / "ILSVRC2012_devkit_t12").mkdir()

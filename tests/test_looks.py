@@ -99,3 +99,7 @@ def test_runs_added_in_another_store_count_as_added():
         {"time": time, "runs": runs, "results": 5 * (runs > 6)} for time, runs in ((1, 6), (2, 6), (3, 12), (4, 12))
     ]
     assert "multiplied by 2" in " ".join(verdict(results_of(errors, **{looks.KEY: again})).caveats)
+
+
+def test_descriptions_from_elsewhere_may_say_anything_of_metrics():
+    looks.refuse_other_direction({"metric": "x", "others": ["y"]}, {"metric": {"name": "error"}, "others": None})

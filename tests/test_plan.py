@@ -301,6 +301,8 @@ def test_tables_of_the_paper_have_their_experiment():
 def test_candidate_may_change_the_learning_rate():
     assert str(Variant.parse("gaussian:sigma=0.2@0.50")) == "gaussian:sigma=0.2@0.5"
     assert str(Variant.parse("none@1")) == "none"
+    assert str(Variant.parse("none@2")) == "none@2"
+    assert Variant.parse(str(Variant.parse("none@0.33333333"))).rate == 0.33333333
     for text in ("none@x", "none@0", "none@-1", "none@inf"):
         with pytest.raises(UserError, match="expected a factor of the learning rate behind @"):
             Variant.parse(text)

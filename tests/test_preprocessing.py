@@ -100,3 +100,16 @@ def test_where_the_cache_is(monkeypatch):
     monkeypatch.delenv("CONTDROP_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     assert str(caching.directory()) == "/cache/contdrop/computed"
+
+
+def test_arrays_are_kept_by_versions_of_numpy_whose_savez_takes_arrays_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONTDROP_CACHE", str(tmp_path))
+
+    def savez(file, *arrays, plain=np.savez, **named):
+        assert not arrays
+        assert set(named) == {"a"}
+        plain(file, **named)
+
+    monkeypatch.setattr(np, "savez", savez)
+    caching.cached("x", (1,), lambda: {"a": np.ones(3)})
+    assert set(caching.cached("x", (1,), dict)) == {"a"}

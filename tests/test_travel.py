@@ -18,8 +18,9 @@ from contdrop.lab import archive, checking, contents, merging, numbers, schema, 
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.verdict import verdict
 from contdrop.lab.reading import pack
+from contdrop.lab.records import PROCESSOR
 from contdrop.lab.report import describing, page, tables
-from contdrop.lab.results import collect_all
+from contdrop.lab.results import collect_all, remedy
 from contdrop.lab.store import FINAL, FINISHED, Store
 
 OPTIONS = {"methods": ("none", "gaussian", "uniform"), "runs": 3, "epochs": 3, "images": 60, "selection": True}
@@ -491,3 +492,8 @@ def test_a_small_archive_keeps_errors_that_do_not_follow_from_predictions(full):
         content = dataclasses.replace(content, job=dataclasses.replace(content.job, protocol=protocol.key))
         small = contents.smaller(contents.Contents((protocol,), (), (content,)))
         assert ("test_error" in small.jobs[0].artefacts) is kept
+
+
+def test_merging_says_what_helps_against_runs_that_do_not_fit(tmp_path):
+    assert remedy("original and none do not share the same data") == "delete the odd runs or use another --store"
+    assert remedy(f"original and none do not share {PROCESSOR}").startswith("contdrop run --redo")

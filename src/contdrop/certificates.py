@@ -318,6 +318,7 @@ def pac_bayes_certificate(
         raise ValueError(f"{owner}: expected delta between 0 and 1 and at least 8 examples, got {delta!r} and {len(y)}")
     check_separate(owner, model, x)
     check_masks(owner, model, layers, x[:_AT_ONCE], "fresh")
+    y = y.to(x.device).long()
     with seeded(layers, seed):
         price = math.log(2 * math.sqrt(len(y)) * len(chosen) / (delta / 2))
         network = _first(model, x, y, chosen, price)

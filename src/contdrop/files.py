@@ -41,7 +41,7 @@ def replacing(path: pathlib.Path, *, durable: bool = False) -> Iterator[pathlib.
         yield temporary
         temporary.chmod(0o644)  # mkstemp's files are for their owner alone
         if durable:
-            with temporary.open("rb") as file:
+            with temporary.open("r+b") as file:  # Windows flushes only what may be written
                 os.fsync(file.fileno())
         temporary.replace(path)
     finally:

@@ -47,7 +47,7 @@ def cached(name: str, key: tuple[object, ...], compute: Callable[[], Arrays]) ->
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **made)
+            np.savez(file, **made)  # type: ignore[arg-type]  # older versions know no allow_pickle here
     return made
 
 

@@ -14,7 +14,7 @@ from ..choices import MixtureMasks
 from ..compatibility import has_forward_hooks, is_sequence
 from ..errors import UserError
 from ..independence import check_separate
-from ..inference import dropout_layers
+from ..inference import dropout_layers, seeded
 from ..theory import bounds
 from .batches import Part, Parts, Prepared, prepare
 from .plan import Variant, plan
@@ -153,7 +153,7 @@ def _pac_bayes(model: nn.Module, parts: Parts, study: Study, delta: float, epoch
     except (TypeError, ValueError) as refusal:  # what its layers are
         raise UserError(f"--pac-bayes: {refusal}") from None
     tested, truth = _examples(parts.test, study)
-    with torch.no_grad():
+    with torch.no_grad(), seeded(dropout_layers(made.network), 0):
         error = (made.network(tested).argmax(1) != truth).double().mean().item()
     return PacBayes(made.bound, made.empirical, made.kl, made.n, made.scale, error)
 

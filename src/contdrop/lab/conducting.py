@@ -202,7 +202,8 @@ class Conductor:
         if study.run is not None or study.data is None:
             self._data[key] = None
             return
-        same = next((k for k, other in self._studies() if other.data is study.data and self._data.get(k)), None)
+        alike = [k for k, other in self._studies() if (other.data, other.task) == (study.data, study.task)]
+        same = next((k for k in alike if self._data.get(k)), None)
         with explained(f"study {study.name!r}: data()", study.data):
             self._data[key] = self._data[same] if same else prepare(study.data(), task=study.task)
 
@@ -257,10 +258,11 @@ class Conductor:
 
     def _plan(self, planned: Planned, described: dict[str, Any]) -> None:
         added = plan.add_plan(self.store, planned.jobs, **described)
+        mine = {job_id: job for job_id, job in added.items() if plan.is_in(job, self.shard)}
         if self.retry_failed:
             statuses = self.store.statuses()
-            self.store.plan_again(*(job_id for job_id in added if statuses[job_id] == FAILED))
-        self.jobs |= {job_id: job for job_id, job in added.items() if plan.is_in(job, self.shard)}
+            self.store.plan_again(*(job_id for job_id in mine if statuses[job_id] == FAILED))
+        self.jobs |= mine
 
     @property
     def _device_here(self) -> str:

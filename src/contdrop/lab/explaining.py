@@ -7,6 +7,7 @@ import inspect
 import pathlib
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,8 @@ from ..errors import UserError, suggest
 _ARGUMENT = re.compile(r"^(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'$")
 _PLACE = re.compile(r" \(\S+, line \d+\)$")
 _PACKAGE = pathlib.Path(__file__).resolve().parents[1]
+_STANDARD = {pathlib.Path(sysconfig.get_paths()[name]) for name in ("stdlib", "platstdlib")}  # Python's own library
+_INSTALLED = {"site-packages", "dist-packages"}
 
 
 @contextlib.contextmanager
@@ -73,5 +76,7 @@ def is_users(file: str) -> bool:
     """Whether a file of code is neither this package's nor another's."""
     path = pathlib.Path(file)
     return not (
-        _PACKAGE in path.parents or "site-packages" in path.parts or file.startswith(("<frozen", "<string>"))
-    ) and (pathlib.Path(sys.base_prefix) not in path.parents)
+        file.startswith(("<frozen", "<string>"))
+        or _INSTALLED.intersection(path.parts)
+        or {_PACKAGE, *_STANDARD}.intersection(path.parents)
+    )

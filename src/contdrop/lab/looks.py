@@ -101,7 +101,11 @@ def noted(
 def refuse_other_direction(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """An error if values of a metric that were better are to be worse."""
     old, new = (
-        {each.get("name"): each.get("better") for each in (about.get("metric"), *about.get("others", ())) if each}
+        {
+            each.get("name"): each.get("better")
+            for each in (about.get("metric"), *(about.get("others") or ()))
+            if isinstance(each, Mapping)
+        }
         for about in (then, now)
     )
     for name in (name for name in old if old[name] != new.get(name, old[name])):

@@ -18,7 +18,7 @@ from .contents import Content, Contents, as_planned
 from .measures import Measure
 from .reading import pack
 from .records import FAILED, FINISHED, JobRecord, Selection
-from .results import mismatches
+from .results import mismatches, remedy
 from .store import Store
 
 _JSON = ("seeds", "fingerprints", "versions", "machine", "results")
@@ -169,4 +169,4 @@ def _mixed(store: Store, protocols: Iterable[str]) -> Iterable[str]:
     for protocol in protocols:
         jobs = [job for job in store.jobs(protocol=protocol) if job.status == FINISHED]
         for run, mismatch in mismatches(jobs):
-            yield f"{jobs[0].experiment}: in run {run} {mismatch}; contdrop run --redo does that run again"
+            yield f"{jobs[0].experiment}: in run {run} {mismatch}; {remedy(mismatch)}"

@@ -53,7 +53,7 @@ class Variant:
         return cls(methods.parse(label), rate)
 
     def __str__(self) -> str:
-        return str(self.method) if self.rate == 1 else f"{self.method}@{self.rate:g}"
+        return str(self.method) if self.rate == 1 else f"{self.method}@{repr(self.rate).removesuffix('.0')}"
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Results:
     @property
     def reference(self) -> str:
         """What the others are compared with: the experiment's reference, or its variant that was run instead."""
-        wanted: str = self.protocol.description["reference"]
+        wanted = str(self.protocol.description.get("reference"))
         if wanted in self.methods:
             return wanted
         same_name = [method for method in self.methods if method.partition(":")[0] == wanted]
@@ -136,12 +136,7 @@ def assemble(protocol: ProtocolRecord, jobs: Sequence[JobRecord], selections: Ma
         selections,
     )
     for run, mismatch in mismatches(results.finished):
-        what = (
-            "contdrop run --redo does that run again"
-            if PROCESSOR in mismatch
-            else "delete the odd runs or use another --store"
-        )
-        raise UserError(f"{protocol.experiment}: in run {run} {mismatch}; {what}")
+        raise UserError(f"{protocol.experiment}: in run {run} {mismatch}; {remedy(mismatch)}")
     variants = {(job.method, job.variant) for job in results.finished}
     for method in results.methods:
         trained = sorted(str(variant) for name, variant in variants if name == method)
@@ -184,6 +179,13 @@ def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     _, place, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     mean = float(np.mean(values, dtype=np.float64))
     return mean + len(sizes) / len(values) * np.bincount(place, values - mean)
+
+
+def remedy(mismatch: str) -> str:
+    """What to do about a run whose methods do not share what they should."""
+    if PROCESSOR in mismatch:
+        return "contdrop run --redo does that run again"
+    return "delete the odd runs or use another --store"
 
 
 def mismatches(jobs: Iterable[JobRecord]) -> Iterator[tuple[int, str]]:

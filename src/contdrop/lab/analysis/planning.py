@@ -33,6 +33,9 @@ def needed_runs(every: Iterable[Results]) -> Iterable[str]:
                 f"first (--runs {PILOT}), then ask again."
             )
             continue
+        if reference not in errors:
+            yield f"How many runs it takes cannot be said: {shown(reference)}, the reference, has no run that finished."
+            continue
         margin = margin_of(results)
         if margin is None:
             yield "How many runs it takes cannot be said without a difference that matters: give the study a margin."

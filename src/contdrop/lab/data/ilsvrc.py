@@ -208,7 +208,7 @@ def class_folders(folder: pathlib.Path, prepare: Callable[[Image], Image] | None
 
 
 def _class_names(folder: pathlib.Path) -> tuple[str, ...]:
-    return tuple(name for name in _listing(folder) if _SYNSET.match(name) and (folder / name).is_dir())
+    return tuple(name for name in _listing(folder) if _SYNSET.fullmatch(name) and (folder / name).is_dir())
 
 
 def with_devkit(folder: pathlib.Path, devkit: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> Images:

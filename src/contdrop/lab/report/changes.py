@@ -31,14 +31,25 @@ class Changes:
     def _state(self) -> tuple[int, int] | None:
         try:
             file = self._path.stat().st_ino
+        except OSError:
+            return None
+        try:
             if self._seen is None or file != self._seen[0]:
                 self.close()
             if self._connection is None:
                 self._connection = sqlite3.connect(self._path, timeout=60, isolation_level=None)
             # SQLite's own count of what other connections have committed.
             return file, int(self._connection.execute("PRAGMA data_version").fetchone()[0])
-        except (OSError, sqlite3.Error):
-            return None
+        except sqlite3.Error:  # it cannot be opened here, as in a directory that may not be written to
+            return file, self._latest()
+
+    def _latest(self) -> int:
+        """When the file or its log was last written to."""
+        found = 0
+        for path in (self._path, self._path.with_name(f"{self._path.name}-wal")):
+            with contextlib.suppress(OSError):
+                found = max(found, path.stat().st_mtime_ns)
+        return found
 
     def close(self) -> None:
         if self._connection is not None:

@@ -68,7 +68,7 @@ def write(
         store_path: The store.
         out: Directory for the page, made if there is none.
         data_dir: Where the data sets are, to show samples of them; the usual place if None.
-        margin: The smallest difference in error, in percentage points, that matters; see :mod:`.verdict`.
+        margin: The smallest difference that matters, in the unit of the metric; see :mod:`.verdict`.
         refresh: If given, an open page reloads itself every so many seconds, and figures are not written as PDF.
         pdf: Whether figures are written as PDF too; if None, of fewer than five experiments.
         keys: Of the protocols that the report is on; all if None.
