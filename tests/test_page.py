@@ -149,7 +149,7 @@ def test_protocol_is_told(tmp_path, one_figure):
     )  # fmt: skip
     text = Reader(page.write(store, tmp_path / "out").index.read_text(encoding="utf-8")).text
     for expected in (
-        "6 runs of 5 epochs each, preset “quick”", "The paper's Table I, ReLU: 30 runs of 3,000 epochs",
+        "6 runs of 5 epochs each, preset “quick”", "The paper's Table I, ReLU: 30 runs, here of 3,000 epochs",
         "digits: 800 to train on, 200 to validate on",
         "data, data order, initial weights and split: their fingerprints are equal for all methods of a run",
         "On validation data only, by 1 run of 5 epochs per candidate",
@@ -203,6 +203,12 @@ def test_commands_name_what_differs_from_the_experiment(tmp_path):
         "--store 'my runs.db'\n"
         "contdrop report --store 'my runs.db'"
     )
+
+
+def test_commands_name_the_seed_0_too(tmp_path):
+    with Store(make_store(tmp_path / "runs.db", methods=["gaussian", "none"], runs=2, epochs=1, seed=0)) as store:
+        (results,) = collect_all(store)
+    assert "--seed 0 " in describing.commands(results, "runs.db")
 
 
 def _of(tmp_path, **description):

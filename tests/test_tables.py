@@ -152,8 +152,8 @@ def test_the_papers_own_figures_stand_beside_ours_with_both_sizes(tmp_path):
     assert theirs["Gaussian σ=0.3"] == Cell("1.15 ± 0.035", 1.15, bold=True)
     assert theirs["Fast dropout keep=0.5"].text == "–"
     assert table.notes[0] == (
-        "Ours: 6 runs of 4 epochs each, preset “quick”. The paper's Table I: 30 runs of 3,000 epochs. "
-        "This is no replication of it."
+        "Ours: 6 runs of 4 epochs each, preset “quick”. The paper's Table I: 30 runs, here of 3,000 epochs with the "
+        "preset “paper”. This is no replication of it."
     )
 
 

@@ -190,6 +190,13 @@ def test_needed_runs_are_those_of_the_corrected_tests():
     assert f": {runs} runs would find a difference of 0.10 points with 80 % power after correction for 3 comp" in line
 
 
+def test_nothing_is_planned_without_a_finished_run_of_the_reference():
+    failed = [("gaussian", run) for run in range(12)]
+    results = results_of({m: noisy(3, seed=i) for i, m in enumerate(METHODS[1:])}, failed=failed, margin=0.1)
+    (line,) = needed_runs([results])
+    assert line == "How many runs it takes cannot be said: Gaussian, the reference, has no run that finished."
+
+
 def test_no_fewer_runs_are_promised_than_a_verdict_takes():
     """With a small spread two runs have the power, but nothing is said of fewer than six."""
     results = results_of({m: noisy(3, spread=0.001, seed=i) for i, m in enumerate(METHODS[:2])}, margin=0.5)
@@ -572,7 +579,9 @@ def test_caveats_of_failed_missing_and_size():
     caveats = verdict(results).caveats
     assert caveats[0].startswith("1 of 26 runs failed (Bernoulli 1).")
     assert caveats[1] == "2 of 26 runs are not finished yet, so this may change."
-    assert caveats[2] == "Not a replication of the paper's Table I, ReLU: 12 runs of 5 epochs here, 30 of 3000 there."
+    assert caveats[2] == (
+        "Not a replication of the paper's Table I, ReLU: 12 runs of 5 epochs here, 30 of 3000 with the preset “paper”."
+    )
     paper_size = results_of({m: noisy(2, runs=30) for m in METHODS}, paper="Table I", paper_runs=30, paper_epochs=5)
     assert not any("replication" in caveat for caveat in verdict(paper_size).caveats)
 

@@ -170,8 +170,8 @@ class Plateau(ScheduledRecipe):
     The paper: "an initial learning rate of 0.01", decayed by hand "by a multiplier (0.5 or 0.1) when the loss function
     of the validation error reaches a plateau". Here a plateau is ``patience`` of the run without a new lowest
     validation loss, at least two epochs, for one is noise; the rate is then multiplied by 0.5, next time by 0.1, and
-    so on in turn. Wan et al. (from memory, unchecked) name factors of the initial rate, 0.5, 0.1, 0.05, 0.01 and so on;
-    if that is meant, ``factors=(0.5, 0.2)`` does it. The paper gives neither momentum nor batch size; both are those of
+    so on in turn. If factors of the initial rate are meant, 0.5, 0.1, 0.05, 0.01 and so on, ``factors=(0.5, 0.2)`` does
+    it. The paper gives neither momentum nor batch size; both are those of
     Caffe's own MNIST example, which has the same rate.
 
     Attributes:

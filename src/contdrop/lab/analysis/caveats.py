@@ -16,7 +16,7 @@ from ..stats import Comparison, summary
 from .comparisons import margin_of, planned_margin
 from .wording import called, capital, moment, names
 
-_PLACES = re.compile(r"\d+ places? with dropout out of reach: [^;]+")
+_PLACES = re.compile(r"[\d,]+ places? with dropout out of reach: [^;]+")
 
 
 def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: float | None) -> Iterable[str]:
@@ -39,7 +39,7 @@ def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: flo
         if size != wanted:
             yield (
                 f"Not a replication of the paper's {description['paper']}: {plural(runs, 'run')} of "
-                f"{plural(size[1], 'epoch')} here, {wanted[0]} of {wanted[1]} there."
+                f"{plural(size[1], 'epoch')} here, {wanted[0]} of {wanted[1]} with the preset “paper”."
             )
     if len({comparison.runs for comparison in comparisons.values()}) > 1:
         most = max(comparison.runs for comparison in comparisons.values())

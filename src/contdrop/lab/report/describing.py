@@ -185,7 +185,8 @@ def _settings(results: Results) -> dict[str, Any]:
     if results.methods and set(results.methods) != set(record.description.get("methods", [])):
         found["methods"] = list(results.methods)
     found |= {"runs": 1 + max((job.run for job in results.final), default=0), "epochs": record.epochs}
-    return found | ({"seed": seed} if (seed := record.configuration.get("seed")) else {})
+    seed = record.configuration.get("seed")
+    return found | ({} if seed is None else {"seed": seed})
 
 
 def plain(value: Any) -> str:
@@ -231,8 +232,8 @@ def _size(results: Results) -> Iterable[str]:
     description = record.description
     if description.get("paper") and description.get("paper_runs"):
         yield (
-            f"The paper's {description['paper']}: {plural(description['paper_runs'], 'run')} of "
-            f"{plural(description['paper_epochs'], 'epoch')}"
+            f"The paper's {description['paper']}: {plural(description['paper_runs'], 'run')}, here of "
+            f"{plural(description['paper_epochs'], 'epoch')} with the preset “paper”"
         )
 
 

@@ -96,7 +96,7 @@ def comparison(results: Results, comparisons: Mapping[str, stats.Comparison] | N
     runs, epochs = (results.protocol.description.get(f"paper_{what}") for what in ("runs", "epochs"))
     size = (
         f"Ours: {size_of(results)}. The paper's Table {theirs.number}: {runs or theirs.runs} runs"
-        + (f" of {epochs:,} epochs" if epochs else "")
+        + (f", here of {epochs:,} epochs with the preset “paper”" if epochs else "")
         + (". This is no replication of it." if _is_smaller(results, runs or theirs.runs, epochs) else ".")
     )
     begun = labels.shown(results.reference, longest=60)
