@@ -82,3 +82,14 @@ def test_axes_that_cannot_be_shared_get_one_clear_line(layout):
     x = torch.nested.nested_tensor(components(), layout=layout)
     with pytest.raises(ValueError, match=r"batch axis 0 and its ragged axis 1, got \(1,\)"):
         F.dropout(x, LAW, shared_axes=(1,))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided], ids=str)
+def test_gates_of_other_components_are_refused(layout):
+    h, a = (
+        torch.nested.nested_tensor([torch.randn(n, 4) for n in lengths], layout=layout) for lengths in ((2, 3), (3, 2))
+    )
+    with pytest.raises(ValueError, match="expected nested tensors of one layout with components of the same shapes"):
+        F.adaptive_dropout(h, a)
+    assert F.adaptive_dropout(h, h).is_nested

@@ -244,3 +244,11 @@ def test_onnx_in_evaluation_mode_has_a_dynamic_batch(make):
         x = torch.randn(rows, 8)
         (result,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
         assert torch.allclose(torch.from_numpy(result), expected(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("p", [0.5, 0.9, 1.0])
+@pytest.mark.parametrize("scale", ["inverted", "paper"])
+def test_scripted_layers_evaluate_as_the_layer_does(p, scale):
+    layer = cd.BernoulliDropout(p, scale=scale).eval()
+    x = torch.randn(8, dtype=torch.float64)
+    assert torch.equal(torch.jit.script(layer)(x), layer(x))

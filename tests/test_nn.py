@@ -462,3 +462,10 @@ def test_assigned_law_is_checked_like_a_given_one(layer):
 def _functional_call(case, layer, parameters, x):
     arguments = (x, 2 * x - 0.3) if case.second_input else (x,)
     return torch.func.functional_call(layer, parameters, arguments)
+
+
+def test_assigning_p_keeps_the_value_of_kept_units():
+    layer = cd.BernoulliDropout(0.5, scale="paper")
+    layer.law = cd.Bernoulli(keep=0.5, value=2.0)
+    layer.p = 0.25
+    assert layer.law == cd.Bernoulli(keep=0.75, value=2.0)

@@ -113,3 +113,8 @@ def test_a_compiled_model_is_not_compiled_for_every_law(family):
         schedule.step()
     assert len(graphs) == 1 if torch.__version__ >= "2.10" else len(graphs) <= 2  # see test_interop_compile.py
     assert not torch.equal(outputs[0], outputs[-1])
+
+
+def test_bounds_that_are_infinite_at_the_end_only_are_refused_at_once():
+    with pytest.raises(ValueError, match="expected a number for high, got nan"):
+        linear("gaussian:sigma=0.1", "gaussian:sigma=0.3,high=inf")

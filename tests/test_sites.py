@@ -515,3 +515,11 @@ def test_how_many_places_were_changed():
     swap.undo()
     cd.swap_dropout(model, None)
     assert changed(before, count_dropout(model, X)) == (1, 2)
+
+
+def test_layers_that_are_more_than_a_mask_are_listed_with_their_rate():
+    rates = {}
+    for law in (cd.Bernoulli(keep=0.0), cd.Bernoulli(keep=0.75), cd.Gaussian(sigma=0.0)):
+        found = unreachable(torch.nn.Sequential(cd.DropConnectLinear(4, 4, law=law), torch.nn.Dropout()))
+        rates[str(law)] = [each.rate for each in found]
+    assert list(rates.values()) == [[1.0], [pytest.approx(0.25)], []]

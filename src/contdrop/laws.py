@@ -436,6 +436,11 @@ def _number(owner: str, name: str, value: object, *, finite: bool = True) -> flo
     return number
 
 
+def equal_rate(strength: float) -> float:
+    """The drop rate of Bernoulli masks of that noise strength r: r / (1 + r)."""
+    return strength / (1 + strength) if math.isfinite(strength) else 1.0
+
+
 def divisor(law: Law, scale: str) -> float:
     """What a mask value is divided by in training: its mean, or one if the mask is not scaled or always zero.
 

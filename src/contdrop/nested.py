@@ -16,6 +16,7 @@ from torch import Tensor
 def apply(owner: str, function: Callable[..., Tensor], *nested: Tensor, shared_axes: Sequence[int] = ()) -> Tensor:
     """function(values, ..., axes) on the packed values of one or more nested tensors of one shape; axes are theirs."""
     first: Any = nested[0]
+    _check_alike(owner, nested)
     if first.layout == torch.jagged:
         ragged = _ragged_axis(first)
         axes = _axes_of_values(owner, shared_axes, first.dim(), ragged)
@@ -28,6 +29,20 @@ def apply(owner: str, function: Callable[..., Tensor], *nested: Tensor, shared_a
         return _apply_to_irregular(owner, function, components, axes)
     result: Any = function(*(torch.cat(parts) for parts in components), axes)
     return torch.nested.as_nested_tensor(list(result.split([shape[0] for shape in shapes])))
+
+
+def _check_alike(owner: str, nested: Sequence[Any]) -> None:
+    """Packed values of other components could have as many rows, and rows of different examples would meet."""
+    first, *others = nested
+    for other in others:
+        if first.layout == other.layout == torch.jagged and first.shape == other.shape:
+            continue  # made of one another, and known to be alike without a look at their lengths
+        if first.layout != other.layout or _shapes(first) != _shapes(other):
+            raise ValueError(f"{owner}: expected nested tensors of one layout with components of the same shapes")
+
+
+def _shapes(nested: Tensor) -> list[torch.Size]:
+    return [component.shape for component in nested.unbind()]
 
 
 def _apply_to_irregular(owner: str, function: Callable[..., Tensor], components: Any, axes: list[int]) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -25,7 +24,7 @@ from .choices import (
     Scale,
 )
 from .compatibility import DropoutBase
-from .laws import Bernoulli, BuiltIn, Gaussian, Law, Uniform
+from .laws import Bernoulli, BuiltIn, Gaussian, Law, Uniform, equal_rate
 from .scripting import is_scripting
 from .tracing import call_node, refuse_generator, scripted_law
 
@@ -83,8 +82,7 @@ class Dropout(DropoutBase):
         """
         if isinstance(self._law, Bernoulli):
             return _complement(self._law.keep)
-        strength = self._law.relative_variance
-        return strength / (1 + strength) if math.isfinite(strength) else 1.0
+        return equal_rate(self._law.relative_variance)
 
     @p.setter
     def p(self, p: float) -> None:
@@ -180,7 +178,8 @@ class BernoulliDropout(Dropout, torch.nn.Dropout):
 
     @p.setter
     def p(self, p: float) -> None:
-        self.law = _bernoulli(p)
+        value = self._law.value if isinstance(self._law, Bernoulli) else 1.0
+        self.law = dataclasses.replace(_bernoulli(p), value=value)
 
     def _law_repr(self) -> str:
         plain = isinstance(self._law, Bernoulli) and self._law.value == 1

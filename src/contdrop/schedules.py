@@ -49,7 +49,7 @@ def _between(owner: str, start: Law | str, end: Law | str, way: Callable[[float]
         found: Law = dataclasses.replace(law, **values)
         return found
 
-    at(0.5)  # bounds may be infinite at one end only
+    at(0.0), at(0.5)  # bounds may be infinite at one end only
     return at
 
 

@@ -33,8 +33,8 @@ def dropout(x: Tensor, training: bool, law: ScriptedLaw, shared_axes: list[int],
             if axis < 0 or axis >= x.dim():
                 raise IndexError("dropout: expected shared_axes that the input has")
         y = torch.ops.contdrop.dropout(y, _draw_seed(), law[0], law[1], law[2], axes, 0)  # STREAM_MASK
-    elif law[3] != 1.0:
-        y = y * law[3]
+    elif law[5] != 1.0:
+        y = y * law[5]
     elif not relu:
         return x
     return x.copy_(y) if inplace else y

@@ -29,6 +29,7 @@ from torch.nn.utils import parametrize
 
 from . import nn
 from .compatibility import TORCH_DROPOUTS
+from .laws import equal_rate
 from .text import some_of
 
 # The layers of torch that multiply by a mask, and how many trailing axes share a value of it.
@@ -112,8 +113,8 @@ def _of(module: torch.nn.Module) -> Iterator[tuple[str, float | None]]:
             yield f"between the layers of {type(module).__name__}", module.dropout
     elif isinstance(module, _WHOLE_LAYERS):
         law = getattr(module, "law", None)
-        strength = None if law is None else law.relative_variance
-        yield f"masks of {type(module).__name__}", None if strength is None else strength / (1 + strength)
+        rate = None if law is None else equal_rate(law.relative_variance)
+        yield from [] if rate == 0 else [(f"masks of {type(module).__name__}", rate)]
     elif isinstance(module, TORCH_DROPOUTS):
         rate = _number(_attribute(module, "p"))
         if not is_plain(module) and rate != 0:

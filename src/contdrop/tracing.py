@@ -15,7 +15,7 @@ from torch.fx import Proxy
 from .laws import BuiltIn, Law, divisor
 
 # Kind and parameters of a law, what the kernels multiply the mask by, and the mean and variance of the scaled mask.
-ScriptedLaw = tuple[str, list[float], float, float, float]
+ScriptedLaw = tuple[str, list[float], float, float, float, float]
 
 
 def call_node(layer: torch.nn.Module, *inputs: Any) -> Any:
@@ -35,7 +35,8 @@ def scripted_law(owner: str, law: Law, scale: str, generator: torch.Generator | 
     if not isinstance(law, BuiltIn):
         raise RuntimeError(f"{owner}: TorchScript can hold the built-in laws only, got {law!r}; use torch.compile")
     inverse, by = 1 / divisor(law, scale), law.factor / divisor(law, scale)
-    return law.kind, list(law.params), by, law.mean * inverse, law.variance * inverse**2
+    in_evaluation = law.mean if scale == "paper" else 1.0
+    return law.kind, list(law.params), by, law.mean * inverse, law.variance * inverse**2, in_evaluation
 
 
 def refuse_generator(owner: str, generator: torch.Generator | None) -> None:
