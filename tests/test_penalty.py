@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import contdrop as cd
-from contdrop.theory import expected_loss
+from contdrop.theory import activations, expected_loss
 from contdrop.theory.penalty import METHODS, penalty
 
 NOISY = (cd.Dropout, nn.modules.dropout._DropoutNd, cd.AdaptiveDropout, cd.DropConnectLinear, cd.FastDropoutLinear)
@@ -829,3 +829,12 @@ def test_draws_that_were_made_in_inference_mode_can_be_differentiated():
     after = penalty(model, *arguments)
     after.backward()
     assert torch.equal(before, after.detach())
+
+
+def test_a_call_in_inference_mode_leaves_later_ones_alone():
+    for cached in (activations._nodes, activations._hermite):
+        cached.cache_clear()
+    with torch.inference_mode():
+        z, table = activations._hermite(torch.device("cpu"))
+    assert not z.is_inference()
+    assert not table.is_inference()

@@ -1054,3 +1054,20 @@ def test_an_output_without_an_axis_of_units():
     for covariance in propagation.COVARIANCES:
         result = propagation.moments(model, x, covariance=covariance)
         assert result.mean.shape == result.variance.shape == (5,)
+
+
+class Sized(torch.nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.layer, self.options = torch.nn.Linear(6, 2), options
+
+    def forward(self, x):
+        x = torch.nn.functional.relu(x).reshape(x.size(dim=0), -1)
+        return self.layer(x) if not self.options else self.layer(x).reshape(x.size(0), 2, 1).mean(dim=2, **self.options)
+
+
+def test_arguments_by_name():
+    x = torch.randn(3, 2, 3)
+    assert propagation.moments(Sized(), x).mean.shape == (3, 2)
+    with pytest.raises(NotImplementedError, match=r"moments: .*mean.* is not supported; supported are "):
+        propagation.moments(Sized(dtype=torch.float32), x)

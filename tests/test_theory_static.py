@@ -466,3 +466,8 @@ def test_mistakes_get_one_clear_line(call, error, message):
 def test_what_is_not_real_is_told_by_what_it_is(value, received):
     with pytest.raises(TypeError, match=f"^owner: expected x to be .*, got {received}$"):
         arguments.tensor("owner", "x", value)
+
+
+def test_distance_is_of_one_sum():
+    with pytest.raises(ValueError, match="normal_distance: expected x"):
+        static.normal_distance(torch.ones(3), torch.rand(5, 3), cd.Uniform())

@@ -193,18 +193,20 @@ def _tanh_coefficients(mean: Tensor, variance: Tensor) -> Tensor:
 def _nodes(step: float, reach: float, device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes and weights of the trapezoidal rule for E[f(Z)], Z ~ N(0, 1)."""
     count = round(reach / step)
-    z = step * torch.arange(-count, count + 1, dtype=torch.float64, device=device)
-    return z, step * quadrature.normal_density(z)
+    with torch.inference_mode(False):  # they are kept, and later calls may need gradients
+        z = step * torch.arange(-count, count + 1, dtype=torch.float64, device=device)
+        return z, step * quadrature.normal_density(z)
 
 
 @functools.cache
 def _hermite(device: torch.device) -> tuple[Tensor, Tensor]:
     """The nodes z_j, and w_j h_k(z_j) for k = 1 ... 64, [nodes, 64]."""
     z, weights = _nodes(_HERMITE_STEP, _HERMITE_REACH, device)
-    columns = [torch.ones_like(z), z]
-    for n in range(1, _TERMS):
-        columns.append((z * columns[n] - math.sqrt(n) * columns[n - 1]) / math.sqrt(n + 1))
-    return z, torch.stack(columns[1:], dim=1) * weights.unsqueeze(-1)
+    with torch.inference_mode(False):
+        columns = [torch.ones_like(z), z]
+        for n in range(1, _TERMS):
+            columns.append((z * columns[n] - math.sqrt(n) * columns[n - 1]) / math.sqrt(n + 1))
+        return z, torch.stack(columns[1:], dim=1) * weights.unsqueeze(-1)
 
 
 RELU = Activation(

@@ -129,11 +129,11 @@ def unsupported() -> NotImplementedError:
     return NotImplementedError(f"is not supported; supported are {names}, their functions, sums and reshapes")
 
 
-def shape(value: Any, what: Any = None) -> Any:
-    """x.size(), x.size(axis) and x.shape of an activation."""
-    if not isinstance(value, Belief) or what not in (None, "shape", *range(-8, 8)):
+def shape(value: Any, dim: Any = None) -> Any:
+    """x.size(), x.size(dim) and x.shape of an activation."""
+    if not isinstance(value, Belief) or dim not in (None, "shape", *range(-8, 8)):
         raise unsupported()
-    return value.mean.shape if what in (None, "shape") else value.mean.shape[what]
+    return value.mean.shape if dim in (None, "shape") else value.mean.shape[dim]
 
 
 def _mean(belief: Belief, full: bool, dim: Any = None, keepdim: bool = False) -> Step:

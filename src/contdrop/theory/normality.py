@@ -105,6 +105,7 @@ def normal_distance(weight: Tensor, x: Tensor, law: Law) -> Distance:
         The distance, and how far this computation of it may be off.
     """
     weight = arguments.tensor("normal_distance", "weight", weight, axes=1)
+    x = arguments.tensor("normal_distance", "x", x, axes=1)
     terms = _terms("normal_distance", weight, x, law)
     if is_normal(law):
         return Distance(0.0, 0.0)

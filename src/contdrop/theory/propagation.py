@@ -196,6 +196,8 @@ class _Walk:
             raise ValueError(f"moments: {self._name(node)}: {refusal}") from None
         except NotImplementedError as error:
             raise NotImplementedError(f"moments: {self._name(node)}: {error}") from None
+        except TypeError as error:  # an argument that is not known here
+            raise NotImplementedError(f"moments: {self._name(node)}: {graphs.unsupported()}") from error
         except RuntimeError as error:
             reason = str(error).strip().partition("\n")[0]
             shapes = [tuple(v.mean.shape) for n in node.all_input_nodes if isinstance(v := self._values[n], Belief)]
@@ -213,7 +215,7 @@ class _Walk:
         args, kwargs = self._value(node.args), self._value(node.kwargs)
         target: Any = node.target
         if target in graphs.SHAPES:
-            self._values[node] = graphs.shape(*args)
+            self._values[node] = graphs.shape(*args, **kwargs)
         elif not any(isinstance(self._values[n], Belief) for n in node.all_input_nodes):
             # Sizes, for a reshape; nothing that could draw random numbers.
             if getattr(target, "__module__", "") not in ("_operator", "builtins", "math"):
