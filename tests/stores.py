@@ -102,7 +102,7 @@ def make_store(
             "candidates": {"gaussian": ["gaussian:sigma=0.2", "gaussian:sigma=0.3"]} if selection else {},
             "follows": {"bernoulli-matched": "gaussian"} if selection else {},
         },
-        "covariance": {"inputs": 10, "repeats": 10_000, "bins": 200, "largest": 1.0} if covariance else None,
+        "measure": {"kind": "covariance", "inputs": 10, "repeats": 10_000} if covariance else None,
     }
     description = {
         "title": title if title is not None else f"Methods on {dataset}",

@@ -81,3 +81,19 @@ def test_a_label_of_anyones_is_read_without_a_list():
     assert parse_label("mine:a=1, b=-2e3") == ("mine", {"a": 1.0, "b": -2000.0})
     with pytest.raises(ValueError, match=r"^expected a=<number>, got 'a' in 'mine:a'$"):
         parse_label("mine:a")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
+def test_permissions_are_those_of_the_file_before_or_of_a_new_one(tmp_path):
+    path = tmp_path / "page.html"
+    before = os.umask(0o077)
+    try:
+        with files.replacing(path) as temporary:
+            temporary.write_text("one")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o640)
+    with files.replacing(path) as temporary:
+        temporary.write_text("two")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from contdrop.errors import UserError
 from contdrop.lab import sources
 from contdrop.lab.store import FINISHED, Store
 
@@ -85,3 +86,10 @@ def test_a_file_that_cannot_be_loaded_leaves_no_trace(directory):
     with pytest.raises(Exception, match="division by zero"):
         sources.load_file(write(directory, "1 / 0"))
     assert sys.path == before
+
+
+def test_a_study_file_that_exits_is_no_success(tmp_path):
+    path = tmp_path / "s.py"
+    path.write_text('import sys\n\nsys.exit("no data")\n')
+    with pytest.raises(UserError, match=r"SystemExit: no data \(s.py, line 3\)"):
+        sources.load_file(path)

@@ -6,6 +6,7 @@ import contextlib
 import glob
 import os
 import pathlib
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -39,13 +40,22 @@ def replacing(path: pathlib.Path, *, durable: bool = False) -> Iterator[pathlib.
     temporary = pathlib.Path(name)
     try:
         yield temporary
-        temporary.chmod(0o644)  # mkstemp's files are for their owner alone
+        temporary.chmod(_mode(path))  # mkstemp's files are for their owner alone
         if durable:
             with temporary.open("r+b") as file:  # Windows flushes only what may be written
                 os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _mode(path: pathlib.Path) -> int:
+    """The permissions of the file that is there, else those of a new one."""
+    with contextlib.suppress(OSError):
+        return stat.S_IMODE(path.stat().st_mode)
+    mask = os.umask(0o077)  # which cannot be read otherwise
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 def remove_old_temporaries(path: pathlib.Path) -> None:

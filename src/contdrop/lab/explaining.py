@@ -36,7 +36,7 @@ def explained(what: str, of: Any = None) -> Iterator[None]:
         if not place or _PLACE.search(str(error)):
             raise
         raise UserError(f"{error}{place}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{what}: {printable_error(error)}{place_of(error)}") from error
 
 

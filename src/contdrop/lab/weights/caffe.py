@@ -103,7 +103,7 @@ class _Reader:
                 raise _BrokenError(f"layer {layer!r} has values that are not packed numbers of single precision")
         sizes = tuple(old.get(number, 1) for number in (1, 2, 3, 4)) if shape is None else tuple(shape)
         count = 0 if values is None else len(values)
-        if values is None or math.prod(sizes) != count:
+        if values is None or math.prod(sizes) != count or max(sizes, default=0) >= 2**31:
             shown = "x".join(map(str, sizes))[:80]
             raise _BrokenError(f"layer {layer!r} has {count:,} values where its shape {shown} asks for others")
         return values.reshape(sizes)

@@ -39,7 +39,8 @@ def _of_torch(path: pathlib.Path) -> Layers:
     layers: dict[str, dict[str, Any]] = {}
     for key, tensor in found.items() if isinstance(found, dict) else ():
         layer, _, part = str(key).rpartition(".")
-        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and part in ("weight", "bias"):
+        is_plain = isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and tensor.is_floating_point()
+        if is_plain and part in ("weight", "bias"):
             layers.setdefault(layer, {})[part] = tensor.detach().to(torch.float32).numpy()
     whole = {name: (parts["weight"], parts.get("bias")) for name, parts in layers.items() if "weight" in parts}
     if not whole:

@@ -38,8 +38,10 @@ def covariances(store: Store, results: Results) -> Picture | None:
         layer: {method: np.mean(methods[method], axis=0) for method in results.methods if method in methods}
         for layer, methods in sorted(found.items())
     }
-    what = results.protocol.configuration.get("covariance") or {}
-    measured = f"{what['inputs']} validation images, each passed {what['repeats']:,} times" if what else "some images"
+    what = results.protocol.configuration.get("measure")
+    measured = "some images"
+    if isinstance(what, Mapping) and {"inputs", "repeats"} <= set(what):
+        measured = f"{what['inputs']} validation images, each passed {what['repeats']:,} times"
     return Picture(
         "covariances",
         "Covariance between units",
