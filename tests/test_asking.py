@@ -293,3 +293,13 @@ def test_all_that_failed_is_planned_again_at_once(tmp_path):
 def test_numbers_beyond_all_bounds_get_one_line(values):
     with pytest.raises(UserError, match="analyse: expected a list of numbers, or numbers by run, for 'a'"):
         lab.analyse(values)
+
+
+def test_what_a_loop_told_counts_even_if_it_breaks_afterwards(tmp_path):
+    def loop(job):
+        job.tell(1.0)
+        raise RuntimeError("no room for the model")
+
+    study = dataclasses.replace(STUDY, run=loop)
+    found = lab.compare(study, store=tmp_path / "runs.db", workers=0, progress=False).results
+    assert {job.status for job in found.final} == {FINISHED}

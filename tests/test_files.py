@@ -51,8 +51,12 @@ def test_two_writers_do_not_share_a_temporary_name(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="its files have no such mode")
 def test_others_may_read_it(tmp_path):
-    with replacing(tmp_path / "page.html") as temporary:
-        temporary.write_text("new")
+    before = os.umask(0o022)
+    try:
+        with replacing(tmp_path / "page.html") as temporary:
+            temporary.write_text("new")
+    finally:
+        os.umask(before)
     assert stat.S_IMODE((tmp_path / "page.html").stat().st_mode) == 0o644
 
 

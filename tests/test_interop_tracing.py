@@ -246,6 +246,7 @@ def test_onnx_in_evaluation_mode_has_a_dynamic_batch(make):
         assert torch.allclose(torch.from_numpy(result), expected(x), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("p", [0.5, 0.9, 1.0])
 @pytest.mark.parametrize("scale", ["inverted", "paper"])
 def test_scripted_layers_evaluate_as_the_layer_does(p, scale):

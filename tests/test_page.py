@@ -157,7 +157,7 @@ def test_protocol_is_told(tmp_path, one_figure):
         "Matched Bernoulli takes over what is selected for Gaussian",
         "Gaussian: on the command line gaussian, trained as gaussian:sigma=0.2", "mlp; activation relu; hidden 100-100",
         "torch 2.13.0", "processor Example 1", "Chosen by us.", "No job has failed.", "No run is missing.",
-        "contdrop run digits-mlp --preset quick --runs 6 --epochs 5 --store runs.db",
+        "contdrop run digits-mlp --preset quick --runs 6 --epochs 5 --seed 0 --store runs.db",
         "contdrop report --store runs.db", "Not a replication of the paper's Table I, ReLU",
     ):  # fmt: skip
         assert expected in text, expected

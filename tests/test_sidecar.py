@@ -124,7 +124,7 @@ def test_weights_stay_beside_the_store_and_are_checked(images, store, tmp_path):
     assert names(store) == [store.job(number).key[:32] + ".weights"]
     assert "weights" not in store.artefact_names(number)
     assert checking.check(store) == []
-    assert set(state.loads(store.weights(number))) == set(training.Training(
+    assert set(state.loads(store.weights(number))["network"]) == set(training.Training(
         job(), Variant.parse("gaussian"), images).network.state_dict())  # fmt: skip
     travel.export(store.path, tmp_path / "a.jsonl.gz")
     for added in (

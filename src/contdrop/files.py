@@ -8,6 +8,7 @@ import os
 import pathlib
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ from .errors import UserError
 
 TEMPORARY = ".tmp"
 _OLD = 3600.0  # seconds: nobody writes one file for so long
+_UMASK = threading.Lock()  # of the whole process
 
 
 @contextlib.contextmanager
@@ -40,10 +42,10 @@ def replacing(path: pathlib.Path, *, durable: bool = False) -> Iterator[pathlib.
     temporary = pathlib.Path(name)
     try:
         yield temporary
-        temporary.chmod(_mode(path))  # mkstemp's files are for their owner alone
         if durable:
             with temporary.open("r+b") as file:  # Windows flushes only what may be written
                 os.fsync(file.fileno())
+        temporary.chmod(_mode(path))  # mkstemp's files are for their owner alone
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -53,8 +55,9 @@ def _mode(path: pathlib.Path) -> int:
     """The permissions of the file that is there, else those of a new one."""
     with contextlib.suppress(OSError):
         return stat.S_IMODE(path.stat().st_mode)
-    mask = os.umask(0o077)  # which cannot be read otherwise
-    os.umask(mask)
+    with _UMASK:
+        mask = os.umask(0o077)  # which cannot be read otherwise
+        os.umask(mask)
     return 0o666 & ~mask
 
 

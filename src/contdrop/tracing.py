@@ -14,7 +14,8 @@ from torch.fx import Proxy
 
 from .laws import BuiltIn, Law, divisor
 
-# Kind and parameters of a law, what the kernels multiply the mask by, and the mean and variance of the scaled mask.
+# Kind and parameters of a law, what the kernels multiply the mask by, the mean and variance of the
+# scaled mask, and what units are multiplied by in evaluation.
 ScriptedLaw = tuple[str, list[float], float, float, float, float]
 
 

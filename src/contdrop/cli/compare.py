@@ -26,7 +26,7 @@ HELP = """Compare methods of dropout on your own model and data, in paired runs,
 STUDY.py is a Python file with a line study = lab.Study(...): a function that returns the data, a function that returns
 the model, and how it is trained. contdrop compare --init my_study.py writes one to start from, which runs as it is.
 
-First everything is tried with one batch per method, so that mistakes show before the long run. Then all methods are
+First everything is tried with two batches per method, so that mistakes show before the long run. Then all methods are
 trained, run by run, from the same initial weights on the same batches; what is finished is kept in the store, and the
 same command resumes. At the end there is a table, a verdict and a page.
 

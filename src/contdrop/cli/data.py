@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from ..lab.data import location, registry
 from ..lab.data.source import Source
-from ..text import printable
+from ..text import printable, visible
 from . import screens
 
 HELP = """List, get and check the data sets that experiments use.
@@ -104,7 +104,7 @@ def list_command(data_dir: _DataDir = None, as_json: _Json = False) -> None:
         return
     headings = ("name", "training\nimages", "test\nimages", "size", "classes")
     screens.print_places(headings, [_row(source, len(missing[source.name]), directory) for source in registry.SOURCES])
-    print(f"Data directory: {printable(str(directory))}")
+    print(f"Data directory: {visible(str(directory))}")
 
 
 def _row(source: Source, absent: int, directory: pathlib.Path) -> tuple[tuple[str, ...], str, str]:
@@ -148,10 +148,10 @@ def get_command(
         else:
             source.get(directory, _Lines())
     except KeyboardInterrupt:
-        again = printable(location.command(name, directory))
+        again = visible(location.command(name, directory))
         print(f"contdrop: interrupted; complete files are kept; to get the rest, run: {again}", file=sys.stderr)
         raise typer.Exit(130) from None
-    print(f"{name}: complete, {printable(str(source.place(directory)))}")
+    print(f"{name}: complete, {visible(str(source.place(directory)))}")
 
 
 class _Bars:

@@ -53,5 +53,7 @@ Address = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help="Of a Ray cluster, or auto.  [default: Ray is started here, on loopback]"),
 ]
-Cpus = Annotated[float | None, typer.Option(metavar="CPUS", help="With Ray: processors per job.  [default: --threads]")]
+Cpus = Annotated[
+    float | None, typer.Option(metavar="CPUS", help="With Ray: processors per job.  [default: --threads x --devices]")
+]
 Gpus = Annotated[float, typer.Option(metavar="GPUS", help="With Ray: GPUs per job; 0.25 puts four jobs on one.")]

@@ -227,7 +227,7 @@ def do(
     job.seed_everything()
     try:
         value = job.study.run(job)
-    except UserError:
+    except Exception:  # what it told first counts
         if not job.ended:
             raise
     if job.ended:  # it said so itself, or what it shared is not what the others of its run had

@@ -58,7 +58,7 @@ class Rehearsal:
 
 
 def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu") -> Rehearsal:
-    """One batch per method of these jobs of one protocol, two steps each; raises UserError for what would go wrong."""
+    """Two steps of each method of these jobs of one protocol; raises UserError for what would go wrong."""
     protocol = jobs[0].protocol
     study = protocol.study
     where = f"study {study.name!r}"

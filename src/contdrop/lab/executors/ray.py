@@ -47,7 +47,7 @@ class Resources:
     """What is asked of Ray: where it is, what each job takes, and how many jobs at a time, at most."""
 
     address: str | None = None
-    cpus: float | None = None  # the number of threads if None
+    cpus: float | None = None  # one for each thread of each device if None
     gpus: float = 0.0
     workers: int | None = None
 
