@@ -1,5 +1,6 @@
 """Jobs on Ray: the same numbers as on this machine, whatever dies, and nothing that listens to the network."""
 
+import contextlib
 import fractions
 import importlib.util
 import os
@@ -109,16 +110,40 @@ def undisturbed(tmp_path_factory):
     return measured(path)
 
 
-def listening():
-    """Ports on which processes of this machine listen to others, as /proc has them."""
+def processes_below(number):
+    """That process and all that descend from it."""
+    try:
+        children = pathlib.Path(f"/proc/{number}/task/{number}/children").read_text().split()
+    except OSError:  # it has ended
+        children = []
+    return [number, *(each for child in children for each in processes_below(int(child)))]
+
+
+def sockets_of_other_tests():
+    """Of the tests that run beside this one, whose processes may listen as they like."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return set()
+    mine = set(processes_below(os.getpid()))
     found = set()
+    for number in set(processes_below(os.getppid())) - mine:
+        with contextlib.suppress(OSError):
+            for file in pathlib.Path(f"/proc/{number}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    found.add(os.readlink(file).removeprefix("socket:[").removesuffix("]"))
+    return found
+
+
+def listening():
+    """Ports on which processes of this machine, but for other tests, listen to others, as /proc has them."""
+    found, beside = set(), sockets_of_other_tests()
     for name, loopback in (("tcp", "0100007F"), ("tcp6", "00000000000000000000000001000000")):
         for line in pathlib.Path("/proc/net", name).read_text().splitlines()[1:]:
             local, state, inode = line.split()[1], line.split()[3], line.split()[9]
             mapped = "0000000000000000FFFF0000" + "0100007F"
             if state == "0A" and local.partition(":")[0] not in (loopback, "0100007F", mapped):
                 found.add((local, inode))
-    return found
+    beside |= sockets_of_other_tests()  # those that came while this looked
+    return {(local, inode) for local, inode in found if inode not in beside}
 
 
 def test_tensors_travel_without_a_copy_and_unchanged():
