@@ -277,7 +277,7 @@ def ask(
 
 
 def _handed_out(store: Store, job_id: int, job: plan.Job) -> Generator[Job, None, bool]:
-    """The job, if it is to be had; whether it has ended."""
+    """The job, if it is to be had; False if it is worth another try."""
     if store.status(job_id) in (FINISHED, FAILED):
         return True
     with store.locks.holding(job_id) as mine:
