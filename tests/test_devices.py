@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+import processes
 from contdrop.errors import UserError
 from contdrop.lab import Data, Study
 from contdrop.lab.batches import prepare
@@ -239,30 +240,6 @@ def arguments(directory: pathlib.Path, *, epochs: int, devices: int = 2) -> list
     return ["compare", str(directory / "study.py"), "--workers", "1", "--devices", str(devices), "--out", out]
 
 
-def processes_of(number: int) -> list[int]:
-    """All that descend from a process."""
-    found = pathlib.Path(f"/proc/{number}/task/{number}/children").read_text().split()
-    return [each for child in map(int, found) for each in (child, *processes_of(child))]
-
-
-def is_listening_elsewhere(numbers: list[int]) -> bool:
-    inodes = set()
-    for number in numbers:
-        for file in pathlib.Path(f"/proc/{number}/fd").iterdir():
-            try:
-                inodes.add(os.readlink(file).removeprefix("socket:[").removesuffix("]"))
-            except OSError:
-                continue
-    rows = [
-        line.split()
-        for kind in ("tcp", "tcp6")
-        for line in pathlib.Path(f"/proc/net/{kind}").read_text().splitlines()[1:]
-    ]
-    listening = [row[1] for row in rows if row[3] == "0A" and row[9] in inodes]
-    assert listening, "nothing listens, so this test sees nothing"
-    return any(not address.startswith("0100007F") for address in listening)
-
-
 def epochs_in(store: pathlib.Path) -> int:
     try:
         with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as db:
@@ -284,9 +261,10 @@ def test_a_killed_process_is_made_good_and_a_killed_command_resumes_bit_for_bit(
         while epochs_in(store) <= before and running.poll() is None:
             time.sleep(0.02)
         assert running.poll() is None, running.communicate()[0]
-        found = processes_of(running.pid)
+        found = processes.descendants(running.pid)
         if strike:
-            assert not is_listening_elsewhere(found)
+            assert (here := processes.listening(found)), "nothing listens, so this test sees nothing"
+            assert not processes.beyond_loopback(here)
             os.kill(found[-1], signal.SIGKILL)
         else:
             running.kill()

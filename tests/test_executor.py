@@ -3,6 +3,7 @@
 The commands run as processes of their own, as a user starts them, on the embedded digits.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import time
 
 import pytest
 
+import processes
 from contdrop.lab import catalogue, looks
 from contdrop.lab.batches import prepare
 from contdrop.lab.executors import local
@@ -81,18 +83,13 @@ def content(path):
     return found
 
 
-def children(pid):
-    """Processes that a process has started."""
+def workers_of(process):
+    """Processes that a command has started to work, and not for bookkeeping."""
     found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                line = (entry / "cmdline").read_bytes()
-            except (OSError, ValueError):
-                continue
-            if parent == pid and b"spawn_main" in line:
-                found.append(int(entry.name))
+    for number in processes.children(process.pid):
+        with contextlib.suppress(OSError):
+            if b"spawn_main" in pathlib.Path(f"/proc/{number}/cmdline").read_bytes():
+                found.append(number)
     return found
 
 
@@ -113,7 +110,7 @@ def disturb(store, chooser, duration):
     """Starts the command, and kills its main process or one of its workers after a random time."""
     process = start(*SMALL, store=store)
     time.sleep(chooser.uniform(0, duration))
-    workers = children(process.pid)
+    workers = workers_of(process)
     if workers and chooser.random() < 0.5:
         os.kill(chooser.choice(workers), signal.SIGKILL)
         # The worker is replaced; then the main process is killed as well, so that each disturbance ends.
@@ -148,7 +145,7 @@ def test_killed_worker_is_replaced(undisturbed, tmp_path):
     process = start(*SMALL, store=tmp_path / "runs.db")
     while "selection" not in process.stderr.readline():
         pass
-    while not (workers := children(process.pid)):
+    while not (workers := workers_of(process)):
         time.sleep(0.05)
     os.kill(workers[0], signal.SIGKILL)
     _, errors = process.communicate()
@@ -160,7 +157,7 @@ def test_killed_worker_is_replaced(undisturbed, tmp_path):
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="finds workers by /proc")
 def test_workers_end_with_their_main_process(tmp_path):
     process = start(*SMALL, store=tmp_path / "runs.db")
-    while not (workers := children(process.pid)):
+    while not (workers := workers_of(process)):
         time.sleep(0.05)
     process.kill()
     process.communicate()

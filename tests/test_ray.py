@@ -1,16 +1,16 @@
 """Jobs on Ray: the same numbers as on this machine, whatever dies, and nothing that listens to the network."""
 
-import contextlib
 import fractions
 import importlib.util
 import os
-import pathlib
 import signal
 import subprocess
+import sys
 import threading
 
 import pytest
 
+import processes
 from contdrop import lab
 from contdrop.errors import UserError
 from contdrop.lab import catalogue, machines
@@ -110,40 +110,36 @@ def undisturbed(tmp_path_factory):
     return measured(path)
 
 
-def processes_below(number):
-    """That process and all that descend from it."""
-    try:
-        children = pathlib.Path(f"/proc/{number}/task/{number}/children").read_text().split()
-    except OSError:  # it has ended
-        children = []
-    return [number, *(each for child in children for each in processes_below(int(child)))]
+def listening(number):
+    """Where a process and all that it started listen to the network: not what other tests do beside."""
+    found = processes.listening([number, *processes.descendants(number)])
+    return found, processes.beyond_loopback(found)
 
 
-def sockets_of_other_tests():
-    """Of the tests that run beside this one, whose processes may listen as they like."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return set()
-    mine = set(processes_below(os.getpid()))
-    found = set()
-    for number in set(processes_below(os.getppid())) - mine:
-        with contextlib.suppress(OSError):
-            for file in pathlib.Path(f"/proc/{number}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    found.add(os.readlink(file).removeprefix("socket:[").removesuffix("]"))
-    return found
+LISTEN = """
+import socket, sys
+listener = socket.create_server((sys.argv[1], 0))
+print(flush=True)
+input()
+"""
 
 
-def listening():
-    """Ports on which processes of this machine, but for other tests, listen to others, as /proc has them."""
-    found, beside = set(), sockets_of_other_tests()
-    for name, loopback in (("tcp", "0100007F"), ("tcp6", "00000000000000000000000001000000")):
-        for line in pathlib.Path("/proc/net", name).read_text().splitlines()[1:]:
-            local, state, inode = line.split()[1], line.split()[3], line.split()[9]
-            mapped = "0000000000000000FFFF0000" + "0100007F"
-            if state == "0A" and local.partition(":")[0] not in (loopback, "0100007F", mapped):
-                found.add((local, inode))
-    beside |= sockets_of_other_tests()  # those that came while this looked
-    return {(local, inode) for local, inode in found if inode not in beside}
+@pytest.mark.parametrize(("host", "is_beyond"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_ports_are_seen_whichever_thread_started_the_process(host, is_beyond):
+    started = []
+    arguments = [sys.executable, "-c", LISTEN, host]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    thread = threading.Thread(target=lambda: started.append(subprocess.Popen(arguments, **pipes)))
+    thread.start()
+    thread.join()
+    with started[0] as process:
+        process.stdout.readline()
+        found = processes.listening(processes.descendants(os.getpid()))
+        mine = processes.listening([process.pid])
+        process.stdin.close()
+    assert len(mine) == 1
+    assert mine <= found
+    assert processes.beyond_loopback(mine) == (mine if is_beyond else set())
 
 
 def test_tensors_travel_without_a_copy_and_unchanged():
@@ -198,12 +194,14 @@ def test_jobs_may_have_a_part_of_a_gpu_and_no_processor():
 
 def test_two_nodes_give_the_same_bits_as_one_worker(nodes, undisturbed, tmp_path):
     watcher = Watcher()
-    before = listening()
+    _, before = listening(os.getpid())
     outcome = do(nodes, tmp_path / "runs.db", LONG, watcher)
     assert measured(tmp_path / "runs.db") == undisturbed
     assert not outcome.failed
     assert len(watcher.begun) == len(set(watcher.begun)) == len(LONG)
-    assert listening() <= before, "something listens to the network"
+    here, elsewhere = listening(os.getpid())
+    assert here, "nothing listens, so this test sees nothing"
+    assert elsewhere <= before, "something listens to the network"
 
 
 @pytest.mark.slow
@@ -281,7 +279,6 @@ def test_own_study_by_the_command_interrupted_and_resumed_on_loopback_only(tmp_p
     (tmp_path / "neighbour.py").write_text("WIDTH = 16\n")
     arguments = ["compare", str(tmp_path / "own.py"), "--out", str(tmp_path / "page"), "--runs", "2"]
     finish(*arguments, store=tmp_path / "local.db")
-    before = listening()
     store = tmp_path / "ray.db"
     process = subprocess.Popen(
         command(*arguments, "--executor", "ray", "--workers", "2", store=store),
@@ -291,7 +288,9 @@ def test_own_study_by_the_command_interrupted_and_resumed_on_loopback_only(tmp_p
     try:
         while "own" not in (line := process.stderr.readline()) or "run" not in line:
             assert line, process.stderr.read()
-        assert listening() <= before, "something listens to the network"
+        here, elsewhere = listening(process.pid)
+        assert here, "nothing listens, so this test sees nothing"
+        assert not elsewhere, "something listens to the network"
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         errors = process.communicate(timeout=60)[1]
     finally:
