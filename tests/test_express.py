@@ -179,6 +179,13 @@ def test_a_stale_build_is_not_used(monkeypatch):
         assert express._connect() is express._declines
 
 
+def test_declines_in_a_python_without_a_global_lock(monkeypatch):
+    asked = []
+    monkeypatch.setattr(express.sysconfig, "get_config_var", lambda name: asked.append(name) or 1)
+    assert express._connect() is express._declines
+    assert asked == ["Py_GIL_DISABLED"]
+
+
 def test_declines_subclasses_and_takes_parameters():
     class Mine(torch.Tensor):
         pass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sysconfig
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -52,6 +53,8 @@ def _declines(*_: Any) -> Tensor | None:
 def _connect() -> Callable[..., Tensor | None]:
     from . import native
 
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):  # a Python whose objects are not those it was compiled for
+        return _declines
     try:
         from .native import _express, structures  # type: ignore[attr-defined]
     except ImportError:  # built without Python's headers
