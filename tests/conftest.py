@@ -29,7 +29,7 @@ LAB_PACKAGES = ("cloudpickle", "jinja2", "matplotlib", "pooch", "rich", "scipy",
 
 def _imported(path):
     """What a file imports as soon as it is imported itself: modules, and names out of modules."""
-    for node in ast.parse(path.read_text()).body:
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -55,6 +55,16 @@ collect_ignore = [] if has_lab() else ["faults", *(path.name for path in HERE.gl
 
 def pytest_report_header():
     return f"without the lab: {len(collect_ignore)} files of tests are left out" if collect_ignore else None
+
+
+def pytest_addoption(parser):
+    parser.addoption("--no-skips", action="store_true", help="fail if a test was skipped, as before a release")
+
+
+def pytest_sessionfinish(session):
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if session.config.getoption("--no-skips") and reporter.stats.get("skipped") and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_collection_modifyitems(items):

@@ -14,7 +14,8 @@ import zipfile
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-CONSTRAINTS = {"PIP_CONSTRAINT": str(ROOT / "requirements" / "constraints.txt"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+VERSIONS = str(ROOT / "requirements" / "constraints.txt")
+CONSTRAINTS = {"PIP_CONSTRAINT": VERSIONS, "PIP_BUILD_CONSTRAINT": VERSIONS, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 LIBRARY = "contdrop/kernels/native/_contdrop.so"
 EXPRESS = "contdrop/kernels/native/_express.abi3.so"
 SOURCES = {path.relative_to(ROOT).as_posix() for path in (ROOT / "src").rglob("*.*") if "__pycache__" not in path.parts}

@@ -1,11 +1,14 @@
 """What `make release-check` finds missing."""
 
+import zipfile
+
 import pytest
 
 import scripts
 
 CHANGELOG = "## [Unreleased]\n\n## [1.2.0] - 2026-01-02\n\n- News.\n\n## [1.1.0] - 2025-01-02\n"
-WHEEL = "contdrop-1.2.0-py3-none-manylinux_2_24_x86_64.whl"
+NATIVE = ("_contdrop.so", "_express.abi3.so")
+WHEEL = "contdrop-1.2.0-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +23,15 @@ def project(tmp_path):
     (tmp_path / "src" / "contdrop" / "__init__.py").write_text('__version__ = "1.2.0"\n')
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
     (tmp_path / "CITATION.cff").write_text("cff-version: 1.2.0\nversion: 1.2.0\ndate-released: 2026-01-02\n")
-    for name in ("contdrop-1.2.0.tar.gz", WHEEL):
-        (tmp_path / "dist" / name).touch()
+    (tmp_path / "dist" / "contdrop-1.2.0.tar.gz").touch()
+    make_wheel(tmp_path / "dist" / WHEEL)
     return tmp_path
+
+
+def make_wheel(path, names=NATIVE):
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name in names:
+            wheel.writestr(f"contdrop/kernels/native/{name}", "")
 
 
 def test_a_release_that_agrees_is_ready(release, project):
@@ -52,3 +61,9 @@ def test_wheels_of_this_machine_alone_and_old_files_are_named(release, project):
     found = "\n".join(release.problems(project))
     assert "(manylinux, macosx), got contdrop-1.2.0-py3-none-linux_x86_64.whl" in found
     assert "expected nothing but 1.2.0, got contdrop-1.1.0.tar.gz" in found
+
+
+def test_a_wheel_without_its_kernels_is_named(release, project):
+    make_wheel(project / "dist" / WHEEL, NATIVE[:1])
+    (found,) = release.problems(project)
+    assert f"dist/{WHEEL}: expected compiled kernels, got no contdrop/kernels/native/_express.abi3.so" in found

@@ -10,9 +10,11 @@ from __future__ import annotations
 import pathlib
 import re
 import sys
+import zipfile
 from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).parents[1]
+LIBRARY, EXPRESS = "contdrop/kernels/native/_contdrop.so", "contdrop/kernels/native/_express.abi3.so"
 
 
 def section(changelog: str, name: str) -> re.Match[str] | None:
@@ -32,11 +34,14 @@ def problems(root: pathlib.Path) -> Iterator[str]:
     if released is not None and cited != [version, released[1]]:
         yield f"CITATION.cff: expected version {version} of {released[1]}, got {cited[0]} of {cited[1]}"
     files = sorted(path.name for path in (root / "dist").glob("*"))
-    wheels = [name for name in files if re.fullmatch(rf"contdrop-{re.escape(version)}-py3-none-\w+\.whl", name)]
+    wheels = [name for name in files if re.fullmatch(rf"contdrop-{re.escape(version)}-py3-none-[\w.]+\.whl", name)]
     if f"contdrop-{version}.tar.gz" not in files or not wheels:
         yield f"dist: expected a source archive and a wheel of {version}, got {', '.join(files)}; run: make dist"
     if bad := [name for name in wheels if "-linux_" in name]:
         yield f"dist: expected wheels for many machines (manylinux, macosx), got {', '.join(bad)}"
+    for name in wheels:
+        if lacking := {LIBRARY, EXPRESS} - set(zipfile.ZipFile(root / "dist" / name).namelist()):
+            yield f"dist/{name}: expected compiled kernels, got no {', '.join(sorted(lacking))}; install a compiler"
     if other := set(files) - {f"contdrop-{version}.tar.gz", *wheels}:
         yield f"dist: expected nothing but {version}, got {', '.join(sorted(other))}"
 
