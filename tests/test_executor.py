@@ -93,6 +93,19 @@ def workers_of(process):
     return found
 
 
+def wait_for_workers(process):
+    while not (found := workers_of(process)):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    return found
+
+
+def wait_for(words, process):
+    """Until a command says so."""
+    while words not in (line := process.stderr.readline()):
+        assert line, process.communicate()
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     path = tmp_path_factory.mktemp("undisturbed") / "runs.db"
@@ -143,10 +156,8 @@ def test_killed_twenty_times_at_random_the_store_ends_the_same(undisturbed, tmp_
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="finds workers by /proc")
 def test_killed_worker_is_replaced(undisturbed, tmp_path):
     process = start(*SMALL, store=tmp_path / "runs.db")
-    while "selection" not in process.stderr.readline():
-        pass
-    while not (workers := workers_of(process)):
-        time.sleep(0.05)
+    wait_for("selection", process)
+    workers = wait_for_workers(process)
     os.kill(workers[0], signal.SIGKILL)
     _, errors = process.communicate()
     assert process.returncode == 0
@@ -157,8 +168,7 @@ def test_killed_worker_is_replaced(undisturbed, tmp_path):
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="finds workers by /proc")
 def test_workers_end_with_their_main_process(tmp_path):
     process = start(*SMALL, store=tmp_path / "runs.db")
-    while not (workers := workers_of(process)):
-        time.sleep(0.05)
+    workers = wait_for_workers(process)
     process.kill()
     process.communicate()
     deadline = time.monotonic() + 30
@@ -192,8 +202,7 @@ def test_more_runs_train_only_the_new_ones(tmp_path):
 
 def test_interrupt_stops_cleanly_and_says_how_to_go_on(undisturbed, tmp_path):
     process = start(*SMALL, store=tmp_path / "runs.db")
-    while "selection): " not in process.stderr.readline():
-        pass
+    wait_for("selection): ", process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130

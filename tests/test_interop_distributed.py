@@ -1,7 +1,7 @@
 """Several processes: data parallel, DTensor and sequence parallelism, with two processes on this machine."""
 
 import os
-import socket
+import pathlib
 import tempfile
 
 import pytest
@@ -18,16 +18,11 @@ pytestmark = pytest.mark.skipif(
 LAW = cd.Gaussian(sigma=0.3)
 
 
-def _free_port():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
-
-
-def _enter(rank, port, body, directory):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+def _enter(rank, body, directory):
+    os.environ.update(GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    meeting = pathlib.Path(directory, "meeting").as_uri()  # no port, which other tests may take meanwhile
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
     torch.save(body(rank), f"{directory}/{rank}")
     torch.distributed.barrier()  # neither leaves while the other one still talks to it
     # A process that ends in the ordinary way is now and then aborted by a thread of gloo's that is still there.
@@ -37,7 +32,7 @@ def _enter(rank, port, body, directory):
 def in_two_processes(body):
     """What body(rank) gives in each of two processes."""
     with tempfile.TemporaryDirectory() as directory:
-        torch.multiprocessing.spawn(_enter, (_free_port(), body, directory), nprocs=2)
+        torch.multiprocessing.spawn(_enter, (body, directory), nprocs=2)
         return [torch.load(f"{directory}/{rank}") for rank in (0, 1)]
 
 

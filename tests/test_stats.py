@@ -713,10 +713,10 @@ def test_a_comparison_takes_milliseconds():
     rng = np.random.default_rng(19)
     reference, other = rng.normal(size=(2, 30))
     stats.compare_paired(reference, other, margin=1.0)
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(5):
         stats.compare_paired(reference, other, margin=1.0)
-    assert (time.perf_counter() - started) / 5 < 0.05
+    assert (time.process_time() - started) / 5 < 0.05
 
 
 @pytest.mark.parametrize("module", [stats, paper])

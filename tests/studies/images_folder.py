@@ -2,17 +2,17 @@
 
 import tempfile
 
-import torch
 from PIL import Image
-from torch import nn
+from torch import nn, rand, tensor, utils
 
 from contdrop import lab
 
+FOLDER = tempfile.TemporaryDirectory()
 
-class Folder(torch.utils.data.Dataset):
+
+class Folder(utils.data.Dataset):
     def __init__(self, numbers):
-        self.paths = [f"{tempfile.gettempdir()}/contdrop-test-{number}.png" for number in numbers]
-        self.targets = [number % 2 for number in numbers]
+        self.paths = [f"{FOLDER.name}/{number}.png" for number in numbers]
         for number, path in zip(numbers, self.paths):
             Image.new("RGB", (12, 12), (100 * (number % 2), 4 * number, 50)).save(path)
 
@@ -20,11 +20,11 @@ class Folder(torch.utils.data.Dataset):
         return len(self.paths)
 
     def __getitem__(self, index):
-        return torch.tensor([*Image.open(self.paths[index]).getdata()]).T.reshape(3, 12, 12) / 255, self.targets[index]
+        return tensor([*Image.open(self.paths[index]).getdata()]).T.reshape(3, 12, 12) / 255, index % 2
 
 
 def flip(item, generator):
-    return (item[0].flip(2) if torch.rand((), generator=generator) < 0.5 else item[0]), item[1]
+    return (item[0].flip(2) if rand((), generator=generator) < 0.5 else item[0]), item[1]
 
 
 def data():
