@@ -107,6 +107,36 @@ def test_nothing_is_decided_before_the_planned_runs_are_there(number):
     assert "full-relu has 20 runs to go" in entry.reason
 
 
+def test_runs_that_failed_are_not_still_to_come():
+    found = runs({"gaussian": 1.0, "bernoulli": 2.0})["full-relu"]
+    gone = {("gaussian", 3), ("bernoulli", 5), ("gaussian", 7)}
+    jobs = tuple(job for job in found.jobs if (job.method, job.run) not in gone)
+
+    def reason(*lost):
+        found = {"full-relu": Runs("full-relu", jobs, {}, 0.1, len(lost), lost)}
+        return ledger([claim(LESS)], found, {}, ())[0].reason
+
+    assert reason().endswith("full-relu has 3 runs to go")
+    assert reason(("gaussian", 3)).endswith("full-relu has 2 runs to go and 1 that failed")
+    assert reason(*gone).endswith("full-relu has 3 runs that failed")
+    assert reason(("uniform", 3)).endswith("full-relu has 3 runs to go")  # not of this comparison
+
+
+@pytest.mark.parametrize("number", [1, 20])
+def test_figures_that_do_not_exist_are_left_out(number):
+    """One run has no interval, and runs that all differ alike have none either."""
+    found = runs({"gaussian": 1.0, "bernoulli": 2.0}, number)
+    for job in found["full-relu"].jobs:
+        job.results["test_error"] = {"gaussian": 1.0, "bernoulli": 2.0}[job.method]
+    (each,) = ledger([claim(LESS)], found, {}, ())[0].evidence
+    assert "nan" not in each.text
+    assert each.text.startswith(f"full-relu, test_error: gaussian minus bernoulli -1; {number} of 20 runs")
+    assert "], p 0" not in each.text
+    whole = ledger([claim(LESS)], runs({"gaussian": 1.0, "bernoulli": 2.0}), {}, ())[0].evidence[0].text
+    assert "], p " in whole
+    assert ", equivalence p 1; 20 of 20 runs" in whole
+
+
 def test_only_runs_that_both_methods_finished_count():
     found = runs({"gaussian": 1.0, "bernoulli": 2.0}, 21)["full-relu"]
     jobs = [job for job in found.jobs if (job.method, job.run) not in {("gaussian", 3), ("bernoulli", 5)}]
@@ -273,11 +303,12 @@ def test_runs_of_another_size_are_not_those_of_the_protocol(results):
 
 
 def test_a_run_that_failed_is_not_replaced_by_one_that_was_not_planned(results):
-    archive(results, "full-relu", runs=22, failed=[("gaussian", 3)])
+    archive(results, "full-relu", runs=22, failed=[("gaussian", 3), ("gaussian", 21)])
     found = evidence.gather(results)
     (gain,) = ledger([claim(LESS)], found, {}, ())[0].evidence
     assert (gain.runs, gain.planned, gain.verdict) == (19, 20, OPEN)
-    assert found["full-relu"].failed == 1
+    assert found["full-relu"].failed == 2
+    assert found["full-relu"].lost == (("gaussian", 3),)
     assert sorted(found["full-relu"].values("bernoulli", "test_error")) == list(range(20))
 
 

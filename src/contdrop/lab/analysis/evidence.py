@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...errors import UserError
 from .. import claims, travel
-from ..records import Epoch, JobRecord
+from ..records import FAILED, Epoch, JobRecord
 from ..results import Results, collect_all
 from ..store import Store
 from .comparisons import planned_margin
@@ -27,6 +27,7 @@ class Runs:
         curves: The epochs of each job, by its id.
         margin: The smallest difference in error that matters, as the study fixed it.
         failed: How many jobs failed.
+        lost: Method and run of those among them that the protocol planned, which nothing stands in for.
     """
 
     study: str
@@ -34,6 +35,7 @@ class Runs:
     curves: Mapping[int, list[Epoch]]
     margin: float | None
     failed: int = 0
+    lost: tuple[tuple[str, int], ...] = ()
 
     def values(self, method: str, metric: str) -> dict[int, float]:
         """By run; "test_error@5" is the test error after five epochs."""
@@ -79,4 +81,5 @@ def of_results(store: Store, everything: Iterable[Results]) -> dict[str, Runs]:
 def _runs(results: Results, planned: int, curves: Mapping[int, list[Epoch]]) -> Runs:
     """Runs that were added to those of the protocol neither decide anything nor stand in for one that failed."""
     jobs = tuple(job for job in results.finished if job.run < planned)
-    return Runs(results.protocol.experiment, jobs, curves, planned_margin(results), len(results.failed))
+    lost = tuple((job.method, job.run) for job in results.final if job.status == FAILED and job.run < planned)
+    return Runs(results.protocol.experiment, jobs, curves, planned_margin(results), len(results.failed), lost)

@@ -34,6 +34,7 @@ class Evidence:
         comparison: The figures, first minus second; None without runs.
         needed: Runs that would find a difference of the margin with a power of 80 %; None if that cannot be said.
         note: What to add.
+        failed: Planned runs in which one of the two methods failed.
     """
 
     test: Contrast
@@ -44,20 +45,19 @@ class Evidence:
     comparison: stats.Comparison | None = None
     needed: int | None = None
     note: str = ""
+    failed: int = 0
 
     @property
     def text(self) -> str:
         """In a line."""
         if self.comparison is None:
             return f"{self.test.study}: no runs yet, {self.planned} planned"
-        found = self.comparison
-        low, high = found.simultaneous
-        line = (
-            f"{self.test.study}, {self.test.metric.removeprefix('test:')}: {self.test.first} minus {self.test.second} "
-            f"{found.difference:+.3g} [{low:+.3g}, {high:+.3g}], p {found.t_p_two_sided_holm:.2g}"
-        )
-        if found.equivalence_p_holm is not None:
-            line += f", equivalence p {found.equivalence_p_holm:.2g}"
+        found, metric = self.comparison, self.test.metric.removeprefix("test:")
+        (low, high), p, equal = found.simultaneous, found.t_p_two_sided_holm, found.equivalence_p_holm
+        line = f"{self.test.study}, {metric}: {self.test.first} minus {self.test.second} {found.difference:+.3g}"
+        line += "" if math.isnan(low) else f" [{low:+.3g}, {high:+.3g}]"  # one run has none, nor has one without spread
+        line += "" if math.isnan(p) else f", p {p:.2g}"
+        line += "" if equal is None or math.isnan(equal) else f", equivalence p {equal:.2g}"
         return f"{line}; {self.runs} of {plural(self.planned, 'run')}{'; ' * bool(self.note)}{self.note}"
 
 
@@ -124,7 +124,8 @@ def _examine(tests: Sequence[Contrast], runs: Mapping[str, Runs]) -> dict[tuple[
         there = {key: without_limits(each) for key, each in compared.items() if each is not None}
         adjusted = stats.adjusted(there, len(family))  # by the protocol's family, whichever of it has been run
         for key, test in family.items():
-            found[study, key] = _judged(test, adjusted.get(key), len(family))
+            judged = _judged(test, adjusted.get(key), len(family))
+            found[study, key] = dataclasses.replace(judged, failed=_failed(test, runs.get(study)))
     return found
 
 
@@ -143,6 +144,10 @@ def _compare(test: Contrast, runs: Runs) -> stats.Comparison | None:
         margin=margin,
         names=(test.first, test.second),
     )
+
+
+def _failed(test: Contrast, runs: Runs | None) -> int:
+    return len({run for method, run in (runs.lost if runs else ()) if method in (test.first, test.second)})
 
 
 def _judged(test: Contrast, found: stats.Comparison | None, family: int) -> Evidence:
@@ -240,18 +245,27 @@ _SHORT = {HOLDS: ("holds", "hold"), FAILS: ("does not", "do not"), OPEN: ("open"
 
 def _wanted(evidence: Sequence[Evidence]) -> str:
     """How many runs an open claim would take."""
-    missing: dict[str, int] = {}
+    missing: dict[str, tuple[int, int]] = {}  # in all, and failed
     more: dict[str, int] = {}
     for each in evidence:
         study = each.test.study
         if each.runs < each.planned:
-            missing[study] = max(missing.get(study, 0), each.planned - each.runs)
+            missing[study] = max(missing.get(study, (0, 0)), (each.planned - each.runs, each.failed))
         elif each.verdict == OPEN and each.needed is not None:
             more[study] = max(more.get(study, 0), each.needed)
-    parts = [f"{study} has {plural(number, 'run')} to go" for study, number in missing.items()]
+    parts = [f"{study} has {_lacking(*numbers)}" for study, numbers in missing.items()]
     parts += [
         f"{study} would need {plural(number, 'run')} to detect a difference as large as its margin"
         for study, number in more.items()
         if study not in missing
     ]
     return "; ".join(parts) or "the runs that there are do not decide it"
+
+
+def _lacking(number: int, failed: int) -> str:
+    """Runs that are still to come, and those that will not."""
+    if not failed:
+        return f"{plural(number, 'run')} to go"
+    if number == failed:
+        return f"{plural(failed, 'run')} that failed"
+    return f"{plural(number - failed, 'run')} to go and {failed} that failed"
