@@ -317,6 +317,8 @@ def test_a_control_with_masks_of_another_mean_is_none():
         ("uniform", "bernoulli-matched:uniform"),
         ("gaussian:sigma=0.3", "bernoulli-matched:sigma=0.3"),
         ("gaussian:match", "original"),
+        ("gaussian:r=0.3", "bernoulli:r=0.3"),
+        ("uniform:r=0.3", "bernoulli:r=0.3"),
     ],
 )
 def test_each_continuous_law_is_held_against_its_own_control(reference, control):
@@ -488,6 +490,15 @@ def test_a_reviewer_is_told_what_limits_every_result():
         assert expected in told
 
 
+def test_one_test_set_is_not_claimed_of_a_loop_that_may_draw_its_own():
+    results = results_of({m: noisy(2 + i, seed=i) for i, m in enumerate(METHODS)})
+    assert any(caveat.startswith("All runs share one test set:") for caveat in verdict(results).caveats)
+    results.protocol.configuration["run"] = {"name": "run"}
+    told = verdict(results).caveats
+    assert any(caveat.startswith("Runs may share one test set; then p-values") for caveat in told)
+    assert not any("All runs share" in caveat for caveat in told)
+
+
 def test_doubt_where_the_tests_disagree():
     base = [3.0] * 7
     steps = [1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.02]
@@ -531,6 +542,22 @@ def test_one_run():
         "Gaussian errs 3.00 %, Bernoulli 2.00 %: 1.00 points more, worse in the only run. "
         "One run says nothing about chance."
     )
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ((3.0, 4.0), "shares the lowest mean error of 3 methods"),
+        ((2.0, 3.0), "shares the second lowest mean error of 3 methods"),
+        ((2.0, 2.0), "has the third lowest mean error of 3 methods"),
+    ],
+)
+def test_a_tie_is_no_rank_of_its_own(others, said):
+    """Whichever order the methods are in."""
+    for names in (("bernoulli", "uniform", "gaussian"), ("gaussian", "bernoulli", "uniform")):
+        values = dict(zip(("bernoulli", "uniform"), others), gaussian=3.0)
+        found = verdict(results_of({name: [values[name]] for name in names}))
+        assert found.details == (f"Gaussian {said} (3.00 %).",)
 
 
 def test_equal_in_every_run():
@@ -580,10 +607,28 @@ def test_caveats_of_failed_missing_and_size():
     assert caveats[0].startswith("1 of 26 runs failed (Bernoulli 1).")
     assert caveats[1] == "2 of 26 runs are not finished yet, so this may change."
     assert caveats[2] == (
-        "Not a replication of the paper's Table I, ReLU: 12 runs of 5 epochs here, 30 of 3000 with the preset “paper”."
+        "Not a replication of the paper's Table I, ReLU: 11 to 12 runs of 5 epochs here, 30 of 3000 with the preset "
+        "“paper”."
     )
     paper_size = results_of({m: noisy(2, runs=30) for m in METHODS}, paper="Table I", paper_runs=30, paper_epochs=5)
     assert not any("replication" in caveat for caveat in verdict(paper_size).caveats)
+
+
+@pytest.mark.parametrize(
+    ("runs", "epochs", "falls_short"),
+    [({"gaussian": 30, "none": 30}, 5, False), ({"gaussian": 31, "none": 31}, 5, False),
+     ({"gaussian": 30, "none": 30}, 4, False), ({"gaussian": 30, "none": 29}, 5, True),
+     ({"gaussian": 30, "none": 30}, 6, True)],
+)  # fmt: skip
+def test_table_and_caveats_agree_on_what_is_a_replication(runs, epochs, falls_short):
+    """More runs or epochs than the paper's are none the less one; a method with fewer runs makes it none."""
+    errors = {method: noisy(2, runs=number) for method, number in runs.items()}
+    results = results_of(errors, paper="Table II", paper_runs=30, paper_epochs=epochs)
+    results = dataclasses.replace(
+        results, protocol=dataclasses.replace(results.protocol, experiment="mnist-cnn-gaussian")
+    )
+    assert any("Not a replication" in caveat for caveat in verdict(results).caveats) == falls_short
+    assert ("no replication" in tables.comparison(results).notes[0]) == falls_short
 
 
 def test_each_method_is_compared_over_the_runs_it_shares():

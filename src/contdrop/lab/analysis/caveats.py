@@ -14,7 +14,8 @@ from ..records import IMPORTED
 from ..results import Results
 from ..stats import Comparison, summary
 from .comparisons import margin_of, planned_margin
-from .wording import called, capital, moment, names
+from .replication import falls_short
+from .wording import called, capital, moment, names, run_count
 
 _PLACES = re.compile(r"[\d,]+ places? with dropout out of reach: [^;]+")
 
@@ -34,12 +35,12 @@ def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: flo
         are = "is" if len(results.missing) == 1 else "are"
         yield f"{len(results.missing)} of {plural(total, 'run')} {are} not finished yet, so this may change."
     if description.get("paper") and description.get("paper_runs"):
-        runs = max((len(found) for found in results.errors().values()), default=0)
-        size, wanted = (runs, results.protocol.epochs), (description["paper_runs"], description["paper_epochs"])
-        if size != wanted:
+        wanted = description["paper_runs"], description["paper_epochs"]
+        if falls_short(results, *wanted):
+            runs = run_count({len(found) for found in results.errors().values()} or {0})
             yield (
-                f"Not a replication of the paper's {description['paper']}: {plural(runs, 'run')} of "
-                f"{plural(size[1], 'epoch')} here, {wanted[0]} of {wanted[1]} with the preset “paper”."
+                f"Not a replication of the paper's {description['paper']}: {runs} of "
+                f"{plural(results.protocol.epochs, 'epoch')} here, {wanted[0]} of {wanted[1]} with the preset “paper”."
             )
     if len({comparison.runs for comparison in comparisons.values()}) > 1:
         most = max(comparison.runs for comparison in comparisons.values())
@@ -113,7 +114,7 @@ def _changed(change: looks.Change) -> str:
 def _always(results: Results, has_two_way: bool) -> Iterable[str]:
     """What limits every result of this kind."""
     configuration = results.protocol.configuration
-    is_known = results.protocol.preset != IMPORTED
+    is_known = results.protocol.preset != IMPORTED and not configuration.get("run")  # a loop may draw test data too
     start = "All runs share one test set:" if is_known else "Runs may share one test set; then"
     yield (
         f"{start} p-values and intervals over runs say whether the methods differ on these test examples, and not on "

@@ -16,12 +16,16 @@ def control_of(method: str) -> str | None:
 
     >>> control_of("gaussian:sigma=0.3"), control_of("uniform"), control_of("none")
     ('bernoulli-matched:sigma=0.3', 'bernoulli-matched:uniform', None)
+    >>> control_of("gaussian:r=0.3")
+    'bernoulli:r=0.3'
     """
     name, _, given = method.partition(":")
     if name not in ("gaussian", "uniform"):
         return None
     if given == MATCH:  # the strength is that of the model's own dropout
         return ORIGINAL
+    if given.startswith("r="):  # a strength that Bernoulli takes as it is
+        return f"bernoulli:{given}"
     word = given or ("uniform" if name == "uniform" else "")
     return f"{_MATCHED}:{word}" if word else _MATCHED
 

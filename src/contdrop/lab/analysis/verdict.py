@@ -10,6 +10,7 @@ says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from ..measures import Measure
 from ..results import Results
 from ..stats import Comparison, summary
 from ..stats.comparison import tested
+from ..stats.differences import RESOLUTION
 from .caveats import caveats
 from .comparisons import compare
 from .controls import too_weak
@@ -211,13 +213,15 @@ def _few(results: Results, comparisons: Mapping[str, Comparison]) -> Iterable[st
     reference = results.reference
     shared = results.complete_runs()  # means over different runs would not be comparable
     means = {method: summary([runs[run] for run in shared or runs]).mean for method, runs in results.errors().items()}
-    measure = results.measure
-    place = sorted(means, key=lambda method: measure.sign * means[method]).index(reference) + 1
+    measure, ours = results.measure, means[reference]
+    tied = [method for method, mean in means.items() if math.isclose(mean, ours, rel_tol=RESOLUTION)]
+    place = 1 + sum(measure.sign * mean < measure.sign * ours for m, mean in means.items() if m not in tied)
     runs = {comparison.runs for comparison in comparisons.values()}
+    has = "has" if len(tied) == 1 else "shares"
     rank = measure.best if place == 1 else f"{ordinal(place)} {measure.best}"
     yield f"Too few runs to say: {run_count(runs)} cannot tell the methods from chance."
-    value = measure.value(means[reference])
-    yield f"{capital(called(reference))} has the {rank} {mean_of(measure.name)} of {len(means)} methods ({value})."
+    value = measure.value(ours)
+    yield f"{capital(called(reference))} {has} the {rank} {mean_of(measure.name)} of {len(means)} methods ({value})."
 
 
 def _rest(comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]], measure: Measure) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from .. import labels, looks, paper, stats
 from ..analysis.comparisons import compare, planned_margin
+from ..analysis.replication import falls_short
 from ..results import Results
 from ..stats.comparison import ENOUGH_RUNS
 from ..stats.differences import RESOLUTION
@@ -97,7 +98,7 @@ def comparison(results: Results, comparisons: Mapping[str, stats.Comparison] | N
     size = (
         f"Ours: {size_of(results)}. The paper's Table {theirs.number}: {runs or theirs.runs} runs"
         + (f", here of {epochs:,} epochs with the preset “paper”" if epochs else "")
-        + (". This is no replication of it." if _is_smaller(results, runs or theirs.runs, epochs) else ".")
+        + (". This is no replication of it." if falls_short(results, runs or theirs.runs, epochs) else ".")
     )
     begun = labels.shown(results.reference, longest=60)
     form = (
@@ -165,11 +166,6 @@ def _notes(results: Results, comparisons: Mapping[str, stats.Comparison], size: 
     if results.reference not in results.errors():
         return size, f"No run of the reference, {called}, is finished: there is nothing to compare the others with."
     return (size,)
-
-
-def _is_smaller(results: Results, runs: int, epochs: int | None) -> bool:
-    fewest = min((len(found) for found in results.errors().values()), default=0)
-    return fewest < runs or (epochs is not None and results.protocol.epochs < epochs)
 
 
 def _limits(results: Results, comparisons: Mapping[str, stats.Comparison]) -> list[str]:
