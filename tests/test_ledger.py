@@ -17,7 +17,7 @@ from contdrop.lab.analysis.evidence import Runs
 from contdrop.lab.analysis.ledger import FAILS, HOLDS, OPEN, OUT, Equation, counts, ledger
 from contdrop.lab.claims import CLAIMS, PLANNED, Claim, Contrast
 from contdrop.lab.records import Epoch
-from contdrop.lab.report import page
+from contdrop.lab.report import figures, page
 from stores import make_store
 
 METHODS = ("none", "bernoulli", "gaussian", "uniform", "bernoulli-matched", "bernoulli-matched:uniform")
@@ -135,6 +135,15 @@ def test_figures_that_do_not_exist_are_left_out(number):
     whole = ledger([claim(LESS)], runs({"gaussian": 1.0, "bernoulli": 2.0}), {}, ())[0].evidence[0].text
     assert "], p " in whole
     assert ", equivalence p 1; 20 of 20 runs" in whole
+
+
+def test_one_run_is_drawn_without_an_interval():
+    def lines(number):
+        entries = ledger([claim(LESS)], runs({"gaussian": 2.0, "bernoulli": 2.0}, number), {}, ())
+        return len(figures.claims(entries).draw().axes[0].lines)
+
+    assert lines(1) == lines(0) + 1  # a dot
+    assert lines(2) == lines(0) + 2  # and a line
 
 
 def test_only_runs_that_both_methods_finished_count():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -76,7 +77,7 @@ def _mark(axes: Axes, each: Evidence, height: float) -> None:
         min(_REACH, max(-_REACH, value / found.margin))
         for value in (found.simultaneous[0], found.difference, found.simultaneous[1])
     )
-    if low == low and high == high:  # two runs and more have an interval
+    if not any(map(math.isnan, found.simultaneous)):  # two runs and more have an interval
         axes.plot([low, high], [height, height], color=colours.INK, linewidth=0.8, clip_on=False)
     filled = each.runs >= each.planned
     face = colours.INK if filled else colours.PAPER
