@@ -18,9 +18,8 @@ class Estimate:
 
     def __init__(self, jobs: Iterable[JobRecord]) -> None:
         self._jobs = {job.id: job for job in jobs}
-        self._left = {
-            job.id: job.epochs - job.epochs_done for job in self._jobs.values() if job.status not in (FINISHED, FAILED)
-        }
+        unfinished = [job for job in self._jobs.values() if job.status not in (FINISHED, FAILED)]
+        self._left = {job.id: _left(job, job.epochs_done) for job in unfinished}
         self._seconds: dict[tuple[str, ...], list[float]] = {}
         for job in self._jobs.values():
             if job.epochs_done:
@@ -37,7 +36,7 @@ class Estimate:
 
     def epoch(self, job_id: int, epoch: Epoch) -> None:
         job = self._jobs[job_id]
-        self._left[job_id] = job.epochs - epoch.epoch
+        self._left[job_id] = _left(job, epoch.epoch)
         self._note(job, epoch.seconds)
 
     def ended(self, job_id: int) -> None:
@@ -52,6 +51,11 @@ class Estimate:
         for job_id, epochs in self._left.items():
             total += epochs * next(medians[key] for key in _keys(self._jobs[job_id]) if key in medians)
         return total / max(1, min(workers, len(self._left)))
+
+
+def _left(job: JobRecord, done: int) -> int:
+    """Epochs; a loop of the user's own may log more than were planned."""
+    return max(0, job.epochs - done)
 
 
 def _keys(job: JobRecord) -> tuple[tuple[str, ...], ...]:
