@@ -20,7 +20,7 @@ from contdrop.lab import paper, stats
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.verdict import verdict
 from contdrop.lab.measures import Measure
-from contdrop.lab.report import cells, supplements, tables, writers
+from contdrop.lab.report import cells, describing, supplements, tables, writers
 from contdrop.lab.report.cells import Cell, Table
 from contdrop.lab.results import collect_all
 from contdrop.lab.store import Store
@@ -141,6 +141,19 @@ def test_runs_that_stop_early_are_not_said_to_have_all_epochs(tmp_path, capsys):
     assert cells.length_of(planned) == "up to 4 epochs"
 
 
+def test_the_title_in_the_terminal_counts_pairs(tmp_path, capsys):
+    missing = [("gaussian", run) for run in range(3, 10)]
+    three = _results(tmp_path, runs=10, methods=("none", "gaussian"), missing=missing)
+    summary.show(three)
+    assert ": 3 paired runs of" in capsys.readouterr().out
+    (tmp_path / "s.db").unlink()
+    summary.show(_results(tmp_path, runs=10, methods=("none", "gaussian", "uniform"), missing=[("none", 4)]))
+    assert ": 9 to 10 paired runs of" in capsys.readouterr().out
+    (tmp_path / "s.db").unlink()
+    summary.show(_results(tmp_path, runs=2, methods=("gaussian",)))
+    assert ": 2 runs of" in capsys.readouterr().out
+
+
 def test_the_papers_own_figures_stand_beside_ours_with_both_sizes(tmp_path):
     results = _results(
         tmp_path, experiment="mnist-mlp-sigmoid", methods=stores.ALL_METHODS, runs=6, epochs=4, paper_runs=30,
@@ -198,6 +211,36 @@ def test_a_single_run_has_no_p_values(tmp_path):
     table = tables.differences(results)
     for heading in ("95 % interval", "p (t)", "p (W)", "Holm (W)", "Detectable", "Equivalent p", "Effect d"):
         assert {cell.text for cell in _column(table, heading)} == {"–"}
+
+
+def test_a_mark_has_its_footnote_whatever_the_other_methods_have(tmp_path):
+    """One pair of one method, four of another: both limits are said."""
+    missing = [("none", run) for run in range(1, 7)] + [("uniform", run) for run in range(4, 7)]
+    notes = tables.differences(_results(tmp_path, runs=7, missing=missing)).notes
+    assert "A single pair of runs has no p-value." in notes
+    assert "† With fewer than 6 pairs of runs (here 4) a p-value means little." in notes
+
+
+def test_a_factor_of_the_learning_rate_leaves_name_and_parameters(tmp_path):
+    results = _results(tmp_path, runs=2, methods=("original", "gaussian", "a@0.5"), selection=True)
+    variants = {"original": "original@0.5", "gaussian": "gaussian:sigma=0.2@0.5"}
+    jobs = tuple(dataclasses.replace(job, variant=variants.get(job.method, job.method)) for job in results.final)
+    chosen = dataclasses.replace(
+        results.selections["gaussian"],
+        variant="gaussian:sigma=0.2@0.5",
+        candidates={
+            "gaussian:sigma=0.2@0.5": {"val_error": 2.0, "val_errors": [2.0, 2.1]},
+            "gaussian:sigma=0.2": {"val_error": 3.0, "val_errors": [3.0, 3.2]},
+        },
+    )
+    results = dataclasses.replace(results, final=jobs, selections={"gaussian": chosen})
+    half = " at 0.5 times the learning rate"
+    names = ["Original dropout" + half, "Gaussian σ=0.2" + half, "a@0.5"]  # the last one is called that
+    assert [row[0].text for row in tables.comparison(results).rows] == names
+    table = supplements.selections(results)
+    assert [cell.text for cell in _column(table, "Candidate")] == ["Gaussian σ=0.2" + half, "Gaussian σ=0.2"]
+    assert f"; Gaussian σ=0.2{half} is 1.05 points ahead of the next, Gaussian σ=0.2 " in table.notes[-1]
+    assert any(f"Gaussian: Gaussian σ=0.2{half} (" in each for each in dict(describing.protocol(results))["Selected"])
 
 
 def test_methods_with_different_runs_are_compared_on_those_they_share(tmp_path):
@@ -285,6 +328,10 @@ def test_selections_show_candidates_and_the_choice(tmp_path):
         ["Gaussian", "Gaussian σ=0.3", "2.50", ""],
     ]
     assert "test data were not looked at" in table.notes[0]
+    assert "by 1 run of 5 epochs, with seeds" in table.notes[0]
+    assert not any("takes over" in note for note in table.notes)  # Matched Bernoulli was left out
+    (tmp_path / "s.db").unlink()
+    table = supplements.selections(_results(tmp_path, selection=True, runs=2, methods=stores.ALL_METHODS))
     assert table.notes[1] == "Matched Bernoulli takes over what was chosen for Gaussian."
     (tmp_path / "s.db").unlink()
     assert supplements.selections(_results(tmp_path, runs=1)) is None
@@ -496,6 +543,11 @@ def test_what_does_not_exist_is_empty_or_null_for_programs(tmp_path):
     (row, *_) = csv.DictReader(io.StringIO(writers.csv(table)))
     assert row["interval_low"] == row["t_p"] == row["difference_sd"] == ""
     assert json.loads(writers.json(table))["rows"][0]["t_p"] is None
+
+
+def test_csv_has_large_numbers_as_numbers():
+    row = tables.Cell("1,234", 1234.5), tables.Cell("1,234,567 †", 1234567.0), tables.Cell("1,234 of 5", 1234.0)
+    assert writers.csv(tables.Table("t", "", ("a", "b", "c"), (row,))) == 'a,b,c\r\n1234.5,1234567,"1,234 of 5"\r\n'
 
 
 def test_csv_of_other_tables_has_an_ascii_minus():

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from ..lab import labels, stats
 from ..lab.analysis.comparisons import compare
 from ..lab.analysis.verdict import verdict
+from ..lab.analysis.wording import run_count
 from ..lab.report import cells, tables
 from ..lab.results import Results
-from ..text import plural
 from . import screens
 
 
@@ -23,7 +24,7 @@ def show(results: Results) -> None:
         screen.print(f"{results.protocol.experiment}: no final run is finished, so there is nothing to compare.")
         return
     shown = tables.overview(results, comparisons)
-    table = screens.table(_title(results), [re.sub(r" (?=[\[(])", "\n", each) for each in shown.headings])
+    table = screens.table(_title(results, comparisons), [re.sub(r" (?=[\[(])", "\n", each) for each in shown.headings])
     for row in shown.rows:
         table.add_row(*(cell.text for cell in row), style="bold" if row[1].bold else "")
     screen.print(table)
@@ -31,7 +32,7 @@ def show(results: Results) -> None:
         screen.print(note, style="dim")
     if results.selections:
         chosen = ", ".join(
-            labels.called(s.variant) if s.variant else f"nothing for {labels.called(s.method)}"
+            cells.in_full(s.variant, labels.called) if s.variant else f"nothing for {labels.called(s.method)}"
             for s in results.selections.values()
         )
         screen.print(f"Selected on validation data, by runs of their own: {chosen}.", style="dim")
@@ -47,11 +48,13 @@ def show(results: Results) -> None:
     screen.print()
 
 
-def _title(results: Results) -> str:
+def _title(results: Results, comparisons: Mapping[str, stats.Comparison]) -> str:
     protocol = results.protocol
-    runs = max(len(found) for found in results.errors().values())
+    runs = run_count({len(found) for found in results.errors().values()})
+    if comparisons:
+        runs = run_count({found.runs for found in comparisons.values()}, "paired run")
     epochs = f" of {length}" if (length := cells.length_of(results)) else ""
-    return f"{protocol.description['title']}: {plural(runs, 'paired run')}{epochs} ({protocol.preset})"
+    return f"{protocol.description['title']}: {runs}{epochs} ({protocol.preset})"
 
 
 def plain(results: Results) -> dict[str, Any]:

@@ -35,9 +35,9 @@ def all_of(number: int, what: str) -> str:
     return f"the only {what}" if number == 1 else f"all {number} {what}s"
 
 
-def run_count(numbers: Iterable[int]) -> str:
+def run_count(numbers: Iterable[int], what: str = "run") -> str:
     low, high = min(numbers), max(numbers)
-    return plural(low, "run") if low == high else f"{low} to {high} runs"
+    return plural(low, what) if low == high else f"{low} to {high} {what}s"
 
 
 def tally(wins: int, ties: int, losses: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ...text import plural
@@ -77,8 +77,27 @@ def signed(value: float, decimals: int = 2) -> str:
 def method_cell(results: Results, method: str) -> Cell:
     """A method with the parameters it was trained with, under its full name."""
     variant = results.variants().get(method, method)
-    shown = labels.shown(variant, longest=10_000)
-    return Cell(shown if labels.base(variant) == labels.base(method) else labels.printable(method))
+    if variant == method:
+        return Cell(labels.shown(method, longest=10_000))
+    same = labels.base(_label(variant)) == labels.base(method)
+    return Cell(in_full(variant) if same else labels.printable(method))
+
+
+def in_full(variant: str, name: Callable[..., str] = labels.shown) -> str:
+    """What was trained: a method with its parameters, and the factor of the learning rate if it had one of its own.
+
+    Example:
+        >>> in_full("original@0.5")
+        'Original dropout at 0.5 times the learning rate'
+    """
+    label = _label(variant)
+    factor = variant[len(label) + 1 :]
+    return name(label, longest=10_000) + (f" at {factor} times the learning rate" if factor else "")
+
+
+def _label(variant: str) -> str:
+    """Without the factor that candidates may have behind an @."""
+    return variant.partition("@")[0]
 
 
 def p_cell(p: float | None, runs: int = ENOUGH_RUNS) -> Cell:

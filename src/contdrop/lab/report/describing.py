@@ -13,7 +13,7 @@ from ..analysis.wording import moment
 from ..records import IMPORTED, ONLY_SIZE
 from ..results import Results
 from ..store import FAILED, FINISHED, JobRecord
-from .cells import ELSEWHERE, OWN_LOOP, THE_LAB, at_most, maker, sized
+from .cells import ELSEWHERE, OWN_LOOP, THE_LAB, at_most, in_full, maker, sized
 
 Protocol = list[tuple[str, list[str]]]
 _AGAIN = {
@@ -256,7 +256,7 @@ def _selection(results: Results) -> Iterable[str]:
     for label, variants in candidates.items():
         if label in results.selections:
             made = results.selections[label]
-            yield f"{_shown(label)}: {_shown(made.variant) if made.variant else 'nothing'} ({made.reason})"
+            yield f"{_shown(label)}: {in_full(made.variant) if made.variant else 'nothing'} ({made.reason})"
         elif label in results.methods:
             yield f"{_shown(label)}: not decided yet, out of {plural(len(variants), 'candidate')}"
     for label, source in (selection.get("follows") or {}).items():

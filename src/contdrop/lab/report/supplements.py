@@ -22,6 +22,7 @@ from .cells import (
     Cell,
     Table,
     at_most,
+    in_full,
     maker,
     mean_sd,
     method_cell,
@@ -46,7 +47,7 @@ def selections(results: Results) -> Table | None:
             rows.append(
                 (
                     Cell(labels.shown(label, longest=10_000)),
-                    Cell(labels.shown(candidate, longest=10_000)),
+                    Cell(in_full(candidate)),
                     Cell("failed" if failed else measure.written(error), None if failed else error, chosen),
                     Cell("chosen" if chosen else "", float(chosen), chosen),
                 )
@@ -55,12 +56,14 @@ def selections(results: Results) -> Table | None:
         return None
     settings = results.protocol.configuration.get("selection") or {}
     runs, epochs = settings.get("runs"), settings.get("epochs")
-    size = f" by {plural(runs, 'run')} of {at_most(results, epochs)} each" if runs and epochs else ""
+    each = "" if runs == 1 else " each"
+    size = f" by {plural(runs, 'run')} of {at_most(results, epochs)}{each}" if runs and epochs else ""
     notes = [f"Chosen by validation {measure.name}{size}, with seeds of their own; test data were not looked at."]
     if maker(results) == OWN_LOOP:
         notes = [f"Chosen by the validation {measure.name} that its loop told, with seeds of their own."]
     for label, source in (settings.get("follows") or {}).items():
-        notes.append(f"{labels.shown(label, longest=60)} takes over what was chosen for {labels.called(source)}.")
+        if label in results.methods:
+            notes.append(f"{labels.shown(label, longest=60)} takes over what was chosen for {labels.called(source)}.")
     notes += [clearness(selection, measure) for selection in results.selections.values() if selection.variant]
     headings = ("Method", "Candidate", f"Validation {measure.heading}", "")
     return Table("selections", f"{title_of(results)}: parameters chosen", headings, tuple(rows), tuple(notes))
@@ -72,7 +75,7 @@ def clearness(selection: Selection, measure: Measure = Measure()) -> str:
     found = lead(selection, measure)
     if found is None:
         return f"{name}: how far apart the candidates were in single runs is not recorded."
-    best, second = (labels.called(variant or "") for variant in (selection.variant, found.runner_up))
+    best, second = (in_full(variant or "", labels.called) for variant in (selection.variant, found.runner_up))
     text = (
         f"{name}: all candidates are within {measure.gap(found.spread)} of validation {measure.name}; {best} is "
         f"{measure.gap(found.difference)} ahead of the next, {second}"

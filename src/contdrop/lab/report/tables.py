@@ -170,17 +170,18 @@ def _notes(results: Results, comparisons: Mapping[str, stats.Comparison], size: 
 
 def _limits(results: Results, comparisons: Mapping[str, stats.Comparison]) -> list[str]:
     """What a reader has to know before he believes a p-value."""
-    fewest = min(each.runs for each in comparisons.values())
+    pairs = {each.runs for each in comparisons.values()}
     notes = []
-    if fewest == 1:
+    if 1 in pairs:
         notes.append("A single pair of runs has no p-value.")
-    elif fewest < ENOUGH_RUNS:
-        notes.append(f"{DOUBTFUL} With fewer than {ENOUGH_RUNS} pairs of runs (here {fewest}) a p-value means little.")
+    if few := [runs for runs in pairs if doubt(runs)]:
+        least = f"With fewer than {ENOUGH_RUNS} pairs of runs (here {min(few)})"
+        notes.append(f"{DOUBTFUL} {least} a p-value means little.")
     if len({len(runs) for runs in results.errors().values()}) > 1:
-        pairs = ", ".join(f"{labels.called(method)} {each.runs}" for method, each in comparisons.items())
+        shared = ", ".join(f"{labels.called(method)} {each.runs}" for method, each in comparisons.items())
         notes.append(
             "Methods have finished different runs. Tests use the runs that a method shares with the reference: "
-            f"{pairs}. Means are over all runs of a method, so compare them by the tests, not by eye."
+            f"{shared}. Means are over all runs of a method, so compare them by the tests, not by eye."
         )
     if any(job.status == FAILED for job in results.final):
         notes.append(

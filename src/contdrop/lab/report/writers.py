@@ -170,7 +170,8 @@ def json(table: Table) -> str:
 
 def _csv_cell(cell: Cell) -> str:
     text = cell.text.removesuffix(f" {DOUBTFUL}").replace(MINUS, "-")
-    if isinstance(cell.value, int | float) and math.isfinite(cell.value) and _is_number(text.removesuffix(" %")):
+    number = text.removesuffix(" %").replace(",", "")  # 1,234 is one to be read
+    if isinstance(cell.value, int | float) and math.isfinite(cell.value) and _is_number(number):
         return repr(cell.value).removesuffix(".0")
     return text if _is_number(text) else no_formula(cell.text.replace(MINUS, "-"))
 
