@@ -290,6 +290,17 @@ def test_the_report_is_made_when_asked_for_and_the_store_has_changed(server):
         assert broken.answer("/report/", "")[::2] == (500, b"The report cannot be made: runs are not paired\n")
 
 
+def test_any_mistake_while_the_report_is_made_is_told_in_a_line(server, capsys):
+    def fail():
+        raise ValueError("axes must\nhave room")
+
+    with ReportServer(0, fail) as broken:
+        broken.publish(server.live)
+        answer = broken.answer("/report/", "")
+    assert answer[::2] == (500, b"The report cannot be made: ValueError: axes must have room\n")
+    assert capsys.readouterr().err == "contdrop: the report cannot be made: ValueError: axes must have room\n"
+
+
 def test_serves_the_report_and_its_files(server):
     status, headers, body = ask(server, "/report/")
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
@@ -302,6 +313,10 @@ def test_serves_the_report_and_its_files(server):
         assert status == 200
         assert content
         assert "sandbox" in headers["Content-Security-Policy"]
+    (summary,) = re.findall(r'href="([^"]+pdf)"', body.decode())
+    status, headers, content = ask(server, f"/report/{summary}")
+    assert (status, headers["Content-Type"], content[:4]) == (200, "application/pdf", b"%PDF")
+    assert "sandbox" not in headers["Content-Security-Policy"]  # Safari shows nothing then
     status, headers, nothing = ask(server, "/report/?x=1", "HEAD")
     assert (status, int(headers["Content-Length"]), nothing) == (200, len(body), b"")
 

@@ -1,13 +1,16 @@
 """The live page: what it shows of a store that is being written, what it says of early looks, and what a look costs."""
 
+import dataclasses
+import itertools
 import math
+import re
 
 import pytest
 
 from contdrop.errors import UserError
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.narrowing import narrowing, watched
-from contdrop.lab.report import charts
+from contdrop.lab.report import charts, colours
 from contdrop.lab.report.live import Live
 from contdrop.lab.results import collect_all
 from contdrop.lab.store import FINISHED, PLANNED, Epoch, Store
@@ -95,6 +98,118 @@ def test_the_last_run_makes_it_final(store):
     assert 'href="/report/"' in live.fragment
 
 
+def test_methods_without_a_pair_count_as_none(tmp_path):
+    missing = {("bernoulli", run) for run in range(RUNS)}
+    live = Live(make_store(tmp_path / "runs.db", methods=METHODS, runs=RUNS, epochs=1, images=50, missing=missing))
+    live.look()
+    assert "0 of 8 planned runs of every method" in live.fragment
+
+
+def test_the_end_says_how_many_failed(tmp_path):
+    def done(name, **options):
+        live = Live(make_store(tmp_path / name, methods=METHODS, runs=2, epochs=1, images=50, **options))
+        live.look()
+        return live.fragment.partition('id="done"')[2].partition("</strong>")[0]
+
+    assert "All planned runs are there." in done("whole.db")
+    assert "All planned jobs have ended, 1 of which failed." in done("failed.db", failed={("none", 1)})
+
+
+def test_one_run_is_no_plural(tmp_path, monkeypatch):
+    monkeypatch.setattr(Store, "is_interrupted", lambda self, job: False)
+    monkeypatch.setattr("contdrop.lab.report.live._MOST_CURVES", 1)
+    missing = {("gaussian", 0), ("none", 0)}
+    path = make_store(tmp_path / "runs.db", methods=METHODS, runs=1, epochs=4, images=50, missing=missing)
+    live = Live(path)
+    with Store(path) as opened:
+        for _ in missing:
+            begin(opened, waiting(opened))
+        live.look()
+    assert "The verdict is final when the only planned run is there." in live.fragment
+    assert "1 more is running, and not drawn." in live.fragment
+
+
+def test_a_loop_of_the_users_own_has_no_epochs_to_show_while_it_runs(store, monkeypatch):
+    """They reach the store when it ends."""
+    monkeypatch.setattr(Store, "is_interrupted", lambda self, job: False)
+    real = Store.protocols
+
+    def own(self):
+        return [
+            dataclasses.replace(each, configuration={**each.configuration, "run": {"name": "run"}})
+            for each in real(self)
+        ]
+
+    live = Live(store)
+    with Store(store) as opened:
+        begin(opened, waiting(opened))
+        live.look()
+        assert "epoch 0 of 4" in live.fragment
+        monkeypatch.setattr(Store, "protocols", own)
+        live.look()
+    assert "Gaussian, run 5" in live.fragment
+    assert "epoch 0" not in live.fragment
+
+
+def described(path, **changes):
+    """As a command does that changes only what a report says of a study."""
+    with Store(path) as opened:
+        (record,) = opened.protocols()
+        opened.add_jobs(record.configuration, {**record.description, **changes}, record.key, [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"), [({"reference": "none"}, "So far: No dropout"), ({"margin": 7.25}, "±7.25")]
+)
+def test_what_the_study_says_anew_is_judged_anew(store, changes, said):
+    live = Live(store)
+    live.look()
+    before = live.version
+    assert said not in live.fragment
+    described(store, **changes)
+    live.look()
+    assert said in live.fragment
+    assert live.version != before
+
+
+def test_a_note_that_only_the_report_has_makes_it_anew(store):
+    live = Live(store)
+    live.look()
+    before = live.version, live.fragment
+    described(store, notes=["Another."])
+    live.look()
+    assert live.fragment == before[1]
+    assert live.version != before[0]
+
+
+def test_a_page_is_known_by_its_start_and_its_colours(store):
+    def page(live):
+        live.look()
+        return live.version.partition(".")[0]
+
+    live = Live(store)
+    before = page(live)
+    assert page(Live(store)) != before
+    with Store(store) as opened:
+        begin(opened, waiting(opened))
+    assert page(live) == before
+    make_store(store, methods=("uniform", "gaussian"), runs=2, epochs=1, images=50, experiment="other")
+    assert page(live) != before  # another method has another colour
+    assert f"--c-{colours.style('uniform').colour[1:]}" in live.page()
+    assert f'data-version="{live.version}"' in live.page()
+
+
+@pytest.mark.parametrize("studies", [1, 2])
+def test_no_level_of_headings_is_left_out(store, studies):
+    if studies == 2:
+        make_store(store, methods=("uniform", "gaussian"), runs=2, epochs=1, images=50, experiment="other")
+    live = Live(store)
+    live.look()
+    levels = [int(level) for level in re.findall(r"<h(\d)", live.fragment)]
+    assert levels[0] == 1
+    assert max(after - before for before, after in itertools.pairwise(levels)) == 1
+
+
 def test_a_look_reads_what_has_changed_and_nothing_else(store, monkeypatch):
     read = []
     real = Store.jobs
@@ -118,7 +233,7 @@ def test_a_look_reads_what_has_changed_and_nothing_else(store, monkeypatch):
     live.look()
     assert read == [[job.id]]
     assert live._judged == judged  # nothing has ended, so no test was made again
-    assert live.version == before[0] + 1
+    assert live.version != before[0]
 
 
 def test_another_file_under_the_name_is_read_anew(store):

@@ -11,9 +11,10 @@ import pytest
 
 import browser
 from contdrop.errors import UserError
-from contdrop.lab.report import changes, page
+from contdrop.lab.report import changes, colours, page
 from contdrop.lab.report.live import Live
 from contdrop.lab.report.server import ReportServer
+from stores import make_store
 
 pytestmark = pytest.mark.skipif(browser.EXECUTABLE is None, reason=browser.MISSING)
 
@@ -139,6 +140,42 @@ def test_watching_a_run(running, chromium):
         tab.open(address)
         assert tab.run("location.pathname") == "/report/"
         assert tab.problems == []
+
+
+def test_a_tab_follows_another_study_under_its_address(tmp_path, chromium, monkeypatch):
+    """And its state, which is read out aloud, is written only when it changes."""
+    monkeypatch.setattr("contdrop.lab.report.live.REFRESH_SECONDS", 0.1)
+    settings = {"runs": 2, "epochs": 1, "images": 50, "missing": {("gaussian", 1)}}
+    lives = [
+        Live(make_store(tmp_path / name, methods=(other, "gaussian"), **settings))
+        for name, other in (("first.db", "none"), ("second.db", "uniform"))
+    ]
+    with ReportServer(0, lambda: pytest.fail("nobody has asked")) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        try:
+            for live in lives:
+                live.look()
+            server.publish(lives[0])
+            tab = chromium.page(dark=True)
+            tab.open(server.address)
+            tab.run(
+                "window.mark = 1; window.said = 0; new MutationObserver(() => window.said++).observe("
+                "document.getElementById('state'), {childList: true, characterData: true, subtree: true})"
+            )
+            time.sleep(1)
+            assert tab.run("[window.mark, window.said]") == [1, 0]
+            server.publish(lives[1])
+            until(tab, "document.querySelector('.brand').textContent.includes('second.db')")
+            assert tab.run("window.mark === undefined")
+            shade = colours.style("uniform").dark
+            assert tab.run(f"[...document.querySelectorAll('.key line')].some(line => {_IS} === '{shade}')")
+            assert tab.problems == []
+        finally:
+            server.shutdown()
+
+
+# The colour of a line as text.
+_IS = "'#' + getComputedStyle(line).stroke.match(/\\d+/g).map(n => Number(n).toString(16).padStart(2, '0')).join('')"
 
 
 def test_without_scripts_and_without_a_server(running, chromium):

@@ -5,6 +5,7 @@ import base64
 import hashlib
 import html.parser
 import inspect
+import itertools
 import os
 import re
 import sys
@@ -131,6 +132,13 @@ def test_links_lead_somewhere(evil):
         assert f"{path.parent.name}/{path.name}" in links
     assert {path.suffix for path in written.tables} == {".md", ".tex", ".csv", ".json"}
     assert not [path for path in written.index.parent.rglob("*") if path.name.startswith(".")]
+
+
+def test_no_level_of_headings_is_left_out(tmp_path, one_figure):
+    store = make_store(tmp_path / "s.db", methods=ALL_METHODS, runs=6, epochs=1, images=50)
+    levels = [int(level) for level in re.findall(r"<h(\d)", page.write(store, tmp_path / "out").index.read_text())]
+    assert levels[0] == 1
+    assert max(after - before for before, after in itertools.pairwise(levels)) == 1
 
 
 def test_says_what_failed_and_what_is_missing(evil):

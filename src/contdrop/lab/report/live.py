@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import pathlib
+import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +21,13 @@ from .. import labels
 from ..analysis.comparisons import compare
 from ..analysis.narrowing import Look, narrowing, watched
 from ..analysis.verdict import Verdict, verdict
-from ..analysis.wording import called, capital
+from ..analysis.wording import all_of, called, capital
 from ..estimate import Estimate
 from ..results import Results, assemble
 from ..stats import Comparison
 from ..store import FAILED, FINAL, FINISHED, RUNNING, JobRecord, ProtocolRecord, Store
 from . import charts, colours, describing, rendering
+from .cells import OWN_LOOP, maker
 from .page import chip, compared
 
 REFRESH_SECONDS = 2
@@ -51,12 +53,21 @@ class Live:
         self._checksums: dict[int, str] = {}
         self._jobs: dict[int, JobRecord] = {}
         self._judged: dict[str, Judged] = {}
-        self.version = 0
+        self._shades: set[str] = set()
+        self._page, self._changes = secrets.token_hex(4), 0
         self.is_done = False
         self.fragment = ""
 
+    @property
+    def version(self) -> str:
+        """Of the page, then after a dot of what it shows and the report says.
+
+        A tab that has another page, of another start or without a colour that there is now, has to load it again.
+        """
+        return f"{self._page}.{self._changes}"
+
     def look(self) -> None:
-        """Brings ``fragment`` up to date; ``version`` counts how often it has changed.
+        """Brings ``fragment`` up to date; ``version`` is another one then, and when the report would be.
 
         Raises:
             UserError: There is no store, or its runs are not paired.
@@ -73,18 +84,21 @@ class Live:
             title=experiments[0]["title"] if len(experiments) == 1 else f"{len(experiments)} experiments",
             experiments=experiments,
             is_done=self.is_done,
+            failed=sum(each["progress"]["failed"] for each in experiments),
             store=labels.printable(self._path.name),
         )
         if text != self.fragment:
-            self.fragment, self.version = text, self.version + 1
+            self.fragment, self._changes = text, self._changes + 1
+        shades = {colours.style(job.method).colour[1:] for job in self._jobs.values()}
+        if shades != self._shades:
+            self._shades, self._page = shades, secrets.token_hex(4)
 
     def page(self) -> str:
         """The whole page, which asks for fragments from then on."""
-        shades = {colours.style(job.method).colour[1:] for job in self._jobs.values()}
         store = labels.printable(self._path.name)
         return rendering.render_page(
             "live",
-            rendering.dark_colours(shades),
+            rendering.dark_colours(self._shades),
             polls=True,
             fragment=markupsafe.Markup(self.fragment),
             live_version=self.version,
@@ -112,9 +126,12 @@ class Live:
 
     def _experiment(self, store: Store, record: ProtocolRecord, ended: set[str], held: set[int]) -> dict[str, Any]:
         jobs = [job for job in self._jobs.values() if job.protocol == record.key]
-        if record.key in ended or record.key not in self._judged:
-            self._judged[record.key] = self._judge(store, record, jobs)
-        judged, running = self._judged[record.key], [job for job in jobs if job.id in held]
+        judged = self._judged.get(record.key)
+        if judged is None or record.key in ended or judged.results.protocol != record:
+            judged = self._judged[record.key] = self._judge(store, record, jobs)
+            self._changes += 1
+        running = [job for job in jobs if job.id in held]
+        shows_epochs = maker(judged.results) != OWN_LOOP  # whose epochs reach the store when it ends
         is_done = all(job.status in (FINISHED, FAILED) for job in jobs)
         return {
             "name": labels.printable(record.experiment),
@@ -122,7 +139,7 @@ class Live:
             "is_done": is_done,
             "progress": _progress(jobs, running),
             "methods": list(_methods(jobs, held)),
-            "running": [_job(job) for job in running],
+            "running": [_job(job, shows_epochs) for job in running],
             "commands": "" if running or is_done else describing.commands(judged.results, self._path.name),
             **_said(judged, is_done),
             **_drawn(store, judged.results, running),
@@ -172,11 +189,11 @@ def _methods(jobs: Sequence[JobRecord], held: set[int]) -> Iterable[dict[str, An
         }
 
 
-def _job(job: JobRecord) -> dict[str, Any]:
+def _job(job: JobRecord, shows_epochs: bool) -> dict[str, Any]:
     stage = "" if job.stage == FINAL else ", selection"
     return {
         "name": f"{labels.shown(job.method, longest=60)}, run {job.run}{stage}",
-        "epochs": f"epoch {job.epochs_done} of {job.epochs}",
+        "epochs": f"epoch {job.epochs_done} of {job.epochs}" if shows_epochs else "",
         **charts.look_of(job.method),
     }
 
@@ -185,13 +202,16 @@ def _said(judged: Judged, is_done: bool) -> dict[str, Any]:
     """The verdict so far, and how far that is."""
     results, found = judged.results, judged.verdict
     planned = len({job.run for job in results.final})
-    counts = [comparison.runs for comparison in judged.comparisons.values()]
+    others = [method for method in results.methods if method != results.reference]
+    pairs = [judged.comparisons[method].runs if method in judged.comparisons else 0 for method in others]
+    whole = all_of(planned, "planned run") if planned else "all planned runs"  # none before parameters are selected
     return {
         "verdict": found,
         "chip": chip(found) if is_done else "not final",
         "tone": found.outcome if is_done else "none",
         "planned_runs": planned,
-        "paired_runs": min(counts, default=0),
+        "paired_runs": min(pairs, default=0),
+        "final_when": f"{whole} {'is' if planned == 1 else 'are'} there",
         **compared(results, judged.comparisons),
         "narrowing": _narrowing(judged, planned),
     }

@@ -1,7 +1,7 @@
 """A live page and the report on loopback, and nothing else.
 
-``/`` is the live page while jobs are planned, and leads to ``/report/`` when all are done; ``/live?N`` is what has come
-since version N of it; ``/report/`` is made when it is asked for and the store has changed since.
+``/`` is the live page while jobs are planned, and leads to ``/report/`` when all are done; ``/live?V`` is what has come
+since version V of it; ``/report/`` is made when it is asked for and the store has changed since.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.server
 import os
 import pathlib
+import sys
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
@@ -16,13 +17,14 @@ from typing import NamedTuple
 
 from ... import __version__
 from ...errors import UserError
+from ...text import printable
 from .live import Live
 from .page import Written
 
 HOST = "127.0.0.1"
 _NAMES = ("127.0.0.1", "localhost")
 _REPORT = "/report/"
-_TEXT, _HTML = "text/plain; charset=utf-8", "text/html; charset=utf-8"
+_TEXT, _HTML, _PDF = "text/plain; charset=utf-8", "text/html; charset=utf-8", "application/pdf"
 
 
 class _Answer(NamedTuple):
@@ -37,7 +39,7 @@ class _Shown(NamedTuple):
 
     page: bytes
     fragment: bytes
-    version: int
+    version: str
     is_done: bool
 
 
@@ -56,7 +58,7 @@ class ReportServer(http.server.ThreadingHTTPServer):
     def __init__(self, port: int, make_report: Callable[[], Written]) -> None:
         self._make_report, self._making = make_report, threading.Lock()
         self._files: Mapping[str, pathlib.Path] = {}
-        self._of: int | None = None  # the version that they are of
+        self._of: str | None = None  # the version that they are of
         self._shown: _Shown | None = None
         super().__init__((HOST, port), _Handler)
 
@@ -80,25 +82,37 @@ class ReportServer(http.server.ThreadingHTTPServer):
             done = (("Location", _REPORT),)
             return _Answer(303, headers=done) if shown.is_done else _Answer(200, _HTML, shown.page)
         if path == "/live":
-            if query == str(shown.version):
+            if query == shown.version:
                 return _Answer(204)
-            return _Answer(200, _HTML, shown.fragment, (("X-Version", str(shown.version)),))
+            return _Answer(200, _HTML, shown.fragment, (("X-Version", shown.version),))
         return self._report_file(path, shown.version)
 
-    def _report_file(self, path: str, version: int) -> _Answer:
+    def _report_file(self, path: str, version: str) -> _Answer:
         if path == _REPORT:
             with self._making:
-                if self._of != version:
-                    try:
-                        self._files = dict(_addresses(self._make_report()))
-                    except UserError as error:
-                        return _Answer(500, body=f"The report cannot be made: {error}\n".encode())
-                    self._of = version
+                problem = self._update_report(version)
+            if problem:
+                return _Answer(500, body=f"The report cannot be made: {problem}\n".encode())
         try:
             file = self._files[path]
             return _Answer(200, _TYPES[file.suffix], file.read_bytes())
         except (KeyError, OSError):
             return _Answer(404, body=b"Not found.\n")
+
+    def _update_report(self, version: str) -> str:
+        """Makes the report unless it is of this version; returns why that cannot be, in a line."""
+        if self._of == version:
+            return ""
+        try:
+            self._files = dict(_addresses(self._make_report()))
+        except UserError as error:
+            return str(error)
+        except Exception as error:  # a mistake of ours, which nobody would hear of otherwise
+            problem = printable(f"{type(error).__name__}: {error}")
+            print(f"contdrop: the report cannot be made: {problem}", file=sys.stderr, flush=True)
+            return problem
+        self._of = version
+        return ""
 
 
 def _addresses(written: Written) -> Iterable[tuple[str, pathlib.Path]]:
@@ -149,7 +163,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        sandbox = "" if answer.kind == _HTML else _SANDBOX
+        sandbox = "" if answer.kind in (_HTML, _PDF) else _SANDBOX
         self.send_header("Content-Security-Policy", f"frame-ancestors 'none'{sandbox}")
         for header in answer.headers:
             self.send_header(*header)
@@ -161,7 +175,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Nothing: the terminal is for what the user should know."""
 
 
-# An SVG opened by itself is a document, too.
+# An SVG opened by itself is a document, too. A PDF runs nothing, and in a sandbox Safari shows an empty page.
 _SANDBOX = "; default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 _TYPES = {
     ".html": _HTML,
@@ -171,5 +185,5 @@ _TYPES = {
     ".json": "application/json",
     ".svg": "image/svg+xml",
     ".png": "image/png",
-    ".pdf": "application/pdf",
+    ".pdf": _PDF,
 }
