@@ -115,6 +115,50 @@ def test_names_in_the_table_stay_different():
     assert {name[-1] for name in names} >= {"3", "4"}
 
 
+@pytest.mark.parametrize("inches", [-1.0, 0.0, 1.0])
+def test_without_room_there_is_no_picture(tmp_path, inches):
+    with Store(make_store(tmp_path / "runs.db", methods=ALL_METHODS, runs=3, epochs=1, images=50)) as store:
+        (results,) = collect_all(store)
+    sheet = summary._Sheet()
+    summary._picture(sheet, results, compare(results), sheet.y + inches)
+    assert sheet.figure.axes == []
+
+
+def foot(results):
+    comparisons = compare(results)
+    figure = summary.draw(results, comparisons, verdict(results, None, comparisons), "runs.db")
+    _check_texts(figure)
+    texts = [text.get_text() for text in figure.texts]
+    (begin,) = (place for place, text in enumerate(texts) if "To do it again:" in text)
+    return [text for text in texts[begin + 1 :] if text]
+
+
+def test_a_long_command_is_whole_or_said_not_to_be(tmp_path):
+    def results_of(names):
+        path = tmp_path / f"{len(names)}.db"
+        with Store(make_store(path, methods=names, reference=names[0], runs=2, epochs=1, images=50)) as store:
+            (results,) = collect_all(store)
+        results.protocol.description["methods"] = []  # so that the command has to name them
+        return results
+
+    some = [f"gaussian:sigma=0.{n}" for n in range(10, 18)]
+    lines = foot(results_of(some))
+    assert f"--methods {','.join(some)} --runs" in "".join(line if line.endswith(",") else f"{line} " for line in lines)
+    assert lines[-1] == "contdrop report --store runs.db"
+    lines = foot(results_of([f"gaussian:sigma=0.{n}" for n in range(10, 60)]))
+    assert len(lines) == 4
+    assert lines[-1] == "… (the whole command is on the page)"
+    lines = foot(results_of([LONG * 3, "gaussian"]))  # a name that no line has room for
+    assert lines[-1] == "… (the whole command is on the page)"
+
+
+@pytest.mark.parametrize(("number", "said"), [(13, " 1 more method is on the page."), (14, " 2 more methods are on")])
+def test_methods_that_are_left_out_are_counted(tmp_path, number, said):
+    names = [f"gaussian:sigma=0.{n}" for n in range(10, 10 + number)]
+    path = make_store(tmp_path / "runs.db", methods=names, reference=names[0], runs=2, epochs=1, images=50)
+    assert any(said in text.get_text() for text in drawn(path)[0].texts)
+
+
 def test_the_page_leads_to_it(tmp_path, monkeypatch):
     monkeypatch.setattr(page.figures, "figures", lambda *_: [])
     monkeypatch.setattr(page.figures, "samples", lambda *_: None)

@@ -5,12 +5,14 @@ Everything has a greatest size, and the picture gets what is left of the sheet; 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ... import __version__
+from ...text import plural
 from .. import labels
 from ..analysis.outcomes import WORDS, outcome_of
 from ..analysis.verdict import Verdict
@@ -34,6 +36,8 @@ _LAYOUTS = (SMALL, 9.0), (SMALL, 1.5), (SMALL, 0.0), (TINY, 0.0), (6.5, 0.0)
 _LINE = 1.45 / 72  # inches between two lines, per point of their size
 _ROW = 0.18, 0.6  # least and greatest height of a row of the picture
 _AROUND = 1.1  # height of what is above and below its rows
+_LETTERS = int(_WIDTH * 72 / (0.6021 * TINY))  # in a line of a command: so wide are those of DejaVu Sans Mono
+_MOST_LINES = 4  # of commands
 
 
 def draw(results: Results, comparisons: Mapping[str, Comparison], found: Verdict, store: str) -> Figure:
@@ -77,7 +81,8 @@ def _table(sheet: _Sheet, results: Results, comparisons: Mapping[str, Comparison
         sheet.row((names[method], *row[1:]), size, widths, bold=method == results.reference)
     left = len(errors) - len(methods)
     note = f"{capital(measure.sign_rule(called(results.reference)))}. Means ± standard deviation over runs."
-    sheet.write(f"{note}{f' {left} more methods are on the page.' if left else ''}", TINY, faint=True, most=2)
+    more = f" {plural(left, 'more method')} {'is' if left == 1 else 'are'} on the page." if left else ""
+    sheet.write(f"{note}{more}", TINY, faint=True, most=2)
 
 
 def _cells(results: Results, method: str, against: Comparison | None) -> tuple[str, ...]:
@@ -112,8 +117,9 @@ def _word(title: str, size: float) -> float:
 
 def _last(sheet: _Sheet, results: Results, store: str) -> float:
     """What stands at the foot of the page; returns where that begins."""
-    lines = [line for command in describing.commands(results, store).split("\n") for line in wrapped(
-        command, TINY, _WIDTH, mono=True)][:4]  # fmt: skip
+    lines = [line for command in describing.commands(results, store).split("\n") for line in _broken(command)]
+    if len(lines) > _MOST_LINES or any("…" in line for line in lines):
+        lines = [*lines[: _MOST_LINES - 1], "… (the whole command is on the page)"]
     begin = _PAGE[1] - _MARGIN - len(lines) * TINY * _LINE - 0.38
     foot = _Sheet(sheet.figure, begin)
     versions = sorted({job.versions["contdrop"] for job in results.finished if "contdrop" in job.versions})
@@ -124,10 +130,20 @@ def _last(sheet: _Sheet, results: Results, store: str) -> float:
     return begin
 
 
+def _broken(command: str) -> list[str]:
+    """Its lines: broken at spaces, and after commas in lists that are longer than a line."""
+    lines = [""]
+    for piece in re.findall(r"[^ ,]*[ ,]|[^ ,]+", command):
+        if lines[-1] and len(lines[-1] + piece.rstrip()) > _LETTERS:
+            lines.append("")
+        lines[-1] += piece
+    return [each for line in lines for each in wrapped(line, TINY, _WIDTH, mono=True)]
+
+
 def _picture(sheet: _Sheet, results: Results, comparisons: Mapping[str, Comparison], end: float) -> None:
     """Run by run, of as many methods as there is room for."""
     room = end - sheet.y - 0.25
-    methods = _methods(results, min(_MOST_METHODS, int((room - _AROUND) / _ROW[0])))
+    methods = _methods(results, max(0, min(_MOST_METHODS, int((room - _AROUND) / _ROW[0]))))
     if len(methods) > 1:
         height = min(room, _AROUND + _ROW[1] * max(3, len(methods)))
         draw_into(sheet.figure, results, comparisons, methods, (_MARGIN, sheet.y + 0.1, _WIDTH, height))
