@@ -439,6 +439,14 @@ def test_matrices_of_many_classes_are_not_made(tmp_path, monkeypatch):
         assert classes.matrices(store, results) == {}
 
 
+@pytest.mark.parametrize(("dataset", "first"), [("cifar-10", "airplane"), ("", "0")])
+def test_classes_are_those_of_the_data_and_not_of_the_experiments_name(tmp_path, dataset, first):
+    path = stores.make_store(tmp_path / "s.db", experiment="cifar-10", dataset=dataset, runs=2, epochs=1, images=50)
+    with Store(path) as store:
+        (results,) = collect_all(store)
+    assert classes._class_names(results, 10)[0] == first
+
+
 def test_critical_difference_diagram_needs_three_data_sets(tmp_path):
     names = ("digits", "mnist", "svhn")
     for number, name in enumerate(names):

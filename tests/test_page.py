@@ -16,7 +16,7 @@ import pytest
 
 from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import schema, stats
+from contdrop.lab import schema, stats, travel
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.report import describing, page
 from contdrop.lab.report.cells import MINUS
@@ -139,6 +139,32 @@ def test_no_level_of_headings_is_left_out(tmp_path, one_figure):
     levels = [int(level) for level in re.findall(r"<h(\d)", page.write(store, tmp_path / "out").index.read_text())]
     assert levels[0] == 1
     assert max(after - before for before, after in itertools.pairwise(levels)) == 1
+
+
+def test_samples_are_of_data_that_the_lab_trained_on(tmp_path, monkeypatch):
+    """Neither the name of an experiment nor of a file tells what is in it."""
+    asked = []
+    monkeypatch.setattr(page.figures, "figures", lambda *_: [])
+    monkeypatch.setattr(page.figures, "samples", lambda name, directory: asked.append(name))
+
+    def report(store):
+        page.write(store, tmp_path / "out", refresh=1)
+        return [asked.pop() for _ in list(asked)]
+
+    assert report(make_store(tmp_path / "lab.db", runs=2, epochs=1, images=50)) == ["digits"]
+    (tmp_path / "mnist.csv").write_text("method,run,value\na,0,1\na,1,2\nb,0,2\nb,1,3\n")
+    travel.take(tmp_path / "mnist.csv", tmp_path / "imported.db")
+    assert report(tmp_path / "imported.db") == []
+    study = lab.Study(
+        "mnist",
+        run=lambda job: 1.0 + job.run,
+        metric=lab.Metric("loss"),
+        runs=2,
+        methods=["none", "uniform"],
+        reference="none",
+    )
+    lab.compare(study, store=tmp_path / "own.db", workers=0, progress=False)
+    assert report(tmp_path / "own.db") == []
 
 
 def test_says_what_failed_and_what_is_missing(evil):

@@ -53,11 +53,16 @@ class Results:
 
     @property
     def dataset(self) -> str:
-        """The name of the data set, or of the function that returns the data; else of the experiment."""
+        """The name of the data set; of the experiment where the store has none."""
+        return self.named_dataset or self.protocol.experiment
+
+    @property
+    def named_dataset(self) -> str:
+        """The name of the data set, if the store has one."""
         configuration = self.protocol.configuration
         given = configuration.get("data")
         name = self.protocol.description.get("dataset") or (given.get("name") if isinstance(given, Mapping) else None)
-        return str(name or configuration.get("dataset") or self.protocol.experiment)
+        return str(name or configuration.get("dataset") or "")
 
     @property
     def sizes(self) -> dict[str, int]:

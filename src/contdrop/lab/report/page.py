@@ -232,8 +232,8 @@ def _content(
         )
     claims = claimed.entries(store, everything)
     overall = claimed.table(claims), supplements.paper_ranks(everything), supplements.ranks(everything)
-    datasets = dict.fromkeys(results.dataset for results in everything)
-    samples = [picture for name in datasets if (picture := figures.samples(name, data_dir))]
+    ours = [results.named_dataset for results in everything if maker(results) == THE_LAB]
+    samples = [picture for name in dict.fromkeys(ours) if name and (picture := figures.samples(name, data_dir))]
     return {
         "experiments": experiments,
         "overall_tables": [files.table(table, "all") for table in overall if table],

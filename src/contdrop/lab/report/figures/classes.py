@@ -94,7 +94,7 @@ def classes_of(results: Results, shares: Mapping[str, Array]) -> Picture | None:
 
 def _class_names(results: Results, number: int) -> tuple[str, ...]:
     try:
-        known = registry.find(results.dataset).classes
+        known = registry.find(results.named_dataset).classes
     except UserError:
         known = ()
     return known if len(known) == number else tuple(str(place) for place in range(number))
