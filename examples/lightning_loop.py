@@ -29,10 +29,12 @@ class Classifier(lightning.LightningModule):
 def run(job):
     x, y = (torch.tensor(array) for array in load_wine(return_X_y=True))
     x = ((x - x.mean(0)) / x.std(0)).float()
+    # Every run is tested on the same examples, or per_example would mean nothing; what it is trained on varies.
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    test, rest = order[:60], order[60:]
     generator = torch.Generator().manual_seed(job.seed)
-    order = torch.randperm(len(x), generator=generator)
-    job.same("split", order)
-    train, test = order[:100], order[100:]
+    train = rest[torch.randperm(len(rest), generator=generator)[:100]]
+    job.same("split", train)
     module = job.build(Classifier)
     loader = DataLoader(TensorDataset(x[train], y[train]), 20, shuffle=True, generator=generator)
     lightning.Trainer(max_epochs=job.epochs, accelerator="cpu", **QUIET).fit(module, loader)

@@ -1,13 +1,18 @@
 """``contdrop compare --init``: every kind of starter runs as it is."""
 
+import pathlib
 import sys
 
 import pytest
+import torch
+from torch import nn
 
 from contdrop import lab
 from contdrop.cli import app
 from contdrop.errors import UserError
 from contdrop.lab import sources, starters
+
+EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
 
 @pytest.mark.parametrize("kind", starters.KINDS)
@@ -19,6 +24,50 @@ def test_starter_runs_as_it_is(kind, tmp_path):
     assert {method: list(runs) for method, runs in result.results.errors().items()} == {
         method: [0] for method in study.methods
     }
+
+
+class Recorder:
+    """In place of a job: keeps what its network sees."""
+
+    method, run, epochs = "original", 0, 1
+
+    def __init__(self, seed):
+        self.seed, self.trained, self.tested = seed, [], []
+
+    def build(self, function):
+        model = function()
+        first = next(layer for layer in model.modules() if isinstance(layer, nn.Linear))
+        first.register_forward_hook(
+            lambda layer, given, _: (self.tested, self.trained)[layer.training].append(given[0])
+        )
+        return model
+
+    def same(self, name, value): ...
+
+    def log(self, epoch, **values): ...
+
+    def tell(self, value, per_example=None): ...
+
+
+@pytest.mark.parametrize("loop", ["starter", "lightning"])
+@pytest.mark.filterwarnings("ignore")  # of Lightning's own
+def test_loops_that_are_shown_test_all_runs_on_the_same_examples(loop, tmp_path):
+    """Intervals over runs and test examples take that for granted; what is trained on varies."""
+    path = EXAMPLES / "lightning_loop.py"
+    if loop == "starter":
+        path = tmp_path / "my_study.py"
+        starters.write(path, "loop")
+    else:
+        pytest.importorskip("lightning")
+    study = sources.load_file(path)
+    one, other = Recorder(1), Recorder(2)
+    for job in (one, other):
+        study.run(job)
+    assert torch.equal(one.tested[-1], other.tested[-1])
+    tested = {tuple(row.tolist()) for row in one.tested[-1]}
+    seen = [{tuple(row.tolist()) for batch in job.trained for row in batch} for job in (one, other)]
+    assert seen[0] != seen[1]
+    assert not tested & (seen[0] | seen[1])
 
 
 def test_command_writes_one_and_says_what_is_next(tmp_path, monkeypatch, capsys):

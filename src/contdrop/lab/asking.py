@@ -143,7 +143,10 @@ class Job:
         self._begin()
 
     def log(self, epoch: int, **values: float) -> None:
-        """Keeps figures of an epoch, counted from 1, for curves: train_loss, train, val_loss, val, test_loss, test."""
+        """Keeps figures of an epoch, counted from 1, for curves: train_loss, train, val_loss, val, test_loss, test.
+
+        They reach the store when the job ends.
+        """
         for name in values:
             if name not in _LOGGED:
                 raise UserError(f"log: unknown figure {name!r}; {suggest(name, _LOGGED)}")
@@ -162,7 +165,8 @@ class Job:
         Args:
             value: As measured on test data; under "val" the primary metric's on validation data, which is all that
                 counts of a job that selects among candidates.
-            per_example: What each test example contributes to the primary metric, for an interval over examples.
+            per_example: What each test example contributes to the primary metric, for an interval over examples: of the
+                same examples, in the same order, in all jobs of the study.
         """
         self._check_open()
         primary = self.study.metrics[0].name
