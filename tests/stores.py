@@ -148,7 +148,7 @@ def make_store(
                 variant=trained,
                 seeds={"split": run, "weights": run + 1, "order": run + 2, "masks": int(rng.integers(2**31))},
                 fingerprints={
-                    name: _digest(f"{dataset} {name} {stage} {run if name != 'data' else ''}")[:32]
+                    name: _digest(f"{dataset} {name} {'' if name == 'data' else (stage, run)}")[:32]
                     for name in ("data", "split", "initial weights", "data order")
                 },
                 versions={"contdrop": "0.4.0", "python": "3.13.5", "torch": "2.13.0", "numpy": "2.3.5"},

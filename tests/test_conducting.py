@@ -1,9 +1,17 @@
-"""What was given up can be tried once more, and what a selection could not decide is then decided."""
+"""What a store was begun with goes on with the same data, and what was given up can be tried once more."""
 
+import dataclasses
+import pathlib
+from unittest import mock
+
+import numpy as np
 import pytest
+import torch
 
 from contdrop import lab
-from contdrop.lab import conducting, plan, sources
+from contdrop.errors import UserError
+from contdrop.lab import conducting, plan, schema, sources, travel
+from contdrop.lab.batches import prepare
 from contdrop.lab.store import FAILED, FINISHED, PLANNED, Store
 
 CANDIDATES = ["gaussian:sigma=0.2", "gaussian:sigma=0.4"]
@@ -90,3 +98,103 @@ def test_a_part_of_the_plan_tries_only_its_own_failures_again(tmp_path, loop):
         again = {(job.method, job.run) for job in part.store.jobs() if job.status == PLANNED and job.stage == "final"}
     assert again == {(job.method, job.run) for job in jobs if plan.is_in(job, (1, 2)) and job.stage == "final"}
     assert len(again) == 2
+
+
+# ---- data that may not be here, in whose place others stand
+
+
+@dataclasses.dataclass(frozen=True)
+class Either:
+    """Data that are in a directory, or generated if they are not, as the catalogue has them."""
+
+    place: pathlib.Path
+
+    def __call__(self):
+        is_here = (self.place / "real").exists()
+        x = np.random.default_rng(1 if is_here else 2).normal(size=(40, 4)).astype(np.float32)
+        name, mark = ("real", "") if is_here else ("generated", "generated numbers")
+        return lab.Data((x, (x[:, 0] > 0).astype(np.int64)), 0.25, name=name, mark=mark)
+
+
+def network():
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(), torch.nn.Linear(3, 2))
+
+
+def conduct(place, path, *, runs=1, only_plan=False, **options):
+    """As ``contdrop run`` does a study of the catalogue, which is not rehearsed."""
+    study = lab.Study("either", Either(place), network, methods=("none", "bernoulli"), reference="none", epochs=1)
+    planned = conducting.Planned(plan.plan(study, runs=runs), sources.Source("catalogue", "either"))
+    conductor = conducting.Conductor([planned], workers=0, **options)
+    conductor.load()
+    with Store(path, create=True) as store:
+        conductor.prepare(store)
+        if not only_plan:
+            conductor.run(mock.Mock())
+        (found,) = conductor.results()
+    return found
+
+
+def test_data_that_stood_in_are_not_mixed_with_what_they_stood_for(tmp_path):
+    path = tmp_path / "runs.db"
+    generated = conduct(tmp_path, path)
+    assert generated.protocol.description["title"] == "either (generated numbers)"
+    (tmp_path / "real").touch()
+    for runs in (1, 2):  # nothing left to do, and more to do
+        with pytest.raises(
+            UserError,
+            match=r"^study 'either': expected the data of its 2 jobs in \S+runs.db, generated; got others, real; "
+            r"give another --store, or the data that it was begun with$",
+        ):
+            conduct(tmp_path, path, runs=runs)
+    with Store(path) as store:
+        assert store.protocols()[0].description["title"] == "either (generated numbers)"
+        assert {job.status for job in store.jobs()} == {FINISHED}
+    (tmp_path / "real").unlink()
+    assert len(conduct(tmp_path, path, runs=2).finished) == 4
+    (tmp_path / "real").touch()
+    assert conduct(tmp_path, tmp_path / "other.db").protocol.description["title"] == "either"
+
+
+def test_a_plan_of_which_nothing_was_begun_may_have_other_data(tmp_path):
+    conduct(tmp_path, tmp_path / "runs.db", only_plan=True)
+    (tmp_path / "real").touch()
+    found = conduct(tmp_path, tmp_path / "runs.db")
+    assert (found.protocol.description["title"], len(found.finished)) == ("either", 2)
+    assert "mark" not in found.protocol.description
+
+
+def test_an_interrupted_job_does_not_resume_on_other_data(tmp_path):
+    conduct(tmp_path, tmp_path / "runs.db")
+    with Store(tmp_path / "runs.db") as store, store.transaction() as db:
+        db.execute("UPDATE jobs SET status = 'running'")
+        for job in (1, 2):
+            schema.seal(db, "jobs", "id = ?", job)
+    (tmp_path / "real").touch()
+    with pytest.raises(UserError, match=r"expected the data of its 2 jobs"):
+        conduct(tmp_path, tmp_path / "runs.db")
+
+
+def test_another_kind_of_processor_may_compute_other_last_bits_of_the_same_data(tmp_path, monkeypatch):
+    path, here = tmp_path / "runs.db", conducting.machine("cpu", 1)
+    conduct(tmp_path, path)
+    monkeypatch.setattr(conducting, "machine", lambda *_: {**here, "instructions": "AVX9"})
+    monkeypatch.setattr("contdrop.lab.running.machine", lambda *_: {**here, "instructions": "AVX9", "threads": 1})
+    monkeypatch.setattr(
+        conducting, "prepare", lambda data, task: dataclasses.replace(prepare(data, task=task), fingerprint="x")
+    )
+    assert len(conduct(tmp_path, path, runs=2).finished) == 4
+    (tmp_path / "real").touch()
+    with pytest.raises(UserError, match="generated; got others, real"):
+        conduct(tmp_path, path, runs=3)
+
+
+def test_parts_of_other_data_are_not_merged(tmp_path):
+    conduct(tmp_path, tmp_path / "1.db", runs=2, shard=(1, 2))
+    (tmp_path / "real").touch()
+    conduct(tmp_path, tmp_path / "2.db", runs=2, shard=(2, 2))
+    with pytest.raises(UserError, match=r"^2.db: either was trained on other data there than here; nothing was added"):
+        travel.merge(tmp_path / "all.db", [tmp_path / "1.db", tmp_path / "2.db"])
+    assert not (tmp_path / "all.db").exists()
+    (tmp_path / "real").unlink()
+    conduct(tmp_path, tmp_path / "3.db", runs=2, shard=(2, 2))
+    assert travel.merge(tmp_path / "all.db", [tmp_path / "1.db", tmp_path / "3.db"]).added == 6

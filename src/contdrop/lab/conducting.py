@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import UserError
-from ..text import plural
+from ..text import plural, printable
 from . import digests, dryrun, locks, plan
 from .batches import Prepared, prepare
 from .configuration import is_whole
@@ -26,7 +26,7 @@ from .records import PROCESSOR, JobRecord, processor
 from .results import Results, collect_all
 from .running import seconds_per_epoch
 from .sources import Shipment, Source, by_value
-from .store import FAILED, FINAL, FINISHED, Store
+from .store import FAILED, FINAL, FINISHED, RUNNING, Store, has_one_name, of_other_data, trained_on
 
 
 @dataclass(frozen=True)
@@ -170,6 +170,7 @@ class Conductor:
             described |= {"dataset": data.name} if data.name else {}
             if data.mark:
                 described["title"] = f"{planned.protocol.description['title']} ({data.mark})"
+                described["mark"] = data.mark
         if planned.source.kind != "catalogue":
             described["code"] = self._code(planned)
         if planned.source.kind == "file":
@@ -183,6 +184,7 @@ class Conductor:
         for what in self.store.mend(planned.protocol.key, keys):
             self.say(f"contdrop: {what}; it is done again")
         there = {job.key: job for job in self.store.jobs_there(planned.protocol.key)}
+        self._check_data(planned, list(there.values()), processor(here))
         runs: dict[tuple[str, int], list[JobRecord | None]] = {}
         for key, job in keys.items():
             if plan.is_in(job, self.shard):
@@ -195,6 +197,25 @@ class Conductor:
                 f"study {planned.protocol.study.name!r}: {plural(len(lost), 'finished job')} of runs that are to go on "
                 f"came from another kind of processor ({lost[0].shared[PROCESSOR]}) than this one ({processor(here)}), "
                 "and a run's methods all come from one kind; go on there, or do them again by --redo"
+            )
+
+    def _check_data(self, planned: Planned, there: Sequence[JobRecord], here: str) -> None:
+        """Refuses data other than those of earlier jobs: another data set may have stood in for them, or does now."""
+        data = self._data[planned.protocol.key]
+        counted = (FINISHED, RUNNING) if self.retry_failed else (FINISHED, RUNNING, FAILED)
+        begun = [job for job in there if job.status in counted]
+        if data is None or not of_other_data(begun, data.fingerprint, here, of_one_name=False):
+            return
+        before, now = self._description(planned), {"dataset": data.name, "mark": data.mark}
+        others = of_other_data(begun, data.fingerprint, here, of_one_name=has_one_name(before, now))
+        if others:
+            names = [before.get("dataset"), data.name]
+            if not all(names) or names[0] == names[1]:
+                names = [f"fingerprint {str(each)[:12]}" for each in (trained_on(others[0]), data.fingerprint)]
+            raise UserError(
+                f"study {planned.protocol.study.name!r}: expected the data of its {plural(len(others), 'job')} in "
+                f"{self.store.path}, {printable(str(names[0]))}; got others, {names[1]}; give another --store, or the "
+                "data that it was begun with"
             )
 
     def _load(self, planned: Planned) -> None:

@@ -17,9 +17,9 @@ from .checksums import dumped
 from .contents import Content, Contents, as_planned
 from .measures import Measure
 from .reading import pack
-from .records import FAILED, FINISHED, JobRecord, Selection
+from .records import FAILED, FINISHED, PROCESSOR, JobRecord, ProtocolRecord, Selection
 from .results import mismatches, remedy
-from .store import Store
+from .store import Store, has_one_name, of_other_data, trained_on
 
 _JSON = ("seeds", "fingerprints", "versions", "machine", "results")
 
@@ -37,9 +37,11 @@ def add(store: Store, contents: Contents, origin: str) -> Outcome:
     """Adds everything to a store, in one transaction; each added job keeps the file that it comes from, the origin.
 
     Raises:
-        UserError: A job or a selection that both have differs, or the masks are of another version; nothing was added.
+        UserError: A job or a selection that both have differs, or the masks are of another version, or the data that
+            jobs were trained on are others; nothing was added.
     """
-    outcome, conflicts = Outcome(), []
+    outcome = Outcome()
+    conflicts: list[str] = []
     notes: list[str] = []
     with store.transaction() as db:
         before = schema.count_rows(db)
@@ -48,6 +50,7 @@ def add(store: Store, contents: Contents, origin: str) -> Outcome:
                 description = json.loads(store._verified(row, "an experiment")["description"])
                 looks.refuse_other_direction(description, protocol.description)
                 notes += _other(protocol.experiment, description, protocol.description)
+                conflicts += _other_data(store, contents, protocol, description)
                 both = dumped(looks.joined(description, protocol.description))
                 db.execute("UPDATE protocols SET description = ? WHERE key = ?", (both, protocol.key))
             store.refuse_other_masks(db, protocol.key, protocol.configuration)
@@ -80,6 +83,19 @@ def _other(experiment: str, here: Mapping[str, Any], there: Mapping[str, Any]) -
     ours, theirs = _code(here), _code(there)
     if changed := sorted({each[1] for each, digest in ours.items() if theirs.get(each, digest) != digest}):
         yield f"{experiment}: the code of {', '.join(changed)} is not the same in the store and in what is added"
+
+
+def _other_data(
+    store: Store, contents: Contents, protocol: ProtocolRecord, described: Mapping[str, Any]
+) -> Iterable[str]:
+    """Where a machine had no data set, another one may have stood in for it."""
+    here = [job for job in store.jobs_there(protocol.key) if job.status == FINISHED]
+    added = [each.job for each in contents.jobs if each.job.protocol == protocol.key and each.job.status == FINISHED]
+    one_name = has_one_name(described, protocol.description)
+    for data, kind in dict.fromkeys((trained_on(job), job.shared[PROCESSOR]) for job in added):
+        if data is not None and of_other_data(here, data, kind, of_one_name=one_name):
+            yield f"{protocol.experiment} was trained on other data there than here"
+            return
 
 
 def _code(description: Mapping[str, Any]) -> dict[tuple[str, str], Any]:

@@ -444,6 +444,34 @@ def find_mismatch(shared: Mapping[str, Mapping[str, str]]) -> str | None:
     return None
 
 
+def trained_on(job: JobRecord) -> str | None:
+    """The fingerprint of the data that the lab trained a job on, the same for every job of a protocol.
+
+    None if there is none; a loop of the user's own may have other data in each run.
+    """
+    return job.fingerprints.get("data") if ORDER in job.fingerprints else None
+
+
+def of_other_data(
+    jobs: Iterable[JobRecord], fingerprint: str, kind: str, *, of_one_name: bool = True
+) -> list[JobRecord]:
+    """Of a protocol's jobs, those trained on other data than what has this fingerprint on this kind of processor.
+
+    Another kind may compute features with other last bits: there, data of one name (:func:`has_one_name`) are the same.
+    """
+    others = [job for job in jobs if trained_on(job) not in (None, fingerprint)]
+    return [job for job in others if job.shared[PROCESSOR] == kind or not of_one_name]
+
+
+def has_one_name(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two descriptions of a protocol name the same data; a data set may stand in for another.
+
+    What an earlier version wrote may have no name.
+    """
+    names = {about["dataset"] for about in (first, second) if isinstance(about.get("dataset"), str)}
+    return len(names) < 2 and first.get("mark", "") == second.get("mark", "")
+
+
 def _of_checkpoint(epoch: int, state: bytes) -> str:
     return checksums.of_bytes(f"{epoch} ".encode() + state)
 
