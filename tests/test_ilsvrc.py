@@ -74,9 +74,23 @@ def test_all_of_it_is_counted_and_never_loaded(folder, tmp_path_factory):
     assert whole.verify(place) == "5 and 5 JPEG files, counted, not read"
     with pytest.raises(UserError, match="do not fit into memory"):
         whole.load(place)
+    for odd in (dataclasses.replace(whole, train=6), dataclasses.replace(whole, classes=("a",))):
+        with pytest.raises(UserError) as caught:
+            odd.verify(place)
+        assert type(caught.value) is UserError
+    with pytest.raises(UserError, match=r"expected 2 classes, 6 training and 5 validation images; got 2, 5 and 5 in"):
+        dataclasses.replace(whole, train=6).verify(place)
+
+
+def test_some_of_its_classes_are_not_damage(folder, tmp_path_factory):
+    """As are there where the advice for ten of them was followed, whose folder is the same."""
+    place = tmp_path_factory.mktemp("data")
+    for part in ("train", "val"):
+        shutil.copytree(folder, place / "ilsvrc" / part)
+    assert ilsvrc.WHOLE.missing(place) == ("998 classes of train",)
     finding = registry.check("ilsvrc", place)
-    assert finding.status == "damaged"
-    assert "expected 1,000 classes, 1,281,167 training and 50,000 validation images; got 2, 5 and 5" in finding.detail
+    assert finding.status == "missing"
+    assert finding.detail.startswith(f"ilsvrc: expected folders of 1,000 classes in {place}/ilsvrc; got 2, by which ")
 
 
 def _square(image):

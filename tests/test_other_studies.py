@@ -122,7 +122,12 @@ def test_first_here_is_the_first_that_is_here(nothing_here):
 
 def test_ilsvrc_gives_crops_to_train_on_and_whole_images_to_test_on(nothing_here):
     dataclasses.replace(generated.ILSVRC, folder="ilsvrc", training=2, testing=2).write(nothing_here / "data")
-    prepared = prepare(Ilsvrc(smaller=48, side=32, validation=5, loader_workers=0)(), task="classification")
+    with pytest.raises(
+        UserError, match=r"^ilsvrc: expected folders of 1,000 classes in \S+; got 10, by which classes "
+    ):
+        STUDIES[3].data()
+    small = Ilsvrc(smaller=48, side=32, validation=5, loader_workers=0, classes=10)
+    prepared = prepare(small(), task="classification")
     parts = prepared.parts(0, "final", 0)
     assert parts.sizes == {"train": 15, "validation": 5, "test": 20}
     images, labels = next(parts.train.batches(parts.train.order(0, 4), seed=0))

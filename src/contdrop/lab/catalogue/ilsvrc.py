@@ -30,6 +30,7 @@ class Ilsvrc(Configuration):
         side: Of the crops.
         validation: How many training images are validated on.
         loader_workers: Processes that decode images.
+        classes: How many there have to be: as many as the network was published with.
     """
 
     kind: ClassVar[str] = "ilsvrc"
@@ -39,9 +40,12 @@ class Ilsvrc(Configuration):
     side: int = 224
     validation: int = 10_000
     loader_workers: int = 8
+    classes: int = 1000
 
     def __call__(self) -> Data:
-        train, test = ilsvrc.whole(data.directory() / self.name, ilsvrc.SmallerSide(self.smaller))
+        folder = data.directory() / self.name
+        train, test = ilsvrc.whole(folder, ilsvrc.SmallerSide(self.smaller))
+        ilsvrc.check_number(train.classes, self.classes, folder)
         return Data(
             train=train,
             test=test,

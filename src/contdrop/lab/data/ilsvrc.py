@@ -90,6 +90,21 @@ def _check_classes(train: tuple[str, ...], val: tuple[str, ...], folder: pathlib
         )
 
 
+def check_number(classes: Sequence[str], expected: int, folder: pathlib.Path) -> None:
+    """Classes are numbered by the folders that are there, which are the numbers of published networks if all are.
+
+    Raises:
+        MissingError: There are fewer, such as the ten of ``ilsvrc-10``.
+        UserError: There are more.
+    """
+    if len(classes) != expected:
+        kind = MissingError if len(classes) < expected else UserError
+        raise kind(
+            f"ilsvrc: expected folders of {expected:,} classes in {folder}; got {len(classes):,}, by which classes "
+            f"would have other numbers than in published networks; all of it is needed: {_OWNER}"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class WholeSource:
     """All of ILSVRC-2012, which is read image by image: by :func:`whole`, never by ``load``."""
@@ -105,7 +120,9 @@ class WholeSource:
         return str(directory / self.name)
 
     def missing(self, directory: pathlib.Path) -> tuple[str, ...]:
-        return tuple(part for part in _PARTS if not (directory / self.name / part).is_dir())
+        absent = tuple(part for part in _PARTS if not (directory / self.name / part).is_dir())
+        few = 0 if absent else len(self.classes) - _count_classes(directory / self.name / "train")
+        return (f"{few:,} classes of train",) if few > 0 else absent
 
     def load(self, directory: pathlib.Path) -> Dataset:
         self.verify(directory)
@@ -117,6 +134,7 @@ class WholeSource:
     def verify(self, directory: pathlib.Path) -> str:
         """Counts classes and files; what is in the files is seen when they are read."""
         train, test = whole(directory / self.name)
+        check_number(train.classes, len(self.classes), directory / self.name)
         found = len(train.classes), len(train), len(test)
         expected = len(self.classes), self.train, self.test
         if found != expected:
@@ -209,6 +227,14 @@ def class_folders(folder: pathlib.Path, prepare: Callable[[Image], Image] | None
 
 def _class_names(folder: pathlib.Path) -> tuple[str, ...]:
     return tuple(name for name in _listing(folder) if _SYNSET.fullmatch(name) and (folder / name).is_dir())
+
+
+def _count_classes(folder: pathlib.Path) -> int:
+    """None in a folder that cannot be read: loading says so."""
+    try:
+        return len(_class_names(folder))
+    except UserError:
+        return 0
 
 
 def with_devkit(folder: pathlib.Path, devkit: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> Images:
