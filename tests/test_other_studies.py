@@ -246,6 +246,10 @@ def test_maps_are_of_the_published_convolutions_if_they_are_here(nothing_here, m
     assert vgg.here()
     np.testing.assert_allclose(published[:, 1], expected, rtol=1e-5, atol=1e-4)
     assert not np.allclose(random, published)
+    kept = {name: value for name, value in network.convolutions.state_dict().items() if "conv2" not in name}
+    torch.save(kept, folder / "vgg16-convolutions.pt")
+    with pytest.raises(UserError, match=r"expected weights of every layer [^;]*; got none of conv2_1, which would be"):
+        vgg.maps(found, "train")
 
 
 # ---- runs

@@ -5,6 +5,7 @@ import os
 import pathlib
 import sys
 import tracemalloc
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -257,6 +258,44 @@ def test_features_are_the_maps_before_the_last_pooling(small, monkeypatch):
     assert nin.error_on_test_images(small) == pytest.approx(wrong)
     monkeypatch.setattr(nin, "_features", None)  # kept: not computed again
     np.testing.assert_array_equal(nin.features(Small, small, "test"), found)
+
+
+def test_features_of_random_layers_are_refused_also_if_they_are_kept(small):
+    nin.features(Small, small, "test")
+    found = torch.load(small, weights_only=True)
+    names = [name for name in found if name.startswith("cccp3")]
+    torch.save({name: found[name] for name in found if name not in names}, small)
+    with pytest.raises(UserError, match=r"nin.pt: expected weights of every layer [^;]*; got none of cccp3, which"):
+        nin.features(Small, small, "test")
+
+
+class TestPretrained:
+    """Networks that start from a published one with the layers "first" and "second"."""
+
+    @pytest.fixture(autouse=True)
+    def published(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("CONTDROP_DATA", str(tmp_path))
+        known = weights.Published("two", "two layers", ("two.pt",), "nowhere", lambda: self.made("first", "second"))
+        monkeypatch.setattr(weights.published, "PUBLISHED", (known,))
+        (tmp_path / "two").mkdir()
+        return tmp_path / "two" / "two.pt"
+
+    @staticmethod
+    def made(*names):
+        return nn.Sequential(OrderedDict((name, nn.Linear(2, 2)) for name in names))
+
+    def test_layers_that_the_published_network_does_not_have_stay_random(self, published):
+        torch.save(self.made("first", "second").state_dict(), published)
+        network = weights.Pretrained(lambda method: self.made("first", "new"), "two")(None)
+        torch.testing.assert_close(network.first.weight, torch.load(published)["first.weight"])
+
+    def test_layers_that_it_has_and_the_file_has_not_are_refused(self, published):
+        torch.save(self.made("first").state_dict(), published)
+        with pytest.raises(
+            UserError, match=r"two.pt: expected weights of every layer [^;]*; got none of second, which"
+        ):
+            weights.Pretrained(lambda method: self.made("first", "second", "new"), "two")(None)
+        weights.Pretrained(lambda method: self.made("first", "new"), "two")(None)  # it needs no more
 
 
 # The command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -42,9 +43,8 @@ def assign(network: nn.Module, found: Layers, title: str) -> Assigned:
         UserError: A shape is another one, or no layer is in both. Nothing has been changed then.
     """
     wanted = {
-        _called(name, found): [part for part in (module.weight, module.bias) if part is not None]
-        for name, module in network.named_modules()
-        if isinstance(module, (nn.Conv2d, nn.Linear))
+        name: [part for part in (module.weight, module.bias) if part is not None]
+        for name, module in _layers(network, found).items()
     }
     both = [name for name in wanted if name in found]
     if not both:
@@ -59,6 +59,26 @@ def assign(network: nn.Module, found: Layers, title: str) -> Assigned:
         tuple(name for name in wanted if name not in found),
         tuple(name for name in found if name not in wanted),
     )
+
+
+def lacking(network: nn.Module, found: Layers) -> tuple[str, ...]:
+    """Layers of a network that a file does not have."""
+    return tuple(name for name in _layers(network, found) if name not in found)
+
+
+def refuse_lacking(layers: Sequence[str], title: str) -> None:
+    """An error if a file does not have these layers, which would be random and pass for published ones."""
+    if layers:
+        raise UserError(
+            f"{title}: expected weights of every layer of the published network; got none of {', '.join(layers)}, "
+            "which would be random; put the whole file there"
+        )
+
+
+def _layers(network: nn.Module, found: Layers) -> dict[str, nn.Conv2d | nn.Linear]:
+    """By the names that a file has for them."""
+    modules = network.named_modules()
+    return {_called(name, found): module for name, module in modules if isinstance(module, (nn.Conv2d, nn.Linear))}
 
 
 def _called(module: str, found: Layers) -> str:

@@ -15,7 +15,7 @@ from ..caching import cached
 from ..data.dataset import Dataset, fingerprint
 from ..models.nin import MAPS, SIDE, convolutions
 from ..preprocessing import Whitening, fitted_whitening, global_contrast
-from .assigning import assign
+from .assigning import assign, lacking, refuse_lacking
 from .files import read
 
 CONTRAST, EPS = 55.0, 0.1  # of global contrast and whitening; with others the network errs far more often
@@ -39,6 +39,8 @@ def whitened(images: npt.NDArray[np.uint8], fitted: Whitening) -> npt.NDArray[np
 def features(found: Dataset, weights: pathlib.Path, part: str) -> Features:
     """What the published convolutions make of the images of ``part``, "train" or "test"; computed once, and kept."""
     layers = read(weights)
+    with torch.device("meta"):  # without its numbers: what is kept already is looked at too
+        refuse_lacking(lacking(nn.Sequential(OrderedDict(convolutions())), layers), str(weights))
     images = found.train_images if part == "train" else found.test_images
 
     def compute() -> dict[str, np.ndarray]:

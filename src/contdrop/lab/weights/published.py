@@ -18,7 +18,8 @@ from ..models import Model
 from ..models.nin import published_nin
 from ..models.vgg import VGG
 from . import nin
-from .assigning import assign
+from .assigning import assign, lacking, refuse_lacking
+from .caffe import Layers
 from .files import read
 
 
@@ -49,8 +50,16 @@ class Published:
     @property
     def parameters(self) -> int:
         """How many numbers the network has; it is not put into memory for that."""
+        return sum(parameter.numel() for parameter in self._outline().parameters())
+
+    def lacking(self, found: Layers) -> tuple[str, ...]:
+        """Layers of the network that a file does not have."""
+        return lacking(self._outline(), found)
+
+    def _outline(self) -> nn.Module:
+        """The network without its numbers."""
         with torch.device("meta"):
-            return sum(parameter.numel() for parameter in self.network().parameters())
+            return self.network()
 
     def path(self, directory: pathlib.Path | None = None) -> pathlib.Path:
         """Of the file that is there; of the owner's if none is."""
@@ -101,7 +110,7 @@ def find(name: str) -> Published:
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained(Configuration):
-    """A study's model that starts from published weights; layers that have none stay random.
+    """A study's model that starts from published weights; layers that the published network does not have are random.
 
     Attributes:
         model: Builds the network.
@@ -114,7 +123,9 @@ class Pretrained(Configuration):
     weights: str
 
     def __call__(self, method: Method) -> nn.Module:
-        path = find(self.weights).here()
-        network = self.model(method)
-        assign(network, read(path), str(path))
+        published = find(self.weights)
+        path = published.here()
+        network, found = self.model(method), read(path)
+        left, expected = assign(network, found, str(path)).left, published.lacking(found)
+        refuse_lacking([name for name in left if name in expected], str(path))
         return network

@@ -11,7 +11,7 @@ from ..caching import cached
 from ..data.dataset import Dataset, fingerprint
 from ..methods import parse
 from ..models.vgg import VGG, last_maps
-from .assigning import assign
+from .assigning import assign, lacking, refuse_lacking
 from .files import read
 from .published import find
 
@@ -29,6 +29,10 @@ def maps(found: Dataset, part: str) -> npt.NDArray[np.float32]:
     """Of the images of ``part``, "train" or "test", and of their mirror images: [N, 2, 512, H / 32, W / 32]."""
     path = find("vgg16").path()
     layers = read(path) if path.is_file() else {}
+    if layers:
+        with torch.device("meta"):  # without its numbers: what is kept already is looked at too
+            convolutions = VGG(hidden=1, classes=2)(parse("none")).get_submodule("convolutions")
+        refuse_lacking(lacking(convolutions, layers), str(path))
     images = found.train_images if part == "train" else found.test_images
 
     def compute() -> dict[str, np.ndarray]:
