@@ -16,7 +16,7 @@ from contdrop.lab.catalogue.sources import Images, InOrder
 from contdrop.lab.data import registry
 from contdrop.lab.initialisation import Glorot
 from contdrop.lab.methods import parse
-from contdrop.lab.models import MLP
+from contdrop.lab.models import CNN, MLP
 from contdrop.lab.study import Study
 
 every_study = pytest.mark.parametrize("study", catalogue.STUDIES.values(), ids=list(catalogue.STUDIES))
@@ -95,6 +95,27 @@ def test_settings_of_the_mnist_tables():
         name: catalogue.STUDIES[name].model.initialisation.kind for name in ("mnist-cnn-gaussian", "mnist-cnn-uniform")
     }
     assert kinds == {"mnist-cnn-gaussian": "normal", "mnist-cnn-uniform": "glorot"}
+
+
+@every_study
+def test_a_margin_of_tables_1_to_3_is_of_the_table_and_the_units_of_its_study(study):
+    """Its reason quotes the paper's errors, and a variant of another study inherits those of another table."""
+    if "Table I " in study.margin_reason:
+        expected = {"sigmoid": (0.1, "1.15 and 1.35"), "relu": (0.05, "0.95 and 1.06")}[study.model.activation]
+        assert (study.margin, study.margin_reason[-15:-2]) == expected
+    elif isinstance(study.model, CNN) and study.data.name == "mnist":
+        is_uniform = isinstance(study.model.initialisation, Glorot)
+        figures = "Table III, 0.521 and 0.558 %" if is_uniform else "Table II, 0.534 and 0.551 %"
+        assert study.margin_reason.endswith(figures)
+
+
+def test_notes_of_the_authors_recipe_name_only_what_is_done():
+    study = catalogue.STUDIES["replication-authors-relu"]
+    text = " ".join(study.notes)
+    assert not study.candidates
+    assert "selected on validation" not in text
+    assert "adaptive" not in text
+    assert "dropconnect" not in text
 
 
 @pytest.mark.parametrize("name", ["mlp-sigmoid", "mlp-relu", "cnn-gaussian", "cnn-uniform"])

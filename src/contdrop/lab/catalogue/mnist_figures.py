@@ -32,6 +32,8 @@ SIGMA_SIGMOID = dataclasses.replace(
     model=mnist_mlp.SIGMOID.model,
     **mnist_mlp.SIGMOID_RECIPE.settings(),
     sizes={"paper": mnist_mlp.PAPER, "quick": mnist_mlp.quick(mnist_mlp.SIGMOID_RECIPE, runs=2, epochs=6)},
+    margin=mnist_mlp.SIGMOID.margin,
+    margin_reason=mnist_mlp.SIGMOID.margin_reason,
 )
 
 EPOCHS = dataclasses.replace(
@@ -50,6 +52,8 @@ EPOCHS_SIGMOID = dataclasses.replace(
     model=mnist_mlp.SIGMOID.model,
     **mnist_mlp.SIGMOID_RECIPE.settings(),
     sizes=mnist_mlp.SIGMOID.sizes,
+    margin=mnist_mlp.SIGMOID.margin,
+    margin_reason=mnist_mlp.SIGMOID.margin_reason,
 )
 
 COVARIANCE = dataclasses.replace(

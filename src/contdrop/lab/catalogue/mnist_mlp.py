@@ -109,4 +109,6 @@ RELU_AUTHORS = dataclasses.replace(
     title="MNIST, 784-800-800-10, ReLU, as the authors' code trains it",
     paper=RELU.paper,
     model=dataclasses.replace(_AUTHORS_MODEL, activation="relu", initialisation=Glorot(zero_output=True)),
+    margin=RELU.margin,
+    margin_reason=RELU.margin_reason,
 )
