@@ -12,8 +12,8 @@ from ..methods import Method
 from .local import CrossMapNorm, LocalContrast, LocallyConnected2d
 from .spec import Model
 
-# The convolutions' and the hidden layer's are the paper's, the local layers' cuda-convnet's. The output layer's is ours:
-# the paper has 0.1 for every fully connected layer (docs/deviations.md).
+# The convolutions' and the hidden layer's are the paper's, the local layers' cuda-convnet's. The output layer's is our
+# choice: the paper has 0.1 for every fully connected layer (docs/deviations.md).
 _STDS = (
     ("convolution1", 0.01),
     ("convolution2", 0.01),
