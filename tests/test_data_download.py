@@ -58,7 +58,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             content = b"<html>Please log in</html>"
         self.send_response(200)
         self.send_header("Content-Type", "text/html" if behaviour == "page" else "application/x-gzip")
-        if behaviour != "endless":
+        if behaviour == "chunked":
+            self.send_header("Transfer-Encoding", "chunked")
+        elif behaviour != "endless":
             self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if behaviour == "cut":
@@ -67,6 +69,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             content *= 2
         if behaviour == "stall":
             content = content[:10]
+        if behaviour == "chunked":
+            pieces = [content[start : start + 50] for start in range(0, len(content), 50)]
+            content = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in [*pieces, b""])
         self.wfile.write(content)
         self.wfile.flush()
         if behaviour == "stall":
@@ -165,6 +170,23 @@ def test_the_next_mirror_is_tried(get, tmp_path, server, behaviour, note, reques
     assert recorder.notes[0].startswith(f"127.0.0.1:{server.server_port} {note}")
     assert [kind for kind, _ in asked] == [behaviour] * requests + ["good"] * 4
     assert_complete(tmp_path)
+
+
+def test_a_mirror_may_send_small_pieces_and_no_length(get, tmp_path):
+    _, recorder = get("chunked")
+    assert_complete(tmp_path)
+    assert {name: done for name, done, _ in recorder.amounts} == {name: len(PUBLISHED[name]) for name in PUBLISHED}
+
+
+def test_what_a_killed_download_has_left_is_removed(get, tmp_path):
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    old, new = (folder / f".{IMAGES}-{name}.tmp" for name in ("old", "new"))
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (1e9, 1e9))
+    get("good")
+    assert_complete(tmp_path, (*PUBLISHED, new.name))  # another process may be writing that
 
 
 def test_only_what_a_mirror_lacks_is_asked_of_the_next(get, tmp_path):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...errors import UserError
-from ...files import replacing
+from ...files import remove_old_temporaries, replacing
 from .source import Progress
 
 TIMEOUT = 30.0  # seconds without a byte
@@ -76,9 +76,10 @@ def writing(path: pathlib.Path) -> Iterator[None]:
 def _get(url: str, remote: Remote, folder: pathlib.Path, progress: Progress) -> None:
     import pooch
 
-    bar = _Bar(remote, progress)
     path = folder / remote.name
+    remove_old_temporaries(path)
     with contextlib.ExitStack() as connections, writing(path), replacing(path, durable=True) as temporary:
+        bar = _Bar(remote, temporary, progress)
 
         def close_at_the_end(response: Any, **_: object) -> None:
             connections.callback(response.close)  # pooch leaves it open if the download fails
@@ -108,22 +109,22 @@ class _Bar:
 
     total = 0  # set by pooch, to what the server says; 0 if it does not
 
-    def __init__(self, remote: Remote, progress: Progress) -> None:
-        self._remote, self._progress = remote, progress
+    def __init__(self, remote: Remote, file: pathlib.Path, progress: Progress) -> None:
+        self._remote, self._file, self._progress = remote, file, progress
         self.done = 0
 
-    def update(self, size: int) -> None:
-        """Called after every chunk with the size of a full one, and at the end with the total."""
+    def update(self, _: int) -> None:
+        """Called after every piece is written, with the size of a full one: a server may send smaller ones."""
         remote = self._remote
         if self.total not in (0, remote.bytes):
             raise UnavailableError(f"has another {remote.name}: expected {remote.bytes:,} bytes, got {self.total:,}")
-        if self.done >= remote.bytes:
+        self.done = self._file.stat().st_size
+        if self.done > remote.bytes:
             raise UnavailableError(f"sends more than the {remote.bytes:,} bytes of {remote.name}")
-        self.done = min(self.done + size, remote.bytes)
         self._progress.received(remote.name, self.done, remote.bytes)
 
     def reset(self) -> None:
-        self.done = 0
+        pass
 
     def close(self) -> None:
         pass
