@@ -158,6 +158,15 @@ def test_directory(monkeypatch, tmp_path):
     assert data.directory() == pathlib.Path("/home/somebody/.cache/contdrop")
 
 
+def test_a_directory_that_is_a_file(monkeypatch, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"")
+    monkeypatch.setenv("CONTDROP_DATA", str(path))
+    for option, name in ((None, "CONTDROP_DATA"), (path, "--data-dir")):
+        with pytest.raises(UserError, match=f"^{name}: expected a directory; {path} is a file$"):
+            data.directory(option)
+
+
 # The format
 
 
@@ -391,7 +400,8 @@ def test_a_nearly_right_name_is_noticed(folder, found, right):
 
 def test_other_names_are_not_mistaken(folder):
     (folder / f"{TRAIN_LABELS}.gz").unlink()
-    for name in ("notes.txt", f"{TRAIN_IMAGES} (copy).gz", f"{TRAIN_LABELS}.gz.part", f".{TRAIN_LABELS}.gz-x.tmp"):
+    for name in ("notes.txt", f"{TRAIN_IMAGES} (copy).gz", f"{TRAIN_LABELS}.gz.part", f".{TRAIN_LABELS}.gz-x.tmp",
+        f".{TRAIN_LABELS}-x.tmp", f"{TRAIN_LABELS}.part"):  # fmt: skip
         (folder / name).write_bytes(b"")
     assert complaint(folder, MissingError).startswith("mnist: 1 of 4 files are missing; put ")
 

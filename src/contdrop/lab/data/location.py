@@ -18,7 +18,7 @@ def directory(option: pathlib.Path | str | None = None) -> pathlib.Path:
         if chosen:
             path = pathlib.Path(chosen).expanduser()
             if path.is_file():
-                raise UserError(f"--data-dir: expected a directory; {path} is a file")
+                raise UserError(f"{'--data-dir' if option else VARIABLE}: expected a directory; {path} is a file")
             return path
         return cache()
     except RuntimeError as error:

@@ -197,9 +197,11 @@ class IdxSource:
         plain = {file.name: file.names[0] in missing for file in self.files}
         found = {}
         for stray in sorted(_listing(folder) - known):
-            stem, gz, rest = stray.lower().partition(".gz")
+            if stray.endswith((TEMPORARY, ".part")):  # half of a file
+                continue
+            stem, gz, _ = stray.lower().partition(".gz")
             meant = nearest(re.sub(r"[^a-z0-9]+", "-", stem), plain, cutoff=0.6)
-            if meant and plain[meant] and not rest.endswith((TEMPORARY, ".part")):
+            if meant and plain[meant]:
                 found[stray] = meant + gz
         return found
 
