@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from contdrop.errors import UserError
 from contdrop.lab import caching, preprocessing
 
 RANDOM = np.random.default_rng(0)
@@ -100,6 +101,11 @@ def test_where_the_cache_is(monkeypatch):
     monkeypatch.delenv("CONTDROP_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     assert str(caching.directory()) == "/cache/contdrop/computed"
+    monkeypatch.setenv("CONTDROP_CACHE", "~nobodyhere/x")
+    with pytest.raises(
+        UserError, match=r"^cannot tell where to keep what is computed \(.*\); set CONTDROP_CACHE to a "
+    ):
+        caching.directory()
 
 
 def test_arrays_are_kept_by_versions_of_numpy_whose_savez_takes_arrays_only(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from ..errors import UserError
 from ..files import replacing
 from .data import location
 
@@ -26,7 +27,12 @@ Arrays = Mapping[str, np.ndarray]
 def directory() -> pathlib.Path:
     """``$CONTDROP_CACHE`` if set, else "computed" in the user's cache directory for contdrop."""
     chosen = os.environ.get(VARIABLE)
-    return pathlib.Path(chosen).expanduser() if chosen else location.cache() / "computed"
+    try:
+        return pathlib.Path(chosen).expanduser() if chosen else location.cache() / "computed"
+    except RuntimeError as error:
+        raise UserError(
+            f"cannot tell where to keep what is computed ({error}); set {VARIABLE} to a directory"
+        ) from error
 
 
 def cached(name: str, key: tuple[object, ...], compute: Callable[[], Arrays]) -> Arrays:
