@@ -10,6 +10,7 @@ from torch import nn
 
 from contdrop.lab.augmentation import Affine
 from contdrop.lab.batches import Data, prepare
+from contdrop.lab.models.spec import Pixels
 
 IMAGES = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 NOTHING = Affine(scaling=0, degrees=0)
@@ -106,6 +107,15 @@ def test_bytes_become_numbers_from_0_to_1():
     _, matrix, _ = NOTHING.draw((images[0], 0), generator())
     found = NOTHING.changed(images, torch.stack([matrix, matrix]))
     torch.testing.assert_close(found, images / 255, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("divisor", [1.0, 16.0, 255.0])
+def test_training_and_evaluation_divide_by_what_the_model_divides_by(divisor):
+    model = nn.Sequential(nn.Sequential(Pixels(divisor), nn.Identity()))
+    images = torch.randint(0, 17, (2, 3, 8, 8), dtype=torch.uint8)
+    _, matrix, _ = NOTHING.draw((images[0], 0), generator())
+    trained = NOTHING.forward(model, (images, torch.stack([matrix, matrix]), None))
+    torch.testing.assert_close(trained, NOTHING.forward(model, (images, None)), atol=1e-4, rtol=0)
 
 
 def test_in_a_study_all_methods_see_the_same_and_evaluation_the_middle():

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .configuration import Configuration
+from .models.spec import Pixels
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,16 @@ class Affine(Configuration):
 
     def forward(self, model: nn.Module, batch: Any) -> Tensor:
         """What the model makes of a batch: changed if it was drawn how, else the crop in the middle."""
-        images = self.changed(batch[0], batch[1]) if len(batch) == 3 else self.middle(batch[0])
+        images = self.changed(batch[0], batch[1], _divisor(model)) if len(batch) == 3 else self.middle(batch[0])
         result: Tensor = model(images)
         return result
 
-    def changed(self, images: Tensor, matrices: Tensor) -> Tensor:
-        """Images [N, C, H, W] resampled between pixels, as numbers from 0 to 1; beyond an edge the edge repeats."""
-        pixels = images if images.is_floating_point() else images.to(torch.float32).div_(255)
+    def changed(self, images: Tensor, matrices: Tensor, divisor: float = 255.0) -> Tensor:
+        """Images [N, C, H, W] resampled between pixels; beyond an edge the edge repeats.
+
+        Whole numbers are divided by the divisor, as the model does with those that nothing is done to.
+        """
+        pixels = images if images.is_floating_point() else images.to(torch.float32).div_(divisor)
         number, channels, height, width = images.shape
         shape = [number, channels, self._size(height), self._size(width)]
         grid = F.affine_grid(matrices, shape, align_corners=False)
@@ -80,6 +84,11 @@ class Affine(Configuration):
 
     def _size(self, side: int) -> int:
         return side if self.side is None else self.side
+
+
+def _divisor(model: nn.Module) -> float:
+    """What a model of the lab divides whole numbers by; what bytes are divided by, of another."""
+    return next((module.divisor for module in model.modules() if isinstance(module, Pixels)), 255.0)
 
 
 @dataclass(frozen=True)
