@@ -50,6 +50,8 @@ def test_help_teaches(run):
         assert (code, err) == (0, "")
         assert f"contdrop data {command}" in out
         assert "--data-dir" in out
+    out = " ".join(run("get", "--help")[1].split())
+    assert out.index("Debian's") < out.index("If no mirror")  # it is copied first
 
 
 def test_list(run, tmp_path):
