@@ -184,6 +184,17 @@ def base(text: str) -> str:
     return text if label.name == OWN else label.name
 
 
+def without_factor(text: str) -> tuple[str, str]:
+    """The label of a candidate, and what its learning rate is multiplied by, if it says so.
+
+    Example:
+        >>> without_factor("gaussian:sigma=0.2@0.5"), without_factor("none")
+        (('gaussian:sigma=0.2', '0.5'), ('none', ''))
+    """
+    label, _, factor = text.partition("@")
+    return label, factor
+
+
 def gaussian_width(text: str) -> float | None:
     """The standard deviation, before clipping, that a label such as "gaussian:variance=0.09" states."""
     label = split(text)

@@ -22,7 +22,7 @@ from ..kernels import MASKS_VERSION
 from . import methods, selection, streams
 from .checksums import of_plain
 from .configuration import is_whole
-from .labels import OWN
+from .labels import OWN, without_factor
 from .measures import Measure
 from .store import FINAL, SELECTION, Selection, Store
 from .streams import LARGEST_SEED
@@ -43,7 +43,7 @@ class Variant:
         >>> str(Variant.parse("gaussian:sigma=0.2@0.5"))
         'gaussian:sigma=0.2@0.5'
         """
-        label, _, factor = text.partition("@")
+        label, factor = without_factor(text)
         try:
             rate = float(factor) if factor else 1.0
         except ValueError:

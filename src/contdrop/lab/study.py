@@ -29,7 +29,7 @@ from ..errors import UserError, suggest
 from . import methods as dropout_methods
 from .batches import Data, Parts
 from .configuration import Configuration, is_whole
-from .labels import OWN, base
+from .labels import OWN, base, without_factor
 from .metrics import Metric, chosen
 from .records import ONLY_SIZE
 from .streams import LARGEST_SEED
@@ -345,7 +345,7 @@ def _check_candidates(study: Study, where: str) -> None:
         if len(set(variants)) < len(variants):
             raise UserError(f"{where}: expected each of candidates[{label!r}] once; got {_listed(variants)}")
         law = dropout_methods.parse(label).name
-        wrong = [each for each in variants if dropout_methods.parse(each.partition("@")[0]).name != law]
+        wrong = [each for each in variants if dropout_methods.parse(without_factor(each)[0]).name != law]
         if wrong:
             raise UserError(f"{where}: expected candidates[{label!r}] to be variants of {law}; got {wrong[0]!r}")
     # The paper's figures have the candidates of its tables, and fewer methods.

@@ -79,7 +79,7 @@ def method_cell(results: Results, method: str) -> Cell:
     variant = results.variants().get(method, method)
     if variant == method:
         return Cell(labels.shown(method, longest=10_000))
-    same = labels.base(_label(variant)) == labels.base(method)
+    same = labels.base(labels.without_factor(variant)[0]) == labels.base(method)
     return Cell(in_full(variant) if same else labels.printable(method))
 
 
@@ -90,14 +90,8 @@ def in_full(variant: str, name: Callable[..., str] = labels.shown) -> str:
         >>> in_full("original@0.5")
         'Original dropout at 0.5 times the learning rate'
     """
-    label = _label(variant)
-    factor = variant[len(label) + 1 :]
+    label, factor = labels.without_factor(variant)
     return name(label, longest=10_000) + (f" at {factor} times the learning rate" if factor else "")
-
-
-def _label(variant: str) -> str:
-    """Without the factor that candidates may have behind an @."""
-    return variant.partition("@")[0]
 
 
 def p_cell(p: float | None, runs: int = ENOUGH_RUNS) -> Cell:
