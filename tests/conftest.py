@@ -18,6 +18,7 @@ HERE = pathlib.Path(__file__).parent
 LONG_FILES = (
     "test_ray",
     "test_faults",
+    "test_golden",
     "test_packaging",
     "test_interop_compile",
     "test_site",
@@ -50,7 +51,8 @@ def has_lab():
 
 
 collect_ignore_glob = ["studies/*"]  # they are run by test_studies.py, and some need what is not installed
-collect_ignore = [] if has_lab() else ["faults", *(path.name for path in HERE.glob("*.py") if needs_lab(path))]
+WITHOUT_LAB = ["faults", "golden", *(path.name for path in HERE.glob("*.py") if needs_lab(path))]
+collect_ignore = [] if has_lab() else WITHOUT_LAB
 
 
 def pytest_report_header():
