@@ -233,6 +233,7 @@ class Bernoulli(BuiltIn):
     """
 
     kind: ClassVar[str] = "bernoulli"
+    fingerprinted_as: ClassVar[str] = "contdrop.laws.Bernoulli"
     _leading: ClassVar[Mapping[str, str]] = {"keep": "probability of keeping a unit"}
 
     keep: float = 0.5
@@ -286,6 +287,7 @@ class Uniform(BuiltIn):
     """Uniform dropout: m is uniform on (low, high)."""
 
     kind: ClassVar[str] = "uniform"
+    fingerprinted_as: ClassVar[str] = "contdrop.laws.Uniform"
     _leading: ClassVar[Mapping[str, str]] = {}
 
     low: float = 0.0
@@ -338,6 +340,7 @@ class Gaussian(BuiltIn):
     """
 
     kind: ClassVar[str] = "gaussian"
+    fingerprinted_as: ClassVar[str] = "contdrop.laws.Gaussian"
     _leading: ClassVar[Mapping[str, str]] = {"sigma": "standard deviation"}
 
     sigma: float = 0.3

@@ -28,6 +28,7 @@ from torch import nn
 from ..errors import UserError, suggest
 from . import locks, plan, streams
 from .building import build_with, put, seed_everything
+from .configuration import described_as
 from .fingerprints import as_array, of_arrays, of_content
 from .ledger import Ledger
 from .machines import machine, versions
@@ -296,6 +297,7 @@ def _handed_out(store: Store, job_id: int, job: plan.Job) -> Generator[Job, None
     return True
 
 
+@described_as("around_ask")
 def around_ask(job: Job) -> float:
     """In place of a study's own loop, where that is the program that asks."""
     raise UserError(

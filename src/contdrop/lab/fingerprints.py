@@ -75,7 +75,10 @@ def _add_tensor(digest: Any, value: Tensor) -> None:
 
 def _add_object(digest: Any, value: Any) -> None:
     """An image of PIL and its like by its pixels; anything else by its attributes, never by its address."""
-    digest.update(f"{type(value).__module__}.{type(value).__qualname__} ".encode())
+    kind = type(value)
+    # Our own classes keep the name that they had when fingerprints were first stored; a subclass has one of its own.
+    name = vars(kind).get("fingerprinted_as") or f"{kind.__module__}.{kind.__qualname__}"
+    digest.update(f"{name} ".encode())
     if hasattr(value, "tobytes"):
         _add(digest, [getattr(value, name, None) for name in ("mode", "size")])
         _add(digest, value.tobytes())

@@ -65,7 +65,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -84,6 +84,8 @@ ACTIVATIONS = ("relu", "sigmoid")
 @dataclass(frozen=True)
 class Method(Label):
     """A dropout method with all its parameters, in the method's own order. Made by :func:`parse`."""
+
+    fingerprinted_as: ClassVar[str] = "contdrop.lab.methods.Method"
 
     @property
     def law(self) -> Law | None:

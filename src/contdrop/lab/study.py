@@ -28,7 +28,7 @@ from ..choices import SCALES, Scale
 from ..errors import UserError, suggest
 from . import methods as dropout_methods
 from .batches import Data, Parts
-from .configuration import Configuration, is_whole
+from .configuration import Configuration, is_whole, name_of
 from .labels import OWN, base, without_factor
 from .metrics import Metric, chosen
 from .records import ONLY_SIZE
@@ -226,7 +226,7 @@ def describe(thing: Any) -> Any:
     if isinstance(owner, Configuration):
         return owner.as_dict()
     if callable(thing):
-        return getattr(thing, "__qualname__", type(thing).__qualname__)
+        return name_of(thing, type(thing).__qualname__)
     return thing
 
 

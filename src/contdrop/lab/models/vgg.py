@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...choices import Scale
+from ..configuration import described_as
 from ..methods import Method, hidden_layer, output_layer
 from .spec import Model
 
@@ -121,6 +122,7 @@ def last_maps(network: nn.Module, images: Tensor) -> Tensor:
     return images
 
 
+@described_as("dense_forward")
 def dense_forward(model: nn.Module, batch: Any) -> Tensor:
     """For a study: in training the logits of crops, else the logarithm of :func:`dense_probabilities`.
 
