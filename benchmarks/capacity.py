@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from contdrop import lab
-from contdrop.lab.batches import prepare
-from contdrop.lab.conducting import Conductor, Planned
-from contdrop.lab.executors.ray import resources
-from contdrop.lab.plan import Job, plan
-from contdrop.lab.sources import of_study
-from contdrop.lab.store import Epoch, Store
-from contdrop.lab.training import Training
+from contdrop.lab.data.data import prepare
+from contdrop.lab.runner.ray_cluster import resources
+from contdrop.lab.runner.runner import Conductor, Planned
+from contdrop.lab.store.writer import Epoch, Store
+from contdrop.lab.study.plan import Job, plan
+from contdrop.lab.study.source import of_study
+from contdrop.lab.training.trainer import Training
 
 EXAMPLES, METHODS, RUNS, EPOCHS = 6000, ("original", "gaussian:match"), 4, 2
 

@@ -14,11 +14,11 @@ import tempfile
 import time
 
 from contdrop import lab
-from contdrop.lab.conducting import Conductor, Planned
-from contdrop.lab.executors.ray import resources
-from contdrop.lab.plan import Job, plan
-from contdrop.lab.sources import of_study
-from contdrop.lab.store import Epoch, Store
+from contdrop.lab.runner.ray_cluster import resources
+from contdrop.lab.runner.runner import Conductor, Planned
+from contdrop.lab.store.writer import Epoch, Store
+from contdrop.lab.study.plan import Job, plan
+from contdrop.lab.study.source import of_study
 
 GOAL = 0.150  # seconds
 

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from contdrop import lab
-from contdrop.lab.augmentation import Affine
-from contdrop.lab.batches import prepare
-from contdrop.lab.methods import parse
-from contdrop.lab.models import NIN, VGG, ConvLocal, Model
-from contdrop.lab.models.local import LocallyConnected2d
-from contdrop.lab.plan import Variant, plan
-from contdrop.lab.training import Training
+from contdrop.lab.data.augmentation import Affine
+from contdrop.lab.data.data import prepare
+from contdrop.lab.study.methods import parse
+from contdrop.lab.study.plan import Variant, plan
+from contdrop.lab.training.trainer import Training
+from contdrop.replication.networks import NIN, VGG, ConvLocal, Model
+from contdrop.replication.networks.local_layer import LocallyConnected2d
 
 GOAL, GOAL_OF_AUGMENTATION = 5.0, 10.0  # per cent
 SHAPES = {"NIN": (NIN(), (3, 32, 32)), "SVHN": (ConvLocal(), (3, 28, 28)), "VGG-16": (VGG(), (3, 224, 224))}

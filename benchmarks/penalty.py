@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import contdrop as cd
-from contdrop.lab import data
+from contdrop.replication import datasets
 from contdrop.theory.dynamic import penalty
 
 METHODS = ("expectation", "moments", "gauss-newton")
@@ -110,7 +110,7 @@ def main() -> None:
         paper = ("784-800-800-10 ReLU", lambda dropout: dense(784, 800, nn.ReLU, dropout))
         work.append(("mnist", *paper, options.mnist_epochs, options.passes // 10))
     for source, name, make, epochs, passes in work:
-        found = data.load(source, data.directory(options.data_dir))
+        found = datasets.load(source, datasets.directory(options.data_dir))
         images = torch.as_tensor(found.train_images).float().flatten(1)
         parts = split(images / found.divisor, torch.as_tensor(found.train_labels).long())
         for law in LAWS:

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from contdrop import lab
 from contdrop.bench.environment import keep_freed_memory
-from contdrop.lab.batches import prepare
-from contdrop.lab.plan import Variant, plan
-from contdrop.lab.training import Training
+from contdrop.lab.data.data import prepare
+from contdrop.lab.study.plan import Variant, plan
+from contdrop.lab.training.trainer import Training
 
 GOAL = 5.0  # per cent
 

@@ -29,14 +29,14 @@ import torch
 from torch import nn
 
 from contdrop import lab
-from contdrop.lab.batches import prepare
-from contdrop.lab.executors import local
-from contdrop.lab.executors.agenda import Work
-from contdrop.lab.models import MLP
-from contdrop.lab.plan import Job, add_plan, plan
-from contdrop.lab.recipes import Hinton
-from contdrop.lab.sources import Shipment, of_study
-from contdrop.lab.store import Epoch, Store
+from contdrop.lab.data.data import prepare
+from contdrop.lab.runner import local
+from contdrop.lab.runner.queue import Work
+from contdrop.lab.store.writer import Epoch, Store
+from contdrop.lab.study.plan import Job, add_plan, plan
+from contdrop.lab.study.source import Shipment, of_study
+from contdrop.replication.networks import MLP
+from contdrop.replication.recipes import Hinton
 
 BATCH = 100
 WIDTHS = (784, 800, 800, 10)

@@ -15,7 +15,7 @@ from contdrop.bench import plot, sheets
 from contdrop.bench.results import Report
 from contdrop.bench.sections import LARGE, SMALL
 from contdrop.bench.sheets import Sheet
-from contdrop.cli.plots import save
+from contdrop.cli.plot_command import save
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- measured by benchmarks/write_docs.py -->", "<!-- end of what is measured -->"

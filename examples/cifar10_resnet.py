@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from contdrop import lab
-from contdrop.lab import data as data_sets
+from contdrop.replication import datasets as data_sets
 
 
 def shift_and_flip(item, generator):

@@ -6,7 +6,7 @@ contdrop compare examples/fashion_mnist.py
 from torch import nn
 
 from contdrop import lab
-from contdrop.lab import data as data_sets
+from contdrop.replication import datasets as data_sets
 
 
 def data():

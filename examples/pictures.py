@@ -11,7 +11,7 @@ import torch
 
 from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import sources
+from contdrop.lab.study import source
 
 HERE = pathlib.Path(__file__).parent
 IMAGES = HERE.parent / "docs" / "images"
@@ -28,7 +28,7 @@ EXAMPLES = (
 
 
 def draw(name: str, store: pathlib.Path) -> str:
-    result = lab.compare(sources.load_file(HERE / f"{name}.py"), store=store, workers=0, device="cpu", progress=False)
+    result = lab.compare(source.load_file(HERE / f"{name}.py"), store=store, workers=0, device="cpu", progress=False)
     figure = result.plot()
     figure.savefig(IMAGES / f"gallery-{name.replace('_', '-')}.png", dpi=90, metadata={"Software": None})
     return str(result)

@@ -102,16 +102,16 @@ def theory():
 
 def report(name):
     os.environ["CONTDROP_WITHOUT"] = name.removeprefix("compiled:")
-    from contdrop import compatibility
-    from contdrop.kernels import express
+    from contdrop._torch import private
+    from contdrop.kernels import fast_path
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         answer = {"numbers": numbers()}
     answer["warnings"] = sorted({str(warning.message) for warning in caught})
-    answer["fast"] = express.dropout is not express._declines
-    answer |= {ability: getattr(compatibility, ability) for ability in ("SEES_EVERYBODY", "DERIVATIVES")}
-    answer["DRAWS_IN_GRAPHS"] = compatibility.DRAWS_IN_GRAPHS
+    answer["fast"] = fast_path.dropout is not fast_path._declines
+    answer |= {ability: getattr(private, ability) for ability in ("SEES_EVERYBODY", "DERIVATIVES")}
+    answer["DRAWS_IN_GRAPHS"] = private.DRAWS_IN_GRAPHS
     answer |= theory()
     if name.startswith("compiled:"):
         answer["compiled"] = compiled()

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-from contdrop.lab.data.mnist import File, IdxSource
+from contdrop.replication.datasets.mnist import File, IdxSource
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 TRAIN, TEST, SIDE = 40, 12, 28

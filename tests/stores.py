@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from contdrop.lab.store import FINAL, SELECTION, Epoch, Selection, Store
+from contdrop.lab.store.writer import FINAL, SELECTION, Epoch, Selection, Store
 
 METHODS = ("none", "bernoulli", "adaptive", "dropconnect", "uniform", "gaussian")
 ALL_METHODS = ("none", "bernoulli", "uniform", "gaussian", "adaptive", "dropconnect", "fast", "bernoulli-matched")

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.lab.executors import local
-from contdrop.lab.executors.agenda import Agenda, Work
-from contdrop.lab.store import FAILED, RUNNING, Store
+from contdrop.lab.runner import local
+from contdrop.lab.runner.queue import Agenda, Work
+from contdrop.lab.store.writer import FAILED, RUNNING, Store
 from test_store import begin, epoch, job
 
 

@@ -9,10 +9,10 @@ from torch.nn import functional as F
 
 import contdrop as cd
 from contdrop.errors import UserError
-from contdrop.lab import labels
-from contdrop.lab.applying import apply
-from contdrop.lab.methods import NAMES, parse
-from contdrop.lab.models import MLP
+from contdrop.lab.study import labels
+from contdrop.lab.study.apply_method import apply
+from contdrop.lab.study.methods import NAMES, parse
+from contdrop.replication.networks import MLP
 
 EVERY = [*(name for name in NAMES if name != "none"), "none", "original", "bernoulli:match", "gaussian:match"]
 

@@ -9,7 +9,7 @@ import torch
 import contdrop as cd
 from architectures import ARCHITECTURES
 from contdrop.errors import UserError
-from contdrop.lab.applying import apply
+from contdrop.lab.study.apply_method import apply
 from contdrop.surgery import count_dropout
 
 logging.getLogger("transformers").setLevel(logging.ERROR)

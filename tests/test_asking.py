@@ -8,9 +8,9 @@ from torch import nn
 
 from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import locks
-from contdrop.lab.asking import around_ask
-from contdrop.lab.store import FAILED, FINISHED, Store
+from contdrop.lab.runner.custom_loop import around_ask
+from contdrop.lab.store import locks
+from contdrop.lab.store.writer import FAILED, FINISHED, Store
 
 STUDY = lab.Study("own", metric=lab.Metric("loss"), run=lambda job: 1.0, runs=2, methods=["original", "none"])
 

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.lab import backups
-from contdrop.lab.store import Store
+from contdrop.lab.store import backups
+from contdrop.lab.store.writer import Store
 from test_store import job
 
 

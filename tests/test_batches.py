@@ -13,9 +13,10 @@ import torch.multiprocessing
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from contdrop.errors import UserError
-from contdrop.lab import fingerprints, streams
-from contdrop.lab.batches import Data, prepare
-from contdrop.lab.nests import default_forward, inputs_and_target, size_of, target_of, to_device
+from contdrop.lab.data import fingerprints
+from contdrop.lab.data.batch import default_forward, inputs_and_target, size_of, target_of, to_device
+from contdrop.lab.data.data import Data, prepare
+from contdrop.lab.training import random_streams
 
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
 Y = np.arange(40) % 4
@@ -62,7 +63,9 @@ def _all(part, seed=1, size=8, epoch=3, **options):
 
 def test_batches_of_arrays_are_plain_indexing():
     parts = _parts(Data((X, torch.from_numpy(Y)), TEST, 8, stratify=False))
-    train = np.sort(np.random.Generator(np.random.Philox(streams.seed(0, "final", 0, "split"))).permutation(40)[:32])
+    train = np.sort(
+        np.random.Generator(np.random.Philox(random_streams.seed(0, "final", 0, "split"))).permutation(40)[:32]
+    )
     shuffled = np.random.Generator(np.random.Philox(11)).permutation(32)
     found = _all(parts.train, seed=11, size=10)
     assert [len(y) for _, y in found] == [10, 10, 10, 2]
@@ -78,7 +81,7 @@ def test_batches_of_arrays_are_plain_indexing():
 def test_parts_too_large_to_copy_give_the_same_batches(monkeypatch):
     data = Data({"a": X, "b": [X[:, :1], (X, Y)]}, 0.2, 0.2)
     copied = fingerprints.of_content(*_all(_parts(data).train))
-    monkeypatch.setattr("contdrop.lab.batches._COPIED_BYTES", 0)
+    monkeypatch.setattr("contdrop.lab.data.data._COPIED_BYTES", 0)
     assert fingerprints.of_content(*_all(_parts(data).train)) == copied
 
 

@@ -8,24 +8,25 @@ import pytest
 import torch
 
 from contdrop import coadaptation
-from contdrop.lab import catalogue, data, streams
-from contdrop.lab.batches import prepare
-from contdrop.lab.catalogue import replication
-from contdrop.lab.catalogue.covariance import Covariance
-from contdrop.lab.catalogue.sources import Images, InOrder
-from contdrop.lab.data import registry
-from contdrop.lab.initialisation import Glorot
-from contdrop.lab.methods import parse
-from contdrop.lab.models import CNN, MLP
-from contdrop.lab.study import Study
+from contdrop.lab.data.data import prepare
+from contdrop.lab.study.methods import parse
+from contdrop.lab.study.study import Study
+from contdrop.lab.training import random_streams
+from contdrop.replication import datasets, studies
+from contdrop.replication.datasets import registry
+from contdrop.replication.initialization import Glorot
+from contdrop.replication.networks import CNN, MLP
+from contdrop.replication.studies import dose
+from contdrop.replication.studies.covariance_study import Covariance
+from contdrop.replication.studies.study_data import Images, InOrder
 
-every_study = pytest.mark.parametrize("study", catalogue.STUDIES.values(), ids=list(catalogue.STUDIES))
+every_study = pytest.mark.parametrize("study", studies.STUDIES.values(), ids=list(studies.STUDIES))
 DIVISORS = {"digits": 16.0, "mnist": 255.0, "fashion-mnist": 255.0}
 
 
 of_images = pytest.mark.parametrize(
     "study",
-    [each for each in catalogue.STUDIES.values() if isinstance(each.data, Images)],
+    [each for each in studies.STUDIES.values() if isinstance(each.data, Images)],
     ids=lambda study: study.name,
 )
 
@@ -54,7 +55,7 @@ def test_optimiser_and_schedule_are_of_one_recipe_at_every_size(study):
         recipe = sized.optimiser.__self__
         assert {name: getattr(sized, name) for name in recipe.settings()} == recipe.settings()
         ramps = hasattr(recipe, "original_epochs")
-        whole = preset == "paper" or study in replication.STUDIES
+        whole = preset == "paper" or study in dose.STUDIES
         assert not ramps or recipe.original_epochs == (3000 if whole else 1000)
         optimiser = sized.optimiser(MLP((4, 3, 2))(parse("none")))
         assert sized.scheduler is None or sized.scheduler(optimiser, size.epochs).optimizer is optimiser
@@ -68,11 +69,11 @@ def test_a_study_reaches_another_process(study):
 
 
 def test_divisors_are_those_of_the_data():
-    assert data.load("digits").divisor == DIVISORS["digits"]
+    assert datasets.load("digits").divisor == DIVISORS["digits"]
 
 
 def test_settings_of_the_mnist_tables():
-    sigmoid, relu = catalogue.find("mnist-mlp")
+    sigmoid, relu = studies.find("mnist-mlp")
     for study, rate in ((sigmoid, 2.0), (relu, 1.0)):
         for preset in study.presets:
             described = study.at(preset).configuration
@@ -82,7 +83,7 @@ def test_settings_of_the_mnist_tables():
             assert described["model"]["input_keep"] == 1.0
             assert described["data"]["batches"] is None
     gains = {}
-    for study in catalogue.find("mnist-mlp-authors"):
+    for study in studies.find("mnist-mlp-authors"):
         described = study.at("quick").configuration
         assert described["training"]["optimiser"]["kind"] == "authors"
         assert described["model"]["input_keep"] == 0.8
@@ -92,7 +93,7 @@ def test_settings_of_the_mnist_tables():
         gains[described["model"]["activation"]] = described["model"]["initialisation"]["gain"]
     assert gains == {"sigmoid": 4.0, "relu": 1.0}
     kinds = {
-        name: catalogue.STUDIES[name].model.initialisation.kind for name in ("mnist-cnn-gaussian", "mnist-cnn-uniform")
+        name: studies.STUDIES[name].model.initialisation.kind for name in ("mnist-cnn-gaussian", "mnist-cnn-uniform")
     }
     assert kinds == {"mnist-cnn-gaussian": "normal", "mnist-cnn-uniform": "glorot"}
 
@@ -110,7 +111,7 @@ def test_a_margin_of_tables_1_to_3_is_of_the_table_and_the_units_of_its_study(st
 
 
 def test_notes_of_the_authors_recipe_name_only_what_is_done():
-    study = catalogue.STUDIES["replication-authors-relu"]
+    study = studies.STUDIES["replication-authors-relu"]
     text = " ".join(study.notes)
     assert not study.candidates
     assert "selected on validation" not in text
@@ -120,7 +121,7 @@ def test_notes_of_the_authors_recipe_name_only_what_is_done():
 
 @pytest.mark.parametrize("name", ["mlp-sigmoid", "mlp-relu", "cnn-gaussian", "cnn-uniform"])
 def test_fashion_is_trained_as_mnist_is(name):
-    fashion, mnist = catalogue.STUDIES[f"fashion-{name}"], catalogue.STUDIES[f"mnist-{name}"]
+    fashion, mnist = studies.STUDIES[f"fashion-{name}"], studies.STUDIES[f"mnist-{name}"]
     assert fashion.data == dataclasses.replace(mnist.data, name="fashion-mnist")
     for preset in mnist.presets:
         theirs = mnist.at(preset).configuration | {"data": fashion.data.as_dict()}
@@ -136,10 +137,10 @@ def test_fashion_is_trained_as_mnist_is(name):
 
 def test_images_of_a_run():
     prepared = prepare(Images("digits", train=100, validation=300)(), task="classification")
-    found = data.load("digits")
+    found = datasets.load("digits")
     for run in range(2):
         parts = prepared.parts(5, "final", run)
-        order = np.random.Generator(np.random.Philox(streams.seed(5, "final", run, streams.SPLIT)))
+        order = np.random.Generator(np.random.Philox(random_streams.seed(5, "final", run, random_streams.SPLIT)))
         chosen = order.permutation(len(found.train_labels))
         wanted = {"train": np.sort(chosen[:100]), "validation": np.sort(chosen[100:400])}
         for name, indices in wanted.items():
@@ -178,7 +179,7 @@ def test_covariances_are_those_of_validation_images_drawn_by_the_seed():
     measure = Covariance(layers=model.hidden_layers, inputs=4, repeats=60, bins=11, largest=0.05)
     kept = measure(network, parts, 17)
     (images, _), *_ = parts.validation.batches(parts.validation.order(None, 300))
-    pixels = images[streams.permutation(300, 17)[:4].tolist()].to(torch.float32) / 16
+    pixels = images[random_streams.permutation(300, 17)[:4].tolist()].to(torch.float32) / 16
     found = coadaptation(network, pixels, ["hidden1", "hidden2"], 60, seed=17)
     assert list(kept) == ["covariance_edges", "covariance_layer1", "covariance_layer2"]
     edges = torch.linspace(-0.05, 0.05, 12, dtype=torch.float64)

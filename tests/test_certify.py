@@ -7,8 +7,10 @@ import torch
 
 from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import certifying, comparing, sources
-from contdrop.lab.batches import prepare
+from contdrop.lab import api
+from contdrop.lab.data.data import prepare
+from contdrop.lab.runner import certify
+from contdrop.lab.study import source
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -65,9 +67,7 @@ def study(tmp_path):
             text = text.replace(name, value)
         path.write_text(text)
         if run:
-            comparing.compare(
-                sources.load_file(path), store=tmp_path / "small.db", workers=0, device="cpu", progress=False
-            )
+            api.compare(source.load_file(path), store=tmp_path / "small.db", workers=0, device="cpu", progress=False)
         return path
 
     return made
@@ -172,11 +172,11 @@ def test_outputs_and_targets_that_are_no_classes_are_refused():
     for output in (1, 3):
         network = torch.nn.Sequential(torch.nn.Linear(3, output), torch.nn.Unflatten(1, (output, 1)))
         with pytest.raises(UserError, match=rf"one logit per class, \[N, classes\]; got output \[2, {output}, 1\] for"):
-            certifying._check_logits(network, torch.zeros(4, 3))
+            certify._check_logits(network, torch.zeros(4, 3))
     with pytest.raises(UserError, match=r"got output \[2, 1\] for 2 examples"):
-        certifying._check_logits(torch.nn.Linear(3, 1), torch.zeros(4, 3))
+        certify._check_logits(torch.nn.Linear(3, 1), torch.zeros(4, 3))
     x, y = torch.zeros(40, 3), torch.zeros(40, 2)
     own = lab.Study("own", lambda: lab.Data(train=(x, y), test=0.2), lambda: torch.nn.Linear(3, 2))
     part = prepare(own.data(), task="classification").parts(0, "final", 0).test
     with pytest.raises(UserError, match=r"own: expected one class per example, .* got targets of float32 \[8, 2\]"):
-        certifying._examples(part, own)
+        certify._examples(part, own)

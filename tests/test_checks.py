@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import contdrop as cd
-from contdrop.theory import checks, equations, montecarlo
+from contdrop.theory import checks, monte_carlo, paper_equations
 from contdrop.theory.checks import Check, Comparison, MonteCarlo
 
 VERDICTS = {
@@ -114,17 +114,17 @@ def test_distances():
 
 
 def test_a_wrong_formula_is_noticed(monkeypatch):
-    real = equations.static.linear_moments
-    monkeypatch.setattr(equations.static, "linear_moments", lambda *args: (real(*args)[0], 1.05 * real(*args)[1]))
-    monkeypatch.setattr(equations, "LAWS", (cd.Uniform(),))
-    check = equations._variance(MonteCarlo(50_000))
+    real = paper_equations.static.linear_moments
+    monkeypatch.setattr(paper_equations.static, "linear_moments", lambda *args: (real(*args)[0], 1.05 * real(*args)[1]))
+    monkeypatch.setattr(paper_equations, "LAWS", (cd.Uniform(),))
+    check = paper_equations._variance(MonteCarlo(50_000))
     assert check.verdict != "exact"
 
 
 def test_means_and_their_standard_errors():
     mc = MonteCarlo(50_000, seed=3)
     mean, error = mc.mean(cd.Uniform(), lambda masks: masks)
-    assert mean.shape == error.shape == (montecarlo.INPUTS,)
+    assert mean.shape == error.shape == (monte_carlo.INPUTS,)
     assert error.mean().item() == pytest.approx(math.sqrt(1 / 12 / 50_000), rel=0.02)
     assert ((mean - 0.5).abs() < 5 * error).all()
 
@@ -159,5 +159,5 @@ def test_the_page_on_theory_has_these_verdicts():
 
 def test_what_equation_16_adds_to_the_ensembles_gradient_is_far_too_little():
     """The paper's form changes a unit's own mask's mean alone: hardly anything of what the noise adds."""
-    (comparison,) = equations._conditioned(MonteCarlo(2000, seed=0)).comparisons
+    (comparison,) = paper_equations._conditioned(MonteCarlo(2000, seed=0)).comparisons
     assert 0 < comparison.formula.norm() < 0.1 * comparison.exact.norm()

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.lab.data import cifar, download, npm, pickles
-from contdrop.lab.data.source import MissingError
+from contdrop.replication.datasets import cifar, download, npm, pickles
+from contdrop.replication.datasets.dataset_source import MissingError
 from fuzzing import survives
 
 REAL = pathlib.Path(os.environ.get("CONTDROP_DATA") or pathlib.Path(__file__).parents[2] / "shared" / "data")

@@ -5,9 +5,10 @@ import re
 
 import pytest
 
-from contdrop.lab import catalogue, claims
-from contdrop.lab.catalogue import replication
-from contdrop.lab.catalogue.unused import UNUSED
+from contdrop.replication import studies as catalogue
+from contdrop.replication.claims import claims
+from contdrop.replication.studies import dose
+from contdrop.replication.studies.unused_error import UNUSED
 from contdrop.theory import checks
 
 PROTOCOL = (pathlib.Path(__file__).parents[1] / "results" / "PROTOCOL.md").read_text(encoding="utf-8")
@@ -41,8 +42,8 @@ def test_every_comparison_is_one_that_its_study_runs():
 
 
 def test_the_protocol_has_every_study_with_its_runs_epochs_and_margin():
-    assert set(claims.PLANNED) == {study.name for study in replication.STUDIES}
-    for study in replication.STUDIES:
+    assert set(claims.PLANNED) == {study.name for study in dose.STUDIES}
+    for study in dose.STUDIES:
         size = study.presets["quick"]
         assert claims.PLANNED[study.name] == (size.runs, size.epochs)
         row = next(line for line in PROTOCOL.splitlines() if line.startswith(f"| `{study.name}`"))

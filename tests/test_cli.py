@@ -21,7 +21,7 @@ from contdrop.bench.goals import goals
 from contdrop.bench.results import BOTH, FORWARD, Report, Timing
 from contdrop.bench.timing import interleave, repetitions
 from contdrop.cli import app
-from contdrop.cli.bench import SECTIONS, parse_sections, parse_sizes
+from contdrop.cli.bench_command import SECTIONS, parse_sections, parse_sizes
 from contdrop.errors import UserError
 
 

@@ -5,10 +5,11 @@ import pathlib
 
 import pytest
 
-from contdrop.lab import conducting, machines, sources
-from contdrop.lab.executors import ray
-from contdrop.lab.plan import add_plan, plan
-from contdrop.lab.store import FAILED, Store
+from contdrop.lab.runner import ray_cluster, runner
+from contdrop.lab.store.writer import FAILED, Store
+from contdrop.lab.study import source
+from contdrop.lab.study.plan import add_plan, plan
+from contdrop.lab.training import environment
 
 STUDY = """
 import torch
@@ -56,7 +57,7 @@ def test_as_json(estimate):
 
 
 def test_jobs_that_several_processes_do_together_leave_fewer_workers(estimate, monkeypatch):
-    monkeypatch.setattr(conducting, "cores", lambda: 8)
+    monkeypatch.setattr(runner, "cores", lambda: 8)
     assert "with 8 workers" in estimate()[1]
     assert "with 4 workers" in estimate("--devices", "2")[1]
     code, _, err = estimate("--devices", "1000")
@@ -66,7 +67,7 @@ def test_jobs_that_several_processes_do_together_leave_fewer_workers(estimate, m
 
 def test_failed_jobs_that_are_to_be_retried_are_not_done(estimate):
     with Store("runs.db", create=True) as store:
-        for number in add_plan(store, plan(sources.load_file(pathlib.Path("study.py")))):
+        for number in add_plan(store, plan(source.load_file(pathlib.Path("study.py")))):
             store.fail(number, "the disk was full")
     assert "4 jobs, 4 of them done" in estimate()[1]
     assert "4 jobs, 0 of them done" in estimate("--retry-failed")[1]
@@ -93,7 +94,7 @@ def test_cluster_does_the_jobs_that_are_estimated_and_is_left(estimate, monkeypa
 
         def __init__(self, wanted, *, threads, device, devices):
             assert (wanted.cpus, threads, device, devices) == (2.0, 1, "cpu", 1)
-            self.machine = {**machines.machine(device, devices), "threads": threads}
+            self.machine = {**environment.machine(device, devices), "threads": threads}
 
         def __enter__(self):
             return self
@@ -101,7 +102,7 @@ def test_cluster_does_the_jobs_that_are_estimated_and_is_left(estimate, monkeypa
         def __exit__(self, *_):
             Cluster.left += 1
 
-    monkeypatch.setattr(ray, "Cluster", Cluster)
+    monkeypatch.setattr(ray_cluster, "Cluster", Cluster)
     code, out, err = estimate("--executor", "ray", "--cpus", "2")
     assert code == 0, err
     assert "with 7 workers" in out

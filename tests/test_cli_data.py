@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("pooch")
 
-from contdrop.cli import app, data
-from contdrop.lab.data import registry
-from contdrop.lab.data.digits import DIGITS
+from contdrop.cli import app, data_commands
+from contdrop.replication.datasets import registry
+from contdrop.replication.datasets.digits import DIGITS
 from idx_files import NAMES, idx, make_arrays, make_source, packed, write
 
 ARRAYS = make_arrays()
@@ -183,7 +183,7 @@ def test_get_tells_what_it_does_in_plain_lines(run, tmp_path, mirror):
 
 
 def test_slow_downloads_say_how_far_they_are(run, mirror, monkeypatch):
-    monkeypatch.setattr(data._Lines, "SECONDS", 0.0)
+    monkeypatch.setattr(data_commands._Lines, "SECONDS", 0.0)
     _, _, err = run("get", "mnist")
     assert f"{NAMES[0]}.gz: 0.0 of 0.0 MB" in err
 
@@ -205,7 +205,7 @@ def test_after_an_interrupt_the_same_command_completes(run, tmp_path, mirror, mo
         def interrupt(*_):
             raise KeyboardInterrupt
 
-        patch.setattr(data._Lines, "received", interrupt)
+        patch.setattr(data_commands._Lines, "received", interrupt)
         code, out, err = run("get", "mnist")
     assert (code, out) == (130, "")
     assert err.splitlines()[-1] == (

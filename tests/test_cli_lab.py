@@ -12,18 +12,18 @@ import sys
 import pytest
 
 import stores
-from contdrop.lab import catalogue
+from contdrop.replication import studies
 
 
 def test_list_shows_every_experiment_with_both_sizes(cli):
     code, out, _ = cli("list", "--json")
     rows = {row["experiment"]: row for row in json.loads(out)}
     assert code == 0
-    assert set(rows) == set(catalogue.STUDIES)
+    assert set(rows) == set(studies.STUDIES)
     assert rows["mnist-mlp-relu"]["sizes"]["paper"] == {"runs": 30, "epochs": 3000, "selection_runs": 3}
     code, out, _ = cli("list")
     assert code == 0
-    assert all(name in out for name in catalogue.STUDIES)
+    assert all(name in out for name in studies.STUDIES)
     assert "mnist-mlp stands for mnist-mlp-sigmoid, mnist-mlp-relu" in out
 
 

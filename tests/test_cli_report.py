@@ -21,10 +21,11 @@ pytest.importorskip("typer")
 
 from contdrop.cli import app
 from contdrop.errors import UserError
-from contdrop.lab.report import changes, page
-from contdrop.lab.report.live import Live
-from contdrop.lab.report.server import ReportServer
-from contdrop.lab.store import Store
+from contdrop.lab.report import page
+from contdrop.lab.report.live import changes
+from contdrop.lab.report.live.live_page import Live
+from contdrop.lab.report.live.server import ReportServer
+from contdrop.lab.store.writer import Store
 
 
 @pytest.fixture

@@ -15,15 +15,18 @@ import torch
 
 import stores
 from contdrop import lab
-from contdrop.cli import conduct, screens
-from contdrop.lab import catalogue, conducting, locks, running
-from contdrop.lab.batches import prepare
-from contdrop.lab.plan import Variant, plan
+from contdrop._text import duration, visible
+from contdrop.cli import session, terminal
+from contdrop.lab.data.data import prepare
 from contdrop.lab.report import page
-from contdrop.lab.report.server import ReportServer
-from contdrop.lab.sources import Source
-from contdrop.lab.store import Store
-from contdrop.text import duration, visible
+from contdrop.lab.report.live.server import ReportServer
+from contdrop.lab.runner import runner
+from contdrop.lab.store import locks
+from contdrop.lab.store.writer import Store
+from contdrop.lab.study.plan import Variant, plan
+from contdrop.lab.study.source import Source
+from contdrop.lab.training import job as running
+from contdrop.replication import studies
 
 EVIL = "evil\x1b]0;title\x07\x1b[2J\x9b2J\r\u202e"
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
@@ -90,9 +93,9 @@ def test_export_guards_formulas(cli, evil):
 
 
 def test_every_screen_and_table_strips(capsys):
-    screen = screens.screen()
+    screen = terminal.screen()
     screen.print("a\x1b[2J", "b")
-    table = screens.table("t\x07", ("h\x07",))
+    table = terminal.table("t\x07", ("h\x07",))
     table.add_row("c\x07")
     screen.print(table)
     assert not CONTROL.search(capsys.readouterr().out)
@@ -103,7 +106,7 @@ def test_status_is_readable_at_80_columns(cli, monkeypatch, tmp_path):
     stores.make_store(
         tmp_path / "runs.db", experiment="mnist-mlp-sigmoid-authors", runs=3, epochs=3, missing=[("none", 2)]
     )
-    monkeypatch.setattr(screens, "_WIDTH", 80)
+    monkeypatch.setattr(terminal, "_WIDTH", 80)
     _, out, _ = cli("status")
     lines = out.splitlines()
     assert max(map(len, lines)) <= 80
@@ -115,30 +118,30 @@ def test_status_is_readable_at_80_columns(cli, monkeypatch, tmp_path):
 
 
 def test_quick_is_the_default():
-    for experiment in catalogue.STUDIES.values():
+    for experiment in studies.STUDIES.values():
         assert plan(experiment, runs=1)[0].protocol.preset == "quick"
 
 
 def test_more_than_a_day_is_said_first(capsys, monkeypatch, tmp_path):
-    study = catalogue.STUDIES["digits-mlp"]
+    study = studies.STUDIES["digits-mlp"]
     jobs = plan(study, epochs=300_000, runs=30)
-    monkeypatch.setattr(conducting, "seconds_per_epoch", lambda *_, **__: 1.0)
-    conductor = conducting.Conductor([conducting.Planned(jobs, Source("catalogue", study.name))], workers=2)
+    monkeypatch.setattr(runner, "seconds_per_epoch", lambda *_, **__: 1.0)
+    conductor = runner.Conductor([runner.Planned(jobs, Source("catalogue", study.name))], workers=2)
     conductor.load()
     with Store(tmp_path / "runs.db", create=True) as store:
         conductor.prepare(store)
-        conduct.warn(conductor)
+        session.warn(conductor)
         err = capsys.readouterr().err
         total = sum(job.epochs for job in jobs) / 2
         expected = f"contdrop: this will take about {duration(total)} with 2 workers; Ctrl-C stops it"
         assert err.startswith(expected)
         monkeypatch.setattr(conductor, "seconds_left", lambda *, try_out: 3600.0)
-        conduct.warn(conductor)
+        session.warn(conductor)
     assert capsys.readouterr().err == ""
 
 
 def test_trial_measures_an_epoch():
-    job = plan(catalogue.STUDIES["digits-mlp"], labels=["none"], epochs=2)[-1]
+    job = plan(studies.STUDIES["digits-mlp"], labels=["none"], epochs=2)[-1]
     images = prepare(job.protocol.study.data(), task="classification")
     before = running.torch.get_num_threads()
     assert 0 < running.seconds_per_epoch(job, Variant.parse("none"), images, threads=1) < 60

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import contdrop as cd
-from contdrop import compatibility
+from contdrop._torch import private
 
 ONLOOKERS = [
     "torch._C._are_functorch_transforms_active",
@@ -69,7 +69,7 @@ NAMES = list(dict.fromkeys([*ONLOOKERS, *DERIVATIVES, *DRAWS, *REST, *COMPILED])
 
 
 def test_every_part_that_is_looked_up_is_taken_away_here():
-    tree = ast.parse(pathlib.Path(compatibility.__file__).read_text())
+    tree = ast.parse(pathlib.Path(private.__file__).read_text())
     strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     looked_up = {value for value in strings if re.fullmatch(r"torch(\.\w+)+|_[a-z]\w+", value)}
     taken_away = {part for name in NAMES for part in name.removeprefix("compiled:").split(",")}
@@ -104,8 +104,8 @@ def test_nothing_is_missing_from_this_version(reports):
     whole = reports[""]
     assert whole["SEES_EVERYBODY"]
     assert whole["DERIVATIVES"]
-    assert whole["DRAWS_IN_GRAPHS"] == compatibility.DRAWS_IN_GRAPHS
-    assert (compatibility.dlpack_table is not None) == (version >= (2, 10))
+    assert whole["DRAWS_IN_GRAPHS"] == private.DRAWS_IN_GRAPHS
+    assert (private.dlpack_table is not None) == (version >= (2, 10))
     assert whole["fast"] == (version >= (2, 10))
 
 
@@ -114,7 +114,7 @@ def test_importing_is_silent_and_leaves_the_compiler_alone():
     code = """
 import sys, torch
 before = {name for name in sys.modules if name.startswith(("torch._dynamo", "torch._inductor"))}
-from contdrop import compatibility
+from contdrop._torch import private as compatibility
 abilities = compatibility.SEES_EVERYBODY, compatibility.DERIVATIVES, compatibility.DRAWS_IN_GRAPHS
 after = {name for name in sys.modules if name.startswith(("torch._dynamo", "torch._inductor"))}
 print(*abilities, sorted(after - before) if compatibility.GENERATORS_IN_GRAPHS else [])
@@ -122,7 +122,7 @@ print(*abilities, sorted(after - before) if compatibility.GENERATORS_IN_GRAPHS e
     for option in ("always", "error"):
         result = subprocess.run([sys.executable, "-W", option, "-c", code], capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stderr
-        abilities = compatibility.SEES_EVERYBODY, compatibility.DERIVATIVES, compatibility.DRAWS_IN_GRAPHS
+        abilities = private.SEES_EVERYBODY, private.DERIVATIVES, private.DRAWS_IN_GRAPHS
         assert result.stdout.split(maxsplit=3) == [*map(str, abilities), "[]\n"]
 
 
@@ -165,20 +165,20 @@ def test_refused_functions_are_named(reports):
 def test_a_name_that_cannot_be_written_is_given_plainly(monkeypatch):
     graph = torch.fx.symbolic_trace(lambda x: torch.sort(x)).graph
     (node,) = (node for node in graph.nodes if node.op == "call_function")
-    assert compatibility.target_name(node) == "torch.sort"
+    assert private.target_name(node) == "torch.sort"
     monkeypatch.setattr(torch.fx.Node, "_pretty_print_target", lambda *_: 1 / 0)
-    assert compatibility.target_name(node) == "sort"
+    assert private.target_name(node) == "sort"
 
 
 def test_hooks():
     layer = torch.nn.Linear(2, 2)
-    assert not compatibility.has_forward_hooks(layer)
+    assert not private.has_forward_hooks(layer)
     layer.register_forward_pre_hook(lambda *_: None)
-    assert compatibility.has_forward_hooks(layer)
+    assert private.has_forward_hooks(layer)
 
 
 def test_a_part_that_behaves_otherwise_is_not_relied_on(monkeypatch):
-    assert compatibility._sees_everybody()
+    assert private._sees_everybody()
     for part, wrong in (
         ("transforms_active", lambda: False),
         ("dispatch_modes", lambda: 0),
@@ -186,11 +186,11 @@ def test_a_part_that_behaves_otherwise_is_not_relied_on(monkeypatch):
         ("_has_storage", lambda x: None),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(compatibility, part, wrong)
-            assert not compatibility._sees_everybody()
+            patch.setattr(private, part, wrong)
+            assert not private._sees_everybody()
 
 
 def test_torch_dropouts_are_found():
     for layer in (torch.nn.Dropout(), torch.nn.Dropout3d(), torch.nn.FeatureAlphaDropout(), cd.UniformDropout()):
-        assert isinstance(layer, compatibility.TORCH_DROPOUTS)
-    assert isinstance(torch.nn.SyncBatchNorm(3), compatibility.BATCH_NORMS)
+        assert isinstance(layer, private.TORCH_DROPOUTS)
+    assert isinstance(torch.nn.SyncBatchNorm(3), private.BATCH_NORMS)

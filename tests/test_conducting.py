@@ -10,9 +10,11 @@ import torch
 
 from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import conducting, plan, schema, sources, travel
-from contdrop.lab.batches import prepare
-from contdrop.lab.store import FAILED, FINISHED, PLANNED, Store
+from contdrop.lab.data.data import prepare
+from contdrop.lab.runner import runner
+from contdrop.lab.store import schema, travel
+from contdrop.lab.store.writer import FAILED, FINISHED, PLANNED, Store
+from contdrop.lab.study import plan, source
 
 CANDIDATES = ["gaussian:sigma=0.2", "gaussian:sigma=0.4"]
 
@@ -90,9 +92,7 @@ def test_ask_selects_where_every_candidate_had_failed(tmp_path, loop):
 def test_a_part_of_the_plan_tries_only_its_own_failures_again(tmp_path, loop):
     path, jobs = tmp_path / "runs.db", plan.plan(study(loop))
     compare(path, loop)
-    part = conducting.Conductor(
-        [conducting.Planned(jobs, sources.Source("pickle", "retried"))], retry_failed=True, shard=(1, 2)
-    )
+    part = runner.Conductor([runner.Planned(jobs, source.Source("pickle", "retried"))], retry_failed=True, shard=(1, 2))
     with Store(path) as part._store:
         part._plan(part.plans[0], {})
         again = {(job.method, job.run) for job in part.store.jobs() if job.status == PLANNED and job.stage == "final"}
@@ -123,8 +123,8 @@ def network():
 def conduct(place, path, *, runs=1, only_plan=False, **options):
     """As ``contdrop run`` does a study of the catalogue, which is not rehearsed."""
     study = lab.Study("either", Either(place), network, methods=("none", "bernoulli"), reference="none", epochs=1)
-    planned = conducting.Planned(plan.plan(study, runs=runs), sources.Source("catalogue", "either"))
-    conductor = conducting.Conductor([planned], workers=0, **options)
+    planned = runner.Planned(plan.plan(study, runs=runs), source.Source("catalogue", "either"))
+    conductor = runner.Conductor([planned], workers=0, **options)
     conductor.load()
     with Store(path, create=True) as store:
         conductor.prepare(store)
@@ -175,12 +175,12 @@ def test_an_interrupted_job_does_not_resume_on_other_data(tmp_path):
 
 
 def test_another_kind_of_processor_may_compute_other_last_bits_of_the_same_data(tmp_path, monkeypatch):
-    path, here = tmp_path / "runs.db", conducting.machine("cpu", 1)
+    path, here = tmp_path / "runs.db", runner.machine("cpu", 1)
     conduct(tmp_path, path)
-    monkeypatch.setattr(conducting, "machine", lambda *_: {**here, "instructions": "AVX9"})
-    monkeypatch.setattr("contdrop.lab.running.machine", lambda *_: {**here, "instructions": "AVX9", "threads": 1})
+    monkeypatch.setattr(runner, "machine", lambda *_: {**here, "instructions": "AVX9"})
+    monkeypatch.setattr("contdrop.lab.training.job.machine", lambda *_: {**here, "instructions": "AVX9", "threads": 1})
     monkeypatch.setattr(
-        conducting, "prepare", lambda data, task: dataclasses.replace(prepare(data, task=task), fingerprint="x")
+        runner, "prepare", lambda data, task: dataclasses.replace(prepare(data, task=task), fingerprint="x")
     )
     assert len(conduct(tmp_path, path, runs=2).finished) == 4
     (tmp_path / "real").touch()

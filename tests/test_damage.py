@@ -17,11 +17,13 @@ import typer
 import stores
 from contdrop.cli import app
 from contdrop.errors import UserError
-from contdrop.lab import checking, checksums, running, schema, state
-from contdrop.lab.plan import Variant, add_plan
 from contdrop.lab.report import page
-from contdrop.lab.results import collect_all
-from contdrop.lab.store import FINISHED, PLANNED, DamageError, Store
+from contdrop.lab.store import checksums, integrity, schema
+from contdrop.lab.store.results import collect_all
+from contdrop.lab.store.writer import FINISHED, PLANNED, DamageError, Store
+from contdrop.lab.study.plan import Variant, add_plan
+from contdrop.lab.training import checkpoint
+from contdrop.lab.training import job as running
 from test_training import exact, job, start
 from test_training import images as images
 
@@ -42,7 +44,7 @@ def test_state_comes_back():
         "kinds": [torch.ones(3).to(kind) for kind in kinds],
         "e": torch.empty(0, 4),
     }
-    back = state.loads(b"".join(state.parts(content)))
+    back = checkpoint.loads(b"".join(checkpoint.parts(content)))
     assert torch.equal(back["a"], STATE["a"])
     assert back["b"][0].dtype == torch.float64
     assert (back["b"][0].shape, back["b"][0].item(), back["b"][1]) == ((), 2.5, {0: None, "x": [1, 2.5]})
@@ -54,38 +56,38 @@ def test_state_comes_back():
 def test_state_comes_back_as_it_lay_in_memory():
     last = torch.arange(120.0).reshape(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
     for tensor in (last, last.transpose(0, 3), last[:, :2], last[:1], torch.ones(2, 1).expand(2, 3), torch.tensor(1.0)):
-        back = state.loads(b"".join(state.parts(tensor)))
+        back = checkpoint.loads(b"".join(checkpoint.parts(tensor)))
         assert torch.equal(back, tensor)
         expected = tensor.contiguous() if tensor.numel() in (80, 6) else tensor  # with gaps; overlapping
         assert back.stride() == expected.stride() or tensor.shape[0] == 1
-    data = b"".join(state.parts(last))
+    data = b"".join(checkpoint.parts(last))
     assert b"[2,3,4,5],[0,2,3,1]" in data
-    with pytest.raises(state.StateError, match="axes"):
-        state.loads(data.replace(b"[0,2,3,1]", b"[0,2,3,3]"))
+    with pytest.raises(checkpoint.StateError, match="axes"):
+        checkpoint.loads(data.replace(b"[0,2,3,1]", b"[0,2,3,3]"))
 
 
 def test_state_has_nothing_pickled_and_refuses_other_things():
-    data = b"".join(state.parts(STATE))
+    data = b"".join(checkpoint.parts(STATE))
     assert data.startswith(b"contdrop state 1\n")
     with pytest.raises(TypeError, match="a state holds tensors, numbers"):
-        state.parts({"f": print})
+        checkpoint.parts({"f": print})
     with pytest.raises(TypeError, match="as keys; got None"):
-        state.parts({None: 1})
-    with pytest.raises(state.StateError, match="expected a state of contdrop, which starts with its name"):
-        state.loads(b"PK\3\4")
-    with pytest.raises(state.StateError, match="expected the end of a state; 1 bytes follow"):
-        state.loads(data + b"x")
+        checkpoint.parts({None: 1})
+    with pytest.raises(checkpoint.StateError, match="expected a state of contdrop, which starts with its name"):
+        checkpoint.loads(b"PK\3\4")
+    with pytest.raises(checkpoint.StateError, match="expected the end of a state; 1 bytes follow"):
+        checkpoint.loads(data + b"x")
 
 
 def test_damaged_state_is_refused_or_differs_only_in_numbers():
-    data, chooser = b"".join(state.parts(STATE)), random.Random(0)
+    data, chooser = b"".join(checkpoint.parts(STATE)), random.Random(0)
     for _ in range(2000):
         changed = bytearray(data[: chooser.choice((len(data), chooser.randrange(len(data))))])
         for _ in range(chooser.randrange(1, 4)):
             if changed:
                 changed[chooser.randrange(len(changed))] ^= 1 << chooser.randrange(8)
-        with contextlib.suppress(state.StateError):
-            state.loads(bytes(changed))
+        with contextlib.suppress(checkpoint.StateError):
+            checkpoint.loads(bytes(changed))
 
 
 # ---- checkpoints
@@ -121,13 +123,13 @@ def test_any_bit_of_a_checkpoint_is_noticed_and_the_result_is_the_same(images, t
             flipped[chooser.randrange(len(flipped))] ^= 1 << chooser.randrange(8)
             store._db.execute("UPDATE checkpoints SET state = ?", (bytes(flipped),))
             assert store.checkpoint(number) is None
-        assert any("its checkpoint does not match" in finding.text for finding in checking.check(store))
+        assert any("its checkpoint does not match" in finding.text for finding in integrity.check(store))
         seen = []
         running.run(store, number, job(), Variant.parse("gaussian"), images, after_epoch=seen.append)
         assert [epoch.epoch for epoch in seen] == [1, 2, 3]
         assert [exact(epoch) for epoch in store.epochs(number)] == expected
         assert store.job(number).status == FINISHED
-        assert checking.check(store) == []
+        assert integrity.check(store) == []
 
 
 @pytest.mark.parametrize("flips", [4, pytest.param(64, marks=pytest.mark.slow)])
@@ -150,7 +152,7 @@ def test_resumed_with_a_flipped_bit_every_job_ends_as_if_undisturbed(images, tmp
             running.run(store, number, job(), Variant.parse("gaussian"), images)
             assert store.job(number).status == FINISHED
             assert _outcome(store, number) == expected
-            assert checking.check(store) == []
+            assert integrity.check(store) == []
 
 
 def _add_job(store):
@@ -188,7 +190,7 @@ def test_whole_checkpoint_of_another_version_starts_over(images, tmp_path):
         number = interrupted(store, images)
         old = store.epochs(number)
         store.drop_progress(number)
-        store.progress(number, old, (1, state.parts({"network": {}, "epoch": 1})))
+        store.progress(number, old, (1, checkpoint.parts({"network": {}, "epoch": 1})))
         running.run(store, number, job(), Variant.parse("gaussian"), images)
         assert (store.job(number).status, len(store.epochs(number))) == (FINISHED, 3)
 
@@ -243,7 +245,7 @@ def path(tmp_path):
 
 def test_whole_store_has_no_findings(path):
     with Store(path) as store:
-        assert checking.check(store) == []
+        assert integrity.check(store) == []
 
 
 EDITS = {
@@ -281,7 +283,7 @@ def test_missing_jobs_are_missed(path):
     with Store(path) as store:
         store._forget(store._db, 4)
         store._db.execute("DELETE FROM jobs WHERE id = 4")
-        assert any("8 jobs were planned, and 7 are there" in finding.text for finding in checking.check(store))
+        assert any("8 jobs were planned, and 7 are there" in finding.text for finding in integrity.check(store))
         with pytest.raises(DamageError, match="8 jobs were planned"):
             collect_all(store)
 
@@ -291,7 +293,7 @@ def test_error_that_is_not_that_of_the_predictions(path):
     with Store(path) as store:
         store._db.execute("UPDATE jobs SET results = json_set(results, '$.test_error', 0.5) WHERE id = 4")
         schema.seal(store._db, "jobs", "id = 4")
-        (finding,) = checking.check(store)
+        (finding,) = integrity.check(store)
         assert "its test error is 0.5 %, and that of its examples" in finding.text
         with pytest.raises(DamageError, match=r"its test error is 0\.5 %, and that of its examples"):
             collect_all(store)
@@ -310,7 +312,7 @@ def test_run_does_damaged_jobs_again(path):
         assert [record.id for record in store.jobs()] == [1, 2, 3, 4, 6, 7, 8]
         assert store.selections(protocol.key) == {}
         assert store.mend(protocol.key, set(before)) == []
-        assert checking.check(store) == []
+        assert integrity.check(store) == []
 
 
 def test_a_new_checksum_is_never_given_to_damage(path):
@@ -339,7 +341,7 @@ def test_damaged_experiment_is_written_anew(path):
         store.add_jobs(protocol.configuration, protocol.description, protocol.key, [])
         (mended,) = store.protocols()
         assert (mended.preset, mended.configuration) == (protocol.preset, protocol.configuration)
-        assert checking.check(store) == []
+        assert integrity.check(store) == []
 
 
 def test_row_checksum_covers_names_types_and_values():
@@ -368,7 +370,7 @@ def test_store_of_the_first_version_is_brought_along(tmp_path):
     db.commit()
     db.close()
     with Store(tmp_path / "old.db") as store:
-        assert checking.check(store) == []
+        assert integrity.check(store) == []
         first, second = store.jobs()
         assert (first.status, first.epochs_done, first.seconds) == (FINISHED, 1, 0.25)
         assert (second.status, second.epochs_done, store.epochs(2)) == (PLANNED, 0, [])
@@ -404,7 +406,7 @@ def test_mixed_kinds_in_a_run_are_refused(tmp_path):
         schema.seal(store._db, "jobs", "id = 1")
         with pytest.raises(UserError, match=r"in run 0 .* not share the same kind of processor.*does that run again"):
             collect_all(store)
-        (finding,) = checking.check(store)
+        (finding,) = integrity.check(store)
         assert finding.mendable
 
 
@@ -524,7 +526,7 @@ def _whole(tmp_path):
         waiting = next(record.id for record in store.jobs() if record.status == PLANNED)
         store.begin(waiting, variant="x", seeds={}, fingerprints={}, versions={}, machine={})
         done = next(record.id for record in store.jobs() if record.status == FINISHED)
-        store.progress(waiting, store.epochs(done)[:1], (1, state.parts(STATE)))
+        store.progress(waiting, store.epochs(done)[:1], (1, checkpoint.parts(STATE)))
     with contextlib.closing(sqlite3.connect(origin)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return origin.read_bytes()

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contdrop.errors import UserError
-from contdrop.lab import data
-from contdrop.lab.data import idx, mnist, registry
-from contdrop.lab.data.source import MissingError
+from contdrop.replication import datasets as data
+from contdrop.replication.datasets import idx, mnist, registry
+from contdrop.replication.datasets.dataset_source import MissingError
 from idx_files import NAMES, TEST, TRAIN, make_arrays, make_source, packed, write
 from idx_files import idx as idx_bytes
 

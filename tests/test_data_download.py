@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("pooch")
 
 from contdrop.errors import UserError
-from contdrop.lab.data import download, npm
+from contdrop.replication.datasets import download, npm
 from idx_files import NAMES, idx, make_arrays, make_source, packed
 
 ARRAYS = make_arrays()

@@ -16,14 +16,14 @@ from torch import nn
 import processes
 from contdrop.errors import UserError
 from contdrop.lab import Data, Study
-from contdrop.lab.batches import prepare
-from contdrop.lab.conducting import Conductor, Planned
-from contdrop.lab.distributed import LostError, Team, together
-from contdrop.lab.machines import find_device
-from contdrop.lab.plan import Job, Protocol, Variant, plan
-from contdrop.lab.sources import Source
-from contdrop.lab.store import FINAL, Store
-from contdrop.lab.training import Training
+from contdrop.lab.data.data import prepare
+from contdrop.lab.runner.runner import Conductor, Planned
+from contdrop.lab.store.writer import FINAL, Store
+from contdrop.lab.study.plan import Job, Protocol, Variant, plan
+from contdrop.lab.study.source import Source
+from contdrop.lab.training.distributed import LostError, Team, together
+from contdrop.lab.training.environment import find_device
+from contdrop.lab.training.trainer import Training
 from test_executor import command, content, finish
 
 pytestmark = [

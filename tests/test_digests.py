@@ -10,9 +10,9 @@ from torch import nn
 
 from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import digests, explaining
-from contdrop.lab.recipes import Adam
-from contdrop.lab.store import Store
+from contdrop.lab.store.writer import Store
+from contdrop.lab.study import digests, user_errors
+from contdrop.replication.recipes import Adam
 
 X = torch.randn(120, 5, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -67,4 +67,4 @@ def test_every_function_has_its_digest_and_recipes_have_the_same_each_time():
 def test_users_code_is_what_no_installation_brought():
     mine = [f"{sys.base_prefix}/src/app/my_study.py", "/home/me/my_study.py"]
     theirs = [json.__file__, torch.__file__, digests.__file__, "/usr/lib/python3/dist-packages/six.py", "<string>"]
-    assert [explaining.is_users(file) for file in mine + theirs] == [True] * 2 + [False] * 5
+    assert [user_errors.is_users(file) for file in mine + theirs] == [True] * 2 + [False] * 5

@@ -1,7 +1,7 @@
 """How long the rest takes."""
 
-from contdrop.lab.estimate import Estimate
-from contdrop.lab.store import Epoch, Store
+from contdrop.lab.runner.estimate import Estimate
+from contdrop.lab.store.writer import Epoch, Store
 from stores import make_store
 
 

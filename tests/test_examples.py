@@ -9,9 +9,9 @@ import pytest
 
 from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import data as data_sets
-from contdrop.lab import sources
 from contdrop.lab.analysis import comparisons
+from contdrop.lab.study import source
+from contdrop.replication import datasets as data_sets
 
 ROOT = pathlib.Path(__file__).parents[1]
 PLACE = ROOT / "examples"
@@ -40,7 +40,7 @@ def load(path):
             data_sets.load(DATA[path.stem])
         except UserError as error:
             pytest.skip(f"{DATA[path.stem]} is not there: {error}")
-    return sources.load_file(path)
+    return source.load_file(path)
 
 
 def compare(study, tmp_path, **options):

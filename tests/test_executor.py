@@ -17,13 +17,14 @@ import time
 import pytest
 
 import processes
-from contdrop.lab import catalogue, looks
-from contdrop.lab.batches import prepare
-from contdrop.lab.executors import local
-from contdrop.lab.executors.agenda import Bench, Task, Work
-from contdrop.lab.plan import add_plan, plan
-from contdrop.lab.sources import Shipment, Source
-from contdrop.lab.store import Store
+from contdrop.lab.data.data import prepare
+from contdrop.lab.runner import local
+from contdrop.lab.runner.queue import Bench, Task, Work
+from contdrop.lab.store.writer import Store
+from contdrop.lab.study import amendments
+from contdrop.lab.study.plan import add_plan, plan
+from contdrop.lab.study.source import Shipment, Source
+from contdrop.replication import studies
 
 CONTDROP = [sys.executable, "-m", "contdrop.cli"]
 SMALL = ["run", "digits-mlp", "--methods", "none,gaussian,bernoulli-matched", "--runs", "2", "--epochs", "30"]
@@ -75,7 +76,7 @@ def content(path):
             rows = [dict(row) for row in db.execute(f"SELECT * FROM {table}")]
             for row in rows:
                 if "description" in row:  # it says when runs were planned
-                    row["description"] = {**json.loads(row["description"]), looks.KEY: None}
+                    row["description"] = {**json.loads(row["description"]), amendments.KEY: None}
             found[table] = sorted(
                 [{name: value for name, value in row.items() if name not in times} for row in rows], key=repr
             )
@@ -217,7 +218,7 @@ def test_interrupt_stops_cleanly_and_says_how_to_go_on(undisturbed, tmp_path):
 
 
 def test_main_process_that_is_gone_is_no_failure_of_the_job(tmp_path, monkeypatch):
-    (job,) = plan(catalogue.STUDIES["digits-mlp"], labels=["none"], runs=1, epochs=2)
+    (job,) = plan(studies.STUDIES["digits-mlp"], labels=["none"], runs=1, epochs=2)
 
     class Gone(BaseException):
         pass

@@ -11,7 +11,7 @@ import torch
 import contdrop as cd
 from conformance import LAWS
 from contdrop import kernels
-from contdrop.kernels import express
+from contdrop.kernels import fast_path as express
 
 native = pytest.mark.skipif(cd.backend().name != "native", reason="needs the native back end")
 pytestmark = native

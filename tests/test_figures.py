@@ -18,17 +18,18 @@ from matplotlib.text import Text
 
 import stores
 from contdrop import lab
-from contdrop.lab import data, labels
 from contdrop.lab.analysis.comparisons import compare
-from contdrop.lab.analysis.ledger import VERDICTS, Entry
-from contdrop.lab.claims import CLAIMS
-from contdrop.lab.report import colours, figures
-from contdrop.lab.report.figures import classes, drawing
-from contdrop.lab.report.figures.noise import noise
-from contdrop.lab.report.figures.samples import samples_of
-from contdrop.lab.report.figures.sweep import sweep
-from contdrop.lab.results import collect_all
-from contdrop.lab.store import Store
+from contdrop.lab.report import figures, style
+from contdrop.lab.report.figures import class_errors, drawing
+from contdrop.lab.report.figures.image_samples import samples_of
+from contdrop.lab.report.figures.mask_density import noise
+from contdrop.lab.report.figures.strength_sweep import sweep
+from contdrop.lab.store.results import collect_all
+from contdrop.lab.store.writer import Store
+from contdrop.lab.study import labels
+from contdrop.replication import datasets
+from contdrop.replication.claims.claims import CLAIMS
+from contdrop.replication.claims.verdicts import VERDICTS, Entry
 
 ODD = ("<script>alert(1)</script>", "$x_1$ & 50% \\frac{", "a name that goes on and on, and does not end", "gaussian")
 SWEEP = (
@@ -180,7 +181,7 @@ def test_curves_are_means_with_bands_of_a_standard_deviation(tmp_path):
                            if job.method == "gaussian"])  # fmt: skip
         (picture,) = (each for each in figures.figures(store, results) if each.name == "curves")
     whole, half = picture.draw().axes
-    colour = colours.style("gaussian").colour
+    colour = style.style("gaussian").colour
     x, y = _line(whole, colour, at_least=12)
     np.testing.assert_allclose(x, range(1, 13))
     np.testing.assert_allclose(y, errors.mean(axis=0))
@@ -239,7 +240,7 @@ def test_long_training_is_thinned_and_says_so(tmp_path):
     with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=1, epochs=1000)) as store:
         (results,) = collect_all(store)
         (picture,) = (each for each in figures.figures(store, results) if each.name == "curves")
-    x, _ = _line(picture.draw().axes[0], colours.style("none").colour)
+    x, _ = _line(picture.draw().axes[0], style.style("none").colour)
     assert (len(x), x[0], x[-1]) == (400, 1, 1000)
     assert "400 of 1,000 epochs are drawn" in picture.caption
 
@@ -266,7 +267,7 @@ def test_runs_that_stopped_early_keep_their_last_value(tmp_path, monkeypatch):
     results, values, picture = _curves(tmp_path / "s.db", runs=5, epochs=20)
     assert [len(curve) for curve in values] == [4, 6, 8, 10, 12]
     kept = np.array([curve + curve[-1:] * (12 - len(curve)) for curve in values])
-    x, y = _line(picture.draw().axes[0], colours.style("gaussian").colour, at_least=12)
+    x, y = _line(picture.draw().axes[0], style.style("gaussian").colour, at_least=12)
     np.testing.assert_allclose(x, range(1, 13))
     np.testing.assert_allclose(y, kept.mean(axis=0))
     assert "5 runs of up to 20 epochs each" in picture.caption
@@ -301,7 +302,7 @@ def test_curves_go_through_the_epochs_that_were_evaluated(tmp_path, monkeypatch,
         return
     axes = picture.draw().axes
     assert len(axes) == plots
-    x, y = _line(axes[0], colours.style("gaussian").colour)
+    x, y = _line(axes[0], style.style("gaussian").colour)
     evaluated = [epoch for epoch in range(1, epochs + 1) if epoch % 3 == 0 or epoch == epochs]
     assert set(x) <= set(evaluated)
     assert (x[0], x[-1], len(x)) == (3, epochs, min(400, len(evaluated)))
@@ -314,14 +315,14 @@ def test_curves_go_through_the_epochs_that_were_evaluated(tmp_path, monkeypatch,
 def test_every_run_is_a_line_and_differences_have_the_tables_sign(cases):
     results, pictures = cases["eight"]
     runs, differences = pictures["pairs"].draw().axes
-    grey = [line for line in runs.lines if line.get_color() == colours.FAINT]
+    grey = [line for line in runs.lines if line.get_color() == style.FAINT]
     errors = results.errors()
     order = sorted(errors, key=lambda method: np.mean(list(errors[method].values())))
     assert len(grey) == 4
     for run, line in enumerate(grey):
         np.testing.assert_allclose(line.get_xdata(), [errors[method][run] for method in order])
     comparison = compare(results)["none"]
-    drawn = [line for line in differences.lines if line.get_color() == colours.style("none").colour]
+    drawn = [line for line in differences.lines if line.get_color() == style.style("none").colour]
     dots, interval, mean = (np.asarray(line.get_xdata()) for line in drawn)
     np.testing.assert_allclose(sorted(dots), sorted(errors["gaussian"][run] - errors["none"][run] for run in range(4)))
     np.testing.assert_allclose(interval, comparison.interval)
@@ -332,7 +333,7 @@ def test_every_run_is_a_line_and_differences_have_the_tables_sign(cases):
 def test_a_run_that_a_method_lacks_breaks_its_line(cases):
     results, pictures = cases["odd"]
     runs, _ = pictures["pairs"].draw().axes
-    grey = [np.asarray(line.get_xdata()) for line in runs.lines if line.get_color() == colours.FAINT]
+    grey = [np.asarray(line.get_xdata()) for line in runs.lines if line.get_color() == style.FAINT]
     assert [int(np.isnan(line).sum()) for line in grey] == [0, 1, 0]
     assert compare(results)[ODD[0]].runs == 2
 
@@ -384,12 +385,12 @@ def test_noise_plot_has_every_law_and_names_those_without(cases):
     axes = pictures["noise"].draw().axes[0]
     drawn = {container[0].get_color(): container[0] for container in axes.containers}
     assert len(drawn) == 7
-    uniform = drawn[colours.style("uniform").colour]
+    uniform = drawn[style.style("uniform").colour]
     np.testing.assert_allclose(_floats(uniform.get_ydata()), [np.mean(list(results.errors()["uniform"].values()))])
     assert "not drawn: adaptive." in pictures["noise"].caption
     # Three laws of relative variance 1 stand side by side around it, and none hides another.
     equal = [
-        _floats(drawn[colours.style(method).colour].get_xdata())[0] for method in ("bernoulli", "dropconnect", "fast")
+        _floats(drawn[style.style(method).colour].get_xdata())[0] for method in ("bernoulli", "dropconnect", "fast")
     ]
     assert np.mean(equal) == pytest.approx(1)
     assert np.diff(sorted(equal)).min() > 0.01
@@ -405,7 +406,7 @@ def test_covariances_are_means_over_runs(tmp_path):
         (picture,) = (each for each in figures.figures(store, results) if each.name == "covariances")
     first, second = picture.draw().axes
     assert first.get_yscale() == second.get_yscale() == "log"
-    _, y = _line(second, colours.style("gaussian").colour, at_least=200)
+    _, y = _line(second, style.style("gaussian").colour, at_least=200)
     np.testing.assert_allclose(y, np.where(counts > 0, counts, np.nan))
     assert "10,000 times" in picture.caption
 
@@ -415,28 +416,28 @@ def test_classes_and_wins_by_hand():
         "a": np.array([[90.0, 10, 0], [0, 80, 20], [0, 0, 100]]),
         "b": np.array([[95.0, 5, 0], [0, 80, 20], [3, 0, 97]]),
     }
-    errors = {method: classes.class_errors(found) for method, found in shares.items()}
+    errors = {method: class_errors.class_errors(found) for method, found in shares.items()}
     np.testing.assert_allclose(errors["a"], [10, 20, 0])
-    assert classes.wins(errors) == {"a": 2, "b": 2}
+    assert class_errors.wins(errors) == {"a": 2, "b": 2}
 
 
 def test_matrices_agree_with_the_errors(cases, tmp_path):
     with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=3)) as store:
         (results,) = collect_all(store)
         labels = store.artefact(results.finished[0].id, "test_labels")
-        shares = classes.matrices(store, results)
+        shares = class_errors.matrices(store, results)
     weights = np.bincount(labels) / len(labels)
     for method, runs in results.errors().items():
         np.testing.assert_allclose(shares[method].sum(axis=1), 100)
-        assert weights @ classes.class_errors(shares[method]) == pytest.approx(np.mean(list(runs.values())))
+        assert weights @ class_errors.class_errors(shares[method]) == pytest.approx(np.mean(list(runs.values())))
 
 
 def test_matrices_of_many_classes_are_not_made(tmp_path, monkeypatch):
     """They would be thrown away, after gigabytes."""
     with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=2, classes=21)) as store:
         (results,) = collect_all(store)
-        monkeypatch.setattr(classes.np, "bincount", None)
-        assert classes.matrices(store, results) == {}
+        monkeypatch.setattr(class_errors.np, "bincount", None)
+        assert class_errors.matrices(store, results) == {}
 
 
 @pytest.mark.parametrize(("dataset", "first"), [("cifar-10", "airplane"), ("", "0")])
@@ -444,7 +445,7 @@ def test_classes_are_those_of_the_data_and_not_of_the_experiments_name(tmp_path,
     path = stores.make_store(tmp_path / "s.db", experiment="cifar-10", dataset=dataset, runs=2, epochs=1, images=50)
     with Store(path) as store:
         (results,) = collect_all(store)
-    assert classes._class_names(results, 10)[0] == first
+    assert class_errors._class_names(results, 10)[0] == first
 
 
 def test_critical_difference_diagram_needs_three_data_sets(tmp_path):
@@ -468,11 +469,11 @@ def test_samples_show_each_class():
     assert picture.name == "samples-digits"
     assert "8x8 pixels" in " ".join(picture.caption.split())
     (image,) = picture.draw().axes[0].images
-    found = data.load("digits")
+    found = datasets.load("digits")
     first = found.train_images[found.train_labels == 0][0, 0] / found.divisor
     np.testing.assert_allclose(image.get_array()[:8, :8, 0], first, atol=1e-6)
     assert figures.samples("no such data set") is None
-    colour = data.Dataset(
+    colour = datasets.Dataset(
         "c", "C", np.zeros((4, 3, 6, 5), np.uint8), np.array([0, 1, 0, 1]), np.zeros((1, 3, 6, 5), np.uint8),
         np.array([0]), 255.0, ("one", "two"), "made up", "0",
     )  # fmt: skip
@@ -592,12 +593,12 @@ def _contrast(one, other):
 @pytest.mark.parametrize("method", [*stores.ALL_METHODS, "gaussian:sigma=0.05", "gaussian:sigma=1", "my own", "方法"])
 def test_colours_stand_out_on_light_and_dark(method):
     """By 3 to 1, what WCAG 2 asks of graphics."""
-    look = colours.style(method)
-    assert _contrast(look.colour, colours.PAPER) >= 3
-    assert _contrast(look.dark, colours.DARK_PAPER) >= 3
-    assert colours.dark(look.colour) == look.dark
-    assert _contrast(colours.dark(colours.INK), colours.DARK_PAPER) >= 7
-    assert _contrast(colours.INK, colours.PAPER) >= 7
+    look = style.style(method)
+    assert _contrast(look.colour, style.PAPER) >= 3
+    assert _contrast(look.dark, style.DARK_PAPER) >= 3
+    assert style.dark(look.colour) == look.dark
+    assert _contrast(style.dark(style.INK), style.DARK_PAPER) >= 7
+    assert _contrast(style.INK, style.PAPER) >= 7
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
@@ -607,13 +608,13 @@ def test_verdicts_can_be_read_on_light_and_dark(verdict):
     (word,) = (text.get_color() for text in axes.texts if text.get_text() == verdict)
     ground = to_hex(axes.patches[-1].get_facecolor())
     assert _contrast(word, ground) >= 4.5
-    assert _contrast(colours.dark(word), colours.dark(ground)) >= 4.5
+    assert _contrast(style.dark(word), style.dark(ground)) >= 4.5
 
 
 def test_every_method_has_a_look_of_its_own():
-    looks = [colours.style(method) for method in stores.ALL_METHODS]
+    looks = [style.style(method) for method in stores.ALL_METHODS]
     assert len({look.colour for look in looks}) == len({look.marker for look in looks}) == len(looks)
-    assert colours.style("mine") == colours.style("mine") != colours.style("yours")
+    assert style.style("mine") == style.style("mine") != style.style("yours")
 
 
 @pytest.mark.parametrize(
@@ -650,8 +651,8 @@ def test_report_imports_nothing_that_imports_torch():
         "claims",
         "estimate",
     }
-    for path in pathlib.Path(colours.__file__).parent.rglob("*.py"):
-        depth = len(path.relative_to(pathlib.Path(colours.__file__).parents[1]).parts) - 1
+    for path in pathlib.Path(style.__file__).parent.rglob("*.py"):
+        depth = len(path.relative_to(pathlib.Path(style.__file__).parents[1]).parts) - 1
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.level == depth + 1:
                 names = [node.module] if node.module else [alias.name for alias in node.names]

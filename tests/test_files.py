@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from contdrop import files
+from contdrop import _files
+from contdrop._files import TEMPORARY, replacing
+from contdrop._text import parse_label, plural
 from contdrop.errors import nearest, suggest
-from contdrop.files import TEMPORARY, replacing
-from contdrop.text import parse_label, plural
 
 
 def test_what_was_there_stays_until_the_new_is_whole(tmp_path):
@@ -63,7 +63,7 @@ def test_others_may_read_it(tmp_path):
 @pytest.mark.parametrize("durable", [False, True])
 def test_only_what_must_survive_a_power_cut_waits_for_the_disk(tmp_path, monkeypatch, durable):
     synced = []
-    monkeypatch.setattr(files.os, "fsync", lambda number: synced.append(os.fstat(number).st_size))
+    monkeypatch.setattr(_files.os, "fsync", lambda number: synced.append(os.fstat(number).st_size))
     with replacing(tmp_path / "data", durable=durable) as temporary:
         temporary.write_bytes(bytes(5))
     assert synced == ([5] if durable else [])
@@ -92,12 +92,12 @@ def test_permissions_are_those_of_the_file_before_or_of_a_new_one(tmp_path):
     path = tmp_path / "page.html"
     before = os.umask(0o077)
     try:
-        with files.replacing(path) as temporary:
+        with _files.replacing(path) as temporary:
             temporary.write_text("one")
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o640)
-    with files.replacing(path) as temporary:
+    with _files.replacing(path) as temporary:
         temporary.write_text("two")
     assert stat.S_IMODE(path.stat().st_mode) == 0o640

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import contdrop as cd
-import contdrop.functional as F
+import contdrop.functional.elementwise as F
 from conformance import LAWS, fixed
 from contdrop import kernels
 
@@ -246,7 +246,7 @@ def test_the_same_bits_in_every_mode_for_a_law_with_a_kept_value(law):
         lambda x: torch.func.vmap(layer, randomness="same")(x[None])[0],
         torch.jit.script(layer),
         # What a compiled graph calls.
-        lambda x: kernels.variable.dropout(x, kernels.draw_seed(None), law.kind, layer.law._numbers[0], [], 0),
+        lambda x: kernels.variable_law.dropout(x, kernels.draw_seed(None), law.kind, layer.law._numbers[0], [], 0),
     ):
         torch.manual_seed(0)
         assert torch.equal(function(x), expected)

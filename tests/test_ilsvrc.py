@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.lab.batches import Data, prepare
-from contdrop.lab.data import ilsvrc, registry
+from contdrop.lab.data.data import Data, prepare
+from contdrop.replication.datasets import ilsvrc, registry
 from fuzzing import by_file, survives
 
 pillow = pytest.importorskip("PIL.Image")

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 import contdrop as cd
-from contdrop import clipped_normal
+from contdrop import _clipped_normal
 
 VALUES = [0.05 + 0.045 * number for number in range(20)]
 
@@ -108,7 +108,9 @@ def test_evaluation_with_unscaled_masks_has_one_graph(name):
     ("activation", "dtype"), [("relu", torch.float32), ("sigmoid", torch.float64), ("relu", torch.bfloat16)], ids=str
 )
 def test_sampled_inference_has_one_graph_for_all_sizes_of_batches(activation, dtype, monkeypatch):
-    monkeypatch.setattr("contdrop.sampling._AT_ONCE", 500)  # so that there are several parts, more of them each time
+    monkeypatch.setattr(
+        "contdrop.functional.sampled_linear._AT_ONCE", 500
+    )  # so that there are several parts, more of them each time
     torch.manual_seed(0)
     layer = cd.DropConnectLinear(6, 4, activation=activation, samples=100, dtype=dtype).eval()
     counting = Counting("aot_eager")
@@ -125,7 +127,7 @@ def test_sampled_inference_has_one_graph_for_all_sizes_of_batches(activation, dt
 
 
 def test_sampled_inference_is_one_node_of_a_graph(monkeypatch):
-    monkeypatch.setattr("contdrop.sampling._AT_ONCE", 500)
+    monkeypatch.setattr("contdrop.functional.sampled_linear._AT_ONCE", 500)
     layer, nodes = cd.DropConnectLinear(6, 4, activation="relu", samples=100).eval(), []
 
     def count(graph, inputs):
@@ -206,7 +208,7 @@ def test_a_loaded_layer_keeps_its_law_on_the_cpu():
 
 
 def test_a_layer_may_be_made_under_every_mode():
-    clipped_normal._gauss_legendre.cache_clear()
+    _clipped_normal._gauss_legendre.cache_clear()
     with torch.device("meta"), torch.inference_mode():
         layer = cd.GaussianDropout(2.0)
         law = cd.Gaussian.matching(cd.Bernoulli(keep=0.55))
@@ -214,6 +216,6 @@ def test_a_layer_may_be_made_under_every_mode():
         assert law.quantile(0.5) == pytest.approx(law.mean)
         assert cd.Law.cdf(cd.Uniform(), 0.25) == 0.25
     assert torch.compile(layer, fullgraph=True, backend="aot_eager")(torch.ones(9, requires_grad=True)).requires_grad
-    clipped_normal._gauss_legendre.cache_clear()
+    _clipped_normal._gauss_legendre.cache_clear()
     with FakeTensorMode():
         assert cd.GaussianDropout(2.0).law == layer.law

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import contdrop as cd
-import contdrop.functional as F
+import contdrop.functional.elementwise as F
 from conformance import bit_equal
 
 LAW = cd.Gaussian(sigma=0.3)

@@ -3,12 +3,12 @@
 import pytest
 
 from contdrop import lab
-from contdrop.lab import merging, numbers
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.verdict import verdict
-from contdrop.lab.report import describing, page, summary, supplements, tables
-from contdrop.lab.results import collect_all
-from contdrop.lab.store import Store
+from contdrop.lab.report import page, pdf_summary, protocol, supplementary_tables, tables
+from contdrop.lab.store import csv_import, merge
+from contdrop.lab.store.results import collect_all
+from contdrop.lab.store.writer import Store
 from stores import make_store
 from test_page import Reader
 
@@ -36,18 +36,18 @@ def told(path, out):
 
 def sheet(results):
     comparisons = compare(results)
-    figure = summary.draw(results, comparisons, verdict(results, None, comparisons), "s.db")
+    figure = pdf_summary.draw(results, comparisons, verdict(results, None, comparisons), "s.db")
     return " ".join(text.get_text() for text in figure.texts)
 
 
 @pytest.fixture
 def imported(tmp_path):
-    found = numbers.contents(
+    found = csv_import.contents(
         {(method, run): value for method, values in VALUES.items() for run, value in enumerate(values)},
         name="numbers", reference=None, metric={"name": "rmse", "unit": "", "better": "lower"}, margin=None,
     )  # fmt: skip
     with Store(tmp_path / "numbers.db", create=True) as store:
-        merging.add(store, found, "a test")
+        merge.add(store, found, "a test")
     return tmp_path / "numbers.db"
 
 
@@ -85,7 +85,7 @@ def test_of_numbers_from_elsewhere_only_what_is_known_is_said(imported, tmp_path
     ):  # fmt: skip
         assert known in text, known
     (results,) = results_of(imported)
-    terms = [term for term, _ in describing.protocol(results)]
+    terms = [term for term, _ in protocol.protocol(results)]
     assert terms == ["Size", "Metric", "Reference", "Methods", "Notes"]
     assert not [words for words in unknown if words in sheet(results)]
 
@@ -101,7 +101,7 @@ def test_of_a_loop_of_ones_own_only_what_is_known_is_said(tmp_path):
     ):  # fmt: skip
         assert known in text, known
     (results,) = results_of(tmp_path / "own.db")
-    assert not {"Data", "Network"} & dict(describing.protocol(results)).keys()
+    assert not {"Data", "Network"} & dict(protocol.protocol(results)).keys()
     assert LAST not in sheet(results)
     assert tables.overview(results).notes[0] == "6 runs."
 
@@ -115,8 +115,8 @@ def test_epochs_of_a_loop_of_ones_own_are_those_it_logged(tmp_path):
 def test_what_a_loop_of_ones_own_selects_by_is_its_word(tmp_path):
     path = own_loop(tmp_path / "own.db", candidates={"none": ["none", "none:mean=0.5"]}, selection_runs=1)
     (results,) = results_of(path)
-    (chosen,) = supplements.selections(results).notes[:1]
-    said = " ".join(dict(describing.protocol(results))["Selected"])
+    (chosen,) = supplementary_tables.selections(results).notes[:1]
+    said = " ".join(dict(protocol.protocol(results))["Selected"])
     for each in (chosen, said):
         assert "looked at" not in each
         assert "its loop told" in each

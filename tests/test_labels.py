@@ -8,7 +8,7 @@ import pytest
 
 import contdrop as cd
 from contdrop.errors import UserError
-from contdrop.lab import labels, methods
+from contdrop.lab.study import labels, methods
 
 
 def test_labels_need_no_torch_of_their_own():
@@ -20,7 +20,7 @@ for name, path in (("contdrop", root), ("contdrop.lab", root / "lab")):
     package = types.ModuleType(name)
     package.__path__ = [str(path)]
     sys.modules[name] = package
-from contdrop.lab import labels
+from contdrop.lab.study import labels
 print(labels.shown("gaussian:sigma=0.3"), labels.read("adaptive"), "torch" in sys.modules)
 """
     root = str(pathlib.Path(labels.__file__).parents[1])

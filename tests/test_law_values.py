@@ -252,7 +252,7 @@ def test_signatures_name_the_keywords():
 
 @pytest.mark.usefixtures("lab_packages")
 def test_there_is_one_default_sigma():
-    from contdrop.lab import methods
+    from contdrop.lab.study import methods
 
     assert Gaussian() == parse_law("gaussian") == cd.GaussianDropout().law == methods.parse("gaussian").law
     assert Gaussian().sigma == 0.3

@@ -11,13 +11,13 @@ from scipy.stats import t as student
 
 from contdrop.cli import app
 from contdrop.errors import UserError
-from contdrop.lab import travel
-from contdrop.lab.analysis import evidence
-from contdrop.lab.analysis.evidence import Runs
-from contdrop.lab.analysis.ledger import FAILS, HOLDS, OPEN, OUT, Equation, counts, ledger
-from contdrop.lab.claims import CLAIMS, PLANNED, Claim, Contrast
-from contdrop.lab.records import Epoch
 from contdrop.lab.report import figures, page
+from contdrop.lab.store import travel
+from contdrop.lab.store.records import Epoch
+from contdrop.replication.claims import evidence
+from contdrop.replication.claims.claims import CLAIMS, PLANNED, Claim, Contrast
+from contdrop.replication.claims.evidence import Runs
+from contdrop.replication.claims.verdicts import FAILS, HOLDS, OPEN, OUT, Equation, counts, ledger
 from stores import make_store
 
 METHODS = ("none", "bernoulli", "gaussian", "uniform", "bernoulli-matched", "bernoulli-matched:uniform")

@@ -9,11 +9,12 @@ import pytest
 
 from contdrop.errors import UserError
 from contdrop.lab.analysis.comparisons import compare
-from contdrop.lab.analysis.narrowing import narrowing, watched
-from contdrop.lab.report import charts, colours
-from contdrop.lab.report.live import Live
-from contdrop.lab.results import collect_all
-from contdrop.lab.store import FINISHED, PLANNED, Epoch, Store
+from contdrop.lab.analysis.interim import narrowing, watched
+from contdrop.lab.report import style
+from contdrop.lab.report.live import charts
+from contdrop.lab.report.live.live_page import Live
+from contdrop.lab.store.results import collect_all
+from contdrop.lab.store.writer import FINISHED, PLANNED, Epoch, Store
 from stores import make_store
 
 METHODS = ("none", "bernoulli", "gaussian")
@@ -117,7 +118,7 @@ def test_the_end_says_how_many_failed(tmp_path):
 
 def test_one_run_is_no_plural(tmp_path, monkeypatch):
     monkeypatch.setattr(Store, "is_interrupted", lambda self, job: False)
-    monkeypatch.setattr("contdrop.lab.report.live._MOST_CURVES", 1)
+    monkeypatch.setattr("contdrop.lab.report.live.live_page._MOST_CURVES", 1)
     missing = {("gaussian", 0), ("none", 0)}
     path = make_store(tmp_path / "runs.db", methods=METHODS, runs=1, epochs=4, images=50, missing=missing)
     live = Live(path)
@@ -195,7 +196,7 @@ def test_a_page_is_known_by_its_start_and_its_colours(store):
     assert page(live) == before
     make_store(store, methods=("uniform", "gaussian"), runs=2, epochs=1, images=50, experiment="other")
     assert page(live) != before  # another method has another colour
-    assert f"--c-{colours.style('uniform').colour[1:]}" in live.page()
+    assert f"--c-{style.style('uniform').colour[1:]}" in live.page()
     assert f'data-version="{live.version}"' in live.page()
 
 

@@ -11,9 +11,10 @@ import pytest
 
 import browser
 from contdrop.errors import UserError
-from contdrop.lab.report import changes, colours, page
-from contdrop.lab.report.live import Live
-from contdrop.lab.report.server import ReportServer
+from contdrop.lab.report import page, style
+from contdrop.lab.report.live import changes
+from contdrop.lab.report.live.live_page import Live
+from contdrop.lab.report.live.server import ReportServer
 from stores import make_store
 
 pytestmark = pytest.mark.skipif(browser.EXECUTABLE is None, reason=browser.MISSING)
@@ -144,7 +145,7 @@ def test_watching_a_run(running, chromium):
 
 def test_a_tab_follows_another_study_under_its_address(tmp_path, chromium, monkeypatch):
     """And its state, which is read out aloud, is written only when it changes."""
-    monkeypatch.setattr("contdrop.lab.report.live.REFRESH_SECONDS", 0.1)
+    monkeypatch.setattr("contdrop.lab.report.live.live_page.REFRESH_SECONDS", 0.1)
     settings = {"runs": 2, "epochs": 1, "images": 50, "missing": {("gaussian", 1)}}
     lives = [
         Live(make_store(tmp_path / name, methods=(other, "gaussian"), **settings))
@@ -167,7 +168,7 @@ def test_a_tab_follows_another_study_under_its_address(tmp_path, chromium, monke
             server.publish(lives[1])
             until(tab, "document.querySelector('.brand').textContent.includes('second.db')")
             assert tab.run("window.mark === undefined")
-            shade = colours.style("uniform").dark
+            shade = style.style("uniform").dark
             assert tab.run(f"[...document.querySelectorAll('.key line')].some(line => {_IS} === '{shade}')")
             assert tab.problems == []
         finally:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from contdrop.lab.initialisation import Layered
-from contdrop.lab.methods import NAMES, parse
-from contdrop.lab.models import ConvLocal
-from contdrop.lab.models.local import CrossMapNorm, LocalContrast, LocallyConnected2d
+from contdrop.lab.study.methods import NAMES, parse
+from contdrop.replication.initialization import Layered
+from contdrop.replication.networks import ConvLocal
+from contdrop.replication.networks.local_layer import CrossMapNorm, LocalContrast, LocallyConnected2d
 
 RANDOM = np.random.default_rng(0)
 

@@ -10,10 +10,10 @@ from torch import nn
 
 import contdrop as cd
 from contdrop.errors import UserError
-from contdrop.lab import methods
-from contdrop.lab.initialisation import Glorot
-from contdrop.lab.methods import NAMES, Method, hidden_layer, output_layer, parse
-from contdrop.lab.models import MLP
+from contdrop.lab.study import methods
+from contdrop.lab.study.methods import NAMES, Method, hidden_layer, output_layer, parse
+from contdrop.replication.initialization import Glorot
+from contdrop.replication.networks import MLP
 
 every_method = pytest.mark.parametrize("name", NAMES)
 every_scale = pytest.mark.parametrize("scale", ["paper", "inverted"])

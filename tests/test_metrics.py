@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contdrop.errors import UserError
-from contdrop.lab import metrics, outputs, scores
-from contdrop.lab.losses import default_loss
-from contdrop.lab.metrics import Metric, chosen, defaults, find
-from contdrop.lab.tallies import Losses, Tally
+from contdrop.lab.data import targets
+from contdrop.lab.training import metric_values, metrics
+from contdrop.lab.training.epoch_metrics import Losses, Tally
+from contdrop.lab.training.losses import default_loss
+from contdrop.lab.training.metrics import Metric, chosen, defaults, find
 
 CLASSIFICATION = ("error", "accuracy", "top2", "nll", "perplexity", "brier", "ece", "auroc", "f1")
 ONE_CLASS_EACH = ("ece", "auroc", "f1")
@@ -306,20 +307,20 @@ def test_area_of_two_classes_does_not_saturate():
 
 @given(st.lists(st.integers(0, 4), max_size=12), st.lists(st.integers(0, 4), max_size=12))
 def test_area_counts_pairs_and_halves_of_ties(positive, negative):
-    found = scores.ranked_auroc(positive, negative)
+    found = metric_values.ranked_auroc(positive, negative)
     if not positive or not negative:
         assert math.isnan(found)
         return
     pairs = [(a > b) + (a == b) / 2 for a in positive for b in negative]
     assert found == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
-    assert scores.ranked_auroc(negative, positive) == pytest.approx(1 - found, abs=1e-12)
-    assert scores.ranked_auroc(np.exp(positive), np.exp(negative)) == found  # of the order alone
+    assert metric_values.ranked_auroc(negative, positive) == pytest.approx(1 - found, abs=1e-12)
+    assert metric_values.ranked_auroc(np.exp(positive), np.exp(negative)) == found  # of the order alone
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60), st.sampled_from([1, 5, 15]))
 def test_reliability_counts_every_example_once(pairs, bins):
     confidence, correct = np.array([p for p, _ in pairs]), np.array([c for _, c in pairs])
-    counts, mean, share = scores.reliability(confidence, correct, bins)
+    counts, mean, share = metric_values.reliability(confidence, correct, bins)
     assert counts.sum() == len(pairs)
     assert counts @ mean == pytest.approx(confidence.sum())
     assert counts @ share == pytest.approx(correct.sum())
@@ -328,14 +329,14 @@ def test_reliability_counts_every_example_once(pairs, bins):
 
 
 def test_a_confidence_on_an_edge_belongs_below_it():
-    counts, _, _ = scores.reliability([0.0, 0.2, 0.4, 1.0], [1, 1, 1, 1], 5)
+    counts, _, _ = metric_values.reliability([0.0, 0.2, 0.4, 1.0], [1, 1, 1, 1], 5)
     assert counts.tolist() == [2, 1, 0, 0, 1]
 
 
 def test_calibration_error_of_a_calibrated_model_is_nothing():
     stored = np.array([[0.7, float(i < 7)] for i in range(10)])
-    assert scores.calibration_error(stored) == pytest.approx(0, abs=1e-12)
-    assert scores.calibration_error(stored * [1, 0]) == pytest.approx(0.7)
+    assert metric_values.calibration_error(stored) == pytest.approx(0, abs=1e-12)
+    assert metric_values.calibration_error(stored * [1, 0]) == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("shape", [(40,), (40, 1), (40, 3)])
@@ -370,7 +371,7 @@ def test_mean_loss_of_half_precision_is_neither_infinite_nor_rounded(dtype):
 
 
 def test_r2_of_a_target_whose_mean_is_rounded_has_no_value():
-    assert np.isnan(scores.r2(np.array([[0.1, 0.1], [0.2, 0.1], [0.1, 0.1]])))
+    assert np.isnan(metric_values.r2(np.array([[0.1, 0.1], [0.2, 0.1], [0.1, 0.1]])))
 
 
 def test_r2_of_a_constant_target_has_no_value():
@@ -428,21 +429,21 @@ def test_the_usual_loss_is_torchs_to_the_bit():
 @pytest.mark.parametrize("batch", [torch.zeros(3), (torch.zeros(3),), {"x": torch.zeros(3)}, ([1], [2]), None, {}])
 def test_batches_without_a_target_are_refused(batch):
     with pytest.raises(UserError, match=r"^expected a target: a tensor as the last element of a batch"):
-        outputs.target_of(batch)
+        targets.target_of(batch)
 
 
 @pytest.mark.parametrize("output", [None, (torch.zeros(3),), {"out": torch.zeros(3)}, types.SimpleNamespace()])
 def test_outputs_without_logits_are_refused(output):
     with pytest.raises(UserError, match=r"^expected a model that returns a tensor.*give forward= \(model, batch\)"):
-        outputs.prediction_of(output)
+        targets.prediction_of(output)
 
 
 def test_examples_are_counted_by_target_or_first_tensor():
     nodes, graphs = torch.zeros(9, 2), torch.zeros(4)
-    assert outputs.examples_of((nodes, graphs)) == 4
-    assert outputs.examples_of({"x": nodes}) == outputs.examples_of(nodes) == 9
+    assert targets.examples_of((nodes, graphs)) == 4
+    assert targets.examples_of({"x": nodes}) == targets.examples_of(nodes) == 9
     with pytest.raises(UserError, match=r"^expected a batch with a tensor.*; got str; give loss="):
-        outputs.examples_of("x")
+        targets.examples_of("x")
 
 
 def test_a_models_own_loss_is_the_default_without_a_task():
@@ -549,7 +550,7 @@ def test_which_values_of_a_known_name_are_better_needs_no_word():
     with pytest.raises(UserError, match=r"^metric auroc: higher values of it are better; got better='lower'$"):
         Metric("auroc", better="lower")
     built_in = {name: metric.better for name, metric in metrics.BUILT_IN.items()}
-    known = {name: scores.better_of(name) for name in metrics.BUILT_IN}
+    known = {name: metric_values.better_of(name) for name in metrics.BUILT_IN}
     assert built_in == known | {"top5": "lower"}  # an error here, an accuracy elsewhere
 
 

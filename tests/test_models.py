@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from contdrop.lab.initialisation import Glorot
-from contdrop.lab.methods import NAMES, parse
-from contdrop.lab.models import CNN, MLP
+from contdrop.lab.study.methods import NAMES, parse
+from contdrop.replication.initialization import Glorot
+from contdrop.replication.networks import CNN, MLP
 
 every_method = pytest.mark.parametrize("name", NAMES)
 

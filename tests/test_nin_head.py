@@ -8,18 +8,19 @@ import pytest
 import torch
 
 from contdrop.errors import UserError
-from contdrop.lab import catalogue, comparing
-from contdrop.lab.batches import Data, prepare
-from contdrop.lab.catalogue import cifar
-from contdrop.lab.methods import parse
-from contdrop.lab.models import MLP
-from contdrop.lab.recipes import Steps
-from contdrop.lab.results import collect_all
-from contdrop.lab.store import Store
-from contdrop.lab.study import Size
+from contdrop.lab import api
+from contdrop.lab.data.data import Data, prepare
+from contdrop.lab.store.results import collect_all
+from contdrop.lab.store.writer import Store
+from contdrop.lab.study.methods import parse
+from contdrop.lab.study.study import Size
+from contdrop.replication import studies
+from contdrop.replication.networks import MLP
+from contdrop.replication.recipes import Steps
+from contdrop.replication.studies import cifar_studies
 
 RANDOM = np.random.default_rng(0)
-STUDY = catalogue.STUDIES["cifar10-nin-head"]
+STUDY = studies.STUDIES["cifar10-nin-head"]
 
 
 class Found:
@@ -42,8 +43,8 @@ def made(monkeypatch, tmp_path):
     folder = tmp_path / "nin-cifar10"
     folder.mkdir()
     (folder / "cifar10_nin.caffemodel").write_bytes(b"")
-    monkeypatch.setattr(cifar.data, "load", lambda name: Found)
-    monkeypatch.setattr(cifar.nin, "features", lambda found, path, part: FEATURES[part])
+    monkeypatch.setattr(cifar_studies.data, "load", lambda name: Found)
+    monkeypatch.setattr(cifar_studies.nin, "features", lambda found, path, part: FEATURES[part])
     return prepare(STUDY.data(), task="classification").parts(0, "final", 0)
 
 
@@ -103,7 +104,7 @@ def random_features():
 def test_a_tiny_run_of_all_methods(tmp_path):
     sizes = {"quick": Size(runs=2, epochs=1, selection_runs=1)}
     study = dataclasses.replace(STUDY, data=random_features, sizes=sizes)
-    result = comparing.compare(study, store=tmp_path / "runs.db", workers=0)
+    result = api.compare(study, store=tmp_path / "runs.db", workers=0)
     page = result.report(tmp_path / "page").read_text()
     assert "the error reported is that of the other 8,000 test images" in page
     with Store(tmp_path / "runs.db") as store:

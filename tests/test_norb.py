@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.lab.data import norb
-from contdrop.lab.data.source import MissingError
+from contdrop.replication.datasets import norb
+from contdrop.replication.datasets.dataset_source import MissingError
 from fuzzing import by_file, survives
 
 RANDOM = np.random.default_rng(0)

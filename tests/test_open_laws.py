@@ -10,7 +10,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import contdrop as cd
-import contdrop.functional as F
+import contdrop.functional.elementwise as F
 from conformance import OPEN, Triangular, fixed
 from contdrop import inference, kernels
 from contdrop.kernels import reference

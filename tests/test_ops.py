@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 import contdrop as cd
 from conformance import fixed
-from contdrop import kernels, sampling
+from contdrop import kernels
+from contdrop.functional import sampled_linear
 from contdrop.kernels import backends, ops, reference
 
 SEED = torch.tensor(1234567890123456789)
@@ -124,7 +125,7 @@ def test_vmap_of_dropconnect_equals_a_loop():
 def test_sampled_activation_has_derivatives(activation):
     """Reverse and forward mode against those that torch takes step by step."""
     mean, deviation, tangent = fixed(3, 4), fixed(3, 4, seed=1).abs(), fixed(3, 4, seed=2)
-    ways = [torch.ops.contdrop.sampled_activation, sampling._average]
+    ways = [torch.ops.contdrop.sampled_activation, sampled_linear._average]
     options = (torch.tensor(5), 50, activation)
     torch.library.opcheck(ways[0].default, (mean.clone().requires_grad_(), deviation, *options))
     reverse = [torch.func.vjp(lambda m, d, way=way: way(m, d, *options), mean, deviation)[1](tangent) for way in ways]

@@ -5,15 +5,15 @@ import re
 import pytest
 
 from contdrop import lab
-from contdrop.cli import summary
+from contdrop.cli import terminal_summary
 from contdrop.lab.analysis.comparisons import compare
-from contdrop.lab.analysis.ranking import rank
+from contdrop.lab.analysis.dataset_ranks import rank
+from contdrop.lab.analysis.metric_format import Measure
 from contdrop.lab.analysis.verdict import verdict
-from contdrop.lab.measures import Measure
-from contdrop.lab.report import page, supplements, tables
+from contdrop.lab.report import page, supplementary_tables, tables
 from contdrop.lab.report.forest import forest
-from contdrop.lab.results import collect_all
-from contdrop.lab.store import Store
+from contdrop.lab.store.results import collect_all
+from contdrop.lab.store.writer import Store
 from stores import ALL_METHODS, make_store
 from test_page import Reader
 
@@ -61,7 +61,7 @@ def test_a_regression_page_has_no_word_of_classification(tmp_path, levels, capsy
     for path in written.tables:
         if path.suffix == ".md":
             assert not ALIEN.search(path.read_text(encoding="utf-8")), path.name
-    summary.show(results_of(store)[0])
+    terminal_summary.show(results_of(store)[0])
     assert not ALIEN.search(capsys.readouterr().out)
 
 
@@ -120,7 +120,7 @@ def test_a_metric_may_be_called_anything(tmp_path, odd):
         (results,) = collect_all(opened)
     for job in results.finished:
         job.results[f"test:o{odd}"] = 1.0
-    assert odd not in supplements.others(results).headings[1]
+    assert odd not in supplementary_tables.others(results).headings[1]
     page_text = page.write(store, tmp_path / "out").index.read_text(encoding="utf-8")
     assert odd == "\n" or odd not in page_text
     assert Measure.of({"metric": {"name": "a  b", "unit": "m/s"}}).name == "a  b"  # as arrays in the store have it
@@ -136,8 +136,12 @@ def test_the_highest_value_has_rank_one(tmp_path):
     every = results_of(path)
     average = rank(every).comparison.ranks.average
     assert average == {"uniform": 1, "gaussian": 2, "bernoulli": 3, "none": 4}
-    table = supplements.ranks(every)
+    table = supplementary_tables.ranks(every)
     assert [row[0].text for row in table.rows] == ["Uniform", "Gaussian", "Bernoulli", "No dropout"]
     assert table.notes[0].startswith("Rank 1 is the highest mean IoU; equal ones")
     make_store(path, methods=tuple(LEVELS), runs=3, epochs=1, experiment="faces", dataset="faces", levels=LEVELS)
-    assert supplements.ranks(results_of(path)).notes[0].startswith("Rank 1 is the best mean of its data set's metric;")
+    assert (
+        supplementary_tables.ranks(results_of(path))
+        .notes[0]
+        .startswith("Rank 1 is the best mean of its data set's metric;")
+    )

@@ -9,26 +9,28 @@ import torch
 
 import caffe_files
 from contdrop.errors import UserError
-from contdrop.lab import augmentation, catalogue, comparing, data, paper, weights
-from contdrop.lab.batches import Data, prepare
-from contdrop.lab.catalogue import cifar
-from contdrop.lab.catalogue.ilsvrc import Ilsvrc
-from contdrop.lab.data import generated, registry
-from contdrop.lab.data.source import of_source
-from contdrop.lab.methods import parse
-from contdrop.lab.models import NIN, VGG, ConvLocal, VGGHead
-from contdrop.lab.models.nin import published_nin
-from contdrop.lab.models.vgg import dense_forward, dense_probabilities
-from contdrop.lab.plan import plan
-from contdrop.lab.results import collect_all
-from contdrop.lab.store import Store
-from contdrop.lab.study import Study
-from contdrop.lab.training import Training
-from contdrop.lab.weights import vgg
+from contdrop.lab import api
+from contdrop.lab.data import augmentation
+from contdrop.lab.data.data import Data, prepare
+from contdrop.lab.store.results import collect_all
+from contdrop.lab.store.writer import Store
+from contdrop.lab.study.methods import parse
+from contdrop.lab.study.plan import plan
+from contdrop.lab.study.study import Study
+from contdrop.lab.training.trainer import Training
+from contdrop.replication import datasets, paper_tables, pretrained, studies
+from contdrop.replication.datasets import generated, registry
+from contdrop.replication.datasets.dataset_source import of_source
+from contdrop.replication.networks import NIN, VGG, ConvLocal, VGGHead
+from contdrop.replication.networks.nin import published_nin
+from contdrop.replication.networks.vgg import dense_forward, dense_probabilities
+from contdrop.replication.pretrained import vgg_weights
+from contdrop.replication.studies import cifar_studies
+from contdrop.replication.studies.ilsvrc_vgg import Ilsvrc
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ("cifar10-nin", "svhn-local", "norb-local", "ilsvrc-vgg16")
-STUDIES = [catalogue.STUDIES[name] for name in NAMES]
+STUDIES = [studies.STUDIES[name] for name in NAMES]
 every_study = pytest.mark.parametrize("study", STUDIES, ids=NAMES)
 SHOWN = ("none", "gaussian")
 
@@ -71,7 +73,7 @@ def test_iterations_rates_and_networks_are_the_paper_s():
 
 @every_study
 def test_a_study_is_of_a_table_of_the_paper(study):
-    theirs = paper.table_of(study.name)
+    theirs = paper_tables.table_of(study.name)
     assert study.paper == f"Table {theirs.number}"
     assert set(theirs.results) <= set(study.methods)
     assert theirs.runs == study.sizes["paper"].runs
@@ -110,7 +112,7 @@ def test_a_stand_in_is_marked_and_the_real_thing_is_not(nothing_here, monkeypatc
     found = quick.data()
     assert (found.name, found.mark) == ("norb-generated", "generated pictures in the format of NORB")
     real = registry.load("norb-generated")
-    monkeypatch.setattr(data, "load", lambda name: dataclasses.replace(real, name=name))
+    monkeypatch.setattr(datasets, "load", lambda name: dataclasses.replace(real, name=name))
     monkeypatch.setattr(registry, "first_here", lambda names: names[0])
     assert (quick.data().name, quick.data().mark) == ("norb", "")
 
@@ -191,7 +193,7 @@ def test_crops_are_parts_of_an_image_or_of_its_mirror_image():
 def test_nin_has_the_published_layers_and_two_more(tmp_path):
     network, published = NIN()(parse("gaussian")), published_nin()
     torch.save(published.state_dict(), tmp_path / "nin.pt")
-    assigned = weights.assign(network, weights.read(tmp_path / "nin.pt"), "nin")
+    assigned = pretrained.assign(network, pretrained.read(tmp_path / "nin.pt"), "nin")
     assert assigned.left == ("hidden1", "output")
     x = torch.randn(2, 3, 32, 32)
     maps = torch.nn.Sequential(*list(published.children())[:-2])(x).flatten(1)
@@ -206,7 +208,7 @@ def test_vgg_takes_weights_by_the_names_of_the_published_model():
         "conv1_1": (np.ones((2, 3, 3, 3), np.float32), np.ones(2, np.float32)),
         "fc7": (np.full((4, 4), 7, np.float32), np.ones(4, np.float32)),
     }
-    assigned = weights.assign(network, layers, "file")
+    assigned = pretrained.assign(network, layers, "file")
     assert set(assigned.layers) == {"conv1_1", "fc7"}
     assert assigned.left == ("conv2_1", "fc6", "fc8")
     assert (network.fc7.linear.weight == 7).all()
@@ -229,11 +231,11 @@ def test_a_head_on_maps_is_the_whole_network(method):
 
 
 def test_maps_are_of_the_published_convolutions_if_they_are_here(nothing_here, monkeypatch):
-    monkeypatch.setattr(vgg, "VGG", lambda **options: VGG(stages=((2,), (3,)), side=8, **options))
+    monkeypatch.setattr(vgg_weights, "VGG", lambda **options: VGG(stages=((2,), (3,)), side=8, **options))
     images = np.random.default_rng(0).integers(0, 256, (3, 3, 8, 8)).astype(np.uint8)
     found = of_source(generated.ILSVRC, (images, np.arange(3)), (images[:1], np.arange(1)), "")
-    random = vgg.maps(found, "train")
-    assert (random.shape, vgg.here()) == ((3, 2, 3, 2, 2), False)
+    random = vgg_weights.maps(found, "train")
+    assert (random.shape, vgg_weights.here()) == ((3, 2, 3, 2, 2), False)
     torch.manual_seed(1)
     network = VGG(stages=((2,), (3,)), side=8, hidden=1, classes=2)(parse("none"))
     for layer in (network.convolutions.conv1_1, network.convolutions.conv2_1):
@@ -242,14 +244,14 @@ def test_maps_are_of_the_published_convolutions_if_they_are_here(nothing_here, m
     folder.mkdir(parents=True)
     torch.save(network.convolutions.state_dict(), folder / "vgg16-convolutions.pt")
     expected = network.convolutions(network.means(torch.from_numpy(images).float().flip(3))).detach().numpy()
-    published = vgg.maps(found, "train")
-    assert vgg.here()
+    published = vgg_weights.maps(found, "train")
+    assert vgg_weights.here()
     np.testing.assert_allclose(published[:, 1], expected, rtol=1e-5, atol=1e-4)
     assert not np.allclose(random, published)
     kept = {name: value for name, value in network.convolutions.state_dict().items() if "conv2" not in name}
     torch.save(kept, folder / "vgg16-convolutions.pt")
     with pytest.raises(UserError, match=r"expected weights of every layer [^;]*; got none of conv2_1, which would be"):
-        vgg.maps(found, "train")
+        vgg_weights.maps(found, "train")
 
 
 # ---- runs
@@ -272,10 +274,10 @@ def small_networks(nothing_here, monkeypatch):
     pixels = np.random.default_rng(0).integers(0, 256, (90, 3, 32, 32)).astype(np.uint8)
     labels = np.arange(90) % 10
     here = of_source(registry.find("cifar-10"), (pixels[:60], labels[:60]), (pixels[60:], labels[60:]), "")
-    real = data.load
-    monkeypatch.setattr(data, "load", lambda name, *rest: here if name == "cifar-10" else real(name, *rest))
-    monkeypatch.setattr(cifar.nin, "whitened", lambda images, fitted: images.astype(np.float32) / 100)
-    monkeypatch.setattr(cifar.nin, "whitening", lambda found: None)
+    real = datasets.load
+    monkeypatch.setattr(datasets, "load", lambda name, *rest: here if name == "cifar-10" else real(name, *rest))
+    monkeypatch.setattr(cifar_studies.nin, "whitened", lambda images, fitted: images.astype(np.float32) / 100)
+    monkeypatch.setattr(cifar_studies.nin, "whitening", lambda found: None)
     folder = nothing_here / "data" / "nin-cifar10"
     folder.mkdir(parents=True)
     layers = {
@@ -285,7 +287,7 @@ def small_networks(nothing_here, monkeypatch):
     }
     (folder / "cifar10_nin.caffemodel").write_bytes(caffe_files.model(layers))
     stages = ((4,), (4,), (4,), (8,), (512,))
-    monkeypatch.setattr(vgg, "VGG", lambda **options: VGG(stages=stages, **options))
+    monkeypatch.setattr(vgg_weights, "VGG", lambda **options: VGG(stages=stages, **options))
     return nothing_here
 
 
@@ -293,7 +295,10 @@ def small(study):
     study = tiny(study)
     if study.name == "cifar10-nin":
         size = study.sizes["quick"]
-        changed = {"data": cifar.Whitened(train=16, validation=6, test=10), **cifar.Steps(batch_size=4).settings()}
+        changed = {
+            "data": cifar_studies.Whitened(train=16, validation=6, test=10),
+            **cifar_studies.Steps(batch_size=4).settings(),
+        }
         study = dataclasses.replace(
             study, sizes={"quick": dataclasses.replace(size, settings={**size.settings, **changed})}
         )
@@ -309,7 +314,7 @@ MARKS = {
 
 @every_study
 def test_a_tiny_run_has_a_page_with_its_table_and_figures(study, small_networks, tmp_path):
-    result = comparing.compare(small(study), store=tmp_path / "runs.db", workers=0, runs=2)
+    result = api.compare(small(study), store=tmp_path / "runs.db", workers=0, runs=2)
     page = result.report(tmp_path / "page")
     text = page.read_text()
     with Store(tmp_path / "runs.db") as store:
@@ -352,7 +357,7 @@ def test_the_quick_size_with_what_is_here(study, tmp_path):
         sized.model(parse("none"))
     except UserError as missing:
         pytest.skip(str(missing))
-    result = comparing.compare(study, store=tmp_path / "runs.db", preset="quick", progress=False)
+    result = api.compare(study, store=tmp_path / "runs.db", preset="quick", progress=False)
     assert result.report(tmp_path / "page").is_file()
     with Store(tmp_path / "runs.db") as store:
         (results,) = collect_all(store)

@@ -16,15 +16,16 @@ import pytest
 
 from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import schema, stats, travel
+from contdrop.lab import stats
 from contdrop.lab.analysis.comparisons import compare
-from contdrop.lab.report import describing, page
+from contdrop.lab.report import page, protocol
 from contdrop.lab.report.cells import MINUS
-from contdrop.lab.report.embedding import Embedding
+from contdrop.lab.report.figure_pool import Painters
 from contdrop.lab.report.figures import drawing
-from contdrop.lab.report.painting import Painters
-from contdrop.lab.results import collect_all
-from contdrop.lab.store import Store
+from contdrop.lab.report.svg import Embedding
+from contdrop.lab.store import schema, travel
+from contdrop.lab.store.results import collect_all
+from contdrop.lab.store.writer import Store
 from stores import ALL_METHODS, METHODS, make_store
 
 EVIL = "<script>alert(1)</script>"
@@ -232,7 +233,7 @@ def test_commands_name_what_differs_from_the_experiment(tmp_path):
         (results,) = collect_all(store)
     record = results.protocol
     record.description["methods"].append("bernoulli")
-    assert describing.commands(results, path.name) == (
+    assert protocol.commands(results, path.name) == (
         "contdrop run digits-mlp --preset quick --methods gaussian,none --runs 2 --epochs 1 --seed 3 "
         "--store 'my runs.db'\n"
         "contdrop report --store 'my runs.db'"
@@ -242,7 +243,7 @@ def test_commands_name_what_differs_from_the_experiment(tmp_path):
 def test_commands_name_the_seed_0_too(tmp_path):
     with Store(make_store(tmp_path / "runs.db", methods=["gaussian", "none"], runs=2, epochs=1, seed=0)) as store:
         (results,) = collect_all(store)
-    assert "--seed 0 " in describing.commands(results, "runs.db")
+    assert "--seed 0 " in protocol.commands(results, "runs.db")
 
 
 def _of(tmp_path, **description):
@@ -255,14 +256,14 @@ def _of(tmp_path, **description):
 
 def test_a_study_from_a_file_is_done_again_by_its_file(tmp_path):
     results = _of(tmp_path, file="my study.py", code={"3.11": {}})
-    assert describing.commands(results, "runs.db").startswith("contdrop compare 'my study.py' --preset quick --runs 2 ")
+    assert protocol.commands(results, "runs.db").startswith("contdrop compare 'my study.py' --preset quick --runs 2 ")
 
 
 def test_a_study_from_python_is_done_again_there(tmp_path):
     """The command line knows neither its name nor where it is."""
     results = _of(tmp_path, code={"3.11": {}}, methods=["gaussian", "none", "bernoulli"])
     results.protocol.configuration["seed"] = 7
-    call, report = describing.commands(results, "it's.db").split("\n")
+    call, report = protocol.commands(results, "it's.db").split("\n")
     assert report == """contdrop report --store 'it'"'"'s.db'"""
     assert call.endswith("  # in Python; study is the one named 'digits-mlp'")
     given = {each.arg: ast.literal_eval(each.value) for each in ast.parse(call).body[0].value.keywords}
@@ -276,16 +277,16 @@ def test_a_study_from_python_is_done_again_there(tmp_path):
 def test_what_was_asked_for_is_asked_for_again(tmp_path):
     results = _of(tmp_path)
     results.protocol.configuration["run"] = "around_ask"
-    call = describing.commands(results, "runs.db").split("\n")[0]
+    call = protocol.commands(results, "runs.db").split("\n")[0]
     assert call.startswith("for job in lab.ask(study, runs=2, store='runs.db'): ...")
     ast.parse(call)
 
 
 def test_the_protocol_says_when_runs_stop_early(tmp_path):
     results = _of(tmp_path)
-    assert len(dict(describing.protocol(results))["Training"]) == 1
+    assert len(dict(protocol.protocol(results))["Training"]) == 1
     results.protocol.configuration["patience"] = 3
-    found = dict(describing.protocol(results))
+    found = dict(protocol.protocol(results))
     assert found["Training"][1] == "a run stops early after 3 evaluations without a better validation error"
 
 

@@ -5,13 +5,14 @@ import math
 import pytest
 import scipy.stats
 
-from contdrop.lab import paper, stats
+from contdrop.lab import stats
+from contdrop.replication import paper_tables
 
 METHODS = ("none", "bernoulli", "adaptive", "dropconnect", "uniform", "gaussian")
 
 
 def test_every_table_is_complete():
-    assert list(paper.TABLES) == [
+    assert list(paper_tables.TABLES) == [
         "mnist-mlp-sigmoid",
         "mnist-mlp-relu",
         "mnist-cnn-gaussian",
@@ -22,7 +23,7 @@ def test_every_table_is_complete():
         "ilsvrc-top5",
         "ilsvrc-top1",
     ]
-    for name, table in paper.TABLES.items():
+    for name, table in paper_tables.TABLES.items():
         ilsvrc = name.startswith("ilsvrc")
         assert tuple(table.results) == METHODS[ilsvrc:]
         assert table.runs == (10 if ilsvrc else 30)
@@ -34,17 +35,17 @@ def test_every_table_is_complete():
 
 def test_the_authors_code_is_of_the_same_table():
     for name in ("mnist-mlp-sigmoid", "mnist-mlp-relu"):
-        assert paper.table_of(name) is paper.TABLES[name]
-        theirs = paper.table_of(f"{name}-authors").results
-        assert theirs["dropconnect-authors"] is paper.TABLES[name].results["dropconnect"]
-        assert theirs["adaptive-authors"] is paper.TABLES[name].results["adaptive"]
-        assert theirs["gaussian"] is paper.TABLES[name].results["gaussian"]
+        assert paper_tables.table_of(name) is paper_tables.TABLES[name]
+        theirs = paper_tables.table_of(f"{name}-authors").results
+        assert theirs["dropconnect-authors"] is paper_tables.TABLES[name].results["dropconnect"]
+        assert theirs["adaptive-authors"] is paper_tables.TABLES[name].results["adaptive"]
+        assert theirs["gaussian"] is paper_tables.TABLES[name].results["gaussian"]
         assert not {"adaptive", "dropconnect"} & set(theirs)
-    assert paper.table_of("digits-mlp") is None
+    assert paper_tables.table_of("digits-mlp") is None
 
 
 def test_gaussian_has_the_lowest_mean_except_on_svhn():
-    best = {name: min(table.means, key=table.means.get) for name, table in paper.TABLES.items()}
+    best = {name: min(table.means, key=table.means.get) for name, table in paper_tables.TABLES.items()}
     assert best.pop("svhn") == "uniform"
     assert set(best.values()) == {"gaussian"}
 
@@ -54,7 +55,7 @@ def test_p_values_of_all_wins_tell_how_the_paper_computed_them():
     wins = [-value for value in (*range(2, 31), 30)]
     with_ties = scipy.stats.wilcoxon(wins, alternative="less", correction=True, method="approx").pvalue
     without_ties = stats.signed_rank_test([-value for value in range(1, 11)]).less
-    for table in paper.TABLES.values():
+    for table in paper_tables.TABLES.values():
         lowest = min(result.wilcoxon_p for result in table.results.values() if result.wilcoxon_p is not None)
         assert f"{lowest:.1e}" == f"{with_ties if table.runs == 30 else without_ties:.1e}"
 
@@ -62,7 +63,7 @@ def test_p_values_of_all_wins_tell_how_the_paper_computed_them():
 def test_p_values_of_ilsvrc_are_exact():
     """All are a whole number of the 2^10 equally likely outcomes."""
     for name in ("ilsvrc-top5", "ilsvrc-top1"):
-        for result in paper.TABLES[name].results.values():
+        for result in paper_tables.TABLES[name].results.values():
             if result.wilcoxon_p is not None:
                 assert float(f"{round(result.wilcoxon_p * 1024) / 1024:.1e}") == result.wilcoxon_p
 
@@ -81,46 +82,50 @@ RANKED = {
 def ranked_means():
     """Without "none", which Table VIII leaves out."""
     return {
-        dataset: {method: paper.TABLES[name].means[method] for method in paper.AVERAGE_RANKS}
+        dataset: {method: paper_tables.TABLES[name].means[method] for method in paper_tables.AVERAGE_RANKS}
         for dataset, name in RANKED.items()
     }
 
 
 def competition_ranks(name):
-    means = {method: mean for method, mean in paper.TABLES[name].means.items() if method != "none"}
+    means = {method: mean for method, mean in paper_tables.TABLES[name].means.items() if method != "none"}
     return stats.ranks({name: means}, ties="competition").by_dataset[name]
 
 
 def test_mnist_ranks_are_those_of_table_two_alone():
     same = [
-        name for name in paper.TABLES if name.startswith("mnist") and competition_ranks(name) == paper.RANKS["MNIST"]
+        name
+        for name in paper_tables.TABLES
+        if name.startswith("mnist") and competition_ranks(name) == paper_tables.RANKS["MNIST"]
     ]
     assert same == ["mnist-cnn-gaussian"] == [RANKED["MNIST"]]
     # Table III differs in a tie only: uniform and Bernoulli have the same mean.
-    assert competition_ranks("mnist-cnn-uniform") == {**paper.RANKS["MNIST"], "bernoulli": 2}
+    assert competition_ranks("mnist-cnn-uniform") == {**paper_tables.RANKS["MNIST"], "bernoulli": 2}
 
 
 def test_both_errors_give_the_ilsvrc_ranks():
-    assert competition_ranks("ilsvrc-top5") == competition_ranks("ilsvrc-top1") == paper.RANKS["ILSVRC-2012"]
+    assert competition_ranks("ilsvrc-top5") == competition_ranks("ilsvrc-top1") == paper_tables.RANKS["ILSVRC-2012"]
 
 
 def test_rank_table_comes_out_but_for_one_tie_that_the_means_do_not_have():
     found = stats.ranks(ranked_means(), ties="competition")
     different = {
-        (dataset, method): (paper.RANKS[dataset][method], rank)
+        (dataset, method): (paper_tables.RANKS[dataset][method], rank)
         for dataset, row in found.by_dataset.items()
         for method, rank in row.items()
-        if rank != paper.RANKS[dataset][method]
+        if rank != paper_tables.RANKS[dataset][method]
     }
     assert different == {("CIFAR-10", "uniform"): (3, 4)}
-    means = paper.TABLES["cifar10-nin"].means
+    means = paper_tables.TABLES["cifar10-nin"].means
     assert (means["adaptive"], means["uniform"]) == (10.46, 10.47)
-    assert found.average == pytest.approx({**paper.AVERAGE_RANKS, "uniform": 2.2})
+    assert found.average == pytest.approx({**paper_tables.AVERAGE_RANKS, "uniform": 2.2})
 
 
 def test_printed_averages_are_those_of_the_printed_ranks():
-    for method, average in paper.AVERAGE_RANKS.items():
-        assert sum(row[method] for row in paper.RANKS.values()) / len(paper.RANKS) == pytest.approx(average)
+    for method, average in paper_tables.AVERAGE_RANKS.items():
+        assert sum(row[method] for row in paper_tables.RANKS.values()) / len(paper_tables.RANKS) == pytest.approx(
+            average
+        )
 
 
 def test_what_the_ranks_show():
@@ -168,7 +173,7 @@ def possible(table, result, reference, *, correction):
 def test_p_values_that_cannot_belong_to_the_means_and_deviations(convention, expected):
     """All but these of ILSVRC-2012 can; which cannot depends on whether the sds divide by n - 1 or by n."""
     impossible = set()
-    for name, table in paper.TABLES.items():
+    for name, table in paper_tables.TABLES.items():
         correction = math.sqrt(table.runs / (table.runs - 1)) if convention == "n" else 1.0
         reference = table.results["gaussian"]
         for method, result in table.results.items():
@@ -179,5 +184,5 @@ def test_p_values_that_cannot_belong_to_the_means_and_deviations(convention, exp
 
 def test_no_dropout_on_svhn_varies_by_half_an_image():
     """Of 26 032: less than one could expect of networks with different seeds."""
-    images = paper.TABLES["svhn"].results["none"].sd / 100 * 26_032
+    images = paper_tables.TABLES["svhn"].results["none"].sd / 100 * 26_032
     assert images == pytest.approx(0.5, abs=0.05)

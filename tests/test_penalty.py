@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 import contdrop as cd
-from contdrop.theory import activations, expected_loss
+from contdrop.theory import expected_loss
 from contdrop.theory.penalty import METHODS, penalty
+from contdrop.theory.propagation import activations
 
 NOISY = (cd.Dropout, nn.modules.dropout._DropoutNd, cd.AdaptiveDropout, cd.DropConnectLinear, cd.FastDropoutLinear)
 

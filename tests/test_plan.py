@@ -7,15 +7,16 @@ import pytest
 
 from contdrop import kernels
 from contdrop.errors import UserError
-from contdrop.lab import catalogue, paper, selection
-from contdrop.lab import plan as planning
-from contdrop.lab.catalogue.sources import Images
-from contdrop.lab.measures import Measure
-from contdrop.lab.models import MLP
-from contdrop.lab.plan import Variant, add_plan, plan
-from contdrop.lab.recipes import Adam
-from contdrop.lab.store import FAILED, FINAL, FINISHED, SELECTION, Selection, Store
-from contdrop.lab.study import Size, Study
+from contdrop.lab.analysis.metric_format import Measure
+from contdrop.lab.store.writer import FAILED, FINAL, FINISHED, SELECTION, Selection, Store
+from contdrop.lab.study import plan as planning
+from contdrop.lab.study import selection
+from contdrop.lab.study.plan import Variant, add_plan, plan
+from contdrop.lab.study.study import Size, Study
+from contdrop.replication import paper_tables, studies
+from contdrop.replication.networks import MLP
+from contdrop.replication.recipes import Adam
+from contdrop.replication.studies.study_data import Images
 
 EXPERIMENT = Study(
     name="some",
@@ -227,16 +228,16 @@ def test_no_lead_without_a_second_candidate_or_single_runs():
 
 def test_catalogue_has_the_papers_mnist_experiments():
     wanted = "digits-mlp mnist-mlp-sigmoid mnist-mlp-relu mnist-cnn-gaussian mnist-cnn-uniform mnist-sigma mnist-epochs"
-    assert set(wanted.split()) | {"mnist-covariance"} <= set(catalogue.STUDIES)
-    assert [e.name for e in catalogue.find("mnist-mlp")] == ["mnist-mlp-sigmoid", "mnist-mlp-relu"]
+    assert set(wanted.split()) | {"mnist-covariance"} <= set(studies.STUDIES)
+    assert [e.name for e in studies.find("mnist-mlp")] == ["mnist-mlp-sigmoid", "mnist-mlp-relu"]
 
 
 def test_unknown_experiment_gets_the_nearest_name():
     with pytest.raises(UserError, match="unknown experiment 'mnist-mpl'; did you mean 'mnist-mlp'"):
-        catalogue.find("mnist-mpl")
+        studies.find("mnist-mpl")
 
 
-@pytest.mark.parametrize("experiment", catalogue.STUDIES.values(), ids=list(catalogue.STUDIES))
+@pytest.mark.parametrize("experiment", studies.STUDIES.values(), ids=list(studies.STUDIES))
 def test_every_experiment_can_be_planned_and_built(experiment):
     for preset in experiment.sizes:
         for job in plan(experiment, preset=preset, runs=1):
@@ -254,9 +255,9 @@ def test_every_experiment_can_be_planned_and_built(experiment):
         assert experiment.sizes["paper"].epochs >= experiment.sizes["quick"].epochs
 
 
-@pytest.mark.parametrize("experiment", catalogue.STUDIES.values(), ids=list(catalogue.STUDIES))
+@pytest.mark.parametrize("experiment", studies.STUDIES.values(), ids=list(studies.STUDIES))
 def test_every_continuous_law_of_a_table_has_its_control(experiment):
-    if experiment.name.startswith("mnist-sigma") or experiment.name in catalogue.GROUPS["replication"]:
+    if experiment.name.startswith("mnist-sigma") or experiment.name in studies.GROUPS["replication"]:
         return  # a sweep of widths, against Bernoulli; tests/test_replication.py has those of the replication
     if experiment.name == "mnist-certificate":
         return  # bounds on the error of each network, not a comparison
@@ -273,29 +274,29 @@ def test_every_continuous_law_of_a_table_has_its_control(experiment):
 
 def test_convolutional_networks_scale_masks_as_caffe_does():
     for name in ("mnist-cnn-gaussian", "mnist-cnn-uniform"):
-        assert catalogue.STUDIES[name].scale == "inverted"
+        assert studies.STUDIES[name].scale == "inverted"
         with pytest.raises(UserError, match=r"none:mean=0\.5: expected masks that are not rescaled"):
-            plan(catalogue.STUDIES[name], labels=["none:mean=0.5"])
+            plan(studies.STUDIES[name], labels=["none:mean=0.5"])
 
 
 def test_experiments_of_the_authors_code():
-    assert [e.name for e in catalogue.find("mnist-mlp-authors")] == [
+    assert [e.name for e in studies.find("mnist-mlp-authors")] == [
         "mnist-mlp-sigmoid-authors",
         "mnist-mlp-relu-authors",
     ]
-    sigmoid, relu = catalogue.find("mnist-mlp-authors")
+    sigmoid, relu = studies.find("mnist-mlp-authors")
     assert (sigmoid.model.initialisation.gain, relu.model.initialisation.gain) == (4.0, 1.0)
     for each in (sigmoid, relu):
         assert each.optimiser.__self__.kind == "authors"
-        assert set(paper.table_of(each.name).results) <= set(each.methods)
+        assert set(paper_tables.table_of(each.name).results) <= set(each.methods)
         jobs = plan(each, preset="quick", runs=1, labels=["adaptive-authors"])
         assert str(jobs[-1].variant({"adaptive": "adaptive:alpha=0,beta=0.5"})) == "adaptive-authors:alpha=0,beta=0.5"
 
 
 def test_tables_of_the_paper_have_their_experiment():
     for name in ("mnist-mlp-sigmoid", "mnist-mlp-relu", "mnist-cnn-gaussian", "mnist-cnn-uniform"):
-        assert name in paper.TABLES
-        assert name in catalogue.STUDIES
+        assert name in paper_tables.TABLES
+        assert name in studies.STUDIES
 
 
 def test_candidate_may_change_the_learning_rate():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.lab import caching, preprocessing
+from contdrop.replication import cache as caching
+from contdrop.replication import preprocessing
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, (40, 3, 4, 4)).astype(np.uint8)

@@ -15,7 +15,8 @@ from torch import nn
 import contdrop as cd
 import oracles
 from conformance import LAWS, fixed
-from contdrop.theory import activations, beliefs, layers, maximum, propagation
+from contdrop.theory import propagation
+from contdrop.theory.propagation import activations, gaussian, layers, maximum
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 # The modes that know of correlations. Both are exact as long as nothing is non-linear.
@@ -382,12 +383,12 @@ def test_covariance_of_activations_by_double_quadrature(name, rho):
 
 def test_perfectly_correlated_units():
     """All units follow one mask value, so correlations are 1 and -1: the hardest case of the series."""
-    belief = beliefs.Belief(
+    belief = gaussian.Belief(
         torch.tensor([[0.2, 0.2, -0.2]], dtype=torch.float64),
         torch.ones(1, 3, dtype=torch.float64),
         torch.tensor([[[1.0, 1, -1], [1, 1, -1], [-1, -1, 1]]], dtype=torch.float64),
     )
-    result = beliefs.activation(belief, activations.RELU).belief
+    result = gaussian.activation(belief, activations.RELU).belief
     mean, negative = result.mean[0, 0].item(), result.mean[0, 2].item()
     assert result.covariance[0, 0, 1].item() == pytest.approx(result.variance[0, 0].item(), rel=1e-3)
     # relu(X) relu(-X) = 0.
@@ -454,7 +455,7 @@ def test_max_pooling_of_correlated_gaussians(mixing, allowed):
     root = mixing * fixed(16, 16) + torch.eye(16, dtype=torch.float64)
     covariance = root @ root.T
     mean = 0.5 * fixed(1, 1, 4, 4, seed=1)
-    belief = beliefs.Belief(mean, covariance.diagonal().reshape(1, 1, 4, 4), covariance[None])
+    belief = gaussian.Belief(mean, covariance.diagonal().reshape(1, 1, 4, 4), covariance[None])
     layer = nn.MaxPool2d(2, 1)
     step = layers.handler(layer)(layer, belief, True)
     draws = mean.flatten() + fixed(200_000, 16, seed=2) @ root.T
@@ -468,7 +469,7 @@ def test_max_pooling_of_correlated_gaussians(mixing, allowed):
     expected = torch.cov(pooled.T)
     assert (expected - step.belief.covariance[0]).abs().max() < allowed * scale
     rows = torch.ones(1, 1, 9, dtype=torch.float64)
-    pulled = beliefs.adjoint(step.respond, 16, rows)
+    pulled = gaussian.adjoint(step.respond, 16, rows)
     total = (pulled @ covariance @ pulled.transpose(1, 2) + step.fresh(rows)).item()
     assert abs(total / expected.sum().item() - 1) < 0.25
     with_input = (pooled - pooled.mean(0)).T @ (draws - draws.mean(0)) / len(draws)
@@ -840,7 +841,7 @@ def test_a_covariance_that_does_not_fit_is_refused():
 
 def test_weight_masks_of_a_sequence_that_do_not_fit_are_refused(monkeypatch):
     model = nn.Sequential(cd.DropConnectLinear(30, 20, masks="batch"), nn.Linear(20, 1), nn.Flatten())
-    monkeypatch.setattr(beliefs, "LARGEST_COVARIANCE", 8 * 2 * 4 * 600 - 1)
+    monkeypatch.setattr(gaussian, "LARGEST_COVARIANCE", 8 * 2 * 4 * 600 - 1)
     with pytest.raises(ValueError, match=r"^moments: expected a covariance of at most .* got \[2, 4, 600\]"):
         propagation.moments(model, torch.ones(2, 4, 30), covariance="output")
     assert propagation.moments(model, torch.ones(2, 4, 30)).mean.shape == (2, 4)

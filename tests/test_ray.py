@@ -13,13 +13,14 @@ import pytest
 import processes
 from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import catalogue, machines
-from contdrop.lab.batches import prepare
-from contdrop.lab.executors import driver, packing, ray
-from contdrop.lab.executors.agenda import Agenda, Work
-from contdrop.lab.plan import add_plan, plan
-from contdrop.lab.sources import Shipment, Source, by_value
-from contdrop.lab.store import Store
+from contdrop.lab.data.data import prepare
+from contdrop.lab.runner import packing, ray_cluster, ray_driver
+from contdrop.lab.runner.queue import Agenda, Work
+from contdrop.lab.store.writer import Store
+from contdrop.lab.study.plan import add_plan, plan
+from contdrop.lab.study.source import Shipment, Source, by_value
+from contdrop.lab.training import environment
+from contdrop.replication import studies
 from test_executor import command, content, finish, listen_to_interrupts
 
 if importlib.util.find_spec("ray") is None:  # it is imported later: what it listens on it decides then
@@ -41,7 +42,7 @@ def model():
 
 study = lab.Study("own", data, model, methods=("original", "gaussian"), runs=2, epochs=300)
 """
-LONG = plan(catalogue.STUDIES["digits-mlp"], labels=["none", "gaussian:sigma=0.3"], runs=2, epochs=200)
+LONG = plan(studies.STUDIES["digits-mlp"], labels=["none", "gaussian:sigma=0.3"], runs=2, epochs=200)
 
 
 class Watcher:
@@ -67,7 +68,7 @@ class Watcher:
 def nodes():
     """Two nodes of one processor each, in processes of this machine; the driver's own has none."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in ray._HERE.items():
+        for name, value in ray_cluster._HERE.items():
             patch.setenv(name, value)
         import ray as package
         from ray.cluster_utils import Cluster
@@ -89,12 +90,12 @@ def do(nodes, path, jobs, watcher, source=Source("catalogue", "digits-mlp"), dev
     protocol = jobs[0].protocol
     data = {protocol.key: None if protocol.study.run else prepare(protocol.study.data(), task="classification")}
     work = Work({protocol.key: Shipment.of(protocol, source)}, data, devices=devices)
-    wanted = ray.Resources(address=nodes.address, cpus=1.0)
+    wanted = ray_cluster.Resources(address=nodes.address, cpus=1.0)
     with (
-        ray.Cluster(wanted, threads=1, device="cpu", devices=devices) as cluster,
+        ray_cluster.Cluster(wanted, threads=1, device="cpu", devices=devices) as cluster,
         Store(path, create=True) as store,
     ):
-        return driver.run(store, add_plan(store, jobs), work, watcher, cluster=cluster)
+        return ray_driver.run(store, add_plan(store, jobs), work, watcher, cluster=cluster)
 
 
 def measured(path):
@@ -143,7 +144,7 @@ def test_ports_are_seen_whichever_thread_started_the_process(host, is_beyond):
 
 
 def test_tensors_travel_without_a_copy_and_unchanged():
-    prepared = prepare(catalogue.STUDIES["digits-mlp"].data(), task="classification")
+    prepared = prepare(studies.STUDIES["digits-mlp"].data(), task="classification")
     content = packing.packed(prepared)
     assert len(content[0]) < 0.1 * sum(len(array) for array in content[1:])
     again = packing.unpacked(content)
@@ -166,12 +167,12 @@ def test_tensors_travel_without_a_copy_and_unchanged():
 )
 def test_wrong_options_get_one_line(given, text):
     with pytest.raises(UserError, match=text):
-        ray.resources(**{"address": None, "cpus": None, "gpus": 0.0, "workers": None, **given})
+        ray_cluster.resources(**{"address": None, "cpus": None, "gpus": 0.0, "workers": None, **given})
 
 
 def slots(have, **given):
-    asked = ray.resources("ray", **{"address": "x", "cpus": None, "gpus": 0.0, "workers": None, **given})
-    cluster = ray.Cluster(asked, threads=1, device="cpu")
+    asked = ray_cluster.resources("ray", **{"address": "x", "cpus": None, "gpus": 0.0, "workers": None, **given})
+    cluster = ray_cluster.Cluster(asked, threads=1, device="cpu")
     cluster.nodes = lambda: [{"NodeID": "n", "Alive": True, "Resources": have}]
     return cluster.slots()["n"]
 
@@ -187,9 +188,9 @@ def test_as_many_parts_as_there_are_fit(part, whole):
 
 def test_jobs_may_have_a_part_of_a_gpu_and_no_processor():
     assert slots({"CPU": 1.0, "GPU": 2.0}, cpus=0.0, gpus=0.25) == 8
-    asked = ray.Resources(cpus=0.0, gpus=0.25, workers=4)
-    assert ray.Cluster(asked, threads=3, device="cuda").options["num_cpus"] == 0.0
-    assert ray.Cluster(ray.Resources(), threads=3, device="cpu", devices=2).options["num_cpus"] == 6
+    asked = ray_cluster.Resources(cpus=0.0, gpus=0.25, workers=4)
+    assert ray_cluster.Cluster(asked, threads=3, device="cuda").options["num_cpus"] == 0.0
+    assert ray_cluster.Cluster(ray_cluster.Resources(), threads=3, device="cpu", devices=2).options["num_cpus"] == 6
 
 
 def test_two_nodes_give_the_same_bits_as_one_worker(nodes, undisturbed, tmp_path):
@@ -209,7 +210,7 @@ def test_a_job_of_two_processes_has_the_bits_of_two_processes_here(nodes, tmp_pa
     method = "gaussian:sigma=0.3"
     arguments = ["--methods", method, "--runs", "1", "--epochs", "3", "--workers", "1", "--devices", "2"]
     finish("run", "digits-mlp", *arguments, store=tmp_path / "local.db")
-    jobs = plan(catalogue.STUDIES["digits-mlp"], labels=[method], runs=1, epochs=3)
+    jobs = plan(studies.STUDIES["digits-mlp"], labels=[method], runs=1, epochs=3)
     outcome = do(nodes, tmp_path / "ray.db", jobs, Watcher(), devices=2)
     assert len(outcome.finished) == 1
     assert measured(tmp_path / "ray.db") == measured(tmp_path / "local.db")
@@ -253,13 +254,13 @@ def test_worker_that_keeps_dying_is_a_failed_job_with_its_reason(nodes, tmp_path
 
 
 def test_nodes_of_another_kind_do_nothing(nodes, tmp_path):
-    class Other(ray.Cluster):
+    class Other(ray_cluster.Cluster):
         def _answer(self, node, ref):
             found = super()._answer(node, ref)
             asked = sorted(node for node, slots in self.slots().items() if slots)  # not the driver's, which has none
             return {**found, "instructions": "none"} if node == asked[0] else found
 
-    wanted = ray.Resources(address=nodes.address)
+    wanted = ray_cluster.Resources(address=nodes.address)
     with Other(wanted, threads=1, device="cpu") as cluster:
         assert len(cluster.refused) == 1
         assert cluster.processes == 1
@@ -267,8 +268,8 @@ def test_nodes_of_another_kind_do_nothing(nodes, tmp_path):
         (other,) = cluster.refused
         cluster.refused = set()
         with Store(tmp_path / "runs.db", create=True) as store:
-            hands = driver._Driver(Agenda(store, {}, Watcher()), Work({}, {}), cluster)
-            machine = {**machines.machine(), "instructions": "none"}
+            hands = ray_driver._Driver(Agenda(store, {}, Watcher()), Work({}, {}), cluster)
+            machine = {**environment.machine(), "instructions": "none"}
             assert not hands._begin(1, other, machine=machine)  # one that came later and began a job
             assert cluster.refused == {other}
 

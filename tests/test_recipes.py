@@ -14,12 +14,12 @@ from torch.optim.adam import adam
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.sgd import sgd
 
-from contdrop.lab import state
-from contdrop.lab.initialisation import Glorot, Normal
-from contdrop.lab.methods import NAMES, parse
-from contdrop.lab.models import CNN, MLP
-from contdrop.lab.optimisers import AlternatingPlateau, EpochTable, RampOptimiser
-from contdrop.lab.recipes import Adam, Authors, Hinton, LayeredPlateau, Plateau, Recipe, Steps
+from contdrop.lab.study.methods import NAMES, parse
+from contdrop.lab.training import checkpoint
+from contdrop.replication.initialization import Glorot, Normal
+from contdrop.replication.networks import CNN, MLP
+from contdrop.replication.optimizers import AlternatingPlateau, EpochTable, RampOptimiser
+from contdrop.replication.recipes import Adam, Authors, Hinton, LayeredPlateau, Plateau, Recipe, Steps
 
 SMALL = {"maps": (3, 4), "kernel": 3, "hidden": 7, "classes": 5, "image": (1, 12, 12)}
 MODELS = (MLP((64, 7, 6, 5), scale="paper"), CNN(**SMALL, scale="paper"))
@@ -542,9 +542,9 @@ def test_a_loaded_run_goes_on_bit_for_bit(recipe, model):
     for stop in range(1, EPOCHS):
         first = Trainer(recipe, fresh(model, "gaussian"), EPOCHS)
         first.train(model, range(stop))
-        saved = b"".join(state.parts(first.state()))
+        saved = b"".join(checkpoint.parts(first.state()))
         second = Trainer(recipe, fresh(model, "gaussian", seed=7), EPOCHS)
-        second.load(state.loads(saved))
+        second.load(checkpoint.loads(saved))
         second.train(model, range(stop, EPOCHS))
         assert equal(weights(second.network), weights(whole.network))
         assert second.rate == whole.rate
@@ -557,7 +557,7 @@ def test_a_run_loaded_within_an_epoch_goes_on_bit_for_bit(recipe):
     first.train(model, range(4))
     for batch in batches(model, 2, seed=9):
         first.step(batch)
-    second.load(state.loads(b"".join(state.parts(first.state()))))
+    second.load(checkpoint.loads(b"".join(checkpoint.parts(first.state()))))
     for batch in batches(model, 3):
         first.step(batch)
         second.step(batch)
@@ -565,7 +565,7 @@ def test_a_run_loaded_within_an_epoch_goes_on_bit_for_bit(recipe):
 
 
 def test_a_state_does_not_grow_with_the_run():
-    sizes = [sum(map(len, state.parts(Trainer(recipe, nn.Linear(1, 1), 3000).state()))) for recipe in RECIPES]
+    sizes = [sum(map(len, checkpoint.parts(Trainer(recipe, nn.Linear(1, 1), 3000).state()))) for recipe in RECIPES]
     assert max(sizes) < 2000
 
 

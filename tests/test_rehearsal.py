@@ -9,13 +9,15 @@ from torch import nn
 
 from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import dryrun, running, travel
-from contdrop.lab.batches import prepare
-from contdrop.lab.building import Averaged
-from contdrop.lab.fingerprints import of_arrays
-from contdrop.lab.plan import Variant, add_plan, plan
-from contdrop.lab.store import Store
-from contdrop.lab.training import Training
+from contdrop.lab.data.data import prepare
+from contdrop.lab.data.fingerprints import of_arrays
+from contdrop.lab.store import travel
+from contdrop.lab.store.writer import Store
+from contdrop.lab.study import dry_run
+from contdrop.lab.study.plan import Variant, add_plan, plan
+from contdrop.lab.training import job as running
+from contdrop.lab.training.model import Averaged
+from contdrop.lab.training.trainer import Training
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(120, 5, generator=GENERATOR)
@@ -36,7 +38,7 @@ STUDY = lab.Study("own", data, model, epochs=2, runs=1, batch_size=16, methods=[
 
 def rehearse(**change):
     study = dataclasses.replace(STUDY, **change)
-    return dryrun.rehearse(plan(study), prepare(study.data(), task=study.task))
+    return dry_run.rehearse(plan(study), prepare(study.data(), task=study.task))
 
 
 def begin(**change):
@@ -275,7 +277,7 @@ def test_what_a_checkpoint_would_lose_is_said():
 def test_what_diverges_resumed_or_not_is_no_loss_of_a_checkpoint():
     study = dataclasses.replace(STUDY, optimiser=lambda network: torch.optim.SGD(network.parameters(), 1e30))
     prepared = prepare(study.data(), task=study.task)
-    assert dryrun._of_resumption(plan(study)[0], Variant.parse("original"), prepared, "cpu") == []
+    assert dry_run._of_resumption(plan(study)[0], Variant.parse("original"), prepared, "cpu") == []
 
 
 # ---- the optimiser

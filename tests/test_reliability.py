@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import stores
-from contdrop.lab import scores
-from contdrop.lab.report import colours, figures
+from contdrop.lab.report import figures, style
 from contdrop.lab.report.figures.reliability import WAYS, calibrations
-from contdrop.lab.results import collect_all
-from contdrop.lab.store import Store
+from contdrop.lab.store.results import collect_all
+from contdrop.lab.store.writer import Store
+from contdrop.lab.training import metric_values
 from test_figures import ODD, _check_texts, _floats, _texts
 
 METHODS = ("none", "bernoulli", "gaussian")
@@ -22,8 +22,12 @@ def _measured(ways, seed, confident):
         right = rng.uniform(0.3, 0.9, 400)
         correct = rng.uniform(size=400) < right
         confidence = np.minimum(right + confident, 1)
-        kept[f"uncertainty_{way}_reliability"] = np.stack(scores.reliability(confidence, correct)).astype(np.float64)
-        kept[f"uncertainty_{way}_ece"] = np.asarray(scores.calibration_error(np.stack([confidence, correct], axis=1)))
+        kept[f"uncertainty_{way}_reliability"] = np.stack(metric_values.reliability(confidence, correct)).astype(
+            np.float64
+        )
+        kept[f"uncertainty_{way}_ece"] = np.asarray(
+            metric_values.calibration_error(np.stack([confidence, correct], axis=1))
+        )
     return kept
 
 
@@ -83,7 +87,7 @@ def test_what_is_drawn(make):
         points = {container[0].get_color(): container[0] for container in below.containers}
         assert len(points) == len(methods), way
         for method, each in methods.items():
-            colour = colours.style(method).colour
+            colour = style.style(method).colour
             np.testing.assert_allclose(lines[colour].get_xdata(), each.confidence)
             np.testing.assert_allclose(lines[colour].get_ydata(), each.accuracy)
             np.testing.assert_allclose(_floats(points[colour].get_xdata()), [np.mean(each.errors)])

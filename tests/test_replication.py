@@ -7,24 +7,26 @@ import pytest
 import torch
 
 from contdrop import coadaptation
-from contdrop.lab import catalogue, comparing, streams
-from contdrop.lab.batches import prepare
-from contdrop.lab.catalogue import replication
-from contdrop.lab.catalogue.covariance import CommonNoise
-from contdrop.lab.catalogue.sources import Images
-from contdrop.lab.catalogue.unused import UNUSED, UnusedError, unused
-from contdrop.lab.initialisation import Glorot
-from contdrop.lab.methods import parse
-from contdrop.lab.models import MLP
-from contdrop.lab.plan import plan
-from contdrop.lab.results import collect_all
-from contdrop.lab.store import FINAL, Store
+from contdrop.lab import api
+from contdrop.lab.data.data import prepare
+from contdrop.lab.store.results import collect_all
+from contdrop.lab.store.writer import FINAL, Store
+from contdrop.lab.study.methods import parse
+from contdrop.lab.study.plan import plan
+from contdrop.lab.training import random_streams
+from contdrop.replication import studies
+from contdrop.replication.initialization import Glorot
+from contdrop.replication.networks import MLP
+from contdrop.replication.studies import dose
+from contdrop.replication.studies.covariance_study import CommonNoise
+from contdrop.replication.studies.study_data import Images
+from contdrop.replication.studies.unused_error import UNUSED, UnusedError, unused
 
 DIGITS = Images("digits", train=60, validation=100)
 SMALL = MLP((64, 12, 8, 10), divisor=16.0, initialisation=Glorot())
 
 
-@pytest.mark.parametrize("study", replication.STUDIES, ids=lambda study: study.name)
+@pytest.mark.parametrize("study", dose.STUDIES, ids=lambda study: study.name)
 def test_every_study_is_planned_as_the_protocol_has_it(study):
     jobs = [job for job in plan(study) if job.stage == FINAL]
     assert len(jobs) == len(study.methods) * study.presets["quick"].runs
@@ -36,7 +38,7 @@ def test_every_study_is_planned_as_the_protocol_has_it(study):
 
 
 def test_each_shape_of_the_dose_table_has_its_bernoulli_of_equal_strength():
-    for study in (replication.DOSE_1000, replication.DOSE_5000):
+    for study in (dose.DOSE_1000, dose.DOSE_5000):
         strengths = {label: parse(label).law.relative_variance for label in study.methods}
         for label, strength in strengths.items():
             if label != "none":
@@ -46,15 +48,15 @@ def test_each_shape_of_the_dose_table_has_its_bernoulli_of_equal_strength():
 
 
 def test_masks_have_mean_one_but_for_the_authors_recipe():
-    for study in replication.STUDIES:
+    for study in dose.STUDIES:
         if study.name != "replication-authors-relu":
             noises = [parse(label).noise(study.scale) for label in study.methods]
             assert {noise["mean"] for noise in noises if noise} == {1.0}  # adaptive dropout has no law of its own
 
 
 def test_the_group_names_them_in_the_order_of_their_value():
-    assert catalogue.find("replication") == list(replication.STUDIES)
-    assert catalogue.GROUPS["replication"][:2] == ("dose-1000", "dose-5000")
+    assert studies.find("replication") == list(dose.STUDIES)
+    assert studies.GROUPS["replication"][:2] == ("dose-1000", "dose-5000")
 
 
 def test_unused_images_are_neither_trained_nor_validated_on():
@@ -86,7 +88,7 @@ def test_covariance_under_one_common_noise():
     assert set(found[1]) == {*common, "own layer2 covariance", "own layer2 correlation"}
     # Equal weights, so the common noise sees no difference between the two.
     assert all(found[0][name] == found[1][name] > 0 for name in common)
-    images, _ = next(parts.validation.batches([torch.from_numpy(streams.permutation(100, 5)[:4])]))
+    images, _ = next(parts.validation.batches([torch.from_numpy(random_streams.permutation(100, 5)[:4])]))
     own = coadaptation(masked, images.float() / 16, ["hidden2"], 300, seed=5).summary()["hidden2"]
     assert float(found[1]["own layer2 covariance"]) == pytest.approx(own.root_mean_square, rel=1e-5)
 
@@ -94,11 +96,11 @@ def test_covariance_under_one_common_noise():
 def test_one_cell_of_the_dose_table_runs_and_is_the_same_again(tmp_path):
     """Bit for bit: two methods of equal strength, one epoch, the study's own training, on images that ship with us."""
     study = dataclasses.replace(
-        replication.DOSE_1000, data=DIGITS, model=SMALL, methods=("none", "bernoulli:r=1", "normal:r=1")
+        dose.DOSE_1000, data=DIGITS, model=SMALL, methods=("none", "bernoulli:r=1", "normal:r=1")
     )
     kept = []
     for name in ("first.db", "second.db"):
-        comparing.compare(study, runs=1, epochs=1, store=tmp_path / name, workers=0)
+        api.compare(study, runs=1, epochs=1, store=tmp_path / name, workers=0)
         with Store(tmp_path / name) as store:
             (results,) = collect_all(store)
             assert not results.failed

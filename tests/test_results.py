@@ -7,11 +7,13 @@ import types
 import pytest
 
 import scripts
-from contdrop.lab import checking, comparing, machines, travel
-from contdrop.lab.analysis import evidence
-from contdrop.lab.catalogue import replication
-from contdrop.lab.data.source import MissingError
-from contdrop.lab.store import FINISHED, Store
+from contdrop.lab import api
+from contdrop.lab.store import integrity, travel
+from contdrop.lab.store.writer import FINISHED, Store
+from contdrop.lab.training import environment
+from contdrop.replication.claims import evidence
+from contdrop.replication.datasets.dataset_source import MissingError
+from contdrop.replication.studies import dose
 
 ROOT = pathlib.Path(__file__).parent.parent
 REAL = ROOT.parent / "shared" / "data"
@@ -54,7 +56,7 @@ def test_the_lowest_epoch_is_that_of_each_run(tool):
 def test_archives_are_whole(archive, tmp_path):
     travel.take(archive, tmp_path / "runs.db")
     with Store(tmp_path / "runs.db") as store:
-        assert checking.check(store) == []
+        assert integrity.check(store) == []
 
 
 def test_a_cell_of_the_dose_table_comes_out_again(tmp_path, monkeypatch):
@@ -66,13 +68,13 @@ def test_a_cell_of_the_dose_table_comes_out_again(tmp_path, monkeypatch):
     found, _ = travel.load(archive)
     old = next(each.job for each in found.jobs if (each.job.method, each.job.run) == (label, 0))
     try:
-        comparing.compare(replication.DOSE_1000, methods=[label], runs=1, store=tmp_path / "again.db", workers=0)
+        api.compare(dose.DOSE_1000, methods=[label], runs=1, store=tmp_path / "again.db", workers=0)
     except MissingError as error:
         pytest.skip(str(error))
     with Store(tmp_path / "again.db") as store:
         (new,) = [job for job in store.jobs() if job.status == FINISHED]
     kind = ("instructions", "threads", "processor")
-    same = all(old.machine[name] == new.machine[name] for name in kind) and old.versions == machines.versions()
+    same = all(old.machine[name] == new.machine[name] for name in kind) and old.versions == environment.versions()
     assert new.fingerprints["data"] == old.fingerprints["data"]
     for name in ("test_error", "test:unused error", "train_loss"):
         assert new.results[name] == (old.results[name] if same else pytest.approx(old.results[name], abs=0.5))

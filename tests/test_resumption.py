@@ -10,11 +10,12 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from contdrop import lab
-from contdrop.lab import running, state
-from contdrop.lab.batches import prepare
-from contdrop.lab.plan import Variant, add_plan, plan
-from contdrop.lab.store import FINISHED, Store
-from contdrop.lab.training import Training
+from contdrop.lab.data.data import prepare
+from contdrop.lab.store.writer import FINISHED, Store
+from contdrop.lab.study.plan import Variant, add_plan, plan
+from contdrop.lab.training import checkpoint
+from contdrop.lab.training import job as running
+from contdrop.lab.training.trainer import Training
 
 X = torch.randn(120, 5, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -38,7 +39,7 @@ def begin(**change):
 
 
 def saved(content):
-    return b"".join(state.parts(content))
+    return b"".join(checkpoint.parts(content))
 
 
 class Rotating(nn.Module):
@@ -108,7 +109,7 @@ def test_the_best_model_is_that_of_its_epoch_in_all_its_buffers():
 def test_a_checkpoint_without_these_buffers_is_loaded():
     first, second = begin(model=Centring), begin(model=Centring)
     first.run_epoch()
-    content = state.loads(b"".join(first.state()))
+    content = checkpoint.loads(b"".join(first.state()))
     del content["buffers"], content["best"]["buffers"]
     second.restore(saved(content))
     assert second.epoch == 1
@@ -126,34 +127,34 @@ def test_buffers_that_were_replaced_by_others_come_back():
 def test_complex_numbers_come_back(kind):
     content = torch.randn(3, 4, dtype=kind)
     for tensor in (content, content.t(), content.conj(), content[:0], content[0, 0]):
-        back = state.loads(saved(tensor))
+        back = checkpoint.loads(saved(tensor))
         assert torch.equal(back, tensor)
         assert back.dtype == kind
     imaginary = content.conj().imag
     assert imaginary.is_neg()
-    assert torch.equal(state.loads(saved(imaginary)), imaginary)
+    assert torch.equal(checkpoint.loads(saved(imaginary)), imaginary)
 
 
 def test_counters_come_back_as_counters():
     content = {"milestones": collections.Counter([2, 4, 4]), "plain": {1: 2}}
-    back = state.loads(saved(content))
+    back = checkpoint.loads(saved(content))
     assert back == content
     assert [type(each) for each in back.values()] == [collections.Counter, dict]
 
 
 def test_types_that_could_not_be_read_again_are_not_written():
     with pytest.raises(TypeError, match=r"^expected tensors of float32, .*bool; got float8_e4m3fn; keep it in one "):
-        state.parts({"scale": torch.ones(2).to(torch.float8_e4m3fn)})
+        checkpoint.parts({"scale": torch.ones(2).to(torch.float8_e4m3fn)})
 
 
 def test_numbers_of_numpy_come_back_with_their_types():
     content = {np.int64(20): np.float32(0.1), "on": np.bool_(True), "far": np.float64("inf"), "n": np.uint8(3)}
-    found = state.loads(saved(content))
+    found = checkpoint.loads(saved(content))
     assert found == {20: np.float32(0.1), "on": True, "far": np.inf, "n": 3}
     assert [type(value) for value in found.values()] == [np.float32, np.bool_, np.float64, np.uint8]
     damaged = saved({"a": np.float32(1)}).replace(b'"float32"', b'"floaty9"')
-    with pytest.raises(state.StateError, match="a number of type 'floaty9'"):
-        state.loads(damaged)
+    with pytest.raises(checkpoint.StateError, match="a number of type 'floaty9'"):
+        checkpoint.loads(damaged)
 
 
 def test_a_training_whose_state_cannot_be_saved_ends_all_the_same(tmp_path, monkeypatch):

@@ -4,18 +4,19 @@ import sqlite3
 
 import pytest
 
-from contdrop.cli.conduct import parse_shard
+from contdrop.cli.session import parse_shard
 from contdrop.errors import UserError
-from contdrop.lab import catalogue, locks, travel
-from contdrop.lab.plan import is_in, plan
-from contdrop.lab.store import Store
+from contdrop.lab.store import locks, travel
+from contdrop.lab.store.writer import Store
+from contdrop.lab.study.plan import is_in, plan
+from contdrop.replication import studies
 from test_executor import content, finish
 
 ARGUMENTS = ["run", "digits-mlp", "--methods", "none,gaussian,bernoulli-matched", "--runs", "3", "--epochs", "3"]
 
 
 def test_parts_have_whole_runs_and_every_final_job_once():
-    jobs = plan(catalogue.STUDIES["digits-mlp"], runs=7, epochs=1)
+    jobs = plan(studies.STUDIES["digits-mlp"], runs=7, epochs=1)
     parts = [[job for job in jobs if is_in(job, (part, 3))] for part in range(4)]
     chosen = [job for job in jobs if job.stage == "selection"]
     assert chosen

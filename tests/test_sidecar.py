@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.lab import checking, running, sidecar, state, training, travel
-from contdrop.lab.plan import Variant, add_plan
-from contdrop.lab.store import FINISHED, DamageError, Store
+from contdrop.lab.store import blobs, integrity, travel
+from contdrop.lab.store.writer import FINISHED, DamageError, Store
+from contdrop.lab.study.plan import Variant, add_plan
+from contdrop.lab.training import checkpoint, trainer
+from contdrop.lab.training import job as running
 from test_damage import _outcome, interrupted
 from test_training import images as images
 from test_training import job
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch):
-    monkeypatch.setattr(sidecar, "LARGE", 0)
+    monkeypatch.setattr(blobs, "LARGE", 0)
 
 
 @pytest.fixture
@@ -46,8 +48,8 @@ def test_a_job_resumes_from_a_file_and_leaves_none(images, store, tmp_path):
     number = interrupted(store, images)
     (name,) = names(store)
     assert name == store.job(number).key[:32] + "-1.checkpoint"
-    assert sidecar.is_reference(store._read("SELECT state FROM checkpoints")[0]["state"])
-    assert checking.check(store) == []
+    assert blobs.is_reference(store._read("SELECT state FROM checkpoints")[0]["state"])
+    assert integrity.check(store) == []
     assert finish(store, number, images) == [2, 3]
     assert names(store) == []
     with Store(tmp_path / "undisturbed.db", create=True) as other:
@@ -71,11 +73,11 @@ def test_a_damaged_file_is_reported_and_the_job_starts_over(images, store, damag
     number = interrupted(store, images)
     damage(next(store.files.directory.iterdir()))
     assert store.checkpoint(number) is None
-    (finding,) = checking.check(store)
+    (finding,) = integrity.check(store)
     assert "its checkpoint does not match its checksum" in finding.text
     assert finding.mendable
     assert finish(store, number, images) == [1, 2, 3]
-    assert checking.check(store) == []
+    assert integrity.check(store) == []
     assert names(store) == []
 
 
@@ -123,8 +125,8 @@ def test_weights_stay_beside_the_store_and_are_checked(images, store, tmp_path):
     finish(store, number, images, weights="last")
     assert names(store) == [store.job(number).key[:32] + ".weights"]
     assert "weights" not in store.artefact_names(number)
-    assert checking.check(store) == []
-    assert set(state.loads(store.weights(number))["network"]) == set(training.Training(
+    assert integrity.check(store) == []
+    assert set(checkpoint.loads(store.weights(number))["network"]) == set(trainer.Training(
         job(), Variant.parse("gaussian"), images).network.state_dict())  # fmt: skip
     travel.export(store.path, tmp_path / "a.jsonl.gz")
     for added in (
@@ -134,10 +136,10 @@ def test_weights_stay_beside_the_store_and_are_checked(images, store, tmp_path):
         assert added.added == 1
     assert travel.take(tmp_path / "a.jsonl.gz", store.path).kept == 1  # equal, weights aside
     with Store(tmp_path / "c.db") as merged:
-        assert checking.check(merged) == []
+        assert integrity.check(merged) == []
         assert merged.weights(merged.jobs()[0].id) is None
     flip(store.files.directory / names(store)[0])
-    (finding,) = checking.check(store)
+    (finding,) = integrity.check(store)
     assert finding.text == f"the weights of job {number} in runs.db-files are gone or changed"
     with pytest.raises(DamageError, match="gone or changed"):
         store.weights(number)
@@ -157,7 +159,7 @@ def test_checkpoints_take_at_most_a_twentieth_of_the_time(images, store, monkeyp
 
     ours = types.SimpleNamespace(monotonic=lambda: clock[0], perf_counter=lambda: clock[0])
     monkeypatch.setattr(running, "time", ours)
-    monkeypatch.setattr(training, "time", ours)
+    monkeypatch.setattr(trainer, "time", ours)
     monkeypatch.setattr(Store, "progress", save)
     (number,) = add_plan(store, [job(epochs=50)])
     running.run(
@@ -174,9 +176,9 @@ def test_checkpoints_take_at_most_a_twentieth_of_the_time(images, store, monkeyp
 
 
 def test_the_first_large_checkpoint_waits_for_its_share(images, monkeypatch):
-    network = training.Training(job(), Variant.parse("gaussian"), images)
+    network = trainer.Training(job(), Variant.parse("gaussian"), images)
     assert network.seconds_to_save == 0
-    monkeypatch.setattr(training, "LARGE", 0)
+    monkeypatch.setattr(trainer, "LARGE", 0)
     assert network.seconds_to_save == 4 * 4 * sum(p.numel() for p in network.network.parameters()) / 1e8
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import contdrop as cd
-from contdrop import compatibility
+from contdrop._torch import private
 from contdrop.surgery import DropoutCalls, changed, count_dropout, unreachable
 
 
@@ -482,7 +482,7 @@ def test_buffers_that_a_model_assigns_are_put_back(monkeypatch):
     assert "first" in model._buffers
     assert not hasattr(model, "last")
     # Without a look at torch's own table, what was None is not told from what was not there.
-    monkeypatch.setattr(compatibility, "_without", {"_buffers"})
+    monkeypatch.setattr(private, "_without", {"_buffers"})
     count_dropout(model, X)
     assert model.average is average
     assert not hasattr(model, "last")

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.lab import sources
-from contdrop.lab.store import FINISHED, Store
+from contdrop.lab.store.writer import FINISHED, Store
+from contdrop.lab.study import source
 
 LATE = """
 import torch
@@ -51,9 +51,9 @@ def write(directory, text=LATE):
 
 
 def test_functions_of_a_study_file_import_what_lies_beside_it(directory):
-    study = sources.load_file(write(directory))
+    study = source.load_file(write(directory))
     assert len(study.data().train[0]) == 90
-    sources.load_file(directory / "late_study.py")
+    source.load_file(directory / "late_study.py")
     assert sys.path.count(str(directory)) == 1
 
 
@@ -66,7 +66,7 @@ def test_workers_import_it_too(cli, directory):
 
 def test_what_lies_beside_a_study_hides_no_module_of_pythons(directory):
     (directory / "this.py").write_text("MINE = 1")
-    sources.load_file(write(directory))
+    source.load_file(write(directory))
     place = sys.path.index(str(directory))
     assert place > sys.path.index(str(pathlib.Path(importlib.__file__).parents[1]))
     assert "site-packages" in sys.path[place + 1]
@@ -77,14 +77,14 @@ def test_what_lies_beside_a_study_hides_no_module_of_pythons(directory):
 def test_while_it_loads_its_directory_comes_first_as_that_of_a_script(directory):
     text = f"import sys\nassert sys.path[0] == {str(directory)!r}\n{LATE}"
     before = list(sys.path)
-    sources.load_file(write(directory, text))
+    source.load_file(write(directory, text))
     assert [each for each in sys.path if each != str(directory)] == before
 
 
 def test_a_file_that_cannot_be_loaded_leaves_no_trace(directory):
     before = list(sys.path)
     with pytest.raises(Exception, match="division by zero"):
-        sources.load_file(write(directory, "1 / 0"))
+        source.load_file(write(directory, "1 / 0"))
     assert sys.path == before
 
 
@@ -92,4 +92,4 @@ def test_a_study_file_that_exits_is_no_success(tmp_path):
     path = tmp_path / "s.py"
     path.write_text('import sys\n\nsys.exit("no data")\n')
     with pytest.raises(UserError, match=r"SystemExit: no data \(s.py, line 3\)"):
-        sources.load_file(path)
+        source.load_file(path)

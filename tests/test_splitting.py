@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contdrop.errors import UserError
-from contdrop.lab import fingerprints, splitting, streams
-from contdrop.lab.batches import Data, prepare
+from contdrop.lab.data import fingerprints, splits
+from contdrop.lab.data.data import Data, prepare
+from contdrop.lab.training import random_streams
 
 
 def _data(n=60, classes=3, **options):
@@ -23,13 +24,13 @@ def _positions(parts):
 
 def test_catalogue_draws_are_as_ever():
     """The positions that stored runs were trained on, and the fingerprint that they carry."""
-    order = np.random.Generator(np.random.Philox(streams.seed(7, "final", 2, "split"))).permutation(60)
+    order = np.random.Generator(np.random.Philox(random_streams.seed(7, "final", 2, "split"))).permutation(60)
     found = prepare(_data(validation=20, subset=30, stratify=False), task="classification").parts(7, "final", 2)
     train, validation, _ = _positions(found)
     assert train.tolist() == sorted(order[:30])
     assert validation.tolist() == sorted(order[30:50])
-    assert splitting.divide(9, 3, 2, seed=5)[0].tolist() == [0, 1, 4]  # drawn by 0.1.0
-    assert splitting.divide(9, 3, 2, seed=5)[1].tolist() == [2, 7]
+    assert splits.divide(9, 3, 2, seed=5)[0].tolist() == [0, 1, 4]  # drawn by 0.1.0
+    assert splits.divide(9, 3, 2, seed=5)[1].tolist() == [2, 7]
     assert found.split == "d3a8cb36063aed3f410800441d0d1274"
     rest, validation, _ = _positions(prepare(_data(validation=20, stratify=False), task=None).parts(7, "final", 2))
     assert rest.tolist() == sorted(order[:40])
@@ -45,7 +46,7 @@ def test_amounts_are_of_the_training_data_as_given():
     assert found.sizes == {"train": 50, "validation": 25, "test": 20}
     assert len(np.unique(np.concatenate(_positions(found)))) == 95
     assert found.split == fingerprints.of_arrays(*_positions(found))
-    assert [splitting.count(f, 10, "test") for f in (0.01, 0.14, 0.15, 0.94, 0.99)] == [1, 1, 2, 9, 9]
+    assert [splits.count(f, 10, "test") for f in (0.01, 0.14, 0.15, 0.94, 0.99)] == [1, 1, 2, 9, 9]
 
 
 def test_the_test_set_is_one_for_all_runs_and_the_rest_is_drawn_anew():
@@ -72,7 +73,7 @@ def test_stratified_parts_hold_every_class_in_proportion(classes, out, kept, see
     strata, n = np.unique(classes, return_inverse=True)[1], len(classes)
     held_out = min(max(1, round(out * n)), n - 1)
     train = max(1, round(kept * (n - held_out)))
-    one, other = splitting.divide(n, train, held_out, seed, strata=strata)
+    one, other = splits.divide(n, train, held_out, seed, strata=strata)
     assert (len(one), len(other), len({*one, *other})) == (train, held_out, train + held_out)
     assert (np.sort(one) == one).all()
     assert (np.sort(other) == other).all()
@@ -88,7 +89,7 @@ def test_stratified_parts_hold_every_class_in_proportion(classes, out, kept, see
 
 def test_strata_are_met_exactly_where_they_divide():
     strata = np.repeat([0, 1, 2], [100, 40, 20])
-    one, other = splitting.divide(160, 80, 40, 3, strata=strata)
+    one, other = splits.divide(160, 80, 40, 3, strata=strata)
     assert np.bincount(strata[one]).tolist() == [50, 20, 10]
     assert np.bincount(strata[other]).tolist() == [25, 10, 5]
 
@@ -96,15 +97,13 @@ def test_strata_are_met_exactly_where_they_divide():
 def test_the_last_example_of_a_class_is_trained_on():
     strata = np.repeat([0, 1], [2, 20])  # of class 0 its share of 20 held out is 1.8
     for seed in range(5):
-        assert {*strata[splitting.divide(22, None, 20, seed, strata=strata)[0]]} == {0, 1}
+        assert {*strata[splits.divide(22, None, 20, seed, strata=strata)[0]]} == {0, 1}
 
 
 def test_every_member_of_a_stratum_is_as_likely_as_any_other():
     """In 400 draws each of 20 examples is held out 100 times, to within five standard deviations."""
     strata = np.repeat([0, 1], [12, 8])
-    counts = sum(
-        np.bincount(splitting.divide(20, None, 5, seed, strata=strata)[1], minlength=20) for seed in range(400)
-    )
+    counts = sum(np.bincount(splits.divide(20, None, 5, seed, strata=strata)[1], minlength=20) for seed in range(400))
     assert abs(counts - 100).max() < 5 * np.sqrt(400 * 0.25 * 0.75)
 
 
@@ -135,7 +134,7 @@ def test_auto_stratifies_classification_only():
 def test_no_group_is_in_two_parts(ids, fraction, seed, with_subset):
     groups, n = np.unique(ids, return_inverse=True)[1], len(ids)
     held_out = max(1, round(fraction * n))
-    one, other = splitting.divide(n, n // 3 + 1 if with_subset else None, held_out, seed, groups=groups)
+    one, other = splits.divide(n, n // 3 + 1 if with_subset else None, held_out, seed, groups=groups)
     assert len(one)
     assert len(other)
     assert not {*groups[one]} & {*groups[other]}
@@ -168,7 +167,7 @@ def _drawn_before(groups, train, held_out, seed):
         return chosen if chosen or not wanted else [min(order, key=lambda group: sizes[group])]
 
     sizes = np.bincount(groups)
-    order = streams.permutation(len(sizes), seed)
+    order = random_streams.permutation(len(sizes), seed)
     out = nearest(order, held_out, True)
     rest = order[~np.isin(order, out)]
     kept = rest if train is None else nearest(rest, train, False)
@@ -187,7 +186,7 @@ def test_groups_are_drawn_as_ever_where_something_was_left(lengths, fraction, se
     groups = np.repeat(np.arange(len(lengths)), lengths)
     train, held_out = len(groups) // 3 + 1 if with_subset else None, max(1, round(fraction * len(groups)))
     before = _drawn_before(groups, train, held_out, seed)
-    now = splitting.divide(len(groups), train, held_out, seed, groups=groups, leave=leave)
+    now = splits.divide(len(groups), train, held_out, seed, groups=groups, leave=leave)
     if len(lengths) - len({*groups[before[1]]}) >= leave:
         assert all(np.array_equal(one, other) for one, other in zip(before, now))
     else:
@@ -222,7 +221,7 @@ def test_a_part_of_nothing_is_refused_by_its_name(monkeypatch):
     nothing = np.arange(0)
     prepared = prepare(_data(), task="classification")
     for drawn, name in (((nothing, np.arange(3)), "train"), ((np.arange(3), nothing), "validation")):
-        monkeypatch.setattr(splitting, "divide", lambda *_, drawn=drawn, **options: drawn)
+        monkeypatch.setattr(splits, "divide", lambda *_, drawn=drawn, **options: drawn)
         with pytest.raises(UserError, match=f"^data: {name}: expected at least one example; got none; give more"):
             prepared.parts(0, "final", 0)
 
@@ -282,5 +281,5 @@ def test_what_would_have_no_effect_or_no_meaning_is_refused():
 
 
 def test_a_split_never_changes():
-    train, validation = splitting.divide(10, 4, 3, 1)
+    train, validation = splits.divide(10, 4, 3, 1)
     assert (train.tolist(), validation.tolist()) == ([0, 1, 2, 6], [3, 4, 8])

@@ -10,16 +10,16 @@ from torch import nn
 from contdrop import lab
 from contdrop.cli import app
 from contdrop.errors import UserError
-from contdrop.lab import sources, starters
+from contdrop.lab.study import source, templates
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
 
-@pytest.mark.parametrize("kind", starters.KINDS)
+@pytest.mark.parametrize("kind", templates.KINDS)
 def test_starter_runs_as_it_is(kind, tmp_path):
     path = tmp_path / "my_study.py"
-    starters.write(path, kind)
-    study = sources.load_file(path)
+    templates.write(path, kind)
+    study = source.load_file(path)
     result = lab.compare(study, runs=1, epochs=1, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False)
     assert {method: list(runs) for method, runs in result.results.errors().items()} == {
         method: [0] for method in study.methods
@@ -56,10 +56,10 @@ def test_loops_that_are_shown_test_all_runs_on_the_same_examples(loop, tmp_path)
     path = EXAMPLES / "lightning_loop.py"
     if loop == "starter":
         path = tmp_path / "my_study.py"
-        starters.write(path, "loop")
+        templates.write(path, "loop")
     else:
         pytest.importorskip("lightning")
-    study = sources.load_file(path)
+    study = source.load_file(path)
     one, other = Recorder(1), Recorder(2)
     for job in (one, other):
         study.run(job)
@@ -75,7 +75,7 @@ def test_command_writes_one_and_says_what_is_next(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr(sys, "argv", ["contdrop", "compare", "--init", "mine.py", "--kind", "regression"])
     assert app.run() == 0
     assert capsys.readouterr().out == "mine.py is written. Look into it, then: contdrop compare mine.py\n"
-    assert (tmp_path / "mine.py").read_text() == starters.read("regression")
+    assert (tmp_path / "mine.py").read_text() == templates.read("regression")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_command_writes_one_and_says_what_is_next(tmp_path, monkeypatch, capsys)
 )
 def test_bad_names_get_one_line(name, kind, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        starters.write(tmp_path / name, kind)
+        templates.write(tmp_path / name, kind)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -96,5 +96,5 @@ def test_file_that_is_there_stays(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("mine")
     with pytest.raises(UserError, match="is there already, and stays as it is; choose another name"):
-        starters.write(path, "text")
+        templates.write(path, "text")
     assert path.read_text() == "mine"

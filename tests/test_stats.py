@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contdrop.errors import UserError
-from contdrop.lab import paper, stats
-from contdrop.lab.stats import detection
+from contdrop.lab import stats
 from contdrop.lab.stats import differences as pairing
+from contdrop.lab.stats import power
+from contdrop.replication import paper_tables
 
 INPUTS = 500
 EXACT = {"rel": 1e-10, "abs": 1e-10}
@@ -264,14 +265,14 @@ def test_power_of_two_runs_at_a_severe_level(noncentrality):
     step = scipy.special.ndtr(noncentrality - critical * z) + scipy.special.ndtr(-noncentrality - critical * z)
     density = 2 * np.exp(-np.square(z) / 2) / math.sqrt(2 * math.pi)
     expected = np.trapezoid(density * step, z) if hasattr(np, "trapezoid") else np.trapz(density * step, z)
-    assert detection._power(noncentrality, 2, alpha) == pytest.approx(expected, abs=1e-9)
+    assert power._power(noncentrality, 2, alpha) == pytest.approx(expected, abs=1e-9)
 
 
 def test_detectable_difference_and_needed_runs_invert_the_power():
     for n in (2, 5, 10, 30, 200):
-        for power in (0.5, 0.8, 0.99):
-            difference = stats.minimum_detectable(0.04, n, power=power)
-            assert stats.power(difference, 0.04, n) == pytest.approx(power, **EXACT)
+        for share in (0.5, 0.8, 0.99):
+            difference = stats.minimum_detectable(0.04, n, power=share)
+            assert stats.power(difference, 0.04, n) == pytest.approx(share, **EXACT)
             assert stats.runs_needed(difference * 1.000001, 0.04, power=power) == n
     assert stats.runs_needed(0.5, 1.0) == 34
     assert stats.runs_needed(-0.5, 1.0) == 34
@@ -719,7 +720,7 @@ def test_a_comparison_takes_milliseconds():
     assert (time.process_time() - started) / 5 < 0.05
 
 
-@pytest.mark.parametrize("module", [stats, paper])
+@pytest.mark.parametrize("module", [stats, paper_tables])
 def test_only_numpy_and_scipy_are_imported(module):
     file = pathlib.Path(module.__file__)
     for path in file.parent.glob("*.py") if file.name == "__init__.py" else [file]:

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.lab import reading, schema
-from contdrop.lab.reading import pack, unpack
-from contdrop.lab.results import collect
-from contdrop.lab.store import FAILED, FINISHED, PLANNED, RUNNING, DamageError, Epoch, Selection, Store
+from contdrop.lab.store import reader, schema
+from contdrop.lab.store.reader import pack, unpack
+from contdrop.lab.store.results import collect
+from contdrop.lab.store.writer import FAILED, FINISHED, PLANNED, RUNNING, DamageError, Epoch, Selection, Store
 from stores import make_store
 
 PROTOCOL = {"experiment": "some-experiment", "preset": "quick", "epochs": 3}
@@ -328,7 +328,7 @@ def test_new_store_waits_for_whoever_writes_the_file(path):
 
 
 def test_new_store_does_not_wait_for_ever(path, monkeypatch):
-    monkeypatch.setattr(reading, "_PATIENCE", 0.2)
+    monkeypatch.setattr(reader, "_PATIENCE", 0.2)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     begun = time.monotonic()
@@ -364,7 +364,7 @@ def test_store_that_another_has_just_made_is_not_of_another_program(path, monkey
 
 
 def test_lock_is_free_again_after_a_kill(store, path):
-    code = "import sys, time; from contdrop.lab.locks import Locks; import pathlib\n"
+    code = "import sys, time; from contdrop.lab.store.locks import Locks; import pathlib\n"
     code += "l = Locks(pathlib.Path(sys.argv[1])); print(l.acquire(7), flush=True); time.sleep(60)"
     locks = path.with_name(path.name + "-locks")
     process = subprocess.Popen([sys.executable, "-c", code, str(locks)], stdout=subprocess.PIPE, text=True)
@@ -384,7 +384,7 @@ def test_releasing_a_lock_leaves_its_neighbours_held(store, path):
         assert store.locks.acquire(number)
     store.locks.release(7)
     code = (
-        "import sys, pathlib; from contdrop.lab.locks import Locks; locks = Locks(pathlib.Path(sys.argv[1])); "
+        "import sys, pathlib; from contdrop.lab.store.locks import Locks; locks = Locks(pathlib.Path(sys.argv[1])); "
         "print([locks.is_held(number) for number in (6, 7, 8)])"
     )
     done = subprocess.run([sys.executable, "-c", code, f"{path}-locks"], capture_output=True, text=True, check=False)
@@ -507,7 +507,7 @@ def test_only_jobs_of_the_same_test_examples_are_compared_example_by_example(pat
     with Store(path) as store:
         odd = next(each.id for each in store.jobs() if (each.method, each.run) == ("gaussian", 1))
     monkeypatch.setattr(Store, "artefact", other_labels)
-    monkeypatch.setattr("contdrop.lab.results._wrong_value", lambda *_: None)  # their errors are as stored
+    monkeypatch.setattr("contdrop.lab.store.results._wrong_value", lambda *_: None)  # their errors are as stored
     assert set(results_of(path).contributions) == places - {("gaussian", 1)}
 
 
@@ -551,9 +551,8 @@ def test_closing_a_second_store_of_a_process_drops_no_lock(store, path):
     with Store(path) as other:
         assert other.locks.is_held(7)
         assert not other.locks.acquire(7)
-    code = (
-        "import sys, pathlib; from contdrop.lab.locks import Locks; print(Locks(pathlib.Path(sys.argv[1])).acquire(7))"
-    )
+    code = "import sys, pathlib; from contdrop.lab.store.locks import Locks; "
+    code += "print(Locks(pathlib.Path(sys.argv[1])).acquire(7))"
     command = [sys.executable, "-c", code, f"{path}-locks"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
     store.locks.release(7)

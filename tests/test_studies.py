@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from contdrop import lab
-from contdrop.lab import applying, sources
+from contdrop.lab.study import apply_method, source
 
 STUDIES = sorted((pathlib.Path(__file__).parent / "studies").glob("*.py"))
 NEEDS = {"text_bert": "transformers", "lightning_loop": "lightning", "images_folder": "PIL"}
@@ -32,7 +32,7 @@ def words(page):
 @every_study
 def test_study_gives_results_and_a_page(path, tmp_path):
     need(path)
-    study = sources.load_file(path)
+    study = source.load_file(path)
     result = lab.compare(study, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False)
     found = result.results.errors()
     assert set(found) == set(study.methods)
@@ -43,7 +43,7 @@ def test_study_gives_results_and_a_page(path, tmp_path):
 
 
 def test_page_of_a_regression_has_no_word_for_classes(tmp_path):
-    study = sources.load_file(next(path for path in STUDIES if path.stem == "tabular_regression"))
+    study = source.load_file(next(path for path in STUDIES if path.stem == "tabular_regression"))
     result = lab.compare(study, runs=6, epochs=1, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False)
     text = words(result.report(tmp_path / "page").read_text())
     assert "rmse" in text
@@ -58,7 +58,7 @@ def test_metric_to_be_maximised_has_the_highest_as_its_winner():
 
 def test_original_has_the_noise_of_the_models_own_layers():
     model = nn.Sequential(nn.Dropout(0.2), nn.Linear(2, 2), nn.Dropout(0.5), nn.Dropout(1.0))
-    found = applying.apply("original", model).noise
+    found = apply_method.apply("original", model).noise
     assert {name: each["relative_variance"] for name, each in found.items()} == pytest.approx({"0": 0.25, "2": 1.0})
     assert {each["mean"] for each in found.values()} == {1.0}
 

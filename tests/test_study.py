@@ -13,10 +13,12 @@ from torch import nn
 
 from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import digests, dryrun, merging, sources, travel
-from contdrop.lab.batches import prepare
-from contdrop.lab.plan import plan
-from contdrop.lab.store import FINISHED, Store
+from contdrop.lab.data.data import prepare
+from contdrop.lab.store import merge, travel
+from contdrop.lab.store.writer import FINISHED, Store
+from contdrop.lab.study import digests, dry_run
+from contdrop.lab.study import source as sources
+from contdrop.lab.study.plan import plan
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(120, 5, generator=GENERATOR)
@@ -81,7 +83,7 @@ def test_bad_settings_get_one_line(change, message):
 
 def rehearse(**change):
     study = dataclasses.replace(STUDY, **change)
-    return dryrun.rehearse(plan(study), prepare(study.data(), task=study.task))
+    return dry_run.rehearse(plan(study), prepare(study.data(), task=study.task))
 
 
 def test_rehearsal_says_what_was_changed_and_how_large_it_is():
@@ -113,7 +115,7 @@ def other_data():
 def test_rehearsal_counts_the_memory_of_a_step():
     """By hand, with AdamW's two moments and its count of steps beside each parameter."""
     study = dataclasses.replace(STUDY, methods=("original", "none", "bernoulli:match"))
-    found = dryrun.rehearse(plan(study), prepare(data(), task="classification")).memory
+    found = dry_run.rehearse(plan(study), prepare(data(), task="classification")).memory
     weights, tensors, batch = 5 * 8 + 8 + 8 * 2 + 2, 4, 16
     held = 4 * 4 * weights + 4 * tensors
     x, hidden, loss = 4 * 5 * batch, 4 * 8 * batch, 4 * 2 * batch + 8 * batch + 4
@@ -507,7 +509,7 @@ def test_merging_says_that_the_code_is_not_the_same(tmp_path):
     with Store(tmp_path / "one.db") as one, Store(tmp_path / "two.db") as two:
         here, there = (store.protocols()[0].description for store in (one, two))
     words = "own: the code of run is not the same in the store and in what is added"
-    assert list(merging._other("own", here, there)) == [words]
+    assert list(merge._other("own", here, there)) == [words]
 
 
 def test_what_is_chosen_when_results_are_there_is_said(tmp_path):
@@ -570,8 +572,8 @@ def test_resumption_is_bit_exact_whatever_the_training(change):
 
 
 def check_resumption(change):
-    from contdrop.lab.plan import Variant
-    from contdrop.lab.training import Training
+    from contdrop.lab.study.plan import Variant
+    from contdrop.lab.training.trainer import Training
 
     study = dataclasses.replace(STUDY, methods=["original", "gaussian:match"], **change)
     prepared = prepare(study.data(), task=study.task)

@@ -7,12 +7,13 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from contdrop import lab
-from contdrop.lab import labels, stats
+from contdrop.lab import stats
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.verdict import verdict
-from contdrop.lab.report import cells, figures, page, summary
-from contdrop.lab.results import collect_all
-from contdrop.lab.store import Store
+from contdrop.lab.report import cells, figures, page, pdf_summary
+from contdrop.lab.store.results import collect_all
+from contdrop.lab.store.writer import Store
+from contdrop.lab.study import labels
 from stores import ALL_METHODS, make_store
 from test_figures import _check_texts
 
@@ -25,7 +26,7 @@ def drawn(path):
         (results,) = collect_all(store)
     comparisons = compare(results)
     found = verdict(results, None, comparisons)
-    return summary.draw(results, comparisons, found, "runs.db"), found
+    return pdf_summary.draw(results, comparisons, found, "runs.db"), found
 
 
 def test_one_sheet_with_the_verdict_in_letters(tmp_path):
@@ -88,7 +89,7 @@ def test_no_text_is_printed_over_another(metric, level, methods):
     values = {method: list(level * (1 + 2e-5 * n) + draws[n]) for n, method in enumerate(methods)}
     results = lab.analyse(values, metric=metric["name"], unit=metric["unit"], better=metric["better"]).results
     comparisons = compare(results)
-    figure = summary.draw(results, comparisons, verdict(results, None, comparisons), "runs.db")
+    figure = pdf_summary.draw(results, comparisons, verdict(results, None, comparisons), "runs.db")
     _check_texts(figure)
     shown = {text.get_text() for text in figure.texts}
     assert all(labels.shown(method, longest=34) in shown for method in methods if len(method) < 20)
@@ -100,7 +101,7 @@ def test_headings_are_whole_however_short_the_names(methods):
     values = {method: [5.0 + n, 6.0 + n, 5.5 + n, 5.2] for n, method in enumerate(methods)}
     results = lab.analyse(values, metric="continuous ranked probability score", unit="kilowatt hours").results
     comparisons = compare(results)
-    figure = summary.draw(results, comparisons, verdict(results, None, comparisons), "runs.db")
+    figure = pdf_summary.draw(results, comparisons, verdict(results, None, comparisons), "runs.db")
     assert {"Method", "runs"} <= {text.get_text() for text in figure.texts}
 
 
@@ -108,7 +109,7 @@ def test_names_in_the_table_stay_different():
     methods = [f"own:{'weight decay of all of its layers ' * 2}{power}" for power in ("1e-3", "1e-4")]
     results = lab.analyse({method: [5.0, 6.0, 5.5, 5.2 + n] for n, method in enumerate(methods)}).results
     comparisons = compare(results)
-    figure = summary.draw(results, comparisons, verdict(results, None, comparisons), "runs.db")
+    figure = pdf_summary.draw(results, comparisons, verdict(results, None, comparisons), "runs.db")
     names = {
         text.get_text() for text in figure.texts if text.get_text().startswith("weight") and text.get_ha() == "left"
     }
@@ -119,14 +120,14 @@ def test_names_in_the_table_stay_different():
 def test_without_room_there_is_no_picture(tmp_path, inches):
     with Store(make_store(tmp_path / "runs.db", methods=ALL_METHODS, runs=3, epochs=1, images=50)) as store:
         (results,) = collect_all(store)
-    sheet = summary._Sheet()
-    summary._picture(sheet, results, compare(results), sheet.y + inches)
+    sheet = pdf_summary._Sheet()
+    pdf_summary._picture(sheet, results, compare(results), sheet.y + inches)
     assert sheet.figure.axes == []
 
 
 def foot(results):
     comparisons = compare(results)
-    figure = summary.draw(results, comparisons, verdict(results, None, comparisons), "runs.db")
+    figure = pdf_summary.draw(results, comparisons, verdict(results, None, comparisons), "runs.db")
     _check_texts(figure)
     texts = [text.get_text() for text in figure.texts]
     (begin,) = (place for place, text in enumerate(texts) if "To do it again:" in text)

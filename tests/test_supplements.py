@@ -5,9 +5,9 @@ import statistics
 import pytest
 
 import stores
-from contdrop.lab.report import describing, supplements
-from contdrop.lab.results import collect_all
-from contdrop.lab.store import Selection, Store
+from contdrop.lab.report import protocol, supplementary_tables
+from contdrop.lab.store.results import collect_all
+from contdrop.lab.store.writer import Selection, Store
 
 
 def _selection(**errors):
@@ -19,7 +19,7 @@ def _selection(**errors):
 
 
 def test_candidates_that_cannot_be_told_apart_are_said_to_be():
-    text = supplements.clearness(_selection(a=[1.0, 1.2, 1.4], b=[1.3, 1.1, 1.5], c=[3.0, 3.0, 3.0]))
+    text = supplementary_tables.clearness(_selection(a=[1.0, 1.2, 1.4], b=[1.3, 1.1, 1.5], c=[3.0, 3.0, 3.0]))
     assert text == (
         "Gaussian: all candidates are within 1.80 points of validation error; a is 0.10 points ahead of the next, b "
         "(mean of 3 paired runs, 95 % interval \N{MINUS SIGN}0.40 to +0.60): these two cannot be told apart, so which "
@@ -28,21 +28,26 @@ def test_candidates_that_cannot_be_told_apart_are_said_to_be():
 
 
 def test_a_clear_choice_and_one_run():
-    clear = supplements.clearness(_selection(a=[1.0, 1.2, 1.4], b=[2.0, 2.21, 2.39]))
+    clear = supplementary_tables.clearness(_selection(a=[1.0, 1.2, 1.4], b=[2.0, 2.21, 2.39]))
     assert clear.endswith(
         "a is 1.00 points ahead of the next, b (mean of 3 paired runs, 95 % interval +0.98 to +1.02)."
     )
-    assert supplements.clearness(_selection(a=[1.0], b=[2.0])).endswith("in one run, which cannot tell them apart.")
-    alike = supplements.clearness(_selection(a=[1.13, 2.05, 3.0], b=[1.15, 2.07, 3.02]))
+    assert supplementary_tables.clearness(_selection(a=[1.0], b=[2.0])).endswith(
+        "in one run, which cannot tell them apart."
+    )
+    alike = supplementary_tables.clearness(_selection(a=[1.13, 2.05, 3.0], b=[1.15, 2.07, 3.02]))
     assert alike.endswith("in each of 3 paired runs alike; without spread, chance cannot be told from it.")
     old = Selection("key", "gaussian", "a", "", {name: {"val_error": 1.0, "val_loss": 1.0} for name in "ab"}, 0.0)
-    assert supplements.clearness(old) == "Gaussian: how far apart the candidates were in single runs is not recorded."
+    assert (
+        supplementary_tables.clearness(old)
+        == "Gaussian: how far apart the candidates were in single runs is not recorded."
+    )
 
 
 def test_lowest_test_error_of_any_epoch_stands_beside_the_last(tmp_path):
     with Store(stores.make_store(tmp_path / "s.db", runs=4, epochs=9, missing={("uniform", 2)})) as store:
         (results,) = collect_all(store)
-        table = supplements.lowest_epochs(results, store)
+        table = supplementary_tables.lowest_epochs(results, store)
         curves = {job.id: [epoch.test_error for epoch in store.epochs(job.id)] for job in results.finished}
     assert table.title.endswith("lowest test error of any epoch, as the authors' code reports it")
     assert len(table.rows) == len(results.errors())
@@ -58,7 +63,7 @@ def test_no_table_without_curves(tmp_path):
     with Store(stores.make_store(tmp_path / "s.db", runs=2)) as store:
         (results,) = collect_all(store)
         store.curves = lambda protocol: {}
-        assert supplements.lowest_epochs(results, store) is None
+        assert supplementary_tables.lowest_epochs(results, store) is None
 
 
 def test_seconds_are_those_of_whole_epochs_and_of_nothing_else(tmp_path):
@@ -66,7 +71,7 @@ def test_seconds_are_those_of_whole_epochs_and_of_nothing_else(tmp_path):
     with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=2, epochs=3)) as store:
         (results,) = collect_all(store)
     results.protocol.description["cost"] = {"steps": 10, "memory": {"none": 1e6, "gaussian": 2e6}}
-    table = supplements.others(results)
+    table = supplementary_tables.others(results)
     assert table.headings == ("Method", "Seconds per epoch", "Memory, MB")
     assert [row[1].value for row in table.rows] == pytest.approx([0.2, 0.2])
     assert "evaluation included" in " ".join(table.notes)
@@ -78,7 +83,7 @@ def test_the_page_says_mean_and_strength_of_every_method(tmp_path):
     for job in results.finished:
         if job.method != "adaptive":
             job.results.update({"mean": 0.5, "relative_variance": 0.25})
-    noise = dict(describing.protocol(results))["Noise"]
+    noise = dict(protocol.protocol(results))["Noise"]
     assert noise == [
         "No dropout: mean 0.5, relative variance 0.250",
         "Gaussian: mean 0.5, relative variance 0.250",

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.lab.data import matlab, svhn
-from contdrop.lab.data.source import MissingError
+from contdrop.replication.datasets import matlab, svhn
+from contdrop.replication.datasets.dataset_source import MissingError
 from fuzzing import by_file, survives
 
 io = pytest.importorskip("scipy.io")

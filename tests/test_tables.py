@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 
 import stores
 from contdrop import lab
-from contdrop.cli import summary
-from contdrop.lab import paper, stats
+from contdrop.cli import terminal_summary
+from contdrop.lab import stats
 from contdrop.lab.analysis.comparisons import compare
+from contdrop.lab.analysis.metric_format import Measure
 from contdrop.lab.analysis.verdict import verdict
-from contdrop.lab.measures import Measure
-from contdrop.lab.report import cells, describing, supplements, tables, writers
+from contdrop.lab.report import cells, formats, protocol, supplementary_tables, tables
 from contdrop.lab.report.cells import Cell, Table
-from contdrop.lab.results import collect_all
-from contdrop.lab.store import Store
+from contdrop.lab.store.results import collect_all
+from contdrop.lab.store.writer import Store
+from contdrop.replication import paper_tables
 
 
 def _results(path, **options):
@@ -120,7 +121,7 @@ def test_a_study_of_ones_own_shows_what_its_verdict_rests_on(tmp_path, capsys):
     assert table.rows[1][3] == Cell(cells.p_value(found.t_p_two_sided_holm), found.t_p_two_sided_holm)
     assert "positive" not in table.notes[1]
     assert "negative means that no dropout errs less" in table.notes[1]
-    summary.show(results)
+    terminal_summary.show(results)
     shown = capsys.readouterr().out
     assert all(cell.text in shown for row in table.rows for cell in row)
 
@@ -133,7 +134,7 @@ def test_runs_that_stop_early_are_not_said_to_have_all_epochs(tmp_path, capsys):
         "2 runs of 4 epochs each, preset “quick”",
         "2 runs of up to 4 epochs each, preset “quick”",
     ]
-    summary.show(stopped)
+    terminal_summary.show(stopped)
     assert "2 paired runs of up to 4 epochs (quick)" in capsys.readouterr().out
     planned = dataclasses.replace(results, final=())
     assert cells.length_of(planned) == "4 epochs"
@@ -144,13 +145,13 @@ def test_runs_that_stop_early_are_not_said_to_have_all_epochs(tmp_path, capsys):
 def test_the_title_in_the_terminal_counts_pairs(tmp_path, capsys):
     missing = [("gaussian", run) for run in range(3, 10)]
     three = _results(tmp_path, runs=10, methods=("none", "gaussian"), missing=missing)
-    summary.show(three)
+    terminal_summary.show(three)
     assert ": 3 paired runs of" in capsys.readouterr().out
     (tmp_path / "s.db").unlink()
-    summary.show(_results(tmp_path, runs=10, methods=("none", "gaussian", "uniform"), missing=[("none", 4)]))
+    terminal_summary.show(_results(tmp_path, runs=10, methods=("none", "gaussian", "uniform"), missing=[("none", 4)]))
     assert ": 9 to 10 paired runs of" in capsys.readouterr().out
     (tmp_path / "s.db").unlink()
-    summary.show(_results(tmp_path, runs=2, methods=("gaussian",)))
+    terminal_summary.show(_results(tmp_path, runs=2, methods=("gaussian",)))
     assert ": 2 runs of" in capsys.readouterr().out
 
 
@@ -179,7 +180,7 @@ def test_a_run_of_the_papers_size_is_not_called_less(tmp_path):
 
 
 def test_p_values_are_written_as_in_the_paper():
-    for table in paper.TABLES.values():
+    for table in paper_tables.TABLES.values():
         for result in table.results.values():
             for p in (result.t_p, result.wilcoxon_p):
                 if p is not None:
@@ -237,10 +238,10 @@ def test_a_factor_of_the_learning_rate_leaves_name_and_parameters(tmp_path):
     half = " at 0.5 times the learning rate"
     names = ["Original dropout" + half, "Gaussian σ=0.2" + half, "a@0.5"]  # the last one is called that
     assert [row[0].text for row in tables.comparison(results).rows] == names
-    table = supplements.selections(results)
+    table = supplementary_tables.selections(results)
     assert [cell.text for cell in _column(table, "Candidate")] == ["Gaussian σ=0.2" + half, "Gaussian σ=0.2"]
     assert f"; Gaussian σ=0.2{half} is 1.05 points ahead of the next, Gaussian σ=0.2 " in table.notes[-1]
-    assert any(f"Gaussian: Gaussian σ=0.2{half} (" in each for each in dict(describing.protocol(results))["Selected"])
+    assert any(f"Gaussian: Gaussian σ=0.2{half} (" in each for each in dict(protocol.protocol(results))["Selected"])
 
 
 def test_methods_with_different_runs_are_compared_on_those_they_share(tmp_path):
@@ -322,7 +323,7 @@ def test_signed_numbers(value, expected):
 
 
 def test_selections_show_candidates_and_the_choice(tmp_path):
-    table = supplements.selections(_results(tmp_path, selection=True, runs=2))
+    table = supplementary_tables.selections(_results(tmp_path, selection=True, runs=2))
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["Gaussian", "Gaussian σ=0.2", "2.40", "chosen"],
         ["Gaussian", "Gaussian σ=0.3", "2.50", ""],
@@ -331,19 +332,19 @@ def test_selections_show_candidates_and_the_choice(tmp_path):
     assert "by 1 run of 5 epochs, with seeds" in table.notes[0]
     assert not any("takes over" in note for note in table.notes)  # Matched Bernoulli was left out
     (tmp_path / "s.db").unlink()
-    table = supplements.selections(_results(tmp_path, selection=True, runs=2, methods=stores.ALL_METHODS))
+    table = supplementary_tables.selections(_results(tmp_path, selection=True, runs=2, methods=stores.ALL_METHODS))
     assert table.notes[1] == "Matched Bernoulli takes over what was chosen for Gaussian."
     (tmp_path / "s.db").unlink()
-    assert supplements.selections(_results(tmp_path, runs=1)) is None
+    assert supplementary_tables.selections(_results(tmp_path, runs=1)) is None
 
 
 def test_failures_name_their_reason(tmp_path):
-    table = supplements.failures(_results(tmp_path, runs=2, failed=[("uniform", 1)]))
+    table = supplementary_tables.failures(_results(tmp_path, runs=2, failed=[("uniform", 1)]))
     assert [cell.text for cell in table.rows[0]] == [
         "Uniform", "1", "comparison", "0 of 5", "diverged: the training loss is nan in epoch 1",
     ]  # fmt: skip
     (tmp_path / "s.db").unlink()
-    assert supplements.failures(_results(tmp_path, runs=2)) is None
+    assert supplementary_tables.failures(_results(tmp_path, runs=2)) is None
 
 
 def test_mcnemar_counts_images_and_runs(tmp_path):
@@ -351,7 +352,7 @@ def test_mcnemar_counts_images_and_runs(tmp_path):
         stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=3, levels={"none": 12.0})
     ) as store:
         (results,) = collect_all(store)
-        table = supplements.mcnemar(results, store)
+        table = supplementary_tables.mcnemar(results, store)
         pairs = [
             [store.artefact(results.job(method, run).id, "test_predictions") for method in ("gaussian", "none")]
             for run in range(3)
@@ -373,7 +374,7 @@ def test_ranks_need_three_data_sets_and_count_each_once(tmp_path):
                 methods=tuple(levels), runs=2 + experiment.endswith("more"), noise=0.01,
             )  # fmt: skip
         with Store(tmp_path / "s.db") as store:
-            table = supplements.ranks(collect_all(store))
+            table = supplementary_tables.ranks(collect_all(store))
         assert (table is None) == (number < 2)
     assert table.headings == (
         "Method", "digits", "mnist", "svhn", "Average", "p against Gaussian", "The paper's average"
@@ -398,7 +399,7 @@ def test_studies_on_the_same_data_are_one_data_set(tmp_path):
         dataclasses.replace(each, protocol=dataclasses.replace(each.protocol, configuration={})) for each in every
     ]
     assert [each.dataset for each in nameless] == ["one", "two", "three"]
-    assert supplements.ranks(nameless) is None
+    assert supplementary_tables.ranks(nameless) is None
 
 
 def test_ranks_as_in_the_paper_are_of_its_methods_and_data_sets_alone(tmp_path):
@@ -411,7 +412,7 @@ def test_ranks_as_in_the_paper_are_of_its_methods_and_data_sets_alone(tmp_path):
             methods=tuple(levels), runs=2, noise=0.01,
         )  # fmt: skip
         with Store(tmp_path / "s.db") as store:
-            table = supplements.paper_ranks(collect_all(store))
+            table = supplementary_tables.paper_ranks(collect_all(store))
         assert (table is None) == (number < 2)
     assert table.headings == ("Method", "MNIST", "SVHN", "Average", "The paper's average")
     assert {row[0].text: [cell.text for cell in row[1:]] for row in table.rows} == {
@@ -439,7 +440,7 @@ ODD = Table(
 
 
 def test_markdown_escapes_everything():
-    lines = writers.markdown(ODD).splitlines()
+    lines = formats.markdown(ODD).splitlines()
     assert lines[0] == "**A &lt;b&gt;bold&lt;/b&gt; title with \\$x\\_1\\$**"
     assert lines[3] == "| --- | --- | --- |"
     assert lines[4] == (
@@ -450,7 +451,7 @@ def test_markdown_escapes_everything():
 
 
 def test_latex_escapes_everything_and_uses_booktabs():
-    text = writers.latex(ODD)
+    text = formats.latex(ODD)
     assert "\\caption{A \\textless{}b\\textgreater{}bold\\textless{}/b\\textgreater{} title with \\$x\\_1\\$}" in text
     assert "\\begin{tabular}{llr}" in text
     assert all(rule in text for rule in ("\\toprule", "\\midrule", "\\bottomrule"))
@@ -463,8 +464,8 @@ def test_latex_escapes_everything_and_uses_booktabs():
 def test_latex_makes_the_mean_bold_and_keeps_brackets_from_being_options(tmp_path):
     results = _results(tmp_path, runs=6)
     best = r"Gaussian \$\\sigma\$=0.3 & \\textbf\{\d\.\d\d\} \$\\pm\$ 0\.\d{3} &  &  & 0\.\d{3} & 6 \\\\"
-    assert re.search(best, writers.latex(tables.comparison(results)))
-    assert " & {[$-$" in writers.latex(tables.differences(results))
+    assert re.search(best, formats.latex(tables.comparison(results)))
+    assert " & {[$-$" in formats.latex(tables.differences(results))
 
 
 def _braces_balance(text):
@@ -480,15 +481,15 @@ def _braces_balance(text):
 @given(st.text(max_size=30))
 def test_any_text_is_safe_in_every_format(text):
     table = Table("t", text, (text, "b"), ((Cell(text), Cell(text, 1.0, bold=True)),), (text,))
-    row = writers.markdown(table).splitlines()[4]
+    row = formats.markdown(table).splitlines()[4]
     assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == 3, row
-    assert "<" not in writers.markdown(table)
-    latex = writers.latex(table)
+    assert "<" not in formats.markdown(table)
+    latex = formats.latex(table)
     assert _braces_balance(latex)
     body = latex.split("\\midrule\n")[1].splitlines()[0]
     assert len(re.findall(r"(?<!\\)&", body)) == 1
     assert not re.search(r"(?<!\\)[%#]", body)
-    parsed = list(csv.reader(io.StringIO(writers.csv(table))))
+    parsed = list(csv.reader(io.StringIO(formats.csv(table))))
     assert [len(row) for row in parsed] == [2, 2]
     for value in parsed[1]:
         assert value[:1] not in ("=", "+", "-", "@") or _is_number(value)
@@ -503,7 +504,7 @@ def _is_number(text):
 
 
 def test_csv_holds_full_precision_and_no_formulas():
-    headings, first, second = csv.reader(io.StringIO(writers.csv(ODD)))
+    headings, first, second = csv.reader(io.StringIO(formats.csv(ODD)))
     assert headings == ["Method", "'=SUM(A1)", ""]
     assert first == ["<script>alert(1)</script>", "a|b *c* _d_ `e` [f](g) ~h~ #i \\", "1.5"]
     assert second == ['50 % & "quoted", {x}^2 next', "'=cmd|' /C calc'!A0", repr(-1 / 3)]
@@ -513,7 +514,7 @@ def test_tables_for_programs_have_a_column_for_each_number(tmp_path):
     results = _results(tmp_path, runs=7, failed={("none", 3)})
     comparisons = compare(results)
     table = tables.differences(results)
-    rows = list(csv.DictReader(io.StringIO(writers.csv(table))))
+    rows = list(csv.DictReader(io.StringIO(formats.csv(table))))
     assert [row["method"] for row in rows] == list(comparisons)
     for row, found in zip(rows, comparisons.values()):
         exact = {
@@ -527,12 +528,12 @@ def test_tables_for_programs_have_a_column_for_each_number(tmp_path):
             "wins": found.wins, "ties": found.ties, "losses": found.losses, "pairs": found.runs,
         }  # fmt: skip
         assert {name: float(row[name]) for name in exact} == exact
-    assert all(character.isascii() for character in writers.csv(table))
-    loaded = json.loads(writers.json(table))
+    assert all(character.isascii() for character in formats.csv(table))
+    loaded = json.loads(formats.json(table))
     assert loaded["rows"][0]["interval_low"] == next(iter(comparisons.values())).interval[0]
     assert loaded["notes"] == list(table.notes)
     assert any("Runs that failed or diverged have no value and are left out" in note for note in table.notes)
-    means = list(csv.DictReader(io.StringIO(writers.csv(tables.comparison(results)))))
+    means = list(csv.DictReader(io.StringIO(formats.csv(tables.comparison(results)))))
     for row in means:
         expected = stats.summary(list(results.errors()[row["method"]].values()))
         assert (float(row["mean"]), float(row["sd"]), int(row["runs"])) == (expected.mean, expected.sd, expected.n)
@@ -540,16 +541,16 @@ def test_tables_for_programs_have_a_column_for_each_number(tmp_path):
 
 def test_what_does_not_exist_is_empty_or_null_for_programs(tmp_path):
     table = tables.differences(_results(tmp_path, runs=1))
-    (row, *_) = csv.DictReader(io.StringIO(writers.csv(table)))
+    (row, *_) = csv.DictReader(io.StringIO(formats.csv(table)))
     assert row["interval_low"] == row["t_p"] == row["difference_sd"] == ""
-    assert json.loads(writers.json(table))["rows"][0]["t_p"] is None
+    assert json.loads(formats.json(table))["rows"][0]["t_p"] is None
 
 
 def test_csv_has_large_numbers_as_numbers():
     row = tables.Cell("1,234", 1234.5), tables.Cell("1,234,567 †", 1234567.0), tables.Cell("1,234 of 5", 1234.0)
-    assert writers.csv(tables.Table("t", "", ("a", "b", "c"), (row,))) == 'a,b,c\r\n1234.5,1234567,"1,234 of 5"\r\n'
+    assert formats.csv(tables.Table("t", "", ("a", "b", "c"), (row,))) == 'a,b,c\r\n1234.5,1234567,"1,234 of 5"\r\n'
 
 
 def test_csv_of_other_tables_has_an_ascii_minus():
     table = tables.Table("t", "", ("a",), ((tables.Cell("[−0.30, +0.10]", -0.3),),))
-    assert writers.csv(table) == 'a\r\n"[-0.30, +0.10]"\r\n'
+    assert formats.csv(table) == 'a\r\n"[-0.30, +0.10]"\r\n'

@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 
 import contdrop as cd
 from conformance import INFINITY, LAWS, fixed
-from contdrop.theory import dynamic, transforms
+from contdrop.theory import dynamic, sigmoid_expectations
 from oracles import integrate, normal_expectation
 from test_theory_static import ANY_LAW, DRAWS, STEPS, all_masks
 
@@ -151,20 +151,26 @@ def test_one_input_is_one_integral(law, term):
         return normal_expectation(lambda v: f(clip(v)), law.mu, law.sigma**2, [law.low, law.high, *kinks])
 
     terms = torch.tensor([term], dtype=torch.float64)
-    below, above = transforms.expected_sigmoid(terms, law)
+    below, above = sigmoid_expectations.expected_sigmoid(terms, law)
     assert below == pytest.approx(expectation(lambda v: float(expit(term * v))), rel=1e-11, abs=1e-14)
     assert above == pytest.approx(expectation(lambda v: float(expit(-term * v))), rel=1e-11, abs=1e-14)
     masked = expectation(lambda v: v * float(expit(term * v)))
-    assert transforms.expected_masked_sigmoid(terms, law).item() == pytest.approx(masked, rel=1e-11, abs=1e-14)
+    assert sigmoid_expectations.expected_masked_sigmoid(terms, law).item() == pytest.approx(
+        masked, rel=1e-11, abs=1e-14
+    )
     integral = expectation(lambda v: max(term * v, 0.0) + math.log1p(math.exp(-abs(term * v))))
-    assert transforms.expected_softplus(terms, law)[0] == pytest.approx(integral, rel=1e-11)
+    assert sigmoid_expectations.expected_softplus(terms, law)[0] == pytest.approx(integral, rel=1e-11)
 
 
 def test_transforms_of_fast_waves():
     z = 1j * torch.tensor([0.1, 7.0, 40.0, 300.0], dtype=torch.float64)
-    torch.testing.assert_close(transforms.transform(cd.Uniform(), z)[0], (torch.exp(z) - 1) / z, rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        sigmoid_expectations.transform(cd.Uniform(), z)[0], (torch.exp(z) - 1) / z, rtol=0, atol=1e-14
+    )
     wide = cd.Gaussian(sigma=0.3, low=-2.5, high=3.5)  # clips once in 10^23
-    for got, oracle in zip(transforms.transform(wide, z / 5), transforms.transform(UNCLIPPED, z / 5)):
+    for got, oracle in zip(
+        sigmoid_expectations.transform(wide, z / 5), sigmoid_expectations.transform(UNCLIPPED, z / 5)
+    ):
         torch.testing.assert_close(got, oracle, rtol=0, atol=1e-14)
 
 
@@ -233,7 +239,7 @@ def test_saturated_units_keep_their_digits():
 @pytest.mark.parametrize("mu", [0.5, 1000.0])
 def test_narrow_laws_keep_their_probability(mu, sigma):
     law = cd.Gaussian(mu=mu, sigma=sigma, low=0, high=2 * mu)
-    values, probabilities = transforms.points(law)
+    values, probabilities = sigmoid_expectations.points(law)
     assert abs(probabilities.sum().item() - 1) < 1e-14
     assert abs((probabilities @ values).item() - mu) < 1e-14 * mu
 
@@ -477,11 +483,11 @@ def test_saturated_unit_equals_the_sum_over_all_masks(keep, scale, mixed):
     masks, probability = all_masks(n, keep)
     s = masks @ terms
     for sign in (1, -1):
-        logs = transforms.log_expected_sigmoid(sign * terms, law)
+        logs = sigmoid_expectations.log_expected_sigmoid(sign * terms, law)
         for log, argument in zip(logs, (sign * s, -sign * s)):
             oracle = (probability.log() + torch.nn.functional.logsigmoid(argument)).logsumexp(0).item()
             assert log == pytest.approx(oracle, rel=1e-12, abs=1e-13)
-        for got, argument in zip(transforms.expected_softplus(sign * terms, law), (sign * s, -sign * s)):
+        for got, argument in zip(sigmoid_expectations.expected_softplus(sign * terms, law), (sign * s, -sign * s)):
             assert got == pytest.approx((probability @ torch.logaddexp(argument, 0 * argument)).item(), rel=1e-12)
 
 
@@ -490,7 +496,7 @@ def test_saturated_unit_equals_the_sum_over_all_masks(keep, scale, mixed):
 )
 def test_saturated_unit_with_uniform_masks_in_closed_form(low, high, term):
     """E[sigmoid(t m)] is the difference of log(1 + exp(t m)) at the ends, over t times their distance."""
-    logs = transforms.log_expected_sigmoid(torch.tensor([term], dtype=torch.float64), cd.Uniform(low, high))
+    logs = sigmoid_expectations.log_expected_sigmoid(torch.tensor([term], dtype=torch.float64), cd.Uniform(low, high))
     for log, t in zip(logs, (term, -term)):
         if t < 0:
             ends = [math.log1p(math.exp(t * end)) for end in (low, high)]
@@ -512,7 +518,7 @@ def test_saturated_unit_with_uniform_masks_in_closed_form(low, high, term):
 @pytest.mark.parametrize("term", [-100.0, -20.0, 60.0])
 def test_saturated_unit_with_clipped_masks(law, term):
     terms = torch.tensor([term], dtype=torch.float64)
-    log = min(transforms.log_expected_sigmoid(terms, law))
+    log = min(sigmoid_expectations.log_expected_sigmoid(terms, law))
     kinks = [bound for bound in (law.low, law.high) if math.isfinite(bound)]
     clip = lambda v: min(max(v, law.low), law.high)  # noqa: E731
     # Multiplied by exp(-log), which the oracle does not believe but checks: the expectation must then be 1.
@@ -525,7 +531,9 @@ def test_saturated_unit_with_clipped_masks(law, term):
 def test_sigmoid_of_a_sum_that_spans_thousands():
     """Where E[exp(A / 2)] overflows: A = 3000 U(0, 1), whose sigmoid has a mean in closed form."""
     for sign in (1, -1):
-        larger, smaller = transforms.expected_sigmoid(torch.tensor([sign * 3000.0], dtype=torch.float64), cd.Uniform())
+        larger, smaller = sigmoid_expectations.expected_sigmoid(
+            torch.tensor([sign * 3000.0], dtype=torch.float64), cd.Uniform()
+        )
         larger, smaller = (larger, smaller) if sign > 0 else (smaller, larger)
         assert smaller == pytest.approx(math.log(2) / 3000, abs=1e-12)
         assert larger == pytest.approx(1 - math.log(2) / 3000, abs=1e-12)

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 import contdrop as cd
-from contdrop.theory import layers
 from contdrop.theory.penalty import penalty
-from contdrop.theory.propagation import propagate
+from contdrop.theory.propagation import layers, propagate
 
 # 256 has ties between units so saturated that only rounding tells them apart.
 FEW, MANY = (*range(30), 256), range(30, 1000)

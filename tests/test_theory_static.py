@@ -15,7 +15,7 @@ from scipy.special import expit, ndtr
 
 import contdrop as cd
 from conformance import INFINITY, LAWS, assert_moments, fixed
-from contdrop.theory import arguments, normality, static, transforms
+from contdrop.theory import arguments, normal_approximation, sigmoid_expectations, static
 from oracles import FIVE_SIGMA, integrate, normal_density, normal_expectation
 
 PROBABILITIES = st.floats(0.1, 0.9)
@@ -298,7 +298,7 @@ def test_inversion_agrees_with_listing_all_values():
         terms = fixed(n, seed=6).abs().sort().values
         terms = terms / (law.variance * terms.square().sum()).sqrt()
         listed = static.normal_distance(terms, torch.ones(n), law).value
-        inverted = normality._distance_by_inversion(terms, torch.ones(n, dtype=torch.int64), law)
+        inverted = normal_approximation._distance_by_inversion(terms, torch.ones(n, dtype=torch.int64), law)
         assert abs(inverted.value - listed) <= inverted.error
         assert inverted.error < 2e-3
 
@@ -339,7 +339,7 @@ def test_distance_on_a_lattice(terms, tenths):
     assert abs(value - oracle) <= error <= 1e-9
     # Without seeing the lattice, as where it is too fine to be listed.
     weight, counts = torch.unique(weight / (law.variance * weight.square().sum()).sqrt(), return_counts=True)
-    value, error = normality._distance_by_inversion(weight, counts, law)
+    value, error = normal_approximation._distance_by_inversion(weight, counts, law)
     assert abs(value - oracle) <= error <= 2e-4
     # Rounded to float32, S lies beside the lattice.
     value, error = static.normal_distance(-float64(*terms).float() / 255, torch.ones(len(terms)), law)
@@ -362,15 +362,15 @@ def test_a_lattice_that_is_too_fine_is_inverted():
     [cd.Uniform(), cd.Gaussian(sigma=0.3), cd.Gaussian(sigma=2.0), cd.Gaussian(sigma=0.4, low=0.1, high=INFINITY)],
 )
 def test_a_transform_stays_below_its_ceiling(law):
-    ceiling, one = transforms.Ceiling(law), torch.ones(1, dtype=torch.float64)
+    ceiling, one = sigmoid_expectations.Ceiling(law), torch.ones(1, dtype=torch.float64)
     v = torch.linspace(0, 100 / math.sqrt(law.variance), 7001, dtype=torch.float64)
-    sizes = transforms.characteristic(one, one.long(), law, v).abs()
+    sizes = sigmoid_expectations.characteristic(one, one.long(), law, v).abs()
     largest_from = sizes.flip(0).cummax(0).values.flip(0)
     bounds = [ceiling.product(u, one.long()) for u in v[:, None]]
     assert (torch.tensor(bounds) >= largest_from - 1e-12).all()
     assert bounds == sorted(bounds, reverse=True)
     assert bounds[300] < largest_from[300].item() + 0.02
-    assert transforms.Ceiling(cd.Bernoulli(keep=0.3)).product(v[:, None][5000], one.long()) == 1
+    assert sigmoid_expectations.Ceiling(cd.Bernoulli(keep=0.3)).product(v[:, None][5000], one.long()) == 1
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from contdrop.lab import running, streams, training
-from contdrop.lab.batches import prepare
-from contdrop.lab.catalogue.covariance import Covariance
-from contdrop.lab.catalogue.sources import Images, InOrder
-from contdrop.lab.dryrun import rehearse
-from contdrop.lab.models import CNN, MLP
-from contdrop.lab.plan import Job, Protocol, Variant, add_plan
-from contdrop.lab.recipes import Adam, Hinton, Plateau, Steps
-from contdrop.lab.store import FAILED, FINAL, FINISHED, SELECTION, Store
-from contdrop.lab.study import Study
-from contdrop.lab.training import DivergenceError, Training
+from contdrop.lab.data.data import prepare
+from contdrop.lab.store.writer import FAILED, FINAL, FINISHED, SELECTION, Store
+from contdrop.lab.study.dry_run import rehearse
+from contdrop.lab.study.plan import Job, Protocol, Variant, add_plan
+from contdrop.lab.study.study import Study
+from contdrop.lab.training import job as running
+from contdrop.lab.training import random_streams, trainer
+from contdrop.lab.training.trainer import DivergenceError, Training
+from contdrop.replication.networks import CNN, MLP
+from contdrop.replication.recipes import Adam, Hinton, Plateau, Steps
+from contdrop.replication.studies.covariance_study import Covariance
+from contdrop.replication.studies.study_data import Images, InOrder
 
 METHODS = (
     *("none", "bernoulli", "uniform", "gaussian", "adaptive", "dropconnect", "fast", "bernoulli-matched"),
@@ -143,12 +144,12 @@ def test_fingerprint_of_the_order_knows_seeds_and_orders(images, monkeypatch):
     assert start(images, "none").fingerprints["data order"] == first
     fixed = prepare(dataclasses.replace(DATA, batches=InOrder(100))(), task="classification")
     assert start(fixed).fingerprints["data order"] != first
-    seeds = streams.seed
-    monkeypatch.setattr(streams, "seed", lambda *key: seeds(*key) + (key[3:] == ("order", 1)))  # a middle epoch
+    seeds = random_streams.seed
+    monkeypatch.setattr(random_streams, "seed", lambda *key: seeds(*key) + (key[3:] == ("order", 1)))  # a middle epoch
     assert start(images).fingerprints["data order"] != first
     monkeypatch.undo()
-    permutation = streams.permutation
-    monkeypatch.setattr(streams, "permutation", lambda *given: permutation(*given)[::-1].copy())
+    permutation = random_streams.permutation
+    monkeypatch.setattr(random_streams, "permutation", lambda *given: permutation(*given)[::-1].copy())
     assert start(images).fingerprints["data order"] != first
 
 
@@ -162,7 +163,7 @@ def test_authors_networks_leave_the_inputs_of_no_dropout_alone(images):
 def test_the_default_optimiser_is_the_fused_one_where_it_can_be(images):
     assert start(images, optimiser=None, scheduler=None).optimiser.defaults["fused"]
     factors = torch.nn.ParameterList([torch.ones(3, dtype=torch.complex64)])  # of which the fused one knows nothing
-    plain = training._adamw(factors)
+    plain = trainer._adamw(factors)
     factors[0].abs().sum().backward()
     plain.step()
     assert factors[0].abs().max() < 1

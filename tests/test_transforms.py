@@ -7,9 +7,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import contdrop as cd
-import contdrop.functional as F
+import contdrop.functional.elementwise as F
 from conformance import MECHANISMS, bit_equal, fixed, output_and_gradients
-from contdrop.compatibility import GENERATORS_IN_GRAPHS
+from contdrop._torch.private import GENERATORS_IN_GRAPHS
 
 every_mechanism = pytest.mark.parametrize("case", MECHANISMS, ids=lambda case: case.name)
 

@@ -14,14 +14,14 @@ import pytest
 
 import stores
 from contdrop.errors import UserError
-from contdrop.lab import archive, checking, contents, merging, numbers, schema, travel
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.verdict import verdict
-from contdrop.lab.reading import pack
-from contdrop.lab.records import PROCESSOR
-from contdrop.lab.report import describing, page, tables
-from contdrop.lab.results import collect_all, remedy
-from contdrop.lab.store import FINAL, FINISHED, Store
+from contdrop.lab.report import page, protocol, tables
+from contdrop.lab.store import archive, contents, csv_import, integrity, merge, schema, travel
+from contdrop.lab.store.reader import pack
+from contdrop.lab.store.records import PROCESSOR
+from contdrop.lab.store.results import collect_all, remedy
+from contdrop.lab.store.writer import FINAL, FINISHED, Store
 
 OPTIONS = {"methods": ("none", "gaussian", "uniform"), "runs": 3, "epochs": 3, "images": 60, "selection": True}
 
@@ -50,7 +50,7 @@ def test_archive_is_the_same_bytes_and_comes_back_whole(cli, full, tmp_path):
             assert new.artefact_names(other.id) == old.artefact_names(one.id)
         key = old.protocols()[0].key
         assert new.selections(key) == old.selections(key)
-        assert checking.check(new) == []
+        assert integrity.check(new) == []
     code, out, _ = cli("import", "one.gz", "--store", "new.db")
     assert (code, out) == (0, "new.db: 0 jobs added, 11 jobs there already.\n")
 
@@ -254,7 +254,7 @@ def test_merge_joins_keeps_origins_and_finishes_what_one_has(cli, tmp_path):
         assert {record.status for record in store.jobs()} == {FINISHED}
         assert {record.origin for record in store.jobs()} == {"one.db", "two.db"}
         assert next(r.origin for r in store.jobs() if (r.method, r.run) == ("uniform", 0)) == "two.db"
-        assert checking.check(store) == []
+        assert integrity.check(store) == []
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith((".", "all.db"))) == [
         "all.db",
         "all.db-locks",
@@ -327,7 +327,7 @@ def test_numbers_other_than_errors_say_what_they_are(cli):
     with Store("a.db") as store:
         (results,) = collect_all(store)
     assert verdict(results).outcome == "worse"
-    assert "--metric accuracy --unit % --better higher --store a.db" in describing.commands(results, "a.db")
+    assert "--metric accuracy --unit % --better higher --store a.db" in protocol.commands(results, "a.db")
     pathlib.Path("b.csv").write_text("method,run,value\na,0,-3\nb,0,1200\n")
     assert "from 0 to 100 per cent (--metric for anything else)" in cli("import", "b.csv", "--store", "b.db")[2]
     assert cli("import", "b.csv", "--store", "b.db", "--metric", "gain", "--margin", "0.5")[0] == 0
@@ -356,7 +356,7 @@ def test_another_margin_or_reference_is_said_and_the_stores_own_stays(cli, tmp_p
     )
     with Store("a.db") as store:
         (results,) = collect_all(store)
-    assert "--reference ours --margin 0.5 --store a.db" in describing.commands(results, "a.db")
+    assert "--reference ours --margin 0.5 --store a.db" in protocol.commands(results, "a.db")
     assert "6 runs, imported" in tables.overview(results).notes[0]
 
 
@@ -376,7 +376,7 @@ def test_merge_tells_what_any_of_its_files_brings(cli):
 
 def test_numbers_from_elsewhere_claim_no_time_and_no_training(tmp_path):
     (tmp_path / "table.csv").write_text(TABLE)
-    found = numbers.read(tmp_path / "table.csv")
+    found = csv_import.read(tmp_path / "table.csv")
     for job in (content.job for content in found.jobs):
         assert (job.created, job.started, job.ended, job.seconds) == (0.0, None, None, 0.0)
         assert (job.epochs, job.epochs_done, job.configuration["epochs"]) == (0, 0, 0)
@@ -387,11 +387,11 @@ def test_numbers_from_elsewhere_claim_no_time_and_no_training(tmp_path):
 def test_first_method_of_a_table_is_the_reference_unless_one_is_named(tmp_path):
     (tmp_path / "table.csv").write_text(TABLE)
     for reference, expected in ((None, "ours"), ("base", "base"), ("ours", "ours")):
-        (protocol,) = numbers.read(tmp_path / "table.csv", reference=reference).protocols
+        (protocol,) = csv_import.read(tmp_path / "table.csv", reference=reference).protocols
         assert protocol.description["reference"] == expected
         assert protocol.description["methods"] == ["ours", "base"]
     with pytest.raises(UserError, match=r"--reference: .*table\.csv has no method 'bass'; did you mean 'base'"):
-        numbers.read(tmp_path / "table.csv", reference="bass")
+        csv_import.read(tmp_path / "table.csv", reference="bass")
 
 
 @pytest.mark.parametrize(
@@ -437,7 +437,7 @@ def test_small_archive_shows_the_same_page_and_joins_its_store(cli, full, tmp_pa
     with Store("a/small.db") as small:
         same = next(each for each in small.jobs() if each.key == job.key)
         assert small.artefact_names(same.id).keys() == kept.keys()
-        assert checking.check(small) == []
+        assert integrity.check(small) == []
     pages = [page.write(tmp_path / "a" / f"{name}.db", tmp_path / name) for name in ("runs", "small")]
     for one, other in zip(*([*made.tables, *made.figures] for made in pages), strict=True):
         assert one.read_bytes() == other.read_bytes()
@@ -472,11 +472,11 @@ def test_stores_that_differ_in_which_values_are_better_are_not_joined(full, tmp_
     metric = {"name": "error", "unit": "%", "better": "higher"}
     other = dataclasses.replace(first, description={**first.description, "metric": metric})
     with Store(tmp_path / "new.db", create=True) as store:
-        merging.add(store, contents.Contents((other,), (), ()), "other")
+        merge.add(store, contents.Contents((other,), (), ()), "other")
         metric = {**metric, "better": "lower"}
         first = dataclasses.replace(first, description={**first.description, "metric": metric})
         with pytest.raises(UserError, match=r"metric error: higher was better when .* now lower is to be"):
-            merging.add(store, contents.Contents((first,), (), ()), "first")
+            merge.add(store, contents.Contents((first,), (), ()), "first")
 
 
 def test_a_small_archive_keeps_errors_that_do_not_follow_from_predictions(full):

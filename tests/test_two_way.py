@@ -9,7 +9,7 @@ import scipy.stats
 
 from contdrop.errors import UserError
 from contdrop.lab import stats
-from contdrop.lab.results import by_group
+from contdrop.lab.store.results import by_group
 
 # Standard deviations of the effects of runs, of examples and of the rest, times what makes the three parts of the
 # variance of the mean equal.

@@ -12,13 +12,14 @@ from sklearn.datasets import load_digits
 import contdrop as cd
 from contdrop import lab
 from contdrop.errors import UserError
-from contdrop.lab import scores, streams, uncertainty
-from contdrop.lab.batches import Data, prepare
-from contdrop.lab.metrics import find
-from contdrop.lab.reading import pack, unpack
-from contdrop.lab.report import supplements
-from contdrop.lab.scores import UNCERTAINTY as VALUES
-from contdrop.lab.scores import WAYS
+from contdrop.lab import uncertainty
+from contdrop.lab.data.data import Data, prepare
+from contdrop.lab.report import supplementary_tables
+from contdrop.lab.store.reader import pack, unpack
+from contdrop.lab.training import metric_values, random_streams
+from contdrop.lab.training.metric_values import UNCERTAINTY as VALUES
+from contdrop.lab.training.metric_values import WAYS
+from contdrop.lab.training.metrics import find
 
 N, FEATURES, CLASSES = 90, 6, 3
 
@@ -98,7 +99,7 @@ def test_monte_carlo_is_the_mean_of_passes():
     assert _ways(kept) == {"point", "mc"}
 
     def passes(inputs, name):
-        torch.manual_seed(streams.seed(11, "measure", 0, name, 0))
+        torch.manual_seed(random_streams.seed(11, "measure", 0, name, 0))
         with torch.no_grad():
             return np.stack([model.train()(inputs).double().softmax(1).numpy() for _ in range(7)])
 
@@ -112,7 +113,7 @@ def test_monte_carlo_is_the_mean_of_passes():
     assert kept["uncertainty_mc_entropy"] == pytest.approx(whole, rel=1e-6)
     assert kept["uncertainty_mc_mutual_information"] == pytest.approx(whole - within, rel=1e-4, abs=1e-7)
     far_information = scipy.stats.entropy(far.mean(0), axis=1) - scipy.stats.entropy(far, axis=2).mean(0)
-    expected = scores.ranked_auroc(far_information, whole - within)
+    expected = metric_values.ranked_auroc(far_information, whole - within)
     assert float(kept["uncertainty_mc_auroc_mutual_information"]) == pytest.approx(expected, abs=1e-3)
     counts, confidence, accuracy = kept["uncertainty_mc_reliability"]
     assert counts @ confidence == pytest.approx(mean.max(1).sum())
@@ -289,7 +290,7 @@ def test_a_study_has_a_table_of_it_and_its_page_too(tmp_path):
         measure=lab.uncertainty(4, ood=_far),
     )
     result = lab.compare(study, runs=2, store=tmp_path / "runs.db", workers=0, progress=False)
-    table = supplements.uncertainty(result.results)
+    table = supplementary_tables.uncertainty(result.results)
     assert table.headings == ("Method", "Prediction", *VALUES.values())
     assert [row[1].text for row in table.rows] == 2 * list(WAYS.values())
     jobs = [job for job in result.results.finished if job.method == "original"]
@@ -299,7 +300,7 @@ def test_a_study_has_a_table_of_it_and_its_page_too(tmp_path):
             assert cell.value == (None if None in values else pytest.approx(np.mean(values)))
     without = [row[-1].value for row in table.rows[3:]]
     assert without == [None, 0.5, 0.5]  # no mask, no information, whatever the rounding errors
-    others = supplements.others(result.results)
+    others = supplementary_tables.others(result.results)
     assert not any("uncertainty" in heading for heading in others.headings)
     assert others.headings[-2:] == ("Seconds per epoch", "Memory, MB")
     page = result.report(tmp_path / "page").read_text()

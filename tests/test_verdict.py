@@ -10,12 +10,12 @@ from contdrop.lab import stats
 from contdrop.lab.analysis import verdict as verdicts
 from contdrop.lab.analysis.comparisons import compare, margin_of
 from contdrop.lab.analysis.outcomes import ALPHA, outcome_of, ranks_say
-from contdrop.lab.analysis.planning import needed_runs
+from contdrop.lab.analysis.phrases import called, capital, probability
+from contdrop.lab.analysis.sample_size import needed_runs
 from contdrop.lab.analysis.verdict import HEADLINE, verdict
-from contdrop.lab.analysis.wording import called, capital, probability
 from contdrop.lab.report import tables
-from contdrop.lab.results import Results
-from contdrop.lab.store import FAILED, FINISHED, PLANNED, JobRecord, ProtocolRecord
+from contdrop.lab.store.results import Results
+from contdrop.lab.store.writer import FAILED, FINISHED, PLANNED, JobRecord, ProtocolRecord
 
 METHODS = ("gaussian", "bernoulli", "uniform", "bernoulli-matched")
 

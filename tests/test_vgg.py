@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from contdrop.lab.methods import NAMES, parse
-from contdrop.lab.models import VGG
-from contdrop.lab.models.vgg import dense_probabilities
+from contdrop.lab.study.methods import NAMES, parse
+from contdrop.replication.networks import VGG
+from contdrop.replication.networks.vgg import dense_probabilities
 
 SMALL = VGG(stages=((4,), (6, 6)), hidden=9, classes=5, side=12)
 METHODS = [name for name in NAMES if name != "original"]

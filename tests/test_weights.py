@@ -17,10 +17,10 @@ pytest.importorskip("typer")
 from caffe_files import field, layer, model, varint
 from contdrop.cli import app
 from contdrop.errors import UserError
-from contdrop.lab import data, weights
-from contdrop.lab.models.nin import convolutions, published_nin
-from contdrop.lab.preprocessing import Whitening
-from contdrop.lab.weights import nin
+from contdrop.replication import datasets, pretrained
+from contdrop.replication.networks.nin import convolutions, published_nin
+from contdrop.replication.preprocessing import Whitening
+from contdrop.replication.pretrained import nin_weights
 from fuzzing import by_file, survives
 
 REAL = pathlib.Path(os.environ.get("CONTDROP_DATA") or pathlib.Path(__file__).parents[2] / "shared" / "data")
@@ -50,7 +50,7 @@ def file(tmp_path):
 @pytest.mark.parametrize("old", [True, False])
 def test_a_caffe_model(file, old):
     made = network()
-    assigned = weights.assign(made, weights.read(file(model(LAYERS, old))), "file")
+    assigned = pretrained.assign(made, pretrained.read(file(model(LAYERS, old))), "file")
     assert assigned.layers == {"conv": (4, 3, 5, 5), "fc": (7, 16)}
     assert (assigned.left, assigned.unused) == ((), ())
     for name, (weight, bias) in LAYERS.items():
@@ -65,15 +65,15 @@ def test_a_state_dict(tmp_path, nested, legacy):
     saved, made = network(), network()
     content = {"state_dict": saved.state_dict(), "epoch": 3} if nested else saved.state_dict()
     torch.save(content, tmp_path / "file", _use_new_zipfile_serialization=not legacy)
-    weights.assign(made, weights.read(tmp_path / "file"), "file")
+    pretrained.assign(made, pretrained.read(tmp_path / "file"), "file")
     assert all(torch.equal(a, b) for a, b in zip(saved.parameters(), made.parameters()))
 
 
 def test_layers_that_are_in_one_place_only(file):
-    content = weights.read(file(model({"conv": LAYERS["conv"], "loss3": LAYERS["fc"]})))
+    content = pretrained.read(file(model({"conv": LAYERS["conv"], "loss3": LAYERS["fc"]})))
     made = network()
     before = made.fc.weight.clone()
-    assigned = weights.assign(made, content, "file")
+    assigned = pretrained.assign(made, content, "file")
     assert (assigned.left, assigned.unused) == (("fc",), ("loss3",))
     assert torch.equal(made.fc.weight, before)
 
@@ -91,8 +91,8 @@ def test_other_shapes_change_nothing(file, layers, message):
     made = network()
     before = [parameter.clone() for parameter in made.parameters()]
     with pytest.raises(UserError) as caught:
-        weights.assign(
-            made, weights.read(file(model({"fc": LAYERS["fc"], **layers} if "x" not in layers else layers))), "file"
+        pretrained.assign(
+            made, pretrained.read(file(model({"fc": LAYERS["fc"], **layers} if "x" not in layers else layers))), "file"
         )
     assert message in str(caught.value)
     assert all(torch.equal(a, b) for a, b in zip(before, made.parameters()))
@@ -130,7 +130,7 @@ def test_other_files_get_one_line(file, content, message):
     tracemalloc.start()
     try:
         with pytest.raises(UserError) as caught:
-            weights.read(path)
+            pretrained.read(path)
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
@@ -142,20 +142,20 @@ def test_other_files_get_one_line(file, content, message):
 def test_what_is_no_file(tmp_path):
     for path, what in ((tmp_path, "a directory"), (tmp_path / "nothing", "not there")):
         with pytest.raises(UserError, match=f"expected a file of weights; it is {what}"):
-            weights.read(path)
+            pretrained.read(path)
 
 
 def test_a_state_dict_of_something_else(tmp_path):
     torch.save({"weight": torch.ones(1), "count.weight": torch.ones(1, dtype=torch.int64)}, tmp_path / "file")
-    layers = weights.read(tmp_path / "file")
+    layers = pretrained.read(tmp_path / "file")
     assert list(layers) == [""]
     torch.save([1, 2], tmp_path / "file")
     with pytest.raises(UserError, match="expected a state_dict, tensors called layer"):
-        weights.read(tmp_path / "file")
+        pretrained.read(tmp_path / "file")
 
 
 def reader(path):
-    return by_file(path, lambda path: weights.assign(network(), weights.read(path), "file"))
+    return by_file(path, lambda path: pretrained.assign(network(), pretrained.read(path), "file"))
 
 
 SMALL = model({"conv": (np.ones((2, 1, 2, 2)), np.ones(2)), "fc": (np.ones((2, 2)), np.ones(2))}, old=False)
@@ -200,14 +200,14 @@ def test_pooling_is_that_of_caffe():
 
 
 def _published():
-    path = weights.find("nin-cifar10").path(REAL)
+    path = pretrained.find("nin-cifar10").path(REAL)
     if not path.is_file():
         pytest.skip("nin-cifar10 is not here: set CONTDROP_DATA to a directory that holds it")
     return path
 
 
 def test_published_weights_fit():
-    assigned = weights.assign(published_nin(), weights.read(_published()), "file")
+    assigned = pretrained.assign(published_nin(), pretrained.read(_published()), "file")
     assert len(assigned.layers) == 9
     assert (assigned.left, assigned.unused) == ((), ())
 
@@ -216,9 +216,9 @@ def test_published_weights_fit():
 def test_published_error():
     """Reader, preprocessing, network and import together; published: 10.4 %."""
     path = _published()
-    if data.registry.find("cifar-10").missing(REAL):
+    if datasets.registry.find("cifar-10").missing(REAL):
         pytest.skip("cifar-10 is not here: run contdrop data get cifar-10")
-    assert nin.error_on_test_images(path, REAL) <= 10.9
+    assert nin_weights.error_on_test_images(path, REAL) <= 10.9
 
 
 class Small:
@@ -233,7 +233,7 @@ class Small:
 @pytest.fixture
 def small(tmp_path, monkeypatch):
     """Random weights of the network, saved, and CIFAR-10 that is small."""
-    from contdrop.lab.weights import nin as module
+    from contdrop.replication.pretrained import nin_weights as module
 
     monkeypatch.setenv("CONTDROP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(module.data, "load", lambda name, directory: Small)
@@ -247,26 +247,26 @@ def small(tmp_path, monkeypatch):
 
 def test_features_are_the_maps_before_the_last_pooling(small, monkeypatch):
     made = published_nin()
-    weights.assign(made, weights.read(small), "file")
-    images = torch.from_numpy(nin.whitened(Small.test_images, nin.whitening(Small)))
+    pretrained.assign(made, pretrained.read(small), "file")
+    images = torch.from_numpy(nin_weights.whitened(Small.test_images, nin_weights.whitening(Small)))
     with torch.no_grad():
         logits = made.eval()(images)
-    found = nin.features(Small, small, "test")
+    found = nin_weights.features(Small, small, "test")
     assert found.shape == (20, 640)
     np.testing.assert_allclose(found.reshape(20, 10, 64).mean(2), logits, atol=1e-5)
     wrong = 100 * float((logits.argmax(1).numpy() != Small.test_labels).mean())
-    assert nin.error_on_test_images(small) == pytest.approx(wrong)
-    monkeypatch.setattr(nin, "_features", None)  # kept: not computed again
-    np.testing.assert_array_equal(nin.features(Small, small, "test"), found)
+    assert nin_weights.error_on_test_images(small) == pytest.approx(wrong)
+    monkeypatch.setattr(nin_weights, "_features", None)  # kept: not computed again
+    np.testing.assert_array_equal(nin_weights.features(Small, small, "test"), found)
 
 
 def test_features_of_random_layers_are_refused_also_if_they_are_kept(small):
-    nin.features(Small, small, "test")
+    nin_weights.features(Small, small, "test")
     found = torch.load(small, weights_only=True)
     names = [name for name in found if name.startswith("cccp3")]
     torch.save({name: found[name] for name in found if name not in names}, small)
     with pytest.raises(UserError, match=r"nin.pt: expected weights of every layer [^;]*; got none of cccp3, which"):
-        nin.features(Small, small, "test")
+        nin_weights.features(Small, small, "test")
 
 
 class TestPretrained:
@@ -275,8 +275,8 @@ class TestPretrained:
     @pytest.fixture(autouse=True)
     def published(self, monkeypatch, tmp_path):
         monkeypatch.setenv("CONTDROP_DATA", str(tmp_path))
-        known = weights.Published("two", "two layers", ("two.pt",), "nowhere", lambda: self.made("first", "second"))
-        monkeypatch.setattr(weights.published, "PUBLISHED", (known,))
+        known = pretrained.Published("two", "two layers", ("two.pt",), "nowhere", lambda: self.made("first", "second"))
+        monkeypatch.setattr(pretrained.published, "PUBLISHED", (known,))
         (tmp_path / "two").mkdir()
         return tmp_path / "two" / "two.pt"
 
@@ -286,7 +286,7 @@ class TestPretrained:
 
     def test_layers_that_the_published_network_does_not_have_stay_random(self, published):
         torch.save(self.made("first", "second").state_dict(), published)
-        network = weights.Pretrained(lambda method: self.made("first", "new"), "two")(None)
+        network = pretrained.Pretrained(lambda method: self.made("first", "new"), "two")(None)
         torch.testing.assert_close(network.first.weight, torch.load(published)["first.weight"])
 
     def test_layers_that_it_has_and_the_file_has_not_are_refused(self, published):
@@ -294,8 +294,8 @@ class TestPretrained:
         with pytest.raises(
             UserError, match=r"two.pt: expected weights of every layer [^;]*; got none of second, which"
         ):
-            weights.Pretrained(lambda method: self.made("first", "second", "new"), "two")(None)
-        weights.Pretrained(lambda method: self.made("first", "new"), "two")(None)  # it needs no more
+            pretrained.Pretrained(lambda method: self.made("first", "second", "new"), "two")(None)
+        pretrained.Pretrained(lambda method: self.made("first", "new"), "two")(None)  # it needs no more
 
 
 # The command
@@ -334,7 +334,7 @@ def test_check(run, small, tmp_path):
     assert lines[-1].startswith("test error on cifar-10: ")
     assert lines[-1].endswith(" % (published: 10.4 %)")
     found = json.loads(run("check", "nin-cifar10", "--weights", str(small), "--json")[1])
-    assert found["test_error"] == pytest.approx(nin.error_on_test_images(small))
+    assert found["test_error"] == pytest.approx(nin_weights.error_on_test_images(small))
 
 
 def test_check_says_what_stays_random_and_what_is_missing(run, tmp_path):

@@ -12,12 +12,12 @@ import statistics
 
 import torch
 
-from contdrop.lab.batches import Prepared, prepare
-from contdrop.lab.catalogue.digits import DIGITS
-from contdrop.lab.plan import Job, Protocol, Variant
-from contdrop.lab.recipes import Adam
-from contdrop.lab.store import SELECTION
-from contdrop.lab.training import Training
+from contdrop.lab.data.data import Prepared, prepare
+from contdrop.lab.store.writer import SELECTION
+from contdrop.lab.study.plan import Job, Protocol, Variant
+from contdrop.lab.training.trainer import Training
+from contdrop.replication.recipes import Adam
+from contdrop.replication.studies.digits_mlp import DIGITS
 
 SEED, RUNS = 12345, 8
 METHODS = ("none", "bernoulli", "uniform", "gaussian")

@@ -13,11 +13,11 @@ import dataclasses
 
 import torch
 
-from contdrop.lab.batches import prepare
-from contdrop.lab.catalogue import mnist_mlp
-from contdrop.lab.plan import Job, Protocol, Variant
-from contdrop.lab.store import SELECTION
-from contdrop.lab.training import DivergenceError, Training
+from contdrop.lab.data.data import prepare
+from contdrop.lab.store.writer import SELECTION
+from contdrop.lab.study.plan import Job, Protocol, Variant
+from contdrop.lab.training.trainer import DivergenceError, Training
+from contdrop.replication.studies import mnist_mlp
 
 SEED = 777
 STUDIES = {"relu": mnist_mlp.RELU, "sigmoid": mnist_mlp.SIGMOID}

@@ -10,8 +10,8 @@ import sys
 import tempfile
 import time
 
-from contdrop.lab.results import collect_all
-from contdrop.lab.store import Store
+from contdrop.lab.store.results import collect_all
+from contdrop.lab.store.writer import Store
 
 PICTURE = pathlib.Path(__file__).parents[1] / "docs" / "images" / "live.png"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"

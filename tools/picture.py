@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from contdrop.lab import stats
-from contdrop.lab.analysis import evidence
-from contdrop.lab.analysis.evidence import Runs
-from contdrop.lab.catalogue import replication
-from contdrop.lab.claims import UNUSED
+from contdrop.replication.claims import evidence
+from contdrop.replication.claims.claims import UNUSED
+from contdrop.replication.claims.evidence import Runs
+from contdrop.replication.studies import dose
 
 ROOT = pathlib.Path(__file__).parents[1]
 PANELS = {"dose-1000": "1 000 training images", "dose-5000": "5 000 training images"}
@@ -34,7 +34,7 @@ def draw(axes: Axes, runs: Runs, title: str) -> None:
     """One line for each law: the gain over no dropout against the strength, with its interval."""
     none = runs.values("none", UNUSED)
     for law, (label, colour, marker, aside) in LAWS.items():
-        strengths = [r for r in replication.STRENGTHS if runs.values(f"{law}:r={r}", UNUSED)]
+        strengths = [r for r in dose.STRENGTHS if runs.values(f"{law}:r={r}", UNUSED)]
         found = [stats.compare_paired(runs.values(f"{law}:r={r}", UNUSED), none) for r in strengths]
         gains = [each.difference for each in found]
         half = [(each.interval[1] - each.interval[0]) / 2 for each in found]
@@ -48,8 +48,8 @@ def draw(axes: Axes, runs: Runs, title: str) -> None:
     axes.set_ylim(top=min(axes.get_ylim()[1], TOP))
     axes.set_xscale("log")
     axes.set_xticks(
-        [float(r) for r in replication.STRENGTHS],
-        [f"{r}\n{float(r) / (1 + float(r)):.0%}" for r in replication.STRENGTHS],
+        [float(r) for r in dose.STRENGTHS],
+        [f"{r}\n{float(r) / (1 + float(r)):.0%}" for r in dose.STRENGTHS],
     )
     axes.minorticks_off()
     axes.set_title(f"{title}: {stats.summary(list(none.values())).mean:.2f} % without dropout", fontsize=10)

@@ -17,13 +17,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
-from contdrop.lab import catalogue, stats, travel
-from contdrop.lab.analysis import evidence
-from contdrop.lab.analysis.evidence import ENDING, Runs
-from contdrop.lab.analysis.ledger import Entry, Equation, in_words, ledger
-from contdrop.lab.catalogue import replication
-from contdrop.lab.claims import CLAIMS, PLANNED, TEST, UNUSED
-from contdrop.lab.records import FINISHED
+from contdrop.lab import stats
+from contdrop.lab.store import travel
+from contdrop.lab.store.records import FINISHED
+from contdrop.replication import studies
+from contdrop.replication.claims import evidence
+from contdrop.replication.claims.claims import CLAIMS, PLANNED, TEST, UNUSED
+from contdrop.replication.claims.evidence import ENDING, Runs
+from contdrop.replication.claims.verdicts import Entry, Equation, in_words, ledger
+from contdrop.replication.studies import dose
 from contdrop.theory import checks
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -118,7 +120,7 @@ def _doses(runs: Runs, metric: str) -> str:
     none = runs.values("none", metric)
     without = stats.summary(list(none.values()))
     rows = []
-    for r in replication.STRENGTHS:
+    for r in dose.STRENGTHS:
         values = {law: runs.values(f"{law}:r={r}", metric) for law in LAWS}
         if any(values.values()):
             rows.append([r, f"{float(r) / (1 + float(r)):.0%}", *(_gain(each, none) for each in values.values())])
@@ -139,7 +141,7 @@ def pooled(runs: Mapping[str, Runs]) -> str:
             pairs = [
                 (runs[study].values(f"{law}:r={r}", UNUSED), runs[study].values(f"bernoulli:r={r}", UNUSED))
                 for law in LAWS[1:]
-                for r in replication.STRENGTHS
+                for r in dose.STRENGTHS
             ]
             pairs = [(first, second) for first, second in pairs if first and second]
             sides = ({run: statistics.fmean(each[run] for each in side) for run in side[0]} for side in zip(*pairs))
@@ -220,7 +222,7 @@ def _gain(values: Mapping[int, float], none: Mapping[int, float], digits: int = 
 
 def is_complete(runs: Runs) -> bool:
     done = Counter(job.method for job in runs.jobs)
-    (study,) = catalogue.find(runs.study)
+    (study,) = studies.find(runs.study)
     return all(done[method] >= PLANNED[runs.study].runs for method in study.methods)
 
 

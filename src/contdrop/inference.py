@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from . import nn
-from .arguments import check_choice, check_seed, check_whole
+from ._torch.checks import check_choice, check_seed, check_whole
+from ._torch.private import TORCH_DROPOUTS
 from .choices import METHODS, TRANSFORMS, Covariance, Method, Transform
-from .compatibility import TORCH_DROPOUTS
-from .sites import out_of_reach
+from .surgery.sites import out_of_reach
 from .theory import propagation
 from .theory.propagation import Moments
 

@@ -28,11 +28,11 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from . import clipped_normal
-from .arguments import check_number
+from . import _clipped_normal
+from ._text import parse_label
+from ._torch.checks import check_number
+from ._torch.private import unobserved, widest
 from .choices import SCALES
-from .compatibility import unobserved, widest
-from .text import parse_label
 
 # How far the relative variance of a law at the end of a range may be beyond it by rounding.
 _ROUNDING = 2.0**-50
@@ -336,7 +336,7 @@ class Gaussian(BuiltIn):
 
     ``sigma`` is always a standard deviation; ``Gaussian.from_variance`` takes a variance. ``low=-inf, high=inf`` gives
     the unclipped law. With ``sigma=0`` the mask is constant; as sigma grows the law tends to a Bernoulli law on
-    {low, high}. The moments: see :mod:`contdrop.clipped_normal`.
+    {low, high}. The moments: see :mod:`contdrop._clipped_normal`.
     """
 
     kind: ClassVar[str] = "gaussian"
@@ -354,7 +354,7 @@ class Gaussian(BuiltIn):
         if sigma < 0:
             raise ValueError(f"Gaussian: sigma is a standard deviation, at least 0; got {sigma}")
         _check_interval("Gaussian", low, high)
-        mean, variance = clipped_normal.moments(mu, sigma, low, high)
+        mean, variance = _clipped_normal.moments(mu, sigma, low, high)
         self._set(sigma=sigma, mu=mu, low=low, high=high, mean=mean, variance=variance)
         self._set(params=(mu, sigma, low, high), factor=1.0)
 
@@ -385,7 +385,7 @@ class Gaussian(BuiltIn):
                 "every one"
             )
         low, high = sorted((0.0, 2 * m))
-        return cls(sigma=abs(m) * clipped_normal.sigma_of(r), mu=m, low=low, high=high)
+        return cls(sigma=abs(m) * _clipped_normal.sigma_of(r), mu=m, low=low, high=high)
 
     def cdf(self, x: FloatOrTensor) -> FloatOrTensor:
         if isinstance(x, Tensor):

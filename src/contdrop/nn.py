@@ -11,7 +11,9 @@ from torch import Tensor
 
 from . import functional as F
 from . import scripting
-from .arguments import check_axes, check_choice, check_generator, check_number, check_whole
+from ._torch.checks import check_axes, check_choice, check_generator, check_number, check_whole
+from ._torch.fx import call_node, refuse_generator, scripted_law
+from ._torch.private import DropoutBase
 from .choices import (
     ACTIVATIONS,
     DROPOUT_ACTIVATIONS,
@@ -23,10 +25,8 @@ from .choices import (
     Masks,
     Scale,
 )
-from .compatibility import DropoutBase
 from .laws import Bernoulli, BuiltIn, Gaussian, Law, Uniform, equal_rate
 from .scripting import is_scripting
-from .tracing import call_node, refuse_generator, scripted_law
 
 
 class Dropout(DropoutBase):

@@ -8,7 +8,6 @@ from . import surgery as surgery
 from . import theory as theory
 from .covariances import Coadaptation as Coadaptation
 from .covariances import coadaptation as coadaptation
-from .fusion import fuse_relu as fuse_relu
 from .inference import Prediction as Prediction
 from .inference import mc_predict as mc_predict
 from .kernels import Backend as Backend
@@ -29,3 +28,4 @@ from .nn import GaussianDropout as GaussianDropout
 from .nn import UniformDropout as UniformDropout
 from .surgery import Swap as Swap
 from .surgery import swap_dropout as swap_dropout
+from .surgery.relu_fusion import fuse_relu as fuse_relu

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from .arguments import check_whole
+from ._text import plural
+from ._torch.checks import check_whole
 from .laws import BuiltIn, Law, parse_law
 from .nn import DropConnectLinear, Dropout, FastDropoutLinear
 from .surgery import Swap
-from .text import plural
 
 Course = Callable[[float], Law]
 

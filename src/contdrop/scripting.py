@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.jit import is_scripting as is_scripting  # type: ignore[attr-defined]
 
-from . import sampling  # defines an operator
-from .expectations import expected_relu, expected_sigmoid, standard_deviation
-from .tracing import ScriptedLaw
+from ._torch.fx import ScriptedLaw
+from .functional import sampled_linear as sampled_linear  # defines an operator
+from .functional.moments import expected_relu, expected_sigmoid, standard_deviation
 
-__all__ = ["adaptive_dropout", "dropconnect_linear", "dropout", "fast_dropout_linear", "is_scripting", "sampling"]
+__all__ = ["adaptive_dropout", "dropconnect_linear", "dropout", "fast_dropout_linear", "is_scripting", "sampled_linear"]
 
 
 def _draw_seed() -> Tensor:

@@ -30,12 +30,12 @@ def serve() -> None:
     import torch._dynamo  # optimisers import it when the first is made
 
     import contdrop.cli
-    import contdrop.lab.executors.driver
     import contdrop.lab.report.page
+    import contdrop.lab.runner.ray_driver
 
     # The page is not what is tested, and takes seconds.
     contdrop.lab.report.page.write = lambda store, out, **_: types.SimpleNamespace(index="no page")
-    multiprocessing.set_forkserver_preload(["contdrop.lab.executors.driver", "often", "torch._dynamo"])
+    multiprocessing.set_forkserver_preload(["contdrop.lab.runner.ray_driver", "often", "torch._dynamo"])
     multiprocessing.forkserver.ensure_running()
     print(json.dumps(multiprocessing.forkserver._forkserver._forkserver_pid), flush=True)
     for line in sys.stdin:
@@ -77,7 +77,7 @@ def _start(start: list[str], log: str, mode: dict[str, float]) -> int:
 
 def _prepare(mode: dict[str, float]) -> None:
     """``clock``: seconds that it is wrong by; ``room``: bytes that a file may still have; ``user``: whose rights."""
-    from contdrop.lab.executors import local
+    from contdrop.lab.runner import local
 
     real = multiprocessing.get_context("forkserver")
     multiprocessing.forkserver._forkserver.ensure_running = lambda: None  # it is the nursery's

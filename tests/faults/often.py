@@ -1,5 +1,5 @@
 """Has jobs save their state often, in every process that imports this."""
 
-from contdrop.lab import running
+from contdrop.lab.training import job
 
-running.run.__kwdefaults__["checkpoint_seconds"] = 0.05
+job.run.__kwdefaults__["checkpoint_seconds"] = 0.05

@@ -18,8 +18,8 @@ import pytest
 from nursery import Nursery
 
 from contdrop.errors import UserError
-from contdrop.lab import checking
-from contdrop.lab.store import Store
+from contdrop.lab.store import integrity
+from contdrop.lab.store.writer import Store
 from test_executor import content
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="finds processes by /proc")
@@ -285,7 +285,7 @@ def copy_in_mid_run(bed, chance):
     bed.kill(number)
     try:
         with Store(target) as copied:
-            checking.check(copied)
+            integrity.check(copied)
     except UserError:
         pass
     for path in bed.directory.glob("copy.db*"):
@@ -308,7 +308,7 @@ def check_all(bed, undisturbed):
     wait_for_workers(bed)
     bed.finish()
     with Store(bed.store) as store:
-        assert not checking.check(store)
+        assert not integrity.check(store)
     assert content(bed.store) == undisturbed(bed.runs)
 
 

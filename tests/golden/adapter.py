@@ -19,21 +19,23 @@ import torch
 
 import contdrop as cd
 from contdrop import lab
-from contdrop.lab import fingerprints, reading, schema, state
-from contdrop.lab.augmentation import Affine, Crop
-from contdrop.lab.catalogue import STUDIES
-from contdrop.lab.catalogue.covariance import CommonNoise, Covariance
-from contdrop.lab.catalogue.sources import InOrder
-from contdrop.lab.catalogue.unused import UnusedError
-from contdrop.lab.initialisation import Glorot, Layered, Normal
-from contdrop.lab.methods import parse as parse_method
-from contdrop.lab.models import CNN, MLP
-from contdrop.lab.models.conv_local import ConvLocal
-from contdrop.lab.models.nin import NIN
-from contdrop.lab.models.vgg import VGG, dense_forward
-from contdrop.lab.plan import plan
-from contdrop.lab.recipes import Adam, AdamCosine, Authors, Hinton, LayeredPlateau, Plateau, Steps
-from contdrop.lab.store import Store
+from contdrop.lab.data import fingerprints
+from contdrop.lab.data.augmentation import Affine, Crop
+from contdrop.lab.store import reader, schema
+from contdrop.lab.store.writer import Store
+from contdrop.lab.study.methods import parse as parse_method
+from contdrop.lab.study.plan import plan
+from contdrop.lab.training import checkpoint
+from contdrop.replication.initialization import Glorot, Layered, Normal
+from contdrop.replication.networks import CNN, MLP
+from contdrop.replication.networks.conv_local import ConvLocal
+from contdrop.replication.networks.nin import NIN
+from contdrop.replication.networks.vgg import VGG, dense_forward
+from contdrop.replication.recipes import Adam, AdamCosine, Authors, Hinton, LayeredPlateau, Plateau, Steps
+from contdrop.replication.studies import STUDIES
+from contdrop.replication.studies.covariance_study import CommonNoise, Covariance
+from contdrop.replication.studies.study_data import InOrder
+from contdrop.replication.studies.unused_error import UnusedError
 
 __all__ = [
     "CNN",
@@ -111,10 +113,10 @@ def jobs(store: pathlib.Path, *, arrays: bool = True) -> list[dict[str, object]]
             job["curve"] = [dict(each) for each in db.execute(query, (row["id"],))]
             stored = db.execute("SELECT name, content FROM artefacts WHERE job = ? ORDER BY name", (row["id"],))
             job["arrays"] = {
-                each["name"]: reading.unpack(each["content"]) for each in stored if each["name"] != "weights"
+                each["name"]: reader.unpack(each["content"]) for each in stored if each["name"] != "weights"
             }
             saved = opened.weights(row["id"])
-            job["weights"] = {} if saved is None else _weights(state.loads(saved))
+            job["weights"] = {} if saved is None else _weights(checkpoint.loads(saved))
             found.append(job)
         for each in selected:
             found.append({**dict(each), "candidates": json.loads(each["candidates"])})

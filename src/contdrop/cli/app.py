@@ -12,29 +12,29 @@ import typer.main
 import contdrop
 
 from ..errors import UserError
-from . import screens, spoiled_output
+from . import spoiled_output, terminal
 
 # typer carries its own copy of click or depends on click, according to its version. In both, this is UsageError.
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
 # Of every command its module, the function or group there, and a line for --help.
 _COMMANDS = {
-    "list": ("listing", "list_command", "Show the experiments there are."),
-    "run": ("run", "run", "Run an experiment, or resume it."),
-    "compare": ("compare", "compare", "Compare methods on your own model and data."),
-    "status": ("status", "status", "Show how far the experiments are."),
-    "export": ("export", "export", "Print the results as CSV or JSON."),
-    "report": ("report", "report", "Write a page with the verdict, tables and figures."),
-    "serve": ("serve", "serve", "Show experiments live, as they run, in the browser."),
-    "check": ("check", "check", "Verify that a store is whole."),
-    "import": ("travel", "import_command", "Add an archive to a store."),
-    "merge": ("travel", "merge", "Join stores and archives into a new store."),
-    "claims": ("claims", "claims", "Print the verdict on every claim of the paper."),
-    "certify": ("certify", "certify_command", "Bound the error of trained networks."),
-    "data": ("data", "app", "List, get and check the data sets that experiments use."),
-    "weights": ("weights", "app", "List and check the published weights that networks can start from."),
-    "bench": ("bench", "bench", "Measure how fast the layers are on this machine."),
-    "theory": ("theory", "theory", "Check every equation of the paper against Monte Carlo."),
+    "list": ("list_command", "list_command", "Show the experiments there are."),
+    "run": ("run_command", "run", "Run an experiment, or resume it."),
+    "compare": ("compare_command", "compare", "Compare methods on your own model and data."),
+    "status": ("status_command", "status", "Show how far the experiments are."),
+    "export": ("export_command", "export", "Print the results as CSV or JSON."),
+    "report": ("report_command", "report", "Write a page with the verdict, tables and figures."),
+    "serve": ("serve_command", "serve", "Show experiments live, as they run, in the browser."),
+    "check": ("check_command", "check", "Verify that a store is whole."),
+    "import": ("archive_commands", "import_command", "Add an archive to a store."),
+    "merge": ("archive_commands", "merge", "Join stores and archives into a new store."),
+    "claims": ("claims_command", "claims", "Print the verdict on every claim of the paper."),
+    "certify": ("certify_command", "certify_command", "Bound the error of trained networks."),
+    "data": ("data_commands", "app", "List, get and check the data sets that experiments use."),
+    "weights": ("weights_commands", "app", "List and check the published weights that networks can start from."),
+    "bench": ("bench_command", "bench", "Measure how fast the layers are on this machine."),
+    "theory": ("theory_command", "theory", "Check every equation of the paper against Monte Carlo."),
 }
 
 
@@ -112,5 +112,5 @@ def run() -> int:
 
 
 def _complain(message: str, code: int = 2) -> int:
-    screens.say(f"contdrop: {message}")
+    terminal.say(f"contdrop: {message}")
     return code

@@ -6,12 +6,12 @@ from types import TracebackType
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from ..lab.estimate import Estimate
-from ..lab.measures import Measure
-from ..lab.plan import Job
-from ..lab.store import FAILED, Epoch, Store
-from ..text import duration
-from . import screens
+from .._text import duration
+from ..lab.analysis.metric_format import Measure
+from ..lab.runner.estimate import Estimate
+from ..lab.store.writer import FAILED, Epoch, Store
+from ..lab.study.plan import Job
+from . import terminal
 
 
 class Dashboard:
@@ -21,7 +21,7 @@ class Dashboard:
         self._store, self._estimate = store, estimate
         self._total, self._done = len(jobs), 0
         self._workers = workers
-        self._screen = screens.screen(stderr=True)
+        self._screen = terminal.screen(stderr=True)
         self._live = self._screen.is_terminal
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
@@ -93,4 +93,4 @@ class Dashboard:
         if self._live:
             self._screen.print(line, style="dim" if "FAILED" not in line else "red")
         else:
-            screens.say(line)
+            terminal.say(line)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from . import express as express
+from . import fast_path as fast_path
 from . import ops
-from . import variable as variable
+from . import variable_law as variable_law
 from .backends import Backend as Backend
 from .backends import backend as backend
 from .backends import use_backend as use_backend

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import compatibility
+from .._torch import private
 from . import backends, reference
 from .library import LIBRARY
 
@@ -84,7 +84,7 @@ _family = (dropconnect, _input_gradient, _weight_gradient)
 DROPCONNECT_FAMILIES: dict[Any, tuple[Any, Any, Any]] = dict.fromkeys(_family, _family)
 
 
-class Linear(compatibility.OneLevelFunction):
+class Linear(private.OneLevelFunction):
     """The derivative of an operator that is linear in its first argument, elementwise, and constant in the others."""
 
     @staticmethod
@@ -94,7 +94,7 @@ class Linear(compatibility.OneLevelFunction):
         ctx.save_for_forward(*tensors)
         ctx.op = op
         ctx.rest = [None if isinstance(value, Tensor) else value for value in rest]
-        with compatibility.below_autograd():
+        with private.below_autograd():
             return op(x, *rest)
 
     @staticmethod
@@ -111,7 +111,7 @@ class Linear(compatibility.OneLevelFunction):
         return Linear._again(ctx, tangent)
 
 
-class Bilinear(compatibility.OneLevelFunction):
+class Bilinear(private.OneLevelFunction):
     """The derivatives of the three operators that make up per-example DropConnect.
 
     With T(g, W, x) = sum of mask[n, o, i] g[n, o] W[o, i] x[n, i], the forward pass is dT/dg and the two gradients are
@@ -123,7 +123,7 @@ class Bilinear(compatibility.OneLevelFunction):
         ctx.save_for_backward(left, right, seed)
         ctx.save_for_forward(left, right, seed)
         ctx.op, ctx.law = op, law
-        with compatibility.below_autograd():
+        with private.below_autograd():
             return op(left, right, seed, *law)
 
     @staticmethod
@@ -162,11 +162,11 @@ class Bilinear(compatibility.OneLevelFunction):
 
 
 def autograd_kernel(function: type[torch.autograd.Function], op: Any, plain: Callable[..., Tensor]) -> Any:
-    if not compatibility.DERIVATIVES:
+    if not private.DERIVATIVES:
         return plain  # and torch differentiates every step of it
 
     def kernel(*args: Any) -> Tensor:
-        return compatibility.apply_one_level(function, op, *args)
+        return private.apply_one_level(function, op, *args)
 
     return kernel
 
@@ -185,7 +185,7 @@ for _op, _function, _plain in (
 # more than the kernel.
 
 
-class _PlainDropout(compatibility.OneLevelFunction):
+class _PlainDropout(private.OneLevelFunction):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *arguments: Any) -> Tensor:
         ctx.arguments = arguments
@@ -213,7 +213,7 @@ def _is_plain(x: Tensor) -> bool:
         type(x) in (Tensor, torch.nn.Parameter)
         and not torch.compiler.is_compiling()
         and x.device.type != "meta"
-        and compatibility.unobserved(x)
+        and private.unobserved(x)
     )
 
 

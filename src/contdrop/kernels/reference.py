@@ -49,7 +49,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from ..compatibility import widest
+from .._torch.private import widest
 
 MASKS_VERSION = 3
 ROUNDS = 7

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import compatibility
+from .._torch import private
 from .library import LIBRARY
 
 LIMIT = 2**63 - 1
@@ -50,7 +50,7 @@ class _OwnGenerators(threading.local):
                 raise RuntimeError(
                     "checkpoint_context: the function drew more seeds when it was run again than the first time"
                 )
-        elif compatibility.in_backward():
+        elif private.in_backward():
             raise RuntimeError(
                 "a dropout layer with a generator of its own ran again inside backward, where activation checkpointing "
                 "restores only torch's default generators, so its mask would differ; call checkpoint(..., "
@@ -120,7 +120,7 @@ def _remember(generator: torch.Generator) -> int:
     return id(generator)
 
 
-compatibility.mark_constant(_remember)
+private.mark_constant(_remember)
 
 
 def _kernel(generator: int, size: list[int]) -> Tensor:
@@ -138,7 +138,7 @@ def _fake(generator: int, size: list[int]) -> Tensor:
 
 
 def _under_vmap(generator: int, size: list[int]) -> Tensor:
-    return compatibility.draw_under_vmap(_operator, generator, size)
+    return private.draw_under_vmap(_operator, generator, size)
 
 
 def _by_operator(generator: torch.Generator | None) -> Tensor:
@@ -161,16 +161,16 @@ def _between_graphs(generator: torch.Generator | None) -> Tensor:
 
 
 _break_graph: Any = None
-if not compatibility.GENERATORS_IN_GRAPHS:
+if not private.GENERATORS_IN_GRAPHS:
     _break_graph = torch.compiler.disable(_between_graphs)
 _draw_in_graph: Callable[[torch.Generator | None], Tensor]
-if compatibility.DRAWS_IN_GRAPHS:
+if private.DRAWS_IN_GRAPHS:
     LIBRARY.define("draw_seed(int generator, SymInt[] size) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
     LIBRARY.impl("draw_seed", _kernel, "CompositeExplicitAutograd")
     LIBRARY.impl("draw_seed", _under_vmap, "FuncTorchVmapMode")
     torch.library.register_fake("contdrop::draw_seed", _fake, lib=LIBRARY)
     _operator: Any = torch.ops.contdrop.draw_seed.default
-    compatibility.register_draw(LIBRARY, "contdrop::draw_seed", _operator)
+    private.register_draw(LIBRARY, "contdrop::draw_seed", _operator)
     _draw_in_graph = _by_operator
 else:
     _draw_in_graph = _break_graph

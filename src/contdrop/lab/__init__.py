@@ -1,8 +1,8 @@
-"""The lab: which dropout is better on a model, and whether the gain is real. See :mod:`contdrop.lab.study`."""
+"""The lab: which dropout is better on a model, and whether the gain is real. See :mod:`contdrop.lab.study.study`."""
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazily as _lazily
+from .._lazy import lazily as _lazily
 
 if TYPE_CHECKING:
     from .public import *  # noqa: F403

@@ -7,14 +7,14 @@ except ModuleNotFoundError as error:
         f'contdrop.lab needs {error.name}, which is not installed; run: pip install "contdrop[lab]"', name=error.name
     ) from None
 
-from .asking import Job as Job
-from .asking import ask as ask
-from .batches import Data as Data
-from .comparing import compare as compare
-from .confidence import uncertainty as uncertainty
-from .metrics import Metric as Metric
+from .api import compare as compare
+from .data.data import Data as Data
 from .result import Result as Result
 from .result import analyse as analyse
-from .study import METHODS as METHODS
-from .study import Size as Size
-from .study import Study as Study
+from .runner.custom_loop import Job as Job
+from .runner.custom_loop import ask as ask
+from .study.study import METHODS as METHODS
+from .study.study import Size as Size
+from .study.study import Study as Study
+from .training.metrics import Metric as Metric
+from .training.uncertainty import uncertainty as uncertainty

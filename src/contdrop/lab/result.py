@@ -11,18 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, suggest
-from . import merging, numbers, scores, state
 from .analysis.comparisons import compare
 from .analysis.verdict import Verdict, verdict
-from .results import Results, collect
-from .store import Store
+from .store import csv_import, merge
+from .store.results import Results, collect
+from .store.writer import Store
+from .training import checkpoint, metric_values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import nn
 
     from .report.cells import Table
-    from .study import Study
+    from .study.study import Study
 
 
 class Result:
@@ -77,8 +78,9 @@ class Result:
 
     def model(self, method: str, run: int) -> nn.Module:
         """The trained model, where the study has ``weights="last"``; in evaluation mode."""
-        from . import plan, streams
-        from .building import build
+        from .study import plan
+        from .training import random_streams
+        from .training.model import build
 
         job = self.results.job(method, run)
         if job is None:
@@ -90,9 +92,9 @@ class Result:
         if saved is None:
             raise UserError(f"the weights of {method} run {run} were not kept; give the study weights='last'")
         study = self._study.at(self.results.protocol.preset)
-        seed = job.seeds[streams.WEIGHTS]
+        seed = job.seeds[random_streams.WEIGHTS]
         built = build(study, plan.Variant.parse(str(job.variant)).method, seed).model
-        state.into_network(built, state.loads(saved))
+        checkpoint.into_network(built, checkpoint.loads(saved))
         return built.eval()
 
     def to_dataframe(self) -> Any:
@@ -108,9 +110,9 @@ class Result:
         return pandas.DataFrame(rows)
 
     def __str__(self) -> str:
-        from .report import writers
+        from .report import formats
 
-        return f"{self.verdict.headline}\n\n{writers.markdown(self.table())}"
+        return f"{self.verdict.headline}\n\n{formats.markdown(self.table())}"
 
     __repr__ = __str__
 
@@ -154,16 +156,16 @@ def analyse(
         margin: The smallest difference that matters, if it was fixed before the values were seen.
         name: What to call it.
     """
-    contents = numbers.contents(
+    contents = csv_import.contents(
         _by_run(values),
         name=name,
         reference=reference,
-        metric={"name": metric, "unit": unit, "better": better or scores.better_of(metric) or "lower"},
+        metric={"name": metric, "unit": unit, "better": better or metric_values.better_of(metric) or "lower"},
         margin=margin,
     )
     path = pathlib.Path(tempfile.mkdtemp(prefix="contdrop-")) / "analysis.db"
     with Store(path, create=True) as opened:
-        merging.add(opened, contents, "lab.analyse")
+        merge.add(opened, contents, "lab.analyse")
     result = Result(path, contents.protocols[0].key)
     weakref.finalize(result, shutil.rmtree, path.parent, ignore_errors=True)
     return result

@@ -14,12 +14,12 @@ import torch
 
 from ..laws import Gaussian, Law
 from . import dynamic, static
-from .equations import EQUATIONS as EQUATIONS
-from .equations import LAWS as LAWS
-from .equations import TARGET, UNCLIPPED
-from .montecarlo import Check as Check
-from .montecarlo import Comparison as Comparison
-from .montecarlo import MonteCarlo as MonteCarlo
+from .monte_carlo import Check as Check
+from .monte_carlo import Comparison as Comparison
+from .monte_carlo import MonteCarlo as MonteCarlo
+from .paper_equations import EQUATIONS as EQUATIONS
+from .paper_equations import LAWS as LAWS
+from .paper_equations import TARGET, UNCLIPPED
 
 
 def run(draws: int = 200_000, seed: int = 0, after_each: Callable[[], object] = lambda: None) -> list[Check]:

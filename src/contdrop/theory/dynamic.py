@@ -23,12 +23,12 @@ import math
 import torch
 from torch import Tensor
 
-from ..arguments import check_choice
+from .._torch.checks import check_choice
 from ..laws import Gaussian, Law
 from . import arguments
 from .penalty import penalty as penalty
 from .quadrature import logistic_expectation
-from .transforms import expected_masked_sigmoid, expected_sigmoid, expected_softplus, log_expected_sigmoid
+from .sigmoid_expectations import expected_masked_sigmoid, expected_sigmoid, expected_softplus, log_expected_sigmoid
 
 UNITS = ("linear", "sigmoid")
 FORMS = ("exact", "stein", "paper", "bernoulli")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..compatibility import has_forward_hooks
+from .._torch.private import has_forward_hooks
 from . import arguments, quadrature, roots
 
 Loss = Callable[[Any, Any], Tensor]

@@ -8,11 +8,11 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from ..arguments import check_choice, check_whole
-from ..compatibility import BATCH_NORMS, TORCH_DROPOUTS
+from .._torch.checks import check_choice, check_whole
+from .._torch.private import BATCH_NORMS, TORCH_DROPOUTS
 from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
 from . import arguments, expected_loss
-from .noise import Noise, evaluating, noisy_forward, replaced_forwards
+from .penalty_terms import Noise, evaluating, noisy_forward, replaced_forwards
 from .propagation import Moments, propagate
 
 Method: TypeAlias = Literal["expectation", "moments", "gauss-newton", "exact", "hutchinson"]

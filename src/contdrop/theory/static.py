@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..arguments import check_choice
+from .._torch.checks import check_choice
 from ..laws import Law
 from . import arguments
-from .normality import berry_esseen as berry_esseen
-from .normality import normal_distance as normal_distance
-from .normality import third_absolute_moment as third_absolute_moment
+from .normal_approximation import berry_esseen as berry_esseen
+from .normal_approximation import normal_distance as normal_distance
+from .normal_approximation import third_absolute_moment as third_absolute_moment
 from .quadrature import logistic_expectation, normal_density
 
 METHODS = ("probit", "quadrature", "paper", "mean")

@@ -8,14 +8,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...text import plural
-from .. import looks
-from ..records import IMPORTED
-from ..results import Results
+from ..._text import plural
 from ..stats import Comparison, summary
+from ..store.records import IMPORTED
+from ..store.results import Results
+from ..study import amendments
 from .comparisons import margin_of, planned_margin
-from .replication import falls_short
-from .wording import called, capital, moment, names, run_count
+from .phrases import called, capital, moment, names, run_count
+from .replication_caveat import falls_short
 
 _PLACES = re.compile(r"[\d,]+ places? with dropout out of reach: [^;]+")
 
@@ -57,7 +57,7 @@ def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: flo
         yield left
     if comparisons:
         yield _margin(results, margin)
-        yield from map(_changed, looks.changes(description))
+        yield from map(_changed, amendments.changes(description))
         yield from _always(results, any(found.two_way for found in comparisons.values()))
 
 
@@ -74,7 +74,7 @@ def _out_of_reach(description: Mapping[str, Any]) -> str:
 
 def _margin(results: Results, chosen: float | None) -> str:
     planned, reason = planned_margin(results), str(results.protocol.description.get("margin_reason") or "")
-    measure, moved = results.measure, looks.has_moved(results.protocol.description, "margin")
+    measure, moved = results.measure, amendments.has_moved(results.protocol.description, "margin")
     if chosen is not None:
         text = f"The margin of ±{measure.gap(chosen)} was chosen after the fact (--margin), not before the results"
         had = "had changed to" if moved else "had fixed"
@@ -103,7 +103,7 @@ def _margin(results: Results, chosen: float | None) -> str:
     )
 
 
-def _changed(change: looks.Change) -> str:
+def _changed(change: amendments.Change) -> str:
     """Of what should be fixed before there are results."""
     there = f"on {moment(change.time)}, when {plural(change.results, 'result')} {_were(change.results)} there"
     if change.what == "methods":
@@ -141,7 +141,7 @@ def _own_loop(results: Results) -> str:
 
 def _looks(results: Results) -> str:
     """Whether runs were added when results were there already."""
-    plans, planned = looks.plans(results.protocol.description), len({job.run for job in results.final})
+    plans, planned = amendments.plans(results.protocol.description), len({job.run for job in results.final})
     if not plans or plans[0].results or max(plan.runs for plan in plans) != planned:
         return (
             "The store does not say when all runs were planned; if some were added after a look at the results, "
@@ -160,7 +160,7 @@ def _looks(results: Results) -> str:
     )
 
 
-def _added(results: Results, plans: Sequence[looks.Plan]) -> Iterable[looks.Plan]:
+def _added(results: Results, plans: Sequence[amendments.Plan]) -> Iterable[amendments.Plan]:
     """Plans for more runs than before, when results were there: in the store of the plan, or in one merged with it."""
     most = plans[0].runs
     for plan in plans[1:]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import stats
-from ..results import Results
+from ..store.results import Results
 
 # Where nobody names the smallest difference that matters: this share of what the reference leaves to gain. A share of
 # the value itself would mean little for a metric that is to be maximised: a tenth of an area of 0.98 is more than all

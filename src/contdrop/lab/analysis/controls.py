@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ..labels import MATCH, ORIGINAL, called
-from ..results import Results
+from ..store.results import Results
+from ..study.labels import MATCH, ORIGINAL, called
 
 _MATCHED = "bernoulli-matched"
 _ALIKE = 0.01  # in proportion: strengths that count as equal

@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ...text import plural
-from ..measures import Measure
-from ..results import Results
+from ..._text import plural
 from ..stats import Comparison
-from ..stats.comparison import ENOUGH_RUNS, tested
 from ..stats.differences import RESOLUTION
+from ..stats.paired import ENOUGH_RUNS, tested
+from ..store.results import Results
 from .controls import control_of, unlike
+from .metric_format import Measure
 from .outcomes import BETTER, EQUIVALENT, FEW, OPEN, WORSE, includes_zero, is_equivalent, ranks_can, ranks_say
-from .wording import called, capital, probability, tally
+from .phrases import called, capital, probability, tally
 
 BERNOULLI = "bernoulli"
 

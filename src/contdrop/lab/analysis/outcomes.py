@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..stats import Comparison
-from ..stats.comparison import ENOUGH_RUNS
+from ..stats.paired import ENOUGH_RUNS
 
 ALPHA = 0.05
 BETTER, WORSE, EQUIVALENT, OPEN, FEW = "better", "worse", "equivalent", "open", "few"

@@ -1,6 +1,7 @@
 """The answer in sentences: is the reference better here, by how much, and would it survive a reviewer?
 
-Values and gaps are in the metric's unit; see :mod:`contdrop.lab.measures`. A method counts as better or worse if the
+Values and gaps are in the metric's unit; see :mod:`~contdrop.lab.analysis.metric_format`.
+A method counts as better or worse if the
 two-sided paired t-test says so after Holm's correction over all methods of the experiment; where Wilcoxon's test says
 otherwise, the sentence says that, too, whichever of them sees a difference. "Within the margin" is claimed only if the
 equivalence test supports it, with the same correction; otherwise the sentence says which gap the runs would have shown.
@@ -14,16 +15,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...text import plural
-from ..measures import Measure
-from ..results import Results
+from ..._text import plural
 from ..stats import Comparison, summary
-from ..stats.comparison import tested
 from ..stats.differences import RESOLUTION
+from ..stats.paired import tested
+from ..store.results import Results
 from .caveats import caveats
 from .comparisons import compare
 from .controls import too_weak
 from .findings import Finding, make_findings
+from .metric_format import Measure
 from .outcomes import (
     BETTER,
     EQUIVALENT,
@@ -36,7 +37,7 @@ from .outcomes import (
     ranks_can,
     ranks_say,
 )
-from .wording import all_of, called, capital, mean_of, names, ordinal, run_count
+from .phrases import all_of, called, capital, mean_of, names, ordinal, run_count
 
 HEADLINE = 84  # characters: two lines of the page, on a phone too
 _NAME = 26  # characters of the reference in a headline

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ...text import plural
-from .. import labels
-from ..analysis.wording import run_count
-from ..measures import Measure
-from ..records import IMPORTED, ONLY_SIZE
-from ..results import Results
-from ..stats.comparison import ENOUGH_RUNS, Summary
+from ..._text import plural
+from ..analysis.metric_format import Measure
+from ..analysis.phrases import run_count
+from ..stats.paired import ENOUGH_RUNS, Summary
+from ..store.records import IMPORTED, ONLY_SIZE
+from ..store.results import Results
+from ..study import labels
 
 NONE = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"

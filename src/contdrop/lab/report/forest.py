@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .. import labels
+from ..analysis.metric_format import Measure
 from ..analysis.outcomes import outcome_of
-from ..measures import Measure
 from ..stats import Comparison
+from ..study import labels
 
 
 def forest(comparisons: dict[str, Comparison], measure: Measure) -> dict[str, Any] | None:

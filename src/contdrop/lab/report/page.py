@@ -17,23 +17,25 @@ from typing import Any
 import markupsafe
 from matplotlib.figure import Figure
 
+from ..._files import replacing
 from ...errors import UserError
-from ...files import replacing
-from .. import labels, paper
+from ...replication import paper_tables
+from ...replication.claims import claims_table
 from ..analysis.comparisons import compare
 from ..analysis.outcomes import BETTER, WORDS, WORSE
+from ..analysis.phrases import called, capital, moment
 from ..analysis.verdict import Verdict, verdict
-from ..analysis.wording import called, capital, moment
-from ..results import Results, collect_all
 from ..stats import Comparison
-from ..store import Store
-from . import claimed, describing, figures, rendering, summary, supplements, tables, writers
+from ..store.results import Results, collect_all
+from ..store.writer import Store
+from ..study import labels
+from . import figures, formats, pdf_summary, protocol, supplementary_tables, tables, templating
 from .cells import ELSEWHERE, THE_LAB, Table, maker
 from .directory import INDEX, check
-from .embedding import Embedding
+from .figure_pool import Painters
 from .figures import drawing
 from .forest import forest
-from .painting import Painters
+from .svg import Embedding
 
 _FAST_FORMATS = ("svg", "png")  # a PDF takes longer than all the rest
 _MANY = 5  # experiments, of which PDFs are made only if asked for
@@ -89,9 +91,9 @@ def write(
             files.embed()
             experiments = content["experiments"]
             title = experiments[0]["title"] if len(experiments) == 1 else f"{len(experiments)} experiments"
-            page = rendering.render_page(
+            page = templating.render_page(
                 "page",
-                f"{files.embedding.rules()}\n{rendering.dark_colours(files.embedding.colours)}",
+                f"{files.embedding.rules()}\n{templating.dark_colours(files.embedding.colours)}",
                 **content,
                 title=title if experiments else "Nothing yet",
                 as_of=_last_change(everything),
@@ -155,10 +157,10 @@ class _Files:
         name = self._name(*prefix, table.name)
         written = []
         for kind, ending, writer in (
-            ("Markdown", "md", writers.markdown),
-            ("LaTeX", "tex", writers.latex),
-            ("CSV", "csv", writers.csv),
-            *([("JSON", "json", writers.json)] if table.data else []),
+            ("Markdown", "md", formats.markdown),
+            ("LaTeX", "tex", formats.latex),
+            ("CSV", "csv", formats.csv),
+            *([("JSON", "json", formats.json)] if table.data else []),
         ):
             path = self.out / "tables" / f"{name}.{ending}"
             _write_text(path, writer(table))
@@ -225,13 +227,17 @@ def _content(
         view["summary"] = ""
         if comparisons and "pdf" in files.formats:
             prefix = (view["name"], results.protocol.preset) if len(everything) > 1 else ()
-            draw = functools.partial(summary.draw, results, comparisons, found, store.path.name)
+            draw = functools.partial(pdf_summary.draw, results, comparisons, found, store.path.name)
             view["summary"] = files.summary(draw, *prefix)
         experiments.append(
             {**view, "anchor": f"e{number}", "ambiguous": names.count(view["name"]) > 1, "parts": _parts(view, number)}
         )
-    claims = claimed.entries(store, everything)
-    overall = claimed.table(claims), supplements.paper_ranks(everything), supplements.ranks(everything)
+    claims = claims_table.entries(store, everything)
+    overall = (
+        claims_table.table(claims),
+        supplementary_tables.paper_ranks(everything),
+        supplementary_tables.ranks(everything),
+    )
     ours = [results.named_dataset for results in everything if maker(results) == THE_LAB]
     samples = [picture for name in dict.fromkeys(ours) if name and (picture := figures.samples(name, data_dir))]
     return {
@@ -248,7 +254,7 @@ def _content(
 
 def _terms(everything: Sequence[Results]) -> Iterator[tuple[str, str]]:
     """Words in tables of the paper and in the names of methods, where there are such."""
-    if any(paper.table_of(results.protocol.experiment) for results in everything):
+    if any(paper_tables.table_of(results.protocol.experiment) for results in everything):
         means = "One-sided, in the form of the paper: the paired t-test's and Wilcoxon's, of “the reference is better”."
         yield "p-value-T, p-value-W", means
     methods = [labels.split(method) for results in everything for method in results.methods]
@@ -284,25 +290,25 @@ def _experiment(
 ) -> dict[str, Any]:
     record = results.protocol
     prefix = (record.experiment, record.preset)
-    selections, failures = supplements.selections(results), supplements.failures(results)
+    selections, failures = supplementary_tables.selections(results), supplementary_tables.failures(results)
     return {
         "name": labels.printable(record.experiment),
         "title": labels.printable(record.description.get("title") or record.experiment),
         "paper": record.description.get("paper") or "",
-        "size": describing.size(results),
+        "size": protocol.size(results),
         "verdict": found,
         "chip": chip(found),
         **compared(results, comparisons),
         "tables": [files.table(table, *prefix) for table in _tables(results, comparisons, store, margin)],
         "pictures": [files.picture(picture, *prefix) for picture in figures.figures(store, results, comparisons)],
         "selections": files.table(selections, *prefix) if selections else None,
-        "protocol": describing.protocol(results),
-        "tally": describing.tally(results),
+        "protocol": protocol.protocol(results),
+        "tally": protocol.tally(results),
         "failures": files.table(failures, *prefix) if failures else None,
-        "missing": describing.missing(results),
+        "missing": protocol.missing(results),
         "elsewhere": maker(results) == ELSEWHERE,
-        "again": describing.again(results),
-        "commands": describing.commands(results, store.path.name),
+        "again": protocol.again(results),
+        "commands": protocol.commands(results, store.path.name),
     }
 
 
@@ -310,10 +316,10 @@ def _tables(results: Results, comparisons: dict[str, Comparison], store: Store, 
     found = (
         tables.comparison(results, comparisons) if results.errors() else None,
         tables.differences(results, margin, comparisons),
-        supplements.others(results),
-        supplements.uncertainty(results),
-        supplements.mcnemar(results, store),
-        supplements.lowest_epochs(results, store),
+        supplementary_tables.others(results),
+        supplementary_tables.uncertainty(results),
+        supplementary_tables.mcnemar(results, store),
+        supplementary_tables.lowest_epochs(results, store),
     )
     return [table for table in found if table]
 

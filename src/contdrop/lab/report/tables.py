@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from .. import labels, looks, paper, stats
+from ...replication import paper_tables
+from .. import stats
 from ..analysis.comparisons import compare, planned_margin
-from ..analysis.replication import falls_short
-from ..results import Results
-from ..stats.comparison import ENOUGH_RUNS
+from ..analysis.replication_caveat import falls_short
 from ..stats.differences import RESOLUTION
-from ..store import FAILED
+from ..stats.paired import ENOUGH_RUNS
+from ..store.results import Results
+from ..store.writer import FAILED
+from ..study import amendments, labels
 from .cells import DOUBTFUL, NONE, Cell, Table, doubt, mean_sd, method_cell, p_cell, p_value, signed, size_of, title_of
 
 Value = float | int | str | None
@@ -81,7 +83,7 @@ def _noise(method: str, noise: float | None) -> Cell:
 def comparison(results: Results, comparisons: Mapping[str, stats.Comparison] | None = None) -> Table:
     """Of a table of the paper in its layout: error and one-sided p-values of the reference against each method."""
     comparisons = compare(results) if comparisons is None else comparisons
-    theirs = paper.table_of(results.protocol.experiment)
+    theirs = paper_tables.table_of(results.protocol.experiment)
     if theirs is None:
         return overview(results, comparisons)
     their_best = min(theirs.means.values())
@@ -127,7 +129,7 @@ def _data(
     results: Results,
     comparisons: Mapping[str, stats.Comparison],
     names: Sequence[str],
-    theirs: paper.Table | None = None,
+    theirs: paper_tables.Table | None = None,
 ) -> tuple[dict[str, Value], ...]:
     """With these figures of the comparisons."""
     variants = results.variants()
@@ -150,7 +152,7 @@ def _data(
     )
 
 
-def _paper_cell(theirs: paper.Table, method: str, best: float) -> Cell:
+def _paper_cell(theirs: paper_tables.Table, method: str, best: float) -> Cell:
     found = theirs.results.get(method)
     if found is None:
         return Cell(NONE)
@@ -233,7 +235,7 @@ def _origin(results: Results, chosen: float | None) -> str:
     if chosen is not None:
         return ", chosen after the fact"
     if planned_margin(results) is not None:
-        moved = looks.has_moved(results.protocol.description, "margin")
+        moved = amendments.has_moved(results.protocol.description, "margin")
         return f", {'chosen by the experiment when results were there' if moved else 'fixed by the experiment'}"
     return f", a tenth of {results.measure.room_of('the reference')}"
 

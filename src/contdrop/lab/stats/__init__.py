@@ -11,22 +11,22 @@ better. A figure that does not exist (the spread of one run) is NaN; one that wa
 """
 
 from .bootstrap import bca_interval as bca_interval
-from .comparison import Comparison as Comparison
-from .comparison import Summary as Summary
-from .comparison import adjusted as adjusted
-from .comparison import compare_paired as compare_paired
-from .comparison import holm as holm
-from .comparison import summary as summary
-from .detection import minimum_detectable as minimum_detectable
-from .detection import power as power
-from .detection import runs_needed as runs_needed
-from .detection import sd_interval as sd_interval
 from .mcnemar import McNemar as McNemar
 from .mcnemar import mcnemar as mcnemar
-from .ranking import RankComparison as RankComparison
-from .ranking import Ranks as Ranks
-from .ranking import compare_ranks as compare_ranks
-from .ranking import ranks as ranks
+from .paired import Comparison as Comparison
+from .paired import Summary as Summary
+from .paired import adjusted as adjusted
+from .paired import compare_paired as compare_paired
+from .paired import holm as holm
+from .paired import summary as summary
+from .power import minimum_detectable as minimum_detectable
+from .power import power as power
+from .power import runs_needed as runs_needed
+from .power import sd_interval as sd_interval
+from .ranks import RankComparison as RankComparison
+from .ranks import Ranks as Ranks
+from .ranks import compare_ranks as compare_ranks
+from .ranks import ranks as ranks
 from .signed_rank import signed_rank_test as signed_rank_test
 from .student import t_interval as t_interval
 from .student import t_test as t_test

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...results import Results
+from ....replication.claims.claims_figure import claims as claims
 from ...stats import Comparison
-from ...store import Store
-from . import classes as _classes
-from .certificates import certificates as certificates
-from .covariances import covariances
+from ...store.results import Results
+from ...store.writer import Store
+from . import class_errors as _classes
+from .average_ranks import across as across
+from .certificate_strength import certificates as certificates
+from .covariance_histogram import covariances
 from .curves import curves
 from .drawing import Picture as Picture
 from .drawing import save as save
-from .ledger import claims as claims
-from .noise import noise
-from .pairs import pairs as pairs
-from .ranks import across as across
+from .image_samples import samples as samples
+from .mask_density import noise
+from .paired_differences import pairs as pairs
 from .reliability import reliability
-from .samples import samples as samples
-from .sweep import sweep
+from .strength_sweep import sweep
 
 
 def figures(store: Store, results: Results, comparisons: Mapping[str, Comparison] | None = None) -> list[Picture]:

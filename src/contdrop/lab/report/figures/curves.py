@@ -9,11 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ....text import plural
-from ... import labels
-from ...results import Results
-from ...store import Store
-from .. import colours
+from ...._text import plural
+from ...store.results import Results
+from ...store.writer import Store
+from ...study import labels
+from .. import style
 from ..cells import THE_LAB, maker, size_of
 from .drawing import (
     PLAIN,
@@ -142,7 +142,7 @@ def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], t
         above.set_ylabel("\n".join(wrapped(title, SIZE, _ABOVE)))
         below = place(figure, left, _ABOVE + 0.5, width, height)
         _lines(below, errors, epochs[epochs >= last / 2], banded)
-        above.axvspan(float(epochs[epochs >= last / 2][0]), last, color=colours.GRID, alpha=0.45, linewidth=0)
+        above.axvspan(float(epochs[epochs >= last / 2][0]), last, color=style.GRID, alpha=0.45, linewidth=0)
         _finish(below, errors, epochs[epochs >= last / 2], height, title)
         make_room(figure)
         return figure
@@ -155,7 +155,7 @@ def _is_positive(errors: Mapping[str, Array], epochs: Array) -> bool:
 
 def _lines(axes: Axes, errors: Mapping[str, Array], epochs: Array, banded: Collection[str]) -> None:
     for method, runs in errors.items():
-        look = colours.style(method)
+        look = style.style(method)
         measured, mean = _mean(runs, epochs)
         if len(runs) > 1 and method in banded:
             sd = runs[:, measured.astype(int) - 1].std(axis=0, ddof=1)

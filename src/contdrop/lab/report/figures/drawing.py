@@ -25,9 +25,9 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
 
-from ....files import replacing
-from ... import labels
-from .. import colours
+from ...._files import replacing
+from ...study import labels
+from .. import style
 
 Array = npt.NDArray[np.float64]
 
@@ -46,25 +46,25 @@ _SETTINGS: dict[str, Any] = {
     "xtick.labelsize": SMALL,
     "ytick.labelsize": SMALL,
     "legend.fontsize": SMALL,
-    "text.color": colours.INK,
-    "axes.labelcolor": colours.INK,
-    "axes.edgecolor": colours.FAINT,
-    "xtick.color": colours.FAINT,
-    "ytick.color": colours.FAINT,
-    "xtick.labelcolor": colours.INK,
-    "ytick.labelcolor": colours.INK,
+    "text.color": style.INK,
+    "axes.labelcolor": style.INK,
+    "axes.edgecolor": style.FAINT,
+    "xtick.color": style.FAINT,
+    "ytick.color": style.FAINT,
+    "xtick.labelcolor": style.INK,
+    "ytick.labelcolor": style.INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.8,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": colours.GRID,
+    "grid.color": style.GRID,
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.8,
     "lines.markersize": 5,
-    "figure.facecolor": colours.PAPER,
+    "figure.facecolor": style.PAPER,
     "axes.facecolor": "none",
-    "savefig.facecolor": colours.PAPER,
+    "savefig.facecolor": style.PAPER,
     "savefig.dpi": 180,
     "text.usetex": False,
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
@@ -255,7 +255,7 @@ def label_ends(axes: Axes, ends: dict[str, tuple[float, float]], height: float) 
     points = [axes.transAxes.inverted().transform(axes.transData.transform(point)) for point in ends.values()]
     heights = spread([float(y) for _, y in points], 1.25 * SMALL / _POINTS / height, 0.02, 0.98)
     for (method, name), (x, y), beside in zip(short_names(ends).items(), points, heights):
-        look = colours.style(method)
+        look = style.style(method)
         in_axes: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
         axes.plot([x + 0.01, 1.06], [y, beside], color=look.colour, linewidth=0.7, **in_axes)
         axes.plot([1.09], [beside], marker=look.marker, color=look.colour, markersize=4.5, **in_axes)

@@ -10,11 +10,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ... import labels
-from ...results import Results
-from ...scores import WAYS
-from ...store import Store
-from .. import colours
+from ...store.results import Results
+from ...store.writer import Store
+from ...study import labels
+from ...training.metric_values import WAYS
+from .. import style
 from ..cells import size_of
 from .drawing import SMALL, TINY, WIDTH, Array, Picture, blank, deviation, place, short_names, styled, text_width
 
@@ -121,9 +121,9 @@ def _draw(measured: Calibrations) -> Figure:
 
 
 def _diagram(axes: Axes, found: Mapping[str, Calibration], way: str, *, is_first: bool) -> None:
-    axes.plot([0, 1], [0, 1], color=colours.FAINT, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.plot([0, 1], [0, 1], color=style.FAINT, linewidth=0.8, linestyle=(0, (4, 3)))
     for method, each in found.items():
-        look = colours.style(method)
+        look = style.style(method)
         axes.plot(each.confidence, each.accuracy, color=look.colour, linestyle=look.line, marker=look.marker,
                   linewidth=1.2, markersize=3, markeredgewidth=0)  # fmt: skip
     axes.set_xlim(0, 1)
@@ -143,7 +143,7 @@ def _errors(
     """A row for each method, which also tells whose colour is whose."""
     for row, method in enumerate(methods):
         if method in found:
-            look, each = colours.style(method), found[method]
+            look, each = style.style(method), found[method]
             axes.errorbar([each.error], [row], xerr=[deviation(each.errors)], color=look.colour, marker=look.marker,
                           markersize=5, elinewidth=1.1)  # fmt: skip
     axes.set_xlim(0, reach)

@@ -1,0 +1,171 @@
+"""``contdrop compare``: which dropout is better on a model and data of the user's own, and whether the gain is real."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import tempfile
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from .._text import duration, plural, printable
+from ..errors import UserError
+from ..lab.analysis.sample_size import needed_runs
+from ..lab.report import directory
+from ..lab.runner.ray_cluster import resources
+from ..lab.runner.runner import Conductor, Planned
+from ..lab.store import backups
+from ..lab.store.writer import Store
+from ..lab.study import source, templates
+from ..lab.study.plan import Protocol, plan
+from ..replication import datasets
+from . import options, session, terminal
+
+HELP = """Compare methods of dropout on your own model and data, in paired runs, and write a report.
+
+STUDY.py is a Python file with a line study = lab.Study(...): a function that returns the data, a function that returns
+the model, and how it is trained. contdrop compare --init my_study.py writes one to start from, which runs as it is.
+
+First everything is tried with two batches per method, so that mistakes show before the long run. Then all methods are
+trained, run by run, from the same initial weights on the same batches; what is finished is kept in the store, and the
+same command resumes. At the end there is a table, a verdict and a page.
+
+\b
+Examples:
+  contdrop compare --init my_study.py
+  contdrop compare my_study.py
+  contdrop compare my_study.py --estimate
+  contdrop compare my_study.py --runs 20 --methods original,gaussian:match,none --out my-report
+"""
+
+
+def compare(
+    study: Annotated[pathlib.Path | None, typer.Argument(metavar="STUDY.py", help="The file with the study.")] = None,
+    init: Annotated[
+        pathlib.Path | None, typer.Option("--init", metavar="FILE", help="Write a study to start from, and do no more.")
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="NAME", help=f"With --init: {', '.join(templates.KINDS)}.")
+    ] = None,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Try it out, and print how long it takes and how many runs are needed.")
+    ] = False,
+    preset: Annotated[str | None, typer.Option(metavar="NAME", help="The size, if the study has several.")] = None,
+    methods: options.Methods = None,
+    runs: options.Runs = None,
+    epochs: options.Epochs = None,
+    seed: options.Seed = None,
+    workers: options.Workers = None,
+    threads: options.Threads = None,
+    devices: options.Devices = 1,
+    device: options.Device = "auto",
+    shard: options.Shard = None,
+    executor: options.Executor = "local",
+    address: options.Address = None,
+    cpus: options.Cpus = None,
+    gpus: options.Gpus = 0.0,
+    retry_failed: options.RetryFailed = False,
+    redo: options.Redo = False,
+    store: options.Store = options.STORE,
+    out: Annotated[
+        pathlib.Path | None,
+        typer.Option("--out", metavar="DIR", help="Directory for the page.  [default: NAME-report]"),
+    ] = None,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> int:
+    """The command; ``HELP`` says what it does."""
+    if init is not None and study is not None:
+        raise UserError(f"--init: expected no study beside it; got {study}; --init {init} alone writes one")
+    if kind is not None and init is None:
+        raise UserError("--kind: expected --init FILE, which writes a study of that kind")
+    if init is not None:
+        templates.write(init, kind or templates.KINDS[0])
+        print(printable(f"{init} is written. Look into it, then: contdrop compare {init}"))
+        return 0
+    if study is None:
+        raise UserError("expected a study file, or --init FILE to write one to start from")
+    session.check_workers(workers)
+    datasets.use_directory(data_dir)
+    found = source.load_file(study)
+    jobs = plan(found, preset=preset, labels=session.split_labels(methods), runs=runs, epochs=epochs, seed=seed)
+    plans = [Planned(jobs, source.of_file(study))]
+    settings: dict[str, Any] = {  # one for both, so that what is estimated is what would be done
+        "workers": workers,
+        "threads": threads,
+        "devices": devices,
+        "device": device,
+        "retry_failed": retry_failed,
+        "redo": redo,
+        "shard": session.parse_shard(shard),
+        "cluster": resources(executor, address=address, cpus=cpus, gpus=gpus, workers=workers),
+    }
+    if estimate:
+        with contextlib.closing(Conductor(plans, **settings, say=terminal.say)) as conductor:
+            estimated = _estimate(conductor, plans[0].protocol, store)
+        terminal.print_json(estimated) if as_json else _print_estimate(estimated)
+        return 0
+    out = out or pathlib.Path(f"{found.name}-report")
+    if not as_json:
+        directory.check(out)  # now, and not after hours of training
+    performance = session.perform(plans, store, **settings)
+    if performance.interrupted:
+        return 130
+    session.show(performance, store, as_json=as_json, page=True)
+    if not as_json:
+        from ..lab.report import page  # matplotlib takes a moment, which other commands need not wait
+
+        written = page.write(store, out, keys=[plans[0].protocol.key])
+        terminal.screen().print(f"The page: {written.index}", style="bold")
+    return session.complain(performance)
+
+
+def _estimate(conductor: Conductor, protocol: Protocol, path: pathlib.Path) -> dict[str, Any]:
+    """The plan: time, memory, disk, and how many runs a gap needs. Trains nothing but a few batches."""
+    conductor.load()
+    with _scratch(path) as store:
+        conductor.prepare(store)
+        found: dict[str, Any] = {
+            "study": protocol.study.name,
+            "jobs": len(conductor.jobs),
+            "done": conductor.done,
+            "seconds": conductor.seconds_left(try_out=True),
+            "workers": conductor.processes,
+        }
+        rehearsal = conductor.rehearsals.get(protocol.key)
+        if rehearsal is not None:
+            memory, disk = conductor.memory_and_disk(protocol.key)
+            found["examples"] = dict(zip(("train", "validation", "test"), rehearsal.sizes))
+            found |= {"memory_per_worker": memory, "disk": disk, "sites": rehearsal.sites}
+        return found | {"runs_needed": list(needed_runs(conductor.results()))}
+
+
+def _print_estimate(found: dict[str, Any]) -> None:
+    screen = terminal.screen()
+    screen.print(f"{found['study']}: {plural(found['jobs'], 'job')}, {found['done']} of them done.")
+    if found["seconds"] is not None:
+        screen.print(f"Time: about {duration(found['seconds'])} with {plural(found['workers'], 'worker')}.")
+    if "examples" in found:
+        train, validation, test = found["examples"].values()
+        screen.print(f"Examples: {train:,} to train on, {validation:,} to validate on, {test:,} to test on.")
+        memory, disk = found["memory_per_worker"] / 1e6, found["disk"] / 1e6
+        screen.print(f"Memory: about {memory:,.0f} MB per worker. Disk: about {disk:,.1f} MB in all.")
+        for label, words in found["sites"].items():
+            screen.print(f"{label}: {words}")
+    for line in found["runs_needed"]:
+        screen.print(line)
+
+
+@contextlib.contextmanager
+def _scratch(path: pathlib.Path) -> Iterator[Store]:
+    """A copy of a store, or a new one if there is none, that is gone afterwards; the store stays as it is."""
+    with tempfile.TemporaryDirectory() as directory:
+        copy = pathlib.Path(directory) / path.name
+        if path.exists():
+            with Store(path):
+                backups.copy(path, copy)
+        with Store(copy, create=True) as store:
+            store.path = path  # for what is said
+            yield store

@@ -1,0 +1,121 @@
+"""``contdrop report``: a page that says which method is better, and why one may believe it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+from typing import Annotated, Any
+
+import typer
+
+from .._text import plural
+from ..errors import UserError
+from . import options, terminal
+
+OUT = pathlib.Path("report")
+REFRESH_SECONDS = 5
+
+HELP = """Write a page that says which method is better, by how much, and whether that is more than chance.
+
+DIR/index.html is complete in itself: it can be sent, opened from disk and printed. Beside it the tables are written as
+Markdown, LaTeX and CSV, and the figures as SVG, PNG and, of fewer than five experiments, PDF, with a summary of one
+page for each. Runs may still be going on: the page says what is missing. The exit code is 1 if jobs in the store have
+failed.
+
+\b
+Examples:
+  contdrop report
+  contdrop report --store table1.db --out table1
+  contdrop report --watch
+  contdrop report --margin 0.1 --json
+  contdrop report --store all.db --pdf
+"""
+
+Margin = Annotated[
+    float | None,
+    typer.Option(
+        metavar="NUMBER",
+        help="The smallest difference that matters to you, in the metric's unit (for errors, percentage points); a "
+        "smaller one, if proven, counts as none. The page says that it was chosen after the fact.  [default: what the "
+        "experiment has fixed, or a tenth of the distance of the reference to the best value, 0 for an error]",
+    ),
+]
+
+
+def report(
+    store: options.Store = options.STORE,
+    out: Annotated[pathlib.Path, typer.Option("--out", metavar="DIR", help="Where to put the page.")] = OUT,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Write it again whenever the store changes; Ctrl-C ends this.")
+    ] = False,
+    margin: Margin = None,
+    pdf: Annotated[
+        bool | None,
+        typer.Option("--pdf/--no-pdf", help="Write figures as PDF too.  [default: of fewer than five experiments]"),
+    ] = None,
+    data_dir: options.DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the files and the verdicts as JSON.")] = False,
+) -> int:
+    """The command; ``HELP`` says what it does."""
+    from ..lab.report import page  # matplotlib takes a moment, which other commands need not wait
+    from ..lab.report.live import changes
+
+    check_margin(margin)
+    if watch and as_json:
+        raise UserError("--json: prints one report, and --watch makes many; leave one of them out")
+    if not watch:
+        written = page.write(store, out, data_dir=data_dir, margin=margin, pdf=pdf)
+        terminal.print_json(as_plain(written)) if as_json else _show(written)
+        return 1 if written.failed else 0
+    shown = False
+
+    def rebuild() -> None:
+        nonlocal shown
+        made = page.write(store, out, data_dir=data_dir, margin=margin, refresh=REFRESH_SECONDS)
+        if not shown:
+            _show(made)
+            print("Watching; Ctrl-C ends this.", flush=True)
+        shown = True
+
+    try:
+        changes.follow(store, rebuild, complain)
+    except KeyboardInterrupt:
+        print("\nStopping.", flush=True)
+    # Once more, so that it no longer reloads.
+    written = page.write(store, out, data_dir=data_dir, margin=margin, pdf=pdf)
+    _show(written)
+    return 1 if written.failed else 0
+
+
+def check_margin(margin: float | None) -> None:
+    if margin is not None and not 0 < margin < math.inf:
+        raise UserError(f"--margin: expected a number above 0, such as 0.1; got {margin:g}")
+
+
+def complain(message: str) -> None:
+    terminal.say(f"contdrop: {message}; the page stays as it was")
+
+
+def as_plain(written: Any) -> dict[str, Any]:
+    """A report's files and verdicts, as JSON has them."""
+    return {
+        "index": str(written.index),
+        "tables": [str(path) for path in written.tables],
+        "figures": [str(path) for path in written.figures],
+        "summaries": [str(path) for path in written.summaries],
+        "failed": written.failed,
+        "verdicts": [dataclasses.asdict(verdict) for verdict in written.verdicts],
+    }
+
+
+def _show(written: Any) -> None:
+    screen = terminal.screen()
+    for verdict in written.verdicts:
+        screen.print(f"{verdict.experiment} ({verdict.preset}): {verdict.headline}")
+    if not written.verdicts:
+        screen.print("The store is empty: there is nothing to compare yet.")
+    if written.failed:
+        have = "has" if written.failed == 1 else "have"
+        screen.print(f"{plural(written.failed, 'job')} {have} failed; the page says why.", style="red")
+    screen.print(f"The page is {written.index}", style="dim", soft_wrap=True)

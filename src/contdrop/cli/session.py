@@ -1,0 +1,168 @@
+"""What ``contdrop run`` and ``contdrop compare`` share: do the jobs of a plan, show how it goes and what came out."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .._text import duration, plural
+from ..errors import UserError
+from ..lab.runner.queue import Outcome
+from ..lab.runner.ray_cluster import Resources
+from ..lab.runner.runner import Conductor, Planned
+from ..lab.store.results import Results
+from ..lab.store.writer import FINAL, Store
+from ..lab.study.plan import Job
+from . import terminal, terminal_summary
+from .dashboard import Dashboard
+
+_DAY = 86400.0  # seconds
+_TRIED_FROM = 10_000_000  # examples trained on: below, no experiment of the catalogue takes a day
+
+
+@dataclass(frozen=True)
+class Performance:
+    """How it went. ``outcome`` is None if it was interrupted."""
+
+    outcome: Outcome | None
+    jobs: dict[int, Job]
+    results: list[Results]
+
+    @property
+    def interrupted(self) -> bool:
+        return self.outcome is None
+
+
+def check_workers(workers: int | None) -> None:
+    """0, all in this process, is for Python: here it shows how the others are doing."""
+    if workers is not None and workers < 1:
+        raise UserError(f"--workers: expected a whole number of at least 1; got {workers}")
+
+
+def split_labels(methods: str | None) -> list[str] | None:
+    """Labels out of a list with commas; parameters of one method, which commas separate too, stay together."""
+    if methods is None:
+        return None
+    joined: list[str] = []
+    for part in methods.split(","):
+        if joined and "=" in part and ":" not in part:
+            joined[-1] += "," + part
+        else:
+            joined.append(part)
+    return joined
+
+
+def parse_shard(text: str | None) -> tuple[int, int] | None:
+    """Part and number of parts.
+
+    >>> parse_shard("2/5")
+    (2, 5)
+    """
+    if text is None:
+        return None
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 0 <= int(part) <= int(parts) and int(parts)):
+        raise UserError(f"--shard: expected a part and the number of parts, such as 2/5 or 0/5; got {text!r}")
+    return int(part), int(parts)
+
+
+def perform(
+    plans: Sequence[Planned],
+    path: pathlib.Path,
+    *,
+    workers: int | None,
+    threads: int | None,
+    devices: int,
+    device: str,
+    retry_failed: bool,
+    redo: bool = False,
+    shard: tuple[int, int] | None = None,
+    cluster: Resources | None = None,
+) -> Performance:
+    """Does all jobs, with a display of how it goes."""
+    conductor = Conductor(
+        plans,
+        workers=workers,
+        threads=threads,
+        devices=devices,
+        device=device,
+        retry_failed=retry_failed,
+        redo=redo,
+        shard=shard,
+        cluster=cluster,
+        say=terminal.say,
+    )
+    with contextlib.closing(conductor):
+        conductor.load()
+        return _perform(conductor, path)
+
+
+def _perform(conductor: Conductor, path: pathlib.Path) -> Performance:
+    with Store(path, create=True) as store:
+        conductor.prepare(store)
+        announce(conductor, path)
+        warn(conductor)
+        try:
+            with Dashboard(store, conductor.jobs, conductor.estimate(), workers=conductor.processes) as dashboard:
+                outcome = conductor.run(dashboard)
+        except KeyboardInterrupt:
+            terminal.say(
+                f"contdrop: interrupted; {conductor.done} of {len(conductor.jobs)} jobs are done and kept in {path}; "
+                "give the same command again to resume"
+            )
+            return Performance(None, conductor.jobs, [])
+        return Performance(outcome, conductor.jobs, conductor.results())
+
+
+def announce(conductor: Conductor, path: pathlib.Path) -> None:
+    """What will be done, and what of it is done already."""
+    statuses = conductor.store.statuses()
+    for planned in conductor.plans:
+        protocol = planned.protocol
+        mine = {job_id: job for job_id, job in conductor.jobs.items() if job.protocol.key == protocol.key}
+        final = sum(job.stage == FINAL for job in mine.values())
+        done = sum(statuses[job_id] in ("finished", "failed") for job_id in mine)
+        selecting = f" and {len(mine) - final} to select parameters" if len(mine) > final else ""
+        size = f"{plural(final, 'job')} of {plural(protocol.epochs, 'epoch')}"
+        name = protocol.study.name
+        terminal.say(f"{name} ({protocol.preset}): {size}{selecting}; {done} of them are done already. Store: {path}")
+        for note in protocol.study.notes:
+            terminal.screen(stderr=True).print(note)
+
+
+def warn(conductor: Conductor) -> None:
+    """Says how long it will take, if that is more than a day."""
+    left = conductor.estimate().left
+    passes = sum(conductor.jobs[job_id].epochs for job_id in left) * conductor.largest_part
+    seconds = conductor.seconds_left(try_out=passes > _TRIED_FROM)
+    if seconds is not None and seconds > _DAY:
+        terminal.say(
+            f"contdrop: this will take about {duration(seconds)} with "
+            f"{plural(conductor.processes, 'worker')}; Ctrl-C stops it, what is done is kept, and --preset quick or a "
+            "smaller --runs or --epochs takes less"
+        )
+
+
+def show(performance: Performance, store: pathlib.Path, *, as_json: bool, page: bool = False) -> None:
+    """Prints the results, and where they are; where there is a ``page``, its own line follows."""
+    if as_json:
+        terminal.print_json([terminal_summary.plain(each) for each in performance.results])
+        return
+    for each in performance.results:
+        terminal_summary.show(each)
+    hint = "" if page else f" For a page of it: contdrop report --store {store}"
+    terminal.screen().print(f"All of it is in {store}.{hint}", style="dim")
+
+
+def complain(performance: Performance) -> int:
+    """Says what did not end well; returns the exit code."""
+    outcome, jobs = performance.outcome, performance.jobs
+    assert outcome is not None
+    if outcome.failed:
+        terminal.say(
+            f"contdrop: {len(outcome.failed)} of {len(jobs)} jobs failed; contdrop status says why, and the same "
+            "command with --retry-failed tries them again"
+        )
+    return 1 if outcome.failed else 0

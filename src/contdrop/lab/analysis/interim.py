@@ -1,0 +1,58 @@
+"""How a difference and its interval have moved as pairs of runs were finished: what each look would have said."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+from .. import stats
+from ..store.results import Results
+from .controls import control_of
+from .findings import BERNOULLI
+
+_MOST = 60  # looks: more are not told apart in a picture, and each is a bootstrap
+
+
+@dataclass(frozen=True)
+class Look:
+    """After so many pairs: the mean difference, reference minus method, and its interval, NaN where there is none."""
+
+    pairs: int
+    difference: float
+    low: float
+    high: float
+
+
+def watched(results: Results) -> str | None:
+    """The method whose comparison with the reference is followed: Bernoulli, the control, or the first other one.
+
+    The plan decides, and no result, lest the eye be on whatever looks best.
+    """
+    others = [method for method in results.methods if method != results.reference]
+    wanted = (BERNOULLI, control_of(results.reference), *others)
+    return next((method for method in wanted if method in others), None)
+
+
+def narrowing(results: Results, method: str) -> list[Look]:
+    """The looks from the first pair on, in the order in which pairs were complete."""
+    errors, ended = results.errors(), {(job.method, job.run): job.ended or 0.0 for job in results.finished}
+    ours, theirs = errors.get(results.reference, {}), errors.get(method, {})
+    order = sorted(
+        ours.keys() & theirs.keys(), key=lambda run: (max(ended[results.reference, run], ended[method, run]), run)
+    )
+    pairs = [(run, ours[run], theirs[run]) for run in order]
+    return [_look(tuple(sorted(pairs[:count]))) for count in _counts(len(pairs))]
+
+
+def _counts(pairs: int) -> list[int]:
+    step = 1 + pairs // _MOST
+    return sorted({*range(1, pairs + 1, step), pairs} - {0})
+
+
+@functools.lru_cache(maxsize=1000)
+def _look(pairs: tuple[tuple[int, float, float], ...]) -> Look:
+    """Kept, because one more pair changes none of the earlier looks."""
+    found = stats.compare_paired({run: ours for run, ours, _ in pairs}, {run: theirs for run, _, theirs in pairs})
+    low, high = found.interval if found.sd else (math.nan, math.nan)  # as comparisons.compare has it
+    return Look(len(pairs), found.difference, low, high)

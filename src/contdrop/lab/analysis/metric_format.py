@@ -1,0 +1,243 @@
+"""How the metric of a study is named, written and judged, from what a store says of it. Without torch.
+
+Every sentence, table and figure asks here: a regression has no "error, %", and a metric that is to be maximised has
+another winner.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..._text import printable, visible
+from ..training import metric_values
+
+LOWER, HIGHER = "lower", "higher"
+_LARGE = 1e7  # from here on numbers are written with an exponent
+_ROUNDING = 1e-12  # a relative spread that is none
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric without the function that computes it.
+
+    Attributes:
+        name: Of the metric.
+        unit: Written behind values; per cent for errors.
+        better: Which values are, "lower" or "higher".
+        kind: How the value follows from what each test example contributes: "mean", "built-in", or "own" where only
+            the study's own function knows.
+    """
+
+    name: str = "error"
+    unit: str = "%"
+    better: str = LOWER
+    kind: str = "mean"
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Measure:
+        """The primary metric of a protocol, by its description; stores from before there were others have errors."""
+        found = description.get("metric")
+        return cls._read(found) if isinstance(found, Mapping) else cls()
+
+    @classmethod
+    def others(cls, description: Mapping[str, Any]) -> tuple[Measure, ...]:
+        """The metrics that stand beside the primary one."""
+        found = description.get("others")
+        return tuple(cls._read(each) for each in found if isinstance(each, Mapping)) if isinstance(found, list) else ()
+
+    @classmethod
+    def _read(cls, found: Mapping[str, Any]) -> Measure:
+        better = HIGHER if found.get("better") == HIGHER else LOWER
+        kind = str(found.get("kind", "mean"))
+        # Printable names stay as they are, spaces included: arrays in the store are named after them.
+        name = visible(str(found.get("name", "value"))).replace("\n", " ")
+        return cls(name, printable(str(found.get("unit") or "")), better, kind)
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it is what the paper reports: the share of wrong answers, in per cent."""
+        return (self.name, self.unit) == ("error", "%")
+
+    @property
+    def is_percentage(self) -> bool:
+        return self.unit == "%"
+
+    @property
+    def sign(self) -> float:
+        """What to multiply values with, so that lower is better."""
+        return -1.0 if self.better == HIGHER else 1.0
+
+    @property
+    def ideal(self) -> float | None:
+        """The best value that there can be; None where that is not known, for a metric of one's own to be maximised."""
+        built_in = self.kind == "built-in"
+        if self.better == HIGHER:
+            known = built_in or self.name == "accuracy"
+            return None if not known else 100.0 if self.is_percentage else 1.0
+        return 1.0 if built_in and self.name == "perplexity" else 0.0
+
+    def room(self, value: float) -> float | None:
+        """What is left to gain: the distance of a value to the best there can be; None where that is not known.
+
+        >>> Measure("auroc", "", "higher", "built-in").room(0.75), Measure().room(1.5)
+        (0.25, 1.5)
+        """
+        if self.ideal is None or (distance := self.sign * (value - self.ideal)) < 0:
+            return None
+        return distance
+
+    def room_of(self, owner: str) -> str:
+        """That distance in words.
+
+        >>> Measure().room_of("uniform"), Measure("auroc", "", "higher", "built-in").room_of("uniform")
+        ('the error of uniform', 'the distance of the auroc of uniform to 1')
+        """
+        value = f"the {self.name} of {owner}"
+        return f"the distance of {value} to {self.ideal:g}" if self.ideal else value
+
+    @property
+    def heading(self) -> str:
+        """For a column or an axis: the name and the unit.
+
+        >>> Measure().heading, Measure("rmse", "").heading
+        ('error, %', 'rmse')
+        """
+        return f"{self.name}, {self.unit}" if self.unit else self.name
+
+    @property
+    def best(self) -> str:
+        return "highest" if self.better == HIGHER else "lowest"
+
+    def value(self, value: float, sd: float = math.nan) -> str:
+        """A value with its unit; of a mean, with as many digits as its spread needs.
+
+        >>> Measure().value(1.349), Measure("rmse", "").value(0.51234), Measure("length", "mm").value(12.5)
+        ('1.35 %', '0.5123', '12.5 mm')
+        """
+        shown = self.written(value, sd)
+        return f"{shown} {self.unit}" if self.unit else shown
+
+    def written(self, value: float, sd: float = math.nan) -> str:
+        """Without its unit: two decimals of a percentage, four digits of anything else, or what its spread needs.
+
+        Large values differ in their decimals, so they have some; of a mean, the second digit of the standard deviation
+        says how many.
+
+        >>> elbo = Measure("elbo", "nats")
+        >>> elbo.written(0.51234), elbo.written(-10233.4471), elbo.written(-10233.4471, 1.16)
+        ('0.5123', '-10233.45', '-10233.4')
+        """
+        if self.is_percentage:
+            return f"{value:.2f}"
+        shown = _short(value, 4)
+        if not _ROUNDING * abs(value) < sd < math.inf:
+            is_large = 1000 <= abs(value) < _LARGE
+            return f"{value:.2f}".rstrip("0").rstrip(".") if is_large else shown
+        number, _, exponent = shown.partition("e")
+        decimals, needed = len(number.partition(".")[2]) - int(exponent or 0), 1 - math.floor(math.log10(sd))
+        if decimals >= needed:
+            return shown
+        return f"{value:.{needed + int(exponent)}e}" if exponent else f"{value:.{min(12, needed)}f}"
+
+    def spread(self, sd: float) -> str:
+        """A standard deviation without its unit: three decimals of percentages, three digits of anything else."""
+        return f"{sd:.3f}" if self.is_percentage else _short(sd, 3)
+
+    def full(self, value: float) -> str:
+        """With all its digits."""
+        return f"{value} {self.unit}" if self.unit else str(value)
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the value is the plain mean of one number per example, so that intervals over examples are exact."""
+        return self.kind == "mean" or (
+            self.kind == "built-in" and self.name not in {**metric_values.COMBINE, **metric_values.WHOLE}
+        )
+
+    def of_examples(self, contributions: np.ndarray) -> float | None:
+        """The value, from what each test example contributed; None where only the study's own function knows."""
+        if self.kind == "own":
+            return None
+        combine, whole = (found.get(self.name) for found in (metric_values.COMBINE, metric_values.WHOLE))
+        if self.kind == "mean":
+            combine = whole = None
+        return float(metric_values.value(contributions, combine, whole))
+
+    def decimals(self, values: Sequence[float]) -> int:
+        """So many that means of this size show four digits; two of percentages."""
+        largest = max((abs(value) for value in values), default=0.0)
+        if self.is_percentage or largest == 0:
+            return 2
+        return min(8, max(0, 3 - math.floor(math.log10(largest))))
+
+    @property
+    def gap_unit(self) -> str:
+        """What a difference is counted in, with a space in front; empty where values have no unit."""
+        if self.is_percentage:
+            return " percentage points"
+        return f" {self.unit}" if self.unit else ""
+
+    def amount(self, gap: float) -> str:
+        """A difference without its unit: of percentages two decimals, or more for a small one; else three digits.
+
+        >>> Measure().amount(0.604), Measure().amount(0.0031), Measure("rmse", "").amount(-0.01234)
+        ('0.60', '0.0031', '−0.0123')
+        """
+        sign, size = ("\N{MINUS SIGN}" if gap < 0 else ""), abs(gap)
+        if self.is_percentage:
+            return sign + (f"{size:.2f}" if size >= 0.01 or size == 0 else f"{size:.2g}")
+        return sign + _short(size, 3)
+
+    def signed(self, gap: float) -> str:
+        """A difference without its unit, always with its sign."""
+        return f"+{self.amount(gap)}" if gap > 0 else self.amount(gap)
+
+    def gap(self, gap: float) -> str:
+        """A difference with its unit in short.
+
+        >>> Measure().gap(0.604), Measure("rmse", "").gap(0.01234)
+        ('0.60 points', '0.0123')
+        """
+        return self.amount(gap) + (" points" if self.is_percentage else self.gap_unit)
+
+    def within(self, margin: float | None) -> str:
+        return f"±{self.amount(margin or 0)}{self.gap_unit}"
+
+    def states(self, name: str, value: float, sd: float = math.nan) -> str:
+        """What a method has, at the beginning of a sentence.
+
+        >>> Measure().states("Gaussian", 1.2), Measure("rmse", "").states("Gaussian", 0.5)
+        ('Gaussian errs 1.20 %', 'Gaussian has a test rmse of 0.5')
+        """
+        shown = self.value(value, sd)
+        return f"{name} errs {shown}" if self.is_error else f"{name} has a test {self.name} of {shown}"
+
+    def compared(self, difference: float) -> str:
+        """In which direction a difference goes."""
+        low, high = ("less", "more") if self.is_error else ("lower", "higher")
+        return low if difference < 0 else high
+
+    def sign_rule(self, reference: str) -> str:
+        """What the sign of a difference, reference minus method, means.
+
+        >>> Measure().sign_rule("gaussian"), Measure("auroc", "", "higher").sign_rule("gaussian")
+        ('negative means that gaussian errs less', 'positive means that gaussian is better')
+        """
+        if self.is_error:
+            return f"negative means that {reference} errs less"
+        return f"{'positive' if self.better == HIGHER else 'negative'} means that {reference} is better"
+
+
+def _short(value: float, digits: int) -> str:
+    """So many digits, but no exponent where all digits before the point have room.
+
+    >>> _short(0.51234, 4), _short(10233.4, 4), _short(1.0362e13, 4)
+    ('0.5123', '10233', '1.036e+13')
+    """
+    shown = f"{value:.{digits}g}"
+    return f"{value:.0f}" if "e" in shown and 1 <= abs(value) < _LARGE else shown

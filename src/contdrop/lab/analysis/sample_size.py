@@ -1,0 +1,64 @@
+"""How many runs a study needs to see a difference that matters, from the runs that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..._text import plural
+from ...errors import UserError
+from .. import stats
+from ..stats.differences import differences
+from ..stats.paired import ENOUGH_RUNS
+from ..store.results import Results
+from ..study.labels import called, shown
+from .comparisons import margin_of
+from .outcomes import ALPHA
+
+PILOT = 5  # runs: with fewer, their spread says next to nothing
+
+
+def needed_runs(every: Iterable[Results]) -> Iterable[str]:
+    """A line per method: the runs that find a difference of the margin with 80 % power, and how sure that is.
+
+    Never fewer than a verdict takes.
+    """
+    for results in every:
+        errors, reference = results.errors(), results.reference
+        runs = results.complete_runs()
+        if len(runs) < PILOT:
+            yield (
+                f"How many runs it takes cannot be said from {plural(len(runs), 'complete run')}: do at least {PILOT} "
+                f"first (--runs {PILOT}), then ask again."
+            )
+            continue
+        if reference not in errors:
+            yield f"How many runs it takes cannot be said: {shown(reference)}, the reference, has no run that finished."
+            continue
+        margin = margin_of(results)
+        if margin is None:
+            yield "How many runs it takes cannot be said without a difference that matters: give the study a margin."
+            continue
+        others = [method for method in errors if method != reference]
+        corrected = f" after correction for {len(others)} comparisons" if len(others) > 1 else ""
+        for method in others:
+            ours, theirs = (np.array([errors[each][run] for run in runs]) for each in (reference, method))
+            sd = stats.summary(differences(ours, theirs)).sd
+            if not sd:
+                yield f"{shown(method)}: all {len(runs)} runs differ alike, so that more of them would say no more."
+                continue
+            low, high = stats.sd_interval(sd, len(runs))
+            try:
+                needed, least, most = (
+                    max(ENOUGH_RUNS, stats.runs_needed(margin, each, alpha=ALPHA / len(others)))
+                    for each in (sd, low, high)
+                )
+            except UserError:
+                yield f"{shown(method)}: no number of runs that could be done finds {results.measure.gap(margin)}."
+                continue
+            yield (
+                f"{shown(method)} against {called(reference)}: {plural(needed, 'run')} would find a difference of "
+                f"{results.measure.gap(margin)} with 80 % power{corrected}, from the spread of {len(runs)} runs "
+                f"(95 % interval {least} to {most})."
+            )

@@ -1,0 +1,158 @@
+"""Batches of any form: nested tuples, lists and dictionaries of tensors, and what of them a model is called with.
+
+What a batch means, unless a study says otherwise by ``forward`` and ``loss``:
+
+==========================================  ======================  =====================
+batch                                       the model gets          the target is
+==========================================  ======================  =====================
+``(x, y)``                                  ``model(x)``            ``y``
+``((x1, x2), y)``                           ``model(x1, x2)``       ``y``
+``({"a": a, "b": b}, y)``                   ``model(a=a, b=b)``     ``y``
+``(x1, x2, …, y)``                          ``model(x1, x2, …)``    ``y``
+``{"a": a, "b": b, "labels": y}``           ``model(a=a, b=b)``     ``y``
+``(x,)``, ``x`` or anything else            ``model(x)``            none
+==========================================  ======================  =====================
+
+In a dictionary the target is ``labels``, ``label``, ``targets``, ``target`` or ``y``. It is handed to the model as well
+if the model's ``forward`` names a parameter so, as those of Hugging Face do, which then return their own loss.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import UserError
+
+TARGETS = ("labels", "label", "targets", "target", "y")  # in this order
+
+
+def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
+    """The same nesting, with what ``function`` makes of each leaf.
+
+    >>> mapped(len, {"a": ("xy", ["z"])})
+    {'a': (2, [1])}
+    """
+    if isinstance(nest, Tensor):
+        return function(nest)
+    if isinstance(nest, Mapping):
+        return {key: mapped(function, value) for key, value in nest.items()}
+    if isinstance(nest, tuple) and hasattr(nest, "_fields"):  # a named tuple
+        return type(nest)(*(mapped(function, value) for value in nest))
+    if isinstance(nest, (tuple, list)):
+        return type(nest)([mapped(function, value) for value in nest])
+    return function(nest)
+
+
+def leaves(nest: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf, and where it is.
+
+    >>> [*leaves({"a": (1, 2)}, "train")]
+    [("train['a'][0]", 1), ("train['a'][1]", 2)]
+    """
+    if isinstance(nest, Mapping):
+        for key, value in nest.items():
+            yield from leaves(value, f"{name}[{key!r}]")
+    elif isinstance(nest, (tuple, list)):
+        for number, value in enumerate(nest):
+            yield from leaves(value, f"{name}[{number}]")
+    else:
+        yield name, nest
+
+
+def size_of(batch: Any) -> int:
+    """The number of examples in a batch: the length of its first tensor, or of its first list of text.
+
+    >>> size_of({"ids": torch.zeros(3, 7), "labels": torch.zeros(3)})
+    3
+    """
+    if type(batch) is tuple and batch and isinstance(batch[0], Tensor) and batch[0].dim():
+        return batch[0].shape[0]  # what small networks do a million times
+    size = _size(batch)
+    if size is None:
+        raise TypeError(f"expected a batch with a tensor or a list of text in it; got {type(batch).__name__}")
+    return size
+
+
+def _size(batch: Any) -> int | None:
+    if isinstance(batch, Tensor):
+        return batch.shape[0] if batch.dim() else None
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if isinstance(batch, (tuple, list)):
+        if batch and isinstance(batch[0], str):
+            return len(batch)
+        return next((size for size in map(_size, batch) if size is not None), None)
+    return len(batch) if hasattr(batch, "__len__") and not isinstance(batch, str) else None
+
+
+def cut(batch: Any, rows: slice) -> Any:
+    """Some examples of a batch that a study's own function has put together.
+
+    >>> cut({"a": torch.arange(3)}, slice(1, 3))
+    {'a': tensor([1, 2])}
+    """
+    size = size_of(batch)
+
+    def of_leaf(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or not leaf.dim() or len(leaf) != size:
+            got = f"shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
+            raise UserError(f"--devices: expected tensors with a row for each of {size} examples in a batch; got {got}")
+        return leaf[rows]
+
+    return mapped(of_leaf, batch)
+
+
+def to_device(batch: Any, device: torch.device | str) -> Any:
+    """The same nesting on a device; what cannot be moved, such as text, stays as it is."""
+    return mapped(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, batch)
+
+
+def inputs_and_target(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """What a model is called with by position and by name, and the target; see the table above."""
+    if isinstance(batch, Mapping):
+        name = _target_name(batch)
+        named = {key: value for key, value in batch.items() if key != name}
+        return (), named, None if name is None else batch[name]
+    if not isinstance(batch, (tuple, list)) or not batch:
+        return (batch,), {}, None
+    if len(batch) == 1:
+        return tuple(batch), {}, None
+    *inputs, target = batch
+    if len(inputs) > 1:
+        return tuple(inputs), {}, target
+    if isinstance(inputs[0], Mapping):
+        return (), dict(inputs[0]), target
+    return tuple(inputs[0] if isinstance(inputs[0], (tuple, list)) else inputs), {}, target
+
+
+def target_of(batch: Any) -> Any:
+    """What the model is to predict; None if the form of the batch does not tell."""
+    return inputs_and_target(batch)[2]
+
+
+def default_forward(model: torch.nn.Module, batch: Any) -> Any:
+    """Calls a model in the way that the form of the batch suggests; see the table above."""
+    if type(batch) is tuple and len(batch) == 2 and isinstance(batch[0], Tensor):
+        return model(batch[0])  # what small networks do a million times
+    inputs, named, _ = inputs_and_target(batch)
+    if isinstance(batch, Mapping):
+        name = _target_name(batch)
+        compiled_from = getattr(model, "_orig_mod", model)
+        if name is not None and name in _parameters(type(compiled_from).forward):
+            named[name] = batch[name]
+    return model(*inputs, **named)
+
+
+def _target_name(batch: Mapping[Any, Any]) -> str | None:
+    return next((name for name in TARGETS if name in batch), None)
+
+
+@functools.lru_cache(maxsize=64)
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)

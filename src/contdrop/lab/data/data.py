@@ -1,0 +1,392 @@
+"""From a user's data to the batches of the training loop: what a study's data are, how they are divided, what is shown.
+
+Everything that chance decides here follows from seeds of its own, so in a run all methods see the same examples, in the
+same order, changed in the same way. Arrays in memory go the short way: a batch is one ``index_select`` per tensor.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.multiprocessing
+from torch import Tensor
+from torch.utils.data import Subset
+
+from ...errors import UserError
+from ..study.configuration import is_whole
+from ..training import random_streams
+from . import fingerprints, inputs, splits
+from .batch import cut, mapped, size_of
+from .inputs import Arrays, Items, Source
+from .loaders import Loaders, Maker, requests
+from .splits import Positions
+
+_ONCE = "data"  # the stage of what is drawn once for all runs
+_COPIED_BYTES = 2**28  # a part of arrays up to this size is copied out, which saves an indirection per batch
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """The data of a study.
+
+    A part is ``(x, y)``, or any nesting of tuples, lists and dictionaries of equally long arrays (tensors, NumPy
+    arrays, data frames, lists of numbers), or a map-style ``Dataset`` (anything with ``__len__`` and ``__getitem__``; a
+    list of examples is one). Arrays keep their type. A dataset is never read as a whole, so it may be larger than
+    memory.
+
+    Args:
+        train: The data to train on, and to draw ``validation`` and ``test`` from if those say how many.
+        test: A part; or a fraction of ``train``, or a number of examples, which are drawn once for all runs.
+        validation: A part; or a fraction of ``train`` as given, or a number of examples. By default a tenth.
+        collate: Makes a batch of a list of items; by default ``torch.utils.data.default_collate``.
+        batches: Called in each epoch as ``batches(dataset, generator)`` with the run's training data, a
+            ``torch.utils.data.Subset``; returns lists of positions in it, for example of examples of similar length.
+        transform: ``transform(item, generator)`` returns the item to train on. It may draw from the generator, or from
+            torch, NumPy or random: all are seeded by run, epoch and position.
+        subset: Train on so many of the examples only, or on this fraction of ``train`` as given.
+        groups: An array with the group of each example of ``train``, the key or attribute where ``train`` has it, or a
+            function of ``train`` that returns it. Whole groups are drawn, so sizes are met only approximately.
+        stratify: Whether each class is divided in proportion; or an array of strata. By default this is done for
+            classification if the classes are known without reading all items, and each has at least two examples.
+        resplit: Draw validation data and subset anew for each run; else once. All methods share them in any case.
+        loader_workers: Processes that prepare items while the model trains.
+        version: Of a dataset on disk, for its fingerprint, which else knows its length and some of its items.
+        name: Of the data set, as ``contdrop data`` has it; the report shows samples of it.
+        mark: What is odd about these data, such as that they are generated; stands beside the title of every result.
+    """
+
+    train: Any
+    test: Any
+    validation: Any = None
+    _: KW_ONLY
+    collate: Callable[[list[Any]], Any] | None = None
+    batches: Callable[[Any, torch.Generator], Any] | None = None
+    transform: Callable[[Any, torch.Generator], Any] | None = None
+    subset: float | None = None
+    groups: Any = None
+    stratify: Any = "auto"
+    resplit: bool = True
+    loader_workers: int = 0
+    version: str | None = None
+    name: str = ""
+    mark: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("collate", "batches", "transform"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise UserError(f"data: {name}: expected a function; got {type(getattr(self, name)).__name__}")
+        if not is_whole(self.loader_workers, 0):
+            raise UserError(f"data: loader_workers: expected a whole number from 0; got {self.loader_workers!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Examples to train, validate or test on: those of a source at some positions, or all."""
+
+    name: str
+    source: Source
+    positions: Tensor
+    pipeline: Pipeline
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def order(self, seed: int | None, batch_size: int) -> list[Tensor]:
+        """The batches of an epoch, as positions in this part; without a seed, all examples as they come.
+
+        The user's own batches are for training.
+        """
+        if seed is None:
+            return list(torch.split(torch.arange(len(self)), batch_size))
+        if self.has_own_batches:
+            return self._own_order(seed)
+        return list(torch.split(torch.from_numpy(random_streams.permutation(len(self), seed)), batch_size))
+
+    @property
+    def has_own_batches(self) -> bool:
+        return self.pipeline.batches is not None and self.name == "train"
+
+    def _own_order(self, seed: int) -> list[Tensor]:
+        assert self.pipeline.batches is not None
+        found = self.pipeline.batches(self.dataset, torch.Generator().manual_seed(seed))
+        batches = []
+        for number, batch in enumerate(found):
+            array = np.asarray(batch)
+            if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
+                raise UserError(
+                    f"data: batches: expected a list of positions as batch {number}, at least one; got {batch!r:.80}"
+                )
+            if array.min() < 0 or array.max() >= len(self):
+                raise UserError(
+                    f"data: batches: expected positions from 0 to {len(self) - 1}; got {array.min()} to {array.max()} "
+                    f"in batch {number}"
+                )
+            batches.append(torch.from_numpy(array.astype(np.int64)))
+        if not batches:
+            raise UserError("data: batches: expected at least one list of positions; got none")
+        return batches
+
+    @functools.cached_property
+    def dataset(self) -> Subset[Any]:
+        """The examples of this part as a dataset."""
+        whole: Any = self.source if isinstance(self.source, Arrays) else self.source.dataset
+        return Subset(whole, self.positions.tolist())
+
+    def batches(
+        self,
+        order: Sequence[Tensor],
+        *,
+        seed: int | None = None,
+        skip: int = 0,
+        rows: Callable[[int], slice] | None = None,
+    ) -> Iterator[Any]:
+        """The batches themselves.
+
+        Args:
+            order: From :meth:`order`.
+            seed: Of the epoch's augmentation. With it, training data are transformed; without it, none are.
+            skip: So many batches of the order were shown before an interruption.
+            rows: Which examples of a batch of so many to show; all if None.
+        """
+        transformed = seed is not None and self.name == "train" and self.pipeline.maker.transform is not None
+        if isinstance(self.source, Arrays) and self.pipeline.maker.collate is None and not transformed:
+            nest, positions = self._arrays
+            if rows is not None:
+                order = [batch[rows(len(batch))] for batch in order]
+            if positions is None:
+                return _selected(nest, order[skip:])
+            return _selected(nest, (positions.index_select(0, batch) for batch in order[skip:]))
+        chosen = [self.positions.index_select(0, batch).numpy() for batch in order]
+        wanted = requests(self.name, chosen, seed or 0, transformed=transformed)[skip:]
+        if rows is not None and self.pipeline.maker.collate is None:
+            wanted, rows = [request.rows(rows(len(request.indices))) for request in wanted], None
+        made = self.pipeline.loaders.batches(wanted)
+        return made if rows is None else (cut(batch, rows(size_of(batch))) for batch in made)
+
+    @functools.cached_property
+    def _arrays(self) -> tuple[Any, Tensor | None]:
+        """Tensors and, unless they are those of this part alone, which of them are this part's."""
+        assert isinstance(self.source, Arrays)
+        share = len(self) / len(self.source)
+        if len(self) == len(self.source):
+            return self.source.nest, None
+        if share * sum(tensor.nbytes for tensor in self.source.tensors) > _COPIED_BYTES:
+            return self.source.nest, self.positions
+        return mapped(lambda leaf: leaf.index_select(0, self.positions), self.source.nest), None
+
+
+def _selected(nest: Any, batches: Iterable[Tensor]) -> Iterator[Any]:
+    if type(nest) is tuple and all(isinstance(leaf, Tensor) for leaf in nest):  # no recursion in the hot loop
+        for indices in batches:
+            yield tuple([leaf.index_select(0, indices) for leaf in nest])
+    else:
+        for indices in batches:
+            yield mapped(lambda leaf: leaf.index_select(0, indices), nest)  # noqa: B023  (called at once)
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What one run trains, validates and tests on, and the fingerprint of the division.
+
+    ``groups`` has the group of each test example, if whole groups were drawn.
+    """
+
+    train: Part
+    validation: Part
+    test: Part
+    split: str
+    groups: Positions | None = None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {part.name: len(part) for part in (self.train, self.validation, self.test)}
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """How batches are made of examples."""
+
+    maker: Maker
+    loaders: Loaders
+    batches: Callable[[Any, torch.Generator], Any] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Data that have been checked, ready to be divided for any run. Made by :func:`prepare`.
+
+    Attributes:
+        sources: The parts as given: ``train``, and ``validation`` and ``test`` unless they are drawn from it.
+        drawn: How many examples are drawn from ``train``: ``test``, ``validation`` and ``subset``, where they are.
+        strata: The stratum of each example of ``train``, if draws are stratified.
+        groups: The group of each, if whole groups are drawn.
+        resplit: Whether each run draws anew.
+        mark: What is odd about the data.
+    """
+
+    sources: dict[str, Source]
+    drawn: dict[str, int]
+    strata: Tensor | None
+    groups: Tensor | None
+    resplit: bool
+    pipeline: Pipeline
+    fingerprint: str
+    name: str = ""
+    mark: str = ""
+
+    @property
+    def is_arrays(self) -> bool:
+        return all(isinstance(source, Arrays) for source in self.sources.values())
+
+    def share(self) -> Prepared:
+        """Moves arrays to shared memory, so that handing them to another process copies nothing."""
+        arrays = [source for source in self.sources.values() if isinstance(source, Arrays)]
+        tensors = [tensor for source in arrays for tensor in source.tensors]
+        for tensor in [*tensors, self.strata, self.groups]:
+            if tensor is not None:
+                tensor.share_memory_()  # type: ignore[no-untyped-call]
+        return self
+
+    def parts(self, root_seed: int, stage: str, run: int) -> Parts:
+        """The division of one run, the same for all methods."""
+        positions = np.arange(len(self.sources["train"]))
+        test = None
+        if "test" in self.drawn:
+            seed = random_streams.seed(root_seed, _ONCE, 0, "test")
+            leave = 1 + ("validation" in self.drawn)
+            positions, test = self._divide(positions, None, self.drawn["test"], seed, leave)
+        place = (stage, run) if self.resplit else (_ONCE, 0)
+        seed = random_streams.seed(root_seed, *place, random_streams.SPLIT)
+        train, validation = self._divide(positions, self.drawn.get("subset"), self.drawn.get("validation", 0), seed)
+        digested = [train, validation, *([] if test is None else [test])]
+        return Parts(
+            self._part("train", train),
+            self._part("validation", validation if "validation" in self.drawn else None),
+            self._part("test", test),
+            fingerprints.of_arrays(*digested),
+            None if self.groups is None or test is None else self.groups.numpy()[test],
+        )
+
+    def _divide(
+        self, positions: Positions, train: int | None, held_out: int, seed: int, leave: int = 1
+    ) -> tuple[Positions, Positions]:
+        strata, groups = (
+            None if codes is None else splits.codes(codes.numpy()[positions], len(positions), name)
+            for name, codes in (("stratify", self.strata), ("groups", self.groups))
+        )
+        chosen = splits.divide(len(positions), train, held_out, seed, strata=strata, groups=groups, leave=leave)
+        return positions[chosen[0]], positions[chosen[1]]
+
+    def _part(self, name: str, positions: Positions | None) -> Part:
+        """Drawn from the training data; or as given, whole."""
+        source = self.sources[name if positions is None else "train"]
+        positions = np.arange(len(source)) if positions is None else positions
+        if not len(positions):
+            raise UserError(
+                f"data: {name}: expected at least one example; got none; give more data, or draw less for other parts"
+            )
+        return Part(name, source, torch.from_numpy(positions), self.pipeline)
+
+
+def prepare(data: Data, *, task: str | None) -> Prepared:
+    """Checks everything about the data that can be checked before a run; labels, if there is a task."""
+    if not isinstance(data, Data):
+        raise UserError(
+            f"expected data() to return lab.Data(train=(x, y), test=(x_test, y_test)); got {type(data).__name__}"
+        )
+    sources = {"train": inputs.source(data.train, "train")}
+    available = len(sources["train"])
+    drawn: dict[str, int] = {}
+    for name, value in (("test", data.test), ("validation", 0.1 if data.validation is None else data.validation)):
+        if splits.is_amount(value):
+            drawn[name] = splits.count(value, available, name)
+        else:
+            sources[name] = inputs.source(value, name)
+            inputs.check_alike(sources["train"], sources[name], ("train", name))
+    if data.subset is not None:
+        drawn["subset"] = splits.count(data.subset, available, "subset")
+    _check_amounts(drawn, available)
+    for name, source in sources.items():
+        inputs.check_labels(source, name, task)
+    groups = _groups(data, drawn, available)
+    strata = _strata(data, sources["train"], drawn, task, grouped=groups is not None)
+    by_part = {name: sources.get(name, sources["train"]) for name in ("train", "validation", "test")}
+    maker = Maker(by_part, data.collate, data.transform)
+    pipeline = Pipeline(maker, Loaders(maker, data.loader_workers), data.batches)
+    fingerprint = fingerprints.of_content(
+        data.version, *(_fingerprint(maker, name, source) for name, source in sources.items())
+    )
+    return Prepared(sources, drawn, strata, groups, data.resplit, pipeline, fingerprint, data.name, data.mark)
+
+
+def _fingerprint(maker: Maker, name: str, source: Source) -> str:
+    if isinstance(source, Items):
+        return fingerprints.of_content(name, len(source), maker.items(name, source.sampled))
+    return fingerprints.of_content(name, source.nest)
+
+
+def _check_amounts(drawn: dict[str, int], available: int) -> None:
+    total = sum(drawn.values())
+    if total > available - ("subset" not in drawn):
+        wanted = " and ".join(f"{number} for {name}" for name, number in drawn.items())
+        rest = "" if "subset" in drawn else ", and none would be left to train on"
+        raise UserError(f"data: expected no more than the {available} examples of train; got {wanted}{rest}")
+
+
+def _groups(data: Data, drawn: dict[str, int], available: int) -> Tensor | None:
+    groups = data.groups
+    if groups is None:
+        return None
+    if not drawn:
+        raise UserError("data: groups: nothing is drawn, as validation and test are given; leave groups out")
+    if not (data.stratify is None or data.stratify is False or isinstance(data.stratify, str)):
+        raise UserError("data: expected groups or stratify, not both; leave one out")
+    if isinstance(groups, str):
+        groups = _named(data.train, groups)
+    elif callable(groups):
+        groups = groups(data.train)
+    codes = splits.codes(groups, available, "groups")
+    wanted = 1 + len(drawn) - ("subset" in drawn)
+    if codes.max() + 1 < wanted:
+        raise UserError(f"data: groups: expected at least {wanted} groups, one for each part; got {codes.max() + 1}")
+    return torch.from_numpy(codes)
+
+
+def _named(train: Any, name: str) -> Any:
+    found = train.get(name) if hasattr(train, "get") else getattr(train, name, None)
+    if found is None:
+        raise UserError(f"data: groups: expected a key or an attribute of train; got {name!r}, which it does not have")
+    return found
+
+
+def _strata(data: Data, train: Source, drawn: dict[str, int], task: str | None, *, grouped: bool) -> Tensor | None:
+    wish = data.stratify
+    if isinstance(wish, str) and wish != "auto":
+        raise UserError(f"data: stratify: expected 'auto', True, False or an array of strata; got {wish!r}")
+    if wish is None or wish is False or grouped:
+        return None
+    if not isinstance(wish, (bool, str)):
+        return torch.from_numpy(splits.codes(wish, len(train), "stratify"))
+    classes = inputs.classes(train) if task == "classification" or wish is True else None
+    if classes is None:
+        if wish is True:
+            raise UserError(
+                "data: stratify=True: expected one whole number as the class of each example, in arrays or as "
+                "dataset.targets; got none; give an array of strata"
+            )
+        return None
+    codes = splits.codes(classes, len(train), "stratify")
+    if np.bincount(codes).min() < 2:
+        if wish is True:
+            alone = classes[codes == int(np.bincount(codes).argmin())][0]
+            raise UserError(
+                f"data: stratify=True: expected at least 2 examples of each class; got 1 of class {alone}; "
+                "leave it out or say stratify=False"
+            )
+        return None
+    return torch.from_numpy(codes) if drawn else None

@@ -1,0 +1,230 @@
+"""What users give as data, checked and brought into one of two forms: arrays in memory, or a map-style dataset.
+
+Everything that is wrong with it is told in one line, here and not in the middle of a training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+
+from ...errors import UserError
+from . import batch
+
+_SAMPLED = 16  # items of a dataset that its fingerprint looks at
+_HINT = "give (x, y), nested tuples or dicts of equally long arrays, or a Dataset with __len__ and __getitem__"
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """Equally long tensors in any nesting. They may lie in memory that several processes share."""
+
+    nest: Any
+
+    def __len__(self) -> int:
+        return batch.size_of(self.nest)
+
+    def __getitem__(self, index: int) -> Any:
+        """One example: copies, so that whoever changes an example in place does not change the data."""
+        return batch.mapped(lambda leaf: leaf[index].clone(), self.nest)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [leaf for _, leaf in batch.leaves(self.nest)]
+
+    @property
+    def labels(self) -> Any:
+        return batch.target_of(self.nest)
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """A map-style dataset. It is never read as a whole."""
+
+    dataset: Any
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+    @property
+    def labels(self) -> Any:
+        return _labels(self.dataset)
+
+    @property
+    def sampled(self) -> list[int]:
+        """Positions of the items that stand for all of them, the first and the last among them."""
+        return sorted({int(index) for index in np.linspace(0, len(self) - 1, min(_SAMPLED, len(self)))})
+
+
+Source: TypeAlias = Arrays | Items
+
+
+def source(value: Any, name: str) -> Source:
+    """A part as the user gives it."""
+    if isinstance(value, (DataLoader, IterableDataset)) or (
+        hasattr(value, "__iter__") and not (hasattr(value, "__getitem__") and hasattr(value, "__len__"))
+    ):
+        hint = "give its dataset" if isinstance(value, DataLoader) else "give a Dataset with __len__ and __getitem__"
+        raise UserError(
+            f"data: {name}: expected data of which any example can be had by its position; got "
+            f"{type(value).__name__}, which can only be read from front to back; {hint}"
+        )
+    if type(value) is TensorDataset:
+        value = value.tensors
+    found: Source
+    if _is_dataset(value):
+        if not hasattr(value, "__len__"):
+            raise UserError(f"data: {name}: expected a dataset that knows its length; give it __len__")
+        found = Items(value)
+    elif isinstance(value, (Tensor, tuple, list, Mapping)) or _is_array(value):
+        found = Arrays(_nest(value, name))
+        _check_lengths(found.nest, name)
+    else:
+        raise UserError(f"data: {name}: expected data; got {type(value).__name__}; {_HINT}")
+    if not len(found):
+        raise UserError(f"data: {name}: expected at least one example; got none")
+    return found
+
+
+def _is_dataset(value: Any) -> bool:
+    if isinstance(value, Dataset):
+        return True
+    if isinstance(value, list):  # of examples; [x, y] is a nest of arrays, and [0, 1, 1] is an array
+        return bool(value) and all(isinstance(item, (tuple, Mapping, str)) for item in value)
+    return hasattr(value, "__getitem__") and not (
+        isinstance(value, (Tensor, tuple, Mapping, str, bytes)) or _is_array(value)
+    )
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) or hasattr(value, "to_numpy") or hasattr(value, "__array__")
+
+
+def _nest(value: Any, name: str) -> Any:
+    """The same nesting of tensors. A list or tuple of numbers, or of equally long lists of numbers, is one array."""
+    if isinstance(value, Mapping):
+        return {key: _nest(part, f"{name}[{key!r}]") for key, part in value.items()}
+    if isinstance(value, (tuple, list)) and not _is_numbers(value):
+        parts = [_nest(part, f"{name}[{number}]") for number, part in enumerate(value)]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return _tensor(value, name)
+
+
+def _is_numbers(value: Any) -> bool:
+    first = value[0] if value else None
+    return isinstance(first, (bool, int, float, str, np.generic)) or (
+        isinstance(first, (tuple, list)) and _is_numbers(first) and isinstance(value, list)
+    )
+
+
+def _tensor(value: Any, name: str) -> Tensor:
+    if not isinstance(value, Tensor):
+        value = torch.from_numpy(_array(value, name))
+    if value.layout != torch.strided or value.is_nested:
+        raise UserError(f"data: {name}: expected a dense tensor; got a sparse or nested one; call to_dense() on it")
+    if value.dim() == 0:
+        raise UserError(f"data: {name}: expected one value or row per example; got a single number")
+    tensor: Tensor = value.detach().cpu().contiguous()
+    return tensor
+
+
+def _array(value: Any, name: str) -> np.ndarray:
+    if isinstance(value, (bool, int, float, str)) or value is None:
+        raise UserError(f"data: {name}: expected an array; got {value!r}; {_HINT}")
+    try:
+        array = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
+    except ValueError:
+        raise UserError(
+            f"data: {name}: expected rows of one length; got rows of several; pad them, or give a Dataset and collate="
+        ) from None
+    if array.dtype.kind in "US":
+        raise UserError(
+            f"data: {name}: expected numbers; got text; number classes by numpy.unique(y, return_inverse=True)[1], or "
+            "give a list of (text, label) and collate="
+        )
+    if array.dtype.kind not in "biufc":
+        raise UserError(
+            f"data: {name}: expected numbers; got an array of {array.dtype}; convert it, for example by "
+            "numpy.asarray(x, dtype='float32')"
+        )
+    if array.ndim:
+        array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    return array if array.flags.writeable else array.copy()
+
+
+def _check_lengths(nest: Any, name: str) -> None:
+    found = [(where, len(leaf)) for where, leaf in batch.leaves(nest, name)]
+    if not found:
+        raise UserError(f"data: {name}: expected at least one array; got none; {_HINT}")
+    for where, length in found:
+        if length != found[0][1]:
+            raise UserError(
+                f"data: {name}: expected equally long arrays; got {found[0][1]} examples in {found[0][0]} and "
+                f"{length} in {where}"
+            )
+
+
+def check_alike(one: Source, other: Source, names: tuple[str, str]) -> None:
+    """That arrays of two parts have the same nesting and types, so that what was trained on one can take the other."""
+    if isinstance(one, Items) or isinstance(other, Items):
+        return
+    first, second = (
+        [(where, leaf.dtype, leaf.dim()) for where, leaf in batch.leaves(part.nest)] for part in (one, other)
+    )
+    if [where for where, *_ in first] != [where for where, *_ in second]:
+        forms = (", ".join(f"{name}{where}" for where, *_ in part) for name, part in zip(names, (first, second)))
+        raise UserError(f"data: {names[1]}: expected the same arrays as in {names[0]}; got {' against '.join(forms)}")
+    for (where, kind, dims), (_, other_kind, other_dims) in zip(first, second):
+        if (kind, dims) != (other_kind, other_dims):
+            raise UserError(
+                f"data: {names[1]}{where}: expected {kind} with {dims} dimensions, as in {names[0]}{where}; got "
+                f"{other_kind} with {other_dims}"
+            )
+
+
+def check_labels(part: Source, name: str, task: str | None) -> None:
+    """That no label is missing, as far as labels can be had without reading every item."""
+    labels = part.labels
+    if task is None or not isinstance(labels, Tensor) or not labels.is_floating_point():
+        return
+    bad = ~torch.isfinite(labels)
+    if bad.any():
+        rows = bad.reshape(len(labels), -1).any(1).nonzero().flatten()
+        raise UserError(
+            f"data: {name}: expected a finite label for every example; got nan or infinity in {len(rows)} of "
+            f"{len(labels)}, first in example {int(rows[0])}; leave those out"
+        )
+
+
+def classes(part: Source) -> np.ndarray | None:
+    """Each example's class, if there is one whole number for each and it can be had without reading the items."""
+    labels = part.labels
+    if labels is None or isinstance(labels, Mapping):
+        return None
+    try:
+        array = np.asarray(labels)
+    except (ValueError, TypeError, RuntimeError):
+        return None
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    return array if array.shape == (len(part),) and array.dtype.kind in "biu" else None
+
+
+def _labels(dataset: Any) -> Any:
+    if isinstance(dataset, Subset):
+        whole = _labels(dataset.dataset)
+        return None if whole is None else np.asarray(whole)[np.asarray(dataset.indices)]
+    for name in ("targets", "labels"):
+        found = getattr(dataset, name, None)
+        if found is not None and not callable(found):
+            return found
+    return None

@@ -1,0 +1,254 @@
+"""Batches from single examples, in this process or in loader processes, with the same content either way.
+
+Before each example the global generators of torch, NumPy and Python are seeded from (run, epoch, position); collation
+draws on from where the last example left off. So whatever a dataset, a transform or a collate function draws is the
+same for all methods, and does not depend on how many loader processes there are; and nothing that they draw shifts the
+masks, which come from torch's default generator too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import random
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.multiprocessing
+from torch.utils.data import DataLoader, default_collate
+
+from ...errors import UserError
+from ..runner.processes import children_allowed
+from ..study.user_errors import explained
+from .inputs import Source
+
+Seeds = npt.NDArray[np.uint64]
+_WEYL = np.array([0x9E3779B97F4A7C15], np.uint64)
+_GLOBAL = 0x5DEECE66D2B79F35  # what sets the global generators apart from the one that a transform is given
+
+
+@dataclass(frozen=True)
+class Request:
+    """A batch to be made: which examples of which part, and the seed of each."""
+
+    part: str
+    indices: Sequence[int]
+    seeds: Sequence[int]
+    transformed: bool
+
+    def rows(self, some: slice) -> Request:
+        return Request(self.part, self.indices[some], self.seeds[some], self.transformed)
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """What went wrong in a loader process; an exception would come back with its traceback for a text."""
+
+    reason: str
+
+
+def requests(part: str, batches: Sequence[npt.NDArray[np.int64]], seed: int, *, transformed: bool) -> list[Request]:
+    """One for each batch of positions. Positions that come again in an epoch get other seeds each time."""
+    if not batches:
+        return []
+    ends = np.cumsum([len(batch) for batch in batches])[:-1]
+    everything = np.concatenate(batches)
+    seeds = np.split(_item_seeds(everything, seed), ends)
+    return [Request(part, batch.tolist(), own.tolist(), transformed) for batch, own in zip(batches, seeds)]
+
+
+def _item_seeds(indices: npt.NDArray[np.int64], seed: int) -> Seeds:
+    order = np.argsort(indices, kind="stable")
+    ordered = indices[order]
+    is_first = np.r_[True, ordered[1:] != ordered[:-1]]
+    starts = np.maximum.accumulate(np.where(is_first, np.arange(len(ordered)), 0))
+    occurrence = np.empty(len(indices), np.uint64)
+    occurrence[order] = np.arange(len(ordered)) - starts
+    start = _mix(np.array([seed], np.uint64))
+    return _mix(_mix(indices.astype(np.uint64) * _WEYL + start) + occurrence * _WEYL) >> np.uint64(1)
+
+
+def _mix(x: Seeds) -> Seeds:
+    """SplitMix64's last step: neighbours become strangers."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@dataclass(frozen=True, eq=False)
+class Maker:
+    """Makes batches of examples; ``transform`` is applied to those of the training data."""
+
+    sources: Mapping[str, Source]
+    collate: Callable[[list[Any]], Any] | None
+    transform: Callable[[Any, torch.Generator], Any] | None
+
+    def make(self, request: Request) -> Any:
+        """In this process, whose generators are left as they were."""
+        with _undisturbed():
+            return self._make(request)
+
+    def __getitem__(self, request: Request) -> Any:
+        """In a loader process."""
+        try:
+            return self._make(request)
+        except UserError as error:
+            return _Failure(str(error))
+
+    def items(self, part: str, indices: Sequence[int]) -> list[Any]:
+        """Items as the data give them, always the same ones."""
+        with _undisturbed():
+            return [self._item(part, index, 0) for index in indices]
+
+    def _item(self, part: str, index: int, seed: int) -> Any:
+        _seed_global(seed)
+        with explained(f"data: item {index} of {part}"):
+            return self.sources[part][index]
+
+    def _make(self, request: Request) -> Any:
+        generator = torch.Generator()
+        items = []
+        for index, seed in zip(request.indices, request.seeds):
+            item = self._item(request.part, index, seed)
+            if request.transformed and self.transform is not None:
+                generator.manual_seed(seed)
+                with explained(f"data: transform of item {index} of {request.part}"):
+                    item = self.transform(item, generator)
+            items.append(item)
+        if self.collate is not None:
+            with explained("data: collate"):
+                return self.collate(items)
+        with explained("data: batches of these items need collate="):
+            batch = default_collate(items)
+        # As arrays give it: default_collate makes lists of tuples.
+        return tuple(batch) if type(items[0]) is tuple else batch
+
+
+def _seed_global(seed: int) -> None:
+    seed ^= _GLOBAL
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    random.seed(seed)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Global generators are put back. One thread, as in a loader process: the order of a sum depends on it."""
+    torch_state, numpy_state, state = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    threads = torch.get_num_threads()
+    if threads > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if threads > 1:
+            torch.set_num_threads(threads)
+        torch.set_rng_state(torch_state)
+        np.random.set_state(numpy_state)
+        random.setstate(state)
+
+
+class Loaders:
+    """Loader processes, which stay for the next epoch and the next job. They are not sent to other processes.
+
+    There are ``count`` for each iteration that is under way at a time; with none, batches are made in this process.
+    """
+
+    def __init__(self, maker: Maker, count: int) -> None:
+        self._maker, self._count = maker, count
+        self._idle: list[_Loader] = []
+
+    def __reduce__(self) -> Any:
+        return Loaders, (self._maker, self._count)
+
+    def batches(self, wanted: Sequence[Request]) -> Iterator[Any]:
+        """In the order wanted. An evaluation in the middle of an epoch gets processes of its own."""
+        return self._loaded(wanted) if self._count else map(self._maker.make, wanted)
+
+    def _loaded(self, wanted: Sequence[Request]) -> Iterator[Any]:
+        loader = self._idle.pop() if self._idle else _Loader(self._maker, self._count)
+        try:
+            for batch in loader.batches(wanted):
+                if isinstance(batch, _Failure):
+                    raise UserError(batch.reason)
+                yield batch
+        except (GeneratorExit, UserError):  # what is still under way is thrown away when the next iteration begins
+            self._idle.append(loader)
+            raise
+        self._idle.append(loader)
+
+
+class _Loader:
+    def __init__(self, maker: Maker, count: int) -> None:
+        # No cycle of references: queues must not be collected before the processes that use them.
+        self._sampler = _Sampler()
+        with _own_decisions():
+            self._loader: DataLoader[Any] = DataLoader(
+                maker,  # type: ignore[arg-type]
+                batch_size=None,
+                sampler=self._sampler,
+                num_workers=count,
+                collate_fn=_same,
+                generator=torch.Generator(),  # else torch draws a number from the generator of the masks
+                persistent_workers=True,
+                multiprocessing_context=_start_method(),
+                worker_init_fn=functools.partial(_begin, threading.current_thread() is threading.main_thread()),
+            )
+
+    def batches(self, wanted: Sequence[Request]) -> Iterator[Any]:
+        self._sampler.wanted = wanted
+        with _own_decisions(), children_allowed():
+            iterator = iter(self._loader)
+        yield from iterator
+
+
+@contextlib.contextmanager
+def _own_decisions() -> Iterator[None]:
+    """No warnings of more processes than cores, which is up to the user, nor of forking, see _start_method."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
+        warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
+        yield
+
+
+@dataclass
+class _Sampler:
+    """Of a loader: whatever it is to do next."""
+
+    wanted: Sequence[Request] = ()
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self.wanted)
+
+    def __len__(self) -> int:
+        return len(self.wanted)
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
+def _start_method() -> str:
+    """Forking, as torch itself does on Linux: loader processes set one thread, and make no use of what was held.
+
+    So datasets and functions of any kind will do, also those of a notebook, and processes start in no time. macOS's own
+    libraries do not survive it, so there processes are spawned, and what they need must be picklable.
+    """
+    return "fork" if sys.platform == "linux" else "spawn"
+
+
+def _begin(started_by_main_thread: bool, number: int) -> None:
+    """A loader process ends at once with its parent, whose pipes it holds open. (Else torch sees to it in seconds.)"""
+    torch.set_num_threads(1)
+    if sys.platform == "linux" and started_by_main_thread:  # Linux means the thread that started it
+        set_signal_at_parents_death = 1
+        ctypes.CDLL(None).prctl(set_signal_at_parents_death, signal.SIGKILL)

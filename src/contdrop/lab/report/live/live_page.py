@@ -1,0 +1,246 @@
+"""What there is to see of a store while runs are going on: progress, curves, and the verdict so far.
+
+A look costs what has changed since the last one: rows of jobs are read again when their checksums differ, epochs only
+of jobs that are under way, and comparisons are made anew when a job has ended. Neither predictions nor figures are
+touched; those are the report's.
+"""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import markupsafe
+
+from ...._text import duration, plural
+from ...analysis.comparisons import compare
+from ...analysis.interim import Look, narrowing, watched
+from ...analysis.phrases import all_of, called, capital
+from ...analysis.verdict import Verdict, verdict
+from ...runner.estimate import Estimate
+from ...stats import Comparison
+from ...store.results import Results, assemble
+from ...store.writer import FAILED, FINAL, FINISHED, RUNNING, JobRecord, ProtocolRecord, Store
+from ...study import labels
+from .. import protocol, style, templating
+from ..cells import OWN_LOOP, maker
+from ..page import chip, compared
+from . import charts
+
+REFRESH_SECONDS = 2
+_MOST_CURVES = 12  # jobs drawn at once
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the finished runs of an experiment say so far."""
+
+    results: Results
+    comparisons: dict[str, Comparison]
+    verdict: Verdict
+    looks: list[Look]
+
+
+class Live:
+    """Looks at a store again and again."""
+
+    def __init__(self, path: pathlib.Path, margin: float | None = None) -> None:
+        self._path, self._margin = path, margin
+        self._file: int | None = None
+        self._checksums: dict[int, str] = {}
+        self._jobs: dict[int, JobRecord] = {}
+        self._judged: dict[str, Judged] = {}
+        self._shades: set[str] = set()
+        self._page, self._changes = secrets.token_hex(4), 0
+        self.is_done = False
+        self.fragment = ""
+
+    @property
+    def version(self) -> str:
+        """Of the page, then after a dot of what it shows and the report says.
+
+        A tab that has another page, of another start or without a colour that there is now, has to load it again.
+        """
+        return f"{self._page}.{self._changes}"
+
+    def look(self) -> None:
+        """Brings ``fragment`` up to date; ``version`` is another one then, and when the report would be.
+
+        Raises:
+            UserError: There is no store, or its runs are not paired.
+        """
+        with Store(self._path) as store, store.snapshot():
+            ended = self._read(store)
+            held = {job.id for job in self._jobs.values() if job.status == RUNNING and not store.is_interrupted(job)}
+            experiments = [self._experiment(store, record, ended, held) for record in store.protocols()]
+        self.is_done = bool(experiments) and all(each["is_done"] for each in experiments)
+        for number, each in enumerate(experiments, 1):
+            each["anchor"] = f"e{number}"
+        text = templating.render(
+            "fragment.html",
+            title=experiments[0]["title"] if len(experiments) == 1 else f"{len(experiments)} experiments",
+            experiments=experiments,
+            is_done=self.is_done,
+            failed=sum(each["progress"]["failed"] for each in experiments),
+            store=labels.printable(self._path.name),
+        )
+        if text != self.fragment:
+            self.fragment, self._changes = text, self._changes + 1
+        shades = {style.style(job.method).colour[1:] for job in self._jobs.values()}
+        if shades != self._shades:
+            self._shades, self._page = shades, secrets.token_hex(4)
+
+    def page(self) -> str:
+        """The whole page, which asks for fragments from then on."""
+        store = labels.printable(self._path.name)
+        return templating.render_page(
+            "live",
+            templating.dark_colours(self._shades),
+            polls=True,
+            fragment=markupsafe.Markup(self.fragment),
+            live_version=self.version,
+            refresh=REFRESH_SECONDS,
+            store=store,
+            title=f"{store}, live",
+        )
+
+    def _read(self, store: Store) -> set[str]:
+        """Reads the jobs that have changed; returns the protocols whose verdict may have."""
+        file = self._path.stat().st_ino
+        if file != self._file:
+            self._file, self._checksums, self._jobs, self._judged = file, {}, {}, {}
+        now = store.job_checksums()
+        changed = [job for job, checksum in now.items() if self._checksums.get(job) != checksum]
+        concerned = {self._jobs[job].protocol for job in self._checksums.keys() - now.keys()}
+        for job in store.jobs(ids=changed):
+            before = self._jobs.get(job.id)
+            if before is None or {before.status, job.status} & {FINISHED, FAILED}:
+                concerned.add(job.protocol)
+            self._jobs[job.id] = job
+        self._jobs = {job: self._jobs[job] for job in now}
+        self._checksums = now
+        return concerned
+
+    def _experiment(self, store: Store, record: ProtocolRecord, ended: set[str], held: set[int]) -> dict[str, Any]:
+        jobs = [job for job in self._jobs.values() if job.protocol == record.key]
+        judged = self._judged.get(record.key)
+        if judged is None or record.key in ended or judged.results.protocol != record:
+            judged = self._judged[record.key] = self._judge(store, record, jobs)
+            self._changes += 1
+        running = [job for job in jobs if job.id in held]
+        shows_epochs = maker(judged.results) != OWN_LOOP  # whose epochs reach the store when it ends
+        is_done = all(job.status in (FINISHED, FAILED) for job in jobs)
+        return {
+            "name": labels.printable(record.experiment),
+            "title": labels.printable(record.description.get("title") or record.experiment),
+            "is_done": is_done,
+            "progress": _progress(jobs, running),
+            "methods": list(_methods(jobs, held)),
+            "running": [_job(job, shows_epochs) for job in running],
+            "commands": "" if running or is_done else protocol.commands(judged.results, self._path.name),
+            **_said(judged, is_done),
+            **_drawn(store, judged.results, running),
+        }
+
+    def _judge(self, store: Store, record: ProtocolRecord, jobs: Sequence[JobRecord]) -> Judged:
+        results = assemble(record, jobs, store.selections(record.key))
+        comparisons = compare(results, self._margin)
+        method = watched(results)
+        looks = narrowing(results, method) if method else []
+        return Judged(results, comparisons, verdict(results, self._margin, comparisons), looks)
+
+
+def _progress(jobs: Sequence[JobRecord], running: Sequence[JobRecord]) -> dict[str, Any]:
+    counts = collections.Counter(job.status for job in jobs)
+    done = counts[FINISHED] + counts[FAILED]
+    seconds = Estimate(jobs).seconds_left(max(1, len(running))) if done < len(jobs) else None
+    under_way = sum(job.epochs_done / max(1, job.epochs) for job in running)
+    share = 100 / max(1, len(jobs))
+    return {
+        "planned": len(jobs),
+        "finished": counts[FINISHED],
+        "failed": counts[FAILED],
+        "running": len(running),
+        "waiting": len(jobs) - done - len(running),
+        "left": duration(seconds) if seconds is not None and running else "",
+        "bar": [round(share * part, 2) for part in (counts[FINISHED], counts[FAILED], under_way)],
+    }
+
+
+def _methods(jobs: Sequence[JobRecord], held: set[int]) -> Iterable[dict[str, Any]]:
+    """A line per method of the final runs, and one for the selection."""
+    by_label: dict[str, list[JobRecord]] = {}
+    for job in jobs:
+        by_label.setdefault(job.method if job.stage == FINAL else "", []).append(job)
+    for label, mine in by_label.items():
+        counts = collections.Counter("running" if job.id in held else job.status for job in mine)
+        finished, failed = counts[FINISHED], counts[FAILED]
+        share = 100 / len(mine)
+        yield {
+            "name": labels.shown(label, longest=60) if label else "Selection of parameters",
+            **(charts.look_of(label) if label else {"colour": ""}),
+            "text": f"{finished} of {len(mine)}",
+            "running": counts["running"],
+            "failed": failed,
+            "bar": (round(share * finished, 2), round(share * failed, 2)),
+        }
+
+
+def _job(job: JobRecord, shows_epochs: bool) -> dict[str, Any]:
+    stage = "" if job.stage == FINAL else ", selection"
+    return {
+        "name": f"{labels.shown(job.method, longest=60)}, run {job.run}{stage}",
+        "epochs": f"epoch {job.epochs_done} of {job.epochs}" if shows_epochs else "",
+        **charts.look_of(job.method),
+    }
+
+
+def _said(judged: Judged, is_done: bool) -> dict[str, Any]:
+    """The verdict so far, and how far that is."""
+    results, found = judged.results, judged.verdict
+    planned = len({job.run for job in results.final})
+    others = [method for method in results.methods if method != results.reference]
+    pairs = [judged.comparisons[method].runs if method in judged.comparisons else 0 for method in others]
+    whole = all_of(planned, "planned run") if planned else "all planned runs"  # none before parameters are selected
+    return {
+        "verdict": found,
+        "chip": chip(found) if is_done else "not final",
+        "tone": found.outcome if is_done else "none",
+        "planned_runs": planned,
+        "paired_runs": min(pairs, default=0),
+        "final_when": f"{whole} {'is' if planned == 1 else 'are'} there",
+        **compared(results, judged.comparisons),
+        "narrowing": _narrowing(judged, planned),
+    }
+
+
+def _narrowing(judged: Judged, planned: int) -> dict[str, Any] | None:
+    method, results = watched(judged.results), judged.results
+    if method is None or not judged.looks:
+        return None
+    measure, last = results.measure, judged.looks[-1]
+    margin = judged.comparisons[method].margin
+    now = measure.signed(last.difference)
+    if last.low == last.low:
+        now += f" [{measure.signed(last.low)}, {measure.signed(last.high)}]"
+    now += measure.gap_unit
+    return {
+        **charts.narrowing(judged.looks, planned, margin, results.reference),
+        "title": f"{capital(called(results.reference))} minus {called(method)}, as runs come in",
+        "now": f"{now} after {last.pairs} of {plural(planned, 'pair')}",
+        "alt": f"Mean difference and 95 % interval after each of {plural(last.pairs, 'finished pair')}; now {now}.",
+        "margin_text": None if margin is None else f"±{measure.gap(margin)}",
+    }
+
+
+def _drawn(store: Store, results: Results, running: Sequence[JobRecord]) -> dict[str, Any]:
+    """Curves of what is under way; of selection and final runs alike."""
+    drawn = [(job, store.epochs(job.id)) for job in running[:_MOST_CURVES]]
+    return {
+        "curves": list(charts.curves([(job, epochs) for job, epochs in drawn if epochs], results.measure)),
+        "not_drawn": len(running) - len(drawn),
+    }

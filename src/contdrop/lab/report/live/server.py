@@ -1,0 +1,189 @@
+"""A live page and the report on loopback, and nothing else.
+
+``/`` is the live page while jobs are planned, and leads to ``/report/`` when all are done; ``/live?V`` is what has come
+since version V of it; ``/report/`` is made when it is asked for and the store has changed since.
+"""
+
+from __future__ import annotations
+
+import http.server
+import os
+import pathlib
+import sys
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from .... import __version__
+from ...._text import printable
+from ....errors import UserError
+from ..page import Written
+from .live_page import Live
+
+HOST = "127.0.0.1"
+_NAMES = ("127.0.0.1", "localhost")
+_REPORT = "/report/"
+_TEXT, _HTML, _PDF = "text/plain; charset=utf-8", "text/html; charset=utf-8", "application/pdf"
+
+
+class _Answer(NamedTuple):
+    status: int
+    kind: str = _TEXT
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class _Shown(NamedTuple):
+    """What the live page shows, all of one moment."""
+
+    page: bytes
+    fragment: bytes
+    version: str
+    is_done: bool
+
+
+class ReportServer(http.server.ThreadingHTTPServer):
+    """Serves what was last published; no other path leads anywhere.
+
+    Args:
+        port: 0 for any that is free.
+        make_report: Writes the report on the store as it is; called by one thread at a time.
+    """
+
+    daemon_threads = True
+    # On Windows this would let two programs share a port; elsewhere it only skips the wait after the last one ended.
+    allow_reuse_address = os.name != "nt"
+
+    def __init__(self, port: int, make_report: Callable[[], Written]) -> None:
+        self._make_report, self._making = make_report, threading.Lock()
+        self._files: Mapping[str, pathlib.Path] = {}
+        self._of: str | None = None  # the version that they are of
+        self._shown: _Shown | None = None
+        super().__init__((HOST, port), _Handler)
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self.server_address[1]}/"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing: a browser that goes away, or a request that makes no sense, is no news."""
+
+    def publish(self, live: Live) -> None:
+        """From now on shows this."""
+        self._shown = _Shown(live.page().encode(), live.fragment.encode(), live.version, live.is_done)
+
+    def answer(self, path: str, query: str) -> _Answer:
+        """To a request."""
+        shown = self._shown
+        if shown is None:
+            return _Answer(404, body=b"Not found.\n")
+        if path == "/":
+            done = (("Location", _REPORT),)
+            return _Answer(303, headers=done) if shown.is_done else _Answer(200, _HTML, shown.page)
+        if path == "/live":
+            if query == shown.version:
+                return _Answer(204)
+            return _Answer(200, _HTML, shown.fragment, (("X-Version", shown.version),))
+        return self._report_file(path, shown.version)
+
+    def _report_file(self, path: str, version: str) -> _Answer:
+        if path == _REPORT:
+            with self._making:
+                problem = self._update_report(version)
+            if problem:
+                return _Answer(500, body=f"The report cannot be made: {problem}\n".encode())
+        try:
+            file = self._files[path]
+            return _Answer(200, _TYPES[file.suffix], file.read_bytes())
+        except (KeyError, OSError):
+            return _Answer(404, body=b"Not found.\n")
+
+    def _update_report(self, version: str) -> str:
+        """Makes the report unless it is of this version; returns why that cannot be, in a line."""
+        if self._of == version:
+            return ""
+        try:
+            self._files = dict(_addresses(self._make_report()))
+        except UserError as error:
+            return str(error)
+        except Exception as error:  # a mistake of ours, which nobody would hear of otherwise
+            problem = printable(f"{type(error).__name__}: {error}")
+            print(f"contdrop: the report cannot be made: {problem}", file=sys.stderr, flush=True)
+            return problem
+        self._of = version
+        return ""
+
+
+def _addresses(written: Written) -> Iterable[tuple[str, pathlib.Path]]:
+    yield _REPORT, written.index
+    for path in written.summaries:
+        yield f"{_REPORT}{path.name}", path
+    for path in (*written.tables, *written.figures):
+        yield f"{_REPORT}{path.parent.name}/{path.name}", path
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: ReportServer
+    server_version = f"contdrop/{__version__}"
+    sys_version = ""
+    protocol_version = "HTTP/1.1"
+    timeout = 30
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def _answer(self, *, with_body: bool) -> None:
+        if not self._asked_by_name():
+            # A page elsewhere may point its own name at this machine (DNS rebinding); it is not to read the report.
+            answer = _Answer(403, body=b"Forbidden: ask for 127.0.0.1 or localhost.\n")
+        else:
+            try:
+                address = urllib.parse.urlsplit(self.path)
+                answer = self.server.answer(address.path, address.query)
+            except ValueError:  # an address that is none
+                answer = _Answer(404, body=b"Not found.\n")
+        self._send(answer, with_body)
+
+    def _asked_by_name(self) -> bool:
+        port = self.server.server_address[1]
+        names = {f"{name}:{port}" for name in _NAMES} | (set(_NAMES) if port == 80 else set())
+        asked = self.headers.get_all("Host", [])
+        return len(asked) == 1 and asked[0].lower() in names
+
+    def _send(self, answer: _Answer, with_body: bool) -> None:
+        self.send_response(answer.status)
+        if answer.status != 204:
+            self.send_header("Content-Type", answer.kind)
+            self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        sandbox = "" if answer.kind in (_HTML, _PDF) else _SANDBOX
+        self.send_header("Content-Security-Policy", f"frame-ancestors 'none'{sandbox}")
+        for header in answer.headers:
+            self.send_header(*header)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(answer.body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the terminal is for what the user should know."""
+
+
+# An SVG opened by itself is a document, too. A PDF runs nothing, and in a sandbox Safari shows an empty page.
+_SANDBOX = "; default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
+_TYPES = {
+    ".html": _HTML,
+    ".md": "text/plain; charset=utf-8",
+    ".tex": "text/plain; charset=utf-8",
+    ".csv": "text/csv; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".pdf": _PDF,
+}

@@ -1,0 +1,83 @@
+"""HTML of templates: everything from a store is escaped, and a policy forbids what the page does not bring itself."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import pathlib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import jinja2
+import markupsafe
+
+from ... import __version__
+from ..._text import visible
+from . import style
+
+_TEMPLATES = pathlib.Path(__file__).parent / "templates"
+
+
+def render(template: str, **content: Any) -> str:
+    """A part of a page."""
+    return _environment().get_template(template).render(version=__version__, **content)
+
+
+def render_page(name: str, drawings: str, *, polls: bool = False, **content: Any) -> str:
+    """A whole page: the template with its script, and the style sheet that all pages share with a part for drawings.
+
+    If it ``polls``, the script may ask the server that the page comes from.
+    """
+    style = f"{_read('page.css')}\n{drawings}\n"
+    script = _read("theme.js") + _read(f"{name}.js")
+    texts = {"style": markupsafe.Markup(style), "script": markupsafe.Markup(script)}
+    return render(f"{name}.html", policy=_policy(style, script, polls), **texts, **content)
+
+
+def dark_colours(names: Iterable[str]) -> str:
+    """Rules that give colours, named "rrggbb", their other shades on a dark page, as custom properties."""
+    dark = " ".join(f"--c-{name}: {style.dark('#' + name)};" for name in sorted(names))
+    return (
+        f'@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{ {dark} }} }}\n'
+        f'@media screen {{ :root[data-theme="dark"] {{ {dark} }} }}'
+    )
+
+
+def _read(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_without_control,
+    )
+    environment.filters["unbroken"] = _unbroken
+    return environment
+
+
+def _without_control(value: Any) -> Any:
+    """Texts from a store may hold what a terminal obeys, which a page passes on to whoever prints it there."""
+    return value if isinstance(value, markupsafe.Markup) or not isinstance(value, str) else visible(value)
+
+
+def _unbroken(text: str) -> str:
+    """Keeps a number and its unit, and p and its value, on one line."""
+    return re.sub(r"(?<=\d) (?=%)|(?<=\bp) (?=[=<])|(?<=\bp [=<]) (?=\d)", "\N{NO-BREAK SPACE}", text)
+
+
+def _policy(style: str, script: str, polls: bool) -> str:
+    """A content security policy under which nothing is loaded, and nothing runs but this style and this script."""
+    style_hash, script_hash = (
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)
+    )
+    connect = "connect-src 'self'; " if polls else ""
+    return (
+        f"default-src 'none'; img-src data:; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; "
+        f"{connect}base-uri 'none'; form-action 'none'"
+    )

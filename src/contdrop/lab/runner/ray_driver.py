@@ -1,0 +1,151 @@
+"""The driver of a cluster: hands out jobs, writes to the store what they send back, and alone decides what they may.
+
+It holds the lock of every job that it has handed out. A task or a node may be lost at any moment: the job goes on from
+the last checkpoint that has arrived.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...errors import UserError
+from ..store.records import FAILED, FINISHED, processor
+from ..store.writer import Store, TakenError
+from ..study.plan import Job
+from .job_sink import Wire
+from .packing import packed
+from .queue import POLL_SECONDS, Agenda, Observer, Outcome, Task, Work
+from .ray_cluster import Cluster, LostError
+
+_LOOK_SECONDS = 2.0  # how often to look for nodes that came or went
+
+
+@dataclass
+class _Slot:
+    index: int
+    task: Task
+    stream: Any  # of messages
+    node: str | None
+
+
+def run(store: Store, jobs: Mapping[int, Job], work: Work, observer: Observer, *, cluster: Cluster) -> Outcome:
+    """Does all jobs that are not done yet; see :func:`.local.run`."""
+    return _Driver(Agenda(store, jobs, observer), work, cluster).all()
+
+
+class _Driver:
+    def __init__(self, agenda: Agenda, work: Work, cluster: Cluster) -> None:
+        self.agenda, self.store, self.cluster = agenda, agenda.store, cluster
+        self.token = uuid.uuid4().hex  # of this invocation, by which processes know what they have
+        self.work = self.cluster.put(replace(work, data={}))
+        self.data = {key: self.cluster.put(packed(data)) for key, data in work.data.items() if data is not None}
+        self.slots: dict[int, _Slot] = {}
+        self._looked, self._capacity = 0.0, 0
+
+    def all(self) -> Outcome:
+        self.agenda.collect()
+        try:
+            while self.agenda.pending:
+                self._hand_out()
+                self._listen()
+        finally:
+            for slot in list(self.slots.values()):
+                self._free(slot, cancel=True)
+        return self.agenda.outcome
+
+    @property
+    def _doing(self) -> set[int | None]:
+        return {slot.task.job_id for slot in self.slots.values()}
+
+    def _hand_out(self) -> None:
+        if time.monotonic() - self._looked > _LOOK_SECONDS:
+            self._looked, self._capacity = time.monotonic(), self.cluster.processes
+        while len(self.slots) < self._capacity:
+            task = self.agenda.next(self._doing)
+            if task is None:
+                return
+            if not self.store.locks.acquire(task.job_id):
+                self.agenda.busy(task.job_id)
+            elif self.store.status(task.job_id) in (FINISHED, FAILED):  # another invocation was quicker
+                self.store.locks.release(task.job_id)
+                self.agenda.busy(task.job_id)
+            else:
+                self._submit(task)
+
+    def _submit(self, task: Task) -> None:
+        index = next(number for number in range(len(self.slots) + 1) if number not in self.slots)
+        node = self.cluster.choose([slot.node for slot in self.slots.values()])
+        data, saved = self.data.get(task.protocol), self.store.resume(task.job_id)
+        stream = self.cluster.submit(
+            node,
+            self.token,
+            [self.work],  # in a list it stays a reference, which a process that has it need not look up
+            [] if data is None else [data],
+            task,
+            saved and (saved[0], bytes(saved[1])),
+            str(self.store.path.absolute()),
+        )
+        self.slots[index] = _Slot(index, task, stream, node)
+
+    def _listen(self) -> None:
+        """Waits for messages and deaths, at most a moment; then looks at the store."""
+        streams = {slot.stream: slot for slot in self.slots.values()}
+        ready = self.cluster.wait(list(streams), POLL_SECONDS)
+        if sum([self._receive(streams[stream]) for stream in ready]) or not ready:
+            self.agenda.collect(self._doing)
+
+    def _receive(self, slot: _Slot) -> bool:
+        """Handles what a task has sent; says whether the store should be looked at."""
+        job_id, messages = slot.task.job_id, None
+        try:
+            messages = self.cluster.receive(slot.stream)
+            if messages is not None and all(self._apply(slot, *message) for message in messages):
+                return False
+        except TakenError:
+            pass  # whoever else does it writes the same
+        except LostError as error:
+            self._free(slot, cancel=True)
+            self.agenda.died(slot.index, job_id, str(error))
+            self._looked = 0.0
+            return True
+        self._free(slot, cancel=messages is not None)
+        if messages is None and self.store.status(job_id) not in (FINISHED, FAILED):
+            self.agenda.died(slot.index, job_id, "it ended without a word")
+        return True
+
+    def _apply(self, slot: _Slot, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
+        """Does what a job asks for; says whether the job may go on."""
+        job_id = slot.task.job_id
+        if name == "error":
+            raise UserError(arguments[0])
+        if name == "lost":
+            raise LostError(*arguments)
+        if name == "begin":
+            return self._begin(job_id, *arguments, **named)
+        if name in Wire.FORWARDED:
+            getattr(self.store, name)(job_id, *arguments, **named)
+        else:
+            self.agenda.told(slot.index, job_id, name, *arguments)
+        return True
+
+    def _begin(self, job_id: int, node: str, **named: Any) -> bool:
+        if processor(named["machine"]) != self.cluster.kind:  # a node that came later: the job goes elsewhere
+            self.cluster.refused.add(node)
+            self._looked = 0.0
+            if not self.cluster.slots():
+                raise UserError(f"ray: no node is left that is {self.cluster.kind}, as those that began")
+            return False
+        mismatch = self.store.begin(job_id, **named)
+        if mismatch:
+            self.store.fail(job_id, mismatch)
+        return mismatch is None
+
+    def _free(self, slot: _Slot, *, cancel: bool) -> None:
+        if cancel:
+            self.cluster.cancel(slot.stream)
+        del self.slots[slot.index]
+        self.store.locks.release(slot.task.job_id)

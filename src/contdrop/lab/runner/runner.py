@@ -1,0 +1,367 @@
+"""From studies to finished jobs in a store: the one way, for the command line, for notebooks and for the catalogue."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ..._text import plural, printable
+from ...errors import UserError
+from ..data.data import Prepared, prepare
+from ..store import locks
+from ..store.records import PROCESSOR, JobRecord, processor
+from ..store.results import Results, collect_all
+from ..store.writer import FAILED, FINAL, FINISHED, RUNNING, Store, has_one_name, of_other_data, trained_on
+from ..study import digests, dry_run, plan
+from ..study.configuration import is_whole
+from ..study.plan import Job
+from ..study.source import Shipment, Source, by_value
+from ..study.user_errors import explained
+from ..training.environment import find_device, machine
+from ..training.job import seconds_per_epoch
+from . import local, ray_cluster, ray_driver
+from .estimate import Estimate
+from .queue import Observer, Outcome, Work
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The jobs of one study, and where the study comes from."""
+
+    jobs: Sequence[Job]
+    source: Source
+
+    @property
+    def protocol(self) -> plan.Protocol:
+        return self.jobs[0].protocol
+
+
+@dataclass
+class Conductor:
+    """Loads and tries studies, then plans their jobs in a store and does them.
+
+    Most of its settings are those of :func:`.comparing.compare`.
+
+    Attributes:
+        shard: Which part of the plan this invocation does, such as ``(2, 5)``; all of it if None.
+        cluster: What is asked of Ray, if that is to do the jobs; this machine's processes do them if None.
+        say: Is given one line at a time about what is odd.
+        jobs: By their ids in the store, once they are planned.
+        rehearsals: What trying a study found, by its protocol's key.
+    """
+
+    plans: Sequence[Planned]
+    workers: int | None = None
+    device: str = "cpu"
+    threads: int | None = None
+    devices: int = 1
+    retry_failed: bool = False
+    redo: bool = False
+    shard: tuple[int, int] | None = None
+    cluster: ray_cluster.Resources | None = None
+    say: Callable[[str], None] = lambda line: None
+    jobs: dict[int, Job] = field(default_factory=dict)
+    rehearsals: dict[str, dry_run.Rehearsal] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        locks.check_available()
+        counts = (("--workers", self.workers, 0), ("--threads", self.threads, 1), ("--devices", self.devices, 1))
+        for option, value, least in counts:
+            if value is not None and not is_whole(value, least):
+                raise UserError(f"{option}: expected a whole number of at least {least}; got {value!r}")
+        if self.cluster is None:
+            self.device = find_device(self.device)
+        else:  # whether the nodes have it, they say
+            self.device = self.device if self.device != "auto" else "cuda" if self.cluster.gpus else "cpu"
+        wanted = {planned.protocol.study.threads for planned in self.plans}
+        if self.threads is None and len(wanted) > 1:
+            raise UserError("these studies want different numbers of threads; give --threads, or one study at a time")
+        self.threads = self.threads or wanted.pop()
+        if self.devices > 1:
+            self._check_devices()
+        self._data: dict[str, Prepared | None] = {}
+        self._store: Store | None = None
+        self._ray: ray_cluster.Cluster | None = None
+
+    def _check_devices(self) -> None:
+        gpus = torch.cuda.device_count()
+        if self.device == "cuda" and self.cluster is None and gpus < self.devices:
+            raise UserError(f"--devices: expected at most as many as there are GPUs, {gpus}; got {self.devices}")
+        if self.device not in ("cpu", "cuda"):
+            raise UserError(f"--devices: expected --device cpu or cuda for several; got {self.device}")
+        for _, study in self._studies():
+            refused = {
+                "it has a loop of its own": study.run is not None,
+                "it is compiled, and a graph holds no part of a mask": study.compile,
+                f"its batches have {study.batch_size} examples": study.batch_size < self.devices,
+            }
+            for reason in (reason for reason, is_so in refused.items() if is_so):
+                raise UserError(f"--devices: study {study.name!r} cannot be done by {self.devices}: {reason}")
+
+    def close(self) -> None:
+        """Leaves the cluster, if there is one."""
+        if self._ray is not None:
+            self._ray.__exit__()
+            self._ray = None
+
+    @property
+    def store(self) -> Store:
+        assert self._store is not None, "prepare() comes first"
+        return self._store
+
+    @property
+    def processes(self) -> int:
+        if self._ray is not None:
+            return self._ray.processes
+        return max(1, cores() // ((self.threads or 1) * self.devices)) if self.workers is None else self.workers
+
+    def load(self) -> None:
+        """Loads data, and tries every study that the catalogue does not vouch for; nothing is written."""
+        for planned in self.plans:
+            self._load(planned)
+            data = self._data[planned.protocol.key]
+            if data is not None and data.mark:
+                self.say(f"contdrop: {planned.protocol.study.name}: {data.mark}")
+            if planned.source.kind != "catalogue" and data is not None:
+                found = dry_run.rehearse(planned.jobs, data, device=self._device_here)
+                self.rehearsals[planned.protocol.key] = found
+                for warning in found.warnings:
+                    self.say(f"contdrop: {planned.protocol.study.name}: {warning}")
+        if self.cluster is not None:
+            self._connect(self.cluster)
+
+    def _connect(self, wanted: ray_cluster.Resources) -> None:
+        if wanted.address is None and wanted.workers is None:
+            wanted = replace(wanted, workers=self.processes)
+        self._ray = ray_cluster.Cluster(
+            wanted, threads=self.threads or 1, device=self.device, devices=self.devices
+        ).__enter__()
+        if self._ray.refused:
+            self.say(
+                f"contdrop: {plural(len(self._ray.refused), 'node')} of Ray of another kind of processor than "
+                f"{self._ray.kind} {'does' if len(self._ray.refused) == 1 else 'do'} nothing: a run's methods all come "
+                "from one kind"
+            )
+
+    def prepare(self, store: Store) -> None:
+        """Puts all jobs into the plan of a store, open for writing, unless it was begun with another study."""
+        self._store = store
+        if store.restored:
+            self.say(f"contdrop: {store.restored}")
+        store.sweep()
+        here = self._ray.machine if self._ray else {**machine(self.device, self.devices), "threads": self.threads}
+        described = [self._described(planned) for planned in self.plans]
+        for planned in self.plans:  # all that may refuse, before anything is planned
+            self._check_jobs(planned, here)
+        for planned, about in zip(self.plans, described):
+            self._plan(planned, about)
+        for line in self.store.plan_other_processors_again(list(self.jobs), here):
+            self.say(f"contdrop: {line}")
+
+    def _described(self, planned: Planned) -> dict[str, Any]:
+        """What the store is to say of a study; refuses one that is not what it was begun with."""
+        described = self._behaviour(planned) if planned.protocol.key in self.rehearsals else {}
+        data = self._data[planned.protocol.key]
+        if data is not None:
+            described["sizes"] = data.parts(planned.protocol.seed, FINAL, 0).sizes
+            described |= {"dataset": data.name} if data.name else {}
+            if data.mark:
+                described["title"] = f"{planned.protocol.description['title']} ({data.mark})"
+                described["mark"] = data.mark
+        if planned.source.kind != "catalogue":
+            described["code"] = self._code(planned)
+        if planned.source.kind == "file":
+            described |= {"file": pathlib.Path(planned.source.name).name, "text": planned.source.content.hex()}
+            self._note_changed_text(planned)
+        return described
+
+    def _check_jobs(self, planned: Planned, here: Mapping[str, Any]) -> None:
+        """Takes out what is damaged; refuses a plan that would do finished jobs again, unless that is asked for."""
+        keys = {job.key: job for job in planned.jobs}
+        for what in self.store.mend(planned.protocol.key, keys):
+            self.say(f"contdrop: {what}; it is done again")
+        there = {job.key: job for job in self.store.jobs_there(planned.protocol.key)}
+        self._check_data(planned, list(there.values()), processor(here))
+        runs: dict[tuple[str, int], list[JobRecord | None]] = {}
+        for key, job in keys.items():
+            if plan.is_in(job, self.shard):
+                found = there.get(key)
+                again = found is not None and found.status == FAILED and self.retry_failed
+                runs.setdefault((job.stage, job.run), []).append(None if again else found)
+        lost = [job for job in self.store.of_other_processors(runs.values(), here) if job.status == FINISHED]
+        if lost and not self.redo:
+            raise UserError(
+                f"study {planned.protocol.study.name!r}: {plural(len(lost), 'finished job')} of runs that are to go on "
+                f"came from another kind of processor ({lost[0].shared[PROCESSOR]}) than this one ({processor(here)}), "
+                "and a run's methods all come from one kind; go on there, or do them again by --redo"
+            )
+
+    def _check_data(self, planned: Planned, there: Sequence[JobRecord], here: str) -> None:
+        """Refuses data other than those of earlier jobs: another data set may have stood in for them, or does now."""
+        data = self._data[planned.protocol.key]
+        counted = (FINISHED, RUNNING) if self.retry_failed else (FINISHED, RUNNING, FAILED)
+        begun = [job for job in there if job.status in counted]
+        if data is None or not of_other_data(begun, data.fingerprint, here, of_one_name=False):
+            return
+        before, now = self._description(planned), {"dataset": data.name, "mark": data.mark}
+        others = of_other_data(begun, data.fingerprint, here, of_one_name=has_one_name(before, now))
+        if others:
+            names = [before.get("dataset"), data.name]
+            if not all(names) or names[0] == names[1]:
+                names = [f"fingerprint {str(each)[:12]}" for each in (trained_on(others[0]), data.fingerprint)]
+            raise UserError(
+                f"study {planned.protocol.study.name!r}: expected the data of its {plural(len(others), 'job')} in "
+                f"{self.store.path}, {printable(str(names[0]))}; got others, {names[1]}; give another --store, or the "
+                "data that it was begun with"
+            )
+
+    def _load(self, planned: Planned) -> None:
+        study, key = planned.protocol.study, planned.protocol.key
+        if study.run is not None or study.data is None:
+            self._data[key] = None
+            return
+        alike = [k for k, other in self._studies() if (other.data, other.task) == (study.data, study.task)]
+        same = next((k for k in alike if self._data.get(k)), None)
+        with explained(f"study {study.name!r}: data()", study.data):
+            self._data[key] = self._data[same] if same else prepare(study.data(), task=study.task)
+
+    def _studies(self) -> list[tuple[str, Any]]:
+        return [(planned.protocol.key, planned.protocol.study) for planned in self.plans]
+
+    def _behaviour(self, planned: Planned) -> dict[str, Any]:
+        """What the store is to remember of a study's first steps; refuses one that takes other steps than before."""
+        found = self.rehearsals[planned.protocol.key]
+        before = self._description(planned).get("behaviour")
+        changed = dry_run.compare_behaviour(found.behaviour, before)
+        if changed:
+            raise UserError(
+                f"study {planned.protocol.study.name!r} is not what {self.store.path} was begun with: {changed}; give "
+                "another --store or another name, or put the study back as it was"
+            )
+        methods = {**(before or {}).get("methods", {}), **found.behaviour["methods"]}
+        earlier = (self._description(planned).get("cost") or {}).get("memory") or {}
+        cost = {"steps": found.steps_per_epoch, "memory": {**earlier, **found.memory}}
+        return {"behaviour": {**found.behaviour, "methods": methods}, "sites": found.sites, "cost": cost}
+
+    def _code(self, planned: Planned) -> dict[str, Any]:
+        """Digests of a study's functions, by version of Python; refuses another one that first steps do not show."""
+        before, now = self._description(planned).get("code") or {}, digests.of_study(planned.protocol.study)
+        changed = [name for name, digest in now.items() if before.get(digests.PYTHON, now).get(name, digest) != digest]
+        if changed and self.store.has_results(planned.protocol.key):
+            unseen = [name for name in changed if name in digests.UNSEEN]
+            if unseen:
+                raise UserError(
+                    f"study {planned.protocol.study.name!r}: the code of {unseen[0]} is not what the results in "
+                    f"{self.store.path} were made with; give another --store or another name, or put it back as it was"
+                )
+            self.say(
+                f"contdrop: the code of {', '.join(changed)} has changed since the store was begun; the first steps "
+                "have not, so it goes on"
+            )
+        return {**before, digests.PYTHON: now}
+
+    def _description(self, planned: Planned) -> dict[str, Any]:
+        key = planned.protocol.key
+        return next((p.description for p in self.store.protocols() if p.key == key), {})
+
+    def _note_changed_text(self, planned: Planned) -> None:
+        before = self._description(planned).get("text")
+        if before is not None and before != planned.source.content.hex():
+            tried = planned.protocol.key in self.rehearsals
+            same = "its data, weights and first steps have" if tried else "the code of its loop has"
+            self.say(
+                f"contdrop: the text of {pathlib.Path(planned.source.name).name} has changed since the store was begun;"
+                f" {same} not, so it goes on"
+            )
+
+    def _plan(self, planned: Planned, described: dict[str, Any]) -> None:
+        added = plan.add_plan(self.store, planned.jobs, **described)
+        mine = {job_id: job for job_id, job in added.items() if plan.is_in(job, self.shard)}
+        if self.retry_failed:
+            statuses = self.store.statuses()
+            self.store.plan_again(*(job_id for job_id in mine if statuses[job_id] == FAILED))
+        self.jobs |= mine
+
+    @property
+    def _device_here(self) -> str:
+        """Where this process tries a study; the nodes may have what it has not."""
+        return find_device("auto") if self.cluster is not None and self.device != "cpu" else self.device
+
+    @property
+    def largest_part(self) -> int:
+        """Examples in the largest training set."""
+        return max((len(data.sources["train"]) for data in self._data.values() if data is not None), default=0)
+
+    def estimate(self) -> Estimate:
+        return Estimate(self.store.jobs(ids=list(self.jobs)))
+
+    def seconds_left(self, *, try_out: bool) -> float | None:
+        """About how long the rest takes; None if nobody can know. ``try_out`` trains a few batches to find out."""
+        estimate = self.estimate()
+        known = estimate.seconds_left(max(1, self.processes))
+        if known is not None or not try_out:
+            return known
+        total = 0.0
+        for planned in self.plans:
+            data, study = self._data[planned.protocol.key], planned.protocol.study
+            left = [self.jobs[i] for i in estimate.left if self.jobs[i].protocol.key == planned.protocol.key]
+            if data is None or not left:
+                continue
+            first = {label: found[0] for label, found in (study.candidates or {}).items()}
+            where = self._device_here
+            each = seconds_per_epoch(left[-1], left[-1].variant(first), data, threads=self.threads or 1, device=where)
+            total += each * sum(job.epochs for job in left)
+        return total / max(1, min(self.processes, len(estimate.left))) if total else None
+
+    def memory_and_disk(self, key: str) -> tuple[float, float]:
+        """About how many bytes a worker has in memory, and all jobs of a study take in files."""
+        found, study = self.rehearsals[key], next(s for k, s in self._studies() if k == key)
+        jobs = [job for job in self.jobs.values() if job.protocol.key == key]
+        per_job = found.sizes[2] * 4 * len(study.metrics) + 120 * sum(job.epochs for job in jobs) / max(1, len(jobs))
+        weights = 4.0 * found.parameters
+        kept = weights * len(jobs) if study.weights == "last" else 0.0
+        checkpoints = 6 * weights * max(1, self.processes)  # with two moments each, of the old one and of the new
+        return found.peak_memory, per_job * len(jobs) + kept + checkpoints
+
+    def run(self, observer: Observer) -> Outcome:
+        shipments = {
+            p.protocol.key: Shipment.of(
+                p.protocol, p.source if self._ray is None else by_value(p.protocol.study, p.source)
+            )
+            for p in self.plans
+        }
+        shared = {key: data if data is not None and _can_be_sent(data) else None for key, data in self._data.items()}
+        work = Work(shipments, shared, self.threads or 1, self.device, self.devices)
+        if self._ray is not None:
+            return ray_driver.run(self.store, self.jobs, work, observer, cluster=self._ray)
+        if self.processes == 0:
+            protocols = {planned.protocol.key: planned.protocol for planned in self.plans}
+            return local.run_here(self.store, self.jobs, work, observer, protocols)
+        return local.run(self.store, self.jobs, work, observer, workers=self.processes)
+
+    @property
+    def done(self) -> int:
+        statuses = self.store.statuses()
+        return sum(statuses[job_id] in (FINISHED, FAILED) for job_id in self.jobs)
+
+    def results(self) -> list[Results]:
+        return collect_all(self.store, {planned.protocol.key for planned in self.plans})
+
+
+def _can_be_sent(data: Prepared) -> bool:
+    """Arrays can, unless functions of the user's own go with them; what opens files is opened by each process."""
+    pipeline = data.pipeline
+    functions = (each for each in (pipeline.batches, pipeline.maker.collate, pipeline.maker.transform) if each)
+    own = (type(getattr(each, "__self__", each)).__module__ for each in functions)
+    return data.is_arrays and all(module.startswith("contdrop.") for module in own)
+
+
+def cores() -> int:
+    """That this process may use; a container may have fewer than the machine."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -1,0 +1,281 @@
+"""The paired comparison of two methods, and the correction for several of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from .bootstrap import bca_interval
+from .differences import Results, differences, finite, paired, unit_scale
+from .distributions import Array, student_quantile
+from .power import minimum_detectable
+from .signed_rank import signed_rank_test
+from .student import t_interval, t_test, tost
+
+# With five, not even five wins out of five reach 5 % in a two-sided Wilcoxon test: 2 / 2^5 = 0.0625.
+ENOUGH_RUNS = 6
+_ROUNDING = 1e-12  # of the spread: the mean difference of equal means
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """Mean, standard deviation (with n - 1; NaN for one value) and number of values."""
+
+    mean: float
+    sd: float
+    n: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A reference method against another one, over paired runs.
+
+    Attributes:
+        difference: Mean of reference - other. **Negative means that the reference is better**, unless ``better`` is
+            "higher".
+        sd: Standard deviation of the differences.
+        interval: Of the difference, for this comparison alone: by the bootstrap, see ``bca_interval``; with fewer than
+            ``ENOUGH_RUNS`` runs, which are too few to draw from, Student's, see ``t_interval``.
+        simultaneous: Student's interval that holds for all comparisons of one family at once (Bonferroni), see
+            ``adjusted``. If it excludes 0, Holm's p-value of the t-test is below 1 - confidence.
+        two_way: Interval of the difference over runs and test examples, for this comparison alone: see
+            ``two_way_interval``; None unless the caller has given what each example contributes.
+        t_p: One-sided p-value of the paired t-test; the alternative is that the reference is better.
+        wilcoxon_p: The same of Wilcoxon's signed-rank test.
+        wilcoxon_method: "exact", or "approximate" of more than 500 runs.
+        t_p_holm: Holm-adjusted over the comparisons of one family; alone, equal to ``t_p``. So with the others.
+        effect: Paired d, difference / sd, with the sign of the difference; infinite if sd is 0.
+        wins: Runs in which the reference is better.
+        ties: Runs in which the two are equal.
+        superiority: Share of the runs in which the reference is better; ties count half.
+        minimum_detectable: The difference that this many runs with this sd find with power 80 %: two-sided, at 5 %
+            divided by the number of comparisons of one family.
+        margin: The smallest difference that matters, if the caller named one.
+        equivalence_p: p-value of the equivalence test with that margin, see ``tost``; None without a margin.
+        equivalence_p_holm: Holm-adjusted like the others.
+        notes: Sentences on what limits this comparison.
+        better: Which values are, "lower" or "higher".
+    """
+
+    reference: Summary
+    other: Summary
+    runs: int
+    difference: float
+    sd: float
+    interval: tuple[float, float]
+    simultaneous: tuple[float, float]
+    confidence: float
+    t_p: float
+    t_p_two_sided: float
+    wilcoxon_p: float
+    wilcoxon_p_two_sided: float
+    wilcoxon_method: str
+    t_p_holm: float
+    t_p_two_sided_holm: float
+    wilcoxon_p_holm: float
+    wilcoxon_p_two_sided_holm: float
+    effect: float
+    wins: int
+    ties: int
+    superiority: float
+    minimum_detectable: float
+    margin: float | None
+    equivalence_p: float | None
+    equivalence_p_holm: float | None
+    notes: tuple[str, ...]
+    two_way: tuple[float, float] | None = None
+    better: str = "lower"
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the reference's mean is the better one."""
+        return self.difference > 0 if self.better == "higher" else self.difference < 0
+
+    @property
+    def losses(self) -> int:
+        """Runs in which the reference is worse."""
+        return self.runs - self.wins - self.ties
+
+
+def summary(values: Sequence[float] | Array) -> Summary:
+    """Mean and standard deviation of results.
+
+    Examples:
+        >>> summary([1.0, 2.0, 3.0])
+        Summary(mean=2.0, sd=1.0, n=3)
+    """
+    array = finite("values", values)
+    scaled, scale = unit_scale(array)
+    n = len(array)
+    return Summary(float(np.mean(scaled)) * scale, float(np.std(scaled, ddof=1)) * scale if n > 1 else math.nan, n)
+
+
+def compare_paired(
+    reference: Results,
+    other: Results,
+    *,
+    confidence: float = 0.95,
+    seed: int = 0,
+    margin: float | None = None,
+    names: tuple[str, str] = ("reference", "other"),
+    better: str = "lower",
+) -> Comparison:
+    """Compare the values of two methods run by run.
+
+    Examples:
+        >>> result = compare_paired({0: 1.0, 1: 1.1, 2: 0.9}, {0: 1.3, 1: 1.2, 2: 1.4})
+        >>> round(result.difference, 9), result.wilcoxon_p
+        (-0.3, 0.125)
+
+    Args:
+        reference: Errors of the reference by run number: a mapping or pairs (run, error); or in the order of the runs.
+        other: Errors of the other method, for the same runs.
+        confidence: Of the interval.
+        seed: Of the bootstrap interval.
+        margin: The smallest difference that matters; gives an equivalence test.
+        names: What to call the two in messages.
+        better: Which values are, "lower" or "higher".
+
+    Raises:
+        UserError: If runs are missing on one side, given twice or not finite.
+    """
+    first, second = paired(reference, other, names)
+    change = differences(first, second)
+    spread = summary(change)
+    judged = -change if better == "higher" else change  # negative where the reference is better
+    t, wilcoxon = t_test(judged), signed_rank_test(judged)
+    equivalence = None if margin is None else tost(change, margin)
+    return Comparison(
+        reference=summary(first),
+        other=summary(second),
+        runs=len(change),
+        difference=0.0 if abs(spread.mean) < _ROUNDING * spread.sd else spread.mean,
+        sd=spread.sd,
+        interval=_interval(change, confidence, seed),
+        simultaneous=t_interval(change, confidence=confidence),
+        confidence=confidence,
+        t_p=t.less,
+        t_p_two_sided=t.two_sided,
+        wilcoxon_p=wilcoxon.less,
+        wilcoxon_p_two_sided=wilcoxon.two_sided,
+        wilcoxon_method=wilcoxon.method,
+        t_p_holm=t.less,
+        t_p_two_sided_holm=t.two_sided,
+        wilcoxon_p_holm=wilcoxon.less,
+        wilcoxon_p_two_sided_holm=wilcoxon.two_sided,
+        effect=_effect(spread),
+        wins=int(np.sum(judged < 0)),
+        ties=int(np.sum(judged == 0)),
+        superiority=float(np.mean(judged < 0) + np.mean(judged == 0) / 2),
+        minimum_detectable=minimum_detectable(spread.sd, spread.n),
+        margin=margin,
+        equivalence_p=equivalence,
+        equivalence_p_holm=equivalence,
+        notes=_notes(change),
+        better=better,
+    )
+
+
+def adjusted(comparisons: Mapping[str, Comparison], family: int = 0) -> dict[str, Comparison]:
+    """The same comparisons, with Holm's adjustment of each kind of p-value, and intervals, over all of them.
+
+    Args:
+        comparisons: By whatever names them.
+        family: How many were planned, if some of them are not there yet.
+    """
+    values = comparisons.values()
+    members = max(family, tested(values))
+    t, t_two, wilcoxon, wilcoxon_two, equivalence = (
+        holm([math.nan if (p := getattr(each, name)) is None or each.runs == 1 else p for each in values], members)
+        for name in ("t_p", "t_p_two_sided", "wilcoxon_p", "wilcoxon_p_two_sided", "equivalence_p")
+    )
+    return {
+        method: dataclasses.replace(
+            comparison,
+            simultaneous=_simultaneous(comparison, members),
+            t_p_holm=t[place],
+            t_p_two_sided_holm=t_two[place],
+            wilcoxon_p_holm=wilcoxon[place],
+            wilcoxon_p_two_sided_holm=wilcoxon_two[place],
+            equivalence_p_holm=None if comparison.equivalence_p is None else equivalence[place],
+            minimum_detectable=_detectable(comparison, members),
+        )
+        for place, (method, comparison) in enumerate(comparisons.items())
+    }
+
+
+def tested(comparisons: Iterable[Comparison]) -> int:
+    """How many of them chance can be told from: one run has no test, but runs that all differ alike have Wilcoxon's."""
+    return sum(each.runs > 1 for each in comparisons)
+
+
+def holm(p_values: Sequence[float], family: int = 0) -> list[float]:
+    """Holm's step-down adjustment, in the order given: to reject those below alpha keeps the family's error below it.
+
+    The i-th smallest of m becomes the largest of (m - j + 1) p_(j) over j <= i, at most 1. NaN, a test that does not
+    exist, stays NaN and does not count, unless the ``family`` has more members than there are p-values.
+
+    Examples:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    if any(p < 0 or p > 1 for p in p_values):
+        raise ValueError(f"holm: expected p-values between 0 and 1, got {list(p_values)}")
+    order = sorted((index for index, p in enumerate(p_values) if not math.isnan(p)), key=p_values.__getitem__)
+    adjusted = [math.nan] * len(p_values)
+    largest = 0.0
+    for place, index in enumerate(order):
+        largest = max(largest, min(1.0, (max(family, len(order)) - place) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def _interval(change: Array, confidence: float, seed: int) -> tuple[float, float]:
+    if len(change) < ENOUGH_RUNS:
+        return t_interval(change, confidence=confidence)
+    return bca_interval(change, confidence=confidence, seed=seed)
+
+
+def _simultaneous(comparison: Comparison, tested: int) -> tuple[float, float]:
+    """Bonferroni's: each interval misses with a ``tested``-th of the probability that all of them together may."""
+    if math.isnan(comparison.t_p) or math.isnan(comparison.simultaneous[0]):
+        return math.nan, math.nan
+    miss = (1 - comparison.confidence) / max(1, tested)
+    reach = student_quantile(1 - miss / 2, comparison.runs - 1) * comparison.sd / math.sqrt(comparison.runs)
+    return comparison.difference - reach, comparison.difference + reach
+
+
+def _detectable(comparison: Comparison, tested: int) -> float:
+    if math.isnan(comparison.minimum_detectable):
+        return math.nan
+    return minimum_detectable(comparison.sd, comparison.runs, alpha=0.05 / max(1, tested))
+
+
+def _effect(spread: Summary) -> float:
+    if spread.sd:
+        return spread.mean / spread.sd
+    return math.copysign(math.inf, spread.mean) if spread.mean else 0.0
+
+
+def _notes(change: Array) -> tuple[str, ...]:
+    n = len(change)
+    zeros = int(np.sum(change == 0))
+    notes = []
+    if n == 1:
+        notes.append("1 run has no spread: there is no t-test, no interval and no detectable difference.")
+    elif n < ENOUGH_RUNS:
+        notes.append(
+            f"{n} runs are fewer than {ENOUGH_RUNS}: a p-value means little "
+            f"(even {n} wins out of {n} give an exact two-sided Wilcoxon test only {2 / 2**n:.2g})."
+        )
+    if n > 1 and np.ptp(change) == 0:
+        what = "The two are equal in every run" if zeros else "All differences are equal"
+        notes.append(
+            f"{what}: without spread, p-values of t-tests and the detectable difference are limits, not evidence."
+        )
+    elif zeros:
+        notes.append(f"The two are equal in {zeros} of {n} runs, which Wilcoxon's test leaves out.")
+    return tuple(notes)

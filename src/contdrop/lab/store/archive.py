@@ -1,0 +1,247 @@
+"""A store as compressed text, for version control and for other machines.
+
+One gzipped file of JSON lines: a header; experiments; selections; jobs with their epochs; arrays, each once, as base64
+of their little-endian bytes (predictions as what they differ from the labels by, which is little); an end. Every line
+has the SHA-256 of the rest of it, and the end that of all before it, so damage is found before anything is made of it.
+The same store gives the same bytes. Nothing is pickled, and states to resume from are left out: a job that was under
+way starts over, and all others are as they were.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import gzip
+import hashlib
+import json
+import math
+import pathlib
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..._files import replacing
+from ..._text import printable
+from ...errors import UserError
+from .contents import Content, Contents
+from .records import FAILED, FINISHED, PLANNED, Epoch, JobRecord, ProtocolRecord, Selection
+
+VERSION = 2
+_READABLE = (1, VERSION)  # the first had no differences
+MAGIC = b"\x1f\x8b"
+LIMIT = 1 << 31  # bytes of text: no compressed bomb fills the memory
+_LONGEST = 1 << 28  # bytes of a line: an array of 200 MB
+_HEADER = 4096  # bytes of the first line, at most
+# Text that is no array takes twenty times its size once it is read. It is packed to a fifth; what is packed to far less
+# is there to fill the memory.
+_PLAIN, _RATIO = 1 << 23, 50
+_ARRAY = b'{"data":"'  # how the line of an array begins, for names are sorted
+_BESIDE = 4096  # bytes of an array's line after its data, at most
+_PREDICTIONS, _LABELS = "test_predictions", "test_labels"
+_LEFT_OUT = ("id", "epochs_done", "seconds")  # of a job: follow from the rest
+
+
+def write(contents: Contents, path: pathlib.Path) -> None:
+    """Writes an archive; a reader of the file never sees half of it."""
+    lines = [_line(record) for record in _records(contents)]
+    text = b"".join(lines)
+    text += _line({"record": "end", "lines": len(lines), "all": hashlib.sha256(text).hexdigest()})
+    packed = gzip.compress(text, 9, mtime=0)
+    try:
+        allowance = _Allowance(len(packed))
+        for line in lines:
+            allowance.take(line)
+        with replacing(path, durable=True) as temporary:
+            temporary.write_bytes(packed)
+    except ValueError as error:  # better now than when it is to be read
+        raise UserError(f"--archive: cannot write {path}: {error}; leave out what can be by --small") from error
+    except OSError as error:
+        raise UserError(f"--archive: cannot write {path}: {error.strerror}; choose another place") from error
+
+
+def _records(contents: Contents) -> Iterator[dict[str, Any]]:
+    yield {"record": "contdrop archive", "version": VERSION}
+    for protocol in contents.protocols:
+        yield {"record": "protocol", **dataclasses.asdict(protocol)}
+    for selection in contents.selections:
+        yield {"record": "selection", **dataclasses.asdict(selection)}
+    arrays: dict[str, np.ndarray] = {}
+    bases: dict[str, str] = {}
+    for content in contents.jobs:
+        ids = {name: _id(array) for name, array in content.artefacts.items()}
+        arrays |= {ids[name]: array for name, array in content.artefacts.items()}
+        if _alike(content.artefacts.get(_PREDICTIONS), content.artefacts.get(_LABELS)):
+            bases[ids[_PREDICTIONS]] = ids[_LABELS]
+        job = {name: value for name, value in vars(content.job).items() if name not in _LEFT_OUT}
+        curve = [list(dataclasses.astuple(epoch)) for epoch in content.epochs]
+        yield {"record": "job", **job, "curve": curve, "artefacts": ids}
+    for number, array in sorted(arrays.items()):
+        base = bases.get(number, number)
+        little = _little(array if base == number else array ^ arrays[base])
+        data = base64.b64encode(little.tobytes()).decode()
+        record = {"record": "array", "id": number, "dtype": little.dtype.str, "shape": list(array.shape), "data": data}
+        yield record if base == number else {**record, "xor": base}
+
+
+def _alike(first: np.ndarray | None, second: np.ndarray | None) -> bool:
+    """Whether one can be written as what it differs from the other by."""
+    if first is None or second is None or first.dtype.kind != "i":
+        return False
+    return (first.dtype, first.shape) == (second.dtype, second.shape) and not np.array_equal(first, second)
+
+
+def _little(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).reshape(array.shape)
+
+
+def _id(array: np.ndarray) -> str:
+    little = _little(array)
+    return hashlib.sha256(f"{little.dtype.str} {array.shape} ".encode() + little.tobytes()).hexdigest()
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    return (_text({**record, "sha256": hashlib.sha256(_text(record)).hexdigest()})) + b"\n"
+
+
+def _text(record: dict[str, Any]) -> bytes:
+    return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def read(path: pathlib.Path) -> Contents:
+    """All of an archive; raises UserError, and nothing else, if it is none or not whole."""
+    try:
+        return _contents(_read_records(path))
+    except EOFError as error:
+        raise UserError(f"{path}: truncated, it ends in the middle; get it again") from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: damaged ({error}); get it again") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except MemoryError as error:
+        raise UserError(
+            f"{path}: expected an archive that fits into memory; it does not; read it on a larger machine, or ask for "
+            "one by: contdrop export --small"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        reason = printable(str(error)[:200]) or "it makes no sense"  # it may quote what the file holds, at any length
+        raise UserError(f"{path}: expected an archive of contdrop, whole; {reason}") from error
+
+
+class _Allowance:
+    """How much text a file may hold."""
+
+    def __init__(self, size: int) -> None:
+        self._left, self._plain = LIMIT, max(_PLAIN, _RATIO * size)
+
+    def line(self, file: gzip.GzipFile) -> bytes:
+        """The next one, of which no more is read than may be."""
+        line = file.readline(min(self._plain, _LONGEST) + 1)
+        if not line.endswith(b"\n") and _is_array(line):
+            line += file.readline(_LONGEST + 1 - len(line))
+        self.take(line)
+        return line
+
+    def take(self, line: bytes) -> None:
+        self._left -= len(line)
+        self._plain -= 0 if _is_array(line) else len(line)
+        if len(line) > _LONGEST:
+            raise ValueError(f"a line of it has more than {_LONGEST:,} bytes")
+        if self._left < 0:
+            raise ValueError(f"it holds more than {LIMIT:,} bytes")
+        if self._plain < 0:
+            raise ValueError("it holds more text than a file of its size should")
+
+
+def _is_array(line: bytes) -> bool:
+    """Whether a line, or what there is of it, is one long text and little else, so that reading it takes its size."""
+    end = line.find(b'"', len(_ARRAY))
+    return line.startswith(_ARRAY) and (end < 0 or len(line) - end <= _BESIDE)
+
+
+def _read_records(path: pathlib.Path) -> Iterator[dict[str, Any]]:
+    digest, number, last = hashlib.sha256(), 0, None
+    allowance = _Allowance(path.stat().st_size)
+    with gzip.open(path, "rb") as file:
+        while line := allowance.line(file) if number else file.readline(_HEADER):
+            number += 1
+            if number == 1 and not line.endswith(b"\n"):
+                raise ValueError(f"its first line is not that of version {VERSION}")
+            if last == "end":
+                raise ValueError("lines follow its end")
+            record = json.loads(line)
+            claimed = record.pop("sha256")
+            if hashlib.sha256(_text(record)).hexdigest() != claimed:
+                raise ValueError(f"line {number} does not match its checksum")
+            last = record["record"]
+            if number == 1 and (last != "contdrop archive" or record.get("version") not in _READABLE):
+                raise ValueError(f"its first line is not that of version {VERSION}")
+            if last == "end" and (record["lines"], record["all"]) != (number - 1, digest.hexdigest()):
+                raise ValueError("lines are missing or changed")
+            digest.update(line)
+            yield record
+    if last != "end":
+        raise ValueError("its end is missing")
+
+
+def _contents(records: Iterable[dict[str, Any]]) -> Contents:
+    kinds = {"protocol": ProtocolRecord, "selection": Selection}
+    found: dict[str, list[Any]] = {"protocol": [], "selection": [], "job": []}
+    arrays: dict[str, np.ndarray] = {}
+    bases: dict[str, str] = {}
+    for record in records:
+        kind = record.pop("record")
+        if kind in kinds:
+            found[kind].append(_made(kinds[kind], record))
+        elif kind == "job":
+            found[kind].append(record)
+        elif kind == "array":  # at once: as text it takes more
+            arrays[record["id"]] = _decoded(record)
+            bases |= {record["id"]: record["xor"]} if "xor" in record else {}
+    for number, base in bases.items():
+        if base in bases:
+            raise ValueError("an array differs from one that differs itself")
+        arrays[number] = _differing(arrays[number], arrays[base])
+    jobs = tuple(_job(record, arrays) for record in found["job"])
+    return Contents(tuple(found["protocol"]), tuple(found["selection"]), jobs)
+
+
+def _job(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Content:
+    epochs = tuple(_made(Epoch, dict(zip(Epoch.__dataclass_fields__, row, strict=True))) for row in record.pop("curve"))
+    artefacts = {str(name): arrays[number] for name, number in record.pop("artefacts").items()}
+    seconds = math.fsum(epoch.seconds for epoch in epochs)
+    job = _made(JobRecord, {**record, "id": 0, "epochs_done": len(epochs), "seconds": seconds})
+    if job.status not in (PLANNED, FINISHED, FAILED):
+        raise ValueError(f"a job's status is {job.status!r}")
+    return Content(job, epochs, artefacts)
+
+
+_KINDS: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "dict": dict}
+
+
+def _made(kind: Any, record: dict[str, Any]) -> Any:
+    """A record of that kind, every field of which has its type."""
+    for name, field in kind.__dataclass_fields__.items():
+        value, declared = record[name], str(field.type)
+        is_none = value is None and "None" in declared
+        if not is_none and (
+            isinstance(value, bool) or not isinstance(value, _KINDS[declared.partition("[")[0].split()[0]])
+        ):
+            raise ValueError(f"{kind.__name__}.{name}: expected {declared}, got {type(value).__name__}")
+    return kind(**record)
+
+
+def _differing(array: np.ndarray, base: np.ndarray) -> np.ndarray:
+    if (array.dtype, array.shape) != (base.dtype, base.shape):  # a row and a column would give as much as both times
+        raise ValueError("an array differs in shape or type from what it is written by")
+    made: np.ndarray = array ^ base
+    return made
+
+
+def _decoded(record: dict[str, Any]) -> np.ndarray:
+    kind = np.dtype(record["dtype"])
+    if kind.kind not in "iufb":
+        raise ValueError(f"an array of {kind} is none of numbers")
+    made = np.frombuffer(base64.b64decode(record["data"], validate=True), kind).reshape(record["shape"])
+    return made.astype(kind.newbyteorder("="))

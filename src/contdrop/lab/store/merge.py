@@ -1,0 +1,189 @@
+"""Joining stores: what one has and the other has not is added, what both have must be equal."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..._text import plural
+from ...errors import UserError
+from ..analysis.metric_format import Measure
+from ..study import amendments
+from . import schema
+from .checksums import dumped
+from .contents import Content, Contents, as_planned
+from .reader import pack
+from .records import FAILED, FINISHED, PROCESSOR, JobRecord, ProtocolRecord, Selection
+from .results import mismatches, remedy
+from .writer import Store, has_one_name, of_other_data, trained_on
+
+_JSON = ("seeds", "fingerprints", "versions", "machine", "results")
+
+
+@dataclass
+class Outcome:
+    """How many jobs were new, and how many were there and equal; what the user should know of the runs."""
+
+    added: int = 0
+    kept: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def add(store: Store, contents: Contents, origin: str) -> Outcome:
+    """Adds everything to a store, in one transaction; each added job keeps the file that it comes from, the origin.
+
+    Raises:
+        UserError: A job or a selection that both have differs, or the masks are of another version, or the data that
+            jobs were trained on are others; nothing was added.
+    """
+    outcome = Outcome()
+    conflicts: list[str] = []
+    notes: list[str] = []
+    with store.transaction() as db:
+        before = schema.count_rows(db)
+        for protocol in contents.protocols:
+            for row in db.execute("SELECT * FROM protocols WHERE key = ?", (protocol.key,)).fetchall():
+                description = json.loads(store._verified(row, "an experiment")["description"])
+                amendments.refuse_other_direction(description, protocol.description)
+                notes += _other(protocol.experiment, description, protocol.description)
+                conflicts += _other_data(store, contents, protocol, description)
+                both = dumped(amendments.joined(description, protocol.description))
+                db.execute("UPDATE protocols SET description = ? WHERE key = ?", (both, protocol.key))
+            store.refuse_other_masks(db, protocol.key, protocol.configuration)
+            row = {**vars(protocol), **{n: dumped(getattr(protocol, n)) for n in ("configuration", "description")}}
+            schema.insert(db, "protocols", row, "OR IGNORE")
+        measures = {protocol.key: Measure.of(protocol.description) for protocol in contents.protocols}
+        for content in contents.jobs:
+            conflict = _add_job(store, db, content, measures.get(content.job.protocol, Measure()), origin, outcome)
+            conflicts += [conflict] if conflict else []
+        for selection in contents.selections:
+            variant = _add_selection(store, db, selection)
+            if variant != selection.variant:
+                conflicts.append(f"{selection.method} was selected as {variant} here and as {selection.variant} there")
+        if conflicts:
+            more = f" (and {plural(len(conflicts) - 1, 'other conflict')})" if conflicts[1:] else ""
+            raise UserError(f"{origin}: {conflicts[0]}{more}; nothing was added; leave one of the files out")
+        for protocol in contents.protocols:
+            store.seal_plan(db, protocol.key)
+        schema.seal_totals(db, before)
+    outcome.notes = (*notes, *_mixed(store, [protocol.key for protocol in contents.protocols]))
+    return outcome
+
+
+def _other(experiment: str, here: Mapping[str, Any], there: Mapping[str, Any]) -> Iterable[str]:
+    """What belongs to no job, and of which the store keeps its own."""
+    for what in ("margin", "reference"):
+        if here.get(what) != there.get(what):
+            kept, other = here.get(what) or "none", there.get(what) or "none"
+            yield f"{experiment}: its {what} is {kept} in the store and {other} in what is added; {kept} stays"
+    ours, theirs = _code(here), _code(there)
+    if changed := sorted({each[1] for each, digest in ours.items() if theirs.get(each, digest) != digest}):
+        yield f"{experiment}: the code of {', '.join(changed)} is not the same in the store and in what is added"
+
+
+def _other_data(
+    store: Store, contents: Contents, protocol: ProtocolRecord, described: Mapping[str, Any]
+) -> Iterable[str]:
+    """Where a machine had no data set, another one may have stood in for it."""
+    here = [job for job in store.jobs_there(protocol.key) if job.status == FINISHED]
+    added = [each.job for each in contents.jobs if each.job.protocol == protocol.key and each.job.status == FINISHED]
+    one_name = has_one_name(described, protocol.description)
+    for data, kind in dict.fromkeys((trained_on(job), job.shared[PROCESSOR]) for job in added):
+        if data is not None and of_other_data(here, data, kind, of_one_name=one_name):
+            yield f"{protocol.experiment} was trained on other data there than here"
+            return
+
+
+def _code(description: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """Digests of a study's functions, by version of Python and name."""
+    found = description.get("code")
+    versions = found.items() if isinstance(found, Mapping) else ()
+    return {
+        (python, name): each
+        for python, digests in versions
+        if isinstance(digests, Mapping)
+        for name, each in digests.items()
+    }
+
+
+def _add_selection(store: Store, db: sqlite3.Connection, selection: Selection) -> str | None:
+    """What is selected in the store then: what was, or else this."""
+    query = "SELECT * FROM selections WHERE protocol = ? AND method = ?"
+    row = db.execute(query, (selection.protocol, selection.method)).fetchone()
+    if row is None:
+        schema.insert(db, "selections", {**vars(selection), "candidates": dumped(selection.candidates)})
+        schema.seal(db, "selections", "protocol = ? AND method = ?", selection.protocol, selection.method)
+        return selection.variant
+    variant: str | None = store._verified(row, "a selection")["variant"]
+    return variant
+
+
+def _add_job(
+    store: Store, db: sqlite3.Connection, content: Content, measure: Measure, origin: str, outcome: Outcome
+) -> str | None:
+    """Adds one job, or says why not."""
+    job = content.job
+    row = db.execute("SELECT * FROM jobs WHERE key = ?", (job.key,)).fetchone()
+    here = None if row is None else store._job(row)
+    if here is None:
+        _write(db, None, content, origin)
+        outcome.added += 1
+    elif here.status in (FINISHED, FAILED):
+        if job.status in (FINISHED, FAILED) and not _is_equal(store, here, content):
+            name = f"{job.experiment} {job.method} run {job.run}"
+            return f"{name} is {_told(here, measure)} here and {_told(job, measure)} there, of the same configuration"
+        outcome.kept += 1
+    elif job.status in (FINISHED, FAILED) and not store.locks.is_held(here.id):
+        store._forget(db, here.id)
+        db.execute("DELETE FROM jobs WHERE id = ?", (here.id,))
+        _write(db, here.id, content, origin)
+        outcome.added += 1
+    else:
+        outcome.kept += 1
+    return None
+
+
+def _told(job: JobRecord, measure: Measure) -> str:
+    value = job.results.get("test_error", job.results.get("val_error", math.nan))
+    return f"failed ({job.error})" if job.status == FAILED else f"finished with {measure.name} {measure.full(value)}"
+
+
+def _is_equal(store: Store, here: JobRecord, content: Content) -> bool:
+    """In all but times and places."""
+    there = content.job
+    if (here.status, here.variant, here.results, here.fingerprints) != (
+        there.status, there.variant, there.results, there.fingerprints,
+    ):  # fmt: skip
+        return False
+    mine = [dataclasses.replace(epoch, seconds=0.0) for epoch in store.epochs(here.id)]
+    if mine != [dataclasses.replace(epoch, seconds=0.0) for epoch in content.epochs]:
+        return False
+    # A small archive has fewer arrays; what both have must be equal.
+    kept = store.artefact_names(here.id)
+    packed = {name: pack(array) for name, array in content.artefacts.items() if name in kept}
+    return bool(json.loads(schema.artefact_list(packed)).items() <= kept.items())
+
+
+def _write(db: sqlite3.Connection, number: int | None, content: Content, origin: str) -> None:
+    job = content.job if content.job.status in (FINISHED, FAILED) else as_planned(content.job)
+    row = {
+        **vars(job), "id": number, "origin": job.origin or origin, "epochs_done": 0, "seconds": 0.0, "curve": "",
+        "configuration": dumped(job.configuration),
+        **{name: dumped(getattr(job, name)) if getattr(job, name) else None for name in _JSON},
+    }  # fmt: skip
+    added = schema.insert(db, "jobs", row)
+    Store.write_epochs(db, added, content.epochs)
+    Store.write_artefacts(db, added, {name: pack(array) for name, array in sorted(content.artefacts.items())})
+    schema.seal(db, "jobs", "id = ?", added)
+
+
+def _mixed(store: Store, protocols: Iterable[str]) -> Iterable[str]:
+    for protocol in protocols:
+        jobs = [job for job in store.jobs(protocol=protocol) if job.status == FINISHED]
+        for run, mismatch in mismatches(jobs):
+            yield f"{jobs[0].experiment}: in run {run} {mismatch}; {remedy(mismatch)}"

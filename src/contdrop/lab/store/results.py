@@ -1,0 +1,239 @@
+"""What a store says about one protocol: errors by method and run, what failed, and what is still missing.
+
+Only results that are paired may be compared: in every run all methods must have had the same data, split, initial
+weights and data order. :func:`collect` checks that by the fingerprints in the store, and refuses otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ...errors import UserError
+from ..analysis.metric_format import Measure
+from .records import FAILED, FINAL, FINISHED, PROCESSOR, SELECTION, JobRecord, ProtocolRecord, Selection
+from .writer import DamageError, Store, find_mismatch
+
+_ROUNDING = 1e-9  # of a percentage
+
+
+@dataclass(frozen=True)
+class Results:
+    """All jobs of one protocol. Methods are in the experiment's order, then those that were added.
+
+    ``contributions`` has, by method and run, an array with what each test example contributes, or each group of them;
+    its mean is the error. All are over the same examples in the same order; runs whose predictions were not kept have
+    none.
+    """
+
+    protocol: ProtocolRecord
+    methods: tuple[str, ...]
+    final: tuple[JobRecord, ...]
+    selection: tuple[JobRecord, ...]
+    selections: Mapping[str, Selection]
+    contributions: Mapping[tuple[str, int], np.ndarray] = field(default_factory=dict, compare=False)
+
+    @property
+    def reference(self) -> str:
+        """What the others are compared with: the experiment's reference, or its variant that was run instead."""
+        wanted = str(self.protocol.description.get("reference"))
+        if wanted in self.methods:
+            return wanted
+        same_name = [method for method in self.methods if method.partition(":")[0] == wanted]
+        return next(iter([*same_name, *self.methods]), wanted)
+
+    @property
+    def measure(self) -> Measure:
+        """What methods are compared by."""
+        return Measure.of(self.protocol.description)
+
+    @property
+    def dataset(self) -> str:
+        """The name of the data set; of the experiment where the store has none."""
+        return self.named_dataset or self.protocol.experiment
+
+    @property
+    def named_dataset(self) -> str:
+        """The name of the data set, if the store has one."""
+        configuration = self.protocol.configuration
+        given = configuration.get("data")
+        name = self.protocol.description.get("dataset") or (given.get("name") if isinstance(given, Mapping) else None)
+        return str(name or configuration.get("dataset") or "")
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Examples to train, validate and test on, as far as the store says."""
+        found = self.protocol.description.get("sizes") or self.protocol.configuration.get("split")
+        given = found if isinstance(found, Mapping) else {}
+        return {str(part): number for part, number in given.items() if isinstance(number, int)}
+
+    @property
+    def finished(self) -> tuple[JobRecord, ...]:
+        return tuple(job for job in self.final if job.status == FINISHED)
+
+    @property
+    def failed(self) -> tuple[JobRecord, ...]:
+        """Of both stages."""
+        return tuple(job for job in (*self.selection, *self.final) if job.status == FAILED)
+
+    @property
+    def missing(self) -> tuple[JobRecord, ...]:
+        """Final jobs that are planned or under way."""
+        return tuple(job for job in self.final if job.status not in (FINISHED, FAILED))
+
+    @property
+    def by_method(self) -> dict[str, list[JobRecord]]:
+        """Finished jobs; methods without any are left out."""
+        found: dict[str, list[JobRecord]] = {method: [] for method in self.methods}
+        for job in self.finished:
+            found[job.method].append(job)
+        return {method: jobs for method, jobs in found.items() if jobs}
+
+    def errors(self) -> dict[str, dict[int, float]]:
+        """By method and run, of finished jobs."""
+        return {method: {job.run: job.results["test_error"] for job in jobs} for method, jobs in self.by_method.items()}
+
+    def complete_runs(self) -> tuple[int, ...]:
+        """Runs that every method with results has finished: what a comparison of all may use."""
+        errors = self.errors()
+        if not errors:
+            return ()
+        return tuple(sorted(set.intersection(*(set(runs) for runs in errors.values()))))
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether a method has several finished runs."""
+        return any(len(jobs) > 1 for jobs in self.by_method.values())
+
+    def variants(self) -> dict[str, str]:
+        """With which parameters each method was trained."""
+        return {job.method: job.variant for job in self.final if job.variant}
+
+    def job(self, method: str, run: int) -> JobRecord | None:
+        return self._by_place.get((method, run))
+
+    @functools.cached_property
+    def _by_place(self) -> dict[tuple[str, int], JobRecord]:
+        return {(job.method, job.run): job for job in self.finished}
+
+
+def collect(store: Store, protocol: ProtocolRecord) -> Results:
+    """Reads one protocol; raises UserError if its runs are not paired, or its errors not those of its predictions."""
+    with store.snapshot():
+        results = assemble(protocol, store.jobs(protocol=protocol.key), store.selections(protocol.key))
+        return replace(results, contributions=_contributions(store, results.measure, results.finished))
+
+
+def assemble(protocol: ProtocolRecord, jobs: Sequence[JobRecord], selections: Mapping[str, Selection]) -> Results:
+    """Of all jobs of a protocol, without what each example contributes; raises UserError if runs are not paired."""
+    final = tuple(job for job in jobs if job.stage == FINAL)
+    order = [*protocol.description.get("methods", []), *(job.method for job in final)]
+    present = {job.method for job in final}
+    results = Results(
+        protocol,
+        tuple(method for method in dict.fromkeys(order) if method in present),
+        final,
+        tuple(job for job in jobs if job.stage == SELECTION),
+        selections,
+    )
+    for run, mismatch in mismatches(results.finished):
+        raise UserError(f"{protocol.experiment}: in run {run} {mismatch}; {remedy(mismatch)}")
+    variants = {(job.method, job.variant) for job in results.finished}
+    for method in results.methods:
+        trained = sorted(str(variant) for name, variant in variants if name == method)
+        if len(trained) > 1:
+            raise UserError(
+                f"{protocol.experiment}: {method} was trained as {' and '.join(trained)}; use another --store"
+            )
+    return results
+
+
+def _contributions(store: Store, measure: Measure, jobs: Iterable[JobRecord]) -> dict[tuple[str, int], np.ndarray]:
+    """Of all jobs that were tested on the same examples, where the value is their plain mean.
+
+    Raises:
+        DamageError: They do not give the stored value.
+    """
+    found: dict[tuple[str, int], np.ndarray] = {}
+    shared: np.ndarray | None = None
+    for job in jobs:
+        kept = _kept(store, job, measure)
+        wrong = _wrong_value(job, kept, measure)
+        if wrong:
+            raise DamageError(store.path, f"{job.method} run {job.run}: {wrong}")
+        if kept is None or kept.ndim != 1 or not measure.is_mean:
+            continue
+        labels = store.artefact(job.id, "test_labels")
+        shared = labels if shared is None else shared
+        if labels is None or shared is None or np.array_equal(labels, shared):
+            groups = store.artefact(job.id, "test_groups")
+            found[job.method, job.run] = kept if groups is None else by_group(kept, groups)
+    sizes = {len(each) for each in found.values()}
+    return found if len(sizes) == 1 else {}
+
+
+def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Of values by example, one for each group, of the same mean: examples of a group are not independent.
+
+    For groups g of n_g of all N examples, mean + G / N sum over g of (value - mean), as of a ratio of two sums.
+    """
+    _, place, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    mean = float(np.mean(values, dtype=np.float64))
+    return mean + len(sizes) / len(values) * np.bincount(place, values - mean)
+
+
+def remedy(mismatch: str) -> str:
+    """What to do about a run whose methods do not share what they should."""
+    if PROCESSOR in mismatch:
+        return "contdrop run --redo does that run again"
+    return "delete the odd runs or use another --store"
+
+
+def mismatches(jobs: Iterable[JobRecord]) -> Iterator[tuple[int, str]]:
+    """Runs whose methods do not share what they should, and what that is."""
+    by_run: dict[tuple[str, int], dict[str, Mapping[str, str]]] = {}
+    for job in jobs:
+        by_run.setdefault((job.stage, job.run), {})[job.method] = job.shared
+    for (_, run), shared in sorted(by_run.items()):
+        mismatch = find_mismatch(shared)
+        if mismatch:
+            yield run, mismatch
+
+
+def find_wrong_value(store: Store, job: JobRecord, measure: Measure) -> str | None:
+    """What does not fit between a finished job's test value and what each test example contributed, if that is kept."""
+    return _wrong_value(job, _kept(store, job, measure), measure) if job.status == FINISHED else None
+
+
+def _wrong_value(job: JobRecord, kept: np.ndarray | None, measure: Measure) -> str | None:
+    stored = job.results.get("test_error")
+    if stored is None or kept is None:
+        return None
+    if not len(kept):
+        return "it has been tested on no example"
+    found = measure.of_examples(kept)
+    if found is None or math.isclose(found, stored, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
+        return None
+    return f"its test {measure.name} is {measure.full(stored)}, and that of its examples {measure.full(found)}"
+
+
+def _kept(store: Store, job: JobRecord, measure: Measure) -> np.ndarray | None:
+    """What each test example contributed: kept as that, or of a classifier as predicted and true classes."""
+    kept = store.artefact(job.id, f"test_{measure.name}")
+    if kept is not None or not measure.is_error:
+        return kept
+    predictions, labels = (store.artefact(job.id, f"test_{what}") for what in ("predictions", "labels"))
+    if predictions is None or labels is None:
+        return None
+    if predictions.shape != labels.shape:
+        raise DamageError(store.path, f"job {job.id} has {len(predictions)} predictions for {len(labels)} labels")
+    return np.where(predictions != labels, np.float32(100), np.float32(0))
+
+
+def collect_all(store: Store, keys: Collection[str] | None = None) -> list[Results]:
+    """Of every protocol, or of those with these keys."""
+    return [collect(store, protocol) for protocol in store.protocols() if keys is None or protocol.key in keys]

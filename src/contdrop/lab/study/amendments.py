@@ -1,0 +1,127 @@
+"""When how many runs were planned, what was changed, and how many results were there then.
+
+Whoever looks at results and adds runs until the answer pleases finds one more often than p-values say. So a protocol's
+description keeps a line for every time that its number of runs grew, and for every time that its margin, its reference
+or its methods became others when results were there.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import UserError
+from ..store import checksums
+from ..store.records import FINAL, FINISHED
+
+KEY, CHANGES = "plans", "changes"
+_YEAR_9999 = 2.5e11  # seconds since 1970; a calendar ends there
+
+
+@dataclass(frozen=True, order=True)
+class Plan:
+    """At a time (seconds since 1970) there were to be so many runs, and so many results were there."""
+
+    time: float
+    runs: int
+    results: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """At a time "margin", "reference" or "methods" became another, and so many results were there."""
+
+    time: float
+    what: str
+    before: Any
+    after: Any
+    results: int
+
+
+def plans(description: Mapping[str, Any]) -> list[Plan]:
+    """What a description says; empty if it says nothing that makes sense."""
+    try:
+        found = [Plan(float(each["time"]), int(each["runs"]), int(each["results"])) for each in description[KEY]]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return []
+    return found if all(0 <= plan.time < _YEAR_9999 for plan in found) else []
+
+
+def changes(description: Mapping[str, Any]) -> list[Change]:
+    """What a description says; empty if it says nothing that makes sense."""
+    try:
+        found = [
+            Change(float(each["time"]), str(each["what"]), each["before"], each["after"], int(each["results"]))
+            for each in description[CHANGES]
+        ]
+        hash(tuple(found))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return []
+    return found if all(0 <= change.time < _YEAR_9999 for change in found) else []
+
+
+def has_moved(description: Mapping[str, Any], what: str) -> bool:
+    """Whether it became another when results were there."""
+    return any(change.what == what for change in changes(description))
+
+
+def noted(
+    db: sqlite3.Connection, protocol: str, description: Mapping[str, Any], jobs: Iterable[Mapping[str, Any]], now: float
+) -> dict[str, Any]:
+    """The description with the plans so far, with this one if it has runs that were not planned yet, and with changes.
+
+    Raises:
+        UserError: What was the better value of a metric is to be the worse one, and there are results.
+    """
+    then: dict[str, Any] = {}
+    for row in db.execute("SELECT * FROM protocols WHERE key = ?", (protocol,)).fetchall():
+        if row["checksum"] == checksums.of_row(row):
+            then = json.loads(row["description"])
+    there = db.execute("SELECT run, method, status FROM jobs WHERE protocol = ? AND stage = ?", (protocol, FINAL))
+    rows, wanted = there.fetchall(), [job for job in jobs if job["stage"] == FINAL]
+    results = sum(row["status"] == FINISHED for row in rows)
+    found, changed = plans(then), changes(then)
+    before = {row["run"] for row in rows}
+    after = before | {job["run"] for job in wanted}
+    if after != before:
+        found.append(Plan(now, len(after), results))
+    if then and results:
+        refuse_other_direction(then, description)
+        methods = {row["method"] for row in rows}
+        added = dict.fromkeys(job["method"] for job in wanted if job["method"] not in methods)
+        pairs = [(name, then.get(name), description.get(name)) for name in ("margin", "reference")]
+        pairs += [("methods", None, ", ".join(added) or None)]
+        changed += [Change(now, *each, results) for each in pairs if each[1] != each[2]]
+    return _with(description, found, changed)
+
+
+def refuse_other_direction(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """An error if values of a metric that were better are to be worse."""
+    old, new = (
+        {
+            each.get("name"): each.get("better")
+            for each in (about.get("metric"), *(about.get("others") or ()))
+            if isinstance(each, Mapping)
+        }
+        for about in (then, now)
+    )
+    for name in (name for name in old if old[name] != new.get(name, old[name])):
+        raise UserError(
+            f"metric {name}: {old[name]} was better when the results in the store were made, and now {new[name]} is "
+            "to be; put it back, or give another name or --store"
+        )
+
+
+def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """The first description with the plans and the changes of both."""
+    changed = sorted({*changes(first), *changes(second)}, key=lambda change: change.time)
+    return _with(first, sorted({*plans(first), *plans(second)}), changed)
+
+
+def _with(description: Mapping[str, Any], found: Sequence[Plan], changed: Sequence[Change]) -> dict[str, Any]:
+    rest = {name: value for name, value in description.items() if name not in (KEY, CHANGES)}
+    told = {KEY: [vars(plan) for plan in found], CHANGES: [vars(change) for change in changed]}
+    return rest | {name: lines for name, lines in told.items() if lines}

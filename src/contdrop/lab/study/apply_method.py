@@ -1,0 +1,247 @@
+"""Methods in any model: what is put where, and what stays as it was.
+
+The models are the user's own, with dropout layers in them. Whatever the method, parameters keep their names, shapes,
+order and values, so that all methods of a run can start from the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ... import surgery
+from ..._text import plural, some_of
+from ..._torch.private import share_hooks
+from ...choices import Activation, Scale
+from ...errors import UserError
+from ...laws import LAWS, Gaussian, Law, Uniform
+from ...nn import DropConnectLinear, FastDropoutLinear
+from ...surgery import Unreachable, linear_chains
+from ...surgery.sites import ALPHA, is_plain
+from .labels import MATCH, ORIGINAL, OWN, REACH
+from .methods import Method, adaptive_dropout, check_scale, dropconnect_options, law_of, noise_of, parse
+
+_NOWHERE = "no dropout layer was found to put it into"
+_UNTOUCHED = (ORIGINAL, OWN)  # what a study does beside the model's dropout, its own loop does
+_WHOLE = ("adaptive", "adaptive-authors", "dropconnect", "dropconnect-authors", "fast")
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a method did to a model.
+
+    Attributes:
+        changed: How many places with dropout were changed.
+        sites: How many there are. Counted in a pass if :func:`apply` got one to run, else dropout layers and what is
+            listed as unreachable.
+        unreachable: Dropout that stays as it is, whatever the method.
+        noise: Of each dropout layer that the method put there, or left there if it is ``original``, by name: mean and
+            relative variance of what is multiplied.
+        notes: What the reader of a result should know, one sentence each.
+    """
+
+    changed: int
+    sites: int
+    unreachable: tuple[Unreachable, ...] = ()
+    noise: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def apply(
+    method: Method | str,
+    model: nn.Module,
+    *,
+    scale: Scale = "inverted",
+    fallback: bool = False,
+    run: Callable[[], object] | None = None,
+) -> Applied:
+    """Puts a method into a model, in place. Names, shapes, order and values of its parameters stay as they are.
+
+    Methods with a law, and ``none``, exchange every dropout layer; see :func:`contdrop.swap_dropout`. ``adaptive``,
+    ``dropconnect`` and ``fast`` fit where a linear layer, ReLU or sigmoid, and dropout follow each other (and a linear
+    layer that reads the units, for ``fast``); other dropout layers stay as they are, which is noted.
+
+    ``match`` reaches a noise strength r = p / (1 - p) of 1/3 with the uniform law (p = 0.25), and of 0.66 with the
+    clipped Gaussian (p = 0.396).
+
+    With ``fallback``, ``match`` out of reach takes N(1, r) without clipping, or U(0, 1), and notes it, instead of an
+    error. ``run`` calls the model once with some input, to count the dropout that is really drawn before and after.
+
+    Raises:
+        UserError: The method does not fit the model; the text says why.
+    """
+    method = parse(method) if isinstance(method, str) else method
+    check_scale(method, scale)
+    before = surgery.count_dropout_in(model, run) if run else None
+    layers = [module for module in model.modules() if is_plain(module)]
+    notes: list[str] = []
+    try:
+        if method.name in _UNTOUCHED:
+            noise = _own_noise(model)
+        elif method.name in _WHOLE:
+            noise = _apply_to_chains(method, model, scale, notes)
+        else:
+            noise = _swap(method, model, scale, fallback, notes)
+    except ValueError as error:
+        raise UserError(f"{method}: {error}") from error
+    left = tuple(each for each in surgery.unreachable(model) if not each.what.startswith("masks of"))
+    if left:
+        notes.append(f"{plural(len(left), 'place')} with dropout out of reach: {some_of([each.name for each in left])}")
+    still_there = set(model.modules())
+    changed = sum(layer not in still_there for layer in layers)
+    kept = sum(layer in still_there and surgery.noise(layer).variance > 0 for layer in layers)
+    sites = changed + kept + len(left)
+    if before is not None and run is not None:
+        changed, sites = surgery.changed(before, surgery.count_dropout_in(model, run))
+        changed = 0 if method.name in _UNTOUCHED else changed
+    return Applied(changed, sites, left, noise, tuple(notes))
+
+
+def _swap(
+    method: Method, model: nn.Module, scale: Scale, fallback: bool, notes: list[str]
+) -> dict[str, dict[str, float]]:
+    law: Any = None if method == Method("none") else method.law
+    if not any(is_plain(module) or isinstance(module, ALPHA) for module in model.modules()):
+        notes.append(_NOWHERE)
+        return {}
+    if method.word == MATCH:
+        beyond: dict[float, list[str]] = {}
+        swap = surgery.swap_dropout(model, _matching(method, fallback, beyond), scale=scale)
+        notes += [_beyond(method, r, names) for r, names in beyond.items()]
+    else:
+        swap = surgery.swap_dropout(model, law, scale=scale)
+    if not swap.replaced:
+        notes.append(_NOWHERE)
+    off = [name for name, each in swap.replaced.items() if law is not None and surgery.noise(each.old).variance == 0]
+    if off:
+        notes.append(f"put into dropout layers whose own rate is 0: {some_of(off)}")
+    return {name: noise_of(surgery.noise(each.new), scale) for name, each in swap.replaced.items()}
+
+
+def _own_noise(model: nn.Module) -> dict[str, dict[str, float]]:
+    """Of the model's own dropout layers that draw; one that drops everything has no relative variance."""
+    layers = [(name, layer, surgery.noise(layer)) for name, layer in model.named_modules() if is_plain(layer)]
+    # A layer that is off stays off with every method that matches: it would make the same noise look weaker here.
+    drawing = [each for each in layers if each[2].variance > 0] or layers
+    return {name: noise_of(law, getattr(layer, "scale", "inverted")) for name, layer, law in drawing if law.mean}
+
+
+def _matching(method: Method, fallback: bool, beyond: dict[float, list[str]]) -> Callable[[str, nn.Module], Law | None]:
+    """The law for each layer: of its own strength, or the nearest that can be had, which ``beyond`` then tells."""
+    family: Any = LAWS[method.name]
+    reach = REACH.get(method.name, float("inf"))
+
+    def law_for(name: str, layer: nn.Module) -> Law | None:
+        own = surgery.noise(layer)
+        r = own.relative_variance
+        if own.variance == 0 and own.mean:
+            return None
+        if r <= reach * (1 + 1e-9):
+            law: Law = family.matching(own)
+            return law
+        if not fallback:
+            raise UserError(
+                f"{method}: expected dropout layers with p of at most {reach / (1 + reach):.3g} (noise strength "
+                f"{reach:.3g}), got {name} with p = {r / (1 + r):.3g} (noise strength {r:.3g}); give the law's "
+                "parameters instead, or use bernoulli:match"
+            )
+        beyond.setdefault(r, []).append(name)
+        return Uniform() if method.name == "uniform" else Gaussian.matching(own, clip=False)
+
+    return law_for
+
+
+def _beyond(method: Method, r: float, names: list[str]) -> str:
+    where = f"at {some_of(names)} the noise strength {r:.3g} is beyond"
+    if method.name == "uniform":
+        return f"{where} a uniform law: U(0, 1) is there, of strength 0.333; its control is bernoulli-matched:uniform"
+    return f"{where} a clipped Gaussian: N(1, {r:.3g}) is there, unclipped"
+
+
+def _apply_to_chains(method: Method, model: nn.Module, scale: Scale, notes: list[str]) -> dict[str, dict[str, float]]:
+    found = linear_chains.find(model)
+    fitting = dict(found.chains)
+    for name, around in found.chains.items():
+        reason = _misfit(method, around, found)
+        if reason:
+            found.misfits[name] = reason
+            del fitting[name]
+    if not fitting:
+        reasons = "; ".join(f"{name}: {why}" for name, why in list(found.misfits.items())[:3])
+        raise UserError(
+            f"{method}: expected a linear layer, ReLU or sigmoid, and dropout that follow each other, got a model "
+            f"without ({reasons or 'it has no dropout layer'}); leave the method out"
+        )
+    if found.misfits:
+        notes.append(f"left as they were, as {method.name} does not fit: {some_of(found.misfits)}")
+    for chain in (chain for around in fitting.values() for chain in around):
+        place = chain.reader if method.name == "fast" else chain.linear
+        assert isinstance(place, nn.Linear)
+        _replace(model, place, _linear(method, place, chain.activation, scale))
+        if method.name != "fast" and chain.layer is not None:
+            # The activation is inside of the new layer. ReLU again changes nothing, but must not write into its input.
+            _replace(model, chain.layer, nn.ReLU() if chain.activation == "relu" else nn.Identity())
+    for name in fitting:
+        _replace(model, model.get_submodule(name), nn.Dropout(0.0))
+    return {name: method.noise(scale) for name in fitting} if method.law is not None else {}
+
+
+def _misfit(method: Method, around: list[linear_chains.Chain], found: linear_chains.Found) -> str:
+    """Why a method does not fit around a dropout layer; empty if it does."""
+    for chain in around:
+        if method.name == "fast" and (chain.reader is None or found.calls[id(chain.reader)] > 1):
+            return "no torch.nn.Linear of its own reads it"
+        if method.name != "fast" and chain.activation == "sigmoid":
+            together = sum(each.layer is chain.layer for each in around)
+            if chain.layer is None or found.calls[id(chain.layer)] != together:
+                return "its sigmoid is a function, or used elsewhere too; use a torch.nn.Sigmoid"
+    return ""
+
+
+def _linear(method: Method, old: nn.Linear, activation: Activation, scale: Scale) -> nn.Linear:
+    """A linear layer with the method, and with the very parameters of the old one."""
+    sizes: dict[str, Any] = {
+        "in_features": old.in_features,
+        "out_features": old.out_features,
+        "bias": old.bias is not None,
+        "device": "meta",  # its own parameters are not used
+    }
+    new: nn.Linear
+    if method.name == "fast":
+        new = FastDropoutLinear(**sizes, law=law_of(method), scale=scale)
+    elif method.name.startswith("dropconnect"):
+        new = DropConnectLinear(**sizes, **dropconnect_options(method, activation, scale))
+    else:
+        new = _AdaptiveLinear(method, activation, **sizes)
+    new.weight, new.bias = old.weight, old.bias
+    return new
+
+
+class _AdaptiveLinear(nn.Linear):
+    """A linear layer, its activation and Standout."""
+
+    def __init__(self, method: Method, activation: Activation, **sizes: Any) -> None:
+        super().__init__(**sizes)
+        self.activation = activation
+        self.dropout = adaptive_dropout(method)  # a layer, so that Monte-Carlo prediction finds it
+
+    def forward(self, x: Tensor) -> Tensor:
+        preactivation = super().forward(x)
+        units = torch.relu(preactivation) if self.activation == "relu" else torch.sigmoid(preactivation)
+        masked: Tensor = self.dropout(units, preactivation)
+        return masked
+
+
+def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Puts a module wherever another one is in a model."""
+    share_hooks(old, new)
+    new.training = old.training
+    for parent in list(model.modules()):
+        inside = [(key, each) for key, each in parent.named_modules(remove_duplicate=False) if each is old]
+        for key, _ in inside:
+            if key and "." not in key:
+                setattr(parent, key, new)

@@ -1,0 +1,156 @@
+"""What beginners get wrong in a study, told in the study's words before torch tells it in its own, or not at all."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from ..._text import some_of
+from ...errors import UserError
+from ..data.batch import inputs_and_target, leaves, to_device
+from ..data.data import Prepared
+from ..data.inputs import Arrays
+from ..data.targets import IGNORED, classified, loss_of, prediction_of, target_of
+from ..training.trainer import Training
+from .user_errors import explained, line_of
+
+_OF_TYPES = re.compile(r"d?type|not implemented for", re.IGNORECASE)  # how torch's complaints about types read
+_CLOSE = 1e-3  # to 1, for sums of probabilities, also in half precision
+
+
+def look(training: Training, prepared: Prepared, where: str) -> list[str]:
+    """Shows one batch to a model that nobody needs any more.
+
+    Returns:
+        What is odd but no mistake for certain, a line each.
+
+    Raises:
+        UserError: For what is a mistake.
+    """
+    study = training.study
+    training.network.train()
+    with explained(f"{where}: batches"):
+        batch = next(iter(training.parts.train.batches(training.order(0)[:1], seed=0)))
+    batch = to_device(batch, training.device)
+    with explained(f"{where}: training step"), torch.no_grad(), training.autocast():
+        try:
+            output = training.forward(training.first, batch)
+        except Exception as error:
+            if line := _of_types(training.network, batch, str(error)):
+                raise UserError(f"{where}: {line}{line_of(study.data)}") from error
+            raise
+        check_average(training, output, batch, where)
+        if study.task != "classification" or study.loss is not None or loss_of(output) is not None:
+            return []
+        if target_of(batch).is_floating_point():
+            return _of_one_hot(target_of(batch))
+        logits, target = classified(output, batch)
+    _check_classes(prepared, target, logits.shape[1], f"{where}: {{}}{line_of(study.data)}")
+    return _of_probabilities(logits, training.network)
+
+
+def check_optimiser(training: Training, where: str) -> list[str]:
+    """What the optimiser leaves out; an error if it is another model's, or its schedule waits for what never comes."""
+    others = {id(p) for p in training.untrained}
+    left = [name for name, p in training.network.named_parameters() if p.requires_grad and id(p) in others]
+    if not training.trained:
+        raise UserError(
+            f"{where}: expected an optimiser of the model that it is given; it has none of its parameters; make it "
+            "inside: optimiser=lambda model: torch.optim.SGD(model.parameters(), lr=0.1)"
+        )
+    if isinstance(training.optimiser, torch.optim.LBFGS):
+        raise UserError(f"{where}: expected an optimiser that steps by gradients; LBFGS needs a loop of your own, run=")
+    if isinstance(training.scheduler, ReduceLROnPlateau) and training.study.evaluate == "last":
+        raise UserError(
+            f"{where}: ReduceLROnPlateau needs validation data in every epoch; use evaluate='epoch', or another one"
+        )
+    return [f"not trained, because the optimiser leaves it out: {some_of(left)}"] if left else []
+
+
+def check_average(training: Training, output: Any, batch: Any, where: str) -> None:
+    """An error if the probabilities of several networks cannot be told from the form of their outputs."""
+    if training.study.networks == 1:
+        return
+    logits, target = prediction_of(output), target_of(batch)
+    by_class = logits.dim() > 1 and logits.shape[:1] + logits.shape[2:] == target.shape and logits.shape[1] > 1
+    if not by_class and logits[0].numel() != 1:
+        raise UserError(
+            f"{where}: expected logits [N, classes, ...] and classes [N, ...], or one logit per example, for networks="
+            f"{training.study.networks}; got output {list(logits.shape)} and target {list(target.shape)}"
+        )
+
+
+def missing_values(prepared: Prepared) -> str:
+    """Where inputs are not finite, as far as that can be seen without reading every item of a dataset."""
+    for part, source in prepared.sources.items():
+        for name, leaf in leaves(source.nest, part) if isinstance(source, Arrays) else ():
+            bad = (~torch.isfinite(leaf)).reshape(len(leaf), -1).any(1).nonzero().flatten()
+            if len(bad):
+                return f"{name} has nan or infinity in {len(bad)} of {len(leaf)} examples, first in {int(bad[0])}"
+    return ""
+
+
+def other_shape(prepared: Prepared, part: str) -> str:
+    """Where a part's rows have another shape than those to train on, which may be meant, or why the part fails."""
+    both = [prepared.sources[name] for name in ("train", part) if name in prepared.sources]
+    nests_of = [leaves(source.nest) for source in both if isinstance(source, Arrays)]
+    for (where, one), (_, other) in zip(*nests_of) if len(nests_of) == 2 else ():
+        if one.shape[1:] != other.shape[1:]:
+            shapes = (f"{list(each.shape[1:])} in {name}{where}" for name, each in ((part, other), ("train", one)))
+            return f", whose rows have shape {' and '.join(shapes)}"
+    return ""
+
+
+def _of_types(model: nn.Module, batch: Any, complaint: str) -> str:
+    computed = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    inputs, named, _ = inputs_and_target(batch)
+    given = [leaf.dtype for _, leaf in leaves((inputs, named)) if isinstance(leaf, Tensor)]
+    others = [each for each in given if each not in computed]
+    if not computed or not others or not _OF_TYPES.search(complaint):
+        return ""
+    one, other = (str(each).removeprefix("torch.") for each in (computed.pop(), others[0]))
+    return f"data() gives {other} to a model of {one}; convert it there: x.astype({one!r}), or x.to(torch.{one})"
+
+
+def _check_classes(prepared: Prepared, target: Tensor, outputs: int, line: str) -> None:
+    """That every class has an output: of all arrays that are shown as they are, else of this target."""
+    maker = prepared.pipeline.maker
+    is_shown = prepared.is_arrays and maker.collate is None and maker.transform is None
+    shown = {part: source.labels for part, source in prepared.sources.items()} if is_shown else {"train": target}
+    for part, labels in shown.items():
+        labels = labels[labels != IGNORED]
+        low, high = (int(labels.min()), int(labels.max())) if labels.numel() else (0, 0)
+        if low >= 0 and high < outputs:
+            continue
+        mend = "number them from 0, for example by numpy.unique(y, return_inverse=True)[1]"
+        if (low, high) == (1, outputs):
+            mend = "number them from 0: y - 1"
+        elif low >= 0:
+            mend += f", or let the model return {high + 1}"
+        expected = f"expected classes from 0 to {outputs - 1}, one for each of the model's {outputs} outputs"
+        raise UserError(line.format(f"{expected}; {part} has {low} to {high}; {mend}"))
+
+
+def _of_one_hot(target: Tensor) -> list[str]:
+    whole = target.dim() == 2 and bool(((target == 0) | (target == 1)).all())
+    if not whole or target.shape[1] < 2 or not bool((target.sum(1) == 1).all()):
+        return []
+    return ["labels look one-hot, and each output is taken for a question of its own; for classes give y.argmax(1)"]
+
+
+def _of_probabilities(logits: Tensor, model: nn.Module) -> list[str]:
+    """Whether a model returns probabilities where the loss wants logits, and would train badly without a word."""
+    if len(logits) < 2:
+        return []
+    positive, closed = bool((logits >= 0).all()), any(isinstance(each, nn.Sigmoid) for each in model.modules())
+    if closed and positive and bool((logits[:, 0] == 0).all()) and bool((logits < 1).all()):
+        return ["outputs look like those of a Sigmoid, but the loss expects logits; leave it out of the model"]
+    if positive and bool(((logits.sum(1) - 1).abs() < _CLOSE).all()):
+        return ["outputs look like those of a Softmax, but the loss, cross-entropy, expects logits; leave it out"]
+    if bool(((logits.exp().sum(1) - 1).abs() < _CLOSE).all()):
+        return ["outputs look like those of a LogSoftmax, which the loss, cross-entropy, applies itself; leave it out"]
+    return []

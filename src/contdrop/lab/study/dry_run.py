@@ -1,0 +1,345 @@
+"""Before the long run: does the study work at all, with every method? One or two steps of each, and nothing is kept.
+
+Whatever is wrong is one line that names the method and, where there is one, the line of the user's own code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ..._text import plural, some_of
+from ...errors import UserError
+from ..data.batch import to_device
+from ..data.data import Part, Prepared, prepare
+from ..store.writer import FINAL, SELECTION
+from ..training import checkpoint
+from ..training.environment import peak_memory
+from ..training.metrics import Metric
+from ..training.model import seed_everything
+from ..training.trainer import Training
+from . import common_mistakes, plan
+from .apply_method import Applied
+from .user_errors import explained, printable_error
+
+_STEPS = 2
+_TOLERANCE = 1e-3  # between the first losses of one study on different processors
+_ROUNDING = 1e-5  # between losses that are computed twice on one processor
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a dry run found.
+
+    Attributes:
+        steps_per_epoch: Of a final run.
+        parameters: How many numbers the model has.
+        sizes: Examples to train, validate and test on.
+        peak_memory: Bytes that this process had at most.
+        sites: In words, how many dropout sites each method changed, and which it could not reach.
+        memory: Bytes that a step of each method holds (:func:`_memory`); nothing where that is not known.
+        warnings: What is odd but no mistake for certain.
+        behaviour: Data, initial weights, and the first losses and gradients of each method: a study that shows others
+            later is another study.
+    """
+
+    steps_per_epoch: int
+    parameters: int
+    sizes: tuple[int, int, int]
+    peak_memory: float = 0.0
+    sites: dict[str, str] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    behaviour: dict[str, Any] = field(default_factory=dict)
+
+
+def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu") -> Rehearsal:
+    """Two steps of each method of these jobs of one protocol; raises UserError for what would go wrong."""
+    protocol = jobs[0].protocol
+    study = protocol.study
+    where = f"study {study.name!r}"
+    _check_data_again(study, prepared, where)
+    chosen = {source: variants[0] for source, variants in (study.candidates or {}).items()}
+    planned = [
+        plan.Job(protocol, FINAL, label, 0) for label in dict.fromkeys(j.method for j in jobs if j.stage == FINAL)
+    ]
+    again, warnings = _look(planned[0], planned[0].variant(chosen), prepared, device, f"{where}, {planned[0].method}")
+    found = {
+        job.method: _first_steps(job, job.variant(chosen), prepared, device, f"{where}, {job.method}")
+        for job in planned
+    }
+    for variant in dict.fromkeys(job.method for job in jobs if job.stage == SELECTION):
+        candidate = plan.Job(protocol, SELECTION, variant, 0)
+        _first_steps(candidate, plan.Variant.parse(variant), prepared, device, f"{where}, candidate {variant}")
+    if not any(each is None or each.sites > len(each.unreachable) for each in (s.applied for s in found.values())):
+        raise UserError(
+            f"{where}: the model has no dropout layer that a method could replace{_out_of_reach(found.values())}; put "
+            "nn.Dropout where it is to act, or let model take the method"
+        )
+    (first_label, first), *others = found.items()
+    for label, steps in others:
+        if steps.weights != first.weights:
+            raise UserError(
+                f"{where}: {first_label} and {label} start from different weights; make all of the model inside "
+                "model(), and draw from torch, numpy or random only"
+            )
+    if again != first.weights:
+        raise UserError(
+            f"{where}: two calls of model() with one seed give different weights; it draws from something that cannot "
+            "be seeded (a generator of its own, the time, a file?)"
+        )
+    peak = peak_memory()
+    warnings += _of_resumption(planned[0], planned[0].variant(chosen), prepared, device)
+    return Rehearsal(
+        *first.extent,
+        peak,
+        {label: _sites(steps.applied) for label, steps in found.items() if steps.applied},
+        {label: steps.memory for label, steps in found.items() if steps.memory},
+        tuple(dict.fromkeys([*warnings, *(warning for steps in found.values() for warning in steps.warnings)])),
+        {"data": prepared.fingerprint, "methods": {label: steps.figures for label, steps in found.items()}},
+    )
+
+
+def _out_of_reach(found: Iterable[_Steps]) -> str:
+    left = [f"{each.name}: {each.what}" for steps in found if steps.applied for each in steps.applied.unreachable]
+    return f" (out of reach is {some_of(list(dict.fromkeys(left)))})" if left else ""
+
+
+def _check_data_again(study: Any, prepared: Prepared, where: str) -> None:
+    with explained(f"{where}: data()"):
+        again = prepare(study.data(), task=study.task)
+    if again.fingerprint != prepared.fingerprint:
+        raise UserError(
+            f"{where}: two calls of data() return different data; seed what it draws, or read it from a file"
+        )
+
+
+def _look(job: plan.Job, variant: plan.Variant, prepared: Prepared, device: str, where: str) -> tuple[str, list[str]]:
+    """The initial weights of a model of its own, and what is odd about what it returns."""
+    with explained(f"{where}: model()", job.protocol.study.model):
+        training = Training(job, variant, prepared, device)
+    training.check_steps()
+    _check_keeping(training, where)
+    optimised = common_mistakes.check_optimiser(training, where)
+    missing = common_mistakes.missing_values(prepared)
+    warnings = common_mistakes.look(training, prepared, where)
+    return training.fingerprints["initial weights"], [*optimised, *warnings, *([missing] if missing else [])]
+
+
+def _check_keeping(training: Training, where: str) -> None:
+    """Weights that cannot be kept should not be found out at the end of a training."""
+    if training.study.weights == "last":
+        try:
+            checkpoint.parts(checkpoint.of_network(training.network))
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"{where}: weights='last' cannot keep this model ({printable_error(error)}); leave weights= out"
+            ) from error
+
+
+@dataclass(frozen=True)
+class _Steps:
+    weights: str
+    figures: list[float | None]  # losses and gradients in turn; None for one that is beyond the numbers of float16
+    extent: tuple[int, int, tuple[int, int, int]]  # steps per epoch, parameters, examples to train, validate, test on
+    applied: Applied | None
+    memory: int
+    warnings: list[str]
+
+
+def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, device: str, where: str) -> _Steps:
+    with explained(f"{where}: model()", job.protocol.study.model):
+        training = Training(job, variant, prepared, device)
+    figures: list[float | None] = []
+    warnings: list[str] = []
+    weights = training.fingerprints["initial weights"]
+    torch.manual_seed(0)
+    training.network.train()
+    kept = 0
+    order = training.order(0)[:_STEPS]
+    with explained(f"{where}: batches"):
+        batches = list(training.parts.train.batches(order, seed=0))
+    for batch in batches:
+        batch = to_device(batch, training.device)
+        with explained(f"{where}: training step"), _counting(training) as saved:
+            loss, _ = training.batch_loss(batch)
+        kept = max(kept, sum(saved.values()))
+        _check_loss(loss, prepared, where)
+        with explained(f"{where}: training step"):
+            training.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        norm, without = _gradients(training.first)
+        norm /= training.scaler.get_scale()
+        if without == "all":
+            raise UserError(f"{where}: no parameter gets a gradient; the loss does not depend on the model")
+        if without and not warnings:
+            warnings.append(f"no gradient reaches {without}")
+        figures += [round(float(loss.detach()), 7), round(norm, 7) if math.isfinite(norm) else None]
+        with explained(f"{where}: optimiser step"):
+            training.update()
+    _try_smallest(training, batches, where)
+    warnings += _evaluate(training, prepared, where)
+    sizes = (len(training.parts.train), len(training.parts.validation), len(training.parts.test))
+    extent = training.steps_per_epoch, sum(p.numel() for p in training.network.parameters()), sizes
+    return _Steps(weights, figures, extent, training.built.applied, _memory(training) + kept if kept else 0, warnings)
+
+
+def _try_smallest(training: Training, tried: Sequence[Any], where: str) -> None:
+    """The smallest batch of a pass, which may be one of a single example, that batch normalisation cannot take."""
+    smallest = min(training.order(0), key=len)
+    if not tried or len(smallest) >= min(len(each) for each in training.order(0)[: len(tried)]):
+        return
+    (batch,) = training.parts.train.batches([smallest], seed=0)
+    what = f"{where}: training step with the {plural(len(smallest), 'example')} of a pass's smallest batch"
+    with explained(f"{what} (another batch_size has others)"), torch.no_grad():
+        training.batch_loss(to_device(batch, training.device))
+
+
+def _evaluate(training: Training, prepared: Prepared, where: str) -> list[str]:
+    """One batch of all that the end of a training looks at, so that it does not fail there; what is odd about it.
+
+    Where that is too little, such as examples of a single class for an AUROC, all of it.
+    """
+    parts, study, is_final = training.parts, training.study, training.job.stage == FINAL
+    warnings: list[str] = []
+    for part in (parts.validation, parts.test) if is_final else (parts.validation,):
+        what = f"{where}: evaluation of {part.name} data{common_mistakes.other_shape(prepared, part.name)}"
+        with explained(what), torch.no_grad():
+            done = training.evaluate(part, batches=1)
+        for metric in training.metrics:
+            with explained(f"{where}: metric {metric.name} of {part.name} data"):
+                try:
+                    value = metric.value(done.contributions[metric.name])
+                except Exception:
+                    value = math.nan
+                if math.isnan(value):
+                    value = metric.value(training.evaluate(part, (metric,)).contributions[metric.name])
+            if math.isnan(value) and metric == training.metrics[0] and part.name == training.deciding:
+                warnings.append(_without_value(metric, part, where))
+    if study.measure and is_final:
+        few = {
+            name: replace(getattr(parts, name), positions=getattr(parts, name).positions[: study.batch_size])
+            for name in ("train", "validation", "test")
+        }
+        with explained(f"{where}: measure", study.measure):
+            try:
+                training.measured(replace(parts, **few), 0)
+            except Exception:
+                training.measured(parts, 0)
+    return warnings
+
+
+def _without_value(metric: Metric, part: Part, where: str) -> str:
+    """What to say of a primary metric that has no value; an error if that follows from the targets alone."""
+    what = f"the {metric.name} of all {len(part)} {part.name} examples is not a number"
+    if metric.description["kind"] == "built-in" and metric.name in ("auroc", "r2"):
+        why = "they are of one class" if metric.name == "auroc" else "their target never varies"
+        raise UserError(f"{where}: {what}, because {why}; take more examples, or another metric")
+    return f"{what} before training, and if it stays so no run will have a result"
+
+
+def _of_resumption(job: plan.Job, variant: plan.Variant, prepared: Prepared, device: str) -> list[str]:
+    """A warning if a training that is saved and resumed does not go on as it was. Of large networks, nothing is known:
+    that would cost more than the dry run.
+    """
+    one, other = (Training(job, variant, prepared, device) for _ in range(2))
+    if one.seconds_to_save or one.study.compile:
+        return []
+    batch = to_device(next(iter(one.parts.train.batches(one.order(0)[:1], seed=0))), one.device)
+    try:
+        _losses(one, batch)
+        other.restore(b"".join(one.state()))
+        whole, resumed = _losses(one, batch), _losses(other, batch)
+    except Exception as error:
+        return [f"a training cannot be saved and resumed: {printable_error(error)}"]
+    for expected, found in zip(whole, resumed):
+        both_diverge = math.isnan(expected) and math.isnan(found)
+        if not both_diverge and not math.isclose(expected, found, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
+            return [
+                f"an interrupted training would go on otherwise: restored from its checkpoint, the model has a loss of "
+                f"{found:.6g}, not {expected:.6g}; keep what it counts or averages in buffers (register_buffer)"
+            ]
+    return []
+
+
+def _losses(training: Training, batch: Any) -> tuple[float, float]:
+    """Before and after a step, from the same random numbers each time."""
+    seed_everything(0)
+    training.network.train()
+    loss, _ = training.batch_loss(batch)
+    training.backward(loss)
+    training.update()
+    with torch.no_grad():
+        return float(loss.detach()), float(training.batch_loss(batch)[0])
+
+
+@contextlib.contextmanager
+def _counting(training: Training) -> Iterator[dict[int, int]]:
+    """Gives the bytes that backward keeps of what is computed inside, by address; none if compiled. Not parameters."""
+    own = {p.untyped_storage().data_ptr() for p in training.network.parameters()}
+    found: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+    with contextlib.nullcontext() if training.study.compile else hooks:
+        yield found
+
+
+def _memory(training: Training) -> int:
+    """Bytes of weights, buffers, gradients and the optimiser's state."""
+    model, state = training.network, training.optimiser.state
+    gradients = [p for p in model.parameters() if p.requires_grad]
+    moments = [value for values in state.values() for value in values.values() if isinstance(value, torch.Tensor)]
+    return sum(each.nbytes for each in (*model.parameters(), *model.buffers(), *gradients, *moments))
+
+
+def _sites(applied: Applied) -> str:
+    """How much of a model's dropout a method changed, in words."""
+    return "; ".join([f"{applied.changed} of {plural(applied.sites, 'dropout site')} changed", *applied.notes])
+
+
+def _check_loss(loss: Any, prepared: Prepared, where: str) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        got = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise UserError(f"{where}: expected the loss to be one number, a mean over the batch; got {got}")
+    if not loss.requires_grad:
+        raise UserError(f"{where}: no parameter gets a gradient; the loss does not depend on the model")
+    if not torch.isfinite(loss):
+        reason = common_mistakes.missing_values(prepared) or "check data, model and loss"
+        raise UserError(f"{where}: the loss of the first batch is {float(loss.detach())}; {reason}")
+
+
+def _gradients(model: torch.nn.Module) -> tuple[float, str]:
+    """The norm of the gradient, and the names of parameters that have none ("all", if it is all of them)."""
+    wanted = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    missing = [name for name, p in wanted if p.grad is None]
+    if len(missing) == len(wanted):
+        return 0.0, "all"
+    norm = math.sqrt(sum(float(p.grad.double().pow(2).sum()) for _, p in wanted if p.grad is not None))
+    return norm, some_of(missing, 3)
+
+
+def compare_behaviour(now: dict[str, Any], before: dict[str, Any] | None) -> str | None:
+    """What a study does otherwise than when its store was begun; None if nothing."""
+    if not before:
+        return None
+    if before.get("data") != now["data"]:
+        return "its data are others"
+    for label, figures in now["methods"].items():
+        earlier = before.get("methods", {}).get(label)
+        if earlier is None:
+            continue
+        names = [f"{what} of step {step}" for step in range(1, _STEPS + 1) for what in ("the loss", "the gradient")]
+        for name, new, old in zip(names, figures, earlier):
+            if None not in (new, old) and not math.isclose(new, old, rel_tol=_TOLERANCE, abs_tol=1e-6):
+                return f"with {label}, {name} is {new:.6g} and was {old:.6g}"
+    return None

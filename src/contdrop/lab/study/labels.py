@@ -1,0 +1,237 @@
+"""The text form of methods, and what they are called: everything about a label that needs no torch.
+
+A label is a name, then after a colon a word or parameters, such as ``gaussian``, ``gaussian:sigma=0.3``,
+``gaussian:match`` and ``bernoulli-matched:uniform``; ``own:mixup`` is a method that the study itself knows.
+:func:`read` takes the labels of methods only, checks them and fills in what is missing; :func:`split` takes any text,
+for a report shows whatever a store has. Users type labels, and programs find them in files; whatever is to be read has
+the names of :func:`called` and :func:`shown`, and no others.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from ..._text import parse_label
+from ..._text import printable as printable
+from ...errors import UserError, suggest
+
+# Parameters of every method with their defaults, in the order in which they are written.
+_DEFAULTS: dict[str, dict[str, float]] = {
+    "none": {},
+    "bernoulli": {"keep": 0.5},
+    "uniform": {},
+    "gaussian": {"sigma": 0.3},
+    "normal": {"r": 1.0},
+    "adaptive": {"alpha": 1.0, "beta": 0.0},
+    "dropconnect": {"keep": 0.5},
+    "fast": {"keep": 0.5},
+    "bernoulli-matched": {"sigma": 0.3},
+    "adaptive-authors": {"alpha": 1.0, "beta": 0.0},
+    "dropconnect-authors": {"keep": 0.5},
+    "original": {},
+}
+ORIGINAL, MATCH, OWN = "original", "match", "own"
+# Those that need no model with dropout in it.
+NAMES: tuple[str, ...] = tuple(name for name in _DEFAULTS if name != ORIGINAL)
+
+# Parameters that stand for the default ones, and words that do.
+_INSTEAD = {
+    "bernoulli": ["r"],
+    "uniform": ["r"],
+    "gaussian": ["variance", "r"],
+    "bernoulli-matched": ["variance"],
+    "none": ["mean"],
+}
+_WORDS = {"bernoulli-matched": ("uniform",), **dict.fromkeys(["gaussian", "uniform", "bernoulli"], (MATCH,))}
+# The largest noise strength that a law can have: beyond, there is none, or for the clipped Gaussian more than half of
+# the mask values are at the bounds, and it is a Bernoulli law in all but name.
+REACH = {"uniform": 1 / 3, "gaussian": 0.6567}
+_KNOWN = {name: [*given, *_INSTEAD.get(name, [])] for name, given in _DEFAULTS.items()}
+
+# Within a sentence, and so without commas.
+_CALLED = {
+    "none": "no dropout",
+    "bernoulli": "Bernoulli",
+    "uniform": "uniform",
+    "gaussian": "Gaussian",
+    "normal": "normal",
+    "adaptive": "adaptive",
+    "dropconnect": "DropConnect",
+    "fast": "fast dropout",
+    "bernoulli-matched": "matched Bernoulli",
+    "adaptive-authors": "authors' adaptive",
+    "dropconnect-authors": "authors' DropConnect",
+    "original": "original dropout",
+}
+_CALLED_WORDS = {MATCH: "{} of equal strength", "uniform": "uniform-{}"}
+SIGMA, ALPHA = "\N{GREEK SMALL LETTER SIGMA}", "\N{GREEK SMALL LETTER ALPHA}"
+_SYMBOLS = {
+    "sigma": SIGMA,
+    "variance": f"{SIGMA}²",
+    "r": "r",
+    "alpha": ALPHA,
+    "beta": "β",
+    "keep": "keep",
+    "mean": "mean",
+}
+
+
+@dataclass(frozen=True)
+class Label:
+    """The parts of a label."""
+
+    name: str
+    word: str = ""  # what stands in place of parameters
+    parameters: tuple[tuple[str, float], ...] = ()  # in the method's own order
+
+    def __str__(self) -> str:
+        written = self.word or ",".join(f"{name}={repr(value).removesuffix('.0')}" for name, value in self.parameters)
+        return f"{self.name}:{written}" if written else self.name
+
+
+def read(text: str) -> Label:
+    """Reads the label of a method; parameters that are not given have their defaults.
+
+    >>> str(read("gaussian")), str(read(" Adaptive : beta = 0.50"))
+    ('gaussian:sigma=0.3', 'adaptive:alpha=1,beta=0.5')
+
+    Raises:
+        UserError: The text is malformed, or names an unknown method or parameter, or a value that is out of range.
+    """
+    name, word = _own(text) if _is_own(text) else _word(text)
+    if word:
+        return Label(name, word)
+    try:
+        name, found = parse_label(text, _KNOWN, "method")
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    given = {parameter: _checked(text, name, parameter, value) for parameter, value in found.items()}
+    if "r" in given and len(given) > 1:
+        raise UserError(f"give r or {next(iter(given.keys() - {'r'}))}, not both, in {text!r}")
+    if name == "none" and given.get("mean") == 1:
+        given = {}  # a mask of ones is no mask
+    instead = set(given) & set(_INSTEAD.get(name, []))
+    return Label(name, "", tuple((given if instead else _DEFAULTS[name] | given).items()))
+
+
+def _is_own(text: str) -> bool:
+    return text.partition(":")[0].strip().lower() == OWN
+
+
+def _own(text: str) -> tuple[str, str]:
+    """The name of a method that the study itself knows. Its letters stay as they are: the study compares them."""
+    word = text.partition(":")[2].strip()
+    if not re.fullmatch(r"\w[\w .+-]{0,39}", word):
+        raise UserError(
+            f"expected own: and a name of at most 40 letters, digits, dots and dashes, such as own:mixup; got {text!r}"
+        )
+    if word.lower() in _DEFAULTS:
+        raise UserError(
+            f"expected another name behind own: than that of a method, got {text!r}; leave own: out, or rename it"
+        )
+    return OWN, word
+
+
+def _word(text: str) -> tuple[str, str]:
+    """The name in a label, and the word behind it; empty if there is none."""
+    name, _, rest = (part.strip().lower() for part in text.partition(":"))
+    words = _WORDS.get(name, ())
+    if rest in words:
+        return name, rest
+    if words and rest and "=" not in rest and rest not in _KNOWN[name]:
+        hint = suggest(rest, [*_KNOWN[name], *words])
+        raise UserError(f"{name} has no parameter {rest!r} in {text!r}; {hint}")
+    return name, ""
+
+
+def _checked(text: str, name: str, parameter: str, value: float) -> float:
+    if parameter == "keep":
+        inside, expected = 0 < value <= 1, "a probability above 0 and at most 1"
+    elif parameter in ("sigma", "variance"):
+        inside, expected = 0 <= value < math.inf, "a finite number of at least 0"
+    elif parameter == "r" and name in REACH:
+        inside, expected = 0 < value <= REACH[name] * (1 + 1e-9), f"a number above 0 and at most {REACH[name]:.4g}"
+    elif parameter in ("mean", "r"):
+        inside, expected = 0 < value < math.inf, "a finite number above 0"
+    else:
+        inside, expected = math.isfinite(value), "a finite number"
+    if not inside:
+        raise UserError(f"method {text!r}: expected {expected} for {parameter}; got {value:g}")
+    return value + 0.0  # no negative zero: equal methods are written alike
+
+
+def split(text: str) -> Label:
+    """The parts of any text: all of it is the name if it is not of the form of a label.
+
+    >>> split("adaptive:alpha=1,beta=0").parameters
+    (('alpha', 1.0), ('beta', 0.0))
+    """
+    name, _, rest = text.partition(":")
+    if rest and (name == OWN or rest in _WORDS.get(name, ())):
+        return Label(name, rest)
+    try:
+        name, given = parse_label(text)
+    except ValueError:
+        return Label(text)
+    return Label(name, "", tuple(given.items()))
+
+
+def base(text: str) -> str:
+    """The name in a label, without word and parameters; that of a study's own method is all of it."""
+    label = split(text)
+    return text if label.name == OWN else label.name
+
+
+def without_factor(text: str) -> tuple[str, str]:
+    """The label of a candidate, and what its learning rate is multiplied by, if it says so.
+
+    Example:
+        >>> without_factor("gaussian:sigma=0.2@0.5"), without_factor("none")
+        (('gaussian:sigma=0.2', '0.5'), ('none', ''))
+    """
+    label, _, factor = text.partition("@")
+    return label, factor
+
+
+def gaussian_width(text: str) -> float | None:
+    """The standard deviation, before clipping, that a label such as "gaussian:variance=0.09" states."""
+    label = split(text)
+    if label.name != "gaussian":
+        return None
+    given = dict(label.parameters)
+    return given["variance"] ** 0.5 if given.get("variance", -1.0) >= 0 else given.get("sigma")
+
+
+def called(text: str, *, longest: int = 60) -> str:
+    """What to call a method in a sentence: a known one by its usual name, with its parameters; nothing unprintable.
+
+    Example:
+        >>> called("none"), called("bernoulli-matched:sigma=0.3"), called("bernoulli-matched:uniform")
+        ('no dropout', 'matched Bernoulli σ=0.3', 'uniform-matched Bernoulli')
+    """
+    label = split(text)
+    if not _is_known(label):
+        return shorten(printable(label.word or text), longest)
+    name = _CALLED_WORDS.get(label.word, "{}").format(_CALLED[label.name])
+    return " ".join([name, *(f"{_SYMBOLS[parameter]}={value:g}" for parameter, value in label.parameters)])
+
+
+def shown(text: str, *, longest: int = 28) -> str:
+    """The same name where it stands alone or begins a sentence; one that is not ours stays as it is written.
+
+    Example:
+        >>> shown("none"), shown("bernoulli-matched:sigma=0.3"), shown("my own")
+        ('No dropout', 'Matched Bernoulli σ=0.3', 'my own')
+    """
+    name = called(text, longest=longest)
+    return name[:1].upper() + name[1:] if _is_known(split(text)) else name
+
+
+def _is_known(label: Label) -> bool:
+    return label.name in _CALLED and all(parameter in _SYMBOLS for parameter, _ in label.parameters)
+
+
+def shorten(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"

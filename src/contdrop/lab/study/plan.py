@@ -1,0 +1,269 @@
+"""The plan of a study: methods times runs, and what all of them share.
+
+A study at one size is a :class:`Protocol`: everything that its jobs have in common. A :class:`Job` trains one network,
+one method in one run. In run i all methods share the split, the initial weights and the data order; only the masks
+differ.
+
+Parameters that are to be selected are selected by a stage of its own, on validation data, with its own seeds:
+candidates are trained like any method, and the one with the best validation value is what the final runs use. The
+selection never evaluates test data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import UserError
+from ...kernels import MASKS_VERSION
+from ..analysis.metric_format import Measure
+from ..store.checksums import of_plain
+from ..store.writer import FINAL, SELECTION, Selection, Store
+from ..training import random_streams
+from ..training.random_streams import LARGEST_SEED
+from . import methods, selection
+from .configuration import is_whole
+from .labels import OWN, without_factor
+from .study import Study
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with all its parameters, and what the study's learning rate is multiplied by."""
+
+    method: methods.Method
+    rate: float = 1.0
+
+    @classmethod
+    def parse(cls, text: str) -> Variant:
+        """Of a label, or of a label and a factor.
+
+        >>> str(Variant.parse("gaussian:sigma=0.2@0.5"))
+        'gaussian:sigma=0.2@0.5'
+        """
+        label, factor = without_factor(text)
+        try:
+            rate = float(factor) if factor else 1.0
+        except ValueError:
+            rate = -1.0
+        if not 0 < rate < float("inf"):
+            raise UserError(f"candidate {text!r}: expected a factor of the learning rate behind @, such as @0.5")
+        return cls(methods.parse(label), rate)
+
+    def __str__(self) -> str:
+        return str(self.method) if self.rate == 1 else f"{self.method}@{repr(self.rate).removesuffix('.0')}"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A study at one size: what all its jobs share. Results of two protocols are not comparable.
+
+    The study has the settings of that size, whose name is the preset.
+    """
+
+    study: Study
+    preset: str
+    epochs: int
+    selection_runs: int
+    selection_epochs: int
+    seed: int
+
+    @functools.cached_property
+    def configuration(self) -> dict[str, Any]:
+        """Everything that decides the results, as plain data."""
+        candidates = self.study.candidates or {}
+        return {
+            "experiment": self.study.name,
+            "masks": MASKS_VERSION,
+            "preset": self.preset,
+            "epochs": self.epochs,
+            "seed": self.seed,
+            **self.study.configuration,
+            "selection": {
+                "runs": self.selection_runs,
+                "epochs": self.selection_epochs,
+                "candidates": {label: list(variants) for label, variants in sorted(candidates.items())},
+                "follows": dict(sorted(self.study.follows.items())),
+            },
+        }
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What a report says about it beyond the configuration; changes nothing in the results."""
+        study, size = self.study, self.study.sizes.get("paper")
+        return {
+            "title": study.title or study.name,
+            "paper": study.paper,
+            "reference": study.reference,
+            "methods": list(study.methods),
+            "notes": list(study.notes),
+            "task": study.task,
+            "metric": study.metrics[0].description,
+            "others": [metric.description for metric in study.metrics[1:]],
+            "margin": study.margin,
+            "margin_reason": study.margin_reason,
+            "paper_runs": size.runs if size and study.paper else None,
+            "paper_epochs": size.epochs if size and study.paper else None,
+        }
+
+    @functools.cached_property
+    def key(self) -> str:
+        return of_plain(self.configuration)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One network to train. ``method`` is the label; its variant may be known only after the selection."""
+
+    protocol: Protocol
+    stage: str
+    method: str
+    run: int
+
+    @property
+    def epochs(self) -> int:
+        return self.protocol.selection_epochs if self.stage == SELECTION else self.protocol.epochs
+
+    def seed(self, stream: str, *detail: object) -> int:
+        """See :func:`.streams.seed`; all methods of a run have the same, unless the detail names them."""
+        return random_streams.seed(self.protocol.seed, self.stage, self.run, stream, *detail)
+
+    @property
+    def waits_for(self) -> str | None:
+        """The label whose selection has to be decided first."""
+        return None if self.stage == SELECTION else self.protocol.study.selected_label(self.method)
+
+    def variant(self, selected: Mapping[str, str]) -> Variant:
+        """The method with all its parameters, given what was selected for each label."""
+        source = self.waits_for
+        if source is None:
+            return Variant.parse(self.method)
+        chosen = Variant.parse(selected[source])
+        name = methods.parse(self.method).name
+        method = methods.parse(":".join([name, *str(chosen.method).split(":")[1:]]))
+        return dataclasses.replace(chosen, method=method)
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        return {**self.protocol.configuration, "stage": self.stage, "method": self.method, "run": self.run}
+
+    @property
+    def key(self) -> str:
+        return of_plain(self.configuration)
+
+    def __str__(self) -> str:
+        stage = " (selection)" if self.stage == SELECTION else ""
+        return f"{self.protocol.study.name} {self.method} run {self.run}{stage}"
+
+
+def plan(
+    study: Study,
+    *,
+    preset: str | None = None,
+    labels: Iterable[str] | None = None,
+    runs: int | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+) -> list[Job]:
+    """All jobs of a study, in the order in which they are best done.
+
+    The selection comes first, then run by run all methods, so that what is finished early is paired.
+    """
+    if not isinstance(study, Study):
+        raise UserError(f"expected a lab.Study; got {type(study).__name__}; a file is for contdrop compare FILE")
+    preset = preset or study.default_preset
+    if preset not in study.presets:
+        known = " or ".join(study.presets)
+        raise UserError(f"--preset: expected {known} for {study.name}; got {preset!r}")
+    size = study.presets[preset]
+    for option, value in (("--runs", runs), ("--epochs", epochs)):
+        if value is not None and not is_whole(value, 1):
+            raise UserError(f"{option}: expected a whole number of at least 1; got {value!r}")
+    seed = study.seed if seed is None else seed
+    if not is_whole(seed, 0) or seed > LARGEST_SEED:
+        raise UserError(f"--seed: expected a whole number from 0 to 2^63 - 1; got {seed!r}")
+    total = epochs or size.epochs
+    study = study.at(preset)
+    protocol = Protocol(study, preset, total, size.selection_runs, min(size.selection_epochs or total, total), seed)
+    chosen = _labels(study, labels)
+    for label in chosen:
+        methods.check_scale(methods.parse(label), study.scale)
+    sources = [source for label in chosen if (source := study.selected_label(label))]
+    variants = [variant for source in sources for variant in (study.candidates or {})[source]]
+    jobs = [
+        Job(protocol, SELECTION, variant, run)
+        for run in range(size.selection_runs)
+        for variant in dict.fromkeys(variants)  # one that two methods choose from is trained once
+    ]
+    return jobs + [Job(protocol, FINAL, label, run) for run in range(runs or size.runs) for label in chosen]
+
+
+def is_in(job: Job, shard: tuple[int, int] | None) -> bool:
+    """Whether a part of a plan has this job: whole runs, and the selection, on which all final runs depend.
+
+    The selection is in every part, because it is the same everywhere; part 0 is the selection alone.
+    """
+    return shard is None or job.stage == SELECTION or job.run % shard[1] == shard[0] - 1
+
+
+def add_plan(store: Store, jobs: Sequence[Job], **described: Any) -> dict[int, Job]:
+    """Puts jobs of one protocol into a store, except those that are there; returns all by their ids in it.
+
+    What is ``described``, a report may say beside the protocol's own description.
+    """
+    protocol = jobs[0].protocol
+    names = ("key", "stage", "method", "run", "epochs", "configuration")
+    rows = [{name: getattr(job, name) for name in names} for job in jobs]
+    ids = store.add_jobs(protocol.configuration, {**protocol.description, **described}, protocol.key, rows)
+    return dict(zip(ids, jobs))
+
+
+def decided(store: Store, protocol: Protocol, label: str) -> Selection | None:
+    """What is selected for a label, as soon as its candidates are all done; None while they are not."""
+    if label not in store.selections(protocol.key):
+        found = selection.decide(
+            protocol.key,
+            label,
+            (protocol.study.candidates or {})[label],
+            protocol.selection_runs,
+            store.jobs(protocol=protocol.key),
+            Measure.of(protocol.description),
+        )
+        if found is None:
+            return None
+        store.select(found)
+    return store.selections(protocol.key)[label]
+
+
+def _labels(study: Study, labels: Iterable[str] | None) -> list[str]:
+    if labels is None:
+        return list(study.methods)
+    if isinstance(labels, str):
+        raise UserError(f"methods: expected a list of labels; got {labels!r}; write {labels.split(',')}")
+    chosen = [label.strip() for label in labels]
+    if not chosen or not all(chosen):
+        raise UserError(f"--methods: expected names separated by commas, such as none,{study.reference}")
+    # A method that is not in the table may be added to it. One way of writing it, lest one network be trained twice.
+    chosen = [label if label in study.methods else _canonical(label) for label in chosen]
+    if len(set(chosen)) < len(chosen):
+        twice = next(label for label in chosen if chosen.count(label) > 1)
+        raise UserError(f"--methods: expected each method once; got {twice!r} twice")
+    variants: dict[str, str] = {}
+    for label in chosen:
+        if study.selected_label(label) is None:
+            same = variants.setdefault(str(methods.parse(label)), label)
+            if same != label:
+                raise UserError(f"--methods: {same} and {label} are the same method; leave one out")
+    return chosen
+
+
+def _canonical(label: str) -> str:
+    method = methods.parse(label)
+    if method.name == OWN:
+        raise UserError(
+            f"--methods: {label} is not a method of the study; name it in methods=, where model or run know it"
+        )
+    return str(method) if ":" in label else method.name

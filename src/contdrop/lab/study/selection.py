@@ -1,0 +1,96 @@
+"""Which of a method's candidates the final runs use, the one with the best validation value, and how clear it is."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import stats
+from ..analysis.metric_format import Measure
+from ..stats.differences import differences as differences_of
+from ..store.writer import FAILED, FINISHED, SELECTION, JobRecord, Selection
+
+
+def decide(
+    protocol: str, label: str, candidates: Sequence[str], runs: int, jobs: Iterable[JobRecord], measure: Measure
+) -> Selection | None:
+    """The selection for a label of a protocol with these jobs, or None while candidates are still to be trained.
+
+    The best mean validation value of the final models over the selection's runs wins; then the lowest validation loss;
+    then the candidate named first. A candidate that failed in any run cannot be selected.
+    """
+    found: dict[str, list[JobRecord]] = {variant: [] for variant in candidates}
+    for job in sorted(jobs, key=lambda job: job.run):
+        if job.stage == SELECTION and job.method in found and job.run < runs:
+            found[job.method].append(job)
+    if any(sum(job.status in (FINISHED, FAILED) for job in trained) < runs for trained in found.values()):
+        return None
+    scores = {variant: _score(trained) for variant, trained in found.items()}
+    able = [variant for variant in candidates if "failed" not in scores[variant]]
+    if not able:
+        reason, best = "every candidate failed", None
+    else:
+        best = min(able, key=lambda variant: (measure.sign * scores[variant]["val_error"], scores[variant]["val_loss"]))
+        value = measure.value(scores[best]["val_error"])
+        reason = f"{measure.best} validation {measure.name} of {len(candidates)} candidates: {value}"
+    return Selection(protocol, label, best, reason, scores, time.time())
+
+
+def _score(jobs: list[JobRecord]) -> dict[str, Any]:
+    """Means over the runs, and the error of each run, in their order: candidates share what a run shares."""
+    if any(job.status == FAILED for job in jobs):
+        return {"failed": sum(job.status == FAILED for job in jobs)}
+    errors = [job.results["val_error"] for job in jobs]
+    losses = [job.results.get("val_loss", 0.0) for job in jobs]  # a loop of the user's own tells none
+    return {"val_error": _mean(errors), "val_loss": _mean(losses), "val_errors": errors}
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def chosen(selections: Mapping[str, Selection]) -> dict[str, str]:
+    """The selected variants by label, without those for which every candidate failed."""
+    return {label: selection.variant for label, selection in selections.items() if selection.variant}
+
+
+@dataclass(frozen=True)
+class Lead:
+    """By how much the selected candidate is ahead, in mean validation value."""
+
+    runner_up: str  # the next best
+    spread: float  # from the best to the worst
+    difference: float  # from the selected one to the runner-up
+    interval: tuple[float, float]  # Student's 95 % interval of that, paired by run; NaN where nothing varies
+    runs: int
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval leaves out 0. That is generous, for the best of several is ahead by luck, too."""
+        return self.interval[0] > 0
+
+
+def lead(selection: Selection, measure: Measure = Measure()) -> Lead | None:
+    """How far apart the candidates were; None with fewer than two, or without the values of single runs."""
+    scores = {variant: score for variant, score in selection.candidates.items() if score.get("val_errors")}
+    best = scores.pop(selection.variant, None) if selection.variant else None
+    if best is None or not scores:
+        return None
+    sign = measure.sign
+    order = sorted(
+        scores, key=lambda variant: (sign * scores[variant]["val_error"], scores[variant].get("val_loss", 0))
+    )
+    values = (np.array(found["val_errors"]) for found in (scores[order[0]], best))
+    differences = sign * differences_of(*values)
+    return Lead(
+        order[0],
+        sign * (scores[order[-1]]["val_error"] - best["val_error"]),
+        float(differences.mean()),
+        stats.t_interval(differences) if np.ptp(differences) else (math.nan, math.nan),
+        len(differences),
+    )

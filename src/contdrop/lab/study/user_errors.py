@@ -1,0 +1,82 @@
+"""What went wrong in a user's own code, told in one line that says where."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import pathlib
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from ...errors import UserError, suggest
+
+_ARGUMENT = re.compile(r"^(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'$")
+_PLACE = re.compile(r" \(\S+, line \d+\)$")
+_PACKAGE = pathlib.Path(__file__).resolve().parents[2]
+_STANDARD = {pathlib.Path(sysconfig.get_paths()[name]) for name in ("stdlib", "platstdlib")}  # Python's own library
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+@contextlib.contextmanager
+def explained(what: str, of: Any = None) -> Iterator[None]:
+    """Turns whatever the user's code raises into one line, with the line of the user's file.
+
+    Args:
+        what: Is being done.
+        of: The user's function that it is about, whose line is told where no other is known.
+    """
+    try:
+        yield
+    except UserError as error:
+        place = place_of(error) or line_of(of)
+        if not place or _PLACE.search(str(error)):
+            raise
+        raise UserError(f"{error}{place}") from error
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{what}: {printable_error(error)}{place_of(error)}") from error
+
+
+def printable_error(error: BaseException) -> str:
+    """The kind of error and the first line of its text."""
+    told = error.msg if isinstance(error, SyntaxError) else str(error)  # str repeats the place
+    text = next(iter(told.strip().splitlines()), "")
+    return f"{type(error).__name__}: {text}"[:300] + _meant(text) if text else type(error).__name__
+
+
+def _meant(text: str) -> str:
+    """Which argument of the lab's own classes may have been meant, such as ``optimiser`` by ``optimizer``."""
+    found = _ARGUMENT.search(text)
+    lab = sys.modules["contdrop.lab"]
+    if found is None or found[1] not in dir(lab):
+        return ""
+    return f"; {suggest(found[2], inspect.signature(getattr(lab, found[1])).parameters)}"
+
+
+def place_of(error: BaseException) -> str:
+    """The last line of the user's own code that an error came through, if any."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({pathlib.Path(error.filename).name}, line {error.lineno})"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    return f" ({pathlib.Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def line_of(function: Any) -> str:
+    """Where a function of the user's is defined, if that is known."""
+    code = getattr(function, "__code__", None)
+    if code is None or not is_users(code.co_filename):
+        return ""
+    return f" ({pathlib.Path(code.co_filename).name}, line {code.co_firstlineno})"
+
+
+def is_users(file: str) -> bool:
+    """Whether a file of code is neither this package's nor another's."""
+    path = pathlib.Path(file)
+    return not (
+        file.startswith(("<frozen", "<string>"))
+        or _INSTALLED.intersection(path.parts)
+        or {_PACKAGE, *_STANDARD}.intersection(path.parents)
+    )

@@ -1,0 +1,87 @@
+"""What a job ran on, and with which versions: all that may change a number."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from typing import Any
+
+import torch
+
+import contdrop
+
+from ...errors import UserError
+from ...kernels import backend
+
+
+def versions() -> dict[str, str]:
+    """Of everything that may change a number."""
+    packages = {name: importlib.metadata.version(name) for name in ("torch", "numpy")}
+    return {
+        "contdrop": contdrop.__version__,
+        "python": platform.python_version(),
+        **packages,
+        "backend": backend().name,
+    }
+
+
+def machine(device: str = "cpu", devices: int = 1) -> dict[str, Any]:
+    """What a job runs on, in so many processes."""
+    kind = torch.device(device).type
+    found = {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "processor": _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+    if devices > 1:
+        found["devices"] = devices
+    if kind == "cuda":
+        found["instructions"] = torch.cuda.get_device_name(device)
+    elif kind != "cpu":
+        found["instructions"] = kind
+    return found
+
+
+def peak_memory() -> float:
+    """The most bytes that this process has had in memory; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0.0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+
+
+def find_device(name: str) -> str:
+    """The device of that name; "auto" is the fastest there is.
+
+    Only the CPU is tried by this project's own tests; on other devices results may differ in the last bits from one
+    run to the next, because some of torch's operations are not deterministic there.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(
+            f"--device: {name!r} does not work on this machine ({reason}); auto takes the fastest device that does"
+        ) from error
+    return name
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    return platform.processor()

@@ -1,0 +1,85 @@
+"""What is minimised where a study gives no loss of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...errors import UserError
+from ..data.targets import binary, classified, examples_of, loss_of, paired, per_example, target_of, whole_numbers
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss, (output, batch) -> scalar."""
+
+    mean: Callable[[Any, Any], Tensor]  # over the examples of a batch, for training
+    whole: Callable[[Any, Any], Tensor] | None = None  # their sum; that mean times their number if None
+
+    def total(self, output: Any, batch: Any) -> Tensor:
+        """The sum over the examples of a batch, for evaluation."""
+        return self.mean(output, batch) * examples_of(batch) if self.whole is None else self.whole(output, batch)
+
+
+def default_loss(task: str | None) -> Loss:
+    """Cross-entropy or squared error; where a model returns a loss of its own, that."""
+    return _LOSSES[task]
+
+
+def _cross_entropy(output: Any, batch: Any) -> Tensor:
+    own = loss_of(output)
+    if own is not None:
+        return own
+    plain = _plain(output, batch)
+    if plain is not None:
+        return functional.cross_entropy(*plain)
+    two = binary(output, batch)
+    if two is not None:
+        return functional.binary_cross_entropy_with_logits(two[0], two[1].to(two[0].dtype))
+    return functional.cross_entropy(*classified(output, batch))
+
+
+def _cross_entropy_total(output: Any, batch: Any) -> Tensor:
+    own = loss_of(output)
+    if own is not None:
+        return own * examples_of(batch)
+    plain = _plain(output, batch)
+    if plain is not None:
+        return functional.cross_entropy(*plain, reduction="sum")
+    logits, target = classified(output, batch)
+    return per_example(functional.cross_entropy(logits, target, reduction="none"), target).sum()
+
+
+def _plain(output: Any, batch: Any) -> tuple[Tensor, Tensor] | None:
+    """Logits [N, C] and classes [N]: the usual case, without detours."""
+    target = target_of(batch)
+    if not isinstance(output, Tensor) or output.dim() != 2 or target.dim() != 1 or output.shape[1] == 1:
+        return None
+    return output, target if target.dtype == torch.int64 else whole_numbers(target)
+
+
+def _squares(output: Any, batch: Any) -> Tensor:
+    own = loss_of(output)
+    if own is not None:
+        return own
+    prediction, target = paired(output, batch)
+    return functional.mse_loss(prediction, target.to(prediction.dtype))
+
+
+def _own(output: Any, batch: Any) -> Tensor:
+    own = loss_of(output)
+    if own is None:
+        raise UserError(f"task=None: expected loss=, or a model that returns a loss; got {type(output).__name__}")
+    return own
+
+
+_LOSSES = {
+    "classification": Loss(_cross_entropy, _cross_entropy_total),
+    "regression": Loss(_squares),
+    None: Loss(_own),
+}

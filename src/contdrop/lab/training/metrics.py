@@ -1,0 +1,328 @@
+"""What a study measures: of each test example a contribution, which is stored, and of all of them a value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...errors import UserError, suggest
+from ..data.targets import IGNORED, classified, examples_of, loss_of, paired, per_example
+from . import metric_values
+
+Better = Literal["lower", "higher"]
+_RESERVED = ("predictions", "labels", "groups")
+Of = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """What is measured of a model on test data. Two metrics are the same if their names are.
+
+    Example:
+        >>> Metric("error", unit="%").value([100.0, 0.0, 0.0])
+        33.333333333333336
+
+    Attributes:
+        name: Under which it is stored and shown.
+        of: (output, batch) -> what each example contributes, [examples] or [examples, k]. Not needed where a study's
+            own loop returns the value.
+        combine: The mean contribution over examples, a number or k numbers in float64 -> the value. None: the mean
+            itself.
+        unit: Shown after values.
+        better: "lower" or "higher"; that of the built-in metric of the name if None, and lower of other names.
+        function: All contributions -> the value; set by :meth:`whole`.
+    """
+
+    name: str
+    of: Of | None = None
+    combine: Callable[[Any], Any] | None = None
+    unit: str = ""
+    better: Better = None  # type: ignore[assignment]  # until it is made
+    function: Callable[[Any], Any] | None = field(default=None, kw_only=True)
+    by_batch: bool = field(default=False, kw_only=True)  # a batch's examples contribute the batch's mean
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():
+            raise UserError(f"Metric: expected a name of printable characters, got {self.name!r}")
+        if self.name in _RESERVED:
+            raise UserError(f"Metric: expected a name other than {', '.join(_RESERVED)}, which are kept beside metrics")
+        given: Any = self.better
+        known = metric_values.better_of(self.name)
+        if given is None:
+            object.__setattr__(self, "better", known or "lower")
+        if self.better not in ("lower", "higher"):
+            raise UserError(f'metric {self.name}: expected better to be "lower" or "higher", got {self.better!r}')
+        if known not in (None, self.better):
+            raise UserError(f"metric {self.name}: {known} values of it are better; got better={self.better!r}")
+        for what in (self.of, self.combine, self.function):
+            if what is not None and not callable(what):
+                raise UserError(f"metric {self.name}: expected functions as of and combine, got {what!r}")
+        if self.combine is not None and self.function is not None:
+            raise UserError(f"metric {self.name}: expected combine, or a function of the whole; got both")
+
+    @classmethod
+    def whole(
+        cls, name: str, of: Of | None, function: Callable[[Any], Any], unit: str = "", better: Better | None = None
+    ) -> Metric:
+        """A metric that is no function of a mean, such as the area under a ROC curve.
+
+        Args:
+            name: Of the metric.
+            of: (output, batch) -> what each example contributes, [examples] or [examples, k].
+            function: All contributions, in float64, in the order of the examples -> the value.
+            unit: Shown after values.
+            better: "lower" or "higher"; that of the built-in metric of the name if None, and higher of other names.
+        """
+        return cls(name, of, None, unit, better or metric_values.better_of(name) or "higher", function=function)  # type: ignore[arg-type]
+
+    def __eq__(self, other: object) -> bool:
+        return self.name == other.name if isinstance(other, Metric) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the value is the plain mean of one number per example, so that intervals over examples are exact."""
+        return self.combine is None and self.function is None and not self.by_batch
+
+    @property
+    def description(self) -> dict[str, str]:
+        """What a store says of it; see :class:`contdrop.lab.analysis.metric_format.Measure`."""
+        is_built_in = BUILT_IN.get(self.name) is self
+        kind = "built-in" if is_built_in and not self.by_batch else "mean" if self.is_mean else "own"
+        return {"name": self.name, "unit": self.unit, "better": self.better, "kind": kind}
+
+    def is_better(self, value: float, other: float) -> bool:
+        return value > other if self.better == "higher" else value < other
+
+    def contributions(self, output: Any, batch: Any, examples: int | None = None) -> npt.NDArray[Any]:
+        """What each example of a batch contributes, [examples] or [examples, k].
+
+        As float32 if that holds all of it exactly, else as float64; parts of several batches may be concatenated. If
+        it is known how many examples there must be, that is checked.
+        """
+        if self.of is None:
+            raise UserError(f"metric {self.name}: expected of=, (output, batch) -> what each example contributes")
+        found = torch.as_tensor(self.of(output, batch)).detach().cpu()
+        if found.dim() not in (1, 2) or examples not in (None, len(found)):
+            expected = "one row per example" if examples is None else f"{examples} examples"
+            raise UserError(
+                f"metric {self.name}: expected of= to give [examples] or [examples, k] for {expected}, got shape "
+                f"{list(found.shape)}; mean over other axes"
+            )
+        return _narrow(found.double().numpy())
+
+    def value(self, contributions: npt.ArrayLike) -> float:
+        """Of all contributions [examples] or [examples, k]; not a number if there are none."""
+        try:
+            found = np.asarray(metric_values.value(contributions, self.combine, self.function), np.float64)
+        except ValueError as error:
+            raise UserError(f"metric {self.name}: {error}") from error
+        if found.size != 1:
+            what = "combine=" if self.function is None else "the function"
+            raise UserError(
+                f"metric {self.name}: expected one number, got shape {list(found.shape)}; let {what} give one"
+            )
+        return float(found.reshape(()))
+
+
+def _narrow(values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+    with np.errstate(over="ignore"):
+        short = values.astype(np.float32)
+    return short if np.array_equal(short, values, equal_nan=True) else values
+
+
+def _wrong(output: Any, batch: Any) -> Tensor:
+    """100 where the largest logit is not that of the class, 0 where it is."""
+    logits, target = classified(output, batch)
+    return _percent(logits, logits.argmax(1) != target, target)
+
+
+def _right(output: Any, batch: Any) -> Tensor:
+    return 100 - _wrong(output, batch)
+
+
+def _percent(logits: Tensor, wrong: Tensor, target: Tensor) -> Tensor:
+    # The largest of numbers that are none may by chance be the right one.
+    values = torch.where(logits.isnan().any(1), torch.nan, 100 * wrong.double())
+    return per_example(values, target)
+
+
+def _not_among(k: int) -> Of:
+    def of(output: Any, batch: Any) -> Tensor:
+        """100 where k other logits come before that of the class; of equal ones, the first comes first."""
+        logits, target = classified(output, batch)
+        number = logits.shape[1]
+        if k >= number:
+            raise UserError(f"metric top{k}: expected more than {k} classes, got {number}; choose a smaller k")
+        classes = target.clamp(min=0).unsqueeze(1)
+        own = logits.gather(1, classes)
+        place = torch.arange(number, device=logits.device).reshape(1, -1, *[1] * (logits.dim() - 2))
+        before = ((logits > own) | ((logits == own) & (place < classes))).sum(1)
+        return _percent(logits, before >= k, target)
+
+    return of
+
+
+def _nll(output: Any, batch: Any) -> Tensor:
+    logits, target = classified(output, batch)
+    return per_example(functional.cross_entropy(logits, target, reduction="none"), target)
+
+
+def _nll_and_positions(output: Any, batch: Any) -> Tensor:
+    logits, target = classified(output, batch)
+    losses = functional.cross_entropy(logits, target, reduction="none").double()
+    return torch.stack([losses.reshape(len(losses), -1).sum(1), (target != IGNORED).reshape(len(losses), -1).sum(1)], 1)
+
+
+def _brier(output: Any, batch: Any) -> Tensor:
+    """sum_c (p_c - 1[c is the class])^2, from 0 to 2; with two classes half of it, (p_1 - y)^2."""
+    logits, target = classified(output, batch)
+    probabilities = logits.softmax(1)
+    truth = torch.zeros_like(probabilities).scatter_(1, target.clamp(min=0).unsqueeze(1), 1.0)
+    squares = (probabilities - truth).square().sum(1)
+    return per_example(squares / 2 if logits.shape[1] == 2 else squares, target)
+
+
+def _one_class_each(name: str, output: Any, batch: Any) -> tuple[Tensor, Tensor]:
+    logits, target = classified(output, batch)
+    if target.dim() != 1:
+        raise UserError(
+            f"metric {name}: expected one class per example, got targets {list(target.shape)}; give a lab.Metric"
+        )
+    per_example(target, target)  # none is ignored
+    return logits, target
+
+
+def _confidence(output: Any, batch: Any) -> Tensor:
+    logits, target = _one_class_each("ece", output, batch)
+    confidence, predicted = logits.softmax(1).max(1)
+    return torch.stack([confidence, (predicted == target).to(confidence.dtype)], 1)
+
+
+def _logits_and_class(output: Any, batch: Any) -> Tensor:
+    logits, target = _one_class_each("auroc", output, batch)
+    return torch.cat([logits.double(), target.unsqueeze(1).double()], 1)
+
+
+def _classes(output: Any, batch: Any) -> Tensor:
+    logits, target = _one_class_each("f1", output, batch)
+    predicted = torch.where(logits.isnan().any(1), torch.nan, logits.argmax(1).double())
+    return torch.stack([predicted, target.double()], 1)
+
+
+def _square(output: Any, batch: Any) -> Tensor:
+    prediction, target = paired(output, batch)
+    return _over_outputs((prediction - target).square())
+
+
+def _absolute(output: Any, batch: Any) -> Tensor:
+    prediction, target = paired(output, batch)
+    return _over_outputs((prediction - target).abs())
+
+
+def _over_outputs(values: Tensor) -> Tensor:
+    return values.reshape(len(values), -1).mean(1) if values.dim() > 1 else values
+
+
+def _prediction_and_target(output: Any, batch: Any) -> Tensor:
+    prediction, target = paired(output, batch)
+    return torch.cat([part.double().reshape(len(part), -1) for part in (prediction, target)], 1)
+
+
+def _loss(output: Any, batch: Any) -> Tensor:
+    own = loss_of(output)
+    if own is None:
+        raise UserError(
+            f"metric loss: expected loss= or metric=, or a model that returns a loss; got {type(output).__name__}"
+        )
+    return _spread(own, batch)
+
+
+def _spread(loss: Tensor, batch: Any) -> Tensor:
+    """The mean of a batch, as what each of its examples contributes."""
+    return loss if loss.dim() else loss.expand(examples_of(batch))
+
+
+def _built_in(name: str, of: Of, unit: str = "") -> Metric:
+    return Metric(name, of, metric_values.COMBINE.get(name), unit, function=metric_values.WHOLE.get(name))
+
+
+_CLASSIFICATION = (
+    _built_in("error", _wrong, "%"),
+    _built_in("accuracy", _right, "%"),
+    _built_in("top5", _not_among(5), "%"),
+    _built_in("nll", _nll),
+    _built_in("perplexity", _nll_and_positions),
+    _built_in("brier", _brier),
+    _built_in("ece", _confidence),
+    _built_in("auroc", _logits_and_class),
+    _built_in("f1", _classes),
+)
+_REGRESSION = (
+    _built_in("rmse", _square),
+    _built_in("mse", _square),
+    _built_in("mae", _absolute),
+    _built_in("r2", _prediction_and_target),
+)
+BUILT_IN = {metric.name: metric for metric in (*_CLASSIFICATION, *_REGRESSION, Metric("loss", _loss, by_batch=True))}
+_DEFAULTS = {"classification": ("error", "nll"), "regression": ("rmse", "mae", "r2"), None: ("loss",)}
+
+
+_EACH: dict[str | None, Of] = {"classification": _nll, "regression": _square}  # the built-in losses
+
+
+def with_loss(metrics: Sequence[Metric], loss: Of | None, task: str | None) -> tuple[Metric, ...]:
+    """The metrics of a study, with what it minimises as the one called loss: its own loss, or else that of its task.
+
+    The latter is that of each example, unless the model returns its own. Of a loss of the user's own, only the mean of
+    a batch is known.
+    """
+
+    def of(output: Any, batch: Any) -> Tensor:
+        if loss is not None:
+            return _spread(loss(output, batch), batch)
+        return _EACH[task](output, batch) if task in _EACH and loss_of(output) is None else _loss(output, batch)
+
+    return tuple(replace(metric, of=of) if metric is BUILT_IN["loss"] else metric for metric in metrics)
+
+
+def find(name: str) -> Metric:
+    """A built-in metric by its name, one of ``BUILT_IN`` or top1, top2, ..."""
+    number = re.fullmatch(r"top([1-9]\d*)", name)
+    if number:
+        return Metric(name, _not_among(int(number[1])), unit="%")
+    if name not in BUILT_IN:
+        raise UserError(f"metric: no built-in metric is called {name!r}; {suggest(name, BUILT_IN)}")
+    return BUILT_IN[name]
+
+
+def defaults(task: str | None) -> tuple[Metric, ...]:
+    """The metrics of a task, the primary one first."""
+    return tuple(BUILT_IN[name] for name in _DEFAULTS[task])
+
+
+def chosen(given: Metric | str | Sequence[Metric | str] | None, task: str | None) -> tuple[Metric, ...]:
+    """What a study's ``metric=`` means: metrics or names, one or several, the first primary; None by task."""
+    if given is None:
+        return defaults(task)
+    several = [given] if isinstance(given, (Metric, str)) else list(given)
+    wrong = next((each for each in several if not isinstance(each, (Metric, str))), None)
+    if wrong is not None or not several:
+        raise UserError(
+            f"metric: expected a lab.Metric, a name such as error, or several of them; got {wrong or given!r}"
+        )
+    found = tuple(find(each) if isinstance(each, str) else each for each in several)
+    twice = next((metric.name for place, metric in enumerate(found) if metric in found[:place]), None)
+    if twice:
+        raise UserError(f"metric: expected each name once; got {twice!r} twice")
+    return found

@@ -1,0 +1,102 @@
+"""A study's model with a method in it: the same initial weights for all methods of a run, by construction."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ...errors import UserError
+from ..data.targets import prediction_of
+from ..study.apply_method import Applied, apply
+from ..study.methods import Method
+from ..study.study import METHODS, Study
+from . import random_streams
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model, and what the method did to it."""
+
+    model: nn.Module
+    noise: dict[str, float] = field(default_factory=dict)  # mean, and relative variance averaged over layers
+    applied: Applied | None = None  # None where the study builds a method's model itself
+
+
+class Averaged(nn.ModuleList):
+    """Several classifiers as one: called as each of them is, it returns the logarithm of their mean probabilities.
+
+    They have logits [N, classes, ...]; of models with one logit, for two classes, it returns that of the mean.
+    """
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        logits = torch.stack([prediction_of(member(*inputs, **named)) for member in self])
+        if logits[0, 0].numel() == 1:
+            yes, no = (functional.logsigmoid(sign * logits).logsumexp(0) for sign in (1, -1))
+            return yes - no
+        return logits.log_softmax(2).logsumexp(0) - math.log(len(self))
+
+
+def build(study: Study, method: Method, seed: int) -> Built:
+    """The model with the method, its initial weights drawn by ``seed``; several as one if the study averages them."""
+    first = _build(study, method, seed)
+    if study.networks == 1:
+        return first
+    seeds = [
+        random_streams.seed(seed, "network", number, random_streams.WEIGHTS) for number in range(1, study.networks)
+    ]
+    others = [_build(study, method, each).model for each in seeds]
+    return replace(first, model=Averaged([first.model, *others]))
+
+
+def _build(study: Study, method: Method, seed: int) -> Built:
+    assert study.model is not None, "a study with a loop of its own builds its models itself"
+    if study.takes_method:
+        seed_everything(seed)
+        return Built(_checked(study, study.model(method)), method.noise(study.scale))
+    return build_with(study, study.model, method, seed)
+
+
+def build_with(study: Study, function: Callable[[], nn.Module], method: Method, seed: int) -> Built:
+    """The model that a function returns, with the method in its dropout layers."""
+    seed_everything(seed)
+    model = _checked(study, function())
+    return Built(model, *put(study, method, model))
+
+
+def put(study: Study, method: Method, model: nn.Module) -> tuple[dict[str, float], Applied]:
+    """Puts the method into a model; what noise that is, and what was done."""
+    # The default methods fall back where a shape does not reach a layer's strength; one asked for by name is refused.
+    applied = apply(method, model, scale=study.scale, fallback=tuple(study.methods) == METHODS)
+    return _noise(applied), applied
+
+
+def _noise(applied: Applied) -> dict[str, float]:
+    layers = list(applied.noise.values())
+    means = {layer["mean"] for layer in layers}
+    if len(means) != 1:
+        return {}
+    return {"mean": means.pop(), "relative_variance": fmean(layer["relative_variance"] for layer in layers)}
+
+
+def _checked(study: Study, model: object) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise UserError(
+            f"study {study.name!r}: expected model() to return a torch.nn.Module; got {type(model).__name__}"
+        )
+    return model
+
+
+def seed_everything(seed: int) -> None:
+    """torch, NumPy and Python's random, so that whatever a model function draws from is the same for all methods."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)

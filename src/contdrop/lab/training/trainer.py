@@ -1,0 +1,501 @@
+"""Train one network, from its first epoch or from where it was interrupted.
+
+Bit-exact on resumption: the masks of an epoch, and the data order and the augmentation of a pass over the data, follow
+from seeds of their own, so the weights, the state of optimiser and schedule, and the place in the pass are all there is
+to save. An epoch is a pass over the data, or as many steps as the study says, and may end in the middle of a pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import operator
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
+
+from ..._text import plural
+from ...errors import UserError
+from ..data.batch import default_forward, size_of, to_device
+from ..data.data import Part, Parts, Prepared
+from ..data.fingerprints import as_array, of_arrays
+from ..data.targets import examples_of
+from ..store.blobs import LARGE, Buffer
+from ..store.reader import WEIGHTS
+from ..store.writer import FINAL, Epoch
+from ..study.plan import Job, Variant
+from ..study.user_errors import explained
+from . import checkpoint, epoch_metrics, random_streams
+from .distributed import ALONE, Team, check_division
+from .losses import Loss, default_loss
+from .metrics import Metric, with_loss
+from .model import Built, build, seed_everything
+
+_MOST_LABELS = 2**15  # predicted classes are kept as 16-bit numbers
+_SLOW_DISK = 1e8  # bytes per second; how long a checkpoint takes is measured once there is one
+_AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_ONE_CYCLE = ("initial_lr", "max_lr", "min_lr")  # what OneCycleLR computes a group's rates from
+
+
+class DivergenceError(Exception):
+    """Training went where no number is; the text says when."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model does on a part of the data: its mean loss, and what each example contributes to each metric.
+
+    ``predictions`` and ``labels`` are there for plain classification only.
+    """
+
+    loss: float
+    contributions: dict[str, np.ndarray]
+    predictions: np.ndarray | None = None
+    labels: np.ndarray | None = None
+
+
+@dataclass
+class Best:
+    """The best evaluation so far, and how many there have been since. ``weights`` only where the best model counts, and
+    ``buffers`` those that its ``state_dict`` leaves out.
+    """
+
+    epoch: int = 0
+    value: float = math.nan
+    since: int = 0
+    weights: dict[str, Tensor] | None = None
+    buffers: dict[str, Tensor] | None = None
+
+
+class Training:
+    """A network on its way from epoch to epoch; the processes of a team do it together."""
+
+    def __init__(self, job: Job, variant: Variant, prepared: Prepared, device: str = "cpu", team: Team = ALONE) -> None:
+        study, self.team = job.protocol.study, team
+        self.job, self.variant, self.study, self.device = job, variant, study, torch.device(device)
+        self.seeds = {
+            name: job.seed(name) for name in (random_streams.SPLIT, random_streams.WEIGHTS, random_streams.ORDER)
+        }
+        self.seeds[random_streams.MASKS] = job.seed(random_streams.MASKS, variant)
+        self.parts = prepared.parts(job.protocol.seed, job.stage, job.run)
+        self.built: Built = build(study, variant.method, self.seeds[random_streams.WEIGHTS])
+        self.network = self.built.model
+        initial = of_arrays(*(as_array(p) for _, p in sorted(self.network.named_parameters())))
+        self.network.to(self.device)
+        self.forward = study.forward or default_forward
+        self.loss = Loss(study.loss) if study.loss else default_loss(study.task)
+        self.metrics = with_loss(study.metrics, study.loss, study.task)
+        self._runnable: Any = torch.compile(self.network) if study.compile else self.network
+        self.members: list[Any] = [self._runnable] if study.networks == 1 else list(self.network.children())
+        with explained(f"study {study.name!r}: optimiser", study.optimiser):
+            self.optimiser = (study.optimiser or _adamw)(self.network)
+        held = {id(p) for group in self.optimiser.param_groups for p in group["params"]}
+        self.trained = [p for p in self.network.parameters() if id(p) in held]
+        self.untrained = [p for p in self.network.parameters() if id(p) not in held]
+        for group in self.optimiser.param_groups:
+            if variant.rate != 1:
+                group["lr"] *= variant.rate
+        self.steps_per_pass = -(-len(self.order(0)) // study.accumulate)
+        self.steps_per_epoch = study.epoch_steps or self.steps_per_pass
+        self.total_steps = min(study.steps or math.inf, self._steps_of(job.epochs))
+        total = job.epochs if study.schedule_by == "epoch" else int(self.total_steps)
+        self.scheduler = study.scheduler(self.optimiser, total) if study.scheduler else None
+        if variant.rate != 1:
+            self._scale_schedule()
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=study.precision == "float16")
+        self.epoch, self.step = 0, 0  # finished ones
+        self.passes, self.shown = 0, 0  # whole ones over the data, and batches of the one under way
+        self.best = Best()
+        self.fingerprints = {
+            "data": prepared.fingerprint,
+            "split": self.parts.split,
+            "initial weights": initial,
+            "data order": self._order_fingerprint(),
+        }
+
+    def order(self, number: int, *member: int) -> list[Any]:
+        """The examples of each batch of a pass over the data; each network of a run but the first has its own."""
+        return self.parts.train.order(self.job.seed(random_streams.ORDER, number, *member), self.study.batch_size)
+
+    @property
+    def _numbers(self) -> list[tuple[int, ...]]:
+        """Of the networks of a run, as seeds have them: the first has none."""
+        return [(number,) if number else () for number in range(len(self.members))]
+
+    def _orders(self, number: int) -> list[list[Any]]:
+        """Of a pass, for each network of the run."""
+        return [self.order(number, *member) for member in self._numbers]
+
+    def _steps_of(self, epochs: int) -> int:
+        """In so many epochs; batches of the user's own may be more or fewer in another pass."""
+        if self.study.epoch_steps or not self.parts.train.has_own_batches:
+            return self.steps_per_epoch * epochs
+        lengths = (min(map(len, self._orders(number))) for number in range(epochs))
+        return sum(-(-length // self.study.accumulate) for length in lengths)
+
+    def _scale_schedule(self) -> None:
+        """Sees to it that a rate of the variant's own holds under schedulers that set the rate, too."""
+        if isinstance(self.scheduler, OneCycleLR):
+            for group in self.optimiser.param_groups:
+                group.update({name: group[name] * self.variant.rate for name in ("lr", *_ONE_CYCLE)})
+        elif isinstance(self.scheduler, CyclicLR):
+            raise UserError(
+                f"study {self.study.name!r}: expected a scheduler that starts from the optimiser's learning rate for "
+                f"{self.variant}; got CyclicLR, which sets its own; take another scheduler, or leave out the factor"
+            )
+
+    def _order_fingerprint(self) -> str:
+        """Of every pass's seed, from which its order follows, and of the first and the last order themselves."""
+        passes = -(-self.job.epochs * self.steps_per_epoch // self.steps_per_pass)
+        seeds = np.array([self.job.seed(random_streams.ORDER, number) for number in range(passes)], np.uint64)
+        orders = [np.concatenate([np.asarray(b) for b in self.order(number)]) for number in {0, passes - 1}]
+        return of_arrays(seeds, *orders)
+
+    def check_steps(self) -> None:
+        """Refuses more steps than the planned epochs have, which nobody knows before there are data."""
+        steps, epochs = self.study.steps or 0, self.job.protocol.epochs
+        if steps > self._steps_of(epochs):
+            needed = max(epochs + 1, -(-steps // self.steps_per_epoch))
+            raise UserError(
+                f"study {self.study.name!r}: expected at least {plural(needed, 'epoch')} of "
+                f"{plural(self.steps_per_epoch, 'step')} for steps={steps}; got epochs={epochs}; give epochs={needed} "
+                "or fewer steps"
+            )
+
+    @property
+    def first(self) -> torch.nn.Module:
+        """The network, or the first of several."""
+        return next(self.network.children()) if self.study.networks > 1 else self.network
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self.optimiser.param_groups[0]["lr"])
+
+    @property
+    def is_over(self) -> bool:
+        patience = self.study.patience
+        stopped = patience is not None and self.best.since >= patience
+        return self.epoch >= self.job.epochs or self.step >= self.total_steps or stopped
+
+    @property
+    def deciding(self) -> str:
+        """The part of the data whose value is the result."""
+        return "test" if self.job.stage == FINAL else "validation"
+
+    # ---- what is saved
+
+    def state(self) -> list[Buffer]:
+        """All that is needed to resume after this epoch, in pieces that are the training's own memory."""
+        return checkpoint.parts(
+            {
+                "network": self.network.state_dict(),
+                "buffers": checkpoint.beside(self.network),
+                "optimiser": self.optimiser.state_dict(),
+                "scheduler": self.scheduler.state_dict() if self.scheduler else None,
+                "scaler": self.scaler.state_dict(),
+                "epoch": self.epoch,
+                "step": self.step,
+                "passes": self.passes,
+                "shown": self.shown,
+                "best": vars(self.best),
+            }
+        )
+
+    def restore(self, saved: Buffer) -> None:
+        content = checkpoint.loads(saved)
+        self.network.load_state_dict(content["network"])
+        checkpoint.put_beside(self.network, content.get("buffers", {}), self.device)  # older checkpoints have none
+        self.optimiser.load_state_dict(content["optimiser"])
+        if self.scheduler:
+            self.scheduler.load_state_dict(content["scheduler"])
+        self.scaler.load_state_dict(content["scaler"])
+        self.epoch, self.step = content["epoch"], content["step"]
+        self.passes, self.shown = content["passes"], content["shown"]
+        self.best = Best(**content["best"])
+
+    @property
+    def seconds_to_save(self) -> float:
+        """At most, about, for the first checkpoint; of a small network no time at all."""
+        size = 4 * sum(p.numel() * p.element_size() for p in self.network.parameters())
+        return size / _SLOW_DISK if size > LARGE else 0.0
+
+    # ---- training
+
+    def run_epoch(self) -> Epoch:
+        """Trains for one epoch and evaluates; raises :class:`DivergenceError` if the loss is no number."""
+        start = time.perf_counter()
+        # From here on torch's default generator, NumPy's and Python's are drawn from by masks and models only.
+        seed_everything(self.job.seed(random_streams.MASKS, self.variant, self.epoch))
+        rate = self.learning_rate
+        train_loss, train_value = self._train()
+        self.epoch += 1
+        if not np.isfinite(train_loss):
+            raise DivergenceError(f"the training loss is {train_loss} in epoch {self.epoch}")
+        validation, test = self._evaluate_epoch()
+        self._end_epoch(validation)
+        seconds = time.perf_counter() - start
+        return Epoch(self.epoch, train_loss, train_value, *validation, *test, rate, seconds)
+
+    def _evaluate_epoch(self) -> tuple[tuple[float | None, float | None], tuple[float | None, float | None]]:
+        """Loss and value on validation and on test data, where this epoch is one to evaluate."""
+        every = self.study.evaluate
+        is_last = self.epoch >= self.job.epochs or self.step >= self.total_steps
+        if not is_last and (every == "last" or (isinstance(every, int) and self.epoch % every)):
+            return (None, None), (None, None)
+        loss, value = self._loss_and_value(self.parts.validation)
+        if not np.isfinite(loss):
+            raise DivergenceError(f"the validation loss is {loss} in epoch {self.epoch}")
+        if self.job.stage != FINAL or every == "last":
+            return (loss, value), (None, None)
+        return (loss, value), self._loss_and_value(self.parts.test)  # for the curve; nothing is decided by it
+
+    def _end_epoch(self, validation: tuple[float | None, float | None]) -> None:
+        loss, value = validation
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            if loss is not None:
+                self.scheduler.step(loss)
+        elif self.scheduler and self.study.schedule_by == "epoch":
+            self.scheduler.step()
+        if value is None or (self.study.keep == "last" and self.study.patience is None):
+            return
+        if math.isnan(self.best.value) or self.metrics[0].is_better(value, self.best.value):
+            self.best = Best(self.epoch, value, 0)
+            if self.study.keep == "best":
+                self.best.weights = _copied(self.network.state_dict())
+                self.best.buffers = _copied(checkpoint.beside(self.network))
+        else:
+            self.best.since += 1
+
+    def _train(self) -> tuple[float, float]:
+        """One epoch; mean loss and value as it went, under dropout."""
+        self.network.train()
+        losses, tally = epoch_metrics.Losses(), epoch_metrics.Tally(self.metrics[0])
+        last = min(self.total_steps, self.step + self.steps_per_epoch) if self.study.epoch_steps else self.total_steps
+        waiting, of, is_elsewhere = 0, 1, self.device.type != "cpu"
+        for batches, sizes, left in self._batches():
+            if not waiting:
+                of = min(self.study.accumulate, left)
+            for member, batch, size in zip(self.members, batches, sizes):
+                if is_elsewhere:
+                    batch = to_device(batch, self.device)
+                with self.team.batch(size):
+                    loss, output = self.batch_loss(batch, member)
+                    self.backward(loss, of)
+                if self.team.share:
+                    losses.add(loss, size_of(batch))
+                    tally.add(output, batch)
+            waiting += 1
+            if waiting == of:
+                self.update()
+                waiting = 0
+                if self.step >= last or (left == 1 and not self.study.epoch_steps):
+                    break
+        return losses.mean(self.team.gather), tally.value(self.team.gather)
+
+    def _batches(self) -> Iterator[tuple[tuple[Any, ...], list[int], int]]:
+        """From where the last epoch ended: what this process gets of a batch for each network of the run, how large
+        these batches are, and how many the pass still has, these included.
+        """
+        while True:
+            orders = self._orders(self.passes)
+            seeds = [self.job.seed(random_streams.AUGMENT, self.passes, *member) for member in self._numbers]
+            length = min(map(len, orders))
+            mine = [
+                self.parts.train.batches(order[:length], seed=seed, skip=self.shown, rows=self.team.cut)
+                for order, seed in zip(orders, seeds)
+            ]
+            for batches in zip(*mine):
+                sizes = [len(order[self.shown]) for order in orders]
+                left = length - self.shown
+                self.passes, self.shown = (self.passes, self.shown + 1) if left > 1 else (self.passes + 1, 0)
+                yield batches, sizes, left
+
+    def batch_loss(self, batch: Any, member: Any = None) -> tuple[Tensor, Any]:
+        """Of a network of the run; the first if None."""
+        with self.autocast():
+            output = self.forward(self.members[0] if member is None else member, batch)
+            return self.loss.mean(output, batch), output
+
+    def backward(self, loss: Tensor, of: int = 1) -> None:
+        """Of one of so many batches whose gradients make a step."""
+        if self.team.size > 1:
+            loss = loss * self.team.share
+        if of > 1:
+            loss = loss / of
+        if self.scaler.is_enabled():
+            loss = self.scaler.scale(loss)
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def update(self) -> None:
+        self.team.add_gradients(self.network.parameters())
+        if self.study.clip is not None:
+            self.scaler.unscale_(self.optimiser)
+            torch.nn.utils.clip_grad_norm_(self.trained, self.study.clip)
+        if self.scaler.is_enabled():
+            self.scaler.step(self.optimiser)
+            self.scaler.update()
+        else:
+            self.optimiser.step()
+        self._forget_gradients()
+        self.step += 1
+        if self.scheduler and self.study.schedule_by == "step" and not isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step()
+
+    def _forget_gradients(self) -> None:
+        for parameter in self.untrained:  # which no optimiser forgets, so that they would add up
+            parameter.grad = None
+        if type(self.optimiser).zero_grad is not torch.optim.Optimizer.zero_grad:
+            self.optimiser.zero_grad(set_to_none=True)
+            return
+        # What torch's own does but for its profiling, which is a twentieth of a small network's step.
+        for group in self.optimiser.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        kind = _AUTOCAST.get(self.study.precision)
+        return torch.autocast(self.device.type, dtype=kind) if kind else contextlib.nullcontext()
+
+    # ---- evaluation
+
+    def _loss_and_value(self, part: Part) -> tuple[float, float]:
+        found = self.evaluate(part, self.metrics[:1])
+        return found.loss, self.metrics[0].value(found.contributions[self.metrics[0].name])
+
+    @torch.no_grad()
+    def evaluate(
+        self, part: Part, wanted: tuple[Metric, ...] | None = None, *, classes: bool = False, batches: int | None = None
+    ) -> Evaluation:
+        """In evaluation mode: the metrics that are wanted, or all, on so many batches of a part, or all.
+
+        Predicted ``classes`` are kept, too, where there are any, if that is asked for.
+        """
+        wanted = self.metrics if wanted is None else wanted
+        self.network.eval()
+        done: list[tuple[float, int, list[np.ndarray], tuple[np.ndarray, np.ndarray] | None]] = []
+        size = self.study.evaluation_batch_size or 4 * self.study.batch_size
+        for batch in part.batches(self.team.turns(part.order(None, size)[:batches])):
+            batch = to_device(batch, self.device)
+            with self.autocast():
+                output = self.forward(self._runnable, batch)
+            pair = epoch_metrics.predicted_classes(output, batch) if classes else None
+            found = [metric.contributions(output, batch, examples_of(batch)) for metric in wanted]
+            done.append((float(self.loss.total(output, batch)), examples_of(batch), found, pair))
+        totals, sizes, contributions, pairs = zip(*self.team.in_order(done))
+        joined = {metric.name: np.concatenate(each) for metric, each in zip(wanted, zip(*contributions))}
+        guessed = [pair for pair in pairs if pair is not None]
+        predictions, labels = (np.concatenate(each) for each in zip(*guessed)) if guessed else (None, None)
+        return Evaluation(functools.reduce(operator.add, totals) / sum(sizes), joined, predictions, labels)
+
+    def check_division(self) -> None:
+        """Refuses what several processes would do otherwise than one."""
+
+        def batch_of(rows: slice) -> Any:
+            return to_device(next(self.parts.train.batches(order, seed=0, rows=lambda _: rows)), self.device)
+
+        order = [torch.cat(self.order(0))[: 3 * self.team.size + 1]]  # so that parts differ in size
+        tolerance = 3e-2 if self.study.precision in _AUTOCAST else 1e-3
+        self.network.train()
+        check_division(
+            self.team, self.network, len(order[0]), batch_of, lambda batch: self.batch_loss(batch)[0], tolerance
+        )
+
+    def results(self) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+        """The final model's losses and values, and what else is kept of it."""
+        if self.study.keep == "best" and self.best.weights is not None:
+            self.network.load_state_dict(self.best.weights)
+            checkpoint.put_beside(self.network, self.best.buffers or {}, self.device)
+        found: dict[str, float] = {}
+        artefacts: dict[str, np.ndarray] = {}
+        parts = {"train": self.parts.train, "val": self.parts.validation, "test": self.parts.test}
+        for name, part in parts.items():
+            if name == "test" and self.job.stage != FINAL:
+                continue
+            is_test, primary = name == "test", self.metrics[0].name
+            wanted = self.metrics if is_test else self.metrics[:1]
+            done = self.evaluate(part, wanted, classes=is_test and self.study.task == "classification")
+            found[f"{name}_loss"] = done.loss
+            for metric in wanted:
+                value = metric.value(done.contributions[metric.name])
+                found[f"{name}_error" if metric.name == primary else f"{name}:{metric.name}"] = value
+                if is_test:
+                    artefacts[f"test_{metric.name}"] = done.contributions[metric.name]
+            classes = {"test_predictions": done.predictions, "test_labels": done.labels}
+            if all(each is not None and each.max(initial=0) < _MOST_LABELS for each in classes.values()):
+                artefacts |= {name: each.astype(np.int16) for name, each in classes.items() if each is not None}
+        if self.parts.groups is not None and self.job.stage == FINAL:
+            artefacts["test_groups"] = self.parts.groups
+        if self.study.measure and self.job.stage == FINAL and not self.team.rank:
+            numbers, arrays = self.measured(self.parts, self.job.seed(random_streams.MEASURE))
+            found |= {f"test:{name}": number for name, number in numbers.items()}  # they stand beside the metrics
+            artefacts |= arrays
+        # The noise is for reports, which compare methods at equal mean and strength.
+        return self._finite(found) | self.built.noise, artefacts
+
+    def measured(self, parts: Parts, seed: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+        """Numbers and arrays of the study's own function, by name.
+
+        Refused is what a store cannot keep, and what it would take for something that the lab keeps of a final model.
+        """
+        assert self.study.measure is not None, "whoever asks has looked"
+        found = self.study.measure(self.network, parts, seed)
+        expected = f"study {self.study.name!r}: measure: expected"
+        if not hasattr(found, "items"):
+            raise UserError(
+                f"{expected} a dictionary of arrays and numbers by name; got {type(found).__name__}; return one"
+            )
+        metrics = [metric.name for metric in self.metrics]
+        taken = {WEIGHTS, *(f"test_{name}" for name in ("predictions", "labels", "groups", *metrics))}
+        numbers: dict[str, float] = {}
+        arrays: dict[str, np.ndarray] = {}
+        for name, value in found.items():
+            array = _measured(value, f"{expected} a number or an array of numbers as {name!r}")
+            if name in (taken if array.ndim else metrics[1:]):
+                raise UserError(f"{expected} a name that the lab does not use itself; got {name!r}; choose another")
+            if array.ndim:
+                arrays[str(name)] = array
+            else:
+                numbers[str(name)] = float(array)
+        return numbers, arrays
+
+    def _finite(self, found: dict[str, float]) -> dict[str, float]:
+        """Without what is no number, such as an AUROC of one class; that may not be what the job is for."""
+        decides, part = ("test_error" if self.job.stage == FINAL else "val_error"), self.deciding
+        if not math.isfinite(found[decides]):
+            raise DivergenceError(f"the {part} {self.metrics[0].name} is {found[decides]}")
+        for name, value in found.items():
+            if not math.isfinite(value):
+                warnings.warn(f"{self.job}: {name.replace(':', ' ')} is {value}, and is left out", stacklevel=2)
+        return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _adamw(model: torch.nn.Module) -> torch.optim.Optimizer:
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    # One pass over the weights: of a small network's step on the CPU, the plain one is a third.
+    return torch.optim.AdamW(parameters, lr=1e-3, fused=not any(p.is_complex() for p in parameters))
+
+
+def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+
+
+def _measured(value: Any, expected: str) -> np.ndarray:
+    """As an array, of no axes if it is a number."""
+    array = np.asarray(value)
+    wrong = f"an array of {array.dtype}" if array.ndim and array.dtype.kind not in "biuf" else ""
+    if not array.ndim:
+        try:
+            array = np.asarray(float(array))
+        except (TypeError, ValueError):
+            wrong = type(value).__name__
+    if wrong:
+        raise UserError(f"{expected}; got {wrong}; leave it out, or turn it into numbers")
+    return array

@@ -1,0 +1,244 @@
+"""Whether a classifier knows how sure it can be: its calibration, and whether it is less sure of inputs from elsewhere.
+
+Asked of its predictions in three ways: with dropout off (``point``), averaged over passes with dropout on (``mc``,
+:func:`contdrop.mc_predict`), and by propagated moments (``moments``, :func:`contdrop.inference.predict`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ... import inference
+from ...errors import UserError
+from ..data.batch import default_forward, leaves, mapped, size_of, to_device
+from ..data.targets import prediction_of, target_of
+from ..study.configuration import Configuration, is_whole
+from . import metric_values, random_streams
+
+Array = npt.NDArray[Any]
+Forward = Callable[[torch.nn.Module, Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """Class probabilities of some examples, and how uncertain they are."""
+
+    probabilities: Array  # [N, C], float64
+    entropy: Array  # of the probabilities, in nats, [N]
+    mutual_information: Array | None  # between class and mask, [N]; None of predictions without masks
+
+
+@dataclass(frozen=True)
+class Uncertainty(Configuration):
+    """The ``measure`` of a study that asks how well its models know how sure they can be.
+
+    For each way in ``point``, ``mc`` and ``moments`` that is possible these are kept as ``uncertainty_<way>_<name>``:
+
+    - by test example: ``contribution_nll``, ``contribution_brier``, ``confidence``, ``correct``, ``entropy`` and
+      ``mutual_information``;
+    - of all of them: ``nll``, ``brier`` and ``ece``, as the metrics of these names, and ``reliability``, three rows of
+      ``bins`` numbers: how many examples have a confidence in the bin, their mean confidence, the share that is right;
+    - with ``ood``: ``auroc_entropy`` and ``auroc_mutual_information``, the probability that an input from elsewhere has
+      more of it than a test example, and both by input as ``ood_entropy`` and ``ood_mutual_information``.
+
+    Attributes:
+        samples: Passes of Monte-Carlo prediction, at least 2.
+        ood: Returns inputs from elsewhere, in the form that the model takes; they need no targets.
+        forward: The study's own, if it has one: (model, batch) -> output. Then there are no moments.
+        moments: Whether to propagate moments, where the model's layers allow it.
+        examples: Only the first so many test examples, and inputs from elsewhere; all if None.
+        batch_size: Examples at once.
+        bins: Of the reliability diagram; the calibration error always has 15.
+    """
+
+    kind: ClassVar[str] = "uncertainty"
+    samples: int = 50
+    _: KW_ONLY
+    ood: Callable[[], Any] | None = None
+    forward: Forward | None = None
+    moments: bool = True
+    examples: int | None = None
+    batch_size: int = 256
+    bins: int = metric_values.BINS
+
+    def __post_init__(self) -> None:
+        for name, least in {"samples": 2, "batch_size": 1, "bins": 1, "examples": 1}.items():
+            value = getattr(self, name)
+            if not is_whole(value, least) and not (value is None and name == "examples"):
+                raise UserError(f"uncertainty: expected {name} to be a whole number of at least {least}; got {value!r}")
+        for name, function in {"ood": self.ood, "forward": self.forward}.items():
+            if function is not None and not callable(function):
+                raise UserError(f"uncertainty: expected {name} to be a function; got {type(function).__name__}")
+
+    def __call__(self, model: torch.nn.Module, parts: Any, seed: int) -> dict[str, Array]:
+        """What is kept of a trained model: see :class:`Uncertainty`."""
+        part = parts.test
+        order = part.order(None, self.batch_size)
+        if self.examples is not None:
+            order = list(torch.split(torch.cat(order)[: self.examples], self.batch_size))
+        batches = list(part.batches(order))
+        truth = np.concatenate([_classes(batch) for batch in batches])
+        known = self.predict(model, batches, seed, "test")
+        strange = {} if self.ood is None else self.predict(model, self._strange(), seed, "ood")
+        kept: dict[str, Array] = {}
+        for way, predicted in known.items():
+            found = _kept(predicted, truth, self.bins) | _detection(predicted, strange.get(way))
+            kept |= {f"uncertainty_{way}_{name}": array for name, array in found.items()}
+        return kept
+
+    def predict(
+        self, model: torch.nn.Module, batches: Sequence[Any], seed: int = 0, name: str = "test"
+    ) -> dict[str, Predicted]:
+        """Predictions in each way that is possible; the model is left in evaluation mode.
+
+        Without dropout layers there are no masks to average over, and moments are known of some layers only. Data of
+        another name get masks of their own.
+        """
+        model.eval()
+        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        moved = [to_device(batch, device) for batch in batches]
+        calls = [_Logits(model, self.forward or default_forward, batch) for batch in moved]
+        seeds = [random_streams.seed(seed, random_streams.MEASURE, 0, name, number) for number in range(len(moved))]
+        point = _joined([_point(call) for call in calls])
+        found: dict[str, Predicted | None] = {"point": point}
+        found["mc"] = _if_possible(
+            inference.mc_predict(call, call.marker, self.samples, transform="softmax", seed=seed)
+            for call, seed in zip(calls, seeds)
+        )
+        # Moments follow the model itself, so they need to know what it is called with.
+        inputs = [x for batch in moved if (x := _only_input(batch)) is not None]
+        plain = self.forward is None and len(inputs) == len(moved)
+        if self.moments and plain and point.probabilities.shape[1] == calls[0].width:
+            found["moments"] = _if_possible(
+                inference.predict(model, x, method="moments", transform="softmax", seed=seed)
+                for x, seed in zip(inputs, seeds)
+            )
+        return {way: predicted for way, predicted in found.items() if predicted is not None}
+
+    def _strange(self) -> list[Any]:
+        """Batches of the inputs from elsewhere, which have no target."""
+        assert self.ood is not None
+        nest = mapped(lambda leaf: leaf if isinstance(leaf, Tensor) else torch.as_tensor(np.asarray(leaf)), self.ood())
+        lengths = {len(leaf) if leaf.dim() else 0 for _, leaf in leaves(nest)}
+        if len(lengths) != 1 or not min(lengths):
+            raise UserError(
+                "uncertainty: ood: expected a function that returns inputs as the model takes them, a tensor or a "
+                f"nesting of equally long ones, at least one; got lengths {sorted(lengths)}"
+            )
+        number = min(size_of(nest), self.examples or size_of(nest))
+        starts = range(0, number, self.batch_size)
+        return [(mapped(lambda leaf: leaf[a : min(a + self.batch_size, number)], nest), None) for a in starts]  # noqa: B023
+
+
+uncertainty = Uncertainty  # as studies write it
+
+
+class _Logits(torch.nn.Module):
+    """A model on one batch, whatever its form, as a model of one tensor that gives logits [N, C] in float64."""
+
+    def __init__(self, model: torch.nn.Module, forward: Forward, batch: Any) -> None:
+        super().__init__()
+        self.model, self._forward, self._batch = model, forward, batch
+        self.marker = torch.zeros(size_of(batch))
+        self.width = 0  # of the model's own output
+
+    def forward(self, _: Tensor) -> Tensor:
+        logits = prediction_of(self._forward(self.model, self._batch)).double()
+        if logits.dim() == 1:
+            logits = logits.unsqueeze(1)
+        if logits.dim() != 2:
+            raise UserError(f"uncertainty: expected one class per example, got outputs of shape {list(logits.shape)}")
+        self.width = logits.shape[1]
+        # One logit z for two classes is (0, z): its softmax is the sigmoid of z.
+        return torch.cat([torch.zeros_like(logits), logits], 1) if self.width == 1 else logits
+
+
+def _only_input(batch: Any) -> Tensor | None:
+    """x of a batch (x, y) of floating-point x."""
+    x = batch[0] if isinstance(batch, (tuple, list)) and len(batch) <= 2 else None
+    return x if isinstance(x, Tensor) and x.is_floating_point() else None
+
+
+@torch.no_grad()
+def _point(call: _Logits) -> Predicted:
+    probabilities = call(call.marker).softmax(1).cpu()
+    return Predicted(probabilities.numpy(), torch.special.entr(probabilities).sum(1).numpy(), None)
+
+
+def _of(prediction: inference.Prediction) -> Predicted:
+    entropy, information = prediction.entropy, prediction.mutual_information
+    assert entropy is not None
+    assert information is not None
+    # Without noise it is zero, and what is there are rounding errors, by which nothing should be ranked.
+    return Predicted(prediction.mean.cpu().numpy(), entropy.cpu().numpy(), information.cpu().numpy().round(9))
+
+
+def _if_possible(predictions: Iterator[inference.Prediction]) -> Predicted | None:
+    """All batches; None if the first is refused. That the model itself works, the point prediction has shown."""
+    try:
+        first = next(predictions)
+    except (ValueError, NotImplementedError):
+        return None
+    return _joined([_of(first), *map(_of, predictions)])
+
+
+def _joined(parts: Sequence[Predicted]) -> Predicted:
+    information = [part.mutual_information for part in parts if part.mutual_information is not None]
+    return Predicted(
+        np.concatenate([part.probabilities for part in parts]),
+        np.concatenate([part.entropy for part in parts]),
+        np.concatenate(information) if information else None,
+    )
+
+
+def _classes(batch: Any) -> npt.NDArray[np.int64]:
+    target = target_of(batch).cpu()
+    if target.dim() == 2 and target.shape[1] == 1:
+        target = target.squeeze(1)
+    if target.dim() != 1 or bool((target != target.long()).any()):
+        raise UserError(f"uncertainty: expected one class per example, got targets of shape {list(target.shape)}")
+    return target.long().numpy()
+
+
+def _kept(predicted: Predicted, truth: npt.NDArray[np.int64], bins: int) -> dict[str, Array]:
+    p = predicted.probabilities
+    rows = np.arange(len(truth))
+    right = np.zeros_like(p)
+    right[rows, truth] = 1
+    squares = np.square(p - right).sum(axis=1) / (2 if p.shape[1] == 2 else 1)  # as the metric brier
+    losses = -np.log(np.maximum(p[rows, truth], np.finfo(np.float64).tiny))
+    # A sum of probabilities in another order may be above 1 by a rounding error.
+    confidence, correct = np.minimum(p.max(axis=1), 1), p.argmax(axis=1) == truth
+    by_example = {"contribution_nll": losses, "contribution_brier": squares, "confidence": confidence}
+    by_example |= {"entropy": predicted.entropy}
+    if predicted.mutual_information is not None:
+        by_example["mutual_information"] = predicted.mutual_information
+    ece = metric_values.calibration_error(np.stack([confidence, correct], axis=1))
+    values = {"nll": losses.mean(), "brier": squares.mean(), "ece": ece}
+    return {
+        **{name: np.asarray(value, np.float64) for name, value in values.items()},
+        **{name: array.astype(np.float32) for name, array in by_example.items()},
+        "correct": correct.astype(np.uint8),
+        "reliability": np.stack(metric_values.reliability(confidence, correct, bins)).astype(np.float64),
+    }
+
+
+def _detection(known: Predicted, strange: Predicted | None) -> dict[str, Array]:
+    """How well inputs from elsewhere are told from test data."""
+    if strange is None:
+        return {}
+    kept = {"ood_entropy": strange.entropy.astype(np.float32)}
+    found = {"auroc_entropy": metric_values.ranked_auroc(strange.entropy, known.entropy)}
+    if known.mutual_information is not None and strange.mutual_information is not None:
+        kept["ood_mutual_information"] = strange.mutual_information.astype(np.float32)
+        found["auroc_mutual_information"] = metric_values.ranked_auroc(
+            strange.mutual_information, known.mutual_information
+        )
+    return kept | {name: np.asarray(value, np.float64) for name, value in found.items()}

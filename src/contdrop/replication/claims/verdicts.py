@@ -1,0 +1,271 @@
+"""The ledger: from runs and checks of equations to a verdict on every claim, by the rules of results/PROTOCOL.md."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..._text import plural
+from ...errors import UserError
+from ...lab import stats
+from ...lab.analysis.comparisons import without_limits
+from .claims import EXPLORATORY, PLANNED, Claim, Contrast
+from .evidence import Runs
+
+HOLDS, FAILS, OPEN, OUT = "holds", "does not hold", "open", "not testable here"
+VERDICTS = (HOLDS, FAILS, OPEN, OUT)
+LEVEL = 0.05
+_SAME = 1e-6  # how far ratios of covariance to variance may differ and be called equal
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What became of one comparison.
+
+    Attributes:
+        test: Which.
+        verdict: On this comparison alone.
+        runs: Paired ones that there are.
+        planned: That the protocol has.
+        family: Over how many comparisons p-values and intervals are corrected.
+        comparison: The figures, first minus second; None without runs.
+        needed: Runs that would find a difference of the margin with a power of 80 %; None if that cannot be said.
+        note: What to add.
+        failed: Planned runs in which one of the two methods failed.
+    """
+
+    test: Contrast
+    verdict: str
+    runs: int
+    planned: int
+    family: int
+    comparison: stats.Comparison | None = None
+    needed: int | None = None
+    note: str = ""
+    failed: int = 0
+
+    @property
+    def text(self) -> str:
+        """In a line."""
+        if self.comparison is None:
+            return f"{self.test.study}: no runs yet, {self.planned} planned"
+        found, metric = self.comparison, self.test.metric.removeprefix("test:")
+        (low, high), p, equal = found.simultaneous, found.t_p_two_sided_holm, found.equivalence_p_holm
+        line = f"{self.test.study}, {metric}: {self.test.first} minus {self.test.second} {found.difference:+.3g}"
+        line += "" if math.isnan(low) else f" [{low:+.3g}, {high:+.3g}]"  # one run has none, nor has one without spread
+        line += "" if math.isnan(p) else f", p {p:.2g}"
+        line += "" if equal is None or math.isnan(equal) else f", equivalence p {equal:.2g}"
+        return f"{line}; {self.runs} of {plural(self.planned, 'run')}{'; ' * bool(self.note)}{self.note}"
+
+
+@dataclass(frozen=True)
+class Equation:
+    """What ``contdrop theory`` found of an equation."""
+
+    number: str
+    verdict: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A claim with its verdict and all that it rests on."""
+
+    claim: Claim
+    verdict: str
+    reason: str
+    evidence: tuple[Evidence, ...] = ()
+    equations: tuple[Equation, ...] = ()
+
+
+def ledger(
+    claims: Sequence[Claim],
+    runs: Mapping[str, Runs],
+    equations: Mapping[str, Equation],
+    ratios: Sequence[float],
+) -> list[Entry]:
+    """The verdict on every claim.
+
+    Args:
+        claims: All of them: those of one study are corrected together.
+        runs: By study.
+        equations: By number; those that a claim names have to be there.
+        ratios: Of covariance to variance of a linear layer's outputs, for each law.
+    """
+    found = _examine([test for claim in claims for test in claim.tests], runs)
+    return [_entry(claim, found, equations, ratios) for claim in claims]
+
+
+def counts(entries: Iterable[Entry]) -> dict[str, int]:
+    """How many claims have each verdict."""
+    counted = Counter(entry.verdict for entry in entries)
+    return {verdict: counted[verdict] for verdict in VERDICTS}
+
+
+def in_words(entries: Iterable[Entry]) -> str:
+    """The same in words: "9 hold, 1 does not hold, 17 are open, 4 are not testable here"."""
+    one = {HOLDS: "holds", FAILS: "does not hold", OPEN: "is open", OUT: "is not testable here"}
+    many = {HOLDS: "hold", FAILS: "do not hold", OPEN: "are open", OUT: "are not testable here"}
+    return ", ".join(
+        f"{number} {(one if number == 1 else many)[verdict]}" for verdict, number in counts(entries).items()
+    )
+
+
+def _examine(tests: Sequence[Contrast], runs: Mapping[str, Runs]) -> dict[tuple[str, str], Evidence]:
+    families: dict[str, dict[str, Contrast]] = {}
+    for test in tests:
+        families.setdefault(test.study, {})[test.key] = test
+    found: dict[tuple[str, str], Evidence] = {}
+    for study, family in families.items():
+        compared = {key: _compare(test, runs[study]) for key, test in family.items()} if study in runs else {}
+        there = {key: without_limits(each) for key, each in compared.items() if each is not None}
+        adjusted = stats.adjusted(there, len(family))  # by the protocol's family, whichever of it has been run
+        for key, test in family.items():
+            judged = _judged(test, adjusted.get(key), len(family))
+            found[study, key] = dataclasses.replace(judged, failed=_failed(test, runs.get(study)))
+    return found
+
+
+def _compare(test: Contrast, runs: Runs) -> stats.Comparison | None:
+    first = runs.values(test.first, test.metric)
+    second = runs.values(test.second, test.second_metric or test.metric)
+    shared = sorted(first.keys() & second.keys())
+    if not shared:
+        return None
+    margin = runs.margin
+    if test.margin_share is not None:
+        margin = test.margin_share * abs(stats.summary([second[run] for run in shared]).mean) or None
+    return stats.compare_paired(
+        {run: first[run] for run in shared},
+        {run: second[run] for run in shared},
+        margin=margin,
+        names=(test.first, test.second),
+    )
+
+
+def _failed(test: Contrast, runs: Runs | None) -> int:
+    return len({run for method, run in (runs.lost if runs else ()) if method in (test.first, test.second)})
+
+
+def _judged(test: Contrast, found: stats.Comparison | None, family: int) -> Evidence:
+    planned = PLANNED[test.study].runs
+    if found is None:
+        return Evidence(test, OPEN, 0, planned, family)
+    evidence = Evidence(test, OPEN, found.runs, planned, family, found, _needed(found, family))
+    if test.study in EXPLORATORY:
+        return dataclasses.replace(evidence, note="exploratory, decides nothing")
+    if found.runs < planned:
+        return evidence
+    if not found.sd > 0:
+        return dataclasses.replace(evidence, note="all runs differ alike, which is no evidence")
+    verdict, note = (_less if test.relation == "less" else _not_worse)(found)
+    return dataclasses.replace(evidence, verdict=verdict, note=note)
+
+
+def _less(found: stats.Comparison) -> tuple[str, str]:
+    significant = found.t_p_two_sided_holm < LEVEL
+    equal = found.equivalence_p_holm is not None and found.equivalence_p_holm < LEVEL
+    if significant and found.difference < 0:
+        return HOLDS, "by less than matters" if equal else ""
+    if significant:
+        return FAILS, "the other way round"
+    return (FAILS, "equal within the margin") if equal else (OPEN, "")
+
+
+def _not_worse(found: stats.Comparison) -> tuple[str, str]:
+    if found.margin is not None and found.simultaneous[1] < found.margin:
+        return HOLDS, "not worse by more than the margin"
+    if found.difference > 0 and found.t_p_two_sided_holm < LEVEL:
+        return FAILS, "worse"
+    return OPEN, ""
+
+
+def _needed(found: stats.Comparison, family: int) -> int | None:
+    if not found.margin or not found.sd > 0 or not math.isfinite(found.sd):
+        return None
+    try:
+        return stats.runs_needed(found.margin, found.sd, alpha=LEVEL / family)
+    except UserError:  # more than could ever be done
+        return None
+
+
+def _entry(
+    claim: Claim,
+    found: Mapping[tuple[str, str], Evidence],
+    equations: Mapping[str, Equation],
+    ratios: Sequence[float],
+) -> Entry:
+    if claim.untestable:
+        return Entry(claim, OUT, claim.untestable)
+    if claim.unplanned:
+        return Entry(claim, OPEN, f"no study of the protocol: {claim.unplanned}")
+    if claim.trade_off:
+        return _balanced(claim, ratios)
+    if claim.equations:
+        checked = tuple(equations[number] for number in claim.equations)
+        verdict = HOLDS if all(each.verdict in claim.allowed for each in checked) else FAILS
+        return Entry(claim, verdict, "; ".join(f"({each.number}) {each.text}" for each in checked), (), checked)
+    evidence = tuple(found[test.study, test.key] for test in claim.tests)
+    verdict = _together(claim, evidence)
+    return Entry(claim, verdict, _reason(verdict, evidence), evidence)
+
+
+def _balanced(claim: Claim, ratios: Sequence[float]) -> Entry:
+    same = max(ratios) - min(ratios) <= _SAME * max(ratios)
+    span = f"covariance over variance is {min(ratios):.6g} to {max(ratios):.6g} over {len(ratios)} laws"
+    return Entry(claim, FAILS if same else HOLDS, span)
+
+
+def _together(claim: Claim, evidence: Sequence[Evidence]) -> str:
+    verdicts = [each.verdict for each in evidence]
+    if claim.rule == "each":
+        return FAILS if FAILS in verdicts else HOLDS if set(verdicts) == {HOLDS} else OPEN
+    if any(each.runs < each.planned for each in evidence):
+        return OPEN  # a tendency is judged when all cases are in
+    opposite = any(each.note == "the other way round" for each in evidence)
+    if HOLDS in verdicts and not opposite:
+        return HOLDS
+    return FAILS if set(verdicts) == {FAILS} else OPEN
+
+
+def _reason(verdict: str, evidence: Sequence[Evidence]) -> str:
+    counted = Counter(each.verdict for each in evidence)
+    parts = ", ".join(f"{number} {_SHORT[name][number > 1]}" for name in _SHORT if (number := counted[name]))
+    reason = f"{plural(len(evidence), 'comparison')}: {parts}"
+    if all(each.test.study in EXPLORATORY for each in evidence):
+        reason += "; exploratory, so that it is not decided"
+    return f"{reason}; {_wanted(evidence)}" if verdict == OPEN else reason
+
+
+_SHORT = {HOLDS: ("holds", "hold"), FAILS: ("does not", "do not"), OPEN: ("open", "open")}  # of one, of several
+
+
+def _wanted(evidence: Sequence[Evidence]) -> str:
+    """How many runs an open claim would take."""
+    missing: dict[str, tuple[int, int]] = {}  # in all, and failed
+    more: dict[str, int] = {}
+    for each in evidence:
+        study = each.test.study
+        if each.runs < each.planned:
+            missing[study] = max(missing.get(study, (0, 0)), (each.planned - each.runs, each.failed))
+        elif each.verdict == OPEN and each.needed is not None:
+            more[study] = max(more.get(study, 0), each.needed)
+    parts = [f"{study} has {_lacking(*numbers)}" for study, numbers in missing.items()]
+    parts += [
+        f"{study} would need {plural(number, 'run')} to detect a difference as large as its margin"
+        for study, number in more.items()
+        if study not in missing
+    ]
+    return "; ".join(parts) or "the runs that there are do not decide it"
+
+
+def _lacking(number: int, failed: int) -> str:
+    """Runs that are still to come, and those that will not."""
+    if not failed:
+        return f"{plural(number, 'run')} to go"
+    if number == failed:
+        return f"{plural(failed, 'run')} that failed"
+    return f"{plural(number - failed, 'run')} to go and {failed} that failed"

@@ -1,0 +1,194 @@
+"""Arrays in MATLAB's files of level 5, one chunk at a time, so that a file may be larger than memory.
+
+A file is a header of 128 bytes and elements: a type, a size, and so many bytes. A variable is an element of type 14
+(matrix), which holds elements itself: flags, dimensions, name and values by columns; or it is one of type 15, a zlib
+stream of such an element ("MAT-File Format", The MathWorks). Nothing is allocated by a number in the file: sizes are
+compared with the dimensions, and dimensions are the caller's to check before values are read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+import numpy as np
+
+from ..._files import reading
+from ..._text import printable
+from ...errors import UserError
+
+_TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
+_MATRIX, _COMPRESSED = 14, 15
+_NUMERIC = range(6, 16)  # classes of arrays that hold numbers
+_CHUNK = 1 << 16
+_MOST_VARIABLES = 1000
+_HDF5 = b"MATLAB 7.3"
+
+
+class BrokenError(Exception):
+    """Not this format; the text says where."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """A variable of numbers, whose values have not been read yet.
+
+    Attributes:
+        name: As the file has it.
+        shape: As the file has it, and as its number of bytes confirms.
+        kind: Of its values, for NumPy.
+        read: Returns so many bytes of the values, which are stored by columns.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    kind: np.dtype[np.generic]
+    read: Callable[[int], bytes]
+
+
+def arrays(path: pathlib.Path) -> Iterator[Array]:
+    """The variables of a file that are arrays of numbers; what is not read of one is skipped.
+
+    Raises:
+        UserError: It is not such a file, or not a whole one.
+    """
+    try:
+        with reading(path), path.open("rb") as file:
+            yield from _arrays(file, path.stat().st_size)
+    except BrokenError as problem:
+        raise UserError(f"{path}: {problem}") from problem
+
+
+def _arrays(file: BinaryIO, size: int) -> Iterator[Array]:
+    header = file.read(128)
+    if header.startswith(_HDF5):
+        raise BrokenError("expected a MATLAB file of level 5; it is of version 7.3: save it with -v7")
+    order = {b"IM": "<", b"MI": ">"}.get(header[126:128])
+    if order is None:
+        raise BrokenError(f"expected a MATLAB file of level 5; it starts with {printable(repr(header[:20]))}")
+    at = 128
+    for _ in range(_MOST_VARIABLES):
+        if at == size:
+            return
+        file.seek(at)
+        tag = file.read(8)
+        if len(tag) < 8:
+            raise BrokenError("truncated, it ends in the middle of a variable's head")
+        kind, length = struct.unpack(f"{order}II", tag)
+        at += 8 + length
+        if at > size:
+            raise BrokenError(f"truncated, a variable would end {at - size:,} bytes after the end of the file")
+        if kind not in (_MATRIX, _COMPRESSED):
+            raise BrokenError(f"damaged, expected a variable; got an element of type {kind}")
+        stream = _Inflated(file, length) if kind == _COMPRESSED else _Plain(file, length, tag)
+        found = _array(_Elements(stream.read, order))
+        if found is not None:
+            yield found
+    raise BrokenError(f"it has more than {_MOST_VARIABLES} variables")
+
+
+class _Plain:
+    """A variable as it is, its head included."""
+
+    def __init__(self, file: BinaryIO, length: int, head: bytes) -> None:
+        self._file, self._left, self._head = file, length, head
+
+    def read(self, count: int) -> bytes:
+        head, self._head = self._head[:count], self._head[count:]
+        count -= len(head)
+        if count > self._left:
+            raise BrokenError("damaged, a variable is smaller than what it holds")
+        self._left -= count
+        return head + self._file.read(count)
+
+
+class _Inflated:
+    """A variable out of a zlib stream, never more than a chunk ahead."""
+
+    def __init__(self, file: BinaryIO, length: int) -> None:
+        self._file, self._left = file, length
+        self._inflate = zlib.decompressobj()
+        self._buffer = b""
+
+    def read(self, count: int) -> bytes:
+        parts, have = [self._buffer[:count]], len(self._buffer[:count])
+        self._buffer = self._buffer[count:]
+        while have < count:
+            piece = self._piece()
+            parts.append(piece[: count - have])
+            self._buffer = piece[count - have :]
+            have += len(parts[-1])
+        return b"".join(parts)
+
+    def _piece(self) -> bytes:
+        while True:
+            packed = self._inflate.unconsumed_tail or self._file.read(min(self._left, _CHUNK))
+            if not self._inflate.unconsumed_tail:
+                self._left -= len(packed)
+            try:
+                piece = self._inflate.decompress(packed, _CHUNK)
+            except zlib.error as error:
+                raise BrokenError(f"damaged compressed data ({error})") from error
+            if piece:
+                return piece
+            if self._inflate.eof or not packed:
+                raise BrokenError("truncated, a variable is smaller than what it holds")
+
+
+class _Elements:
+    """Elements one after the other."""
+
+    def __init__(self, read: Callable[[int], bytes], order: str) -> None:
+        self.read, self.order = read, order
+
+    def head(self) -> tuple[int, int, bytes | None]:
+        """Type and size, and the content of a small element, which is in the head."""
+        tag = self.read(8)
+        kind, size = struct.unpack(f"{self.order}II", tag)
+        if kind >> 16:
+            if kind >> 16 > 4:
+                raise BrokenError("damaged, a small element is larger than four bytes")
+            return kind & 0xFFFF, kind >> 16, tag[4 : 4 + (kind >> 16)]
+        return kind, size, None
+
+    def small(self, most: int) -> bytes:
+        """The content of an element of at most so many bytes."""
+        _, size, content = self.head()
+        if content is not None:
+            return content
+        if size > most:
+            raise BrokenError(f"damaged, expected at most {most} bytes; an element has {size:,}")
+        return self.read(size + -size % 8)[:size]
+
+
+def _array(elements: _Elements) -> Array | None:
+    kind, _, _ = elements.head()
+    if kind != _MATRIX:
+        raise BrokenError(f"damaged, expected a variable; got an element of type {kind}")
+    flags = elements.small(8)
+    sizes = elements.small(64)
+    name = printable(elements.small(64).decode(errors="replace"))
+    if len(flags) != 8 or len(sizes) % 4:
+        raise BrokenError("damaged, a variable's head makes no sense")
+    (word,) = struct.unpack(f"{elements.order}I", flags[:4])
+    if word & 0xFF not in _NUMERIC or word & 0x0800:
+        return None  # text, structures, complex numbers
+    shape = struct.unpack(f"{elements.order}{len(sizes) // 4}i", sizes)
+    kind, size, content = elements.head()
+    if kind not in _TYPES:
+        raise BrokenError(f"damaged, the values of {name!r} are of no known type")
+    code = np.dtype(elements.order + _TYPES[kind])
+    if min(shape, default=-1) < 0 or math.prod(shape) * code.itemsize != size:
+        raise BrokenError(f"damaged, {name!r} has {size:,} bytes of values where its dimensions {shape} ask for others")
+    left = [content or b""]
+
+    def read(count: int) -> bytes:
+        taken, left[0] = left[0][:count], left[0][count:]
+        return taken + elements.read(count - len(taken))
+
+    return Array(name, shape, code, read)

@@ -1,0 +1,81 @@
+"""What is done to images before they are trained on. Numpy only; a study's data function calls it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from .cache import cached
+from .datasets.dataset import fingerprint
+
+_LEAST = 1e-8  # length that contrast is divided by
+_CHUNK = 5_000  # images in double precision at a time
+_VERSION = 1  # of the formula of whitening and its arithmetic, for the cache
+
+
+def global_contrast(images: npt.NDArray[np.generic], scale: float = 1.0) -> npt.NDArray[np.float32]:
+    """Images without their mean, and all of one length.
+
+    With an image as a vector x and the mean of its values m, it is ``scale * (x - m) / |x - m|``; as in pylearn2, with
+    which the published network in network was trained (``scale`` 55). An image of one colour stays zero.
+
+    Args:
+        images: [N, ...], of any type.
+        scale: The length.
+    """
+    flat = images.reshape(len(images), -1).astype(np.float32)
+    flat -= flat.mean(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
+    lengths = np.sqrt(np.einsum("nd,nd->n", flat, flat)) / scale
+    lengths[lengths < _LEAST] = 1.0
+    flat /= lengths[:, np.newaxis]
+    return flat.reshape(images.shape)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Whitening:
+    """ZCA whitening, a linear map of images after which pixels no longer covary; see :func:`fit_whitening`."""
+
+    mean: npt.NDArray[np.float32]  # [D]
+    matrix: npt.NDArray[np.float32]  # [D, D], symmetric
+
+    def __call__(self, images: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
+        flat = images.reshape(len(images), -1).astype(np.float32)
+        flat -= self.mean
+        return (flat @ self.matrix).reshape(images.shape)
+
+
+def fit_whitening(images: npt.NDArray[np.generic], eps: float = 0.1) -> Whitening:
+    """The whitening of these images, which should be those to train on.
+
+    With the mean m and the covariance C = V diag(l) V' of the images as vectors, an image x becomes
+    ``V diag((l + eps)^-1/2) V' (x - m)``, so that the covariance of the result is ``V diag(l / (l + eps)) V'``: with
+    eps = 0 the identity on all directions in which the images vary.
+
+    Args:
+        images: [N, ...].
+        eps: Added to the variances, so that directions that hardly vary are not blown up.
+    """
+    flat = images.reshape(len(images), -1)
+    mean = flat.mean(axis=0, dtype=np.float64)
+    covariance = np.zeros((flat.shape[1],) * 2)
+    for start in range(0, len(flat), _CHUNK):
+        centred = flat[start : start + _CHUNK] - mean
+        covariance += centred.T @ centred
+    variances, directions = np.linalg.eigh(covariance / len(flat))
+    # Rounding leaves directions without variance slightly positive or negative; divided by that they would be noise.
+    nothing = variances[-1] * len(variances) * np.finfo(np.float64).eps
+    shifted = variances + eps
+    factors = np.where(shifted > nothing, 1 / np.sqrt(np.maximum(shifted, nothing)), 0.0)
+    matrix = (directions * factors) @ directions.T
+    return Whitening(mean.astype(np.float32), matrix.astype(np.float32))
+
+
+def fitted_whitening(images: npt.NDArray[np.generic], eps: float = 0.1) -> Whitening:
+    """As :func:`fit_whitening`, kept in the cache by the content of the images."""
+
+    def compute() -> dict[str, np.ndarray]:
+        return dataclasses.asdict(fit_whitening(images, eps))
+
+    return Whitening(**cached("zca", (_VERSION, fingerprint(images), eps), compute))

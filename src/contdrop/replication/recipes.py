@@ -1,0 +1,295 @@
+"""How a network is trained: the optimiser, its schedule and the batch size, as settings of a study.
+
+Schedules depend on the fraction of the run that is over, so a run of few epochs goes through all of it.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from .._torch.checks import check_choice
+from ..lab.study.configuration import Configuration
+from .optimizers import BOUNDED, AlternatingPlateau, Bounded, EpochTable, RampOptimiser
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Configuration, abc.ABC):
+    """What all recipes have."""
+
+    batch_size: int = 100
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"{type(self).__name__}: expected batch_size >= 1; got {self.batch_size}")
+
+    @abc.abstractmethod
+    def optimiser(self, model: nn.Module) -> Optimizer:
+        """An optimiser at the rate that the run starts from."""
+
+    def settings(self) -> dict[str, Any]:
+        """The fields of a :class:`.study.Study` that it decides, by name."""
+        return {"optimiser": self.optimiser, "scheduler": None, "schedule_by": "epoch", "batch_size": self.batch_size}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledRecipe(Recipe):
+    """A recipe whose rate changes from epoch to epoch, or from step to step."""
+
+    schedule_by: ClassVar[Literal["epoch", "step"]] = "epoch"
+
+    @abc.abstractmethod
+    def scheduler(self, optimiser: Optimizer, total: int, /) -> LRScheduler:
+        """A scheduler for a run of so many epochs, or steps."""
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "scheduler": self.scheduler, "schedule_by": self.schedule_by}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ramp(ScheduledRecipe):
+    """What is in both MNIST recipes.
+
+    Attributes:
+        learning_rate: eps_0.
+        decay: Factor of the rate per original epoch.
+        momentum: At first, and from ``ramp_epochs`` on.
+        ramp_epochs: Original epochs in which the momentum rises.
+        original_epochs: How far into the original schedule a run goes.
+        squared_length: Bound of the squared length of weights.
+    """
+
+    learning_rate: float
+    decay: float = 0.998
+    momentum: tuple[float, float] = (0.5, 0.99)
+    ramp_epochs: int = 500
+    original_epochs: int = 3000
+    squared_length: float = 15.0
+
+    def _optimiser(self, model: nn.Module, bounded: Bounded, *, rate_in_velocity: bool) -> Optimizer:
+        return RampOptimiser(
+            model.parameters(),
+            self.learning_rate,
+            self.momentum[0],
+            squared_length=self.squared_length,
+            bounded=bounded,
+            rate_in_velocity=rate_in_velocity,
+        )
+
+    def _table(self, optimiser: Optimizer, epochs: int, first: int) -> EpochTable:
+        """By the epoch of the original run, counted from ``first``."""
+        original = [first + self.original_epochs * epoch / epochs for epoch in range(epochs)]
+        return EpochTable(
+            optimiser,
+            factors=[self.decay**t for t in original],
+            momenta=[self._momentum(min(t / self.ramp_epochs, 1.0)) for t in original],
+        )
+
+    def _momentum(self, risen: float) -> float:
+        first, last = self.momentum
+        return risen * last + (1 - risen) * first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hinton(_Ramp):
+    """The recipe of Hinton et al. (2012) for MNIST, compressible to any number of epochs.
+
+    With t an epoch of the original run: ``original_epochs`` times the fraction of this run that is over::
+
+        v <- p_t v - (1 - p_t) eps_t gradient         eps_t = learning_rate * decay^t
+        w <- w + v                                    p_t rises linearly from the first to the second of ``momentum``
+                                                      until t = ramp_epochs, and stays there
+
+    After each step the incoming weights of a hidden unit are scaled down to ``squared_length`` where they exceed it.
+    The bound and the rate are meant for masks that are not rescaled: ``scale="paper"``.
+
+    Attributes:
+        learning_rate: eps_0. The original is 10, with which ReLU units do not learn.
+        original_epochs: With 3000, all of it, a run of 3000 epochs is the original exactly, and any run spends four
+            fifths of its epochs below a third of the rate.
+        squared_length: Of a hidden unit's incoming weights.
+    """
+
+    kind: ClassVar[str] = "hinton"
+
+    def optimiser(self, model: nn.Module) -> Optimizer:
+        return self._optimiser(model, "incoming", rate_in_velocity=True)
+
+    def scheduler(self, optimiser: Optimizer, epochs: int) -> LRScheduler:
+        return self._table(optimiser, epochs, first=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Authors(_Ramp):
+    """What the authors' MNIST code does (Theano; read, not run), compressible to any number of epochs.
+
+    With t an epoch of the original run, counted from 1: one more than ``original_epochs`` times the fraction of this
+    run that is over before the epoch::
+
+        v <- p_t v + (1 - p_t) gradient               eps_t = learning_rate * decay^t
+        w <- w - eps_t v                              p_t rises linearly from the first to the second of ``momentum``
+                                                      until t = ramp_epochs, and stays there
+
+    In that code inputs are dropped with every method but none, mini-batches come in a fixed order, and the output layer
+    starts at zero: see the studies in :mod:`.catalogue.mnist_mlp`. It keeps the lowest test error of any epoch; here
+    the last epoch counts, and the report shows the lowest beside it.
+
+    Attributes:
+        learning_rate: eps_0; the first epoch has eps_1.
+        bounded: Which weights: "outgoing" ones as in that code, the output layer's included, or the "incoming" ones of
+            hidden units, which Hinton et al. bound.
+    """
+
+    kind: ClassVar[str] = "authors"
+
+    learning_rate: float = 1.0
+    bounded: Bounded = "outgoing"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("Authors", "bounded", self.bounded, BOUNDED)
+
+    def optimiser(self, model: nn.Module) -> Optimizer:
+        return self._optimiser(model, self.bounded, rate_in_velocity=False)
+
+    def scheduler(self, optimiser: Optimizer, epochs: int) -> LRScheduler:
+        return self._table(optimiser, epochs, first=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plateau(ScheduledRecipe):
+    """Stochastic gradient descent with momentum, and a rate that falls when the validation loss reaches a plateau.
+
+    The paper: "an initial learning rate of 0.01", decayed by hand "by a multiplier (0.5 or 0.1) when the loss function
+    of the validation error reaches a plateau". Here a plateau is ``patience`` of the run without a new lowest
+    validation loss, at least two epochs, for one is noise; the rate is then multiplied by 0.5, next time by 0.1, and
+    so on in turn. If factors of the initial rate are meant, 0.5, 0.1, 0.05, 0.01 and so on, ``factors=(0.5, 0.2)`` does
+    it. The paper gives neither momentum nor batch size; both are those of
+    Caffe's own MNIST example, which has the same rate.
+
+    Attributes:
+        learning_rate: The rate at first.
+        momentum: In torch's convention: v <- momentum v + gradient; w <- w - rate v.
+        factors: What the rate is multiplied by at each plateau, in turn.
+        patience: Fraction of the run.
+    """
+
+    kind: ClassVar[str] = "plateau"
+
+    batch_size: int = 64
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    factors: tuple[float, ...] = (0.5, 0.1)
+    patience: float = 0.1
+
+    def optimiser(self, model: nn.Module) -> Optimizer:
+        return torch.optim.SGD(model.parameters(), self.learning_rate, momentum=self.momentum, fused=True)
+
+    def scheduler(self, optimiser: Optimizer, epochs: int) -> LRScheduler:
+        return AlternatingPlateau(optimiser, self.factors, max(2, round(self.patience * epochs)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayeredPlateau(Plateau):
+    """As :class:`Plateau`, with weight decay by layer, and biases with twice the rate and no weight decay.
+
+    The defaults are those of SVHN and NORB: cuda-convnet's for the layers of its network, and none for the paper's own.
+
+    Attributes:
+        decay: Of a layer's weights, by the layer's name; others have none.
+    """
+
+    kind: ClassVar[str] = "layered-plateau"
+
+    batch_size: int = 128
+    decay: tuple[tuple[str, float], ...] = (("local3", 4e-3), ("local4", 4e-3), ("output", 1e-2))
+
+    def optimiser(self, model: nn.Module) -> Optimizer:
+        groups = _groups(model, self.learning_rate, lambda layers: sum(d for name, d in self.decay if name in layers))
+        return torch.optim.SGD(groups, self.learning_rate, momentum=self.momentum, fused=True)
+
+
+def _groups(model: nn.Module, rate: float, decay: Callable[[list[str]], float]) -> list[dict[str, Any]]:
+    """A decay for weights, by the names of the layers that they are in, and twice the rate for biases.
+
+    As Caffe's networks and cuda-convnet's have it. Parameters that are frozen are left out.
+    """
+    weights: dict[float, list[nn.Parameter]] = {}
+    biases: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.dim() > 1:
+            weights.setdefault(decay(name.split(".")), []).append(parameter)
+        else:
+            biases.append(parameter)
+    groups: list[dict[str, Any]] = [{"params": each, "weight_decay": amount} for amount, each in weights.items()]
+    return [*groups, {"params": biases, "lr": 2 * rate}]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(Recipe):
+    """Adam (Kingma and Ba, 2015) at a constant rate: for small networks that need to learn quickly."""
+
+    kind: ClassVar[str] = "adam"
+
+    learning_rate: float = 0.005
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+
+    def optimiser(self, model: nn.Module) -> Optimizer:
+        return torch.optim.Adam(model.parameters(), self.learning_rate, self.betas, self.epsilon, fused=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamCosine(Adam, ScheduledRecipe):
+    """Adam whose rate falls to zero along half a cosine (Loshchilov and Hutter, 2017), step by step."""
+
+    kind: ClassVar[str] = "adam-cosine"
+    schedule_by = "step"
+
+    learning_rate: float = 0.001
+
+    def scheduler(self, optimiser: Optimizer, steps: int) -> LRScheduler:
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps(ScheduledRecipe):
+    """Stochastic gradient descent as a Caffe solver has it: a rate that falls by a factor at equal distances.
+
+    The defaults are the paper's fine-tuning on CIFAR-10: 10 000 iterations at 0.01, a tenth of that after every 3000.
+    Biases have twice the rate and no weight decay.
+
+    Attributes:
+        learning_rate: Of weights, at first.
+        momentum: Of the mean over past gradients.
+        weight_decay: Of weights; that of the original network.
+        factor: What the rate is multiplied by.
+        every: After which part of the run, again and again.
+    """
+
+    kind: ClassVar[str] = "steps"
+    schedule_by = "step"
+
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    factor: float = 0.1
+    every: float = 0.3
+    batch_size: int = 128
+
+    def optimiser(self, model: nn.Module) -> Optimizer:
+        groups = _groups(model, self.learning_rate, lambda layers: self.weight_decay)
+        return torch.optim.SGD(groups, self.learning_rate, momentum=self.momentum, fused=True)
+
+    def scheduler(self, optimiser: Optimizer, steps: int) -> LRScheduler:
+        length = max(1, round(self.every * steps))
+        return torch.optim.lr_scheduler.StepLR(optimiser, length, self.factor)

@@ -1,0 +1,63 @@
+"""The studies by name: the paper's tables and figures, the replication, and the demonstration."""
+
+from __future__ import annotations
+
+from ...errors import UserError, suggest
+from ...lab.study.study import Study
+from . import (
+    certificate_study,
+    cifar_studies,
+    digits_mlp,
+    dose,
+    fashion_mlp,
+    ilsvrc_vgg,
+    mnist_cnn,
+    mnist_figures,
+    mnist_mlp,
+    svhn_norb,
+)
+
+STUDIES: dict[str, Study] = {
+    study.name: study
+    for study in (
+        digits_mlp.DIGITS,
+        certificate_study.MNIST,
+        mnist_mlp.SIGMOID,
+        mnist_mlp.RELU,
+        mnist_mlp.SIGMOID_AUTHORS,
+        mnist_mlp.RELU_AUTHORS,
+        mnist_cnn.GAUSSIAN,
+        mnist_cnn.UNIFORM,
+        mnist_figures.SIGMA,
+        mnist_figures.SIGMA_SIGMOID,
+        mnist_figures.EPOCHS,
+        mnist_figures.EPOCHS_SIGMOID,
+        mnist_figures.COVARIANCE,
+        cifar_studies.NIN,
+        svhn_norb.SVHN,
+        svhn_norb.NORB,
+        ilsvrc_vgg.VGG16,
+        fashion_mlp.MLP_SIGMOID,
+        fashion_mlp.MLP_RELU,
+        fashion_mlp.CNN_GAUSSIAN,
+        fashion_mlp.CNN_UNIFORM,
+        *dose.STUDIES,
+    )
+}
+
+# One name for several.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "mnist-mlp": (mnist_mlp.SIGMOID.name, mnist_mlp.RELU.name),
+    "mnist-mlp-authors": (mnist_mlp.SIGMOID_AUTHORS.name, mnist_mlp.RELU_AUTHORS.name),
+    "fashion-mlp": (fashion_mlp.MLP_SIGMOID.name, fashion_mlp.MLP_RELU.name),
+    "replication": tuple(study.name for study in dose.STUDIES),
+}
+
+
+def find(name: str) -> list[Study]:
+    """The study, or the studies, of that name."""
+    names = GROUPS.get(name, (name,))
+    if names == (name,) and name not in STUDIES:
+        hint = suggest(name, [*STUDIES, *GROUPS])
+        raise UserError(f"unknown experiment {name!r}; {hint} (contdrop list shows all)")
+    return [STUDIES[name] for name in names]

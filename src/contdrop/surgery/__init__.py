@@ -1,0 +1,14 @@
+from .swap import Call as Call
+from .swap import Choose as Choose
+from .swap import DropoutCalls as DropoutCalls
+from .swap import Match as Match
+from .swap import Only as Only
+from .swap import Replaced as Replaced
+from .swap import Swap as Swap
+from .swap import Unreachable as Unreachable
+from .swap import changed as changed
+from .swap import count_dropout as count_dropout
+from .swap import count_dropout_in as count_dropout_in
+from .swap import noise as noise
+from .swap import swap_dropout as swap_dropout
+from .swap import unreachable as unreachable

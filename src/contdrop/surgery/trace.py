@@ -1,0 +1,217 @@
+"""Which dropout a model really draws in a pass, counted below torch's own functions.
+
+All dropout ends in a few operators of torch, whoever calls it: a layer, a function, an attention that is taken apart on
+the CPU. A dispatch mode sees these operators, and the modules that are running say where.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from .._text import plural, some_of
+from .._torch.private import TORCH_DROPOUTS, DispatchMode, argument, in_backward, own_buffers
+from ..kernels import STREAM_BIAS
+
+# torch's operators that draw a mask, and how to find its rate.
+_BERNOULLI = {"aten::bernoulli", "aten::bernoulli_"}
+_RATED = {"aten::native_dropout": "p", "aten::_fused_dropout": "p"}
+_RECURRENT = {"aten::_cudnn_rnn", "aten::miopen_rnn"}
+# Of which a mask may be made by hand.
+_RANDOM = {f"aten::{name}" for name in ("rand", "rand_like", "randn", "randn_like", "uniform_", "normal", "normal_")}
+_OURS = {f"contdrop::{name}" for name in ("dropout", "variable_dropout", "keep_where", "dropconnect")}
+_OURS.add("contdrop::variable_dropconnect")
+
+
+class Call(NamedTuple):
+    """A draw of dropout.
+
+    Attributes:
+        module: Name of the innermost module that was running; for the model itself that of its class.
+        operator: That drew.
+        rate: The drop rate, if the operator tells it.
+        ours: Whether it was one of this package.
+    """
+
+    module: str
+    operator: str
+    rate: float | None
+    ours: bool
+
+
+class DropoutCalls:
+    """Notes every draw of dropout while it is entered::
+
+        with DropoutCalls(model) as calls:
+            model(x)
+        print(len(calls.ours), len(calls.others))
+
+    Counted are torch's dropout operators, ``bernoulli_``, attention and recurrent operators with a rate above 0, random
+    numbers from which a mask may be made by hand, and the operators of this package; each draw of a forward pass once.
+    A rate of exactly 0 or 1 draws nothing and is not seen. Compiled models are not seen.
+
+    Attributes:
+        calls: All draws, in order.
+        layers: The names of the model's dropout layers.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.calls: list[Call] = []
+        self._names = {id(module): name or type(module).__name__ for name, module in model.named_modules()}
+        self.layers = {self._names[id(module)] for module in model.modules() if isinstance(module, TORCH_DROPOUTS)}
+        self._running: list[str] = []
+        self._open = contextlib.ExitStack()
+
+    @property
+    def ours(self) -> list[Call]:
+        return [call for call in self.calls if call.ours]
+
+    @property
+    def others(self) -> list[Call]:
+        return [call for call in self.calls if not call.ours]
+
+    @property
+    def sites(self) -> Counter[str]:
+        """How often each module drew."""
+        return Counter(call.module for call in self.calls)
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{len(drawn)} by {who} in {some_of(dict.fromkeys(call.module or 'no module' for call in drawn))}"
+            for who, drawn in (("contdrop", self.ours), ("torch", self.others))
+            if drawn
+        ]
+        return f"{plural(len(self.calls), 'draw')} of dropout" + (f": {'; '.join(parts)}" if parts else "")
+
+    def __enter__(self) -> DropoutCalls:
+        before = register_module_forward_pre_hook(self._begins)
+        after = register_module_forward_hook(self._ends, always_call=True)
+        self._open.callback(before.remove)
+        self._open.callback(after.remove)
+        self._open.enter_context(_Watch(self))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+        self._running.clear()
+
+    def _begins(self, module: torch.nn.Module, _: Any) -> None:
+        if id(module) in self._names:
+            self._running.append(self._names[id(module)])
+
+    def _ends(self, module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
+        if id(module) in self._names and self._running:
+            self._running.pop()
+
+    def _note(self, operator: str, rate: float | None, *, ours: bool) -> None:
+        self.calls.append(Call(self._running[-1] if self._running else "", operator, rate, ours))
+
+
+class _Watch(DispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, calls: DropoutCalls) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._calls = calls
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not in_backward():
+            drawn = _drawn(op, args, kwargs)
+            if drawn is not None:
+                rate, ours = drawn
+                self._calls._note(op.name(), rate, ours=ours)
+        return op(*args, **kwargs)
+
+
+def _drawn(op: Any, args: Any, kwargs: Any) -> tuple[float | None, bool] | None:
+    """The rate of the dropout that an operator draws, and whether it is one of ours; None if it draws none."""
+    name = op.name().partition(".")[0]
+    if name in _OURS:
+        # DropConnect masks its bias by a second operator.
+        return None if argument(op, "stream", args, kwargs) == STREAM_BIAS else (None, True)
+    if name in _BERNOULLI:
+        keep = argument(op, "p", args, kwargs)
+        return (1 - keep if isinstance(keep, float) else None), False
+    if name in _RANDOM:
+        return None, False
+    rate = None
+    if name in _RATED and argument(op, "train", args, kwargs) is not False:
+        rate = argument(op, _RATED[name], args, kwargs)
+    elif name in _RECURRENT and argument(op, "train", args, kwargs):
+        rate = argument(op, "dropout", args, kwargs)
+    elif "attention" in name:
+        rate = argument(op, "dropout_p", args, kwargs)
+    return (rate, False) if rate else None
+
+
+def count_dropout(model: torch.nn.Module, *inputs: Any, **named: Any) -> DropoutCalls:
+    """Runs a model once in training mode, and counts the dropout that it draws.
+
+    Modes, buffers (such as the averages of batch normalisation) and generators are afterwards as they were.
+
+    Args:
+        model: Any.
+        *inputs: What it is called with.
+        **named: The same, by keyword.
+    """
+    return count_dropout_in(model, lambda: model(*inputs, **named))
+
+
+def count_dropout_in(model: torch.nn.Module, run: Callable[[], object]) -> DropoutCalls:
+    """:func:`count_dropout` for a model that is called by ``run``."""
+    with _as_it_was(model), torch.no_grad(), DropoutCalls(model) as calls:
+        run()
+    return calls
+
+
+def changed(before: DropoutCalls, after: DropoutCalls) -> tuple[int, int]:
+    """How many of the places that drew dropout, before or after a change, draw torch's no more, and how many there are.
+
+    A place is a module. Where a module draws ours or nothing now, it was changed.
+    """
+    left = {call.module for call in after.others}
+    # A layer of ours that draws in place of another one is the same place.
+    added = {call.module for call in after.ours if call.module in after.layers}
+    places = {*before.sites, *left, *added}
+    return len(places - left), len(places)
+
+
+@contextlib.contextmanager
+def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    tables = [(module, own_buffers(module)) for module in model.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    found = [getattr(module, "generator", None) for module in model.modules()]
+    states = [(each, each.get_state()) for each in found if isinstance(each, torch.Generator)]
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            model.train()
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+            for generator, state in states:
+                generator.set_state(state)
+            for module, table in tables:
+                _put_back(module, table)
+            with torch.no_grad():
+                for buffer, value in buffers:
+                    buffer.copy_(value)
+
+
+def _put_back(module: torch.nn.Module, table: dict[str, torch.Tensor | None]) -> None:
+    """Gives a module the very buffers that it had: a model may have assigned others to their names, or made some."""
+    now = own_buffers(module)
+    for name in now.keys() - table.keys():
+        delattr(module, name)
+    for name, buffer in table.items():
+        if name not in now or now[name] is not buffer:
+            setattr(module, name, buffer)

@@ -1,0 +1,445 @@
+"""The equations of the paper's section III, in their order: each a function that tries it by Monte Carlo."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from ..laws import Bernoulli, Gaussian, Law, Uniform
+from . import dynamic, sigmoid_expectations, static
+from .monte_carlo import INPUTS, Check, Comparison, MonteCarlo
+
+CLIPPED = Gaussian(sigma=0.3)
+UNCLIPPED = Gaussian(sigma=0.3, low=-math.inf, high=math.inf)
+LAWS: tuple[Law, ...] = (Bernoulli(keep=0.5), Uniform(), CLIPPED)
+TARGET = 0.8
+
+# Static properties.
+
+
+def _sigmoid_definition(mc: MonteCarlo) -> Check:
+    return Check("2", "the sigmoid unit", "O = 1 / (1 + c exp(-lambda S))", ())
+
+
+def _error_definition(mc: MonteCarlo) -> Check:
+    return Check("12", "the sigmoid unit's error, cross entropy", "E_D = -(t log O + (1 - t) log(1 - O))", ())
+
+
+def _expected_sum(mc: MonteCarlo) -> Check:
+    cases = (*LAWS, UNCLIPPED)
+    formula = 0.5 * (mc.weight @ mc.x)
+    return Check(
+        "0",
+        "expected pre-activation",
+        "E[S] = 1/2 sum w_j I_j for all three laws",
+        tuple(mc.compare(str(law), law, formula, mc.product, law.mean * (mc.weight @ mc.x)) for law in cases),
+        "The paper says that I_j is kept with probability u; it is multiplied by u.",
+    )
+
+
+def _covariances(mc: MonteCarlo, laws: dict[Law, float]) -> Iterator[Comparison]:
+    for law, variance in laws.items():
+        mean, exact = static.linear_moments(mc.layer, mc.x, law)
+
+        def products(masks: Tensor, mean: Tensor = mean) -> Tensor:
+            s = (masks * mc.x) @ mc.layer.T - mean
+            return s.unsqueeze(-1) * s.unsqueeze(-2)
+
+        formula = variance * (mc.layer * mc.x.square()) @ mc.layer.T
+        yield mc.compare(str(law), law, formula, products, exact)
+
+
+def _variance(mc: MonteCarlo) -> Check:
+    return Check(
+        "1",
+        "variances and covariances of a linear layer",
+        "Cov(S_i, S_l) = v sum w_ij w_lj I_j^2, v = 1/12, sigma^2, 1/4",
+        tuple(_covariances(mc, {Uniform(): 1 / 12, UNCLIPPED: 0.3**2, Bernoulli(keep=0.5): 1 / 4})),
+        "Variances and covariances are the same number v times a matrix that does not know the law: there is one knob.",
+    )
+
+
+def _clipped_variance(mc: MonteCarlo) -> Check:
+    return Check(
+        "1a",
+        "the same for the clipped Gaussian, which is what the paper samples",
+        "Cov(S_i, S_l) = sigma^2 sum w_ij w_lj I_j^2",
+        tuple(_covariances(mc, {Gaussian(sigma=sigma): sigma**2 for sigma in (0.2, 0.3, 0.4, 0.5)})),
+        "Clipping to [0, 1] takes variance away; with the law's own variance it is exact (static.linear_moments).",
+    )
+
+
+def _normality(mc: MonteCarlo) -> Check:
+    """The distribution function at its quartiles, for ten inputs, where it is hardest."""
+    few = 10
+    terms = mc.weight[:few] * mc.x[:few]
+    comparisons = []
+    for law in LAWS:
+        mean, deviation = law.mean * terms.sum(), (law.variance * terms.square().sum()).sqrt()
+        levels = torch.tensor([0.1, 0.25, 0.5, 0.75, 0.9], dtype=torch.float64)
+        places = mean + deviation * torch.special.ndtri(levels)
+
+        def below(masks: Tensor, places: Tensor = places) -> Tensor:
+            return ((masks @ terms).unsqueeze(-1) <= places).double()
+
+        sampled, error = mc.mean(law, below, few)
+        comparisons.append(Comparison(f"{law}, n = {few}", levels, sampled, error))
+    return Check(
+        "3",
+        "S is normal",
+        "S ~ N(mu_U, sigma_U^2) as n grows",
+        tuple(comparisons),
+        "Bounded summands are not enough; the sum of their variances must grow. Distances: static.normal_distance.",
+        limit=True,
+    )
+
+
+def _sigmoid(mc: MonteCarlo, method: str, laws: tuple[Law, ...], gain: float = 2.0) -> tuple[Comparison, ...]:
+    found = []
+    for law in laws:
+        mean, variance = law.mean * (mc.weight @ mc.x), law.variance * (mc.weight * mc.x).square().sum()
+        found.append(
+            mc.compare(
+                str(law),
+                law,
+                static.expected_sigmoid(mean, variance, gain=gain, method=method),
+                lambda m: torch.sigmoid(gain * mc.product(m)),
+                sigmoid_expectations.expected_sigmoid(gain * mc.weight * mc.x, law)[0],
+            )
+        )
+    return tuple(found)
+
+
+def _probit(mc: MonteCarlo) -> Check:
+    return Check(
+        "4",
+        "expected output of a sigmoid unit",
+        "E[O] = sigmoid(mu_S / sqrt(1 + pi sigma_S^2 / 8))",
+        _sigmoid(mc, "probit", (*LAWS, UNCLIPPED)),
+        "The probit approximation; its error is never above 0.018. Quadrature: method='quadrature'.",
+    )
+
+
+def _without_root(mc: MonteCarlo) -> Check:
+    comparisons = []
+    for mean, variance in ((1.553, 0.4285), (4.0, 16.0), (20.0, 100.0)):
+        # A unit with one input has exactly this mean and variance under N(mean, variance) masks.
+        law = Gaussian(mu=mean, sigma=math.sqrt(variance), low=-math.inf, high=math.inf)
+        exact = static.expected_sigmoid(mean, variance, method="quadrature")
+        formula = static.expected_sigmoid(mean, variance, method="paper")
+        sampled, error = mc.mean(law, lambda m: torch.sigmoid(m[:, 0]), 1)
+        comparisons.append(Comparison(f"mu_S = {mean:g}, sigma_S^2 = {variance:g}", formula, sampled, error, exact))
+    return Check(
+        "5",
+        "the recursion through layers",
+        "E[O] = sigmoid(E[S] / (1 + pi Var(S) / 8))",
+        tuple(comparisons),
+        "The root of equation 4 is missing; with it the recursion is as good as the probit.",
+    )
+
+
+def _means_only(mc: MonteCarlo) -> Check:
+    return Check(
+        "6",
+        "Bernoulli dropout's recursion of means",
+        "E[O] = sigmoid(E[S])",
+        _sigmoid(mc, "mean", (Bernoulli(keep=0.5),)),
+        "Ignores the variance. Nothing in it is peculiar to Bernoulli dropout: equation 4 holds for that as well.",
+    )
+
+
+# Dynamic properties of the linear unit.
+
+
+def _linear_ensemble(mc: MonteCarlo) -> Check:
+    def by_autograd(law: Law) -> Tensor:
+        weight = mc.weight.clone().requires_grad_()
+        error = (TARGET - law.mean * (weight @ mc.x)).square() / 2
+        (gradient,) = torch.autograd.grad(error, weight)
+        return gradient
+
+    comparisons = []
+    for law in LAWS:
+        formula = dynamic.ensemble_gradient(mc.weight, mc.x, TARGET, law)
+        exact = by_autograd(law)
+        comparisons.append(Comparison(str(law), formula, exact, torch.zeros_like(exact), exact))
+    return Check(
+        "7", "gradient of the ensemble's error, linear unit", "dE_ENS/dw_i = -(t - O_ENS) mu I_i", tuple(comparisons)
+    )
+
+
+def _by_autograd(mc: MonteCarlo, unit: str) -> tuple[Comparison, ...]:
+    """The gradient for given masks, against automatic differentiation of the error."""
+    found = []
+    for law in LAWS:
+        masks = law.sample((100, INPUTS), generator=mc.generator, dtype=torch.float64)
+        weight = mc.weight.clone().requires_grad_()
+        s = masks @ (weight * mc.x)
+        if unit == "linear":
+            errors = (TARGET - s).square() / 2
+        else:
+            errors = torch.nn.functional.binary_cross_entropy_with_logits(
+                s, torch.full_like(s, TARGET), reduction="none"
+            )
+        exact = torch.stack([torch.autograd.grad(error, weight, retain_graph=True)[0] for error in errors])
+        formula = dynamic.dropout_gradient(mc.weight, mc.x, TARGET, masks, unit=unit)
+        found.append(Comparison(str(law), formula, exact, torch.zeros_like(exact), exact))
+    return tuple(found)
+
+
+def _linear_gradient(mc: MonteCarlo) -> Check:
+    return Check(
+        "8",
+        "gradient of the error for a given mask, linear unit",
+        "dE_D/dw_i = -t g_i I_i + w_i g_i^2 I_i^2 + sum w_j g_i g_j I_i I_j",
+        _by_autograd(mc, "linear"),
+    )
+
+
+def _linear_expected_gradient(mc: MonteCarlo) -> Check:
+    return Check(
+        "9",
+        "expected gradient, linear unit",
+        "E[dE_D/dw_i] = dE_ENS/dw_i + w_i I_i^2 sigma^2",
+        tuple(
+            mc.compare(
+                str(law),
+                law,
+                dynamic.expected_gradient(mc.weight, mc.x, TARGET, law),
+                lambda m: dynamic.dropout_gradient(mc.weight, mc.x, TARGET, m),
+            )
+            for law in (*LAWS, UNCLIPPED)
+        ),
+        "For every law, with sigma^2 the variance of what is sampled.",
+    )
+
+
+def _linear_regulariser(mc: MonteCarlo, number: str, laws: tuple[Law, ...], statement: str, note: str) -> Check:
+    def compare(law: Law) -> Comparison:
+        base = dynamic.ensemble_error(mc.weight, mc.x, TARGET, law)
+        return mc.compare(
+            str(law),
+            law,
+            dynamic.regulariser(mc.weight, mc.x, TARGET, law),
+            lambda m: (TARGET - mc.product(m)).square() / 2 - base,
+        )
+
+    what = "what the noise adds to the error, linear unit"
+    return Check(number, what, statement, tuple(compare(law) for law in laws), note)
+
+
+def _linear_continuous(mc: MonteCarlo) -> Check:
+    return _linear_regulariser(
+        mc,
+        "10",
+        (Uniform(), CLIPPED, UNCLIPPED),
+        "E_D = E_ENS + 1/2 sum w_i^2 I_i^2 sigma^2",
+        "In expectation. A ridge penalty, scaled by the inputs: no products of different weights, so nothing in it "
+        "penalises co-adaptation.",
+    )
+
+
+def _linear_bernoulli(mc: MonteCarlo) -> Check:
+    return _linear_regulariser(
+        mc,
+        "11",
+        (Bernoulli(keep=0.5), Bernoulli(keep=0.8)),
+        "E_D = E_ENS + 1/2 sum w_i^2 I_i^2 Var(p_i)",
+        "The same penalty.",
+    )
+
+
+# Dynamic properties of the sigmoid unit.
+
+
+def _ensemble_output(mc: MonteCarlo) -> Check:
+    return Check(
+        "13",
+        "the ensemble's output, sigmoid unit",
+        "O_ENS = sigmoid(mu_S / sqrt(1 + pi sigma_S^2 / 8))",
+        _sigmoid(mc, "probit", (*LAWS, UNCLIPPED), gain=1.0),
+        "As equation 4. The printed density lacks its normaliser and has (S - mu^2) for (S - mu)^2.",
+    )
+
+
+def _sigmoid_ensemble_gradient(mc: MonteCarlo) -> Check:
+    def compare(law: Law) -> Comparison:
+        some = 8  # of the weights: every numerical derivative takes four expectations
+        formula = dynamic.ensemble_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid")[:some]
+        exact = _numerical_gradient(
+            lambda weight: dynamic.ensemble_error(weight, mc.x, TARGET, law, unit="sigmoid"), mc.weight, some
+        )
+        return Comparison(str(law), formula, exact, torch.zeros_like(exact), exact)
+
+    return Check(
+        "14",
+        "gradient of the ensemble's error, sigmoid unit",
+        "dE_ENS/dw_i = -lambda (t - O_ENS) mu I_i",
+        (compare(UNCLIPPED), compare(CLIPPED)),
+        "Not the gradient of the error of O_ENS = E[O], which depends on the variance too; it is the gradient for "
+        "O_ENS = sigmoid(mu_S), the normalised geometric mean. Compared with numerical differentiation.",
+    )
+
+
+def _sigmoid_gradient(mc: MonteCarlo) -> Check:
+    return Check(
+        "15",
+        "gradient of the error for a given mask, sigmoid unit",
+        "dE_D/dw_i = -lambda (t - O) g_i I_i",
+        _by_autograd(mc, "sigmoid"),
+    )
+
+
+def _sigmoid_expected(mc: MonteCarlo, form: str, laws: tuple[Law, ...]) -> tuple[Comparison, ...]:
+    """What is added to the ensemble's gradient: the formula's term, and that of the draws."""
+    found = []
+    for law in laws:
+        base = dynamic.ensemble_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid")
+        exact = dynamic.expected_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid") - base
+        formula = dynamic.expected_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid", form=form) - base
+        sampled, error = mc.mean(law, lambda m: dynamic.dropout_gradient(mc.weight, mc.x, TARGET, m, unit="sigmoid"))
+        found.append(Comparison(str(law), formula, sampled - base, error, exact))
+    return tuple(found)
+
+
+def _conditioned(mc: MonteCarlo) -> Check:
+    comparisons = []
+    law = UNCLIPPED
+    base = dynamic.ensemble_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid")
+    terms = mc.weight * mc.x
+    mean = law.mean * terms.sum()
+    others = law.variance * (terms.square().sum() - terms.square())
+    conditional = static.expected_sigmoid(mean, others, method="quadrature")
+    formula = -(TARGET - conditional) * law.mean * mc.x - base
+    exact = dynamic.expected_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid") - base
+    sampled, error = mc.mean(law, lambda m: dynamic.dropout_gradient(mc.weight, mc.x, TARGET, m, unit="sigmoid"))
+    comparisons.append(Comparison(str(law), formula, sampled - base, error, exact))
+    return Check(
+        "16",
+        "expected gradient, sigmoid unit: what is added to the ensemble's",
+        "E[dE_D/dw_i] = E[-lambda (t - sigmoid(S given g_i = mu)) mu I_i]",
+        tuple(comparisons),
+        "E[g_i f(S)] is not mu E[f(S) given g_i = mu]: that drops the covariance of g_i and S, the leading term.",
+    )
+
+
+def _conditional_output(mc: MonteCarlo) -> Check:
+    law = UNCLIPPED
+    terms = mc.weight * mc.x
+    rest = terms.clone()
+    rest[0] = 0
+    mean, variance = law.mean * terms.sum(), law.variance * rest.square().sum()
+    return Check(
+        "17",
+        "expected output with one mask value fixed at its mean",
+        "E[O'] = sigmoid(mu_S / sqrt(1 + pi sigma_S'^2 / 8))",
+        (
+            mc.compare(
+                str(law),
+                law,
+                static.expected_sigmoid(mean, variance),
+                lambda m: torch.sigmoid(m @ rest + law.mean * terms[0]),
+                static.expected_sigmoid(mean, variance, method="quadrature"),
+            ),
+        ),
+        "With the 8 inside the root, where the paper has it outside, and Var(S'), where it writes Var(O').",
+    )
+
+
+def _paper_gradient(mc: MonteCarlo) -> Check:
+    return Check(
+        "17a",
+        "expected gradient, sigmoid unit: what the paper adds to the ensemble's",
+        "lambda mu I_i sigmoid'(.) (pi/16) mu_S w_i^2 I_i^2 sigma^2 / (1 + pi sigma_S^2 / 8)",
+        _sigmoid_expected(mc, "paper", (UNCLIPPED, CLIPPED)),
+        "Follows from equation 16. Stein's lemma gives lambda^2 sigma^2 w_i I_i^2 E[sigmoid'(lambda S)].",
+    )
+
+
+def _stein_gradient(mc: MonteCarlo) -> Check:
+    return Check(
+        "17b",
+        "expected gradient, sigmoid unit: by Stein's lemma",
+        "lambda^2 sigma^2 w_i I_i^2 E[sigmoid'(lambda S)]  (not in the paper)",
+        _sigmoid_expected(mc, "stein", (UNCLIPPED,)),
+        "The right form, exact for the unclipped Gaussian. For any law: form='exact'.",
+    )
+
+
+def _sigmoid_regulariser(mc: MonteCarlo, form: str, law: Law, ensemble: str) -> Comparison:
+    def added(masks: Tensor) -> Tensor:
+        s = mc.product(masks)
+        errors = torch.nn.functional.softplus(s) - TARGET * s
+        return errors - dynamic.ensemble_error(mc.weight, mc.x, TARGET, law, unit="sigmoid", ensemble=ensemble)
+
+    options = {"unit": "sigmoid", "ensemble": ensemble}
+    return mc.compare(
+        f"{law}, {ensemble} ensemble",
+        law,
+        dynamic.regulariser(mc.weight, mc.x, TARGET, law, form=form, **options),  # type: ignore[arg-type]
+        added,
+        dynamic.regulariser(mc.weight, mc.x, TARGET, law, form="exact", **options),  # type: ignore[arg-type]
+    )
+
+
+def _paper_regulariser(mc: MonteCarlo) -> Check:
+    return Check(
+        "18",
+        "what the noise adds to the error, sigmoid unit",
+        "E_D = E_ENS + lambda/2 sigmoid'(.) sum w_i w_j mu^2 I_i I_j (pi/8) w_i^2 I_i^2 sigma^2 / (1 + pi/8 sigma_S^2)",
+        (
+            _sigmoid_regulariser(mc, "paper", UNCLIPPED, "arithmetic"),
+            _sigmoid_regulariser(mc, "paper", CLIPPED, "arithmetic"),
+        ),
+        "The double sum factorises: sum_j w_j I_j is a number. No pair of units is penalised; it can be negative.",
+    )
+
+
+def _bernoulli_regulariser(mc: MonteCarlo) -> Check:
+    return Check(
+        "19",
+        "the same for Bernoulli dropout, to second order",
+        "E_D = E_ENS + (lambda/2) sigmoid'(U) sum w_i^2 I_i^2 Var(p_i)",
+        tuple(_sigmoid_regulariser(mc, "bernoulli", law, "geometric") for law in (Bernoulli(keep=0.5), CLIPPED)),
+        "Good for every law, the continuous ones included: to second order only the variance of the mask matters.",
+    )
+
+
+def _numerical_gradient(f: Callable[[Tensor], float], at: Tensor, count: int, step: float = 1e-4) -> Tensor:
+    """By the first ``count`` arguments: central differences, extrapolated once (Richardson), to order step^4."""
+
+    def central(h: float) -> Tensor:
+        shifts = h * torch.eye(len(at), dtype=at.dtype)[:count]
+        return torch.tensor([(f(at + shift) - f(at - shift)) / (2 * h) for shift in shifts], dtype=at.dtype)
+
+    return (4 * central(step / 2) - central(step)) / 3
+
+
+EQUATIONS: tuple[Callable[[MonteCarlo], Check], ...] = (
+    _expected_sum,
+    _variance,
+    _clipped_variance,
+    _sigmoid_definition,
+    _normality,
+    _probit,
+    _without_root,
+    _means_only,
+    _linear_ensemble,
+    _linear_gradient,
+    _linear_expected_gradient,
+    _linear_continuous,
+    _linear_bernoulli,
+    _error_definition,
+    _ensemble_output,
+    _sigmoid_ensemble_gradient,
+    _sigmoid_gradient,
+    _conditioned,
+    _conditional_output,
+    _paper_gradient,
+    _stein_gradient,
+    _paper_regulariser,
+    _bernoulli_regulariser,
+)

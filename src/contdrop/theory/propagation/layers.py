@@ -1,0 +1,219 @@
+"""The layers that can be followed: what each does to the mean and (co)variance of its input, dropout switched on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ... import nn
+from ...laws import Bernoulli
+from .. import arguments
+from . import activations
+from .gaussian import (
+    Belief,
+    RefusedError,
+    Response,
+    Step,
+    activation,
+    affine,
+    check_size,
+    composed,
+    double,
+    from_covariance,
+    masking,
+    noisy_linear,
+    reshaping,
+    scaling,
+)
+from .maximum import Maxima, pooling_windows
+
+
+def _linear(module: torch.nn.Linear, belief: Belief, full: bool) -> Step:
+    weight = double(module.weight)
+    shift = None if module.bias is None else double(module.bias)
+    if full and belief.mean.dim() == 2 and belief.variance is not None and belief.covariance is None:
+        # Uncorrelated inputs, as behind a first dropout layer: one product of matrices instead of two.
+        check_size(len(belief.mean), len(weight))
+        mean = torch.nn.functional.linear(belief.mean, weight, shift)
+        covariance = (weight * belief.variance.unsqueeze(1)) @ weight.T
+        return Step(from_covariance(mean, covariance), lambda c: weight @ c)
+    step = affine(
+        belief,
+        full,
+        lambda t: torch.nn.functional.linear(t, weight),
+        lambda t: torch.nn.functional.linear(t, weight.square()),
+        shift,
+    )
+    if belief.mean.dim() > 2:
+        return step
+    return Step(step.belief, Response(step.respond, lambda rows: rows @ weight))
+
+
+def _convolution(module: torch.nn.Conv2d, belief: Belief, full: bool) -> Step:
+    if module.padding_mode != "zeros":
+        raise RefusedError(f"expected padding_mode='zeros', got {module.padding_mode!r}")
+    weight = double(module.weight)
+
+    def convolve(t: Tensor, weight: Tensor) -> Tensor:
+        return torch.nn.functional.conv2d(
+            t, weight, None, module.stride, module.padding, module.dilation, module.groups
+        )
+
+    shift = None if module.bias is None else double(module.bias)[:, None, None]
+    _expect_axes(belief, 4)
+    return affine(belief, full, lambda t: convolve(t, weight), lambda t: convolve(t, weight.square()), shift)
+
+
+def _average_pooling(module: torch.nn.AvgPool2d, belief: Belief, full: bool) -> Step:
+    _expect_axes(belief, 4)
+
+    def pool(t: Tensor, divisor: int | None = module.divisor_override) -> Tensor:
+        return torch.nn.functional.avg_pool2d(
+            t, module.kernel_size, module.stride, module.padding, module.ceil_mode, module.count_include_pad, divisor
+        )
+
+    # What torch divides by differs at the border.
+    ones = torch.ones_like(belief.mean[:1, :1])
+    divisor = pool(ones, 1) / pool(ones)
+    return affine(belief, full, pool, lambda t: pool(t) / divisor)
+
+
+def _adaptive_average_pooling(module: torch.nn.AdaptiveAvgPool2d, belief: Belief, full: bool) -> Step:
+    _expect_axes(belief, 4)
+
+    def pool(t: Tensor) -> Tensor:
+        return torch.nn.functional.adaptive_avg_pool2d(t, module.output_size)
+
+    counts = []
+    for size, out in zip(belief.mean.shape[2:], pool(belief.mean[:1, :1]).shape[2:]):
+        place = torch.arange(out, device=belief.mean.device)
+        counts.append(((place + 1) * size + out - 1) // out - place * size // out)
+    return affine(belief, full, pool, lambda t: pool(t) / (counts[0].unsqueeze(1) * counts[1]))
+
+
+def _max_pooling(module: torch.nn.MaxPool2d, belief: Belief, full: bool) -> Step:
+    _expect_axes(belief, 4)
+    if module.return_indices:
+        raise RefusedError("expected return_indices=False, got True")
+    pooled = torch.nn.functional.max_pool2d(
+        belief.mean, module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode
+    )
+    if belief.variance is None:
+        return Step(Belief(pooled), lambda c: c)
+    windows = pooling_windows(
+        (belief.mean.shape[1], belief.mean.shape[2], belief.mean.shape[3]),
+        (pooled.shape[2], pooled.shape[3]),
+        _pair(module.kernel_size),
+        _pair(module.stride if module.stride is not None else module.kernel_size),
+        _pair(module.padding),
+        _pair(module.dilation),
+    )
+    # Independent elements have independent maxima, unless windows overlap.
+    overlap = windows[windows >= 0].bincount().max() > 1
+    start = belief.matrix() if full and overlap else belief.covariance
+    if start is not None:
+        check_size(len(pooled), windows.shape[0])
+    result = Maxima(belief.mean.flatten(1), belief.variance.flatten(1), start, windows)
+    mean, variance = result.mean.reshape(pooled.shape), result.variance.reshape(pooled.shape)
+
+    def fresh(rows: Tensor) -> Tensor:
+        shares = result.residual_times(rows)
+        return shares @ shares.transpose(1, 2)
+
+    return Step(Belief(mean, variance, result.covariance), result.respond, fresh)
+
+
+def _batch_norm(module: torch.nn.BatchNorm1d | torch.nn.BatchNorm2d, belief: Belief, full: bool) -> Step:
+    if module.training:
+        raise RefusedError(
+            "expected batch normalisation in evaluation mode, got training mode, in which an example depends on its "
+            "batch; call model.eval() first, dropout counts as on in either mode"
+        )
+    if module.running_mean is None or module.running_var is None:
+        raise RefusedError("expected batch normalisation with running statistics, got track_running_stats=False")
+    if belief.mean.shape[1] != module.num_features:
+        raise RefusedError(f"expected an input of {module.num_features} channels, got shape {tuple(belief.mean.shape)}")
+    gain = (double(module.running_var) + module.eps).rsqrt()
+    gain = gain if module.weight is None else gain * double(module.weight)
+    shift = -double(module.running_mean) * gain
+    shift = shift if module.bias is None else shift + double(module.bias)
+    per_channel = (-1, *[1] * (belief.mean.dim() - 2))
+    return scaling(belief, gain.reshape(per_channel), shift.reshape(per_channel))
+
+
+def _flatten(module: torch.nn.Flatten, belief: Belief, full: bool) -> Step:
+    return reshaping(belief, belief.mean.flatten(module.start_dim, module.end_dim).shape)
+
+
+def _dropout(module: nn.Dropout, belief: Belief, full: bool) -> Step:
+    if module.activation is None:
+        return masking(belief, full, module.law, module.scale, module.shared_axes)
+    rectified = activation(belief, activations.RELU)
+    return composed(rectified, masking(rectified.belief, full, module.law, module.scale, module.shared_axes))
+
+
+def _torch_dropout(module: torch.nn.Dropout, belief: Belief, full: bool) -> Step:
+    return masking(belief, full, Bernoulli(keep=1 - module.p), "inverted")
+
+
+def _torch_map_dropout(module: torch.nn.Dropout2d, belief: Belief, full: bool) -> Step:
+    _expect_axes(belief, 4)
+    return masking(belief, full, Bernoulli(keep=1 - module.p), "inverted", (2, 3))
+
+
+def _dropconnect(module: nn.DropConnectLinear, belief: Belief, full: bool) -> Step:
+    bias = None if module.bias is None else double(module.bias)
+    linear = noisy_linear(belief, full, module, bias, module.mask_bias, shared=module.masks == "batch")
+    if module.activation is None:
+        return linear
+    function = activations.RELU if module.activation == "relu" else activations.SIGMOID
+    return composed(linear, activation(linear.belief, function))
+
+
+def _fast_dropout(module: nn.FastDropoutLinear, belief: Belief, full: bool) -> Step:
+    return noisy_linear(belief, full, module, None if module.bias is None else double(module.bias), False)
+
+
+HANDLERS: dict[type[torch.nn.Module], Callable[[Any, Belief, bool], Step]] = {
+    torch.nn.Linear: _linear,
+    torch.nn.Conv2d: _convolution,
+    torch.nn.AvgPool2d: _average_pooling,
+    torch.nn.AdaptiveAvgPool2d: _adaptive_average_pooling,
+    torch.nn.MaxPool2d: _max_pooling,
+    torch.nn.BatchNorm1d: _batch_norm,
+    torch.nn.BatchNorm2d: _batch_norm,
+    torch.nn.Flatten: _flatten,
+    torch.nn.Identity: lambda module, belief, full: Step(belief, lambda c: c),
+    torch.nn.ReLU: lambda module, belief, full: activation(belief, activations.RELU),
+    torch.nn.Sigmoid: lambda module, belief, full: activation(belief, activations.SIGMOID),
+    torch.nn.Tanh: lambda module, belief, full: activation(belief, activations.TANH),
+    torch.nn.Dropout: _torch_dropout,
+    torch.nn.Dropout2d: _torch_map_dropout,
+    nn.Dropout: _dropout,
+    nn.DropConnectLinear: _dropconnect,
+    nn.FastDropoutLinear: _fast_dropout,
+}
+
+
+def handler(module: torch.nn.Module) -> Callable[[Any, Belief, bool], Step] | None:
+    """What computes this layer; None if it is not known. A forward of its own makes it another layer."""
+    for kind in type(module).__mro__:
+        if kind in HANDLERS:
+            return HANDLERS[kind] if arguments.is_forward_of(module, kind) else None
+    return None
+
+
+def is_relu(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.ReLU) and arguments.is_forward_of(module, torch.nn.ReLU)
+
+
+def _expect_axes(belief: Belief, axes: int) -> None:
+    if belief.mean.dim() != axes:
+        raise RefusedError(f"expected an input of {axes} axes, got shape {tuple(belief.mean.shape)}")
+
+
+def _pair(size: int | tuple[int, ...]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
