@@ -55,10 +55,10 @@ docs: $(VENV)/.installed
 	@echo "docs: site/index.html"
 
 # What finds most errors in least time; `make test` runs all. New processes take seconds to import torch, so none here.
-QUICK := house files law_values functional nn ops methods plan tables verdict
+QUICK := $(addprefix tests/, project/test_house.py test_files.py test_law_values.py functional/test_elementwise.py test_nn.py kernels/test_ops.py lab/study/test_methods.py lab/study/test_plan.py lab/report/test_tables.py lab/analysis/test_verdict.py)
 
 quick: lint
-	$(BIN)/pytest -m "not slow" -k "not processes" --quiet --numprocesses auto --dist loadfile $(QUICK:%=tests/test_%.py)
+	$(BIN)/pytest -m "not slow" -k "not processes" --quiet --numprocesses auto --dist loadfile $(QUICK)
 
 test: lint
 	$(BIN)/pytest -m "not slow" --numprocesses auto --dist loadfile --no-loadscope-reorder
@@ -88,8 +88,8 @@ dist: $(VENV)/.installed
 	$(BIN)/check-wheel-contents dist/*.whl
 
 release-check: lint docs dist
-	$(BIN)/pytest -q tests/test_habits.py tests/test_docs.py tests/test_claims.py tests/test_results.py
-	$(BIN)/pytest -q --no-skips tests/test_packaging.py tests/test_neon.py tests/test_release.py
+	$(BIN)/pytest -q tests/project/test_habits.py tests/project/test_docs.py tests/replication/claims/test_claims.py tests/replication/claims/test_archives.py
+	$(BIN)/pytest -q --no-skips tests/project/test_packaging.py tests/kernels/test_neon.py tests/project/test_release.py
 	$(BIN)/python tools/release.py
 
 clean:

@@ -16,14 +16,13 @@ settings.load_profile("contdrop")
 HERE = pathlib.Path(__file__).parent
 # Begun first, so that at the end no process waits for another one's long file.
 LONG_FILES = (
-    "test_ray",
+    "test_ray_cluster",
     "test_faults",
-    "test_golden",
     "test_packaging",
-    "test_interop_compile",
+    "test_compile",
     "test_site",
-    "test_executor",
-    "test_cli_lab",
+    "test_local",
+    "test_run_command",
 )
 LAB_PACKAGES = ("cloudpickle", "jinja2", "matplotlib", "pooch", "rich", "scipy", "sklearn", "typer")
 
@@ -50,7 +49,9 @@ def has_lab():
     return all(importlib.util.find_spec(package) for package in LAB_PACKAGES)
 
 
-collect_ignore_glob = ["studies/*"]  # they are run by test_studies.py, and some need what is not installed
+collect_ignore_glob = [
+    "lab/study/studies/*"
+]  # they are run by test_user_studies.py, and some need what is not installed
 WITHOUT_LAB = ["faults", "golden", *(path.name for path in HERE.glob("*.py") if needs_lab(path))]
 collect_ignore = [] if has_lab() else WITHOUT_LAB
 

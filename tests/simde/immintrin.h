@@ -1,6 +1,6 @@
 // Stands in for the compiler's own header, so that lanes_avx512.h can be run on processors without AVX-512: SIMDe
 // (https://github.com/simd-everywhere/simde) computes every intrinsic in plain C++. Below is what its release 0.7.4 lacks,
-// and fused operations that are rounded once. See tests/test_avx512.py.
+// and fused operations that are rounded once. See tests/kernels/test_avx512.py.
 #pragma once
 #define SIMDE_NO_NATIVE
 #define SIMDE_ENABLE_NATIVE_ALIASES

@@ -30,7 +30,8 @@ def two_way_interval(
     of each part squared over its own (at least those of the shorter side). It is never shorter than Student's over
     runs.
 
-    Coverage at a nominal 95 %, by simulation (tests/test_two_way.py), with 3, 6 and 10 runs on 100 examples and normal
+    Coverage at a nominal 95 %, by simulation (tests/lab/stats/test_two_way.py), with 3, 6 and 10 runs on 100
+    examples and normal
     effects: 94 to 97 % where runs, examples or both matter, 98 to 99 % where the rest is all there is; 95 to 96 % for
     wrong answers of networks as on MNIST. The two-way ("pigeonhole") bootstrap, which draws runs and examples anew,
     counts the rest three times and a variance of R runs (R - 1) / R times: 77, 89 and 91 % where runs matter, nearly

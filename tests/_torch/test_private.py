@@ -1,0 +1,196 @@
+"""Without any one private part of torch, layers give the same numbers."""
+
+import ast
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import contdrop as cd
+from contdrop._torch import private
+
+ONLOOKERS = [
+    "torch._C._are_functorch_transforms_active",
+    "torch._C._len_torch_dispatch_stack",
+    "torch._C._get_tracing_state",
+    "torch._C._has_storage",
+    "torch.utils._python_dispatch.TorchDispatchMode",
+    "torch.autograd.forward_ad._current_level",
+]
+DERIVATIVES = [
+    "torch._C._are_functorch_transforms_active",
+    "torch._C._AutoDispatchBelowAutograd",
+    "torch._functorch.utils.enable_single_level_autograd_function",
+    "torch.autograd.function._SingleLevelFunction",
+    "torch.autograd.forward_ad._set_fwd_grad_enabled",
+]
+_EFFECTS = ["torch._library.effects.EffectType", "torch.library.Library._register_effectful_op"]
+_OLDER_EFFECTS = [
+    "torch._higher_order_ops.effects._EffectType",
+    "torch._higher_order_ops.effects._register_effectful_op",
+]
+DRAWS = [
+    *[f"{newer},{older}" for newer in _EFFECTS for older in _OLDER_EFFECTS],
+    "torch._subclasses.functional_tensor.FunctionalTensorMode",
+    "torch.fx.traceback.current_meta",
+    "torch.utils.checkpoint.SAC_IGNORED_OPS",
+    "torch._C._functorch.get_interpreter_stack",
+    "torch._functorch.pyfunctorch.coerce_cinterpreter",
+    "torch._C._functorch.TransformType.Vmap",
+    "torch._C._functorch._add_batch_dim",
+    "torch._C.DispatchKeySet",
+    "torch._C.DispatchKey.FuncTorchVmapMode",
+    "torch._C._DisableFuncTorch",
+    "torch._C._ExcludeDispatchKeyGuard",
+]
+REST = [
+    *_EFFECTS,
+    *_OLDER_EFFECTS,
+    "_dynamo_marked_constant",
+    "_backward_cls",
+    "_buffers",
+    "torch._C._current_graph_task_id",
+    "torch.Tensor.__dlpack_c_exchange_api__",
+    "torch.autograd.Function._compiled_autograd_key",
+    "torch._C._functorch._jvp_increment_nesting",
+    "torch._C._functorch._jvp_decrement_nesting",
+    "torch._VF._make_dual",
+    "torch.nn.modules.dropout._DropoutNd",
+    "torch.nn.modules.batchnorm._BatchNorm",
+    "torch.fx.Node._pretty_print_target",
+]
+# With these the graphs of torch.compile are tried too, which takes seconds each.
+COMPILED = ["compiled:" + DRAWS[0], "compiled:torch._C._AutoDispatchBelowAutograd"]
+NAMES = list(dict.fromkeys([*ONLOOKERS, *DERIVATIVES, *DRAWS, *REST, *COMPILED]))
+
+
+def test_every_part_that_is_looked_up_is_taken_away_here():
+    tree = ast.parse(pathlib.Path(private.__file__).read_text())
+    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    looked_up = {value for value in strings if re.fullmatch(r"torch(\.\w+)+|_[a-z]\w+", value)}
+    taken_away = {part for name in NAMES for part in name.removeprefix("compiled:").split(",")}
+    assert {value for value in looked_up if not value.endswith("_hooks")} == taken_away  # hooks: see test_hooks
+
+
+@pytest.fixture(scope="module")
+def reports():
+    probe = pathlib.Path(__file__).parents[1] / "compatibility_probe.py"
+    result = subprocess.run([sys.executable, probe, "", *NAMES], capture_output=True, text=True, check=False)
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [report["name"] for report in found] == ["", *NAMES], result.stderr
+    return {report["name"]: report for report in found} | {"errors": result.stderr}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_layers_give_the_same_numbers_without(name, reports):
+    report, whole = reports[name], reports[""]
+    assert "failed" not in report, reports["errors"]
+    exact = report["DERIVATIVES"] == whole["DERIVATIVES"]
+    for mine, expected in zip(report["numbers"], whole["numbers"], strict=True):
+        # Without derivatives of our own, the reference back end is differentiated.
+        assert mine == expected if exact else mine == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    for mine, expected in zip(report["values"], whole["values"], strict=True):
+        assert mine == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert report["predicted"] == whole["predicted"]
+
+
+def test_nothing_is_missing_from_this_version(reports):
+    """What is off here is off for every user of this version: say so in the guide before changing this test."""
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    whole = reports[""]
+    assert whole["SEES_EVERYBODY"]
+    assert whole["DERIVATIVES"]
+    assert whole["DRAWS_IN_GRAPHS"] == private.DRAWS_IN_GRAPHS
+    assert (private.dlpack_table is not None) == (version >= (2, 10))
+    assert whole["fast"] == (version >= (2, 10))
+
+
+def test_importing_is_silent_and_leaves_the_compiler_alone():
+    """Warnings as errors must not turn an ability off; the compiler would double the time of an import."""
+    code = """
+import sys, torch
+before = {name for name in sys.modules if name.startswith(("torch._dynamo", "torch._inductor"))}
+from contdrop._torch import private as compatibility
+abilities = compatibility.SEES_EVERYBODY, compatibility.DERIVATIVES, compatibility.DRAWS_IN_GRAPHS
+after = {name for name in sys.modules if name.startswith(("torch._dynamo", "torch._inductor"))}
+print(*abilities, sorted(after - before) if compatibility.GENERATORS_IN_GRAPHS else [])
+"""
+    for option in ("always", "error"):
+        result = subprocess.run([sys.executable, "-W", option, "-c", code], capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        abilities = private.SEES_EVERYBODY, private.DERIVATIVES, private.DRAWS_IN_GRAPHS
+        assert result.stdout.split(maxsplit=3) == [*map(str, abilities), "[]\n"]
+
+
+@pytest.mark.parametrize("name", ONLOOKERS)
+def test_without_knowing_who_looks_every_call_passes_the_dispatcher(name, reports):
+    assert not reports[name]["SEES_EVERYBODY"]
+    assert not reports[name]["fast"]
+
+
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_without_one_level_at_a_time_the_reference_is_differentiated(name, reports):
+    assert not reports[name]["DERIVATIVES"]
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_without_effects_graphs_break_at_a_draw(name, reports):
+    assert not reports[name]["DRAWS_IN_GRAPHS"]
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_layers_draw_what_eager_ones_draw(name, reports):
+    assert reports[name]["compiled"] == {"same": True, "shared": False}
+
+
+def test_a_renamed_table_of_dlpack_declines(reports):
+    assert not reports["torch.Tensor.__dlpack_c_exchange_api__"]["fast"]
+
+
+def test_not_knowing_of_backward_is_said(reports):
+    (warning,) = reports["torch._C._current_graph_task_id"]["warnings"]
+    assert warning.startswith("contdrop: this version of torch does not tell whether backward is running")
+    assert not reports[""]["warnings"]
+
+
+def test_refused_functions_are_named(reports):
+    assert "torch.sort" in reports[""]["message"]
+    assert "sort" in reports["torch.fx.Node._pretty_print_target"]["message"]
+
+
+def test_a_name_that_cannot_be_written_is_given_plainly(monkeypatch):
+    graph = torch.fx.symbolic_trace(lambda x: torch.sort(x)).graph
+    (node,) = (node for node in graph.nodes if node.op == "call_function")
+    assert private.target_name(node) == "torch.sort"
+    monkeypatch.setattr(torch.fx.Node, "_pretty_print_target", lambda *_: 1 / 0)
+    assert private.target_name(node) == "sort"
+
+
+def test_hooks():
+    layer = torch.nn.Linear(2, 2)
+    assert not private.has_forward_hooks(layer)
+    layer.register_forward_pre_hook(lambda *_: None)
+    assert private.has_forward_hooks(layer)
+
+
+def test_a_part_that_behaves_otherwise_is_not_relied_on(monkeypatch):
+    assert private._sees_everybody()
+    for part, wrong in (
+        ("transforms_active", lambda: False),
+        ("dispatch_modes", lambda: 0),
+        ("dispatch_modes", lambda: 1 / 0),
+        ("_has_storage", lambda x: None),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(private, part, wrong)
+            assert not private._sees_everybody()
+
+
+def test_torch_dropouts_are_found():
+    for layer in (torch.nn.Dropout(), torch.nn.Dropout3d(), torch.nn.FeatureAlphaDropout(), cd.UniformDropout()):
+        assert isinstance(layer, private.TORCH_DROPOUTS)
+    assert isinstance(torch.nn.SyncBatchNorm(3), private.BATCH_NORMS)

@@ -1,0 +1,130 @@
+"""Pages say what is known: nothing of how numbers from elsewhere were made, nor of what a loop of one's own does."""
+
+import pytest
+from test_page import Reader
+
+from contdrop import lab
+from contdrop.lab.analysis.comparisons import compare
+from contdrop.lab.analysis.verdict import verdict
+from contdrop.lab.report import page, pdf_summary, protocol, supplementary_tables, tables
+from contdrop.lab.store import csv_import, merge
+from contdrop.lab.store.results import collect_all
+from contdrop.lab.store.writer import Store
+from stores import make_store
+
+VALUES = {"gaussian-dropout": [0.50, 0.52, 0.51, 0.55, 0.53, 0.54], "mine": [0.61, 0.66, 0.62, 0.64, 0.69, 0.63]}
+SHARED = "share the data, the split, the initial weights and the order of the data"
+AGAIN = "The same seeds give the same splits, initial weights, data order and masks."
+LAST = "after the last epoch"
+OF_THE_LAB = (SHARED, AGAIN, LAST, "which share its split, initial weights and data order", "follow from it")
+
+
+@pytest.fixture(autouse=True)
+def few_files(monkeypatch):
+    monkeypatch.setattr(page.drawing, "FORMATS", ("svg",))
+    monkeypatch.setattr(page.figures, "samples", lambda name, directory: None)
+
+
+def results_of(path):
+    with Store(path) as store:
+        return collect_all(store)
+
+
+def told(path, out):
+    return Reader(page.write(path, out).index.read_text(encoding="utf-8")).text
+
+
+def sheet(results):
+    comparisons = compare(results)
+    figure = pdf_summary.draw(results, comparisons, verdict(results, None, comparisons), "s.db")
+    return " ".join(text.get_text() for text in figure.texts)
+
+
+@pytest.fixture
+def imported(tmp_path):
+    found = csv_import.contents(
+        {(method, run): value for method, values in VALUES.items() for run, value in enumerate(values)},
+        name="numbers", reference=None, metric={"name": "rmse", "unit": "", "better": "lower"}, margin=None,
+    )  # fmt: skip
+    with Store(tmp_path / "numbers.db", create=True) as store:
+        merge.add(store, found, "a test")
+    return tmp_path / "numbers.db"
+
+
+def own_loop(path, *, logs=0, **options):
+    def run(job):
+        for epoch in range(1, logs + 1):
+            job.log(epoch, train_loss=1.0)
+        return {"loss": job.run + len(job.method) / 10, "val": 1.0}
+
+    study = lab.Study(
+        "own", run=run, metric=lab.Metric("loss"), runs=6, methods=["original", "none"], seed=7, **options
+    )
+    lab.compare(study, store=path, workers=0, device="cpu", progress=False)
+    return path
+
+
+def test_of_numbers_from_elsewhere_only_what_is_known_is_said(imported, tmp_path):
+    text = told(imported, tmp_path / "out")
+    unknown = (
+        *OF_THE_LAB,
+        "fixed beforehand",
+        "from unit to unit",
+        "0 epochs",
+        "unknown",
+        "1970",
+        "Planned",
+        "12 planned",
+        "No job has failed",
+        "No run",
+    )
+    assert not [words for words in unknown if words in text]
+    for known in (
+        "6 runs, imported", "numbers of the same run", "Those of the same run are taken for pairs",
+        "With the same numbers, the result is the same", "test rmse; lower is better", "every other method is compared",
+    ):  # fmt: skip
+        assert known in text, known
+    (results,) = results_of(imported)
+    terms = [term for term, _ in protocol.protocol(results)]
+    assert terms == ["Size", "Metric", "Reference", "Methods", "Notes"]
+    assert not [words for words in unknown if words in sheet(results)]
+
+
+def test_of_a_loop_of_ones_own_only_what_is_known_is_said(tmp_path):
+    text = told(own_loop(tmp_path / "own.db"), tmp_path / "out")
+    assert not [
+        words for words in (*OF_THE_LAB, "unknown", "batch size", "20 epochs", "fixed beforehand") if words in text
+    ]
+    for known in (
+        "Training a loop of the study's own: own_loop.<locals>.run", "Seed 7; the loop is given seeds that follow",
+        "6 runs", "which had the same seed", "methods of a run get the same seed",
+    ):  # fmt: skip
+        assert known in text, known
+    (results,) = results_of(tmp_path / "own.db")
+    assert not {"Data", "Network"} & dict(protocol.protocol(results)).keys()
+    assert LAST not in sheet(results)
+    assert tables.overview(results).notes[0] == "6 runs."
+
+
+def test_epochs_of_a_loop_of_ones_own_are_those_it_logged(tmp_path):
+    text = told(own_loop(tmp_path / "own.db", logs=3, epochs=3), tmp_path / "out")
+    assert "6 runs of 3 epochs each" in text
+    assert "Test loss per epoch" not in text  # it logged none
+
+
+def test_what_a_loop_of_ones_own_selects_by_is_its_word(tmp_path):
+    path = own_loop(tmp_path / "own.db", candidates={"none": ["none", "none:mean=0.5"]}, selection_runs=1)
+    (results,) = results_of(path)
+    (chosen,) = supplementary_tables.selections(results).notes[:1]
+    said = " ".join(dict(protocol.protocol(results))["Selected"])
+    for each in (chosen, said):
+        assert "looked at" not in each
+        assert "its loop told" in each
+
+
+def test_a_page_on_several_kinds_says_of_each_what_it_shares(imported, tmp_path):
+    make_store(imported, methods=("none", "gaussian"), runs=6, epochs=2, images=50)
+    text = told(imported, tmp_path / "out")
+    for known in (SHARED, AGAIN, LAST, "Those of the same run are taken for pairs"):
+        assert text.count(known) == 1, known
+    assert "methods of a run get the same seed" not in text

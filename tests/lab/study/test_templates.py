@@ -1,0 +1,100 @@
+"""``contdrop compare --init``: every kind of starter runs as it is."""
+
+import pathlib
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from contdrop import lab
+from contdrop.cli import app
+from contdrop.errors import UserError
+from contdrop.lab.study import source, templates
+
+EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
+
+
+@pytest.mark.parametrize("kind", templates.KINDS)
+def test_starter_runs_as_it_is(kind, tmp_path):
+    path = tmp_path / "my_study.py"
+    templates.write(path, kind)
+    study = source.load_file(path)
+    result = lab.compare(study, runs=1, epochs=1, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False)
+    assert {method: list(runs) for method, runs in result.results.errors().items()} == {
+        method: [0] for method in study.methods
+    }
+
+
+class Recorder:
+    """In place of a job: keeps what its network sees."""
+
+    method, run, epochs = "original", 0, 1
+
+    def __init__(self, seed):
+        self.seed, self.trained, self.tested = seed, [], []
+
+    def build(self, function):
+        model = function()
+        first = next(layer for layer in model.modules() if isinstance(layer, nn.Linear))
+        first.register_forward_hook(
+            lambda layer, given, _: (self.tested, self.trained)[layer.training].append(given[0])
+        )
+        return model
+
+    def same(self, name, value): ...
+
+    def log(self, epoch, **values): ...
+
+    def tell(self, value, per_example=None): ...
+
+
+@pytest.mark.parametrize("loop", ["starter", "lightning"])
+@pytest.mark.filterwarnings("ignore")  # of Lightning's own
+def test_loops_that_are_shown_test_all_runs_on_the_same_examples(loop, tmp_path):
+    """Intervals over runs and test examples take that for granted; what is trained on varies."""
+    path = EXAMPLES / "lightning_loop.py"
+    if loop == "starter":
+        path = tmp_path / "my_study.py"
+        templates.write(path, "loop")
+    else:
+        pytest.importorskip("lightning")
+    study = source.load_file(path)
+    one, other = Recorder(1), Recorder(2)
+    for job in (one, other):
+        study.run(job)
+    assert torch.equal(one.tested[-1], other.tested[-1])
+    tested = {tuple(row.tolist()) for row in one.tested[-1]}
+    seen = [{tuple(row.tolist()) for batch in job.trained for row in batch} for job in (one, other)]
+    assert seen[0] != seen[1]
+    assert not tested & (seen[0] | seen[1])
+
+
+def test_command_writes_one_and_says_what_is_next(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["contdrop", "compare", "--init", "mine.py", "--kind", "regression"])
+    assert app.run() == 0
+    assert capsys.readouterr().out == "mine.py is written. Look into it, then: contdrop compare mine.py\n"
+    assert (tmp_path / "mine.py").read_text() == templates.read("regression")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("mine.py", "regresion", "--kind: unknown kind 'regresion'; did you mean 'regression'?"),
+        ("mine.txt", "regression", "--init: expected a name that ends with .py; got .*mine.txt"),
+        ("nowhere/mine.py", "regression", "--init: there is no directory .*nowhere; make it first"),
+    ],
+)
+def test_bad_names_get_one_line(name, kind, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        templates.write(tmp_path / name, kind)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_that_is_there_stays(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("mine")
+    with pytest.raises(UserError, match="is there already, and stays as it is; choose another name"):
+        templates.write(path, "text")
+    assert path.read_text() == "mine"

