@@ -16,7 +16,7 @@ from contdrop.replication import datasets, studies
 from contdrop.replication.datasets import registry
 from contdrop.replication.initialization import Glorot
 from contdrop.replication.networks import CNN, MLP
-from contdrop.replication.studies import dose
+from contdrop.replication.studies import dose, evidence
 from contdrop.replication.studies.covariance_study import Covariance
 from contdrop.replication.studies.study_data import Images, InOrder
 
@@ -55,10 +55,35 @@ def test_optimiser_and_schedule_are_of_one_recipe_at_every_size(study):
         recipe = sized.optimiser.__self__
         assert {name: getattr(sized, name) for name in recipe.settings()} == recipe.settings()
         ramps = hasattr(recipe, "original_epochs")
-        whole = preset == "paper" or study in dose.STUDIES
+        whole = preset == "paper" or study in (*dose.STUDIES, evidence.AUTHORS_300, evidence.AUTHORS_1000)
         assert not ramps or recipe.original_epochs == (3000 if whole else 1000)
         optimiser = sized.optimiser(MLP((4, 3, 2))(parse("none")))
         assert sized.scheduler is None or sized.scheduler(optimiser, size.epochs).optimizer is optimiser
+
+
+def test_the_shorter_authors_run_is_the_start_of_the_longer_one():
+    settings = []
+    for study in (evidence.AUTHORS_100, evidence.AUTHORS_300):
+        optimiser = study.optimiser(MLP((4, 3, 2))(parse("none")))
+        table = study.scheduler(optimiser, study.sizes["quick"].epochs)
+        steps = []
+        for _ in range(100):
+            steps.append({name: each for name, each in optimiser.param_groups[0].items() if name != "params"})
+            optimiser.step()
+            table.step()
+        settings.append(steps)
+    assert settings[0] == settings[1]
+    assert settings[0][0] != settings[0][99]
+
+
+def test_the_second_protocol_changes_one_thing_between_neighbours():
+    for group in (evidence.MNIST_1000, evidence.MNIST_5000, evidence.FASHION_5000, evidence.FASHION_CNN_1000):
+        for study, epochs in zip(group, evidence.LENGTHS, strict=True):
+            assert study.name.endswith(f"-{epochs}")
+            assert study.sizes["quick"].epochs == epochs
+            assert study.seed == evidence.SEED != 0
+            assert study.configuration == group[0].configuration
+            assert set(study.methods) <= set(group[0].methods)
 
 
 @every_study

@@ -9,6 +9,7 @@ from . import (
     cifar_studies,
     digits_mlp,
     dose,
+    evidence,
     fashion_mlp,
     ilsvrc_vgg,
     mnist_cnn,
@@ -42,6 +43,7 @@ STUDIES: dict[str, Study] = {
         fashion_mlp.CNN_GAUSSIAN,
         fashion_mlp.CNN_UNIFORM,
         *dose.STUDIES,
+        *evidence.STUDIES,
     )
 }
 
@@ -51,6 +53,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "mnist-mlp-authors": (mnist_mlp.SIGMOID_AUTHORS.name, mnist_mlp.RELU_AUTHORS.name),
     "fashion-mlp": (fashion_mlp.MLP_SIGMOID.name, fashion_mlp.MLP_RELU.name),
     "replication": tuple(study.name for study in dose.STUDIES),
+    "evidence": tuple(study.name for study in evidence.STUDIES),
 }
 
 
