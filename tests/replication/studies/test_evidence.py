@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from contdrop.lab.catalogue import evidence
+from contdrop.replication.studies import evidence
 
-TEXT = (pathlib.Path(__file__).parents[1] / "results" / "PROTOCOL.md").read_text(encoding="utf-8")
+TEXT = (pathlib.Path(__file__).parents[3] / "results" / "PROTOCOL.md").read_text(encoding="utf-8")
 SECTION = TEXT.partition("\n## Second protocol\n")[2]
 CELLS = [line.strip("| ").split(" | ") for line in SECTION.splitlines()]
 ROWS = {cells[1].strip("`"): cells for cells in CELLS if cells[0].isdigit() and len(cells) == 8}
