@@ -21,9 +21,9 @@ from contdrop.lab.data.data import prepare
 from contdrop.lab.runner.ray_cluster import resources
 from contdrop.lab.runner.runner import Conductor, Planned
 from contdrop.lab.store.writer import Epoch, Store
-from contdrop.lab.study.plan import Job, plan
+from contdrop.lab.study.plan import PlannedJob, plan
 from contdrop.lab.study.source import of_study
-from contdrop.lab.training.trainer import Training
+from contdrop.lab.training.trainer import Trainer
 
 EXAMPLES, METHODS, RUNS, EPOCHS = 6000, ("original", "gaussian:match"), 4, 2
 
@@ -56,19 +56,19 @@ def epoch(width: int) -> float:
     study = make(width)
     assert study.data is not None
     job = plan(study)[0]
-    training = Training(job, job.variant({}), prepare(study.data(), task=study.task))
+    training = Trainer(job, job.variant({}), prepare(study.data(), task=study.task))
     return [training.run_epoch().seconds for _ in range(2)][1]
 
 
 class Clock:
     begun: float | None = None
 
-    def started(self, worker: int, number: int, job: Job) -> None:
+    def started(self, worker: int, number: int, job: PlannedJob) -> None:
         self.begun = self.begun or time.perf_counter()
 
-    def epoch(self, worker: int, number: int, job: Job, epoch: Epoch) -> None: ...
-    def ended(self, number: int, job: Job) -> None: ...
-    def died(self, worker: int, job: Job | None) -> None: ...
+    def epoch(self, worker: int, number: int, job: PlannedJob, epoch: Epoch) -> None: ...
+    def ended(self, number: int, job: PlannedJob) -> None: ...
+    def died(self, worker: int, job: PlannedJob | None) -> None: ...
 
 
 def whole(executor: str, workers: int, width: int) -> tuple[float, float]:

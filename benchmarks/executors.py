@@ -17,7 +17,7 @@ from contdrop import lab
 from contdrop.lab.runner.ray_cluster import resources
 from contdrop.lab.runner.runner import Conductor, Planned
 from contdrop.lab.store.writer import Epoch, Store
-from contdrop.lab.study.plan import Job, plan
+from contdrop.lab.study.plan import PlannedJob, plan
 from contdrop.lab.study.source import of_study
 
 GOAL = 0.150  # seconds
@@ -30,14 +30,14 @@ class Clock:
         self.begun: set[int] = set()
         self.ends: dict[int, list[float]] = {}
 
-    def started(self, worker: int, number: int, job: Job) -> None:
+    def started(self, worker: int, number: int, job: PlannedJob) -> None:
         self.begun.add(worker)
 
-    def epoch(self, worker: int, number: int, job: Job, epoch: Epoch) -> None: ...
-    def ended(self, number: int, job: Job) -> None:
+    def epoch(self, worker: int, number: int, job: PlannedJob, epoch: Epoch) -> None: ...
+    def ended(self, number: int, job: PlannedJob) -> None:
         self.ends.setdefault(len(self.begun), []).append(time.perf_counter())
 
-    def died(self, worker: int, job: Job | None) -> None: ...
+    def died(self, worker: int, job: PlannedJob | None) -> None: ...
 
     def rate(self) -> tuple[int, float]:
         """Workers, and seconds per job, while most jobs were done."""

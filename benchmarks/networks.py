@@ -23,7 +23,7 @@ from contdrop.lab.data.augmentation import Affine
 from contdrop.lab.data.data import prepare
 from contdrop.lab.study.methods import parse
 from contdrop.lab.study.plan import Variant, plan
-from contdrop.lab.training.trainer import Training
+from contdrop.lab.training.trainer import Trainer
 from contdrop.replication.networks import NIN, VGG, ConvLocal, Model
 from contdrop.replication.networks.local_layer import LocallyConnected2d
 
@@ -112,7 +112,7 @@ def lab_step(model: Model, x: Tensor, y: Tensor, size: int, **settings: object) 
     )
     (job,) = plan(study, runs=1)
     assert study.data is not None
-    training = Training(job, Variant.parse("bernoulli"), prepare(study.data(), task="classification"))
+    training = Trainer(job, Variant.parse("bernoulli"), prepare(study.data(), task="classification"))
     return lambda: (training._train(), None)[1]
 
 

@@ -19,7 +19,7 @@ from contdrop import lab
 from contdrop.bench.environment import keep_freed_memory
 from contdrop.lab.data.data import prepare
 from contdrop.lab.study.plan import Variant, plan
-from contdrop.lab.training.trainer import Training
+from contdrop.lab.training.trainer import Trainer
 
 GOAL = 5.0  # per cent
 
@@ -78,7 +78,7 @@ def measure(name: str, make: type[nn.Module] | object, x: Tensor, size: int, rep
         methods=["original"],
     )
     job = plan(study)[0]
-    training = Training(job, Variant.parse(job.method), prepare(study.data(), task=study.task))
+    training = Trainer(job, Variant.parse(job.method), prepare(study.data(), task=study.task))
     model = make()
     optimiser = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)  # as the lab's own
     steps = -(-len(x) // size)

@@ -33,8 +33,8 @@ from contdrop.lab.data.data import prepare
 from contdrop.lab.runner import local
 from contdrop.lab.runner.queue import Work
 from contdrop.lab.store.writer import Epoch, Store
-from contdrop.lab.study.plan import Job, add_plan, plan
-from contdrop.lab.study.source import Shipment, of_study
+from contdrop.lab.study.plan import PlannedJob, add_plan, plan
+from contdrop.lab.study.source import StudySpec, of_study
 from contdrop.replication.networks import MLP
 from contdrop.replication.recipes import Hinton
 
@@ -54,12 +54,12 @@ class Clock:
     def __init__(self) -> None:
         self.begin: float | None = None
 
-    def started(self, worker: int, number: int, job: Job) -> None:
+    def started(self, worker: int, number: int, job: PlannedJob) -> None:
         self.begin = self.begin or time.perf_counter()
 
-    def epoch(self, worker: int, number: int, job: Job, epoch: Epoch) -> None: ...
-    def ended(self, number: int, job: Job) -> None: ...
-    def died(self, worker: int, job: Job | None) -> None: ...
+    def epoch(self, worker: int, number: int, job: PlannedJob, epoch: Epoch) -> None: ...
+    def ended(self, number: int, job: PlannedJob) -> None: ...
+    def died(self, worker: int, job: PlannedJob | None) -> None: ...
 
 
 def executor(method: str, steps: int, workers: int) -> float:
@@ -86,7 +86,7 @@ def executor(method: str, steps: int, workers: int) -> float:
     with tempfile.TemporaryDirectory() as directory, Store(pathlib.Path(directory) / "runs.db", create=True) as store:
         jobs = add_plan(store, planned)
         protocol = planned[0].protocol
-        shipments = {protocol.key: Shipment.of(protocol, of_study(study))}
+        shipments = {protocol.key: StudySpec.of(protocol, of_study(study))}
         work = Work(shipments, {protocol.key: prepare(data(), task="classification")})
         local.run(store, jobs, work, clock, workers=workers)
         seconds = time.perf_counter() - (clock.begin or math.nan)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from contdrop.lab.store.writer import FINAL, SELECTION, Epoch, Selection, Store
+from contdrop.lab.store.writer import FINAL, SELECTION, Epoch, SelectionRecord, Store
 
 METHODS = ("none", "bernoulli", "adaptive", "dropconnect", "uniform", "gaussian")
 ALL_METHODS = ("none", "bernoulli", "uniform", "gaussian", "adaptive", "dropconnect", "fast", "bernoulli-matched")
@@ -188,7 +188,7 @@ def make_store(
                 if metric
                 else "lowest validation error of 2 candidates: 2.40 %"
             )
-            store.select(Selection(key, "gaussian", candidates[0], reason, scores, 1.0))
+            store.select(SelectionRecord(key, "gaussian", candidates[0], reason, scores, 1.0))
     return pathlib.Path(path)
 
 

@@ -12,10 +12,10 @@ import statistics
 
 import torch
 
-from contdrop.lab.data.data import Prepared, prepare
+from contdrop.lab.data.data import PreparedData, prepare
 from contdrop.lab.store.writer import SELECTION
-from contdrop.lab.study.plan import Job, Protocol, Variant
-from contdrop.lab.training.trainer import Training
+from contdrop.lab.study.plan import PlannedJob, StudyPlan, Variant
+from contdrop.lab.training.trainer import Trainer
 from contdrop.replication.recipes import Adam
 from contdrop.replication.studies.digits_mlp import DIGITS
 
@@ -25,11 +25,11 @@ METHODS = ("none", "bernoulli", "uniform", "gaussian")
 SETTINGS = [(128, 0.005, 40), (128, 0.005, 80), (128, 0.002, 80), (64, 0.005, 80), (128, 0.01, 80), (256, 0.005, 80)]
 
 
-def validation_error(hidden: int, rate: float, epochs: int, method: str, run: int, images: Prepared) -> float:
+def validation_error(hidden: int, rate: float, epochs: int, method: str, run: int, images: PreparedData) -> float:
     model = dataclasses.replace(DIGITS.model, widths=(64, hidden, hidden, 10))
     study = dataclasses.replace(DIGITS, model=model, **Adam(learning_rate=rate, batch_size=25).settings())
-    job = Job(Protocol(study, "quick", epochs, 1, epochs, SEED), SELECTION, method, run)
-    training = Training(job, Variant.parse(method), images)
+    job = PlannedJob(StudyPlan(study, "quick", epochs, 1, epochs, SEED), SELECTION, method, run)
+    training = Trainer(job, Variant.parse(method), images)
     return [training.run_epoch().val_error for _ in range(epochs)][-1]
 
 

@@ -15,8 +15,8 @@ import torch
 
 from contdrop.lab.data.data import prepare
 from contdrop.lab.store.writer import SELECTION
-from contdrop.lab.study.plan import Job, Protocol, Variant
-from contdrop.lab.training.trainer import DivergenceError, Training
+from contdrop.lab.study.plan import PlannedJob, StudyPlan, Variant
+from contdrop.lab.training.trainer import DivergenceError, Trainer
 from contdrop.replication.studies import mnist_mlp
 
 SEED = 777
@@ -36,8 +36,8 @@ def main() -> None:
         activation, rate, name = setting.split(":", 2)
         size = mnist_mlp.quick(float(rate))
         study = dataclasses.replace(STUDIES[activation], sizes={"quick": size}).at("quick")
-        protocol = Protocol(study, "quick", options.epochs, 1, options.epochs, SEED)
-        training = Training(Job(protocol, SELECTION, name, 0), Variant.parse(name), images)
+        protocol = StudyPlan(study, "quick", options.epochs, 1, options.epochs, SEED)
+        training = Trainer(PlannedJob(protocol, SELECTION, name, 0), Variant.parse(name), images)
         try:
             errors = [training.run_epoch().val_error for _ in range(options.epochs)]
         except DivergenceError as reason:

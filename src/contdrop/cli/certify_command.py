@@ -12,11 +12,11 @@ import contdrop
 
 from ..choices import MIXTURE_MASKS
 from ..errors import UserError
-from ..lab.result import Result
+from ..lab.api import Result
 from ..lab.runner.certify import PARTS, Certified, certify
 from ..lab.store.writer import Store
 from ..lab.study import source
-from ..lab.study.labels import shown
+from ..lab.study.labels import display_name
 from ..lab.study.study import Study
 from ..replication import studies
 from . import options, plot_command, terminal
@@ -123,7 +123,7 @@ def _show(found: list[Certified], delta: float) -> None:
     table = terminal.table(title, headings)
     for each in found:
         row = [
-            shown(each.method, longest=40),
+            display_name(each.method, longest=40),
             "" if each.strength is None else f"{each.strength:.3g}",
             _cell(each.mean),
         ]

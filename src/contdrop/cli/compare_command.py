@@ -19,7 +19,7 @@ from ..lab.runner.runner import Conductor, Planned
 from ..lab.store import backups
 from ..lab.store.writer import Store
 from ..lab.study import source, templates
-from ..lab.study.plan import Protocol, plan
+from ..lab.study.plan import StudyPlan, plan
 from ..replication import datasets
 from . import options, session, terminal
 
@@ -122,7 +122,7 @@ def compare(
     return session.complain(performance)
 
 
-def _estimate(conductor: Conductor, protocol: Protocol, path: pathlib.Path) -> dict[str, Any]:
+def _estimate(conductor: Conductor, protocol: StudyPlan, path: pathlib.Path) -> dict[str, Any]:
     """The plan: time, memory, disk, and how many runs a gap needs. Trains nothing but a few batches."""
     conductor.load()
     with _scratch(path) as store:

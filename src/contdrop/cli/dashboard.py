@@ -10,14 +10,14 @@ from .._text import duration
 from ..lab.analysis.metric_format import Measure
 from ..lab.runner.estimate import Estimate
 from ..lab.store.writer import FAILED, Epoch, Store
-from ..lab.study.plan import Job
+from ..lab.study.plan import PlannedJob
 from . import terminal
 
 
 class Dashboard:
     """An observer of the executor; a context manager."""
 
-    def __init__(self, store: Store, jobs: dict[int, Job], estimate: Estimate, *, workers: int) -> None:
+    def __init__(self, store: Store, jobs: dict[int, PlannedJob], estimate: Estimate, *, workers: int) -> None:
         self._store, self._estimate = store, estimate
         self._total, self._done = len(jobs), 0
         self._workers = workers
@@ -44,7 +44,7 @@ class Dashboard:
     ) -> None:
         self._progress.stop()
 
-    def started(self, worker: int, job_id: int, job: Job) -> None:
+    def started(self, worker: int, job_id: int, job: PlannedJob) -> None:
         self._begun = True
         bar = self._bars.get(worker)
         if bar is None:
@@ -52,7 +52,7 @@ class Dashboard:
         done = self._store.job(job_id).epochs_done
         self._progress.reset(bar, total=job.epochs, completed=done, description=f"  {job}", note="")
 
-    def epoch(self, worker: int, job_id: int, job: Job, epoch: Epoch) -> None:
+    def epoch(self, worker: int, job_id: int, job: PlannedJob, epoch: Epoch) -> None:
         self._estimate.epoch(job_id, epoch)
         if not self._live:
             return
@@ -62,14 +62,14 @@ class Dashboard:
         self._progress.update(self._bars[worker], completed=epoch.epoch, note=note)
         self._progress.update(self._whole, note=self._left())
 
-    def ended(self, job_id: int, job: Job) -> None:
+    def ended(self, job_id: int, job: PlannedJob) -> None:
         self._done += 1
         self._estimate.ended(job_id)
         self._progress.update(self._whole, completed=self._done, note=self._left())
         if self._begun:  # what was done before needs no line each
             self._say(self._line(job_id, job))
 
-    def died(self, worker: int, job: Job | None) -> None:
+    def died(self, worker: int, job: PlannedJob | None) -> None:
         doing = f"while it did {job}; another resumes it" if job else "; another takes its place"
         self._say(f"a worker process ended {doing}")
 
@@ -78,7 +78,7 @@ class Dashboard:
         left = f", about {duration(seconds)} left" if seconds is not None and self._done < self._total else ""
         return f"{self._done} of {self._total}{left}"
 
-    def _line(self, job_id: int, job: Job) -> str:
+    def _line(self, job_id: int, job: PlannedJob) -> str:
         record = self._store.job(job_id)
         if record.status == FAILED:
             return f"[{self._left()}] {job}: FAILED, {record.error}"

@@ -9,7 +9,7 @@ import typer
 from ..lab.runner.ray_cluster import resources
 from ..lab.runner.runner import Planned
 from ..lab.study.plan import plan
-from ..lab.study.source import Source
+from ..lab.study.source import StudySource
 from ..replication import datasets, studies
 from . import options, session
 
@@ -64,7 +64,7 @@ def run(
     plans = [
         Planned(
             plan(study, preset=preset, labels=labels, runs=runs, epochs=epochs, seed=seed),
-            Source("catalogue", study.name),
+            StudySource("catalogue", study.name),
         )
         for study in studies.find(experiment)
     ]

@@ -14,7 +14,7 @@ from ..lab.runner.ray_cluster import Resources
 from ..lab.runner.runner import Conductor, Planned
 from ..lab.store.results import Results
 from ..lab.store.writer import FINAL, Store
-from ..lab.study.plan import Job
+from ..lab.study.plan import PlannedJob
 from . import terminal, terminal_summary
 from .dashboard import Dashboard
 
@@ -27,7 +27,7 @@ class Performance:
     """How it went. ``outcome`` is None if it was interrupted."""
 
     outcome: Outcome | None
-    jobs: dict[int, Job]
+    jobs: dict[int, PlannedJob]
     results: list[Results]
 
     @property

@@ -33,7 +33,9 @@ def show(results: Results) -> None:
         screen.print(note, style="dim")
     if results.selections:
         chosen = ", ".join(
-            cells.in_full(s.variant, labels.called) if s.variant else f"nothing for {labels.called(s.method)}"
+            cells.in_full(s.variant, labels.name_in_text)
+            if s.variant
+            else f"nothing for {labels.name_in_text(s.method)}"
             for s in results.selections.values()
         )
         screen.print(f"Selected on validation data, by runs of their own: {chosen}.", style="dim")

@@ -1,19 +1,213 @@
-"""``lab.compare``: a study from Python or a notebook, and the :class:`Result` that shows itself."""
+"""The calls of the lab from Python and notebooks: :func:`compare`, :func:`analyze` and their :class:`Result`."""
 
 from __future__ import annotations
 
 import contextlib
+import html
 import pathlib
-from collections.abc import Sequence
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from .result import Result
+from ..errors import UserError, suggest
+from .analysis import comparisons
+from .analysis.verdict import Verdict, verdict
 from .runner.progress import Lines
 from .runner.ray_cluster import resources
 from .runner.runner import Conductor, Planned
+from .store import csv_import, merge
+from .store.results import Results, collect
 from .store.writer import Store
 from .study import plan
-from .study.source import Source, of_study
+from .study.source import StudySource, of_study
 from .study.study import Study
+from .training import checkpoint, metric_values, random_streams
+from .training.model import build
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import nn
+
+    from .report.cells import Table
+
+
+class Result:
+    """The results of one study in a store.
+
+    Args:
+        store: The file.
+        key: Of the study's protocol in it.
+        study: The study itself, for :meth:`model`.
+    """
+
+    def __init__(self, store: pathlib.Path, key: str, study: Study | None = None) -> None:
+        self.store, self._study = store, study
+        with Store(store) as opened:
+            record = next(protocol for protocol in opened.protocols() if protocol.key == key)
+            self.results: Results = collect(opened, record)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The answer in sentences; ``str`` of it is the headline."""
+        return verdict(self.results)
+
+    def table(self) -> Table:
+        """Every method with its mean and spread, and its paired difference from the reference."""
+        from .report import tables
+
+        return tables.comparison(self.results)
+
+    def differences(self) -> Table:
+        """Every method against the reference: difference, intervals, tests."""
+        from .report import tables
+
+        found = tables.differences(self.results)
+        if found is None:
+            raise UserError("there is nothing to compare: no run is finished by two methods")
+        return found
+
+    def plot(self) -> Figure:
+        """The paired runs of every method, as a matplotlib figure."""
+        from .report import figures
+
+        picture = figures.pairs(self.results, comparisons.compare(self.results))
+        if picture is None:
+            raise UserError("there is nothing to plot: no run is finished by two methods")
+        return picture.draw()
+
+    def report(self, directory: pathlib.Path | str) -> pathlib.Path:
+        """Writes the page with everything, and returns its path."""
+        from .report import page
+
+        return page.write(self.store, pathlib.Path(directory), keys=[self.results.protocol.key]).index
+
+    def model(self, method: str, run: int) -> nn.Module:
+        """The trained model, where the study has ``weights="last"``; in evaluation mode."""
+        job = self.results.job(method, run)
+        if job is None:
+            raise UserError(f"{method} run {run} is not among the results; {suggest(method, self.results.methods)}")
+        if self._study is None or self._study.run is not None:
+            raise UserError("only a study that builds its models by model= can build them again")
+        with Store(self.store) as opened:
+            saved = opened.weights(job.id)
+        if saved is None:
+            raise UserError(f"the weights of {method} run {run} were not kept; give the study weights='last'")
+        study = self._study.at(self.results.protocol.preset)
+        seed = job.seeds[random_streams.WEIGHTS]
+        built = build(study, plan.Variant.parse(str(job.variant)).method, seed).model
+        checkpoint.into_network(built, checkpoint.loads(saved))
+        return built.eval()
+
+    def to_dataframe(self) -> Any:
+        """One row per finished job, as a pandas data frame."""
+        try:
+            import pandas  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        except ImportError:
+            raise UserError("to_dataframe needs pandas, which is not installed: pip install pandas") from None
+        rows = [
+            {"method": job.method, "variant": job.variant, "run": job.run, **job.results, "seconds": job.seconds}
+            for job in self.results.finished
+        ]
+        return pandas.DataFrame(rows)
+
+    def __str__(self) -> str:
+        from .report import formats
+
+        return f"{self.verdict.headline}\n\n{formats.markdown(self.table())}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        found = self.verdict
+        sentences = "".join(f"<li>{html.escape(each.label)}: {html.escape(each.text)}</li>" for each in found.findings)
+        return f"<p><strong>{html.escape(found.headline)}</strong></p>{_html(self.table())}<ul>{sentences}</ul>"
+
+
+def _html(table: Table) -> str:
+    head = "".join(f"<th>{html.escape(each)}</th>" for each in table.headings)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{_bold(html.escape(cell.text), cell.bold)}</td>" for cell in row) + "</tr>"
+        for row in table.rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _bold(text: str, bold: bool) -> str:
+    return f"<strong>{text}</strong>" if bold else text
+
+
+def analyze(
+    values: Mapping[str, Sequence[float] | Mapping[int, float]],
+    *,
+    reference: str | None = None,
+    better: str | None = None,
+    metric: str = "value",
+    unit: str = "",
+    margin: float | None = None,
+    name: str = "analysis",
+) -> Result:
+    """Compares finished numbers from anywhere; runs of the same number are taken to be paired.
+
+    Args:
+        values: For each method the value of each run, in the same order of runs; or by run.
+        reference: The method that the others are compared with; the first if None.
+        better: "lower" or "higher" values are better; if None, as of the built-in metric of that name, and else lower.
+        metric: What the values are.
+        unit: Of them.
+        margin: The smallest difference that matters, if it was fixed before the values were seen.
+        name: What to call it.
+    """
+    contents = csv_import.contents(
+        _by_run(values),
+        name=name,
+        reference=reference,
+        metric={"name": metric, "unit": unit, "better": better or metric_values.better_of(metric) or "lower"},
+        margin=margin,
+    )
+    path = pathlib.Path(tempfile.mkdtemp(prefix="contdrop-")) / "analysis.db"
+    with Store(path, create=True) as opened:
+        merge.add(opened, contents, "lab.analyze")
+    result = Result(path, contents.protocols[0].key)
+    weakref.finalize(result, shutil.rmtree, path.parent, ignore_errors=True)
+    return result
+
+
+def _by_run(values: Mapping[str, Any]) -> dict[tuple[str, int], float]:
+    """By method and run; lists have to be of one length, because a missing run would shift the pairs after it."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"analyze: expected the values of each method by its name; got {type(values).__name__}")
+    found: dict[tuple[str, int], float] = {}
+    lengths: dict[str, int] = {}
+    for method, given in values.items():
+        try:
+            if isinstance(given, str):
+                raise TypeError("it is text")
+            runs = dict(given) if isinstance(given, Mapping) else dict(enumerate(given))
+            numbered = {(str(method), _number(run)): float(value) for run, value in runs.items()}
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UserError(
+                f"analyze: expected a list of numbers, or numbers by run, for {method!r}: {error}"
+            ) from error
+        if numbered.keys() & found.keys() or len(numbered) < len(runs):
+            raise UserError(f"analyze: expected every method and every run once; some of {str(method)!r} are twice")
+        found |= numbered
+        if not isinstance(given, Mapping):
+            lengths[str(method)] = len(runs)
+    if len(set(lengths.values())) > 1:
+        raise UserError(
+            f"analyze: expected lists of one length, as runs are paired by their place; got {lengths}; "
+            "give {run: value} where runs are missing"
+        )
+    return found
+
+
+def _number(run: Any) -> int:
+    """Of a run; 1.0 and "1" are 1, as tables and JSON have them."""
+    if int(run) != float(run):
+        raise ValueError(f"run {run} is not a whole number")
+    return int(run)
 
 
 def compare(
@@ -66,7 +260,7 @@ def compare(
         UserError: Something is wrong with the study; the text says what and where, before anything is trained.
     """
     jobs = plan.plan(study, preset=preset, labels=methods, runs=runs, epochs=epochs, seed=seed)
-    source = Source("pickle", study.name) if workers == 0 else of_study(study)
+    source = StudySource("pickle", study.name) if workers == 0 else of_study(study)
     path = pathlib.Path(store)
     conductor = Conductor(
         [Planned(jobs, source)],

@@ -7,10 +7,10 @@ except ModuleNotFoundError as error:
         f'contdrop.lab needs {error.name}, which is not installed; run: pip install "contdrop[lab]"', name=error.name
     ) from None
 
+from .api import Result as Result
+from .api import analyze as analyze
 from .api import compare as compare
 from .data.data import Data as Data
-from .result import Result as Result
-from .result import analyse as analyse
 from .runner.custom_loop import Job as Job
 from .runner.custom_loop import ask as ask
 from .study.study import METHODS as METHODS

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..lab.study.configuration import Configuration
+from ..lab.study.study import Configuration
 
 
 class Initialisation(Configuration, abc.ABC):

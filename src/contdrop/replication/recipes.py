@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from .._torch.checks import check_choice
-from ..lab.study.configuration import Configuration
+from ..lab.study.study import Configuration
 from .optimizers import BOUNDED, AlternatingPlateau, Bounded, EpochTable, RampOptimiser
 
 

@@ -493,7 +493,7 @@ def test_nothing_is_drawn_of_an_experiment_without_results(tmp_path):
 
 def _analysed(methods, **options):
     values = np.random.default_rng(0).normal(5, 1, (len(methods), 6))
-    return lab.analyse({method: list(row) for method, row in zip(methods, values)}, **options).results
+    return lab.analyze({method: list(row) for method, row in zip(methods, values)}, **options).results
 
 
 DEPTHS = [f"own:stochastic depth linear 0.{digit}" for digit in (1, 2, 4)]
@@ -512,7 +512,7 @@ def test_names_that_begin_alike_stay_different_when_they_are_cut():
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.text("ab. ", min_size=1, max_size=60).map(str.strip).filter(bool), unique=True, max_size=6))
 def test_no_two_short_names_are_alike(names):
-    names = list({labels.shown(name, longest=10_000): name for name in names}.values())
+    names = list({labels.display_name(name, longest=10_000): name for name in names}.values())
     found = drawing.short_names(names)
     assert list(found) == names
     assert len(set(found.values())) == len(names)
@@ -629,7 +629,7 @@ def test_every_method_has_a_look_of_its_own():
     ],
 )
 def test_names_of_methods(method, expected):
-    assert labels.shown(method) == expected
+    assert labels.display_name(method) == expected
 
 
 def test_report_imports_nothing_that_imports_torch():

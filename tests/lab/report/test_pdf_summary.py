@@ -87,19 +87,19 @@ PERCENT = {"name": "error", "unit": "%", "better": "lower"}
 def test_no_text_is_printed_over_another(metric, level, methods):
     draws = np.random.default_rng(0).normal(0, abs(level) * 1e-6, (len(methods), 8))
     values = {method: list(level * (1 + 2e-5 * n) + draws[n]) for n, method in enumerate(methods)}
-    results = lab.analyse(values, metric=metric["name"], unit=metric["unit"], better=metric["better"]).results
+    results = lab.analyze(values, metric=metric["name"], unit=metric["unit"], better=metric["better"]).results
     comparisons = compare(results)
     figure = pdf_summary.draw(results, comparisons, verdict(results, None, comparisons), "runs.db")
     _check_texts(figure)
     shown = {text.get_text() for text in figure.texts}
-    assert all(labels.shown(method, longest=34) in shown for method in methods if len(method) < 20)
+    assert all(labels.display_name(method, longest=34) in shown for method in methods if len(method) < 20)
     assert {cells.mean_sd(stats.summary(each), results.measure) for each in values.values()} <= shown
 
 
 @pytest.mark.parametrize("methods", [("m0", "m1"), ("a", "b", "c"), ("gaussian", LONG)])
 def test_headings_are_whole_however_short_the_names(methods):
     values = {method: [5.0 + n, 6.0 + n, 5.5 + n, 5.2] for n, method in enumerate(methods)}
-    results = lab.analyse(values, metric="continuous ranked probability score", unit="kilowatt hours").results
+    results = lab.analyze(values, metric="continuous ranked probability score", unit="kilowatt hours").results
     comparisons = compare(results)
     figure = pdf_summary.draw(results, comparisons, verdict(results, None, comparisons), "runs.db")
     assert {"Method", "runs"} <= {text.get_text() for text in figure.texts}
@@ -107,7 +107,7 @@ def test_headings_are_whole_however_short_the_names(methods):
 
 def test_names_in_the_table_stay_different():
     methods = [f"own:{'weight decay of all of its layers ' * 2}{power}" for power in ("1e-3", "1e-4")]
-    results = lab.analyse({method: [5.0, 6.0, 5.5, 5.2 + n] for n, method in enumerate(methods)}).results
+    results = lab.analyze({method: [5.0, 6.0, 5.5, 5.2 + n] for n, method in enumerate(methods)}).results
     comparisons = compare(results)
     figure = pdf_summary.draw(results, comparisons, verdict(results, None, comparisons), "runs.db")
     names = {

@@ -7,7 +7,7 @@ import pytest
 import stores
 from contdrop.lab.report import protocol, supplementary_tables
 from contdrop.lab.store.results import collect_all
-from contdrop.lab.store.writer import Selection, Store
+from contdrop.lab.store.writer import SelectionRecord, Store
 
 
 def _selection(**errors):
@@ -15,7 +15,7 @@ def _selection(**errors):
         name: {"val_error": statistics.mean(values), "val_loss": 1.0, "val_errors": values}
         for name, values in errors.items()
     }
-    return Selection("key", "gaussian", min(errors, key=lambda name: scores[name]["val_error"]), "", scores, 0.0)
+    return SelectionRecord("key", "gaussian", min(errors, key=lambda name: scores[name]["val_error"]), "", scores, 0.0)
 
 
 def test_candidates_that_cannot_be_told_apart_are_said_to_be():
@@ -37,7 +37,7 @@ def test_a_clear_choice_and_one_run():
     )
     alike = supplementary_tables.clearness(_selection(a=[1.13, 2.05, 3.0], b=[1.15, 2.07, 3.02]))
     assert alike.endswith("in each of 3 paired runs alike; without spread, chance cannot be told from it.")
-    old = Selection("key", "gaussian", "a", "", {name: {"val_error": 1.0, "val_loss": 1.0} for name in "ab"}, 0.0)
+    old = SelectionRecord("key", "gaussian", "a", "", {name: {"val_error": 1.0, "val_loss": 1.0} for name in "ab"}, 0.0)
     assert (
         supplementary_tables.clearness(old)
         == "Gaussian: how far apart the candidates were in single runs is not recorded."

@@ -38,7 +38,7 @@ def _column(table, heading):
 
 def test_differences_without_a_spread_have_their_own_digits():
     for values in ([0.971], [0.971, 0.972, 0.973]):
-        one = lab.analyse({"a": values, "b": [each - 0.002 for each in values]}, metric="auroc", better="higher")
+        one = lab.analyze({"a": values, "b": [each - 0.002 for each in values]}, metric="auroc", better="higher")
         assert _column(one.table(), "a minus it [95 % interval]")[1].text == "+0.0020"
 
 
@@ -74,7 +74,7 @@ def test_a_mean_has_the_digits_that_its_spread_needs(mean, sd, expected):
 
 def test_large_values_are_told_apart_wherever_they_stand():
     values = {"a": [-10233.5, -10234.1, -10232.6, -10233.2, -10233.9, -10232.8], "b": [-10236.4] * 6}
-    results = lab.analyse(values, metric="elbo", unit="nats", better="higher").results
+    results = lab.analyze(values, metric="elbo", unit="nats", better="higher").results
     shown = [cell.text for cell in _column(tables.overview(results), "Test elbo, nats")]
     assert shown == ["-10233.35 ± 0.596", "-10236.4 ± 0"]
     (finding,) = verdict(results).findings

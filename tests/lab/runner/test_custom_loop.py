@@ -163,7 +163,7 @@ def test_study_with_a_loop_of_its_own_is_compared_like_any(tmp_path):
 def test_sentences_tell_close_values_apart():
     first = [0.99987, 0.99989, 0.99988, 0.99986, 0.99988, 0.99987]
     values = {"a": first, "b": [value + 0.00004 for value in first[::-1]]}
-    found = lab.analyse(values, metric="accuracy", better="higher").verdict
+    found = lab.analyze(values, metric="accuracy", better="higher").verdict
     sentences = " ".join([found.headline, *(each.text for each in found.findings)])
     assert "0.999875" in sentences
     assert "0.999915" in sentences
@@ -171,23 +171,23 @@ def test_sentences_tell_close_values_apart():
 
 def test_finished_numbers_are_analysed(tmp_path):
     values = {"a": [1.0, 1.1, 0.9, 1.05, 1.0, 0.95, 1.02], "b": [2.0, 2.1, 1.9, 2.0, 2.1, 2.05, 1.98]}
-    result = lab.analyse(values, metric="score", margin=0.1)
+    result = lab.analyze(values, metric="score", margin=0.1)
     assert result.results.errors()["a"][1] == 1.1
     assert result.report(tmp_path / "page").exists()
     with pytest.raises(UserError, match="there is no method 'c'"):
-        lab.analyse(values, reference="c")
+        lab.analyze(values, reference="c")
     with pytest.raises(UserError, match="expected finite numbers; a run 1 is nan: leave out runs that failed"):
-        lab.analyse({"a": [1.0, float("nan")]})
+        lab.analyze({"a": [1.0, float("nan")]})
     with pytest.raises(UserError, match="better: expected lower or higher; got 'more'"):
-        lab.analyse(values, better="more")
+        lab.analyze(values, better="more")
     with pytest.raises(UserError, match=r"expected lists of one length, .* got {'a': 3, 'b': 2}"):
-        lab.analyse({"a": [1.0, 2.0, 3.0], "b": [1.0, 2.0]})
+        lab.analyze({"a": [1.0, 2.0, 3.0], "b": [1.0, 2.0]})
     with pytest.raises(UserError, match="expected a list of numbers, or numbers by run, for 'b'"):
-        lab.analyse({"a": [1.0, 2.0], "b": 3.0})
+        lab.analyze({"a": [1.0, 2.0], "b": 3.0})
     with pytest.raises(UserError, match="expected the values of each method by its name; got list"):
-        lab.analyse([1.0, 2.0])
+        lab.analyze([1.0, 2.0])
     with pytest.raises(UserError, match="margin: expected a number above 0; got -1"):
-        lab.analyse(values, margin=-1)
+        lab.analyze(values, margin=-1)
 
 
 def test_what_a_program_asked_for_is_not_taken_for_the_labs_training(tmp_path):
@@ -215,11 +215,11 @@ def test_what_a_program_asked_for_is_not_taken_for_the_labs_training(tmp_path):
 )
 def test_numbers_that_would_be_lost(values, message):
     with pytest.raises(UserError, match=message):
-        lab.analyse(values)
+        lab.analyze(values)
 
 
 def test_runs_as_tables_and_json_number_them():
-    found = lab.analyse({"a": {"0": 1.0, "1": 2.0}, "b": {0.0: 1.0, 1.0: 2.0}}).results.errors()
+    found = lab.analyze({"a": {"0": 1.0, "1": 2.0}, "b": {0.0: 1.0, 1.0: 2.0}}).results.errors()
     assert found == {"a": {0: 1.0, 1: 2.0}, "b": {0: 1.0, 1: 2.0}}
 
 
@@ -237,10 +237,10 @@ def test_a_loop_that_had_other_data_fails_alone_and_the_study_goes_on(tmp_path):
 
 def test_finished_accuracies_are_better_the_higher_they_are():
     values = {"a": [0.91, 0.90, 0.91, 0.92, 0.91, 0.90], "b": [0.95, 0.96, 0.95, 0.97, 0.98, 0.96]}
-    assert lab.analyse(values, metric="accuracy").verdict.headline.startswith("A is worse than b")
-    assert lab.analyse(values, metric="rmse").verdict.headline.startswith("A is better than b")
+    assert lab.analyze(values, metric="accuracy").verdict.headline.startswith("A is worse than b")
+    assert lab.analyze(values, metric="rmse").verdict.headline.startswith("A is better than b")
     with pytest.raises(UserError, match="metric accuracy: higher values of it are better; got better=lower"):
-        lab.analyse(values, metric="accuracy", better="lower")
+        lab.analyze(values, metric="accuracy", better="lower")
 
 
 def test_a_result_is_told_once_and_a_model_is_made_by_a_function(tmp_path):
@@ -291,8 +291,8 @@ def test_all_that_failed_is_planned_again_at_once(tmp_path):
 
 @pytest.mark.parametrize("values", [{"a": {float("inf"): 1.0}}, {"a": [10**400]}], ids=["run", "value"])
 def test_numbers_beyond_all_bounds_get_one_line(values):
-    with pytest.raises(UserError, match="analyse: expected a list of numbers, or numbers by run, for 'a'"):
-        lab.analyse(values)
+    with pytest.raises(UserError, match="analyze: expected a list of numbers, or numbers by run, for 'a'"):
+        lab.analyze(values)
 
 
 def test_what_a_loop_told_counts_even_if_it_breaks_afterwards(tmp_path):

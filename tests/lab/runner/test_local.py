@@ -23,7 +23,7 @@ from contdrop.lab.runner.queue import Bench, Task, Work
 from contdrop.lab.store.writer import Store
 from contdrop.lab.study import amendments
 from contdrop.lab.study.plan import add_plan, plan
-from contdrop.lab.study.source import Shipment, Source
+from contdrop.lab.study.source import StudySource, StudySpec
 from contdrop.replication import studies
 
 CONTDROP = [sys.executable, "-m", "contdrop.cli"]
@@ -236,7 +236,7 @@ def test_main_process_that_is_gone_is_no_failure_of_the_job(tmp_path, monkeypatc
         (number,) = add_plan(store, [job])
         key = job.protocol.key
         data = {key: prepare(job.protocol.study.data(), task="classification")}
-        shipments = {key: Shipment.of(job.protocol, Source("catalogue", "digits-mlp"))}
+        shipments = {key: StudySpec.of(job.protocol, StudySource("catalogue", "digits-mlp"))}
         task = Task(number, key, job.stage, job.method, job.run, str(job.variant({})))
         with pytest.raises(Gone):
             Bench(Work(shipments, data)).claim_and_do(store, task, lambda *message: local._tell(Pipe(), *message))

@@ -19,7 +19,7 @@ from contdrop.lab.runner import packing, ray_cluster, ray_driver
 from contdrop.lab.runner.queue import Agenda, Work
 from contdrop.lab.store.writer import Store
 from contdrop.lab.study.plan import add_plan, plan
-from contdrop.lab.study.source import Shipment, Source, by_value
+from contdrop.lab.study.source import StudySource, StudySpec, by_value
 from contdrop.lab.training import environment
 from contdrop.replication import studies
 
@@ -85,11 +85,11 @@ def nodes():
             cluster.shutdown()
 
 
-def do(nodes, path, jobs, watcher, source=Source("catalogue", "digits-mlp"), devices=1):
+def do(nodes, path, jobs, watcher, source=StudySource("catalogue", "digits-mlp"), devices=1):
     """All jobs of a plan, by the two nodes."""
     protocol = jobs[0].protocol
     data = {protocol.key: None if protocol.study.run else prepare(protocol.study.data(), task="classification")}
-    work = Work({protocol.key: Shipment.of(protocol, source)}, data, devices=devices)
+    work = Work({protocol.key: StudySpec.of(protocol, source)}, data, devices=devices)
     wanted = ray_cluster.Resources(address=nodes.address, cpus=1.0)
     with (
         ray_cluster.Cluster(wanted, threads=1, device="cpu", devices=devices) as cluster,
@@ -246,7 +246,7 @@ def test_worker_that_keeps_dying_is_a_failed_job_with_its_reason(nodes, tmp_path
 
     study = lab.Study("deadly", methods=("none", "gaussian"), reference="none", run=run, runs=1, metric=lab.Metric("x"))
     watcher = Watcher()
-    outcome = do(nodes, tmp_path / "runs.db", plan(study), watcher, by_value(study, Source("pickle", "deadly")))
+    outcome = do(nodes, tmp_path / "runs.db", plan(study), watcher, by_value(study, StudySource("pickle", "deadly")))
     assert (len(outcome.finished), len(outcome.failed), watcher.deaths) == (1, 1, 3)
     with Store(tmp_path / "runs.db") as store:
         (failed,) = [job for job in store.jobs() if job.status == "failed"]

@@ -126,7 +126,7 @@ def test_weights_stay_beside_the_store_and_are_checked(images, store, tmp_path):
     assert names(store) == [store.job(number).key[:32] + ".weights"]
     assert "weights" not in store.artefact_names(number)
     assert integrity.check(store) == []
-    assert set(checkpoint.loads(store.weights(number))["network"]) == set(trainer.Training(
+    assert set(checkpoint.loads(store.weights(number))["network"]) == set(trainer.Trainer(
         job(), Variant.parse("gaussian"), images).network.state_dict())  # fmt: skip
     travel.export(store.path, tmp_path / "a.jsonl.gz")
     for added in (
@@ -176,7 +176,7 @@ def test_checkpoints_take_at_most_a_twentieth_of_the_time(images, store, monkeyp
 
 
 def test_the_first_large_checkpoint_waits_for_its_share(images, monkeypatch):
-    network = trainer.Training(job(), Variant.parse("gaussian"), images)
+    network = trainer.Trainer(job(), Variant.parse("gaussian"), images)
     assert network.seconds_to_save == 0
     monkeypatch.setattr(trainer, "LARGE", 0)
     assert network.seconds_to_save == 4 * 4 * sum(p.numel() for p in network.network.parameters()) / 1e8

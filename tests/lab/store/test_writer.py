@@ -19,7 +19,7 @@ from contdrop.errors import UserError
 from contdrop.lab.store import reader, schema
 from contdrop.lab.store.reader import pack, unpack
 from contdrop.lab.store.results import collect
-from contdrop.lab.store.writer import FAILED, FINISHED, PLANNED, RUNNING, DamageError, Epoch, Selection, Store
+from contdrop.lab.store.writer import FAILED, FINISHED, PLANNED, RUNNING, DamageError, Epoch, SelectionRecord, Store
 from stores import make_store
 
 PROTOCOL = {"experiment": "some-experiment", "preset": "quick", "epochs": 3}
@@ -162,8 +162,10 @@ def test_results_of_two_variants_under_one_name_are_refused(store):
 
 def test_first_selection_stands(store):
     add(store, job())
-    store.select(Selection("p", "gaussian", "gaussian:sigma=0.2", "why", {"gaussian:sigma=0.2": {"val_error": 1}}, 1.0))
-    store.select(Selection("p", "gaussian", "gaussian:sigma=0.4", "why", {}, 2.0))
+    store.select(
+        SelectionRecord("p", "gaussian", "gaussian:sigma=0.2", "why", {"gaussian:sigma=0.2": {"val_error": 1}}, 1.0)
+    )
+    store.select(SelectionRecord("p", "gaussian", "gaussian:sigma=0.4", "why", {}, 2.0))
     assert store.selections("p")["gaussian"].variant == "gaussian:sigma=0.2"
 
 
@@ -173,17 +175,17 @@ def test_failure_planned_again_takes_back_that_nothing_could_be_selected(store):
     for number in (first, second, final, other):
         store.fail(number, "the disk was full")
     for protocol, method, variant in (("p", "gaussian", None), ("p", "uniform", "uniform"), ("q", "gaussian", None)):
-        store.select(Selection(protocol, method, variant, "why", {}, 1.0))
+        store.select(SelectionRecord(protocol, method, variant, "why", {}, 1.0))
     store.plan_again(first, second)
     assert [each.status for each in store.jobs()] == [PLANNED, PLANNED, FAILED, FAILED]
     assert (list(store.selections("p")), list(store.selections("q"))) == (["uniform"], ["gaussian"])
-    store.select(Selection("p", "gaussian", "gaussian:sigma=0.2", "why", {}, 2.0))
+    store.select(SelectionRecord("p", "gaussian", "gaussian:sigma=0.2", "why", {}, 2.0))
     assert store.selections("p")["gaussian"].variant == "gaussian:sigma=0.2"
 
 
 def test_planning_nothing_again_leaves_the_selection(store):
     (number,) = add(store, job("a", stage="selection"))
-    store.select(Selection("p", "gaussian", None, "every candidate failed", {}, 1.0))
+    store.select(SelectionRecord("p", "gaussian", None, "every candidate failed", {}, 1.0))
     store.plan_again(number)
     store.plan_again()
     assert list(store.selections("p")) == ["gaussian"]
@@ -232,7 +234,7 @@ def _change_everything(path, number):
     with Store(path) as store:
         add(store, job(run=1))
         store.add_jobs({**PROTOCOL, "epochs": 4}, DESCRIPTION, "q", [{**job(), "key": "another"}])
-        store.select(Selection("p", "gaussian", "gaussian:sigma=0.2", "why", {}, 1.0))
+        store.select(SelectionRecord("p", "gaussian", "gaussian:sigma=0.2", "why", {}, 1.0))
         store.progress(number, [epoch(2)], (2, [b"later"]))
         with store.transaction() as db:
             store.write_artefacts(db, number, {"test_labels": pack(np.ones(3))})
@@ -274,7 +276,7 @@ def _change_all_the_time(path, stop):
             if stop.is_set():
                 return
             add(store, job(run=run))
-            store.select(Selection("p", f"gaussian {run}", "gaussian:sigma=0.2", "why", {}, 1.0))
+            store.select(SelectionRecord("p", f"gaussian {run}", "gaussian:sigma=0.2", "why", {}, 1.0))
             store.progress(1, [epoch(run)])
 
 

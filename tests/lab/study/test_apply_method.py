@@ -252,8 +252,8 @@ def test_labels(text):
 
 
 def test_how_they_are_shown():
-    assert labels.shown("original") == "Original dropout"
-    assert labels.shown("gaussian:match") == "Gaussian of equal strength"
+    assert labels.display_name("original") == "Original dropout"
+    assert labels.display_name("gaussian:match") == "Gaussian of equal strength"
     with pytest.raises(UserError, match=r"gaussian has no parameter 'mach' in 'gaussian:mach'; did you mean 'match'"):
         labels.read("gaussian:mach")
     with pytest.raises(UserError, match="adaptive has no parameter 'match'"):

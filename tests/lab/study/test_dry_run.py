@@ -17,7 +17,7 @@ from contdrop.lab.study import dry_run
 from contdrop.lab.study.plan import Variant, add_plan, plan
 from contdrop.lab.training import job as running
 from contdrop.lab.training.model import Averaged
-from contdrop.lab.training.trainer import Training
+from contdrop.lab.training.trainer import Trainer
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(120, 5, generator=GENERATOR)
@@ -38,12 +38,12 @@ STUDY = lab.Study("own", data, model, epochs=2, runs=1, batch_size=16, methods=[
 
 def rehearse(**change):
     study = dataclasses.replace(STUDY, **change)
-    return dry_run.rehearse(plan(study), prepare(study.data(), task=study.task))
+    return dry_run.dry_run(plan(study), prepare(study.data(), task=study.task))
 
 
 def begin(**change):
     study = dataclasses.replace(STUDY, **change)
-    return Training(plan(study)[0], Variant.parse("original"), prepare(study.data(), task=study.task))
+    return Trainer(plan(study)[0], Variant.parse("original"), prepare(study.data(), task=study.task))
 
 
 def run(tmp_path, **change):
@@ -115,7 +115,7 @@ def test_passes_of_more_and_fewer_batches_are_all_whole():
 def rates(scheduler, *factor):
     study = dataclasses.replace(STUDY, scheduler=scheduler, schedule_by="step")
     variant = Variant.parse("original@0.1" if factor else "original")
-    trained = Training(plan(study)[0], variant, prepare(study.data(), task=study.task))
+    trained = Trainer(plan(study)[0], variant, prepare(study.data(), task=study.task))
     found = []
     for batch in trained.parts.train.batches(trained.order(0), seed=0):
         found.append(trained.learning_rate)

@@ -39,7 +39,7 @@ def test_every_method_is_read_split_and_shown(name):
     read = labels.read(name)
     assert labels.split(str(read)) == read
     assert labels.base(str(read)) == name
-    assert labels.shown(name) != name  # it has a usual name
+    assert labels.display_name(name) != name  # it has a usual name
     assert str(methods.parse(name)) == str(read)
 
 
@@ -61,10 +61,10 @@ def test_any_text_is_split(text, name, parameters):
 
 
 def test_words_are_shown_and_written():
-    assert labels.shown("bernoulli-matched:uniform") == "Uniform-matched Bernoulli"
-    assert labels.shown("none:mean=0.5") == "No dropout mean=0.5"
-    assert labels.shown("gaussian:r=0.3") == "Gaussian r=0.3"
-    assert labels.shown("normal:r=4") == "Normal r=4"
+    assert labels.display_name("bernoulli-matched:uniform") == "Uniform-matched Bernoulli"
+    assert labels.display_name("none:mean=0.5") == "No dropout mean=0.5"
+    assert labels.display_name("gaussian:r=0.3") == "Gaussian r=0.3"
+    assert labels.display_name("normal:r=4") == "Normal r=4"
     assert str(labels.split("bernoulli-matched:uniform")) == "bernoulli-matched:uniform"
 
 
@@ -106,14 +106,14 @@ def test_width_of_a_gaussian(text, width):
     ],
 )
 def test_names_in_a_sentence_and_on_their_own(text, called, shown):
-    assert (labels.called(text), labels.shown(text)) == (called, shown)
+    assert (labels.name_in_text(text), labels.display_name(text)) == (called, shown)
 
 
 def test_no_two_methods_have_one_name_and_none_has_a_comma():
     """Names stand in lists, and all that is said of a method is said of its name."""
     texts = [*labels.NAMES, "original", "bernoulli-matched:uniform", "none:mean=0.5", "adaptive:alpha=1,beta=0.5"]
     texts += [f"{name}:match" for name in ("bernoulli", "uniform", "gaussian")]
-    names = [labels.called(text) for text in texts]
+    names = [labels.name_in_text(text) for text in texts]
     assert len(set(names)) == len(texts)
     assert not any("," in name for name in names)
 
@@ -122,7 +122,7 @@ def test_a_study_s_own_method_is_called_as_it_is_written():
     read = labels.read(" Own : Mixup 0.2 ")
     assert str(read) == "own:Mixup 0.2"
     assert labels.split(str(read)) == read
-    assert (labels.called(str(read)), labels.shown(str(read)), labels.base(str(read))) == (
+    assert (labels.name_in_text(str(read)), labels.display_name(str(read)), labels.base(str(read))) == (
         *("Mixup 0.2", "Mixup 0.2"),
         "own:Mixup 0.2",
     )
@@ -138,5 +138,5 @@ def test_a_study_s_own_method_needs_a_name(text):
 
 
 def test_long_names_of_others_are_cut():
-    assert labels.called("x" * 80) == labels.shown("x" * 80, longest=60) == "x" * 59 + "…"
-    assert labels.called("bernoulli-matched:uniform", longest=5) == "uniform-matched Bernoulli"
+    assert labels.name_in_text("x" * 80) == labels.display_name("x" * 80, longest=60) == "x" * 59 + "…"
+    assert labels.name_in_text("bernoulli-matched:uniform", longest=5) == "uniform-matched Bernoulli"

@@ -8,7 +8,7 @@ import pytest
 from contdrop import kernels
 from contdrop.errors import UserError
 from contdrop.lab.analysis.metric_format import Measure
-from contdrop.lab.store.writer import FAILED, FINAL, FINISHED, SELECTION, Selection, Store
+from contdrop.lab.store.writer import FAILED, FINAL, FINISHED, SELECTION, SelectionRecord, Store
 from contdrop.lab.study import plan as planning
 from contdrop.lab.study import selection
 from contdrop.lab.study.plan import Variant, add_plan, plan
@@ -212,7 +212,7 @@ def test_lead_of_the_selected_candidate(tmp_path):
 
 def test_no_lead_without_a_second_candidate_or_single_runs():
     def made(candidates):
-        return Selection("key", "gaussian", "a", "reason", candidates, 0.0)
+        return SelectionRecord("key", "gaussian", "a", "reason", candidates, 0.0)
 
     scores = {"val_error": 1.0, "val_loss": 1.0, "val_errors": [1.0]}
     assert selection.lead(made({"a": scores})) is None

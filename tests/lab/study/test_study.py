@@ -83,7 +83,7 @@ def test_bad_settings_get_one_line(change, message):
 
 def rehearse(**change):
     study = dataclasses.replace(STUDY, **change)
-    return dry_run.rehearse(plan(study), prepare(study.data(), task=study.task))
+    return dry_run.dry_run(plan(study), prepare(study.data(), task=study.task))
 
 
 def test_rehearsal_says_what_was_changed_and_how_large_it_is():
@@ -115,7 +115,7 @@ def other_data():
 def test_rehearsal_counts_the_memory_of_a_step():
     """By hand, with AdamW's two moments and its count of steps beside each parameter."""
     study = dataclasses.replace(STUDY, methods=("original", "none", "bernoulli:match"))
-    found = dry_run.rehearse(plan(study), prepare(data(), task="classification")).memory
+    found = dry_run.dry_run(plan(study), prepare(data(), task="classification")).memory
     weights, tensors, batch = 5 * 8 + 8 + 8 * 2 + 2, 4, 16
     held = 4 * 4 * weights + 4 * tensors
     x, hidden, loss = 4 * 5 * batch, 4 * 8 * batch, 4 * 2 * batch + 8 * batch + 4
@@ -348,7 +348,7 @@ def test_a_loop_of_ones_own_knows_its_methods(tmp_path):
 def test_the_reference_is_the_one_that_was_asked_for(tmp_path):
     values = {"original": [3.0, 3.1, 2.9, 3.2, 3.0, 3.1], "bernoulli:match": [2.0, 2.2, 2.1, 1.9, 2.0, 2.1]}
     for reference in values:
-        assert lab.analyse(values, reference=reference, metric="rmse").results.reference == reference
+        assert lab.analyze(values, reference=reference, metric="rmse").results.reference == reference
     result = compare(tmp_path, methods=["original", "none", "bernoulli:match"], reference="bernoulli:match")
     assert result.results.reference == "bernoulli:match"
 
@@ -573,7 +573,7 @@ def test_resumption_is_bit_exact_whatever_the_training(change):
 
 def check_resumption(change):
     from contdrop.lab.study.plan import Variant
-    from contdrop.lab.training.trainer import Training
+    from contdrop.lab.training.trainer import Trainer
 
     study = dataclasses.replace(STUDY, methods=["original", "gaussian:match"], **change)
     prepared = prepare(study.data(), task=study.task)
@@ -583,10 +583,10 @@ def check_resumption(change):
         while not training.is_over:
             yield dataclasses.replace(training.run_epoch(), seconds=0.0)
 
-    whole = list(epochs(Training(job, Variant.parse(job.method), prepared)))
-    first = Training(job, Variant.parse(job.method), prepared)
+    whole = list(epochs(Trainer(job, Variant.parse(job.method), prepared)))
+    first = Trainer(job, Variant.parse(job.method), prepared)
     begun = [dataclasses.replace(first.run_epoch(), seconds=0.0)]
-    second = Training(job, Variant.parse(job.method), prepared)
+    second = Trainer(job, Variant.parse(job.method), prepared)
     second.restore(b"".join(first.state()))
     assert begun + list(epochs(second)) == whole
     assert second.results()[0] == second.results()[0]

@@ -52,7 +52,7 @@ def test_page_of_a_regression_has_no_word_for_classes(tmp_path):
 
 def test_metric_to_be_maximised_has_the_highest_as_its_winner():
     values = {"a": [0.5, 0.51, 0.5, 0.52, 0.5, 0.51], "b": [0.6, 0.62, 0.6, 0.63, 0.61, 0.6]}
-    lower, higher = (lab.analyse(values, better=way, metric="share").verdict.headline for way in ("lower", "higher"))
+    lower, higher = (lab.analyze(values, better=way, metric="share").verdict.headline for way in ("lower", "higher"))
     assert (lower, higher) == ("A is better than b, by 0.103.", "A is worse than b, by 0.103.")
 
 

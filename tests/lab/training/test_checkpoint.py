@@ -15,7 +15,7 @@ from contdrop.lab.store.writer import FINISHED, Store
 from contdrop.lab.study.plan import Variant, add_plan, plan
 from contdrop.lab.training import checkpoint
 from contdrop.lab.training import job as running
-from contdrop.lab.training.trainer import Training
+from contdrop.lab.training.trainer import Trainer
 
 X = torch.randn(120, 5, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -35,7 +35,7 @@ STUDY = lab.Study("own", data, model, epochs=6, runs=1, batch_size=32, methods=[
 
 def begin(**change):
     study = dataclasses.replace(STUDY, **change)
-    return Training(plan(study)[0], Variant.parse("original"), prepare(data(), task="classification"))
+    return Trainer(plan(study)[0], Variant.parse("original"), prepare(data(), task="classification"))
 
 
 def saved(content):
@@ -161,7 +161,7 @@ def test_a_training_whose_state_cannot_be_saved_ends_all_the_same(tmp_path, monk
     def refuse(self):
         raise TypeError("a state holds tensors")
 
-    monkeypatch.setattr(Training, "state", refuse)
+    monkeypatch.setattr(Trainer, "state", refuse)
     with Store(tmp_path / "runs.db", create=True) as store:
         ((number, job),) = add_plan(store, plan(STUDY)).items()
         with store.locks.holding(number):

@@ -20,11 +20,11 @@ from contdrop.lab import Data, Study
 from contdrop.lab.data.data import prepare
 from contdrop.lab.runner.runner import Conductor, Planned
 from contdrop.lab.store.writer import FINAL, Store
-from contdrop.lab.study.plan import Job, Protocol, Variant, plan
-from contdrop.lab.study.source import Source
+from contdrop.lab.study.plan import PlannedJob, StudyPlan, Variant, plan
+from contdrop.lab.study.source import StudySource
 from contdrop.lab.training.distributed import LostError, Team, together
 from contdrop.lab.training.environment import find_device
-from contdrop.lab.training.trainer import Training
+from contdrop.lab.training.trainer import Trainer
 
 pytestmark = [
     pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch without gloo"),
@@ -107,8 +107,8 @@ REFUSED = {
 
 
 def started(team, study, method):
-    job = Job(Protocol(study, "study", 2, 1, 2, 0), FINAL, method, 0)
-    return Training(job, Variant.parse(method), prepare(study.data(), task="classification"), team=team)
+    job = PlannedJob(StudyPlan(study, "study", 2, 1, 2, 0), FINAL, method, 0)
+    return Trainer(job, Variant.parse(method), prepare(study.data(), task="classification"), team=team)
 
 
 def train(team, study, method):
@@ -210,7 +210,7 @@ def test_what_processes_would_do_otherwise_is_refused(divided):
 def test_studies_that_cannot_be_divided_are_refused_before_anything_is_done(changes, reason):
     jobs = plan(dataclasses.replace(STUDY, **changes))
     with pytest.raises(UserError, match=f"--devices: study 'divided' cannot be done by 2: {reason}"):
-        Conductor([Planned(jobs, Source("pickle", "divided"))], devices=2)
+        Conductor([Planned(jobs, StudySource("pickle", "divided"))], devices=2)
 
 
 # ---- the command

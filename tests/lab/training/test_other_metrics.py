@@ -106,7 +106,7 @@ def test_a_difference_of_rounding_alone_is_none():
     """The means are equal, and the mean difference 5e-18, of which a reader would look for the meaning."""
     hits = {"original": [27, 82, 18, 42, 25], "none": [30, 85, 21, 44, 14]}  # of 180 examples
     values = {method: [each / 180 for each in found] for method, found in hits.items()}
-    found = compare(lab.analyse(values, metric="length").results)
+    found = compare(lab.analyze(values, metric="length").results)
     assert found["none"].difference == 0
     (row,) = forest(found, Measure("length", ""))["rows"]
     assert row["text"].startswith("0  [")

@@ -10,12 +10,12 @@ import torch
 
 from contdrop.lab.data.data import prepare
 from contdrop.lab.store.writer import FAILED, FINAL, FINISHED, SELECTION, Store
-from contdrop.lab.study.dry_run import rehearse
-from contdrop.lab.study.plan import Job, Protocol, Variant, add_plan
+from contdrop.lab.study.dry_run import dry_run
+from contdrop.lab.study.plan import PlannedJob, StudyPlan, Variant, add_plan
 from contdrop.lab.study.study import Study
 from contdrop.lab.training import job as running
 from contdrop.lab.training import random_streams, trainer
-from contdrop.lab.training.trainer import DivergenceError, Training
+from contdrop.lab.training.trainer import DivergenceError, Trainer
 from contdrop.replication.networks import CNN, MLP
 from contdrop.replication.recipes import Adam, Hinton, Plateau, Steps
 from contdrop.replication.studies.covariance_study import Covariance
@@ -46,11 +46,11 @@ def images():
 def job(method="gaussian", *, run=0, stage=FINAL, epochs=3, **changes):
     settings = changes.pop("recipe").settings() if "recipe" in changes else {}
     study = dataclasses.replace(STUDY, **settings, **changes)
-    return Job(Protocol(study, "study", epochs, 1, epochs, 0), stage, method, run)
+    return PlannedJob(StudyPlan(study, "study", epochs, 1, epochs, 0), stage, method, run)
 
 
 def start(images, method="gaussian", **options):
-    return Training(job(method, **options), Variant.parse(method), images)
+    return Trainer(job(method, **options), Variant.parse(method), images)
 
 
 def exact(epoch):
@@ -263,7 +263,7 @@ def test_job_goes_on_from_its_checkpoint(images, tmp_path):
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_divergence_is_a_failed_run_with_its_reason(images, tmp_path):
     wanted = job("none", recipe=Plateau(learning_rate=1e30))
-    trained = Training(wanted, Variant.parse("none"), images)
+    trained = Trainer(wanted, Variant.parse("none"), images)
     with pytest.raises(DivergenceError, match="loss is"):
         list(iter(trained.run_epoch, None))
     with Store(tmp_path / "runs.db", create=True) as store:
@@ -381,7 +381,7 @@ def test_what_changes_nothing_is_not_in_the_configuration():
 
 
 def test_a_rehearsal_of_several_networks_warns_of_nothing(images):
-    assert rehearse([job("gaussian", networks=2)], images).warnings == ()
+    assert dry_run([job("gaussian", networks=2)], images).warnings == ()
 
 
 class Sending:

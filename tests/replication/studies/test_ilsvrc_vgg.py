@@ -17,7 +17,7 @@ from contdrop.lab.store.writer import Store
 from contdrop.lab.study.methods import parse
 from contdrop.lab.study.plan import plan
 from contdrop.lab.study.study import Study
-from contdrop.lab.training.trainer import Training
+from contdrop.lab.training.trainer import Trainer
 from contdrop.replication import datasets, paper_tables, pretrained, studies
 from contdrop.replication.datasets import generated, registry
 from contdrop.replication.datasets.dataset_source import of_source
@@ -157,7 +157,7 @@ def test_evaluation_counts_examples_where_images_are_a_list():
         batch_size=4,
     )
     (job,) = plan(study, runs=1)
-    trained = Training(job, job.variant({}), prepare(study.data(), task="classification"))
+    trained = Trainer(job, job.variant({}), prepare(study.data(), task="classification"))
     found = trained.evaluate(trained.parts.test)
     each = [dense_forward(trained.network.eval(), (torch.from_numpy(x)[None], None))[0, y] for x, y in images]
     assert found.loss == pytest.approx(-float(torch.stack(each).mean()), rel=1e-5)
@@ -337,7 +337,7 @@ def test_a_run_resumes_bit_for_bit_from_the_middle_of_a_pass(study, small_networ
     job = plan(study, labels=["gaussian"], runs=1)[-1]
     prepared = prepare(job.protocol.study.data(), task="classification")
     variant = job.variant({})
-    whole, first, second = (Training(job, variant, prepared) for _ in range(3))
+    whole, first, second = (Trainer(job, variant, prepared) for _ in range(3))
     undisturbed = [dataclasses.replace(whole.run_epoch(), seconds=0.0) for _ in range(2)]
     first.run_epoch()
     assert first.shown

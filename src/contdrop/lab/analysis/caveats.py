@@ -14,7 +14,7 @@ from ..store.records import IMPORTED
 from ..store.results import Results
 from ..study import amendments
 from .comparisons import margin_of, planned_margin
-from .phrases import called, capital, moment, names, run_count
+from .phrases import capital, moment, name_in_text, names, run_count
 from .replication_caveat import falls_short
 
 _PLACES = re.compile(r"[\d,]+ places? with dropout out of reach: [^;]+")
@@ -26,7 +26,7 @@ def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: flo
     failed = [job for job in results.final if job.status == "failed"]
     if failed:
         each = collections.Counter(job.method for job in failed)
-        which = ", ".join(f"{called(method)} {number}" for method, number in each.items())
+        which = ", ".join(f"{name_in_text(method)} {number}" for method, number in each.items())
         yield (
             f"{len(failed)} of {plural(total, 'run')} failed ({which}). The comparison has to leave them out, which "
             "flatters methods that fail."
@@ -44,8 +44,8 @@ def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: flo
             )
     if len({comparison.runs for comparison in comparisons.values()}) > 1:
         most = max(comparison.runs for comparison in comparisons.values())
-        fewer = ", ".join(f"{called(method)} {c.runs}" for method, c in comparisons.items() if c.runs < most)
-        yield f"Not every method shares {plural(most, 'run')} with {called(results.reference)}: {fewer}."
+        fewer = ", ".join(f"{name_in_text(method)} {c.runs}" for method, c in comparisons.items() if c.runs < most)
+        yield f"Not every method shares {plural(most, 'run')} with {name_in_text(results.reference)}: {fewer}."
     alike: dict[str, list[str]] = {}
     for method, comparison in comparisons.items():
         for note in comparison.notes:
@@ -87,7 +87,7 @@ def _margin(results: Results, chosen: float | None) -> str:
             f"{when}{because}."
         )
     share = margin_of(results)
-    reference = called(results.reference)
+    reference = name_in_text(results.reference)
     if share is None:
         why = f"How good {measure.name} can be is not known"
         if measure.room(summary(list(results.errors()[results.reference].values())).mean) == 0:
@@ -103,7 +103,7 @@ def _margin(results: Results, chosen: float | None) -> str:
     )
 
 
-def _changed(change: amendments.Change) -> str:
+def _changed(change: amendments.PlanChange) -> str:
     """Of what should be fixed before there are results."""
     there = f"on {moment(change.time)}, when {plural(change.results, 'result')} {_were(change.results)} there"
     if change.what == "methods":
@@ -160,7 +160,7 @@ def _looks(results: Results) -> str:
     )
 
 
-def _added(results: Results, plans: Sequence[amendments.Plan]) -> Iterable[amendments.Plan]:
+def _added(results: Results, plans: Sequence[amendments.PlanEntry]) -> Iterable[amendments.PlanEntry]:
     """Plans for more runs than before, when results were there: in the store of the plan, or in one merged with it."""
     most = plans[0].runs
     for plan in plans[1:]:

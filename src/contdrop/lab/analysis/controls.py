@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..store.results import Results
-from ..study.labels import MATCH, ORIGINAL, called
+from ..study.labels import MATCH, ORIGINAL, name_in_text
 
 _MATCHED = "bernoulli-matched"
 _ALIKE = 0.01  # in proportion: strengths that count as equal
@@ -37,7 +37,7 @@ def unlike(results: Results, first: str, second: str) -> str | None:
         ours, theirs = found[first].get(key), found[second].get(key)
         if ours is not None and theirs is not None and not math.isclose(ours, theirs, rel_tol=_ALIKE):
             kind = "another amount of noise" if key == "relative_variance" else "masks of another mean"
-            return f"{called(second)} was run with {kind}, {what} {theirs:.3f} instead of {ours:.3f}"
+            return f"{name_in_text(second)} was run with {kind}, {what} {theirs:.3f} instead of {ours:.3f}"
     configuration = results.protocol.configuration
     scale = configuration.get("scale") or (configuration.get("recipe") or {}).get("scale")
     for key, what in (("relative_variance", "strength"), ("mean", "mean")):
@@ -45,8 +45,8 @@ def unlike(results: Results, first: str, second: str) -> str | None:
         if not known and (key != "mean" or scale == "paper"):
             start, masks = ("masks are unscaled here, and ", "those") if key == "mean" else ("", "the masks")
             return (
-                f"{start}the store does not say whether {masks} of {called(second)} have the {what} of those of "
-                f"{called(first)}"
+                f"{start}the store does not say whether {masks} of {name_in_text(second)} have the {what} of those of "
+                f"{name_in_text(first)}"
             )
     return None
 

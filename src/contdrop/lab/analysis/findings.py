@@ -14,7 +14,7 @@ from ..store.results import Results
 from .controls import control_of, unlike
 from .metric_format import Measure
 from .outcomes import BETTER, EQUIVALENT, FEW, OPEN, WORSE, includes_zero, is_equivalent, ranks_can, ranks_say
-from .phrases import called, capital, probability, tally
+from .phrases import capital, name_in_text, probability, tally
 
 BERNOULLI = "bernoulli"
 
@@ -60,7 +60,7 @@ def _at_equal_noise(
 ) -> Finding:
     label, reference = "At equal noise", results.reference
     if control not in comparisons:
-        text = f"{called(control)}, the Bernoulli law with as much noise, has no finished run here"
+        text = f"{name_in_text(control)}, the Bernoulli law with as much noise, has no finished run here"
         return Finding(
             label, "", f"Nothing to say: {text}, so a gap may come from the strength of the noise alone.", OPEN
         )
@@ -86,7 +86,7 @@ def _finding(
 ) -> Finding:
     found = comparisons[other]
     gap, (low, high) = abs(found.difference), found.interval
-    first, second = capital(called(reference)), called(other)
+    first, second = capital(name_in_text(reference)), name_in_text(other)
     ours, theirs = (measure.value(each.mean, each.sd) for each in (found.reference, found.other))
     if gap <= RESOLUTION * max(abs(found.reference.mean), abs(found.other.mean)):  # rounding
         both = f"both err {ours}" if measure.is_error else f"both have a test {measure.name} of {ours}"
@@ -196,11 +196,11 @@ def _alone(found: Comparison, measure: Measure, comparisons: int) -> str:
 def _lesson(reference: str, kind: str, gains: bool) -> str:
     """What the control teaches; ``gains``: the reference is better than plain Bernoulli, by more than the margin."""
     if kind == BETTER:
-        return f"So the shape of the noise of {called(reference)} matters here, not its strength alone."
+        return f"So the shape of the noise of {name_in_text(reference)} matters here, not its strength alone."
     if kind == WORSE:
         return "So with as much noise, a mask that is on or off does better."
     if kind == EQUIVALENT and gains:
-        gain = f"So what {called(reference)} gains over plain Bernoulli comes, but for less than the margin,"
+        gain = f"So what {name_in_text(reference)} gains over plain Bernoulli comes, but for less than the margin,"
         return f"{gain} from the strength of its noise and not from its shape."
     if kind == EQUIVALENT:
         return "So with as much noise, its shape makes no difference that matters."

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterable, Sequence
 
 from ..._text import plural
-from ..study.labels import called as called
+from ..study.labels import name_in_text as name_in_text
 
 _MOST_NAMES = 4  # in one sentence
 _LEVEL = 0.05  # of tests
@@ -72,7 +72,7 @@ def ordinal(place: int) -> str:
 
 
 def names(methods: Sequence[str]) -> str:
-    shown = [called(method) for method in methods]
+    shown = [name_in_text(method) for method in methods]
     if len(shown) > _MOST_NAMES + 1:
         shown = [*shown[:_MOST_NAMES], f"{len(shown) - _MOST_NAMES} others"]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -12,7 +12,7 @@ from .. import stats
 from ..stats.differences import differences
 from ..stats.paired import ENOUGH_RUNS
 from ..store.results import Results
-from ..study.labels import called, shown
+from ..study.labels import display_name, name_in_text
 from .comparisons import margin_of
 from .outcomes import ALPHA
 
@@ -34,7 +34,8 @@ def needed_runs(every: Iterable[Results]) -> Iterable[str]:
             )
             continue
         if reference not in errors:
-            yield f"How many runs it takes cannot be said: {shown(reference)}, the reference, has no run that finished."
+            name = display_name(reference)
+            yield f"How many runs it takes cannot be said: {name}, the reference, has no run that finished."
             continue
         margin = margin_of(results)
         if margin is None:
@@ -43,10 +44,11 @@ def needed_runs(every: Iterable[Results]) -> Iterable[str]:
         others = [method for method in errors if method != reference]
         corrected = f" after correction for {len(others)} comparisons" if len(others) > 1 else ""
         for method in others:
+            name = display_name(method)
             ours, theirs = (np.array([errors[each][run] for run in runs]) for each in (reference, method))
             sd = stats.summary(differences(ours, theirs)).sd
             if not sd:
-                yield f"{shown(method)}: all {len(runs)} runs differ alike, so that more of them would say no more."
+                yield f"{name}: all {len(runs)} runs differ alike, so that more of them would say no more."
                 continue
             low, high = stats.sd_interval(sd, len(runs))
             try:
@@ -55,10 +57,10 @@ def needed_runs(every: Iterable[Results]) -> Iterable[str]:
                     for each in (sd, low, high)
                 )
             except UserError:
-                yield f"{shown(method)}: no number of runs that could be done finds {results.measure.gap(margin)}."
+                yield f"{name}: no number of runs that could be done finds {results.measure.gap(margin)}."
                 continue
             yield (
-                f"{shown(method)} against {called(reference)}: {plural(needed, 'run')} would find a difference of "
+                f"{name} against {name_in_text(reference)}: {plural(needed, 'run')} would find a difference of "
                 f"{results.measure.gap(margin)} with 80 % power{corrected}, from the spread of {len(runs)} runs "
                 f"(95 % interval {least} to {most})."
             )

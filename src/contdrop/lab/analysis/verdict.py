@@ -37,7 +37,7 @@ from .outcomes import (
     ranks_can,
     ranks_say,
 )
-from .phrases import all_of, called, capital, mean_of, names, ordinal, run_count
+from .phrases import all_of, capital, mean_of, name_in_text, names, ordinal, run_count
 
 HEADLINE = 84  # characters: two lines of the page, on a phone too
 _NAME = 26  # characters of the reference in a headline
@@ -103,7 +103,7 @@ def verdict(
 
 def _nothing(results: Results) -> str:
     reference, errors = results.reference, results.errors()
-    name = called(reference, longest=_NAME)
+    name = name_in_text(reference, longest=_NAME)
     planned, failed = len(results.final), sum(job.status == "failed" for job in results.final)
     if not planned:
         return "No verdict yet: parameters are still being selected, and no final run is planned."
@@ -135,7 +135,7 @@ def _headline(
     results: Results, comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]
 ) -> tuple[str, list[str]]:
     """The outcome, and sentences, the most important first."""
-    reference, measure = called(results.reference, longest=_NAME), results.measure
+    reference, measure = name_in_text(results.reference, longest=_NAME), results.measure
     groups: dict[str, list[str]] = {kind: [] for kind in (BETTER, WORSE, EQUIVALENT, OPEN, FEW)}
     for method, kind in outcomes.items():
         groups[kind].append(method)
@@ -222,7 +222,8 @@ def _few(results: Results, comparisons: Mapping[str, Comparison]) -> Iterable[st
     rank = measure.best if place == 1 else f"{ordinal(place)} {measure.best}"
     yield f"Too few runs to say: {run_count(runs)} cannot tell the methods from chance."
     value = measure.value(ours)
-    yield f"{capital(called(reference))} {has} the {rank} {mean_of(measure.name)} of {len(means)} methods ({value})."
+    name = capital(name_in_text(reference))
+    yield f"{name} {has} the {rank} {mean_of(measure.name)} of {len(means)} methods ({value})."
 
 
 def _rest(comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]], measure: Measure) -> list[str]:
@@ -241,8 +242,8 @@ def _strengths(results: Results) -> Iterable[str]:
     """Where a name promises a strength that the law does not reach."""
     for method, strength, wanted in too_weak(results):
         yield (
-            f"{capital(called(method))} is weaker than its name says: no such law is as strong as original dropout "
-            f"(noise {strength:.3f} instead of {wanted:.3f})."
+            f"{capital(name_in_text(method))} is weaker than its name says: no such law is as strong as original "
+            f"dropout (noise {strength:.3f} instead of {wanted:.3f})."
         )
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...replication.networks.base import Pixels
-from ..study.configuration import Configuration
+from ..study.study import Configuration
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from ...errors import UserError
 TARGETS = ("labels", "label", "targets", "target", "y")  # in this order
 
 
-def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
+def map_leaves(function: Callable[[Any], Any], nest: Any) -> Any:
     """The same nesting, with what ``function`` makes of each leaf.
 
     >>> mapped(len, {"a": ("xy", ["z"])})
@@ -41,11 +41,11 @@ def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
     if isinstance(nest, Tensor):
         return function(nest)
     if isinstance(nest, Mapping):
-        return {key: mapped(function, value) for key, value in nest.items()}
+        return {key: map_leaves(function, value) for key, value in nest.items()}
     if isinstance(nest, tuple) and hasattr(nest, "_fields"):  # a named tuple
-        return type(nest)(*(mapped(function, value) for value in nest))
+        return type(nest)(*(map_leaves(function, value) for value in nest))
     if isinstance(nest, (tuple, list)):
-        return type(nest)([mapped(function, value) for value in nest])
+        return type(nest)([map_leaves(function, value) for value in nest])
     return function(nest)
 
 
@@ -91,7 +91,7 @@ def _size(batch: Any) -> int | None:
     return len(batch) if hasattr(batch, "__len__") and not isinstance(batch, str) else None
 
 
-def cut(batch: Any, rows: slice) -> Any:
+def select_rows(batch: Any, rows: slice) -> Any:
     """Some examples of a batch that a study's own function has put together.
 
     >>> cut({"a": torch.arange(3)}, slice(1, 3))
@@ -105,12 +105,12 @@ def cut(batch: Any, rows: slice) -> Any:
             raise UserError(f"--devices: expected tensors with a row for each of {size} examples in a batch; got {got}")
         return leaf[rows]
 
-    return mapped(of_leaf, batch)
+    return map_leaves(of_leaf, batch)
 
 
 def to_device(batch: Any, device: torch.device | str) -> Any:
     """The same nesting on a device; what cannot be moved, such as text, stays as it is."""
-    return mapped(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, batch)
+    return map_leaves(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, batch)
 
 
 def inputs_and_target(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:

@@ -18,12 +18,11 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from ...errors import UserError
-from ..study.configuration import is_whole
 from ..training import random_streams
 from . import fingerprints, inputs, splits
-from .batch import cut, mapped, size_of
-from .inputs import Arrays, Items, Source
-from .loaders import Loaders, Maker, requests
+from .batch import map_leaves, select_rows, size_of
+from .inputs import Arrays, Examples, Items
+from .loaders import BatchBuilder, Loaders, requests
 from .splits import Positions
 
 _ONCE = "data"  # the stage of what is drawn once for all runs
@@ -80,7 +79,7 @@ class Data:
         for name in ("collate", "batches", "transform"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise UserError(f"data: {name}: expected a function; got {type(getattr(self, name)).__name__}")
-        if not is_whole(self.loader_workers, 0):
+        if type(self.loader_workers) is not int or self.loader_workers < 0:
             raise UserError(f"data: loader_workers: expected a whole number from 0; got {self.loader_workers!r}")
 
 
@@ -89,7 +88,7 @@ class Part:
     """Examples to train, validate or test on: those of a source at some positions, or all."""
 
     name: str
-    source: Source
+    source: Examples
     positions: Tensor
     pipeline: Pipeline
 
@@ -166,7 +165,7 @@ class Part:
         if rows is not None and self.pipeline.maker.collate is None:
             wanted, rows = [request.rows(rows(len(request.indices))) for request in wanted], None
         made = self.pipeline.loaders.batches(wanted)
-        return made if rows is None else (cut(batch, rows(size_of(batch))) for batch in made)
+        return made if rows is None else (select_rows(batch, rows(size_of(batch))) for batch in made)
 
     @functools.cached_property
     def _arrays(self) -> tuple[Any, Tensor | None]:
@@ -177,7 +176,7 @@ class Part:
             return self.source.nest, None
         if share * sum(tensor.nbytes for tensor in self.source.tensors) > _COPIED_BYTES:
             return self.source.nest, self.positions
-        return mapped(lambda leaf: leaf.index_select(0, self.positions), self.source.nest), None
+        return map_leaves(lambda leaf: leaf.index_select(0, self.positions), self.source.nest), None
 
 
 def _selected(nest: Any, batches: Iterable[Tensor]) -> Iterator[Any]:
@@ -186,7 +185,7 @@ def _selected(nest: Any, batches: Iterable[Tensor]) -> Iterator[Any]:
             yield tuple([leaf.index_select(0, indices) for leaf in nest])
     else:
         for indices in batches:
-            yield mapped(lambda leaf: leaf.index_select(0, indices), nest)  # noqa: B023  (called at once)
+            yield map_leaves(lambda leaf: leaf.index_select(0, indices), nest)  # noqa: B023  (called at once)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,13 +210,13 @@ class Parts:
 class Pipeline:
     """How batches are made of examples."""
 
-    maker: Maker
+    maker: BatchBuilder
     loaders: Loaders
     batches: Callable[[Any, torch.Generator], Any] | None
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedData:
     """Data that have been checked, ready to be divided for any run. Made by :func:`prepare`.
 
     Attributes:
@@ -229,7 +228,7 @@ class Prepared:
         mark: What is odd about the data.
     """
 
-    sources: dict[str, Source]
+    sources: dict[str, Examples]
     drawn: dict[str, int]
     strata: Tensor | None
     groups: Tensor | None
@@ -243,7 +242,7 @@ class Prepared:
     def is_arrays(self) -> bool:
         return all(isinstance(source, Arrays) for source in self.sources.values())
 
-    def share(self) -> Prepared:
+    def share(self) -> PreparedData:
         """Moves arrays to shared memory, so that handing them to another process copies nothing."""
         arrays = [source for source in self.sources.values() if isinstance(source, Arrays)]
         tensors = [tensor for source in arrays for tensor in source.tensors]
@@ -293,7 +292,7 @@ class Prepared:
         return Part(name, source, torch.from_numpy(positions), self.pipeline)
 
 
-def prepare(data: Data, *, task: str | None) -> Prepared:
+def prepare(data: Data, *, task: str | None) -> PreparedData:
     """Checks everything about the data that can be checked before a run; labels, if there is a task."""
     if not isinstance(data, Data):
         raise UserError(
@@ -316,15 +315,15 @@ def prepare(data: Data, *, task: str | None) -> Prepared:
     groups = _groups(data, drawn, available)
     strata = _strata(data, sources["train"], drawn, task, grouped=groups is not None)
     by_part = {name: sources.get(name, sources["train"]) for name in ("train", "validation", "test")}
-    maker = Maker(by_part, data.collate, data.transform)
+    maker = BatchBuilder(by_part, data.collate, data.transform)
     pipeline = Pipeline(maker, Loaders(maker, data.loader_workers), data.batches)
     fingerprint = fingerprints.of_content(
         data.version, *(_fingerprint(maker, name, source) for name, source in sources.items())
     )
-    return Prepared(sources, drawn, strata, groups, data.resplit, pipeline, fingerprint, data.name, data.mark)
+    return PreparedData(sources, drawn, strata, groups, data.resplit, pipeline, fingerprint, data.name, data.mark)
 
 
-def _fingerprint(maker: Maker, name: str, source: Source) -> str:
+def _fingerprint(maker: BatchBuilder, name: str, source: Examples) -> str:
     if isinstance(source, Items):
         return fingerprints.of_content(name, len(source), maker.items(name, source.sampled))
     return fingerprints.of_content(name, source.nest)
@@ -364,7 +363,7 @@ def _named(train: Any, name: str) -> Any:
     return found
 
 
-def _strata(data: Data, train: Source, drawn: dict[str, int], task: str | None, *, grouped: bool) -> Tensor | None:
+def _strata(data: Data, train: Examples, drawn: dict[str, int], task: str | None, *, grouped: bool) -> Tensor | None:
     wish = data.stratify
     if isinstance(wish, str) and wish != "auto":
         raise UserError(f"data: stratify: expected 'auto', True, False or an array of strata; got {wish!r}")

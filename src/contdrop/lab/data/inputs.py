@@ -32,7 +32,7 @@ class Arrays:
 
     def __getitem__(self, index: int) -> Any:
         """One example: copies, so that whoever changes an example in place does not change the data."""
-        return batch.mapped(lambda leaf: leaf[index].clone(), self.nest)
+        return batch.map_leaves(lambda leaf: leaf[index].clone(), self.nest)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -65,10 +65,10 @@ class Items:
         return sorted({int(index) for index in np.linspace(0, len(self) - 1, min(_SAMPLED, len(self)))})
 
 
-Source: TypeAlias = Arrays | Items
+Examples: TypeAlias = Arrays | Items
 
 
-def source(value: Any, name: str) -> Source:
+def source(value: Any, name: str) -> Examples:
     """A part as the user gives it."""
     if isinstance(value, (DataLoader, IterableDataset)) or (
         hasattr(value, "__iter__") and not (hasattr(value, "__getitem__") and hasattr(value, "__len__"))
@@ -80,7 +80,7 @@ def source(value: Any, name: str) -> Source:
         )
     if type(value) is TensorDataset:
         value = value.tensors
-    found: Source
+    found: Examples
     if _is_dataset(value):
         if not hasattr(value, "__len__"):
             raise UserError(f"data: {name}: expected a dataset that knows its length; give it __len__")
@@ -173,7 +173,7 @@ def _check_lengths(nest: Any, name: str) -> None:
             )
 
 
-def check_alike(one: Source, other: Source, names: tuple[str, str]) -> None:
+def check_alike(one: Examples, other: Examples, names: tuple[str, str]) -> None:
     """That arrays of two parts have the same nesting and types, so that what was trained on one can take the other."""
     if isinstance(one, Items) or isinstance(other, Items):
         return
@@ -191,7 +191,7 @@ def check_alike(one: Source, other: Source, names: tuple[str, str]) -> None:
             )
 
 
-def check_labels(part: Source, name: str, task: str | None) -> None:
+def check_labels(part: Examples, name: str, task: str | None) -> None:
     """That no label is missing, as far as labels can be had without reading every item."""
     labels = part.labels
     if task is None or not isinstance(labels, Tensor) or not labels.is_floating_point():
@@ -205,7 +205,7 @@ def check_labels(part: Source, name: str, task: str | None) -> None:
         )
 
 
-def classes(part: Source) -> np.ndarray | None:
+def classes(part: Examples) -> np.ndarray | None:
     """Each example's class, if there is one whole number for each and it can be had without reading the items."""
     labels = part.labels
     if labels is None or isinstance(labels, Mapping):

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, default_collate
 from ...errors import UserError
 from ..runner.processes import children_allowed
 from ..study.user_errors import explained
-from .inputs import Source
+from .inputs import Examples
 
 Seeds = npt.NDArray[np.uint64]
 _WEYL = np.array([0x9E3779B97F4A7C15], np.uint64)
@@ -85,10 +85,10 @@ def _mix(x: Seeds) -> Seeds:
 
 
 @dataclass(frozen=True, eq=False)
-class Maker:
+class BatchBuilder:
     """Makes batches of examples; ``transform`` is applied to those of the training data."""
 
-    sources: Mapping[str, Source]
+    sources: Mapping[str, Examples]
     collate: Callable[[list[Any]], Any] | None
     transform: Callable[[Any, torch.Generator], Any] | None
 
@@ -163,7 +163,7 @@ class Loaders:
     There are ``count`` for each iteration that is under way at a time; with none, batches are made in this process.
     """
 
-    def __init__(self, maker: Maker, count: int) -> None:
+    def __init__(self, maker: BatchBuilder, count: int) -> None:
         self._maker, self._count = maker, count
         self._idle: list[_Loader] = []
 
@@ -188,7 +188,7 @@ class Loaders:
 
 
 class _Loader:
-    def __init__(self, maker: Maker, count: int) -> None:
+    def __init__(self, maker: BatchBuilder, count: int) -> None:
         # No cycle of references: queues must not be collected before the processes that use them.
         self._sampler = _Sampler()
         with _own_decisions():

@@ -62,7 +62,7 @@ def examples_of(batch: Any) -> int:
         raise UserError(f"{error}; {_HINT}") from error
 
 
-def classified(output: Any, batch: Any) -> tuple[Tensor, Tensor]:
+def logits_and_classes(output: Any, batch: Any) -> tuple[Tensor, Tensor]:
     """Logits [N, C, ...] and classes [N, ...] of a classifier.
 
     Taken are logits [N, C] with classes [N]; [N, C, ...] with [N, ...], as for images whose pixels have classes;
@@ -137,7 +137,7 @@ def whole_numbers(target: Tensor) -> Tensor:
     return target.long()
 
 
-def paired(output: Any, batch: Any) -> tuple[Tensor, Tensor]:
+def prediction_and_target(output: Any, batch: Any) -> tuple[Tensor, Tensor]:
     """Prediction and target of a regression, which must be of one shape."""
     prediction, target = prediction_of(output), target_of(batch)
     if prediction.shape != target.shape:

@@ -78,12 +78,12 @@ def method_cell(results: Results, method: str) -> Cell:
     """A method with the parameters it was trained with, under its full name."""
     variant = results.variants().get(method, method)
     if variant == method:
-        return Cell(labels.shown(method, longest=10_000))
+        return Cell(labels.display_name(method, longest=10_000))
     same = labels.base(labels.without_factor(variant)[0]) == labels.base(method)
     return Cell(in_full(variant) if same else labels.printable(method))
 
 
-def in_full(variant: str, name: Callable[..., str] = labels.shown) -> str:
+def in_full(variant: str, name: Callable[..., str] = labels.display_name) -> str:
     """What was trained: a method with its parameters, and the factor of the learning rate if it had one of its own.
 
     Example:

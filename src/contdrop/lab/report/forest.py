@@ -33,7 +33,7 @@ def forest(comparisons: dict[str, Comparison], measure: Measure) -> dict[str, An
         low, high = map(place, _known(found.interval)) if _known(found.interval) else (None, None)
         span = ", ".join(map(measure.signed, _known(found.interval)))
         return {
-            "method": labels.shown(method, longest=60),
+            "method": labels.display_name(method, longest=60),
             "outcome": outcome_of(found),
             "middle": place(found.difference),
             "low": low,

@@ -23,7 +23,7 @@ from ...replication import paper_tables
 from ...replication.claims import claims_table
 from ..analysis.comparisons import compare
 from ..analysis.outcomes import BETTER, WORDS, WORSE
-from ..analysis.phrases import called, capital, moment
+from ..analysis.phrases import capital, moment, name_in_text
 from ..analysis.verdict import Verdict, verdict
 from ..stats import Comparison
 from ..store.results import Results, collect_all
@@ -326,7 +326,7 @@ def _tables(results: Results, comparisons: dict[str, Comparison], store: Store, 
 
 def compared(results: Results, comparisons: dict[str, Comparison]) -> dict[str, Any]:
     """The reference against every other method as a strip, and the words beside it."""
-    measure, reference = results.measure, called(results.reference)
+    measure, reference = results.measure, name_in_text(results.reference)
     return {
         "reference": reference,
         "metric": capital(measure.name),

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from ... import __version__
 from ..._text import plural
 from ..analysis.outcomes import WORDS, outcome_of
-from ..analysis.phrases import called, capital
+from ..analysis.phrases import capital, name_in_text
 from ..analysis.verdict import Verdict
 from ..stats import Comparison, summary
 from ..store.results import Results
@@ -71,7 +71,7 @@ def _methods(results: Results, most: int) -> list[str]:
 
 def _table(sheet: _Sheet, results: Results, comparisons: Mapping[str, Comparison], methods: Sequence[str]) -> None:
     measure, errors = results.measure, results.errors()
-    reference = called(results.reference, longest=20)
+    reference = name_in_text(results.reference, longest=20)
     head = "Method", "runs", f"test {measure.heading}", f"{reference} minus it, 95 % interval", reference
     rows = {method: _cells(results, method, comparisons.get(method)) for method in methods}
     size, widths = _layout(head, list(rows.values()))
@@ -80,7 +80,7 @@ def _table(sheet: _Sheet, results: Results, comparisons: Mapping[str, Comparison
     for method, row in rows.items():
         sheet.row((names[method], *row[1:]), size, widths, bold=method == results.reference)
     left = len(errors) - len(methods)
-    note = f"{capital(measure.sign_rule(called(results.reference)))}. Means ± standard deviation over runs."
+    note = f"{capital(measure.sign_rule(name_in_text(results.reference)))}. Means ± standard deviation over runs."
     more = f" {plural(left, 'more method')} {'is' if left == 1 else 'are'} on the page." if left else ""
     sheet.write(f"{note}{more}", TINY, faint=True, most=2)
 
@@ -93,7 +93,7 @@ def _cells(results: Results, method: str, against: Comparison | None) -> tuple[s
         gap = measure.signed(against.difference)
         gap += f" [{measure.signed(low)}, {measure.signed(high)}]" if low == low else ""
         word = WORDS[outcome_of(against)]
-    return labels.shown(method, longest=_LONGEST), str(values.n), mean_sd(values, measure), gap, word
+    return labels.display_name(method, longest=_LONGEST), str(values.n), mean_sd(values, measure), gap, word
 
 
 def _layout(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[float, list[float]]:

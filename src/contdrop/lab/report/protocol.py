@@ -261,7 +261,7 @@ def _selection(results: Results) -> Iterable[str]:
             yield f"{_shown(label)}: not decided yet, out of {plural(len(variants), 'candidate')}"
     for label, source in (selection.get("follows") or {}).items():
         if label in results.methods:
-            yield f"{_shown(label)} takes over what is selected for {labels.called(source)}"
+            yield f"{_shown(label)} takes over what is selected for {labels.name_in_text(source)}"
 
 
 def _methods(results: Results) -> Iterable[str]:
@@ -272,7 +272,7 @@ def _methods(results: Results) -> Iterable[str]:
 
 
 def _shown(method: str) -> str:
-    return labels.shown(method, longest=10_000)
+    return labels.display_name(method, longest=10_000)
 
 
 def _runs(jobs: Iterable[JobRecord]) -> int:

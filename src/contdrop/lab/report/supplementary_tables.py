@@ -14,7 +14,7 @@ from .. import stats
 from ..analysis import dataset_ranks
 from ..analysis.metric_format import HIGHER, Measure
 from ..store.results import Results
-from ..store.writer import FINAL, JobRecord, Selection, Store
+from ..store.writer import FINAL, JobRecord, SelectionRecord, Store
 from ..study import labels
 from ..study.selection import lead
 from ..training.metric_values import UNCERTAINTY, WAYS
@@ -48,7 +48,7 @@ def selections(results: Results) -> Table | None:
             chosen = candidate == selection.variant
             rows.append(
                 (
-                    Cell(labels.shown(label, longest=10_000)),
+                    Cell(labels.display_name(label, longest=10_000)),
                     Cell(in_full(candidate)),
                     Cell("failed" if failed else measure.written(error), None if failed else error, chosen),
                     Cell("chosen" if chosen else "", float(chosen), chosen),
@@ -65,19 +65,20 @@ def selections(results: Results) -> Table | None:
         notes = [f"Chosen by the validation {measure.name} that its loop told, with seeds of their own."]
     for label, source in (settings.get("follows") or {}).items():
         if label in results.methods:
-            notes.append(f"{labels.shown(label, longest=60)} takes over what was chosen for {labels.called(source)}.")
+            name = labels.display_name(label, longest=60)
+            notes.append(f"{name} takes over what was chosen for {labels.name_in_text(source)}.")
     notes += [clearness(selection, measure) for selection in results.selections.values() if selection.variant]
     headings = ("Method", "Candidate", f"Validation {measure.heading}", "")
     return Table("selections", f"{title_of(results)}: parameters chosen", headings, tuple(rows), tuple(notes))
 
 
-def clearness(selection: Selection, measure: Measure = Measure()) -> str:
+def clearness(selection: SelectionRecord, measure: Measure = Measure()) -> str:
     """A sentence on how far apart the candidates were, and whether the choice is more than luck."""
-    name = labels.shown(selection.method, longest=60)
+    name = labels.display_name(selection.method, longest=60)
     found = lead(selection, measure)
     if found is None:
         return f"{name}: how far apart the candidates were in single runs is not recorded."
-    best, second = (in_full(variant or "", labels.called) for variant in (selection.variant, found.runner_up))
+    best, second = (in_full(variant or "", labels.name_in_text) for variant in (selection.variant, found.runner_up))
     text = (
         f"{name}: all candidates are within {measure.gap(found.spread)} of validation {measure.name}; {best} is "
         f"{measure.gap(found.difference)} ahead of the next, {second}"
@@ -210,7 +211,7 @@ def failures(results: Results) -> Table | None:
     """Every job that failed, with its reason."""
     rows = tuple(
         (
-            Cell(labels.shown(job.method, longest=10_000)),
+            Cell(labels.display_name(job.method, longest=10_000)),
             Cell(str(job.run), float(job.run)),
             Cell("comparison" if job.stage == FINAL else "selection"),
             Cell(f"{job.epochs_done} of {job.epochs}", float(job.epochs_done)),
@@ -227,7 +228,7 @@ def failures(results: Results) -> Table | None:
 def mcnemar(results: Results, store: Store) -> Table | None:
     """Of each pair of trained networks: on which test examples only one of them is right."""
     reference = results.reference
-    called, begun = (name(reference, longest=40) for name in (labels.called, labels.shown))
+    called, begun = (name(reference, longest=40) for name in (labels.name_in_text, labels.display_name))
     rows, read = [], functools.cache(store.artefact)  # the reference's are looked at once for each method
     for method in results.errors():
         found = [each for run in results.errors().get(reference, {}) if (each := _mcnemar(results, read, method, run))]
@@ -293,7 +294,7 @@ def paper_ranks(every: Sequence[Results]) -> Table | None:
         average = ours.average[method]
         rows.append(
             (
-                Cell(labels.shown(method, longest=10_000)),
+                Cell(labels.display_name(method, longest=10_000)),
                 *cells,
                 Cell(f"{average:.2f}", average, average == lowest),
                 Cell(f"{theirs:g}", theirs),
@@ -325,7 +326,7 @@ def ranks(every: Sequence[Results]) -> Table | None:
         by_dataset = [compared.ranks.by_dataset[dataset][method] for dataset in found.errors]
         rows.append(
             (
-                Cell(labels.shown(method, longest=10_000)),
+                Cell(labels.display_name(method, longest=10_000)),
                 *(
                     Cell(f"{rank:g}", rank, rank == min(compared.ranks.by_dataset[dataset].values()))
                     for dataset, rank in zip(found.errors, by_dataset)
@@ -342,7 +343,7 @@ def ranks(every: Sequence[Results]) -> Table | None:
         f"{labels.printable(dataset)}: {labels.printable(results.protocol.experiment)}, {size_of(results)}"
         for dataset, results in found.sources.items()
     )
-    called = labels.called(compared.reference, longest=40)
+    called = labels.name_in_text(compared.reference, longest=40)
     notes = (
         f"Rank 1 is the {found.first}; equal ones share the mean of their ranks. Each data set counts once, with "
         f"the experiment that has most methods and runs: {used}.",

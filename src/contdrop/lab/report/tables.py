@@ -38,7 +38,7 @@ def overview(results: Results, comparisons: Mapping[str, stats.Comparison] | Non
     In this table and the next ones, ``comparisons`` are those of the results, if they have been made already.
     """
     comparisons = compare(results) if comparisons is None else comparisons
-    measure, called = results.measure, labels.called(results.reference, longest=40)
+    measure, called = results.measure, labels.name_in_text(results.reference, longest=40)
     noise = {job.method: job.results.get("relative_variance") for job in results.finished}
     decimals = _decimals(comparisons)
     has_noise = any(each is not None for each in noise.values())
@@ -102,7 +102,7 @@ def comparison(results: Results, comparisons: Mapping[str, stats.Comparison] | N
         + (f", here of {epochs:,} epochs with the preset “paper”" if epochs else "")
         + (". This is no replication of it." if falls_short(results, runs or theirs.runs, epochs) else ".")
     )
-    begun = labels.shown(results.reference, longest=60)
+    begun = labels.display_name(results.reference, longest=60)
     form = (
         f"In brackets, as in the paper, one-sided p-values of “{begun} errs less”: paired t-test (T) and Wilcoxon "
         "signed-rank test (W), neither corrected for the number of methods."
@@ -161,7 +161,7 @@ def _paper_cell(theirs: paper_tables.Table, method: str, best: float) -> Cell:
 
 
 def _notes(results: Results, comparisons: Mapping[str, stats.Comparison], size: str, form: str) -> tuple[str, ...]:
-    called = labels.called(results.reference)
+    called = labels.name_in_text(results.reference)
     if comparisons:
         best = f"Mean ± standard deviation over runs; best mean in bold. {form}"
         return size, best, *_limits(results, comparisons)
@@ -180,7 +180,7 @@ def _limits(results: Results, comparisons: Mapping[str, stats.Comparison]) -> li
         least = f"With fewer than {ENOUGH_RUNS} pairs of runs (here {min(few)})"
         notes.append(f"{DOUBTFUL} {least} a p-value means little.")
     if len({len(runs) for runs in results.errors().values()}) > 1:
-        shared = ", ".join(f"{labels.called(method)} {each.runs}" for method, each in comparisons.items())
+        shared = ", ".join(f"{labels.name_in_text(method)} {each.runs}" for method, each in comparisons.items())
         notes.append(
             "Methods have finished different runs. Tests use the runs that a method shares with the reference: "
             f"{shared}. Means are over all runs of a method, so compare them by the tests, not by eye."
@@ -198,7 +198,7 @@ def differences(
 ) -> Table | None:
     """What a careful reader asks for: how much, how certain, how it would look to a reviewer."""
     comparisons = compare(results, margin) if comparisons is None else comparisons
-    called, measure = labels.called(results.reference, longest=40), results.measure
+    called, measure = labels.name_in_text(results.reference, longest=40), results.measure
     if not comparisons:
         return None
     decimals = _decimals(comparisons)
@@ -227,7 +227,7 @@ def differences(
         "Method", "Difference", "95 % interval", "Runs and examples", "Simultaneous", "p (t)", "Holm (t)", "p (W)",
         "Holm (W)", "Effect d", "Wins/ties/losses", "Detectable", "Equivalent p", "Pairs",
     )  # fmt: skip
-    title = f"{title_of(results)}: {labels.shown(results.reference, longest=40)} against each method"
+    title = f"{title_of(results)}: {labels.display_name(results.reference, longest=40)} against each method"
     return Table("differences", title, headings, rows, tuple(notes), _difference_data(results, comparisons))
 
 

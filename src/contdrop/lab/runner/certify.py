@@ -16,12 +16,12 @@ from ...choices import MixtureMasks
 from ...errors import UserError
 from ...inference import dropout_layers, seeded
 from ...theory import bounds
-from ..data.data import Part, Parts, Prepared, prepare
-from ..result import Result
+from ..api import Result
+from ..data.data import Part, Parts, PreparedData, prepare
 from ..store.records import FINAL, ProtocolRecord
 from ..study.plan import Variant, plan
 from ..study.study import Study
-from ..training.trainer import Training
+from ..training.trainer import Trainer
 
 PARTS = ("test", "validation", "train")
 
@@ -104,7 +104,7 @@ def certify(
     return found
 
 
-def _divided(study: Study, protocol: ProtocolRecord, used: list[str]) -> Prepared:
+def _divided(study: Study, protocol: ProtocolRecord, used: list[str]) -> PreparedData:
     """The data, if bounds from these parts hold."""
     if study.data is None:
         raise UserError(
@@ -175,14 +175,14 @@ def _check_unseen(study: Study, part: str) -> None:
         raise _seen(study, part, "were trained on" if part == "train" else "chose parameters or epochs")
 
 
-def _check_rate(study: Study, protocol: ProtocolRecord, prepared: Prepared) -> None:
+def _check_rate(study: Study, protocol: ProtocolRecord, prepared: PreparedData) -> None:
     """Refuses a scheduler that waits for a plateau of the validation loss, which training gives it."""
     if study.scheduler is None or study.model is None:
         return
     configuration = protocol.configuration
     # As the training itself makes it: a scheduler may ask for this optimiser, and for this number of steps.
     job = plan(study, preset=protocol.preset, epochs=configuration["epochs"], seed=configuration["seed"])[-1]
-    if isinstance(Training(job, Variant.parse(job.method), prepared).scheduler, ReduceLROnPlateau):
+    if isinstance(Trainer(job, Variant.parse(job.method), prepared).scheduler, ReduceLROnPlateau):
         raise _seen(study, "validation", "decided the learning rate")
 
 

@@ -31,8 +31,7 @@ from ..store import locks
 from ..store.records import FAILED, FINISHED, SELECTION
 from ..store.writer import Epoch, Store
 from ..study import plan
-from ..study.configuration import described_as
-from ..study.study import Study
+from ..study.study import Study, described_as
 from ..training import random_streams
 from ..training.environment import machine, versions
 from ..training.model import build_with, put, seed_everything
@@ -53,7 +52,7 @@ class Job:
         directory: For files of this job; made when it is first asked for.
     """
 
-    def __init__(self, store: Ledger, job_id: int, job: plan.Job, variant: plan.Variant) -> None:
+    def __init__(self, store: Ledger, job_id: int, job: plan.PlannedJob, variant: plan.Variant) -> None:
         self._store, self._id, self._job, self._variant = store, job_id, job, variant
         self._fingerprints: dict[str, str] = {}
         self._epochs: list[Epoch] = []
@@ -222,7 +221,7 @@ class Job:
 def do(
     store: Ledger,
     job_id: int,
-    planned: plan.Job,
+    planned: plan.PlannedJob,
     variant: plan.Variant,
     after_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> None:
@@ -283,7 +282,7 @@ def ask(
             yield from _handed_out(opened, job_id, planned[job_id])
 
 
-def _handed_out(store: Store, job_id: int, job: plan.Job) -> Generator[Job, None, bool]:
+def _handed_out(store: Store, job_id: int, job: plan.PlannedJob) -> Generator[Job, None, bool]:
     """The job, if it is to be had; False if it is worth another try."""
     if store.status(job_id) in (FINISHED, FAILED):
         return True
@@ -307,7 +306,7 @@ def around_ask(job: Job) -> float:
     )
 
 
-def _variant(store: Store, job_id: int, job: plan.Job) -> plan.Variant | None:
+def _variant(store: Store, job_id: int, job: plan.PlannedJob) -> plan.Variant | None:
     """With the parameters that were selected; None while candidates are not done, or if all of them failed."""
     if job.waits_for is None:
         return job.variant({})

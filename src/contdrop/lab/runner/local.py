@@ -28,8 +28,8 @@ import torch.multiprocessing
 
 from ...errors import UserError
 from ..store.writer import Store
-from ..study.plan import Job
-from ..study.plan import Protocol as StudyProtocol
+from ..study.plan import PlannedJob
+from ..study.plan import StudyPlan as StudyProtocol
 from ..training.distributed import LostError
 from . import processes
 from .queue import NO_MEMORY, POLL_SECONDS, Agenda, Bench, Observer, Outcome, Task, Work, set_up_process
@@ -44,7 +44,7 @@ class _Worker:
     ready: bool = False
 
 
-def run(store: Store, jobs: Mapping[int, Job], work: Work, observer: Observer, *, workers: int) -> Outcome:
+def run(store: Store, jobs: Mapping[int, PlannedJob], work: Work, observer: Observer, *, workers: int) -> Outcome:
     """Does all jobs that are not done yet, in their order, by so many processes, which open the store themselves."""
     for data in work.data.values():
         if data is not None:
@@ -53,7 +53,7 @@ def run(store: Store, jobs: Mapping[int, Job], work: Work, observer: Observer, *
 
 
 def run_here(
-    store: Store, jobs: Mapping[int, Job], work: Work, observer: Observer, protocols: Mapping[str, StudyProtocol]
+    store: Store, jobs: Mapping[int, PlannedJob], work: Work, observer: Observer, protocols: Mapping[str, StudyProtocol]
 ) -> Outcome:
     """Does all jobs in this process, for a debugger, or where no other process can be had."""
     agenda, bench = Agenda(store, jobs, observer), Bench(work, protocols)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.data import Prepared
+from ..data.data import PreparedData
 
 
 class _Pickler(pickle.Pickler):
@@ -28,13 +28,13 @@ def _tensor(raw: np.ndarray, kind: torch.dtype, shape: tuple[int, ...]) -> Tenso
         return torch.from_numpy(raw).view(kind).reshape(shape)
 
 
-def packed(data: Prepared) -> list[Any]:
+def packed(data: PreparedData) -> list[Any]:
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
     _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(data)
     return [file.getvalue(), *(np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers)]
 
 
-def unpacked(content: list[Any]) -> Prepared:
-    data: Prepared = pickle.loads(content[0], buffers=content[1:])
+def unpacked(content: list[Any]) -> PreparedData:
+    data: PreparedData = pickle.loads(content[0], buffers=content[1:])
     return data

@@ -6,7 +6,7 @@ import sys
 import time
 
 from ..store.writer import FAILED, Epoch, Store
-from ..study.plan import Job
+from ..study.plan import PlannedJob
 from .estimate import Estimate
 
 _EVERY = 0.5  # seconds between two updates of the line
@@ -15,29 +15,31 @@ _EVERY = 0.5  # seconds between two updates of the line
 class Lines:
     """An observer that rewrites one line where it can, and writes a line now and then where it cannot."""
 
-    def __init__(self, store: Store, jobs: dict[int, Job], estimate: Estimate, workers: int, *, show: bool) -> None:
+    def __init__(
+        self, store: Store, jobs: dict[int, PlannedJob], estimate: Estimate, workers: int, *, show: bool
+    ) -> None:
         self._store, self._estimate, self._workers, self._show = store, estimate, max(1, workers), show
         self._total, self._done, self._begun = len(jobs), 0, False
         # A notebook understands a carriage return, though it is no terminal.
         self._rewrites = sys.stderr.isatty() or "ipykernel" in sys.modules
         self._last = 0.0
 
-    def started(self, worker: int, job_id: int, job: Job) -> None:
+    def started(self, worker: int, job_id: int, job: PlannedJob) -> None:
         self._begun = True
         self._say(str(job))
 
-    def epoch(self, worker: int, job_id: int, job: Job, epoch: Epoch) -> None:
+    def epoch(self, worker: int, job_id: int, job: PlannedJob, epoch: Epoch) -> None:
         self._estimate.epoch(job_id, epoch)
         self._say(f"{job}, epoch {epoch.epoch} of {job.epochs}")
 
-    def ended(self, job_id: int, job: Job) -> None:
+    def ended(self, job_id: int, job: PlannedJob) -> None:
         self._done += 1
         self._estimate.ended(job_id)
         if self._begun:
             failed = self._store.job(job_id).status == FAILED
             self._say(f"{job}{' FAILED' if failed else ''}", ends=failed or self._done == self._total)
 
-    def died(self, worker: int, job: Job | None) -> None:
+    def died(self, worker: int, job: PlannedJob | None) -> None:
         self._say("a worker process ended; another takes its place", ends=True)
 
     def _say(self, what: str, *, ends: bool = False) -> None:

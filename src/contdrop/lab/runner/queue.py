@@ -16,14 +16,14 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from ...errors import UserError
-from ..data.data import Prepared, prepare
+from ..data.data import PreparedData, prepare
 from ..store.backups import Backups
-from ..store.records import FAILED, FINISHED, SELECTION, Epoch, Selection
+from ..store.records import FAILED, FINISHED, SELECTION, Epoch, SelectionRecord
 from ..store.writer import Store, TakenError
 from ..study import plan, selection
-from ..study.plan import Job, Variant
-from ..study.plan import Protocol as StudyProtocol
-from ..study.source import Shipment
+from ..study.plan import PlannedJob, Variant
+from ..study.plan import StudyPlan as StudyProtocol
+from ..study.source import StudySpec
 from ..study.user_errors import explained, place_of, printable_error
 from ..training import job as running
 from ..training.distributed import LostError, Team, device_of, together
@@ -38,12 +38,12 @@ DEATHS_ALLOWED = 3  # of workers in a row over one job, without an epoch finishe
 class Observer(Protocol):
     """Is told what happens, for a progress display."""
 
-    def started(self, worker: int, job_id: int, job: Job) -> None: ...
-    def epoch(self, worker: int, job_id: int, job: Job, epoch: Epoch) -> None: ...
-    def ended(self, job_id: int, job: Job) -> None:
+    def started(self, worker: int, job_id: int, job: PlannedJob) -> None: ...
+    def epoch(self, worker: int, job_id: int, job: PlannedJob, epoch: Epoch) -> None: ...
+    def ended(self, job_id: int, job: PlannedJob) -> None:
         """By this invocation or by another."""
 
-    def died(self, worker: int, job: Job | None) -> None: ...
+    def died(self, worker: int, job: PlannedJob | None) -> None: ...
 
 
 @dataclass
@@ -58,8 +58,8 @@ class Outcome:
 class Work:
     """What a worker needs to know; shipments and data are by the keys of protocols."""
 
-    shipments: Mapping[str, Shipment]
-    data: dict[str, Prepared | None]  # None where every process prepares its own
+    shipments: Mapping[str, StudySpec]
+    data: dict[str, PreparedData | None]  # None where every process prepares its own
     threads: int = 1  # of torch, in each process
     device: str = "cpu"
     devices: int = 1  # processes that do a job together
@@ -79,14 +79,14 @@ class Task(NamedTuple):
 class Agenda:
     """The jobs of a plan that are not done yet, in the order in which to do them."""
 
-    def __init__(self, store: Store, jobs: Mapping[int, Job], observer: Observer) -> None:
+    def __init__(self, store: Store, jobs: Mapping[int, PlannedJob], observer: Observer) -> None:
         self.store, self.jobs, self.observer = store, jobs, observer
         self.pending = dict.fromkeys(jobs)  # an ordered set
         self.outcome = Outcome()
         self._deaths: dict[int | None, int] = {}
         self._reached: dict[int, int] = {}  # the epoch of a job's last checkpoint when its worker died
         self._busy_until: dict[int, float] = {}  # jobs that another invocation holds
-        self._selected: dict[str, dict[str, Selection]] = {}
+        self._selected: dict[str, dict[str, SelectionRecord]] = {}
         self._backups = Backups(store.path)
 
     def collect(self, doing: Collection[int | None] = ()) -> None:
@@ -202,7 +202,7 @@ class Bench:
 
     def __init__(self, work: Work, protocols: Mapping[str, StudyProtocol] | None = None) -> None:
         self.work = work
-        self.data: dict[str, Prepared] = {}
+        self.data: dict[str, PreparedData] = {}
         self._protocols = dict(protocols or {})
 
     def claim_and_do(self, store: Store, task: Task, tell: Callable[..., None]) -> str:
@@ -234,7 +234,7 @@ class Bench:
 
     def train(self, store: Ledger, task: Task, after_epoch: Callable[[Epoch], None], team: Team | None = None) -> None:
         """Does a job, together with as many processes as are asked for unless there is a team already."""
-        job = Job(self._protocol(task.protocol), task.stage, task.method, task.run)
+        job = PlannedJob(self._protocol(task.protocol), task.stage, task.method, task.run)
         variant = Variant.parse(task.variant)
         if job.protocol.study.run is not None:
             custom_loop.do(store, task.job_id, job, variant, after_epoch)
@@ -249,7 +249,7 @@ class Bench:
             self._protocols[key] = self.work.shipments[key].unpack()
         return self._protocols[key]
 
-    def _prepared(self, protocol: StudyProtocol) -> Prepared:
+    def _prepared(self, protocol: StudyProtocol) -> PreparedData:
         key = protocol.key
         if key not in self.data:
             shared = self.work.data.get(key)

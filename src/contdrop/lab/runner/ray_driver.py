@@ -15,7 +15,7 @@ from typing import Any
 from ...errors import UserError
 from ..store.records import FAILED, FINISHED, processor
 from ..store.writer import Store, TakenError
-from ..study.plan import Job
+from ..study.plan import PlannedJob
 from .job_sink import Wire
 from .packing import packed
 from .queue import POLL_SECONDS, Agenda, Observer, Outcome, Task, Work
@@ -32,7 +32,7 @@ class _Slot:
     node: str | None
 
 
-def run(store: Store, jobs: Mapping[int, Job], work: Work, observer: Observer, *, cluster: Cluster) -> Outcome:
+def run(store: Store, jobs: Mapping[int, PlannedJob], work: Work, observer: Observer, *, cluster: Cluster) -> Outcome:
     """Does all jobs that are not done yet; see :func:`.local.run`."""
     return _Driver(Agenda(store, jobs, observer), work, cluster).all()
 

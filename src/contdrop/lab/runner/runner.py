@@ -13,15 +13,15 @@ import torch
 
 from ..._text import plural, printable
 from ...errors import UserError
-from ..data.data import Prepared, prepare
+from ..data.data import PreparedData, prepare
 from ..store import locks
 from ..store.records import PROCESSOR, JobRecord, processor
 from ..store.results import Results, collect_all
 from ..store.writer import FAILED, FINAL, FINISHED, RUNNING, Store, has_one_name, of_other_data, trained_on
 from ..study import digests, dry_run, plan
-from ..study.configuration import is_whole
-from ..study.plan import Job
-from ..study.source import Shipment, Source, by_value
+from ..study.plan import PlannedJob
+from ..study.source import StudySource, StudySpec, by_value
+from ..study.study import is_integer_at_least
 from ..study.user_errors import explained
 from ..training.environment import find_device, machine
 from ..training.job import seconds_per_epoch
@@ -34,11 +34,11 @@ from .queue import Observer, Outcome, Work
 class Planned:
     """The jobs of one study, and where the study comes from."""
 
-    jobs: Sequence[Job]
-    source: Source
+    jobs: Sequence[PlannedJob]
+    source: StudySource
 
     @property
-    def protocol(self) -> plan.Protocol:
+    def protocol(self) -> plan.StudyPlan:
         return self.jobs[0].protocol
 
 
@@ -66,14 +66,14 @@ class Conductor:
     shard: tuple[int, int] | None = None
     cluster: ray_cluster.Resources | None = None
     say: Callable[[str], None] = lambda line: None
-    jobs: dict[int, Job] = field(default_factory=dict)
-    rehearsals: dict[str, dry_run.Rehearsal] = field(default_factory=dict)
+    jobs: dict[int, PlannedJob] = field(default_factory=dict)
+    rehearsals: dict[str, dry_run.DryRunReport] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         locks.check_available()
         counts = (("--workers", self.workers, 0), ("--threads", self.threads, 1), ("--devices", self.devices, 1))
         for option, value, least in counts:
-            if value is not None and not is_whole(value, least):
+            if value is not None and not is_integer_at_least(value, least):
                 raise UserError(f"{option}: expected a whole number of at least {least}; got {value!r}")
         if self.cluster is None:
             self.device = find_device(self.device)
@@ -85,7 +85,7 @@ class Conductor:
         self.threads = self.threads or wanted.pop()
         if self.devices > 1:
             self._check_devices()
-        self._data: dict[str, Prepared | None] = {}
+        self._data: dict[str, PreparedData | None] = {}
         self._store: Store | None = None
         self._ray: ray_cluster.Cluster | None = None
 
@@ -129,7 +129,7 @@ class Conductor:
             if data is not None and data.mark:
                 self.say(f"contdrop: {planned.protocol.study.name}: {data.mark}")
             if planned.source.kind != "catalogue" and data is not None:
-                found = dry_run.rehearse(planned.jobs, data, device=self._device_here)
+                found = dry_run.dry_run(planned.jobs, data, device=self._device_here)
                 self.rehearsals[planned.protocol.key] = found
                 for warning in found.warnings:
                     self.say(f"contdrop: {planned.protocol.study.name}: {warning}")
@@ -331,7 +331,7 @@ class Conductor:
 
     def run(self, observer: Observer) -> Outcome:
         shipments = {
-            p.protocol.key: Shipment.of(
+            p.protocol.key: StudySpec.of(
                 p.protocol, p.source if self._ray is None else by_value(p.protocol.study, p.source)
             )
             for p in self.plans
@@ -354,7 +354,7 @@ class Conductor:
         return collect_all(self.store, {planned.protocol.key for planned in self.plans})
 
 
-def _can_be_sent(data: Prepared) -> bool:
+def _can_be_sent(data: PreparedData) -> bool:
     """Arrays can, unless functions of the user's own go with them; what opens files is opened by each process."""
     pipeline = data.pipeline
     functions = (each for each in (pipeline.batches, pipeline.maker.collate, pipeline.maker.transform) if each)

@@ -26,7 +26,7 @@ from ..._files import replacing
 from ..._text import printable
 from ...errors import UserError
 from .contents import Content, Contents
-from .records import FAILED, FINISHED, PLANNED, Epoch, JobRecord, ProtocolRecord, Selection
+from .records import FAILED, FINISHED, PLANNED, Epoch, JobRecord, ProtocolRecord, SelectionRecord
 
 VERSION = 2
 _READABLE = (1, VERSION)  # the first had no differences
@@ -186,7 +186,7 @@ def _read_records(path: pathlib.Path) -> Iterator[dict[str, Any]]:
 
 
 def _contents(records: Iterable[dict[str, Any]]) -> Contents:
-    kinds = {"protocol": ProtocolRecord, "selection": Selection}
+    kinds = {"protocol": ProtocolRecord, "selection": SelectionRecord}
     found: dict[str, list[Any]] = {"protocol": [], "selection": [], "job": []}
     arrays: dict[str, np.ndarray] = {}
     bases: dict[str, str] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..analysis.metric_format import Measure
-from .records import FAILED, FINISHED, PLANNED, Epoch, JobRecord, ProtocolRecord, Selection
+from .records import FAILED, FINISHED, PLANNED, Epoch, JobRecord, ProtocolRecord, SelectionRecord
 from .writer import Store
 
 
@@ -26,7 +26,7 @@ class Contents:
     """Of a whole store, in the order of its plan. A job that is under way counts as planned: it starts over."""
 
     protocols: tuple[ProtocolRecord, ...]
-    selections: tuple[Selection, ...]
+    selections: tuple[SelectionRecord, ...]
     jobs: tuple[Content, ...]
 
 

@@ -18,7 +18,7 @@ from . import schema
 from .checksums import dumped
 from .contents import Content, Contents, as_planned
 from .reader import pack
-from .records import FAILED, FINISHED, PROCESSOR, JobRecord, ProtocolRecord, Selection
+from .records import FAILED, FINISHED, PROCESSOR, JobRecord, ProtocolRecord, SelectionRecord
 from .results import mismatches, remedy
 from .writer import Store, has_one_name, of_other_data, trained_on
 
@@ -111,7 +111,7 @@ def _code(description: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     }
 
 
-def _add_selection(store: Store, db: sqlite3.Connection, selection: Selection) -> str | None:
+def _add_selection(store: Store, db: sqlite3.Connection, selection: SelectionRecord) -> str | None:
     """What is selected in the store then: what was, or else this."""
     query = "SELECT * FROM selections WHERE protocol = ? AND method = ?"
     row = db.execute(query, (selection.protocol, selection.method)).fetchone()

@@ -19,7 +19,7 @@ from ...errors import UserError
 from . import backups, checksums, schema
 from .blobs import Buffer, Sidecar
 from .locks import Locks, check_place
-from .records import RUNNING, Epoch, JobRecord, ProtocolRecord, Selection
+from .records import RUNNING, Epoch, JobRecord, ProtocolRecord, SelectionRecord
 
 _VERSION_1 = b"\x93NUMPY\x01\x00"
 WEIGHTS = "weights"  # the artefact that is a reference to a file (.sidecar)
@@ -27,7 +27,7 @@ _RESTORING = 0  # the lock of whoever looks whether the file is damaged; jobs ar
 _PATIENCE = 60.0  # seconds, for whoever else has the file
 _RETRY = 0.02  # seconds
 _JSON = ("configuration", "seeds", "fingerprints", "versions", "machine", "results")
-_Record = TypeVar("_Record", ProtocolRecord, JobRecord, Selection)
+_Record = TypeVar("_Record", ProtocolRecord, JobRecord, SelectionRecord)
 _EPOCHS = f"SELECT job, {', '.join(schema.EPOCH_COLUMNS)} FROM epochs "
 
 
@@ -353,11 +353,11 @@ class StoreReader:
             raise DamageError(self.path, f"the weights of job {job} in {self.files.directory.name} are gone or changed")
         return found or None
 
-    def selections(self, protocol: str) -> dict[str, Selection]:
+    def selections(self, protocol: str) -> dict[str, SelectionRecord]:
         with self.snapshot():
             rows = self._read("SELECT * FROM selections WHERE protocol = ? ORDER BY method", (protocol,))
             self._count("selections", self._read("SELECT count(*) FROM selections")[0][0])
-        return {row["method"]: self._record(Selection, row, "a selection", ("candidates",)) for row in rows}
+        return {row["method"]: self._record(SelectionRecord, row, "a selection", ("candidates",)) for row in rows}
 
 
 def pack(array: np.ndarray) -> bytes:

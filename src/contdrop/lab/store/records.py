@@ -97,7 +97,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Selection:
+class SelectionRecord:
     """Which variant was selected for a label, from which validation errors. ``variant`` is None if all failed."""
 
     protocol: str

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import UserError
 from ..analysis.metric_format import Measure
-from .records import FAILED, FINAL, FINISHED, PROCESSOR, SELECTION, JobRecord, ProtocolRecord, Selection
+from .records import FAILED, FINAL, FINISHED, PROCESSOR, SELECTION, JobRecord, ProtocolRecord, SelectionRecord
 from .writer import DamageError, Store, find_mismatch
 
 _ROUNDING = 1e-9  # of a percentage
@@ -34,7 +34,7 @@ class Results:
     methods: tuple[str, ...]
     final: tuple[JobRecord, ...]
     selection: tuple[JobRecord, ...]
-    selections: Mapping[str, Selection]
+    selections: Mapping[str, SelectionRecord]
     contributions: Mapping[tuple[str, int], np.ndarray] = field(default_factory=dict, compare=False)
 
     @property
@@ -128,7 +128,7 @@ def collect(store: Store, protocol: ProtocolRecord) -> Results:
         return replace(results, contributions=_contributions(store, results.measure, results.finished))
 
 
-def assemble(protocol: ProtocolRecord, jobs: Sequence[JobRecord], selections: Mapping[str, Selection]) -> Results:
+def assemble(protocol: ProtocolRecord, jobs: Sequence[JobRecord], selections: Mapping[str, SelectionRecord]) -> Results:
     """Of all jobs of a protocol, without what each example contributes; raises UserError if runs are not paired."""
     final = tuple(job for job in jobs if job.stage == FINAL)
     order = [*protocol.description.get("methods", []), *(job.method for job in final)]

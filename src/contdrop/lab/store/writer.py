@@ -43,7 +43,7 @@ from .records import SELECTION as SELECTION
 from .records import Epoch as Epoch
 from .records import JobRecord as JobRecord
 from .records import ProtocolRecord as ProtocolRecord
-from .records import Selection as Selection
+from .records import SelectionRecord as SelectionRecord
 
 
 class TakenError(Exception):
@@ -318,7 +318,7 @@ class Store(StoreReader):
         )
         schema.seal(db, "jobs", "id = ?", job)
 
-    def select(self, selection: Selection) -> None:
+    def select(self, selection: SelectionRecord) -> None:
         """Records a decision; the first one stands, unless it was that nothing can be: see :meth:`plan_again`."""
         content = {**vars(selection), "candidates": dumped(selection.candidates), "decided": float(selection.decided)}
         with self.transaction() as db:

@@ -22,7 +22,7 @@ _YEAR_9999 = 2.5e11  # seconds since 1970; a calendar ends there
 
 
 @dataclass(frozen=True, order=True)
-class Plan:
+class PlanEntry:
     """At a time (seconds since 1970) there were to be so many runs, and so many results were there."""
 
     time: float
@@ -31,7 +31,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Change:
+class PlanChange:
     """At a time "margin", "reference" or "methods" became another, and so many results were there."""
 
     time: float
@@ -41,20 +41,20 @@ class Change:
     results: int
 
 
-def plans(description: Mapping[str, Any]) -> list[Plan]:
+def plans(description: Mapping[str, Any]) -> list[PlanEntry]:
     """What a description says; empty if it says nothing that makes sense."""
     try:
-        found = [Plan(float(each["time"]), int(each["runs"]), int(each["results"])) for each in description[KEY]]
+        found = [PlanEntry(float(each["time"]), int(each["runs"]), int(each["results"])) for each in description[KEY]]
     except (KeyError, TypeError, ValueError, OverflowError):
         return []
     return found if all(0 <= plan.time < _YEAR_9999 for plan in found) else []
 
 
-def changes(description: Mapping[str, Any]) -> list[Change]:
+def changes(description: Mapping[str, Any]) -> list[PlanChange]:
     """What a description says; empty if it says nothing that makes sense."""
     try:
         found = [
-            Change(float(each["time"]), str(each["what"]), each["before"], each["after"], int(each["results"]))
+            PlanChange(float(each["time"]), str(each["what"]), each["before"], each["after"], int(each["results"]))
             for each in description[CHANGES]
         ]
         hash(tuple(found))
@@ -87,14 +87,14 @@ def noted(
     before = {row["run"] for row in rows}
     after = before | {job["run"] for job in wanted}
     if after != before:
-        found.append(Plan(now, len(after), results))
+        found.append(PlanEntry(now, len(after), results))
     if then and results:
         refuse_other_direction(then, description)
         methods = {row["method"] for row in rows}
         added = dict.fromkeys(job["method"] for job in wanted if job["method"] not in methods)
         pairs = [(name, then.get(name), description.get(name)) for name in ("margin", "reference")]
         pairs += [("methods", None, ", ".join(added) or None)]
-        changed += [Change(now, *each, results) for each in pairs if each[1] != each[2]]
+        changed += [PlanChange(now, *each, results) for each in pairs if each[1] != each[2]]
     return _with(description, found, changed)
 
 
@@ -121,7 +121,7 @@ def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
     return _with(first, sorted({*plans(first), *plans(second)}), changed)
 
 
-def _with(description: Mapping[str, Any], found: Sequence[Plan], changed: Sequence[Change]) -> dict[str, Any]:
+def _with(description: Mapping[str, Any], found: Sequence[PlanEntry], changed: Sequence[PlanChange]) -> dict[str, Any]:
     rest = {name: value for name, value in description.items() if name not in (KEY, CHANGES)}
     told = {KEY: [vars(plan) for plan in found], CHANGES: [vars(change) for change in changed]}
     return rest | {name: lines for name, lines in told.items() if lines}

@@ -31,7 +31,7 @@ _WHOLE = ("adaptive", "adaptive-authors", "dropconnect", "dropconnect-authors", 
 
 
 @dataclass(frozen=True)
-class Applied:
+class MethodReport:
     """What a method did to a model.
 
     Attributes:
@@ -58,7 +58,7 @@ def apply(
     scale: Scale = "inverted",
     fallback: bool = False,
     run: Callable[[], object] | None = None,
-) -> Applied:
+) -> MethodReport:
     """Puts a method into a model, in place. Names, shapes, order and values of its parameters stay as they are.
 
     Methods with a law, and ``none``, exchange every dropout layer; see :func:`contdrop.swap_dropout`. ``adaptive``,
@@ -98,7 +98,7 @@ def apply(
     if before is not None and run is not None:
         changed, sites = surgery.changed(before, surgery.count_dropout_in(model, run))
         changed = 0 if method.name in _UNTOUCHED else changed
-    return Applied(changed, sites, left, noise, tuple(notes))
+    return MethodReport(changed, sites, left, noise, tuple(notes))
 
 
 def _swap(

@@ -12,17 +12,17 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from ..._text import some_of
 from ...errors import UserError
 from ..data.batch import inputs_and_target, leaves, to_device
-from ..data.data import Prepared
+from ..data.data import PreparedData
 from ..data.inputs import Arrays
-from ..data.targets import IGNORED, classified, loss_of, prediction_of, target_of
-from ..training.trainer import Training
+from ..data.targets import IGNORED, logits_and_classes, loss_of, prediction_of, target_of
+from ..training.trainer import Trainer
 from .user_errors import explained, line_of
 
 _OF_TYPES = re.compile(r"d?type|not implemented for", re.IGNORECASE)  # how torch's complaints about types read
 _CLOSE = 1e-3  # to 1, for sums of probabilities, also in half precision
 
 
-def look(training: Training, prepared: Prepared, where: str) -> list[str]:
+def check_first_batch(training: Trainer, prepared: PreparedData, where: str) -> list[str]:
     """Shows one batch to a model that nobody needs any more.
 
     Returns:
@@ -48,12 +48,12 @@ def look(training: Training, prepared: Prepared, where: str) -> list[str]:
             return []
         if target_of(batch).is_floating_point():
             return _of_one_hot(target_of(batch))
-        logits, target = classified(output, batch)
+        logits, target = logits_and_classes(output, batch)
     _check_classes(prepared, target, logits.shape[1], f"{where}: {{}}{line_of(study.data)}")
     return _of_probabilities(logits, training.network)
 
 
-def check_optimiser(training: Training, where: str) -> list[str]:
+def check_optimizer(training: Trainer, where: str) -> list[str]:
     """What the optimiser leaves out; an error if it is another model's, or its schedule waits for what never comes."""
     others = {id(p) for p in training.untrained}
     left = [name for name, p in training.network.named_parameters() if p.requires_grad and id(p) in others]
@@ -71,7 +71,7 @@ def check_optimiser(training: Training, where: str) -> list[str]:
     return [f"not trained, because the optimiser leaves it out: {some_of(left)}"] if left else []
 
 
-def check_average(training: Training, output: Any, batch: Any, where: str) -> None:
+def check_average(training: Trainer, output: Any, batch: Any, where: str) -> None:
     """An error if the probabilities of several networks cannot be told from the form of their outputs."""
     if training.study.networks == 1:
         return
@@ -84,7 +84,7 @@ def check_average(training: Training, output: Any, batch: Any, where: str) -> No
         )
 
 
-def missing_values(prepared: Prepared) -> str:
+def missing_values(prepared: PreparedData) -> str:
     """Where inputs are not finite, as far as that can be seen without reading every item of a dataset."""
     for part, source in prepared.sources.items():
         for name, leaf in leaves(source.nest, part) if isinstance(source, Arrays) else ():
@@ -94,7 +94,7 @@ def missing_values(prepared: Prepared) -> str:
     return ""
 
 
-def other_shape(prepared: Prepared, part: str) -> str:
+def other_shape(prepared: PreparedData, part: str) -> str:
     """Where a part's rows have another shape than those to train on, which may be meant, or why the part fails."""
     both = [prepared.sources[name] for name in ("train", part) if name in prepared.sources]
     nests_of = [leaves(source.nest) for source in both if isinstance(source, Arrays)]
@@ -116,7 +116,7 @@ def _of_types(model: nn.Module, batch: Any, complaint: str) -> str:
     return f"data() gives {other} to a model of {one}; convert it there: x.astype({one!r}), or x.to(torch.{one})"
 
 
-def _check_classes(prepared: Prepared, target: Tensor, outputs: int, line: str) -> None:
+def _check_classes(prepared: PreparedData, target: Tensor, outputs: int, line: str) -> None:
     """That every class has an output: of all arrays that are shown as they are, else of this target."""
     maker = prepared.pipeline.maker
     is_shown = prepared.is_arrays and maker.collate is None and maker.transform is None

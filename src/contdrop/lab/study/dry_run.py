@@ -16,15 +16,15 @@ import torch
 from ..._text import plural, some_of
 from ...errors import UserError
 from ..data.batch import to_device
-from ..data.data import Part, Prepared, prepare
+from ..data.data import Part, PreparedData, prepare
 from ..store.writer import FINAL, SELECTION
 from ..training import checkpoint
 from ..training.environment import peak_memory
 from ..training.metrics import Metric
 from ..training.model import seed_everything
-from ..training.trainer import Training
+from ..training.trainer import Trainer
 from . import common_mistakes, plan
-from .apply_method import Applied
+from .apply_method import MethodReport
 from .user_errors import explained, printable_error
 
 _STEPS = 2
@@ -33,7 +33,7 @@ _ROUNDING = 1e-5  # between losses that are computed twice on one processor
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class DryRunReport:
     """What a dry run found.
 
     Attributes:
@@ -58,7 +58,7 @@ class Rehearsal:
     behaviour: dict[str, Any] = field(default_factory=dict)
 
 
-def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu") -> Rehearsal:
+def dry_run(jobs: Sequence[plan.PlannedJob], prepared: PreparedData, *, device: str = "cpu") -> DryRunReport:
     """Two steps of each method of these jobs of one protocol; raises UserError for what would go wrong."""
     protocol = jobs[0].protocol
     study = protocol.study
@@ -66,7 +66,8 @@ def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu
     _check_data_again(study, prepared, where)
     chosen = {source: variants[0] for source, variants in (study.candidates or {}).items()}
     planned = [
-        plan.Job(protocol, FINAL, label, 0) for label in dict.fromkeys(j.method for j in jobs if j.stage == FINAL)
+        plan.PlannedJob(protocol, FINAL, label, 0)
+        for label in dict.fromkeys(j.method for j in jobs if j.stage == FINAL)
     ]
     again, warnings = _look(planned[0], planned[0].variant(chosen), prepared, device, f"{where}, {planned[0].method}")
     found = {
@@ -74,7 +75,7 @@ def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu
         for job in planned
     }
     for variant in dict.fromkeys(job.method for job in jobs if job.stage == SELECTION):
-        candidate = plan.Job(protocol, SELECTION, variant, 0)
+        candidate = plan.PlannedJob(protocol, SELECTION, variant, 0)
         _first_steps(candidate, plan.Variant.parse(variant), prepared, device, f"{where}, candidate {variant}")
     if not any(each is None or each.sites > len(each.unreachable) for each in (s.applied for s in found.values())):
         raise UserError(
@@ -95,7 +96,7 @@ def rehearse(jobs: Sequence[plan.Job], prepared: Prepared, *, device: str = "cpu
         )
     peak = peak_memory()
     warnings += _of_resumption(planned[0], planned[0].variant(chosen), prepared, device)
-    return Rehearsal(
+    return DryRunReport(
         *first.extent,
         peak,
         {label: _sites(steps.applied) for label, steps in found.items() if steps.applied},
@@ -110,7 +111,7 @@ def _out_of_reach(found: Iterable[_Steps]) -> str:
     return f" (out of reach is {some_of(list(dict.fromkeys(left)))})" if left else ""
 
 
-def _check_data_again(study: Any, prepared: Prepared, where: str) -> None:
+def _check_data_again(study: Any, prepared: PreparedData, where: str) -> None:
     with explained(f"{where}: data()"):
         again = prepare(study.data(), task=study.task)
     if again.fingerprint != prepared.fingerprint:
@@ -119,19 +120,21 @@ def _check_data_again(study: Any, prepared: Prepared, where: str) -> None:
         )
 
 
-def _look(job: plan.Job, variant: plan.Variant, prepared: Prepared, device: str, where: str) -> tuple[str, list[str]]:
+def _look(
+    job: plan.PlannedJob, variant: plan.Variant, prepared: PreparedData, device: str, where: str
+) -> tuple[str, list[str]]:
     """The initial weights of a model of its own, and what is odd about what it returns."""
     with explained(f"{where}: model()", job.protocol.study.model):
-        training = Training(job, variant, prepared, device)
+        training = Trainer(job, variant, prepared, device)
     training.check_steps()
     _check_keeping(training, where)
-    optimised = common_mistakes.check_optimiser(training, where)
+    optimised = common_mistakes.check_optimizer(training, where)
     missing = common_mistakes.missing_values(prepared)
-    warnings = common_mistakes.look(training, prepared, where)
+    warnings = common_mistakes.check_first_batch(training, prepared, where)
     return training.fingerprints["initial weights"], [*optimised, *warnings, *([missing] if missing else [])]
 
 
-def _check_keeping(training: Training, where: str) -> None:
+def _check_keeping(training: Trainer, where: str) -> None:
     """Weights that cannot be kept should not be found out at the end of a training."""
     if training.study.weights == "last":
         try:
@@ -147,14 +150,16 @@ class _Steps:
     weights: str
     figures: list[float | None]  # losses and gradients in turn; None for one that is beyond the numbers of float16
     extent: tuple[int, int, tuple[int, int, int]]  # steps per epoch, parameters, examples to train, validate, test on
-    applied: Applied | None
+    applied: MethodReport | None
     memory: int
     warnings: list[str]
 
 
-def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, device: str, where: str) -> _Steps:
+def _first_steps(
+    job: plan.PlannedJob, variant: plan.Variant, prepared: PreparedData, device: str, where: str
+) -> _Steps:
     with explained(f"{where}: model()", job.protocol.study.model):
-        training = Training(job, variant, prepared, device)
+        training = Trainer(job, variant, prepared, device)
     figures: list[float | None] = []
     warnings: list[str] = []
     weights = training.fingerprints["initial weights"]
@@ -188,7 +193,7 @@ def _first_steps(job: plan.Job, variant: plan.Variant, prepared: Prepared, devic
     return _Steps(weights, figures, extent, training.built.applied, _memory(training) + kept if kept else 0, warnings)
 
 
-def _try_smallest(training: Training, tried: Sequence[Any], where: str) -> None:
+def _try_smallest(training: Trainer, tried: Sequence[Any], where: str) -> None:
     """The smallest batch of a pass, which may be one of a single example, that batch normalisation cannot take."""
     smallest = min(training.order(0), key=len)
     if not tried or len(smallest) >= min(len(each) for each in training.order(0)[: len(tried)]):
@@ -199,7 +204,7 @@ def _try_smallest(training: Training, tried: Sequence[Any], where: str) -> None:
         training.batch_loss(to_device(batch, training.device))
 
 
-def _evaluate(training: Training, prepared: Prepared, where: str) -> list[str]:
+def _evaluate(training: Trainer, prepared: PreparedData, where: str) -> list[str]:
     """One batch of all that the end of a training looks at, so that it does not fail there; what is odd about it.
 
     Where that is too little, such as examples of a single class for an AUROC, all of it.
@@ -242,11 +247,11 @@ def _without_value(metric: Metric, part: Part, where: str) -> str:
     return f"{what} before training, and if it stays so no run will have a result"
 
 
-def _of_resumption(job: plan.Job, variant: plan.Variant, prepared: Prepared, device: str) -> list[str]:
+def _of_resumption(job: plan.PlannedJob, variant: plan.Variant, prepared: PreparedData, device: str) -> list[str]:
     """A warning if a training that is saved and resumed does not go on as it was. Of large networks, nothing is known:
     that would cost more than the dry run.
     """
-    one, other = (Training(job, variant, prepared, device) for _ in range(2))
+    one, other = (Trainer(job, variant, prepared, device) for _ in range(2))
     if one.seconds_to_save or one.study.compile:
         return []
     batch = to_device(next(iter(one.parts.train.batches(one.order(0)[:1], seed=0))), one.device)
@@ -266,7 +271,7 @@ def _of_resumption(job: plan.Job, variant: plan.Variant, prepared: Prepared, dev
     return []
 
 
-def _losses(training: Training, batch: Any) -> tuple[float, float]:
+def _losses(training: Trainer, batch: Any) -> tuple[float, float]:
     """Before and after a step, from the same random numbers each time."""
     seed_everything(0)
     training.network.train()
@@ -278,7 +283,7 @@ def _losses(training: Training, batch: Any) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def _counting(training: Training) -> Iterator[dict[int, int]]:
+def _counting(training: Trainer) -> Iterator[dict[int, int]]:
     """Gives the bytes that backward keeps of what is computed inside, by address; none if compiled. Not parameters."""
     own = {p.untyped_storage().data_ptr() for p in training.network.parameters()}
     found: dict[int, int] = {}
@@ -294,7 +299,7 @@ def _counting(training: Training) -> Iterator[dict[int, int]]:
         yield found
 
 
-def _memory(training: Training) -> int:
+def _memory(training: Trainer) -> int:
     """Bytes of weights, buffers, gradients and the optimiser's state."""
     model, state = training.network, training.optimiser.state
     gradients = [p for p in model.parameters() if p.requires_grad]
@@ -302,12 +307,12 @@ def _memory(training: Training) -> int:
     return sum(each.nbytes for each in (*model.parameters(), *model.buffers(), *gradients, *moments))
 
 
-def _sites(applied: Applied) -> str:
+def _sites(applied: MethodReport) -> str:
     """How much of a model's dropout a method changed, in words."""
     return "; ".join([f"{applied.changed} of {plural(applied.sites, 'dropout site')} changed", *applied.notes])
 
 
-def _check_loss(loss: Any, prepared: Prepared, where: str) -> None:
+def _check_loss(loss: Any, prepared: PreparedData, where: str) -> None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         got = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise UserError(f"{where}: expected the loss to be one number, a mean over the batch; got {got}")

@@ -4,7 +4,7 @@ A label is a name, then after a colon a word or parameters, such as ``gaussian``
 ``gaussian:match`` and ``bernoulli-matched:uniform``; ``own:mixup`` is a method that the study itself knows.
 :func:`read` takes the labels of methods only, checks them and fills in what is missing; :func:`split` takes any text,
 for a report shows whatever a store has. Users type labels, and programs find them in files; whatever is to be read has
-the names of :func:`called` and :func:`shown`, and no others.
+the names of :func:`name_in_text` and :func:`display_name`, and no others.
 """
 
 from __future__ import annotations
@@ -204,12 +204,12 @@ def gaussian_width(text: str) -> float | None:
     return given["variance"] ** 0.5 if given.get("variance", -1.0) >= 0 else given.get("sigma")
 
 
-def called(text: str, *, longest: int = 60) -> str:
+def name_in_text(text: str, *, longest: int = 60) -> str:
     """What to call a method in a sentence: a known one by its usual name, with its parameters; nothing unprintable.
 
     Example:
-        >>> called("none"), called("bernoulli-matched:sigma=0.3"), called("bernoulli-matched:uniform")
-        ('no dropout', 'matched Bernoulli σ=0.3', 'uniform-matched Bernoulli')
+        >>> name_in_text("none"), name_in_text("bernoulli-matched:uniform")
+        ('no dropout', 'uniform-matched Bernoulli')
     """
     label = split(text)
     if not _is_known(label):
@@ -218,14 +218,14 @@ def called(text: str, *, longest: int = 60) -> str:
     return " ".join([name, *(f"{_SYMBOLS[parameter]}={value:g}" for parameter, value in label.parameters)])
 
 
-def shown(text: str, *, longest: int = 28) -> str:
+def display_name(text: str, *, longest: int = 28) -> str:
     """The same name where it stands alone or begins a sentence; one that is not ours stays as it is written.
 
     Example:
-        >>> shown("none"), shown("bernoulli-matched:sigma=0.3"), shown("my own")
+        >>> display_name("none"), display_name("bernoulli-matched:sigma=0.3"), display_name("my own")
         ('No dropout', 'Matched Bernoulli σ=0.3', 'my own')
     """
-    name = called(text, longest=longest)
+    name = name_in_text(text, longest=longest)
     return name[:1].upper() + name[1:] if _is_known(split(text)) else name
 
 

@@ -21,13 +21,12 @@ from ...errors import UserError
 from ...kernels import MASKS_VERSION
 from ..analysis.metric_format import Measure
 from ..store.checksums import of_plain
-from ..store.writer import FINAL, SELECTION, Selection, Store
+from ..store.writer import FINAL, SELECTION, SelectionRecord, Store
 from ..training import random_streams
 from ..training.random_streams import LARGEST_SEED
 from . import methods, selection
-from .configuration import is_whole
 from .labels import OWN, without_factor
-from .study import Study
+from .study import Study, is_integer_at_least
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Protocol:
+class StudyPlan:
     """A study at one size: what all its jobs share. Results of two protocols are not comparable.
 
     The study has the settings of that size, whose name is the preset.
@@ -115,10 +114,10 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedJob:
     """One network to train. ``method`` is the label; its variant may be known only after the selection."""
 
-    protocol: Protocol
+    protocol: StudyPlan
     stage: str
     method: str
     run: int
@@ -167,7 +166,7 @@ def plan(
     runs: int | None = None,
     epochs: int | None = None,
     seed: int | None = None,
-) -> list[Job]:
+) -> list[PlannedJob]:
     """All jobs of a study, in the order in which they are best done.
 
     The selection comes first, then run by run all methods, so that what is finished early is paired.
@@ -180,28 +179,28 @@ def plan(
         raise UserError(f"--preset: expected {known} for {study.name}; got {preset!r}")
     size = study.presets[preset]
     for option, value in (("--runs", runs), ("--epochs", epochs)):
-        if value is not None and not is_whole(value, 1):
+        if value is not None and not is_integer_at_least(value, 1):
             raise UserError(f"{option}: expected a whole number of at least 1; got {value!r}")
     seed = study.seed if seed is None else seed
-    if not is_whole(seed, 0) or seed > LARGEST_SEED:
+    if not is_integer_at_least(seed, 0) or seed > LARGEST_SEED:
         raise UserError(f"--seed: expected a whole number from 0 to 2^63 - 1; got {seed!r}")
     total = epochs or size.epochs
     study = study.at(preset)
-    protocol = Protocol(study, preset, total, size.selection_runs, min(size.selection_epochs or total, total), seed)
+    protocol = StudyPlan(study, preset, total, size.selection_runs, min(size.selection_epochs or total, total), seed)
     chosen = _labels(study, labels)
     for label in chosen:
         methods.check_scale(methods.parse(label), study.scale)
     sources = [source for label in chosen if (source := study.selected_label(label))]
     variants = [variant for source in sources for variant in (study.candidates or {})[source]]
     jobs = [
-        Job(protocol, SELECTION, variant, run)
+        PlannedJob(protocol, SELECTION, variant, run)
         for run in range(size.selection_runs)
         for variant in dict.fromkeys(variants)  # one that two methods choose from is trained once
     ]
-    return jobs + [Job(protocol, FINAL, label, run) for run in range(runs or size.runs) for label in chosen]
+    return jobs + [PlannedJob(protocol, FINAL, label, run) for run in range(runs or size.runs) for label in chosen]
 
 
-def is_in(job: Job, shard: tuple[int, int] | None) -> bool:
+def is_in(job: PlannedJob, shard: tuple[int, int] | None) -> bool:
     """Whether a part of a plan has this job: whole runs, and the selection, on which all final runs depend.
 
     The selection is in every part, because it is the same everywhere; part 0 is the selection alone.
@@ -209,7 +208,7 @@ def is_in(job: Job, shard: tuple[int, int] | None) -> bool:
     return shard is None or job.stage == SELECTION or job.run % shard[1] == shard[0] - 1
 
 
-def add_plan(store: Store, jobs: Sequence[Job], **described: Any) -> dict[int, Job]:
+def add_plan(store: Store, jobs: Sequence[PlannedJob], **described: Any) -> dict[int, PlannedJob]:
     """Puts jobs of one protocol into a store, except those that are there; returns all by their ids in it.
 
     What is ``described``, a report may say beside the protocol's own description.
@@ -221,7 +220,7 @@ def add_plan(store: Store, jobs: Sequence[Job], **described: Any) -> dict[int, J
     return dict(zip(ids, jobs))
 
 
-def decided(store: Store, protocol: Protocol, label: str) -> Selection | None:
+def decided(store: Store, protocol: StudyPlan, label: str) -> SelectionRecord | None:
     """What is selected for a label, as soon as its candidates are all done; None while they are not."""
     if label not in store.selections(protocol.key):
         found = selection.decide(

@@ -13,12 +13,12 @@ import numpy as np
 from .. import stats
 from ..analysis.metric_format import Measure
 from ..stats.differences import differences as differences_of
-from ..store.writer import FAILED, FINISHED, SELECTION, JobRecord, Selection
+from ..store.writer import FAILED, FINISHED, SELECTION, JobRecord, SelectionRecord
 
 
 def decide(
     protocol: str, label: str, candidates: Sequence[str], runs: int, jobs: Iterable[JobRecord], measure: Measure
-) -> Selection | None:
+) -> SelectionRecord | None:
     """The selection for a label of a protocol with these jobs, or None while candidates are still to be trained.
 
     The best mean validation value of the final models over the selection's runs wins; then the lowest validation loss;
@@ -38,7 +38,7 @@ def decide(
         best = min(able, key=lambda variant: (measure.sign * scores[variant]["val_error"], scores[variant]["val_loss"]))
         value = measure.value(scores[best]["val_error"])
         reason = f"{measure.best} validation {measure.name} of {len(candidates)} candidates: {value}"
-    return Selection(protocol, label, best, reason, scores, time.time())
+    return SelectionRecord(protocol, label, best, reason, scores, time.time())
 
 
 def _score(jobs: list[JobRecord]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def chosen(selections: Mapping[str, Selection]) -> dict[str, str]:
+def chosen(selections: Mapping[str, SelectionRecord]) -> dict[str, str]:
     """The selected variants by label, without those for which every candidate failed."""
     return {label: selection.variant for label, selection in selections.items() if selection.variant}
 
@@ -75,7 +75,7 @@ class Lead:
         return self.interval[0] > 0
 
 
-def lead(selection: Selection, measure: Measure = Measure()) -> Lead | None:
+def lead(selection: SelectionRecord, measure: Measure = Measure()) -> Lead | None:
     """How far apart the candidates were; None with fewer than two, or without the values of single runs."""
     scores = {variant: score for variant, score in selection.candidates.items() if score.get("val_errors")}
     best = scores.pop(selection.variant, None) if selection.variant else None

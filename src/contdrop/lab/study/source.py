@@ -17,13 +17,13 @@ from typing import Any, Literal
 import cloudpickle
 
 from ...errors import UserError, suggest
-from .plan import Protocol
+from .plan import StudyPlan
 from .study import Study
 from .user_errors import explained, is_users, printable_error
 
 
 @dataclass(frozen=True)
-class Source:
+class StudySource:
     """How to get a study."""
 
     kind: Literal["catalogue", "file", "pickle"]
@@ -44,14 +44,14 @@ class Source:
         return load_file(path)
 
 
-def of_file(path: pathlib.Path) -> Source:
-    return Source("file", str(path.resolve()), _digest(path))
+def of_file(path: pathlib.Path) -> StudySource:
+    return StudySource("file", str(path.resolve()), _digest(path))
 
 
-def of_study(study: Study) -> Source:
+def of_study(study: Study) -> StudySource:
     """For a study that was made in this process: its functions may exist nowhere else."""
     try:
-        return Source("pickle", study.name, cloudpickle.dumps(study))
+        return StudySource("pickle", study.name, cloudpickle.dumps(study))
     except Exception as error:
         raise UserError(
             f"study {study.name!r}: cannot be handed to another process ({printable_error(error)}); "
@@ -59,7 +59,7 @@ def of_study(study: Study) -> Source:
         ) from error
 
 
-def by_value(study: Study, source: Source) -> Source:
+def by_value(study: Study, source: StudySource) -> StudySource:
     """Of the same study for a machine that has none of the user's files: all of their code goes along."""
     if source.kind == "catalogue":
         return source
@@ -78,19 +78,19 @@ def by_value(study: Study, source: Source) -> Source:
 
 
 @dataclass(frozen=True)
-class Shipment:
+class StudySpec:
     """A protocol on its way to another process: where its study comes from, and all its other fields."""
 
-    source: Source
+    source: StudySource
     settings: Mapping[str, Any]
 
     @classmethod
-    def of(cls, protocol: Protocol, source: Source) -> Shipment:
+    def of(cls, protocol: StudyPlan, source: StudySource) -> StudySpec:
         names = [field.name for field in fields(protocol) if field.name != "study"]
         return cls(source, {name: getattr(protocol, name) for name in names})
 
-    def unpack(self) -> Protocol:
-        return Protocol(self.source.load().at(self.settings["preset"]), **self.settings)
+    def unpack(self) -> StudyPlan:
+        return StudyPlan(self.source.load().at(self.settings["preset"]), **self.settings)
 
 
 def load_file(path: pathlib.Path) -> Study:

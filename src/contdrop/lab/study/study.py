@@ -17,8 +17,8 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import KW_ONLY, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -31,11 +31,11 @@ from ..store.records import ONLY_SIZE
 from ..training.metrics import Metric, chosen
 from ..training.random_streams import LARGEST_SEED
 from . import methods as dropout_methods
-from .configuration import Configuration, is_whole, name_of
 from .labels import OWN, base, without_factor
 
 if TYPE_CHECKING:
     from ..runner.custom_loop import Job
+
 
 Task = Literal["classification", "regression"]
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -253,11 +253,11 @@ def _check(study: Study) -> None:
             raise UserError(f"{where}: expected {name} to be one of {_listed(choices)}; got {getattr(study, name)!r}")
     for name in (*_AT_LEAST_ONE, *_MAYBE_AT_LEAST_ONE):
         value = getattr(study, name)
-        if not (value is None and name in _MAYBE_AT_LEAST_ONE) and not is_whole(value, 1):
+        if not (value is None and name in _MAYBE_AT_LEAST_ONE) and not is_integer_at_least(value, 1):
             raise UserError(f"{where}: expected {name} to be a whole number of at least 1; got {value!r}")
-    if not is_whole(study.seed, 0) or study.seed > LARGEST_SEED:
+    if not is_integer_at_least(study.seed, 0) or study.seed > LARGEST_SEED:
         raise UserError(f"{where}: expected seed to be a whole number from 0 to 2^63 - 1; got {study.seed!r}")
-    if study.evaluate not in ("epoch", "last") and not is_whole(study.evaluate, 1):
+    if study.evaluate not in ("epoch", "last") and not is_integer_at_least(study.evaluate, 1):
         raise UserError(f"{where}: expected evaluate to be 'epoch', 'last' or a whole number; got {study.evaluate!r}")
     for name in ("clip", "margin"):
         value = getattr(study, name)
@@ -373,3 +373,44 @@ def _parameters(function: Callable[..., Any]) -> int:
 
 def _listed(values: Sequence[Any]) -> str:
     return ", ".join(map(repr, values))
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Configuration:
+    """Base of the frozen dataclasses that describe networks and their training."""
+
+    kind: ClassVar[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The kind and all fields, as JSON would give them back; functions by their names."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {"kind": self.kind, **{name: _plain(value) for name, value in values.items()}}
+
+
+def described_as(name: str) -> Callable[[_Function], _Function]:
+    """Fix the name that a configuration has of one of our own functions: keys hash it, so a new name keeps it."""
+
+    def fix(function: _Function) -> _Function:
+        function.described_as = name  # type: ignore[attr-defined]
+        return function
+
+    return fix
+
+
+def name_of(thing: Callable[..., Any], otherwise: Any) -> Any:
+    """Return what a configuration says of a function."""
+    return getattr(thing, "described_as", getattr(thing, "__qualname__", otherwise))
+
+
+def is_integer_at_least(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Configuration):
+        return value.as_dict()
+    if callable(value):
+        return name_of(value, value)
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value

@@ -10,15 +10,15 @@ import numpy as np
 import torch
 
 from ..data.batch import to_device
-from ..data.data import Prepared
+from ..data.data import PreparedData
 from ..runner.job_sink import Ledger
 from ..store.blobs import Buffer
 from ..store.records import FINAL, Epoch
-from ..study.plan import Job, Variant
+from ..study.plan import PlannedJob, Variant
 from . import checkpoint
 from .distributed import ALONE, Team
 from .environment import machine, versions
-from .trainer import DivergenceError, Training
+from .trainer import DivergenceError, Trainer
 
 _CHECKPOINT_SHARE = 0.05  # of the time, at most, goes into checkpoints
 _TRIED = 12  # batches, to see how long they take
@@ -27,9 +27,9 @@ _TRIED = 12  # batches, to see how long they take
 def run(
     store: Ledger,
     job_id: int,
-    job: Job,
+    job: PlannedJob,
     variant: Variant,
-    prepared: Prepared,
+    prepared: PreparedData,
     *,
     device: str = "cpu",
     team: Team = ALONE,
@@ -41,7 +41,7 @@ def run(
     All processes of a team call this, and the first of them writes. The state is saved at the first epoch's end after
     ``checkpoint_seconds``.
     """
-    training = Training(job, variant, prepared, device, team)
+    training = Trainer(job, variant, prepared, device, team)
     training.check_steps()
     mismatch = store.begin(
         job_id,
@@ -62,7 +62,7 @@ def run(
             training.restore(saved[1])
         except (ValueError, KeyError, TypeError, RuntimeError):  # whole, but of another version: it starts over
             store.drop_progress(job_id)
-            training = Training(job, variant, prepared, device, team)
+            training = Trainer(job, variant, prepared, device, team)
     unsaved: list[Epoch] = []
     next_save = time.monotonic() + max(checkpoint_seconds, training.seconds_to_save / _CHECKPOINT_SHARE)
     try:
@@ -97,12 +97,14 @@ def _checkpoint(store: Ledger, job_id: int, team: Team) -> tuple[int, Buffer] | 
     return found
 
 
-def seconds_per_epoch(job: Job, variant: Variant, prepared: Prepared, *, threads: int, device: str = "cpu") -> float:
+def seconds_per_epoch(
+    job: PlannedJob, variant: Variant, prepared: PreparedData, *, threads: int, device: str = "cpu"
+) -> float:
     """About how long an epoch of a job takes here, all in all: a few batches are trained, and nothing is kept."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        training = Training(job, variant, prepared, device)
+        training = Trainer(job, variant, prepared, device)
         study, parts = training.study, training.parts
         training.network.train()
         ends = [time.perf_counter()]

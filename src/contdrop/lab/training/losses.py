@@ -11,7 +11,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...errors import UserError
-from ..data.targets import binary, classified, examples_of, loss_of, paired, per_example, target_of, whole_numbers
+from ..data.targets import (
+    binary,
+    examples_of,
+    logits_and_classes,
+    loss_of,
+    per_example,
+    prediction_and_target,
+    target_of,
+    whole_numbers,
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ def _cross_entropy(output: Any, batch: Any) -> Tensor:
     two = binary(output, batch)
     if two is not None:
         return functional.binary_cross_entropy_with_logits(two[0], two[1].to(two[0].dtype))
-    return functional.cross_entropy(*classified(output, batch))
+    return functional.cross_entropy(*logits_and_classes(output, batch))
 
 
 def _cross_entropy_total(output: Any, batch: Any) -> Tensor:
@@ -51,7 +60,7 @@ def _cross_entropy_total(output: Any, batch: Any) -> Tensor:
     plain = _plain(output, batch)
     if plain is not None:
         return functional.cross_entropy(*plain, reduction="sum")
-    logits, target = classified(output, batch)
+    logits, target = logits_and_classes(output, batch)
     return per_example(functional.cross_entropy(logits, target, reduction="none"), target).sum()
 
 
@@ -67,7 +76,7 @@ def _squares(output: Any, batch: Any) -> Tensor:
     own = loss_of(output)
     if own is not None:
         return own
-    prediction, target = paired(output, batch)
+    prediction, target = prediction_and_target(output, batch)
     return functional.mse_loss(prediction, target.to(prediction.dtype))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...errors import UserError, suggest
-from ..data.targets import IGNORED, classified, examples_of, loss_of, paired, per_example
+from ..data.targets import IGNORED, examples_of, logits_and_classes, loss_of, per_example, prediction_and_target
 from . import metric_values
 
 Better = Literal["lower", "higher"]
@@ -143,7 +143,7 @@ def _narrow(values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
 
 def _wrong(output: Any, batch: Any) -> Tensor:
     """100 where the largest logit is not that of the class, 0 where it is."""
-    logits, target = classified(output, batch)
+    logits, target = logits_and_classes(output, batch)
     return _percent(logits, logits.argmax(1) != target, target)
 
 
@@ -160,7 +160,7 @@ def _percent(logits: Tensor, wrong: Tensor, target: Tensor) -> Tensor:
 def _not_among(k: int) -> Of:
     def of(output: Any, batch: Any) -> Tensor:
         """100 where k other logits come before that of the class; of equal ones, the first comes first."""
-        logits, target = classified(output, batch)
+        logits, target = logits_and_classes(output, batch)
         number = logits.shape[1]
         if k >= number:
             raise UserError(f"metric top{k}: expected more than {k} classes, got {number}; choose a smaller k")
@@ -174,19 +174,19 @@ def _not_among(k: int) -> Of:
 
 
 def _nll(output: Any, batch: Any) -> Tensor:
-    logits, target = classified(output, batch)
+    logits, target = logits_and_classes(output, batch)
     return per_example(functional.cross_entropy(logits, target, reduction="none"), target)
 
 
 def _nll_and_positions(output: Any, batch: Any) -> Tensor:
-    logits, target = classified(output, batch)
+    logits, target = logits_and_classes(output, batch)
     losses = functional.cross_entropy(logits, target, reduction="none").double()
     return torch.stack([losses.reshape(len(losses), -1).sum(1), (target != IGNORED).reshape(len(losses), -1).sum(1)], 1)
 
 
 def _brier(output: Any, batch: Any) -> Tensor:
     """sum_c (p_c - 1[c is the class])^2, from 0 to 2; with two classes half of it, (p_1 - y)^2."""
-    logits, target = classified(output, batch)
+    logits, target = logits_and_classes(output, batch)
     probabilities = logits.softmax(1)
     truth = torch.zeros_like(probabilities).scatter_(1, target.clamp(min=0).unsqueeze(1), 1.0)
     squares = (probabilities - truth).square().sum(1)
@@ -194,7 +194,7 @@ def _brier(output: Any, batch: Any) -> Tensor:
 
 
 def _one_class_each(name: str, output: Any, batch: Any) -> tuple[Tensor, Tensor]:
-    logits, target = classified(output, batch)
+    logits, target = logits_and_classes(output, batch)
     if target.dim() != 1:
         raise UserError(
             f"metric {name}: expected one class per example, got targets {list(target.shape)}; give a lab.Metric"
@@ -221,12 +221,12 @@ def _classes(output: Any, batch: Any) -> Tensor:
 
 
 def _square(output: Any, batch: Any) -> Tensor:
-    prediction, target = paired(output, batch)
+    prediction, target = prediction_and_target(output, batch)
     return _over_outputs((prediction - target).square())
 
 
 def _absolute(output: Any, batch: Any) -> Tensor:
-    prediction, target = paired(output, batch)
+    prediction, target = prediction_and_target(output, batch)
     return _over_outputs((prediction - target).abs())
 
 
@@ -235,7 +235,7 @@ def _over_outputs(values: Tensor) -> Tensor:
 
 
 def _prediction_and_target(output: Any, batch: Any) -> Tensor:
-    prediction, target = paired(output, batch)
+    prediction, target = prediction_and_target(output, batch)
     return torch.cat([part.double().reshape(len(part), -1) for part in (prediction, target)], 1)
 
 

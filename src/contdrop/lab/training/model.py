@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from ...errors import UserError
 from ..data.targets import prediction_of
-from ..study.apply_method import Applied, apply
+from ..study.apply_method import MethodReport, apply
 from ..study.methods import Method
 from ..study.study import METHODS, Study
 from . import random_streams
@@ -28,7 +28,7 @@ class Built:
 
     model: nn.Module
     noise: dict[str, float] = field(default_factory=dict)  # mean, and relative variance averaged over layers
-    applied: Applied | None = None  # None where the study builds a method's model itself
+    applied: MethodReport | None = None  # None where the study builds a method's model itself
 
 
 class Averaged(nn.ModuleList):
@@ -72,14 +72,14 @@ def build_with(study: Study, function: Callable[[], nn.Module], method: Method, 
     return Built(model, *put(study, method, model))
 
 
-def put(study: Study, method: Method, model: nn.Module) -> tuple[dict[str, float], Applied]:
+def put(study: Study, method: Method, model: nn.Module) -> tuple[dict[str, float], MethodReport]:
     """Puts the method into a model; what noise that is, and what was done."""
     # The default methods fall back where a shape does not reach a layer's strength; one asked for by name is refused.
     applied = apply(method, model, scale=study.scale, fallback=tuple(study.methods) == METHODS)
     return _noise(applied), applied
 
 
-def _noise(applied: Applied) -> dict[str, float]:
+def _noise(applied: MethodReport) -> dict[str, float]:
     layers = list(applied.noise.values())
     means = {layer["mean"] for layer in layers}
     if len(means) != 1:

@@ -25,13 +25,13 @@ from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 from ..._text import plural
 from ...errors import UserError
 from ..data.batch import default_forward, size_of, to_device
-from ..data.data import Part, Parts, Prepared
+from ..data.data import Part, Parts, PreparedData
 from ..data.fingerprints import as_array, of_arrays
 from ..data.targets import examples_of
 from ..store.blobs import LARGE, Buffer
 from ..store.reader import WEIGHTS
 from ..store.writer import FINAL, Epoch
-from ..study.plan import Job, Variant
+from ..study.plan import PlannedJob, Variant
 from ..study.user_errors import explained
 from . import checkpoint, epoch_metrics, random_streams
 from .distributed import ALONE, Team, check_division
@@ -75,10 +75,12 @@ class Best:
     buffers: dict[str, Tensor] | None = None
 
 
-class Training:
+class Trainer:
     """A network on its way from epoch to epoch; the processes of a team do it together."""
 
-    def __init__(self, job: Job, variant: Variant, prepared: Prepared, device: str = "cpu", team: Team = ALONE) -> None:
+    def __init__(
+        self, job: PlannedJob, variant: Variant, prepared: PreparedData, device: str = "cpu", team: Team = ALONE
+    ) -> None:
         study, self.team = job.protocol.study, team
         self.job, self.variant, self.study, self.device = job, variant, study, torch.device(device)
         self.seeds = {

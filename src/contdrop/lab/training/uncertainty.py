@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ... import inference
 from ...errors import UserError
-from ..data.batch import default_forward, leaves, mapped, size_of, to_device
+from ..data.batch import default_forward, leaves, map_leaves, size_of, to_device
 from ..data.targets import prediction_of, target_of
-from ..study.configuration import Configuration, is_whole
+from ..study.study import Configuration, is_integer_at_least
 from . import metric_values, random_streams
 
 Array = npt.NDArray[Any]
@@ -71,7 +71,7 @@ class Uncertainty(Configuration):
     def __post_init__(self) -> None:
         for name, least in {"samples": 2, "batch_size": 1, "bins": 1, "examples": 1}.items():
             value = getattr(self, name)
-            if not is_whole(value, least) and not (value is None and name == "examples"):
+            if not is_integer_at_least(value, least) and not (value is None and name == "examples"):
                 raise UserError(f"uncertainty: expected {name} to be a whole number of at least {least}; got {value!r}")
         for name, function in {"ood": self.ood, "forward": self.forward}.items():
             if function is not None and not callable(function):
@@ -125,7 +125,9 @@ class Uncertainty(Configuration):
     def _strange(self) -> list[Any]:
         """Batches of the inputs from elsewhere, which have no target."""
         assert self.ood is not None
-        nest = mapped(lambda leaf: leaf if isinstance(leaf, Tensor) else torch.as_tensor(np.asarray(leaf)), self.ood())
+        nest = map_leaves(
+            lambda leaf: leaf if isinstance(leaf, Tensor) else torch.as_tensor(np.asarray(leaf)), self.ood()
+        )
         lengths = {len(leaf) if leaf.dim() else 0 for _, leaf in leaves(nest)}
         if len(lengths) != 1 or not min(lengths):
             raise UserError(
@@ -134,7 +136,7 @@ class Uncertainty(Configuration):
             )
         number = min(size_of(nest), self.examples or size_of(nest))
         starts = range(0, number, self.batch_size)
-        return [(mapped(lambda leaf: leaf[a : min(a + self.batch_size, number)], nest), None) for a in starts]  # noqa: B023
+        return [(map_leaves(lambda leaf: leaf[a : min(a + self.batch_size, number)], nest), None) for a in starts]  # noqa: B023
 
 
 uncertainty = Uncertainty  # as studies write it

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ..._torch.checks import check_choice
 from ...choices import SCALES, Scale
-from ...lab.study.configuration import Configuration
 from ...lab.study.methods import Method, hidden_layer, output_layer
+from ...lab.study.study import Configuration
 from ...laws import Bernoulli
 from ...nn import Dropout
 from ..initialization import Initialisation, Normal

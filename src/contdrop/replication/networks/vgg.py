@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...choices import Scale
-from ...lab.study.configuration import described_as
 from ...lab.study.methods import Method, hidden_layer, output_layer
+from ...lab.study.study import described_as
 from .base import Model
 
 _D = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from ...errors import UserError, suggest
-from ...lab.study.configuration import Configuration
 from ...lab.study.methods import Method, parse
+from ...lab.study.study import Configuration
 from ..datasets import location
 from ..networks import Model
 from ..networks.nin import published_nin

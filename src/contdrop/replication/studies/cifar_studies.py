@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...lab.data.data import Data
-from ...lab.study.configuration import Configuration
-from ...lab.study.study import Size, Study
+from ...lab.study.study import Configuration, Size, Study
 from .. import datasets, networks, pretrained
 from ..initialization import Glorot
 from ..networks import MLP

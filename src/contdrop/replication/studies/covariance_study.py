@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from ...covariances import LayerSummary, coadaptation
 from ...lab.data.data import Parts
-from ...lab.study.configuration import Configuration
 from ...lab.study.methods import parse
+from ...lab.study.study import Configuration
 from ...lab.training import random_streams
 from ..networks import MLP
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from ...lab.data.augmentation import Crop, as_they_are
 from ...lab.data.data import Data
-from ...lab.study.configuration import Configuration
-from ...lab.study.study import Size, Study
+from ...lab.study.study import Configuration, Size, Study
 from .. import datasets, pretrained
 from ..datasets import ilsvrc, registry
 from ..networks import VGG, VGGHead

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ...lab.data.augmentation import Affine
 from ...lab.data.data import Data
-from ...lab.study.configuration import Configuration
+from ...lab.study.study import Configuration
 from .. import datasets
 from ..datasets import registry
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ...lab.data.data import Part, Parts
-from ...lab.study.configuration import Configuration
+from ...lab.study.study import Configuration
 
 UNUSED = "unused error"
 

@@ -31,7 +31,7 @@ def across(every: Sequence[Results]) -> Picture | None:
         f"Methods joined by a bar are not told apart by Nemenyi's test at {100 * comparison.alpha:g} %: their ranks "
         f"are less than the critical difference of {comparison.critical_difference:.2f} apart. Friedman test, by "
         f"permutation: p = {comparison.permutation_p:.2g}.{few}",
-        "Average ranks: " + ", ".join(f"{labels.called(method)} {rank:.2f}" for method, rank in average) + ".",
+        "Average ranks: " + ", ".join(f"{labels.name_in_text(method)} {rank:.2f}" for method, rank in average) + ".",
         partial(_draw, comparison),
     )
 

@@ -68,7 +68,7 @@ def classes_of(results: Results, shares: Mapping[str, Array]) -> Picture | None:
         return None
     errors = {method: class_errors(found) for method, found in shares.items()}
     reference, won = results.reference, wins(errors)
-    called, begun = labels.called(reference), labels.shown(reference)
+    called, begun = labels.name_in_text(reference), labels.display_name(reference)
     number = len(next(iter(errors.values())))
     against = {
         method: int(np.sum(errors[reference].round(9) < found.round(9)))
@@ -83,10 +83,10 @@ def classes_of(results: Results, shares: Mapping[str, Array]) -> Picture | None:
         + (f"; “{begun} better” counts the classes on which {called} errs less than the method." if against else ".")
         + " With few runs such counts are mostly chance.",
         f"Of {number} classes, best on: "
-        + ", ".join(f"{labels.called(method)} {count}" for method, count in won.items())
+        + ", ".join(f"{labels.name_in_text(method)} {count}" for method, count in won.items())
         + "."
         + (f" {begun} errs less than " if against else "")
-        + ", ".join(f"{labels.called(method)} on {count}" for method, count in against.items())
+        + ", ".join(f"{labels.name_in_text(method)} on {count}" for method, count in against.items())
         + ("." if against else ""),
         partial(_draw_classes, errors, won, against, begun, _class_names(results, number)),
     )
@@ -179,8 +179,8 @@ def _worst(method: str, mistakes: Array, names: Sequence[str]) -> str:
     true, taken = divmod(int(np.argmax(mistakes)), len(mistakes))
     share = mistakes[true, taken]
     if not share:
-        return f"{labels.shown(method)}, none"
-    return f"{labels.shown(method)}, {names[true]} taken for {names[taken]} ({share:.1f} %)"
+        return f"{labels.display_name(method)}, none"
+    return f"{labels.display_name(method)}, {names[true]} taken for {names[taken]} ({share:.1f} %)"
 
 
 def _draw_confusion(mistakes: Mapping[str, Array], names: Sequence[str]) -> Figure:

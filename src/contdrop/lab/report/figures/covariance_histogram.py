@@ -51,7 +51,9 @@ def covariances(store: Store, results: Results) -> Picture | None:
         "narrower too.",
         "; ".join(
             f"Layer {layer}, share of pairs within ±{_near(edges):.2g}: "
-            + ", ".join(f"{labels.called(method)} {_share(edges, counts):.1f} %" for method, counts in methods.items())
+            + ", ".join(
+                f"{labels.name_in_text(method)} {_share(edges, counts):.1f} %" for method, counts in methods.items()
+            )
             for layer, methods in layers.items()
         )
         + ".",

@@ -63,7 +63,9 @@ def curves(store: Store, results: Results) -> Picture | None:
         f"Test {measure.name} per epoch",
         " ".join(sentence for sentence in caption if sentence),
         f"Lines of test {measure.name} over {last} epochs for {plural(len(errors), 'method')}. After the last epoch, "
-        "from the lowest: " + ", ".join(f"{labels.called(method)} {measure.value(end)}" for end, method in ends) + ".",
+        "from the lowest: "
+        + ", ".join(f"{labels.name_in_text(method)} {measure.value(end)}" for end, method in ends)
+        + ".",
         partial(_draw, errors, drawn, banded, f"test {measure.heading}"),
     )
 
@@ -107,7 +109,9 @@ def _caption(results: Results, errors: Mapping[str, Array], banded: Collection[s
         scale = ", on a logarithmic axis" if _is_positive(errors, drawn) else ""
         yield f"Above: all of training{scale}. Below: its second half."
     if results.has_spread:
-        which = "Bands" if len(banded) == len(errors) else f"The band, of {labels.called(next(iter(banded)))} alone"
+        which = (
+            "Bands" if len(banded) == len(errors) else f"The band, of {labels.name_in_text(next(iter(banded)))} alone"
+        )
         yield f"{which}: ± 1 standard deviation over runs. That is how runs vary; whether methods differ, pairs show."
 
 

@@ -148,10 +148,10 @@ def short_names(
     bold: bool = False,
 ) -> dict[str, str]:
     """By method what stands beside a plot: cut if it has more characters or inches, but so that no two are alike."""
-    whole = {method: labels.shown(method, longest=10_000) for method in methods}
+    whole = {method: labels.display_name(method, longest=10_000) for method in methods}
 
     def cut(method: str, tail: int = 0, mark: str = "") -> str:
-        most = max(longest, len(labels.shown(method, longest=longest)))  # usual names are not counted
+        most = max(longest, len(labels.display_name(method, longest=longest)))  # usual names are not counted
         for length in range(most, tail + 2, -1):
             found = _cut(mark + whole[method], length, tail)
             if width == math.inf or text_width([found], size, bold=bold) <= width:

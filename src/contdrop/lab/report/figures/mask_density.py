@@ -44,7 +44,7 @@ def noise(results: Results) -> Picture | None:
     strengths = {method: strengths[method] for method in results.methods if method in strengths}
     if len(strengths) < _ENOUGH:
         return None
-    without = [labels.called(method) for method in errors if method not in strengths]
+    without = [labels.name_in_text(method) for method in errors if method not in strengths]
     on_weights = any(labels.base(method) == "dropconnect" for method in strengths)
     sentences = [
         f"Mean test {results.measure.name} against the strength of the noise: the relative variance Var(m) / E[m]² of "
@@ -63,7 +63,7 @@ def noise(results: Results) -> Picture | None:
         " ".join(sentence for sentence in sentences if sentence),
         f"Relative variance and mean test {results.measure.name}: "
         + "; ".join(
-            f"{labels.called(m)} {strengths[m]:.3f}, {results.measure.value(float(np.mean(values[m])))}"
+            f"{labels.name_in_text(m)} {strengths[m]:.3f}, {results.measure.value(float(np.mean(values[m])))}"
             for m in strengths
         )
         + ".",
@@ -78,7 +78,7 @@ def _controls(results: Results, methods: Collection[str]) -> Iterator[str]:
         if control not in methods or control is None:
             continue
         refusal = unlike(results, method, control)
-        first, second = labels.called(method), capital(labels.called(control))
+        first, second = labels.name_in_text(method), capital(labels.name_in_text(control))
         yield (
             f"{second} is no control of {first} here: {refusal}."
             if refusal
@@ -127,7 +127,8 @@ def _draw(errors: Mapping[str, Sequence[float]], strengths: Mapping[str, float],
             )  # fmt: skip
             if len(methods) > 1:
                 for method, up in ((methods[0], 4), (methods[-1], -9)):
-                    axes.annotate(labels.shown(method).rpartition(" ")[2], (drawn_at[method], np.mean(errors[method])),
+                    value = labels.display_name(method).rpartition(" ")[2]
+                    axes.annotate(value, (drawn_at[method], np.mean(errors[method])),
                                   xytext=(6, up), textcoords="offset points", fontsize=TINY, color=look.colour,
                                   annotation_clip=False)  # fmt: skip
         axes.set_xlim(-0.06 * reach, 1.09 * reach)

@@ -42,7 +42,7 @@ def pairs(results: Results, comparisons: Mapping[str, stats.Comparison] | None =
     measure = results.measure
     order = sorted(errors, key=lambda method: measure.sign * means[method])
     has_interval = any(math.isfinite(each.interval[0]) for each in comparisons.values())
-    called = labels.called(reference)
+    called = labels.name_in_text(reference)
     return Picture(
         "pairs",
         "Run by run",
@@ -58,7 +58,7 @@ def pairs(results: Results, comparisons: Mapping[str, stats.Comparison] | None =
         + f". {capital(measure.sign_rule(called))}. {capital(size_of(results))}; methods by mean {measure.name}.",
         "Dots of every run. "
         + " ".join(
-            f"{capital(called)} minus {labels.called(method)}: {measure.gap(each.difference)} on average, "
+            f"{capital(called)} minus {labels.name_in_text(method)}: {measure.gap(each.difference)} on average, "
             f"{tally(each.wins, each.ties, each.losses)}."
             for method, each in comparisons.items()
         ),
@@ -125,7 +125,7 @@ def draw_into(
 def _name_sides(axes: Axes, reference: str, measure: Measure) -> None:
     """Says above the differences which of their sides is better."""
     left_word, right_word = ("worse", "better") if measure.better == HIGHER else ("better", "worse")
-    short = labels.shown(reference, longest=14)
+    short = labels.display_name(reference, longest=14)
     short = short if len(short) <= _SHORT else "reference"  # or the two ends meet
     for x, text, side in ((0, f"← {short} {left_word}", "left"), (1, f"{right_word} →", "right")):
         axes.annotate(text, (x, 1), xycoords="axes fraction", xytext=(0, 2.5), textcoords="offset points",
@@ -183,7 +183,7 @@ def _draw_differences(
         axes.plot(comparison.interval, [row - 0.15] * 2, color=look.colour, linewidth=2.6, solid_capstyle="butt")
         axes.plot([comparison.difference], [row - 0.15], marker="d", markersize=6, color=look.colour,
                   markeredgecolor=style.PAPER, markeredgewidth=0.7)  # fmt: skip
-    called = labels.shown(reference, longest=14)
+    called = labels.display_name(reference, longest=14)
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, -0.4 * high), max(high, -0.4 * low))  # 0 well inside: there are two sides
     if reference in order:

@@ -55,7 +55,7 @@ def reliability(store: Store, results: Results) -> Picture | None:
         "Expected calibration error. "
         + " ".join(
             f"{WAYS[way][0].upper()}{WAYS[way][1:]}: "
-            + ", ".join(f"{labels.called(method)} {each.error:.3f}" for method, each in found.items())
+            + ", ".join(f"{labels.name_in_text(method)} {each.error:.3f}" for method, each in found.items())
             + "."
             for way, found in measured.items()
         ),
@@ -98,7 +98,7 @@ def _explained(measured: Calibrations) -> str:
 
 
 def _names(methods: list[str]) -> str:
-    return ", ".join(labels.called(method) for method in methods)
+    return ", ".join(labels.name_in_text(method) for method in methods)
 
 
 def _draw(measured: Calibrations) -> Figure:

@@ -53,12 +53,14 @@ def sweep(results: Results) -> Picture | None:
         else "The scale above gives the variance.",
         "Bars and band: ± 1 standard deviation over runs." if results.has_spread else "",
     ]
-    levels = ", ".join(f"{labels.called(method)} {measure.value(float(np.mean(errors[method])))}" for method in others)
+    levels = ", ".join(
+        f"{labels.name_in_text(method)} {measure.value(float(np.mean(errors[method])))}" for method in others
+    )
     return Picture(
         "sweep",
         f"{capital(measure.name)} against the Gaussian's width",
         " ".join(sentence for sentence in sentences if sentence),
-        f"Test {measure.name} over {len(widths)} widths, {measure.best} for {labels.called(best)} at "
+        f"Test {measure.name} over {len(widths)} widths, {measure.best} for {labels.name_in_text(best)} at "
         f"{measure.value(float(np.mean(errors[best])))}." + (f" For comparison: {levels}." if levels else ""),
         partial(_draw, errors, widths, others, both=both, title=f"test {measure.heading}"),
     )

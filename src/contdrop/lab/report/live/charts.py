@@ -112,7 +112,7 @@ def _values(epochs: Sequence[Epoch], name: str) -> list[tuple[float, float]]:
 def _line(points: Sequence[tuple[float, float]], x: _Axis, y: _Axis, method: str) -> dict[str, Any]:
     last_x, last_y = points[-1]
     return {
-        "name": labels.shown(method, longest=60),
+        "name": labels.display_name(method, longest=60),
         "points": _points(points, x, y),
         "end": (x.place(last_x), 100 - y.place(last_y)),
         **look_of(method),

@@ -19,7 +19,7 @@ import markupsafe
 from ...._text import duration, plural
 from ...analysis.comparisons import compare
 from ...analysis.interim import Look, narrowing, watched
-from ...analysis.phrases import all_of, called, capital
+from ...analysis.phrases import all_of, capital, name_in_text
 from ...analysis.verdict import Verdict, verdict
 from ...runner.estimate import Estimate
 from ...stats import Comparison
@@ -181,7 +181,7 @@ def _methods(jobs: Sequence[JobRecord], held: set[int]) -> Iterable[dict[str, An
         finished, failed = counts[FINISHED], counts[FAILED]
         share = 100 / len(mine)
         yield {
-            "name": labels.shown(label, longest=60) if label else "Selection of parameters",
+            "name": labels.display_name(label, longest=60) if label else "Selection of parameters",
             **(charts.look_of(label) if label else {"colour": ""}),
             "text": f"{finished} of {len(mine)}",
             "running": counts["running"],
@@ -193,7 +193,7 @@ def _methods(jobs: Sequence[JobRecord], held: set[int]) -> Iterable[dict[str, An
 def _job(job: JobRecord, shows_epochs: bool) -> dict[str, Any]:
     stage = "" if job.stage == FINAL else ", selection"
     return {
-        "name": f"{labels.shown(job.method, longest=60)}, run {job.run}{stage}",
+        "name": f"{labels.display_name(job.method, longest=60)}, run {job.run}{stage}",
         "epochs": f"epoch {job.epochs_done} of {job.epochs}" if shows_epochs else "",
         **charts.look_of(job.method),
     }
@@ -230,7 +230,7 @@ def _narrowing(judged: Judged, planned: int) -> dict[str, Any] | None:
     now += measure.gap_unit
     return {
         **charts.narrowing(judged.looks, planned, margin, results.reference),
-        "title": f"{capital(called(results.reference))} minus {called(method)}, as runs come in",
+        "title": f"{capital(name_in_text(results.reference))} minus {name_in_text(method)}, as runs come in",
         "now": f"{now} after {last.pairs} of {plural(planned, 'pair')}",
         "alt": f"Mean difference and 95 % interval after each of {plural(last.pairs, 'finished pair')}; now {now}.",
         "margin_text": None if margin is None else f"±{measure.gap(margin)}",
