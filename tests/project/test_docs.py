@@ -85,8 +85,7 @@ def test_the_readme_table_of_relative_variances_is_true():
 
 def _public(module):
     found = importlib.import_module(module)
-    source = found.public if module in ("contdrop", "contdrop.lab") else found
-    exported = re.findall(r"^from \S+ import (\w+) as \1$", inspect.getsource(source), re.MULTILINE)
+    exported = re.findall(r"^ *from \S+ import (\w+) as \1$", inspect.getsource(found), re.MULTILINE)
     defined = [name for name, thing in vars(found).items() if getattr(thing, "__module__", None) == module]
     names = [name for name in [*exported, *defined] if not name.startswith("_")]
     return {f"{module}.{name}" for name in names if not inspect.ismodule(getattr(found, name))} - INTERNAL

@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "contdrop"
 ORDER = [
     *["choices", "errors", "_text", "_files", "_torch", "_clipped_normal", "laws", "kernels"],
     *["functional", "scripting", "nn", "surgery", "schedules", "theory"],
-    *["inference", "certificates", "covariances", "public", "_lazy", "bench", "lab", "replication", "cli"],
+    *["inference", "certificates", "covariances", "bench", "lab", "replication", "cli"],
 ]
 
 # Imports against the order, to be removed.
@@ -48,6 +48,16 @@ def test_imports_run_one_way():
             known = (place, imported) in AGAINST or (place.startswith("lab/") and imported == "replication")
             assert known or ORDER.index(imported) <= ORDER.index(name), f"{place} imports {imported}"
     assert seen == set(ORDER)
+
+
+@pytest.mark.parametrize("package", ["", "lab"])
+def test_what_editors_see_of_a_package_is_what_it_offers(package):
+    """The imports under TYPE_CHECKING and the table of names that are imported on first use."""
+    source = (SOURCE / package / "__init__.py").read_text()
+    seen = re.findall(r"^    from \.(\S*) import (\w+) as \2$", source, re.MULTILINE)
+    exec(source[source.index("_NAMES = ") : source.index("def __getattr__")], table := {"_MODULES": ()})
+    modules = re.findall(r'"(\w+)"', re.search(r"_MODULES = \((.*)\)|$", source)[1] or "")
+    assert dict(map(reversed, seen)) == {**dict.fromkeys(modules, ""), **table["_PLACES"]}
 
 
 def test_theory_does_not_import_what_it_checks():

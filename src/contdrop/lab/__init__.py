@@ -1,10 +1,53 @@
-"""The lab: which dropout is better on a model, and whether the gain is real. See :mod:`contdrop.lab.study.study`."""
+"""Paired experiments: studies, data, training, store, statistics and reports.
 
-from typing import TYPE_CHECKING
+Everything is imported on first use, as in :mod:`contdrop`.
+"""
 
-from .._lazy import lazily as _lazily
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .public import *  # noqa: F403
-else:
-    __getattr__, __dir__ = _lazily(__name__)
+    from .api import Result as Result
+    from .api import analyze as analyze
+    from .api import compare as compare
+    from .data.data import Data as Data
+    from .runner.custom_loop import Job as Job
+    from .runner.custom_loop import ask as ask
+    from .study.study import METHODS as METHODS
+    from .study.study import Size as Size
+    from .study.study import Study as Study
+    from .training.metrics import Metric as Metric
+    from .training.uncertainty import uncertainty as uncertainty
+
+_NAMES = {
+    "api": ("Result", "analyze", "compare"),
+    "data.data": ("Data",),
+    "runner.custom_loop": ("Job", "ask"),
+    "study.study": ("METHODS", "Size", "Study"),
+    "training.metrics": ("Metric",),
+    "training.uncertainty": ("uncertainty",),
+}
+_PLACES = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = sorted(_PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name or a submodule on first use (PEP 562)."""
+    if name in _PLACES:
+        try:
+            importlib.import_module("numpy")
+        except ModuleNotFoundError:
+            missing = 'contdrop.lab needs numpy, which is not installed; run: pip install "contdrop[lab]"'
+            raise ModuleNotFoundError(missing, name="numpy") from None
+        found = getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
+    elif name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}") is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    else:
+        found = importlib.import_module(f".{name}", __name__)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
