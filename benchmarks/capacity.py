@@ -19,7 +19,7 @@ from torch import nn
 from contdrop import lab
 from contdrop.lab.data.data import prepare
 from contdrop.lab.runner.ray_cluster import resources
-from contdrop.lab.runner.runner import Conductor, Planned
+from contdrop.lab.runner.runner import PlannedStudy, StudyRunner
 from contdrop.lab.store.writer import Epoch, Store
 from contdrop.lab.study.plan import PlannedJob, plan
 from contdrop.lab.study.source import of_study
@@ -75,7 +75,7 @@ def whole(executor: str, workers: int, width: int) -> tuple[float, float]:
     """Seconds that all jobs take, and those with the start of all processes."""
     study, clock = make(width), Clock()
     cluster = resources(executor, address=None, cpus=None, gpus=0.0, workers=workers)
-    conductor = Conductor([Planned(plan(study), of_study(study))], workers=workers, cluster=cluster)
+    conductor = StudyRunner([PlannedStudy(plan(study), of_study(study))], workers=workers, cluster=cluster)
     with tempfile.TemporaryDirectory() as directory:
         begin = time.perf_counter()
         try:

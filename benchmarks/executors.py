@@ -15,7 +15,7 @@ import time
 
 from contdrop import lab
 from contdrop.lab.runner.ray_cluster import resources
-from contdrop.lab.runner.runner import Conductor, Planned
+from contdrop.lab.runner.runner import PlannedStudy, StudyRunner
 from contdrop.lab.store.writer import Epoch, Store
 from contdrop.lab.study.plan import PlannedJob, plan
 from contdrop.lab.study.source import of_study
@@ -53,7 +53,7 @@ def nothing(job: lab.Job) -> float:
 def measure(executor: str, jobs: int, workers: int) -> tuple[int, float]:
     study = lab.Study("empty", methods=("none", "gaussian"), reference="none", run=nothing, runs=jobs // 2)
     cluster = resources(executor, address=None, cpus=None, gpus=0.0, workers=workers)
-    conductor = Conductor([Planned(plan(study), of_study(study))], workers=workers, cluster=cluster)
+    conductor = StudyRunner([PlannedStudy(plan(study), of_study(study))], workers=workers, cluster=cluster)
     clock = Clock()
     with tempfile.TemporaryDirectory() as directory:
         conductor.load()

@@ -31,7 +31,7 @@ from torch import nn
 from contdrop import lab
 from contdrop.lab.data.data import prepare
 from contdrop.lab.runner import local
-from contdrop.lab.runner.queue import Work
+from contdrop.lab.runner.queue import WorkerConfig
 from contdrop.lab.store.writer import Epoch, Store
 from contdrop.lab.study.plan import PlannedJob, add_plan, plan
 from contdrop.lab.study.source import StudySpec, of_study
@@ -87,7 +87,7 @@ def executor(method: str, steps: int, workers: int) -> float:
         jobs = add_plan(store, planned)
         protocol = planned[0].protocol
         shipments = {protocol.key: StudySpec.of(protocol, of_study(study))}
-        work = Work(shipments, {protocol.key: prepare(data(), task="classification")})
+        work = WorkerConfig(shipments, {protocol.key: prepare(data(), task="classification")})
         local.run(store, jobs, work, clock, workers=workers)
         seconds = time.perf_counter() - (clock.begin or math.nan)
         assert all(job.status == "finished" for job in store.jobs())

@@ -126,7 +126,7 @@ def test_more_than_a_day_is_said_first(capsys, monkeypatch, tmp_path):
     study = studies.STUDIES["digits-mlp"]
     jobs = plan(study, epochs=300_000, runs=30)
     monkeypatch.setattr(runner, "seconds_per_epoch", lambda *_, **__: 1.0)
-    conductor = runner.Conductor([runner.Planned(jobs, StudySource("catalogue", study.name))], workers=2)
+    conductor = runner.StudyRunner([runner.PlannedStudy(jobs, StudySource("catalogue", study.name))], workers=2)
     conductor.load()
     with Store(tmp_path / "runs.db", create=True) as store:
         conductor.prepare(store)

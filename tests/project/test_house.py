@@ -105,7 +105,7 @@ OWNERS = {
 # What a report may import of the lab: files that do without torch.
 WITHOUT_TORCH = [
     *["lab/analysis", "lab/report", "lab/stats", "lab/store", "lab/training/metric_values.py"],
-    *["lab/training/random_streams.py", "lab/runner/estimate.py"],
+    *["lab/training/random_streams.py", "lab/runner/progress.py"],
     *["lab/study/labels.py", "lab/study/amendments.py", "lab/study/selection.py"],
     *["replication/claims", "replication/datasets", "replication/paper_tables.py"],
 ]

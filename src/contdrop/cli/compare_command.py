@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..lab.analysis.sample_size import needed_runs
 from ..lab.report import directory
 from ..lab.runner.ray_cluster import resources
-from ..lab.runner.runner import Conductor, Planned
+from ..lab.runner.runner import PlannedStudy, StudyRunner
 from ..lab.store import backups
 from ..lab.store.writer import Store
 from ..lab.study import source, templates
@@ -91,7 +91,7 @@ def compare(
     datasets.use_directory(data_dir)
     found = source.load_file(study)
     jobs = plan(found, preset=preset, labels=session.split_labels(methods), runs=runs, epochs=epochs, seed=seed)
-    plans = [Planned(jobs, source.of_file(study))]
+    plans = [PlannedStudy(jobs, source.of_file(study))]
     settings: dict[str, Any] = {  # one for both, so that what is estimated is what would be done
         "workers": workers,
         "threads": threads,
@@ -103,7 +103,7 @@ def compare(
         "cluster": resources(executor, address=address, cpus=cpus, gpus=gpus, workers=workers),
     }
     if estimate:
-        with contextlib.closing(Conductor(plans, **settings, say=terminal.say)) as conductor:
+        with contextlib.closing(StudyRunner(plans, **settings, say=terminal.say)) as conductor:
             estimated = _estimate(conductor, plans[0].protocol, store)
         terminal.print_json(estimated) if as_json else _print_estimate(estimated)
         return 0
@@ -122,7 +122,7 @@ def compare(
     return session.complain(performance)
 
 
-def _estimate(conductor: Conductor, protocol: StudyPlan, path: pathlib.Path) -> dict[str, Any]:
+def _estimate(conductor: StudyRunner, protocol: StudyPlan, path: pathlib.Path) -> dict[str, Any]:
     """The plan: time, memory, disk, and how many runs a gap needs. Trains nothing but a few batches."""
     conductor.load()
     with _scratch(path) as store:

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from .._text import duration
 from ..lab.analysis.metric_format import Measure
-from ..lab.runner.estimate import Estimate
+from ..lab.runner.progress import Estimate
 from ..lab.store.writer import FAILED, Epoch, Store
 from ..lab.study.plan import PlannedJob
 from . import terminal

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..lab.runner.ray_cluster import resources
-from ..lab.runner.runner import Planned
+from ..lab.runner.runner import PlannedStudy
 from ..lab.study.plan import plan
 from ..lab.study.source import StudySource
 from ..replication import datasets, studies
@@ -62,7 +62,7 @@ def run(
     datasets.use_directory(data_dir)
     labels = session.split_labels(methods)
     plans = [
-        Planned(
+        PlannedStudy(
             plan(study, preset=preset, labels=labels, runs=runs, epochs=epochs, seed=seed),
             StudySource("catalogue", study.name),
         )

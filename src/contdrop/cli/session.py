@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from .._text import duration, plural
 from ..errors import UserError
-from ..lab.runner.queue import Outcome
+from ..lab.runner.queue import PlanOutcome
 from ..lab.runner.ray_cluster import Resources
-from ..lab.runner.runner import Conductor, Planned
+from ..lab.runner.runner import PlannedStudy, StudyRunner
 from ..lab.store.results import Results
 from ..lab.store.writer import FINAL, Store
 from ..lab.study.plan import PlannedJob
@@ -26,7 +26,7 @@ _TRIED_FROM = 10_000_000  # examples trained on: below, no experiment of the cat
 class Performance:
     """How it went. ``outcome`` is None if it was interrupted."""
 
-    outcome: Outcome | None
+    outcome: PlanOutcome | None
     jobs: dict[int, PlannedJob]
     results: list[Results]
 
@@ -69,7 +69,7 @@ def parse_shard(text: str | None) -> tuple[int, int] | None:
 
 
 def perform(
-    plans: Sequence[Planned],
+    plans: Sequence[PlannedStudy],
     path: pathlib.Path,
     *,
     workers: int | None,
@@ -82,7 +82,7 @@ def perform(
     cluster: Resources | None = None,
 ) -> Performance:
     """Does all jobs, with a display of how it goes."""
-    conductor = Conductor(
+    conductor = StudyRunner(
         plans,
         workers=workers,
         threads=threads,
@@ -99,7 +99,7 @@ def perform(
         return _perform(conductor, path)
 
 
-def _perform(conductor: Conductor, path: pathlib.Path) -> Performance:
+def _perform(conductor: StudyRunner, path: pathlib.Path) -> Performance:
     with Store(path, create=True) as store:
         conductor.prepare(store)
         announce(conductor, path)
@@ -116,7 +116,7 @@ def _perform(conductor: Conductor, path: pathlib.Path) -> Performance:
         return Performance(outcome, conductor.jobs, conductor.results())
 
 
-def announce(conductor: Conductor, path: pathlib.Path) -> None:
+def announce(conductor: StudyRunner, path: pathlib.Path) -> None:
     """What will be done, and what of it is done already."""
     statuses = conductor.store.statuses()
     for planned in conductor.plans:
@@ -132,7 +132,7 @@ def announce(conductor: Conductor, path: pathlib.Path) -> None:
             terminal.screen(stderr=True).print(note)
 
 
-def warn(conductor: Conductor) -> None:
+def warn(conductor: StudyRunner) -> None:
     """Says how long it will take, if that is more than a day."""
     left = conductor.estimate().left
     passes = sum(conductor.jobs[job_id].epochs for job_id in left) * conductor.largest_part

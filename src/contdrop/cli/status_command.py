@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._text import duration, plural
-from ..lab.runner.estimate import Estimate
+from ..lab.runner.progress import Estimate
 from ..lab.store.writer import FAILED, FINISHED, RUNNING, JobRecord, ProtocolRecord, Store
 from . import options, terminal
 

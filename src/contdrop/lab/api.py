@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError, suggest
 from .analysis import comparisons
 from .analysis.verdict import Verdict, verdict
-from .runner.progress import Lines
+from .runner.progress import TextProgress
 from .runner.ray_cluster import resources
-from .runner.runner import Conductor, Planned
+from .runner.runner import PlannedStudy, StudyRunner
 from .store import csv_import, merge
 from .store.results import Results, collect
 from .store.writer import Store
@@ -262,8 +262,8 @@ def compare(
     jobs = plan.plan(study, preset=preset, labels=methods, runs=runs, epochs=epochs, seed=seed)
     source = StudySource("pickle", study.name) if workers == 0 else of_study(study)
     path = pathlib.Path(store)
-    conductor = Conductor(
-        [Planned(jobs, source)],
+    conductor = StudyRunner(
+        [PlannedStudy(jobs, source)],
         workers=workers,
         device=device,
         threads=threads,
@@ -278,5 +278,5 @@ def compare(
         with Store(path, create=True) as opened:
             conductor.prepare(opened)
             estimate = conductor.estimate()
-            conductor.run(Lines(opened, conductor.jobs, estimate, conductor.processes, show=progress))
+            conductor.run(TextProgress(opened, conductor.jobs, estimate, conductor.processes, show=progress))
     return Result(path, jobs[0].protocol.key, study)

@@ -19,7 +19,7 @@ import pytest
 import processes
 from contdrop.lab.data.data import prepare
 from contdrop.lab.runner import local
-from contdrop.lab.runner.queue import Bench, Task, Work
+from contdrop.lab.runner.queue import Task, WorkerConfig, WorkerContext
 from contdrop.lab.store.writer import Store
 from contdrop.lab.study import amendments
 from contdrop.lab.study.plan import add_plan, plan
@@ -239,7 +239,9 @@ def test_main_process_that_is_gone_is_no_failure_of_the_job(tmp_path, monkeypatc
         shipments = {key: StudySpec.of(job.protocol, StudySource("catalogue", "digits-mlp"))}
         task = Task(number, key, job.stage, job.method, job.run, str(job.variant({})))
         with pytest.raises(Gone):
-            Bench(Work(shipments, data)).claim_and_do(store, task, lambda *message: local._tell(Pipe(), *message))
+            WorkerContext(WorkerConfig(shipments, data)).claim_and_do(
+                store, task, lambda *message: local._tell(Pipe(), *message)
+            )
         assert store.job(number).status == "running"
         assert store.is_interrupted(store.job(number))
 

@@ -7,7 +7,7 @@ from test_writer import begin, epoch, job
 
 from contdrop.errors import UserError
 from contdrop.lab.runner import local
-from contdrop.lab.runner.queue import Agenda, Work
+from contdrop.lab.runner.queue import JobQueue, WorkerConfig
 from contdrop.lab.store.writer import FAILED, RUNNING, Store
 
 
@@ -36,7 +36,7 @@ class Pipe:
 def pool(tmp_path, monkeypatch):
     """A pool whose processes are none."""
     with Store(tmp_path / "runs.db", create=True) as store:
-        made = local._Pool(Agenda(store, {}, Silence()), Work({}, {}))
+        made = local._Pool(JobQueue(store, {}, Silence()), WorkerConfig({}, {}))
         monkeypatch.setattr(made, "_start", lambda index: local._Worker(index, Process(), Pipe()))
         made.workers = [made._start(index) for index in range(4)]
         yield made
@@ -82,7 +82,7 @@ def end(*_):
 def test_real_processes_that_end_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "_work", end)
     with Store(tmp_path / "runs.db", create=True) as store:
-        pool = local._Pool(Agenda(store, {}, Silence()), Work({}, {}))
+        pool = local._Pool(JobQueue(store, {}, Silence()), WorkerConfig({}, {}))
         pool.agenda.pending = {1: None}
         monkeypatch.setattr(pool.agenda, "collect", lambda *_: None)
         with pytest.raises(UserError, match=r"got 3 that ended at once \(exit code 7\)"):
@@ -93,7 +93,7 @@ def test_a_job_that_dies_at_the_same_place_again_and_again_fails(tmp_path):
     """Epochs that are done again each time are no progress; those behind a checkpoint are."""
     with Store(tmp_path / "runs.db", create=True) as store:
         (number,) = store.add_jobs({"experiment": "e", "preset": "p", "epochs": 9}, {}, "k", [job()])
-        agenda = Agenda(store, {number: None}, Silence())
+        agenda = JobQueue(store, {number: None}, Silence())
         begin(store, number)
         for reached in range(1, 4):
             store.progress(number, [epoch(reached)], (reached, [b"state"]))

@@ -15,8 +15,8 @@ import processes
 from contdrop import lab
 from contdrop.errors import UserError
 from contdrop.lab.data.data import prepare
-from contdrop.lab.runner import packing, ray_cluster, ray_driver
-from contdrop.lab.runner.queue import Agenda, Work
+from contdrop.lab.runner import ray_cluster, ray_driver
+from contdrop.lab.runner.queue import JobQueue, WorkerConfig
 from contdrop.lab.store.writer import Store
 from contdrop.lab.study.plan import add_plan, plan
 from contdrop.lab.study.source import StudySource, StudySpec, by_value
@@ -89,7 +89,7 @@ def do(nodes, path, jobs, watcher, source=StudySource("catalogue", "digits-mlp")
     """All jobs of a plan, by the two nodes."""
     protocol = jobs[0].protocol
     data = {protocol.key: None if protocol.study.run else prepare(protocol.study.data(), task="classification")}
-    work = Work({protocol.key: StudySpec.of(protocol, source)}, data, devices=devices)
+    work = WorkerConfig({protocol.key: StudySpec.of(protocol, source)}, data, devices=devices)
     wanted = ray_cluster.Resources(address=nodes.address, cpus=1.0)
     with (
         ray_cluster.Cluster(wanted, threads=1, device="cpu", devices=devices) as cluster,
@@ -145,9 +145,9 @@ def test_ports_are_seen_whichever_thread_started_the_process(host, is_beyond):
 
 def test_tensors_travel_without_a_copy_and_unchanged():
     prepared = prepare(studies.STUDIES["digits-mlp"].data(), task="classification")
-    content = packing.packed(prepared)
+    content = ray_cluster.packed(prepared)
     assert len(content[0]) < 0.1 * sum(len(array) for array in content[1:])
-    again = packing.unpacked(content)
+    again = ray_cluster.unpacked(content)
     assert again.fingerprint == prepared.fingerprint
     for name, source in prepared.sources.items():
         for mine, theirs in zip(source.tensors, again.sources[name].tensors):
@@ -268,7 +268,7 @@ def test_nodes_of_another_kind_do_nothing(nodes, tmp_path):
         (other,) = cluster.refused
         cluster.refused = set()
         with Store(tmp_path / "runs.db", create=True) as store:
-            hands = ray_driver._Driver(Agenda(store, {}, Watcher()), Work({}, {}), cluster)
+            hands = ray_driver._Driver(JobQueue(store, {}, Watcher()), WorkerConfig({}, {}), cluster)
             machine = {**environment.machine(), "instructions": "none"}
             assert not hands._begin(1, other, machine=machine)  # one that came later and began a job
             assert cluster.refused == {other}

@@ -92,8 +92,8 @@ def test_ask_selects_where_every_candidate_had_failed(tmp_path, loop):
 def test_a_part_of_the_plan_tries_only_its_own_failures_again(tmp_path, loop):
     path, jobs = tmp_path / "runs.db", plan.plan(study(loop))
     compare(path, loop)
-    part = runner.Conductor(
-        [runner.Planned(jobs, source.StudySource("pickle", "retried"))], retry_failed=True, shard=(1, 2)
+    part = runner.StudyRunner(
+        [runner.PlannedStudy(jobs, source.StudySource("pickle", "retried"))], retry_failed=True, shard=(1, 2)
     )
     with Store(path) as part._store:
         part._plan(part.plans[0], {})
@@ -125,8 +125,8 @@ def network():
 def conduct(place, path, *, runs=1, only_plan=False, **options):
     """As ``contdrop run`` does a study of the catalogue, which is not rehearsed."""
     study = lab.Study("either", Either(place), network, methods=("none", "bernoulli"), reference="none", epochs=1)
-    planned = runner.Planned(plan.plan(study, runs=runs), source.StudySource("catalogue", "either"))
-    conductor = runner.Conductor([planned], workers=0, **options)
+    planned = runner.PlannedStudy(plan.plan(study, runs=runs), source.StudySource("catalogue", "either"))
+    conductor = runner.StudyRunner([planned], workers=0, **options)
     conductor.load()
     with Store(path, create=True) as store:
         conductor.prepare(store)

@@ -18,11 +18,11 @@ import processes
 from contdrop.errors import UserError
 from contdrop.lab import Data, Study
 from contdrop.lab.data.data import prepare
-from contdrop.lab.runner.runner import Conductor, Planned
+from contdrop.lab.runner.runner import PlannedStudy, StudyRunner
 from contdrop.lab.store.writer import FINAL, Store
 from contdrop.lab.study.plan import PlannedJob, StudyPlan, Variant, plan
 from contdrop.lab.study.source import StudySource
-from contdrop.lab.training.distributed import LostError, Team, together
+from contdrop.lab.training.distributed import LostError, ProcessGroup, together
 from contdrop.lab.training.environment import find_device
 from contdrop.lab.training.trainer import Trainer
 
@@ -157,7 +157,7 @@ def divided(tmp_path_factory):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_two_processes_do_what_one_does(name, divided):
-    alone = train(Team(), *STUDIES[name])
+    alone = train(ProcessGroup(), *STUDIES[name])
     for epochs, results, artefacts, weights in (found[name] for found in divided):
         for one, other in zip(alone[0], epochs):
             assert dataclasses.astuple(other)[:-1] == pytest.approx(dataclasses.astuple(one)[:-1], rel=1e-9)
@@ -210,7 +210,7 @@ def test_what_processes_would_do_otherwise_is_refused(divided):
 def test_studies_that_cannot_be_divided_are_refused_before_anything_is_done(changes, reason):
     jobs = plan(dataclasses.replace(STUDY, **changes))
     with pytest.raises(UserError, match=f"--devices: study 'divided' cannot be done by 2: {reason}"):
-        Conductor([Planned(jobs, StudySource("pickle", "divided"))], devices=2)
+        StudyRunner([PlannedStudy(jobs, StudySource("pickle", "divided"))], devices=2)
 
 
 # ---- the command

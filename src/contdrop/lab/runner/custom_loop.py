@@ -34,8 +34,8 @@ from ..study import plan
 from ..study.study import Study, described_as
 from ..training import random_streams
 from ..training.environment import machine, versions
+from ..training.job import JobSink
 from ..training.model import build_with, put, seed_everything
-from .job_sink import Ledger
 
 _LOGGED = ("train_loss", "train", "val_loss", "val", "test_loss", "test", "learning_rate")
 _ROUNDING = 1e-4  # how far a mean in float32 may be from that of the same numbers in float64
@@ -52,7 +52,7 @@ class Job:
         directory: For files of this job; made when it is first asked for.
     """
 
-    def __init__(self, store: Ledger, job_id: int, job: plan.PlannedJob, variant: plan.Variant) -> None:
+    def __init__(self, store: JobSink, job_id: int, job: plan.PlannedJob, variant: plan.Variant) -> None:
         self._store, self._id, self._job, self._variant = store, job_id, job, variant
         self._fingerprints: dict[str, str] = {}
         self._epochs: list[Epoch] = []
@@ -219,7 +219,7 @@ class Job:
 
 
 def do(
-    store: Ledger,
+    store: JobSink,
     job_id: int,
     planned: plan.PlannedJob,
     variant: plan.Variant,

@@ -28,11 +28,20 @@ import torch.multiprocessing
 
 from ...errors import UserError
 from ..store.writer import Store
-from ..study.plan import PlannedJob
-from ..study.plan import StudyPlan as StudyProtocol
+from ..study.plan import PlannedJob, StudyPlan
 from ..training.distributed import LostError
 from . import processes
-from .queue import NO_MEMORY, POLL_SECONDS, Agenda, Bench, Observer, Outcome, Task, Work, set_up_process
+from .queue import (
+    NO_MEMORY,
+    POLL_SECONDS,
+    JobQueue,
+    Observer,
+    PlanOutcome,
+    Task,
+    WorkerConfig,
+    WorkerContext,
+    set_up_process,
+)
 
 
 @dataclass
@@ -44,19 +53,25 @@ class _Worker:
     ready: bool = False
 
 
-def run(store: Store, jobs: Mapping[int, PlannedJob], work: Work, observer: Observer, *, workers: int) -> Outcome:
+def run(
+    store: Store, jobs: Mapping[int, PlannedJob], work: WorkerConfig, observer: Observer, *, workers: int
+) -> PlanOutcome:
     """Does all jobs that are not done yet, in their order, by so many processes, which open the store themselves."""
     for data in work.data.values():
         if data is not None:
             data.share()
-    return _Pool(Agenda(store, jobs, observer), work).all(workers)
+    return _Pool(JobQueue(store, jobs, observer), work).all(workers)
 
 
 def run_here(
-    store: Store, jobs: Mapping[int, PlannedJob], work: Work, observer: Observer, protocols: Mapping[str, StudyProtocol]
-) -> Outcome:
+    store: Store,
+    jobs: Mapping[int, PlannedJob],
+    work: WorkerConfig,
+    observer: Observer,
+    protocols: Mapping[str, StudyPlan],
+) -> PlanOutcome:
     """Does all jobs in this process, for a debugger, or where no other process can be had."""
-    agenda, bench = Agenda(store, jobs, observer), Bench(work, protocols)
+    agenda, bench = JobQueue(store, jobs, observer), WorkerContext(work, protocols)
     threads = torch.get_num_threads()
     set_up_process(work)
     try:
@@ -74,7 +89,7 @@ def run_here(
         torch.set_flush_denormal(False)
 
 
-def _do_here(bench: Bench, agenda: Agenda, task: Task) -> str:
+def _do_here(bench: WorkerContext, agenda: JobQueue, task: Task) -> str:
     try:
         return bench.claim_and_do(agenda.store, task, functools.partial(agenda.told, 0, task.job_id))
     except (MemoryError, LostError) as error:
@@ -83,11 +98,11 @@ def _do_here(bench: Bench, agenda: Agenda, task: Task) -> str:
 
 
 class _Pool:
-    def __init__(self, agenda: Agenda, work: Work) -> None:
+    def __init__(self, agenda: JobQueue, work: WorkerConfig) -> None:
         self.agenda, self.work = agenda, work
         self.workers: list[_Worker] = []
 
-    def all(self, workers: int) -> Outcome:
+    def all(self, workers: int) -> PlanOutcome:
         self.agenda.collect()
         try:
             for index in range(min(workers, len(self.agenda.pending))):
@@ -178,14 +193,14 @@ class _Pool:
             worker.pipe.close()
 
 
-def _work(pipe: Connection, path: Path, work: Work) -> None:
+def _work(pipe: Connection, path: Path, work: WorkerConfig) -> None:
     """What a worker process does until it is told to end, or its main process ends."""
     set_up_process(work)
     tasks: queue.Queue[Task] = queue.Queue()
     threading.Thread(target=_receive_tasks, args=(pipe, tasks), daemon=True).start()
     try:
         with Store(path) as store:
-            bench = Bench(work)
+            bench = WorkerContext(work)
             _tell(pipe, "ready")
             while True:
                 _tell(pipe, bench.claim_and_do(store, tasks.get(), lambda *message: _tell(pipe, *message)))

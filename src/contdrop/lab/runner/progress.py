@@ -1,45 +1,99 @@
-"""How a study goes, in plain lines: for notebooks and scripts. The command line has a display of its own."""
+"""Remaining time of a plan, and a progress display in plain lines for notebooks and scripts."""
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from ..store.writer import FAILED, Epoch, Store
-from ..study.plan import PlannedJob
-from .estimate import Estimate
+from ..store.writer import FAILED, FINISHED, Epoch, JobRecord, Store
+from ..study import labels
+
+
+class Estimate:
+    """Seconds left of a plan; kept up to date by its epochs.
+
+    An epoch of a job takes as long as the median of what epochs of that method took in that experiment; if there are
+    none, of any method in that experiment, and else of any.
+    """
+
+    def __init__(self, jobs: Iterable[JobRecord]) -> None:
+        self._jobs = {job.id: job for job in jobs}
+        unfinished = [job for job in self._jobs.values() if job.status not in (FINISHED, FAILED)]
+        self._left = {job.id: _left(job, job.epochs_done) for job in unfinished}
+        self._seconds: dict[tuple[str, ...], list[float]] = {}
+        for job in self._jobs.values():
+            if job.epochs_done:
+                self._note(job, job.seconds / job.epochs_done)
+
+    @property
+    def left(self) -> tuple[int, ...]:
+        """Ids of the jobs that are not done."""
+        return tuple(self._left)
+
+    def _note(self, job: JobRecord, seconds: float) -> None:
+        for key in _keys(job):
+            self._seconds.setdefault(key, []).append(seconds)
+
+    def epoch(self, job_id: int, epoch: Epoch) -> None:
+        job = self._jobs[job_id]
+        self._left[job_id] = _left(job, epoch.epoch)
+        self._note(job, epoch.seconds)
+
+    def ended(self, job_id: int) -> None:
+        self._left.pop(job_id, None)
+
+    def seconds_left(self, workers: int) -> float | None:
+        """With so many workers; None before anything was measured."""
+        if not self._seconds:
+            return None
+        medians = {key: statistics.median(known[-50:]) for key, known in self._seconds.items()}
+        total = 0.0
+        for job_id, epochs in self._left.items():
+            total += epochs * next(medians[key] for key in _keys(self._jobs[job_id]) if key in medians)
+        return total / max(1, min(workers, len(self._left)))
+
+
+def _left(job: JobRecord, done: int) -> int:
+    """Epochs; a loop of the user's own may log more than were planned."""
+    return max(0, job.epochs - done)
+
+
+def _keys(job: JobRecord) -> tuple[tuple[str, ...], ...]:
+    return (job.experiment, labels.base(job.method)), (job.experiment,), ()
+
 
 _EVERY = 0.5  # seconds between two updates of the line
 
 
-class Lines:
+class TextProgress:
     """An observer that rewrites one line where it can, and writes a line now and then where it cannot."""
 
-    def __init__(
-        self, store: Store, jobs: dict[int, PlannedJob], estimate: Estimate, workers: int, *, show: bool
-    ) -> None:
+    def __init__(self, store: Store, jobs: Mapping[int, Any], estimate: Estimate, workers: int, *, show: bool) -> None:
         self._store, self._estimate, self._workers, self._show = store, estimate, max(1, workers), show
         self._total, self._done, self._begun = len(jobs), 0, False
         # A notebook understands a carriage return, though it is no terminal.
         self._rewrites = sys.stderr.isatty() or "ipykernel" in sys.modules
         self._last = 0.0
 
-    def started(self, worker: int, job_id: int, job: PlannedJob) -> None:
+    def started(self, worker: int, job_id: int, job: Any) -> None:
         self._begun = True
         self._say(str(job))
 
-    def epoch(self, worker: int, job_id: int, job: PlannedJob, epoch: Epoch) -> None:
+    def epoch(self, worker: int, job_id: int, job: Any, epoch: Epoch) -> None:
         self._estimate.epoch(job_id, epoch)
         self._say(f"{job}, epoch {epoch.epoch} of {job.epochs}")
 
-    def ended(self, job_id: int, job: PlannedJob) -> None:
+    def ended(self, job_id: int, job: Any) -> None:
         self._done += 1
         self._estimate.ended(job_id)
         if self._begun:
             failed = self._store.job(job_id).status == FAILED
             self._say(f"{job}{' FAILED' if failed else ''}", ends=failed or self._done == self._total)
 
-    def died(self, worker: int, job: PlannedJob | None) -> None:
+    def died(self, worker: int, job: Any) -> None:
         self._say("a worker process ended; another takes its place", ends=True)
 
     def _say(self, what: str, *, ends: bool = False) -> None:

@@ -21,14 +21,13 @@ from ..store.backups import Backups
 from ..store.records import FAILED, FINISHED, SELECTION, Epoch, SelectionRecord
 from ..store.writer import Store, TakenError
 from ..study import plan, selection
-from ..study.plan import PlannedJob, Variant
-from ..study.plan import StudyPlan as StudyProtocol
+from ..study.plan import PlannedJob, StudyPlan, Variant
 from ..study.source import StudySpec
 from ..study.user_errors import explained, place_of, printable_error
 from ..training import job as running
-from ..training.distributed import LostError, Team, device_of, together
+from ..training.distributed import LostError, ProcessGroup, device_of, together
+from ..training.job import JobSink, NullStore
 from . import custom_loop
-from .job_sink import Ledger, Silent
 
 NO_MEMORY = 12  # the exit code of a process, after the system's number of that error
 POLL_SECONDS = 0.3  # how often to look what other invocations have done
@@ -47,7 +46,7 @@ class Observer(Protocol):
 
 
 @dataclass
-class Outcome:
+class PlanOutcome:
     """How the plan ended."""
 
     finished: list[int] = field(default_factory=list)
@@ -55,7 +54,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkerConfig:
     """What a worker needs to know; shipments and data are by the keys of protocols."""
 
     shipments: Mapping[str, StudySpec]
@@ -76,13 +75,13 @@ class Task(NamedTuple):
     variant: str
 
 
-class Agenda:
+class JobQueue:
     """The jobs of a plan that are not done yet, in the order in which to do them."""
 
     def __init__(self, store: Store, jobs: Mapping[int, PlannedJob], observer: Observer) -> None:
         self.store, self.jobs, self.observer = store, jobs, observer
         self.pending = dict.fromkeys(jobs)  # an ordered set
-        self.outcome = Outcome()
+        self.outcome = PlanOutcome()
         self._deaths: dict[int | None, int] = {}
         self._reached: dict[int, int] = {}  # the epoch of a job's last checkpoint when its worker died
         self._busy_until: dict[int, float] = {}  # jobs that another invocation holds
@@ -197,10 +196,10 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text
 
 
-class Bench:
+class WorkerContext:
     """Where jobs are done, one after the other: the protocols and data of one process."""
 
-    def __init__(self, work: Work, protocols: Mapping[str, StudyProtocol] | None = None) -> None:
+    def __init__(self, work: WorkerConfig, protocols: Mapping[str, StudyPlan] | None = None) -> None:
         self.work = work
         self.data: dict[str, PreparedData] = {}
         self._protocols = dict(protocols or {})
@@ -213,7 +212,7 @@ class Bench:
                 self.do(store, task, lambda epoch: tell("epoch", epoch))
         return "ended" if mine else "busy"
 
-    def do(self, store: Ledger, task: Task, after_epoch: Callable[[Epoch], None]) -> None:
+    def do(self, store: JobSink, task: Task, after_epoch: Callable[[Epoch], None]) -> None:
         """Does a job; one that cannot be done is recorded with its reason, not lost.
 
         Raises:
@@ -232,7 +231,9 @@ class Bench:
                 raise MemoryError(reason) from error
             store.fail(task.job_id, reason)
 
-    def train(self, store: Ledger, task: Task, after_epoch: Callable[[Epoch], None], team: Team | None = None) -> None:
+    def train(
+        self, store: JobSink, task: Task, after_epoch: Callable[[Epoch], None], team: ProcessGroup | None = None
+    ) -> None:
         """Does a job, together with as many processes as are asked for unless there is a team already."""
         job = PlannedJob(self._protocol(task.protocol), task.stage, task.method, task.run)
         variant = Variant.parse(task.variant)
@@ -244,12 +245,12 @@ class Bench:
             device = device_of(team, work.device)
             running.run(store, task.job_id, job, variant, prepared, device=device, team=team, after_epoch=after_epoch)
 
-    def _protocol(self, key: str) -> StudyProtocol:
+    def _protocol(self, key: str) -> StudyPlan:
         if key not in self._protocols:
             self._protocols[key] = self.work.shipments[key].unpack()
         return self._protocols[key]
 
-    def _prepared(self, protocol: StudyProtocol) -> PreparedData:
+    def _prepared(self, protocol: StudyPlan) -> PreparedData:
         key = protocol.key
         if key not in self.data:
             shared = self.work.data.get(key)
@@ -261,17 +262,17 @@ class Bench:
         return self.data[key]
 
 
-def set_up_process(work: Work) -> None:
+def set_up_process(work: WorkerConfig) -> None:
     torch.set_num_threads(work.threads)
     # Tiny numbers would take a hundred times as long to multiply, and mean nothing here.
     torch.set_flush_denormal(True)
 
 
-def _assist(team: Team, work: Work, task: Task) -> None:
+def _assist(team: ProcessGroup, work: WorkerConfig, task: Task) -> None:
     """What the other processes of a job do: the same, and write nothing."""
     set_up_process(work)
     try:
-        Bench(work).train(Silent(), task, lambda epoch: None, team)
+        WorkerContext(work).train(NullStore(), task, lambda epoch: None, team)
     except Exception as error:
         if is_out_of_memory(error):
             os._exit(NO_MEMORY)

@@ -1,34 +1,41 @@
 """Jobs as tasks of a Ray cluster, or of Ray on this machine alone, which then listens on loopback only.
 
-A task streams back what its job writes (:mod:`..ledger`), in order, to the driver (:mod:`.driver`), which alone writes
-the store. Ray's own retries are off: they would begin at the first epoch.
-
-Data go into Ray's object store, which every node has one copy of; processes map it and copy nothing.
+A task streams what its job writes, in order, to the driver (:mod:`.ray_driver`), which alone writes the store. Ray's
+own retries are off: they would restart a job from its first epoch. Data are put into Ray's object store, of which every
+node has one copy that its processes map without copying.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
+import pathlib
+import pickle
 import queue
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from ...errors import UserError
 from ...replication.datasets.location import VARIABLE
-from ..store.records import processor
+from ..data.data import PreparedData
+from ..store.blobs import Buffer
+from ..store.records import Epoch, processor
 from ..study.user_errors import printable_error
 from ..training.distributed import LostError as LostError
 from ..training.environment import machine, versions
-from .job_sink import Message, Wire
-from .packing import unpacked
-from .queue import Bench, Task, set_up_process
+from ..training.job import JobSink
+from .queue import Task, WorkerContext, set_up_process
 
 # What Ray is told when it is started here; it reads some of it when it is imported.
 _HERE = {
@@ -244,7 +251,59 @@ class Cluster:
 # ---- in the processes of Ray
 
 
-_benches: dict[str, Bench] = {}  # of the invocation that this process works for
+Message = tuple[str, tuple[Any, ...], dict[str, Any]]  # a method of the store, and with what to call it
+
+
+class RemoteStore(JobSink):
+    """Destination of a job on a node: messages to the driver, in order."""
+
+    FORWARDED = frozenset({"drop_progress", "progress", "fail", "finish"})
+
+    def __init__(self, saved: tuple[int, Buffer] | None, path: str, node: str) -> None:
+        self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._saved, self._node = saved, node
+        # Files of a user's own loop: beside the store where the node sees that directory, else on the node.
+        here = pathlib.Path(path)
+        self.path = here if here.parent.is_dir() else pathlib.Path(tempfile.gettempdir()) / here.name
+
+    def send(self, name: str, *arguments: Any, **named: Any) -> None:
+        self.messages.put((name, arguments, named))
+
+    def begin(self, job: int, **named: Any) -> str | None:
+        """The driver ends this task if something does not match."""
+        self.send("begin", self._node, **named)
+        return None
+
+    def resume(self, job: int) -> tuple[int, Buffer] | None:
+        return self._saved
+
+    def drop_progress(self, job: int) -> None:
+        self._saved = None
+        self.send("drop_progress")
+
+    def progress(
+        self, job: int, epochs: Sequence[Epoch], checkpoint: tuple[int, Sequence[Buffer]] | None = None
+    ) -> None:
+        """The state is copied, for its pieces are the training's own memory, which goes on."""
+        copied = None if checkpoint is None else (checkpoint[0], [b"".join(checkpoint[1])])
+        self.send("progress", list(epochs), copied)
+
+    def fail(self, job: int, reason: str, epochs: Sequence[Epoch] = ()) -> None:
+        self.send("fail", reason, list(epochs))
+
+    def finish(
+        self,
+        job: int,
+        epochs: Sequence[Epoch],
+        results: Mapping[str, float],
+        artefacts: Mapping[str, np.ndarray],
+        weights: Sequence[Buffer] = (),
+    ) -> None:
+        kept = [b"".join(weights)] if weights else []
+        self.send("finish", list(epochs), dict(results), dict(artefacts), kept)
+
+
+_benches: dict[str, WorkerContext] = {}  # of the invocation that this process works for
 
 
 def _do(
@@ -259,7 +318,7 @@ def _do(
     """Does one job; yields what it writes. A thread trains, for a generator can only yield from its own."""
     if directory is not None:
         os.environ.setdefault(VARIABLE, directory)
-    bench, wire = _bench(token, work), Wire(saved, path, _node())
+    bench, wire = _bench(token, work), RemoteStore(saved, path, _node())
     if data and task.protocol not in bench.work.data:
         bench.work.data[task.protocol] = unpacked(_import().get(data[0]))
     threading.Thread(target=_train, args=(bench, task, wire), daemon=True).start()
@@ -274,14 +333,14 @@ def _do(
             return
 
 
-def _bench(token: str, work: list[Any]) -> Bench:
+def _bench(token: str, work: list[Any]) -> WorkerContext:
     if token not in _benches:
         _benches.clear()
-        _benches[token] = Bench(_import().get(work[0]))
+        _benches[token] = WorkerContext(_import().get(work[0]))
     return _benches[token]
 
 
-def _train(bench: Bench, task: Task, wire: Wire) -> None:
+def _train(bench: WorkerContext, task: Task, wire: RemoteStore) -> None:
     try:
         set_up_process(bench.work)  # of this thread
         wire.send("started")
@@ -324,3 +383,29 @@ def _import(*, starts_here: bool = False) -> Any:
     except ImportError as error:
         raise UserError("--executor ray: Ray is not installed; install it by: pip install 'contdrop[ray]'") from error
     return ray
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, content: Any) -> Any:
+        if isinstance(content, Tensor):
+            raw = content.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+            return _tensor, (raw, content.dtype, tuple(content.shape))
+        return NotImplemented
+
+
+def _tensor(raw: np.ndarray, kind: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that nobody may write to it, which nobody does
+        return torch.from_numpy(raw).view(kind).reshape(shape)
+
+
+def packed(data: PreparedData) -> list[Any]:
+    buffers: list[pickle.PickleBuffer] = []
+    file = io.BytesIO()
+    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(data)
+    return [file.getvalue(), *(np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers)]
+
+
+def unpacked(content: list[Any]) -> PreparedData:
+    data: PreparedData = pickle.loads(content[0], buffers=content[1:])
+    return data

@@ -16,10 +16,8 @@ from ...errors import UserError
 from ..store.records import FAILED, FINISHED, processor
 from ..store.writer import Store, TakenError
 from ..study.plan import PlannedJob
-from .job_sink import Wire
-from .packing import packed
-from .queue import POLL_SECONDS, Agenda, Observer, Outcome, Task, Work
-from .ray_cluster import Cluster, LostError
+from .queue import POLL_SECONDS, JobQueue, Observer, PlanOutcome, Task, WorkerConfig
+from .ray_cluster import Cluster, LostError, RemoteStore, packed
 
 _LOOK_SECONDS = 2.0  # how often to look for nodes that came or went
 
@@ -32,13 +30,15 @@ class _Slot:
     node: str | None
 
 
-def run(store: Store, jobs: Mapping[int, PlannedJob], work: Work, observer: Observer, *, cluster: Cluster) -> Outcome:
+def run(
+    store: Store, jobs: Mapping[int, PlannedJob], work: WorkerConfig, observer: Observer, *, cluster: Cluster
+) -> PlanOutcome:
     """Does all jobs that are not done yet; see :func:`.local.run`."""
-    return _Driver(Agenda(store, jobs, observer), work, cluster).all()
+    return _Driver(JobQueue(store, jobs, observer), work, cluster).all()
 
 
 class _Driver:
-    def __init__(self, agenda: Agenda, work: Work, cluster: Cluster) -> None:
+    def __init__(self, agenda: JobQueue, work: WorkerConfig, cluster: Cluster) -> None:
         self.agenda, self.store, self.cluster = agenda, agenda.store, cluster
         self.token = uuid.uuid4().hex  # of this invocation, by which processes know what they have
         self.work = self.cluster.put(replace(work, data={}))
@@ -46,7 +46,7 @@ class _Driver:
         self.slots: dict[int, _Slot] = {}
         self._looked, self._capacity = 0.0, 0
 
-    def all(self) -> Outcome:
+    def all(self) -> PlanOutcome:
         self.agenda.collect()
         try:
             while self.agenda.pending:
@@ -126,7 +126,7 @@ class _Driver:
             raise LostError(*arguments)
         if name == "begin":
             return self._begin(job_id, *arguments, **named)
-        if name in Wire.FORWARDED:
+        if name in RemoteStore.FORWARDED:
             getattr(self.store, name)(job_id, *arguments, **named)
         else:
             self.agenda.told(slot.index, job_id, name, *arguments)

@@ -26,12 +26,12 @@ from ..study.user_errors import explained
 from ..training.environment import find_device, machine
 from ..training.job import seconds_per_epoch
 from . import local, ray_cluster, ray_driver
-from .estimate import Estimate
-from .queue import Observer, Outcome, Work
+from .progress import Estimate
+from .queue import Observer, PlanOutcome, WorkerConfig
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedStudy:
     """The jobs of one study, and where the study comes from."""
 
     jobs: Sequence[PlannedJob]
@@ -43,7 +43,7 @@ class Planned:
 
 
 @dataclass
-class Conductor:
+class StudyRunner:
     """Loads and tries studies, then plans their jobs in a store and does them.
 
     Most of its settings are those of :func:`.comparing.compare`.
@@ -56,7 +56,7 @@ class Conductor:
         rehearsals: What trying a study found, by its protocol's key.
     """
 
-    plans: Sequence[Planned]
+    plans: Sequence[PlannedStudy]
     workers: int | None = None
     device: str = "cpu"
     threads: int | None = None
@@ -164,7 +164,7 @@ class Conductor:
         for line in self.store.plan_other_processors_again(list(self.jobs), here):
             self.say(f"contdrop: {line}")
 
-    def _described(self, planned: Planned) -> dict[str, Any]:
+    def _described(self, planned: PlannedStudy) -> dict[str, Any]:
         """What the store is to say of a study; refuses one that is not what it was begun with."""
         described = self._behaviour(planned) if planned.protocol.key in self.rehearsals else {}
         data = self._data[planned.protocol.key]
@@ -181,7 +181,7 @@ class Conductor:
             self._note_changed_text(planned)
         return described
 
-    def _check_jobs(self, planned: Planned, here: Mapping[str, Any]) -> None:
+    def _check_jobs(self, planned: PlannedStudy, here: Mapping[str, Any]) -> None:
         """Takes out what is damaged; refuses a plan that would do finished jobs again, unless that is asked for."""
         keys = {job.key: job for job in planned.jobs}
         for what in self.store.mend(planned.protocol.key, keys):
@@ -202,7 +202,7 @@ class Conductor:
                 "and a run's methods all come from one kind; go on there, or do them again by --redo"
             )
 
-    def _check_data(self, planned: Planned, there: Sequence[JobRecord], here: str) -> None:
+    def _check_data(self, planned: PlannedStudy, there: Sequence[JobRecord], here: str) -> None:
         """Refuses data other than those of earlier jobs: another data set may have stood in for them, or does now."""
         data = self._data[planned.protocol.key]
         counted = (FINISHED, RUNNING) if self.retry_failed else (FINISHED, RUNNING, FAILED)
@@ -221,7 +221,7 @@ class Conductor:
                 "data that it was begun with"
             )
 
-    def _load(self, planned: Planned) -> None:
+    def _load(self, planned: PlannedStudy) -> None:
         study, key = planned.protocol.study, planned.protocol.key
         if study.run is not None or study.data is None:
             self._data[key] = None
@@ -234,7 +234,7 @@ class Conductor:
     def _studies(self) -> list[tuple[str, Any]]:
         return [(planned.protocol.key, planned.protocol.study) for planned in self.plans]
 
-    def _behaviour(self, planned: Planned) -> dict[str, Any]:
+    def _behaviour(self, planned: PlannedStudy) -> dict[str, Any]:
         """What the store is to remember of a study's first steps; refuses one that takes other steps than before."""
         found = self.rehearsals[planned.protocol.key]
         before = self._description(planned).get("behaviour")
@@ -249,7 +249,7 @@ class Conductor:
         cost = {"steps": found.steps_per_epoch, "memory": {**earlier, **found.memory}}
         return {"behaviour": {**found.behaviour, "methods": methods}, "sites": found.sites, "cost": cost}
 
-    def _code(self, planned: Planned) -> dict[str, Any]:
+    def _code(self, planned: PlannedStudy) -> dict[str, Any]:
         """Digests of a study's functions, by version of Python; refuses another one that first steps do not show."""
         before, now = self._description(planned).get("code") or {}, digests.of_study(planned.protocol.study)
         changed = [name for name, digest in now.items() if before.get(digests.PYTHON, now).get(name, digest) != digest]
@@ -266,11 +266,11 @@ class Conductor:
             )
         return {**before, digests.PYTHON: now}
 
-    def _description(self, planned: Planned) -> dict[str, Any]:
+    def _description(self, planned: PlannedStudy) -> dict[str, Any]:
         key = planned.protocol.key
         return next((p.description for p in self.store.protocols() if p.key == key), {})
 
-    def _note_changed_text(self, planned: Planned) -> None:
+    def _note_changed_text(self, planned: PlannedStudy) -> None:
         before = self._description(planned).get("text")
         if before is not None and before != planned.source.content.hex():
             tried = planned.protocol.key in self.rehearsals
@@ -280,7 +280,7 @@ class Conductor:
                 f" {same} not, so it goes on"
             )
 
-    def _plan(self, planned: Planned, described: dict[str, Any]) -> None:
+    def _plan(self, planned: PlannedStudy, described: dict[str, Any]) -> None:
         added = plan.add_plan(self.store, planned.jobs, **described)
         mine = {job_id: job for job_id, job in added.items() if plan.is_in(job, self.shard)}
         if self.retry_failed:
@@ -329,7 +329,7 @@ class Conductor:
         checkpoints = 6 * weights * max(1, self.processes)  # with two moments each, of the old one and of the new
         return found.peak_memory, per_job * len(jobs) + kept + checkpoints
 
-    def run(self, observer: Observer) -> Outcome:
+    def run(self, observer: Observer) -> PlanOutcome:
         shipments = {
             p.protocol.key: StudySpec.of(
                 p.protocol, p.source if self._ray is None else by_value(p.protocol.study, p.source)
@@ -337,7 +337,7 @@ class Conductor:
             for p in self.plans
         }
         shared = {key: data if data is not None and _can_be_sent(data) else None for key, data in self._data.items()}
-        work = Work(shipments, shared, self.threads or 1, self.device, self.devices)
+        work = WorkerConfig(shipments, shared, self.threads or 1, self.device, self.devices)
         if self._ray is not None:
             return ray_driver.run(self.store, self.jobs, work, observer, cluster=self._ray)
         if self.processes == 0:

@@ -40,7 +40,7 @@ class LostError(Exception):
     """A process that a job needs is gone, or its node; the text says how."""
 
 
-class Team:
+class ProcessGroup:
     """The processes of a job, as one of them sees it; by itself, unless :func:`together` makes more.
 
     Attributes:
@@ -111,11 +111,11 @@ class Team:
         return [found[number % self.size][number // self.size] for number in range(sum(map(len, found)))]
 
 
-ALONE = Team()
+SINGLE_PROCESS = ProcessGroup()
 
 
 @contextlib.contextmanager
-def together(size: int, device: str, function: Callable[..., None], *arguments: Any) -> Iterator[Team]:
+def together(size: int, device: str, function: Callable[..., None], *arguments: Any) -> Iterator[ProcessGroup]:
     """Makes this process the first of so many on this machine; the others call ``function(team, *arguments)``.
 
     They find each other by a file, talk over loopback only, and end with this one.
@@ -124,7 +124,7 @@ def together(size: int, device: str, function: Callable[..., None], *arguments: 
         LostError: One of them has ended.
     """
     if size == 1:
-        yield ALONE
+        yield SINGLE_PROCESS
         return
     context = torch.multiprocessing.get_context("spawn")
     others: list[tuple[BaseProcess, Connection]] = []
@@ -150,12 +150,12 @@ def together(size: int, device: str, function: Callable[..., None], *arguments: 
                 dist.destroy_process_group()
 
 
-def device_of(team: Team, device: str) -> str:
+def device_of(team: ProcessGroup, device: str) -> str:
     """Each process of several has a GPU of its own."""
     return f"{device}:{team.rank}" if team.size > 1 and device == "cuda" else device
 
 
-def _join(rank: int, size: int, device: str, meeting: pathlib.Path) -> Team:
+def _join(rank: int, size: int, device: str, meeting: pathlib.Path) -> ProcessGroup:
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # else they listen where the host's name leads
         os.environ.setdefault(variable, loopback)
@@ -168,7 +168,7 @@ def _join(rank: int, size: int, device: str, meeting: pathlib.Path) -> Team:
         world_size=size,
         timeout=_PATIENCE,
     )
-    return Team(rank, size)
+    return ProcessGroup(rank, size)
 
 
 def _follow(
@@ -209,7 +209,7 @@ def _find_cause(error: Exception, others: Sequence[tuple[BaseProcess, Connection
 
 
 def check_division(
-    team: Team,
+    team: ProcessGroup,
     network: nn.Module,
     count: int,
     batch_of: Callable[[slice], Any],

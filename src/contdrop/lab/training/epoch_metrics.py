@@ -19,7 +19,7 @@ _MOST_BATCHES = 256
 _MOST_NUMBERS = 2**18
 
 
-class Losses:
+class EpochLoss:
     """The sum of the losses of an epoch's examples, in float64 and in the order of the batches."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Losses:
         return float(sum(sums) / sum(examples))
 
 
-class Tally:
+class EpochMetric:
     """A metric over the batches of an epoch, under dropout. Sums stay where the model is: nothing waits for them."""
 
     def __init__(self, metric: Metric) -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from ..data.batch import to_device
 from ..data.data import PreparedData
-from ..runner.job_sink import Ledger
 from ..store.blobs import Buffer
 from ..store.records import FINAL, Epoch
 from ..study.plan import PlannedJob, Variant
 from . import checkpoint
-from .distributed import ALONE, Team
+from .distributed import SINGLE_PROCESS, ProcessGroup
 from .environment import machine, versions
 from .trainer import DivergenceError, Trainer
 
@@ -24,15 +25,59 @@ _CHECKPOINT_SHARE = 0.05  # of the time, at most, goes into checkpoints
 _TRIED = 12  # batches, to see how long they take
 
 
+class JobSink(Protocol):
+    """Destination for a job's progress: a store, or what stands in for one."""
+
+    path: pathlib.Path
+
+    def begin(
+        self,
+        job: int,
+        *,
+        variant: str,
+        seeds: Mapping[str, int],
+        fingerprints: Mapping[str, str],
+        versions: Mapping[str, str],
+        machine: Mapping[str, Any],
+    ) -> str | None: ...
+    def resume(self, job: int) -> tuple[int, Buffer] | None: ...
+    def drop_progress(self, job: int) -> None: ...
+    def progress(
+        self, job: int, epochs: Sequence[Epoch], checkpoint: tuple[int, Sequence[Buffer]] | None = None
+    ) -> None: ...
+    def fail(self, job: int, reason: str, epochs: Sequence[Epoch] = ()) -> None: ...
+    def finish(
+        self,
+        job: int,
+        epochs: Sequence[Epoch],
+        results: Mapping[str, float],
+        artefacts: Mapping[str, np.ndarray],
+        weights: Sequence[Buffer] = (),
+    ) -> None: ...
+
+
+class NullStore:
+    """Destination of a job's other processes, of which only the first writes."""
+
+    path = pathlib.Path()
+
+    def begin(self, job: int, **_: Any) -> str | None: ...
+    def resume(self, job: int) -> tuple[int, Buffer] | None: ...
+    def drop_progress(self, job: int) -> None: ...
+    def progress(self, job: int, *_: Any) -> None: ...
+    def fail(self, job: int, *_: Any) -> None: ...
+    def finish(self, job: int, *_: Any) -> None: ...
+
+
 def run(
-    store: Ledger,
+    store: JobSink,
     job_id: int,
     job: PlannedJob,
     variant: Variant,
     prepared: PreparedData,
     *,
     device: str = "cpu",
-    team: Team = ALONE,
+    team: ProcessGroup = SINGLE_PROCESS,
     checkpoint_seconds: float = 1.0,
     after_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> None:
@@ -88,7 +133,7 @@ def run(
     store.finish(job_id, unsaved, results, artefacts, weights)
 
 
-def _checkpoint(store: Ledger, job_id: int, team: Team) -> tuple[int, Buffer] | None:
+def _checkpoint(store: JobSink, job_id: int, team: ProcessGroup) -> tuple[int, Buffer] | None:
     """The last one, in every process of a team."""
     saved = store.resume(job_id)
     if saved and team.size > 1:

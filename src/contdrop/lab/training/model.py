@@ -23,7 +23,7 @@ from . import random_streams
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltModel:
     """A model, and what the method did to it."""
 
     model: nn.Module
@@ -45,7 +45,7 @@ class Averaged(nn.ModuleList):
         return logits.log_softmax(2).logsumexp(0) - math.log(len(self))
 
 
-def build(study: Study, method: Method, seed: int) -> Built:
+def build(study: Study, method: Method, seed: int) -> BuiltModel:
     """The model with the method, its initial weights drawn by ``seed``; several as one if the study averages them."""
     first = _build(study, method, seed)
     if study.networks == 1:
@@ -57,19 +57,19 @@ def build(study: Study, method: Method, seed: int) -> Built:
     return replace(first, model=Averaged([first.model, *others]))
 
 
-def _build(study: Study, method: Method, seed: int) -> Built:
+def _build(study: Study, method: Method, seed: int) -> BuiltModel:
     assert study.model is not None, "a study with a loop of its own builds its models itself"
     if study.takes_method:
         seed_everything(seed)
-        return Built(_checked(study, study.model(method)), method.noise(study.scale))
+        return BuiltModel(_checked(study, study.model(method)), method.noise(study.scale))
     return build_with(study, study.model, method, seed)
 
 
-def build_with(study: Study, function: Callable[[], nn.Module], method: Method, seed: int) -> Built:
+def build_with(study: Study, function: Callable[[], nn.Module], method: Method, seed: int) -> BuiltModel:
     """The model that a function returns, with the method in its dropout layers."""
     seed_everything(seed)
     model = _checked(study, function())
-    return Built(model, *put(study, method, model))
+    return BuiltModel(model, *put(study, method, model))
 
 
 def put(study: Study, method: Method, model: nn.Module) -> tuple[dict[str, float], MethodReport]:

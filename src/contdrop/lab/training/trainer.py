@@ -34,10 +34,10 @@ from ..store.writer import FINAL, Epoch
 from ..study.plan import PlannedJob, Variant
 from ..study.user_errors import explained
 from . import checkpoint, epoch_metrics, random_streams
-from .distributed import ALONE, Team, check_division
+from .distributed import SINGLE_PROCESS, ProcessGroup, check_division
 from .losses import Loss, default_loss
 from .metrics import Metric, with_loss
-from .model import Built, build, seed_everything
+from .model import BuiltModel, build, seed_everything
 
 _MOST_LABELS = 2**15  # predicted classes are kept as 16-bit numbers
 _SLOW_DISK = 1e8  # bytes per second; how long a checkpoint takes is measured once there is one
@@ -79,7 +79,12 @@ class Trainer:
     """A network on its way from epoch to epoch; the processes of a team do it together."""
 
     def __init__(
-        self, job: PlannedJob, variant: Variant, prepared: PreparedData, device: str = "cpu", team: Team = ALONE
+        self,
+        job: PlannedJob,
+        variant: Variant,
+        prepared: PreparedData,
+        device: str = "cpu",
+        team: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         study, self.team = job.protocol.study, team
         self.job, self.variant, self.study, self.device = job, variant, study, torch.device(device)
@@ -88,7 +93,7 @@ class Trainer:
         }
         self.seeds[random_streams.MASKS] = job.seed(random_streams.MASKS, variant)
         self.parts = prepared.parts(job.protocol.seed, job.stage, job.run)
-        self.built: Built = build(study, variant.method, self.seeds[random_streams.WEIGHTS])
+        self.built: BuiltModel = build(study, variant.method, self.seeds[random_streams.WEIGHTS])
         self.network = self.built.model
         initial = of_arrays(*(as_array(p) for _, p in sorted(self.network.named_parameters())))
         self.network.to(self.device)
@@ -279,7 +284,7 @@ class Trainer:
     def _train(self) -> tuple[float, float]:
         """One epoch; mean loss and value as it went, under dropout."""
         self.network.train()
-        losses, tally = epoch_metrics.Losses(), epoch_metrics.Tally(self.metrics[0])
+        losses, tally = epoch_metrics.EpochLoss(), epoch_metrics.EpochMetric(self.metrics[0])
         last = min(self.total_steps, self.step + self.steps_per_epoch) if self.study.epoch_steps else self.total_steps
         waiting, of, is_elsewhere = 0, 1, self.device.type != "cpu"
         for batches, sizes, left in self._batches():

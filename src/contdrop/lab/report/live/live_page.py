@@ -21,7 +21,7 @@ from ...analysis.comparisons import compare
 from ...analysis.interim import Look, narrowing, watched
 from ...analysis.phrases import all_of, capital, name_in_text
 from ...analysis.verdict import Verdict, verdict
-from ...runner.estimate import Estimate
+from ...runner.progress import Estimate
 from ...stats import Comparison
 from ...store.results import Results, assemble
 from ...store.writer import FAILED, FINAL, FINISHED, RUNNING, JobRecord, ProtocolRecord, Store

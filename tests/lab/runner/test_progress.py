@@ -1,6 +1,6 @@
 """How long the rest takes."""
 
-from contdrop.lab.runner.estimate import Estimate
+from contdrop.lab.runner.progress import Estimate
 from contdrop.lab.store.writer import Epoch, Store
 from stores import make_store
 
