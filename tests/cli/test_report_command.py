@@ -349,7 +349,7 @@ def test_serve_command(store, tmp_path):
     """In a process of its own: prints the address, serves what changes, and ends cleanly with Ctrl-C."""
     code = (
         "import sys; from contdrop.lab.report import page, changes; changes.POLL_SECONDS = 0.1; "
-        "page.figures.figures = lambda *_: []; page.figures.samples = lambda *_: None; "
+        "page.figures.figures = lambda *_: []; "
         "from contdrop.cli import main; main()"
     )
     arguments = ["serve", "--store", str(store), "--port", "0"]

@@ -89,7 +89,7 @@ OWNERS = {
     "pandas": ["lab/api.py"],
     "typer": ["cli/"],
     "rich": ["cli/"],
-    "matplotlib": ["bench/plot.py", "cli/", "lab/report/", "lab/api.py", "replication/claims/claims_figure.py"],
+    "matplotlib": ["bench/plot.py", "cli/", "lab/report/", "lab/api.py", "replication/"],
     "jinja2": ["lab/report/"],
     "markupsafe": ["lab/report/", "replication/claims/claims_table.py"],
     "numpy": ["lab/", "replication/"],
@@ -107,7 +107,8 @@ WITHOUT_TORCH = [
     *["lab/analysis", "lab/report", "lab/stats", "lab/store", "lab/training/metric_values.py"],
     *["lab/training/random_streams.py", "lab/runner/progress.py"],
     *["lab/study/labels.py", "lab/study/amendments.py", "lab/study/selection.py"],
-    *["replication/claims", "replication/datasets", "replication/paper_tables.py"],
+    *["replication/claims", "replication/datasets", "replication/image_samples.py"],
+    *["replication/paper_report.py", "replication/paper_tables.py", "lab/extensions.py"],
 ]
 
 

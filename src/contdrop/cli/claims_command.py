@@ -72,9 +72,9 @@ def claims(
     else:
         _show(entries, details)
     if plot_file:
-        from ..lab.report import figures  # matplotlib takes a second
+        from ..replication.claims import claims_figure  # matplotlib takes a second
 
-        picture = figures.claims(entries)
+        picture = claims_figure.claims(entries)
         if picture:
             plot_command.save(picture.draw(), plot_file)
 

@@ -1,0 +1,1 @@
+"""The paper's studies, data sets, networks, pretrained weights and claims."""

@@ -21,7 +21,6 @@ from contdrop import lab
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.report import figures, style
 from contdrop.lab.report.figures import class_errors, drawing
-from contdrop.lab.report.figures.image_samples import samples_of
 from contdrop.lab.report.figures.mask_density import noise
 from contdrop.lab.report.figures.strength_sweep import sweep
 from contdrop.lab.store.results import collect_all
@@ -29,7 +28,9 @@ from contdrop.lab.store.writer import Store
 from contdrop.lab.study import labels
 from contdrop.replication import datasets
 from contdrop.replication.claims.claims import CLAIMS
+from contdrop.replication.claims.claims_figure import claims as claims_figure
 from contdrop.replication.claims.verdicts import VERDICTS, Entry
+from contdrop.replication.image_samples import samples, samples_of
 
 ODD = ("<script>alert(1)</script>", "$x_1$ & 50% \\frac{", "a name that goes on and on, and does not end", "gaussian")
 SWEEP = (
@@ -465,14 +466,14 @@ def test_critical_difference_diagram_needs_three_data_sets(tmp_path):
 
 
 def test_samples_show_each_class():
-    picture = figures.samples("digits")
+    picture = samples("digits")
     assert picture.name == "samples-digits"
     assert "8x8 pixels" in " ".join(picture.caption.split())
     (image,) = picture.draw().axes[0].images
     found = datasets.load("digits")
     first = found.train_images[found.train_labels == 0][0, 0] / found.divisor
     np.testing.assert_allclose(image.get_array()[:8, :8, 0], first, atol=1e-6)
-    assert figures.samples("no such data set") is None
+    assert samples("no such data set") is None
     colour = datasets.Dataset(
         "c", "C", np.zeros((4, 3, 6, 5), np.uint8), np.array([0, 1, 0, 1]), np.zeros((1, 3, 6, 5), np.uint8),
         np.array([0]), 255.0, ("one", "two"), "made up", "0",
@@ -604,7 +605,7 @@ def test_colours_stand_out_on_light_and_dark(method):
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_verdicts_can_be_read_on_light_and_dark(verdict):
     """By 4.5 to 1, what WCAG 2 asks of text: its ground is light on a dark page too."""
-    axes = figures.claims([Entry(CLAIMS[0], verdict, "")]).draw().axes[0]
+    axes = claims_figure([Entry(CLAIMS[0], verdict, "")]).draw().axes[0]
     (word,) = (text.get_color() for text in axes.texts if text.get_text() == verdict)
     ground = to_hex(axes.patches[-1].get_facecolor())
     assert _contrast(word, ground) >= 4.5

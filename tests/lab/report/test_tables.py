@@ -24,7 +24,7 @@ from contdrop.lab.report import cells, formats, protocol, supplementary_tables, 
 from contdrop.lab.report.cells import Cell, Table
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.writer import Store
-from contdrop.replication import paper_tables
+from contdrop.replication import paper_report, paper_tables
 
 
 def _results(path, **options):
@@ -412,7 +412,7 @@ def test_ranks_as_in_the_paper_are_of_its_methods_and_data_sets_alone(tmp_path):
             methods=tuple(levels), runs=2, noise=0.01,
         )  # fmt: skip
         with Store(tmp_path / "s.db") as store:
-            table = supplementary_tables.paper_ranks(collect_all(store))
+            table = paper_report.paper_ranks(collect_all(store))
         assert (table is None) == (number < 2)
     assert table.headings == ("Method", "MNIST", "SVHN", "Average", "The paper's average")
     assert {row[0].text: [cell.text for cell in row[1:]] for row in table.rows} == {

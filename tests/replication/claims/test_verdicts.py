@@ -11,10 +11,10 @@ from scipy.stats import t as student
 
 from contdrop.cli import app
 from contdrop.errors import UserError
-from contdrop.lab.report import figures, page
+from contdrop.lab.report import page
 from contdrop.lab.store import travel
 from contdrop.lab.store.records import Epoch
-from contdrop.replication.claims import evidence
+from contdrop.replication.claims import claims_figure, evidence
 from contdrop.replication.claims.claims import CLAIMS, PLANNED, Claim, Contrast
 from contdrop.replication.claims.evidence import Runs
 from contdrop.replication.claims.verdicts import FAILS, HOLDS, OPEN, OUT, Equation, counts, ledger
@@ -140,7 +140,7 @@ def test_figures_that_do_not_exist_are_left_out(number):
 def test_one_run_is_drawn_without_an_interval():
     def lines(number):
         entries = ledger([claim(LESS)], runs({"gaussian": 2.0, "bernoulli": 2.0}, number), {}, ())
-        return len(figures.claims(entries).draw().axes[0].lines)
+        return len(claims_figure.claims(entries).draw().axes[0].lines)
 
     assert lines(1) == lines(0) + 1  # a dot
     assert lines(2) == lines(0) + 2  # and a line

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...replication import paper_tables
 from .. import stats
 from ..store.results import Results
 from .phrases import mean_of
@@ -47,23 +46,20 @@ def rank(every: Sequence[Results]) -> Ranking | None:
     return Ranking(errors, sources, stats.compare_ranks(errors, reference)) if all(errors.values()) else None
 
 
-# By what contdrop calls them, the names that data sets have in the paper's Table VIII.
-_IN_THE_PAPER = {
-    "mnist": "MNIST",
-    "cifar-10": "CIFAR-10",
-    "norb": "NORB",
-    "ilsvrc": "ILSVRC-2012",
-    **dict.fromkeys(("svhn", "svhn-extra"), "SVHN"),
-}
+def rank_published(
+    every: Sequence[Results], methods: Sequence[str], names: Mapping[str, str]
+) -> tuple[stats.Ranks, dict[str, Results]] | None:
+    """Rank published methods alone, ties as in a competition; None if fewer than two published data sets are there.
 
-
-def as_in_the_paper(every: Sequence[Results]) -> tuple[stats.Ranks, dict[str, Results]] | None:
-    """Ranks of the paper's five methods alone, with ties as in the paper; if two of its data sets or more are there."""
-    methods = list(paper_tables.AVERAGE_RANKS)
+    Args:
+        every: Results of all experiments.
+        methods: The published methods.
+        names: By the name of a data set here, its published name.
+    """
     found = {
-        _IN_THE_PAPER[dataset]: results
+        names[dataset]: results
         for dataset, results in _sources(every).items()
-        if dataset in _IN_THE_PAPER and set(methods) <= set(results.errors()) and _means(results, methods)
+        if dataset in names and set(methods) <= set(results.errors()) and _means(results, methods)
     }
     if len(found) < 2:
         return None

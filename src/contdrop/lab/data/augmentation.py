@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...replication.networks.base import Pixels
 from ..study.study import Configuration
 
 
@@ -84,6 +83,19 @@ class Affine(Configuration):
 
     def _size(self, side: int) -> int:
         return side if self.side is None else self.side
+
+
+class Pixels(nn.Module):
+    """Turns images of whole numbers into float32 from 0 to 1, so that they are kept and handed on in a byte a pixel."""
+
+    def __init__(self, divisor: float) -> None:
+        super().__init__()
+        self.divisor = divisor
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.is_floating_point():
+            return images
+        return images.to(torch.float32).div_(self.divisor)
 
 
 def _divisor(model: nn.Module) -> float:

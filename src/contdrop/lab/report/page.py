@@ -19,12 +19,11 @@ from matplotlib.figure import Figure
 
 from ..._files import replacing
 from ...errors import UserError
-from ...replication import paper_tables
-from ...replication.claims import claims_table
 from ..analysis.comparisons import compare
 from ..analysis.outcomes import BETTER, WORDS, WORSE
 from ..analysis.phrases import capital, moment, name_in_text
 from ..analysis.verdict import Verdict, verdict
+from ..extensions import extension
 from ..stats import Comparison
 from ..store.results import Results, collect_all
 from ..store.writer import Store
@@ -232,20 +231,14 @@ def _content(
         experiments.append(
             {**view, "anchor": f"e{number}", "ambiguous": names.count(view["name"]) > 1, "parts": _parts(view, number)}
         )
-    claims = claims_table.entries(store, everything)
-    overall = (
-        claims_table.table(claims),
-        supplementary_tables.paper_ranks(everything),
-        supplementary_tables.ranks(everything),
-    )
+    overall = extension().overall(store, everything)
+    ranks, across = supplementary_tables.ranks(everything), figures.across(everything)
     ours = [results.named_dataset for results in everything if maker(results) == THE_LAB]
-    samples = [picture for name in dict.fromkeys(ours) if name and (picture := figures.samples(name, data_dir))]
+    samples = [picture for name in dict.fromkeys(ours) if name and (picture := extension().samples(name, data_dir))]
     return {
         "experiments": experiments,
-        "overall_tables": [files.table(table, "all") for table in overall if table],
-        "overall_pictures": [
-            files.picture(picture, "all") for picture in (figures.claims(claims), figures.across(everything)) if picture
-        ],
+        "overall_tables": [files.table(table, "all") for table in (*overall.tables, ranks) if table],
+        "overall_pictures": [files.picture(picture, "all") for picture in (*overall.pictures, across) if picture],
         "samples": [files.picture(picture, "data") for picture in samples],
         "terms": list(_terms(everything)),
         "makers": {maker(results) for results in everything} or {THE_LAB},
@@ -254,7 +247,7 @@ def _content(
 
 def _terms(everything: Sequence[Results]) -> Iterator[tuple[str, str]]:
     """Words in tables of the paper and in the names of methods, where there are such."""
-    if any(paper_tables.table_of(results.protocol.experiment) for results in everything):
+    if any(extension().published_table(results.protocol.experiment) for results in everything):
         means = "One-sided, in the form of the paper: the paired t-test's and Wilcoxon's, of “the reference is better”."
         yield "p-value-T, p-value-W", means
     methods = [labels.split(method) for results in everything for method in results.methods]

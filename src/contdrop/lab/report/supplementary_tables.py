@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..._text import plural
-from ...replication import paper_tables
 from .. import stats
 from ..analysis import dataset_ranks
 from ..analysis.metric_format import HIGHER, Measure
+from ..extensions import extension
 from ..store.results import Results
 from ..store.writer import FINAL, JobRecord, SelectionRecord, Store
 from ..study import labels
@@ -276,50 +276,13 @@ def _mcnemar(
     return stats.mcnemar(first, second, truth)
 
 
-def paper_ranks(every: Sequence[Results]) -> Table | None:
-    """The paper's Table VIII over those of its data sets that there are results on, and its own beside it."""
-    found = dataset_ranks.as_in_the_paper(every)
-    if found is None:
-        return None
-    ours, sources = found
-    lowest = min(ours.average.values())
-    rows = []
-    for method, theirs in paper_tables.AVERAGE_RANKS.items():
-        cells = [
-            Cell(
-                f"{ours.by_dataset[name][method]:g} ({paper_tables.RANKS[name][method]})", ours.by_dataset[name][method]
-            )
-            for name in sources
-        ]
-        average = ours.average[method]
-        rows.append(
-            (
-                Cell(labels.display_name(method, longest=10_000)),
-                *cells,
-                Cell(f"{average:.2f}", average, average == lowest),
-                Cell(f"{theirs:g}", theirs),
-            )
-        )
-    used = "; ".join(
-        f"{name}: {labels.printable(results.protocol.experiment)}, {size_of(results)}"
-        for name, results in sources.items()
-    )
-    notes = (
-        f"Ranks of the paper's five methods by their mean error; in brackets, those of its Table VIII. Ours: {used}.",
-        "The paper's average is over MNIST, CIFAR-10, SVHN, NORB and ILSVRC-2012; ours over the data sets shown. Ranks "
-        "say nothing of how far methods are apart, nor whether that is more than chance.",
-    )
-    headings = ("Method", *sources, "Average", "The paper's average")
-    return Table("paper-ranks", "Ranks as in the paper's Table VIII", headings, tuple(rows), notes)
-
-
 def ranks(every: Sequence[Results]) -> Table | None:
     """Of each method on each data set, and on average; if there are at least three data sets."""
     found = dataset_ranks.rank(every)
     if found is None:
         return None
     compared = found.comparison
-    average = compared.ranks.average
+    average, published = compared.ranks.average, extension().average_ranks
     lowest = min(average.values())
     rows = []
     for method in sorted(average, key=average.__getitem__):
@@ -333,9 +296,10 @@ def ranks(every: Sequence[Results]) -> Table | None:
                 ),
                 Cell(f"{average[method]:.2f}", average[method], average[method] == lowest),
                 p_cell(compared.against_reference.get(method)),
-                Cell(
-                    f"{paper_tables.AVERAGE_RANKS[method]:g}" if method in paper_tables.AVERAGE_RANKS else NONE,
-                    paper_tables.AVERAGE_RANKS.get(method),
+                *(
+                    [Cell(f"{published[method]:g}" if method in published else NONE, published.get(method))]
+                    if published
+                    else []
                 ),
             )
         )
@@ -351,8 +315,8 @@ def ranks(every: Sequence[Results]) -> Table | None:
         "the methods within data sets. Nemenyi's critical difference at "
         f"{100 * compared.alpha:g} %: {compared.critical_difference:.2f}. The column of p-values: each method against "
         f"{called}, two-sided, adjusted by Holm.",
-        "The paper's ranks are over MNIST, CIFAR-10, SVHN, NORB and ILSVRC-2012, without “no dropout”.",
+        *([extension().ranks_note] if published else []),
     )
     datasets = [labels.printable(dataset) for dataset in found.errors]
-    headings = ("Method", *datasets, "Average", f"p against {called}", "The paper's average")
+    headings = ("Method", *datasets, "Average", f"p against {called}", *(["The paper's average"] if published else []))
     return Table("ranks", "Ranks over data sets", headings, tuple(rows), notes)

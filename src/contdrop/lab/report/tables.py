@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ...replication import paper_tables
 from .. import stats
 from ..analysis.comparisons import compare, planned_margin
 from ..analysis.replication_caveat import falls_short
+from ..extensions import PublishedTable, extension
 from ..stats.differences import RESOLUTION
 from ..stats.paired import ENOUGH_RUNS
 from ..store.results import Results
@@ -83,7 +83,7 @@ def _noise(method: str, noise: float | None) -> Cell:
 def comparison(results: Results, comparisons: Mapping[str, stats.Comparison] | None = None) -> Table:
     """Of a table of the paper in its layout: error and one-sided p-values of the reference against each method."""
     comparisons = compare(results) if comparisons is None else comparisons
-    theirs = paper_tables.table_of(results.protocol.experiment)
+    theirs = extension().published_table(results.protocol.experiment)
     if theirs is None:
         return overview(results, comparisons)
     their_best = min(theirs.means.values())
@@ -129,7 +129,7 @@ def _data(
     results: Results,
     comparisons: Mapping[str, stats.Comparison],
     names: Sequence[str],
-    theirs: paper_tables.Table | None = None,
+    theirs: PublishedTable | None = None,
 ) -> tuple[dict[str, Value], ...]:
     """With these figures of the comparisons."""
     variants = results.variants()
@@ -152,7 +152,7 @@ def _data(
     )
 
 
-def _paper_cell(theirs: paper_tables.Table, method: str, best: float) -> Cell:
+def _paper_cell(theirs: PublishedTable, method: str, best: float) -> Cell:
     found = theirs.results.get(method)
     if found is None:
         return Cell(NONE)

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
-from ...replication.datasets.location import VARIABLE
 from ..data.data import PreparedData
+from ..extensions import DATA_VARIABLE
 from ..store.blobs import Buffer
 from ..store.records import Epoch, processor
 from ..study.user_errors import printable_error
@@ -215,7 +215,7 @@ class Cluster:
         """Begins a job; the stream of what it writes."""
         strategy = _on(node) if node else "DEFAULT"
         task = self.ray.remote(_do).options(**self.options, scheduling_strategy=strategy, num_returns="streaming")
-        return task.remote(*arguments, os.environ.get(VARIABLE))
+        return task.remote(*arguments, os.environ.get(DATA_VARIABLE))
 
     def wait(self, streams: Sequence[Any], seconds: float) -> list[Any]:
         """Those that have something to say, once one has, or after so long."""
@@ -317,7 +317,7 @@ def _do(
 ) -> Iterator[list[Any]]:
     """Does one job; yields what it writes. A thread trains, for a generator can only yield from its own."""
     if directory is not None:
-        os.environ.setdefault(VARIABLE, directory)
+        os.environ.setdefault(DATA_VARIABLE, directory)
     bench, wire = _bench(token, work), RemoteStore(saved, path, _node())
     if data and task.protocol not in bench.work.data:
         bench.work.data[task.protocol] = unpacked(_import().get(data[0]))

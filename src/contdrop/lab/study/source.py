@@ -17,6 +17,7 @@ from typing import Any, Literal
 import cloudpickle
 
 from ...errors import UserError, suggest
+from ..extensions import extension
 from .plan import StudyPlan
 from .study import Study
 from .user_errors import explained, is_users, printable_error
@@ -32,9 +33,8 @@ class StudySource:
 
     def load(self) -> Study:
         if self.kind == "catalogue":
-            from ...replication.studies import STUDIES  # it imports studies, and so this package
-
-            return STUDIES[self.name]
+            published: Study = importlib.import_module(extension().studies).STUDIES[self.name]
+            return published
         if self.kind == "pickle":
             study: Study = pickle.loads(self.content)
             return study

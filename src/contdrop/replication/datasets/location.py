@@ -7,8 +7,7 @@ import pathlib
 import shlex
 
 from ...errors import UserError
-
-VARIABLE = "CONTDROP_DATA"
+from ...lab.extensions import DATA_VARIABLE as VARIABLE
 
 
 def directory(option: pathlib.Path | str | None = None) -> pathlib.Path:

@@ -7,10 +7,11 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..._torch.checks import check_choice
 from ...choices import SCALES, Scale
+from ...lab.data.augmentation import Pixels
 from ...lab.study.methods import Method, hidden_layer, output_layer
 from ...lab.study.study import Configuration
 from ...laws import Bernoulli
@@ -72,16 +73,3 @@ class Model(Configuration, abc.ABC):
             "hidden1": hidden_layer(method, inputs, hidden, activation="relu", scale=self.scale, reads_hidden=False),
             "output": output_layer(method, hidden, classes, scale=self.scale),
         }
-
-
-class Pixels(nn.Module):
-    """Turns images of whole numbers into float32 from 0 to 1, so that they are kept and handed on in a byte a pixel."""
-
-    def __init__(self, divisor: float) -> None:
-        super().__init__()
-        self.divisor = divisor
-
-    def forward(self, images: Tensor) -> Tensor:
-        if images.is_floating_point():
-            return images
-        return images.to(torch.float32).div_(self.divisor)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ....replication.claims.claims_figure import claims as claims
 from ...stats import Comparison
 from ...store.results import Results
 from ...store.writer import Store
@@ -15,7 +14,6 @@ from .covariance_histogram import covariances
 from .curves import curves
 from .drawing import Picture as Picture
 from .drawing import save as save
-from .image_samples import samples as samples
 from .mask_density import noise
 from .paired_differences import pairs as pairs
 from .reliability import reliability

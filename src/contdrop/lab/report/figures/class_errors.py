@@ -10,8 +10,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ....errors import UserError
-from ....replication.datasets import registry
+from ...extensions import extension
 from ...store.results import Results
 from ...store.writer import Store
 from ...study import labels
@@ -93,10 +92,7 @@ def classes_of(results: Results, shares: Mapping[str, Array]) -> Picture | None:
 
 
 def _class_names(results: Results, number: int) -> tuple[str, ...]:
-    try:
-        known = registry.find(results.named_dataset).classes
-    except UserError:
-        known = ()
+    known = extension().class_names(results.named_dataset)
     return known if len(known) == number else tuple(str(place) for place in range(number))
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from ....errors import UserError
-from ....replication import datasets
-from ...study import labels
-from .drawing import SMALL, WIDTH, Picture, blank, place, styled, text_width
+from ..errors import UserError
+from ..lab.report.figures.drawing import SMALL, WIDTH, Picture, blank, place, styled, text_width
+from ..lab.study import labels
+from . import datasets
 
 _COLUMNS = 10
 _MOST_CLASSES = 12
