@@ -18,9 +18,8 @@ from torch import nn
 
 from contdrop import lab
 from contdrop.lab.data.data import prepare
-from contdrop.lab.runner.ray_cluster import resources
-from contdrop.lab.runner.runner import PlannedStudy, StudyRunner
-from contdrop.lab.store.writer import Epoch, Store
+from contdrop.lab.runner.runner import PlannedStudy, StudyRunner, find_cluster
+from contdrop.lab.store.writer import Epoch
 from contdrop.lab.study.plan import PlannedJob, plan
 from contdrop.lab.study.source import of_study
 from contdrop.lab.training.trainer import Trainer
@@ -74,18 +73,13 @@ class Clock:
 def whole(executor: str, workers: int, width: int) -> tuple[float, float]:
     """Seconds that all jobs take, and those with the start of all processes."""
     study, clock = make(width), Clock()
-    cluster = resources(executor, address=None, cpus=None, gpus=0.0, workers=workers)
-    conductor = StudyRunner([PlannedStudy(plan(study), of_study(study))], workers=workers, cluster=cluster)
+    cluster = find_cluster(executor, workers=workers)
+    runner = StudyRunner([PlannedStudy(plan(study), of_study(study))], workers=workers, cluster=cluster)
     with tempfile.TemporaryDirectory() as directory:
         begin = time.perf_counter()
-        try:
-            conductor.load()
-            with Store(pathlib.Path(directory) / "runs.db", create=True) as store:
-                conductor.prepare(store)
-                conductor.run(clock)
+        with runner.session(pathlib.Path(directory) / "runs.db"):
+            runner.run(clock)
             end = time.perf_counter()
-        finally:
-            conductor.close()
     return end - (clock.begun or end), end - begin
 
 

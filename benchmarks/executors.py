@@ -14,9 +14,8 @@ import tempfile
 import time
 
 from contdrop import lab
-from contdrop.lab.runner.ray_cluster import resources
-from contdrop.lab.runner.runner import PlannedStudy, StudyRunner
-from contdrop.lab.store.writer import Epoch, Store
+from contdrop.lab.runner.runner import PlannedStudy, StudyRunner, find_cluster
+from contdrop.lab.store.writer import Epoch
 from contdrop.lab.study.plan import PlannedJob, plan
 from contdrop.lab.study.source import of_study
 
@@ -52,17 +51,11 @@ def nothing(job: lab.Job) -> float:
 
 def measure(executor: str, jobs: int, workers: int) -> tuple[int, float]:
     study = lab.Study("empty", methods=("none", "gaussian"), reference="none", run=nothing, runs=jobs // 2)
-    cluster = resources(executor, address=None, cpus=None, gpus=0.0, workers=workers)
-    conductor = StudyRunner([PlannedStudy(plan(study), of_study(study))], workers=workers, cluster=cluster)
+    cluster = find_cluster(executor, workers=workers)
+    runner = StudyRunner([PlannedStudy(plan(study), of_study(study))], workers=workers, cluster=cluster)
     clock = Clock()
-    with tempfile.TemporaryDirectory() as directory:
-        conductor.load()
-        try:
-            with Store(pathlib.Path(directory) / "runs.db", create=True) as store:
-                conductor.prepare(store)
-                outcome = conductor.run(clock)
-        finally:
-            conductor.close()
+    with tempfile.TemporaryDirectory() as directory, runner.session(pathlib.Path(directory) / "runs.db"):
+        outcome = runner.run(clock)
     assert len(outcome.finished) == jobs
     return clock.rate()
 

@@ -127,9 +127,7 @@ def test_more_than_a_day_is_said_first(capsys, monkeypatch, tmp_path):
     jobs = plan(study, epochs=300_000, runs=30)
     monkeypatch.setattr(runner, "seconds_per_epoch", lambda *_, **__: 1.0)
     conductor = runner.StudyRunner([runner.PlannedStudy(jobs, StudySource("catalogue", study.name))], workers=2)
-    conductor.load()
-    with Store(tmp_path / "runs.db", create=True) as store:
-        conductor.prepare(store)
+    with conductor.session(tmp_path / "runs.db"):
         session.warn(conductor)
         err = capsys.readouterr().err
         total = sum(job.epochs for job in jobs) / 2

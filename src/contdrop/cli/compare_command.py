@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
-import tempfile
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -14,12 +11,9 @@ from .._text import duration, plural, printable
 from ..errors import UserError
 from ..lab.analysis.sample_size import needed_runs
 from ..lab.report import directory
-from ..lab.runner.ray_cluster import resources
-from ..lab.runner.runner import PlannedStudy, StudyRunner
-from ..lab.store import backups
-from ..lab.store.writer import Store
+from ..lab.runner.runner import PlannedStudy, StudyRunner, find_cluster
 from ..lab.study import source, templates
-from ..lab.study.plan import StudyPlan, plan
+from ..lab.study.plan import plan
 from ..replication import datasets
 from . import options, session, terminal
 
@@ -100,11 +94,10 @@ def compare(
         "retry_failed": retry_failed,
         "redo": redo,
         "shard": session.parse_shard(shard),
-        "cluster": resources(executor, address=address, cpus=cpus, gpus=gpus, workers=workers),
+        "cluster": find_cluster(executor, address=address, cpus=cpus, gpus=gpus, workers=workers),
     }
     if estimate:
-        with contextlib.closing(StudyRunner(plans, **settings, say=terminal.say)) as conductor:
-            estimated = _estimate(conductor, plans[0].protocol, store)
+        estimated = _estimate(StudyRunner(plans, **settings, say=terminal.say), store)
         terminal.print_json(estimated) if as_json else _print_estimate(estimated)
         return 0
     out = out or pathlib.Path(f"{found.name}-report")
@@ -122,24 +115,23 @@ def compare(
     return session.complain(performance)
 
 
-def _estimate(conductor: StudyRunner, protocol: StudyPlan, path: pathlib.Path) -> dict[str, Any]:
-    """The plan: time, memory, disk, and how many runs a gap needs. Trains nothing but a few batches."""
-    conductor.load()
-    with _scratch(path) as store:
-        conductor.prepare(store)
+def _estimate(runner: StudyRunner, path: pathlib.Path) -> dict[str, Any]:
+    """Return the plan's time, memory and disk, and the runs that a gap needs; only a few batches are trained."""
+    protocol = runner.plans[0].protocol
+    with runner.session(path, scratch=True):
         found: dict[str, Any] = {
             "study": protocol.study.name,
-            "jobs": len(conductor.jobs),
-            "done": conductor.done,
-            "seconds": conductor.seconds_left(try_out=True),
-            "workers": conductor.processes,
+            "jobs": len(runner.jobs),
+            "done": runner.done,
+            "seconds": runner.seconds_left(try_out=True),
+            "workers": runner.processes,
         }
-        rehearsal = conductor.rehearsals.get(protocol.key)
-        if rehearsal is not None:
-            memory, disk = conductor.memory_and_disk(protocol.key)
-            found["examples"] = dict(zip(("train", "validation", "test"), rehearsal.sizes))
-            found |= {"memory_per_worker": memory, "disk": disk, "sites": rehearsal.sites}
-        return found | {"runs_needed": list(needed_runs(conductor.results()))}
+        report = runner.reports.get(protocol.key)
+        if report is not None:
+            memory, disk = runner.memory_and_disk(protocol.key)
+            found["examples"] = dict(zip(("train", "validation", "test"), report.sizes))
+            found |= {"memory_per_worker": memory, "disk": disk, "sites": report.sites}
+        return found | {"runs_needed": list(needed_runs(runner.results()))}
 
 
 def _print_estimate(found: dict[str, Any]) -> None:
@@ -156,16 +148,3 @@ def _print_estimate(found: dict[str, Any]) -> None:
             screen.print(f"{label}: {words}")
     for line in found["runs_needed"]:
         screen.print(line)
-
-
-@contextlib.contextmanager
-def _scratch(path: pathlib.Path) -> Iterator[Store]:
-    """A copy of a store, or a new one if there is none, that is gone afterwards; the store stays as it is."""
-    with tempfile.TemporaryDirectory() as directory:
-        copy = pathlib.Path(directory) / path.name
-        if path.exists():
-            with Store(path):
-                backups.copy(path, copy)
-        with Store(copy, create=True) as store:
-            store.path = path  # for what is said
-            yield store

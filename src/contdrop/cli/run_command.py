@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ..lab.runner.ray_cluster import resources
-from ..lab.runner.runner import PlannedStudy
+from ..lab.runner.runner import PlannedStudy, find_cluster
 from ..lab.study.plan import plan
 from ..lab.study.source import StudySource
 from ..replication import datasets, studies
@@ -68,7 +67,7 @@ def run(
         )
         for study in studies.find(experiment)
     ]
-    cluster = resources(executor, address=address, cpus=cpus, gpus=gpus, workers=workers)
+    cluster = find_cluster(executor, address=address, cpus=cpus, gpus=gpus, workers=workers)
     performance = session.perform(
         plans,
         store,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from ..lab.runner.queue import PlanOutcome
 from ..lab.runner.ray_cluster import Resources
 from ..lab.runner.runner import PlannedStudy, StudyRunner
 from ..lab.store.results import Results
-from ..lab.store.writer import FINAL, Store
+from ..lab.store.writer import FINAL
 from ..lab.study.plan import PlannedJob
 from . import terminal, terminal_summary
 from .dashboard import Dashboard
@@ -81,8 +80,8 @@ def perform(
     shard: tuple[int, int] | None = None,
     cluster: Resources | None = None,
 ) -> Performance:
-    """Does all jobs, with a display of how it goes."""
-    conductor = StudyRunner(
+    """Do all jobs of the plans with a progress display."""
+    runner = StudyRunner(
         plans,
         workers=workers,
         threads=threads,
@@ -94,34 +93,27 @@ def perform(
         cluster=cluster,
         say=terminal.say,
     )
-    with contextlib.closing(conductor):
-        conductor.load()
-        return _perform(conductor, path)
-
-
-def _perform(conductor: StudyRunner, path: pathlib.Path) -> Performance:
-    with Store(path, create=True) as store:
-        conductor.prepare(store)
-        announce(conductor, path)
-        warn(conductor)
+    with runner.session(path) as store:
+        announce(runner, path)
+        warn(runner)
         try:
-            with Dashboard(store, conductor.jobs, conductor.estimate(), workers=conductor.processes) as dashboard:
-                outcome = conductor.run(dashboard)
+            with Dashboard(store, runner.jobs, runner.estimate(), workers=runner.processes) as dashboard:
+                outcome = runner.run(dashboard)
         except KeyboardInterrupt:
             terminal.say(
-                f"contdrop: interrupted; {conductor.done} of {len(conductor.jobs)} jobs are done and kept in {path}; "
+                f"contdrop: interrupted; {runner.done} of {len(runner.jobs)} jobs are done and kept in {path}; "
                 "give the same command again to resume"
             )
-            return Performance(None, conductor.jobs, [])
-        return Performance(outcome, conductor.jobs, conductor.results())
+            return Performance(None, runner.jobs, [])
+        return Performance(outcome, runner.jobs, runner.results())
 
 
-def announce(conductor: StudyRunner, path: pathlib.Path) -> None:
+def announce(runner: StudyRunner, path: pathlib.Path) -> None:
     """What will be done, and what of it is done already."""
-    statuses = conductor.store.statuses()
-    for planned in conductor.plans:
+    statuses = runner.store.statuses()
+    for planned in runner.plans:
         protocol = planned.protocol
-        mine = {job_id: job for job_id, job in conductor.jobs.items() if job.protocol.key == protocol.key}
+        mine = {job_id: job for job_id, job in runner.jobs.items() if job.protocol.key == protocol.key}
         final = sum(job.stage == FINAL for job in mine.values())
         done = sum(statuses[job_id] in ("finished", "failed") for job_id in mine)
         selecting = f" and {len(mine) - final} to select parameters" if len(mine) > final else ""
@@ -132,15 +124,15 @@ def announce(conductor: StudyRunner, path: pathlib.Path) -> None:
             terminal.screen(stderr=True).print(note)
 
 
-def warn(conductor: StudyRunner) -> None:
+def warn(runner: StudyRunner) -> None:
     """Says how long it will take, if that is more than a day."""
-    left = conductor.estimate().left
-    passes = sum(conductor.jobs[job_id].epochs for job_id in left) * conductor.largest_part
-    seconds = conductor.seconds_left(try_out=passes > _TRIED_FROM)
+    left = runner.estimate().left
+    passes = sum(runner.jobs[job_id].epochs for job_id in left) * runner.largest_part
+    seconds = runner.seconds_left(try_out=passes > _TRIED_FROM)
     if seconds is not None and seconds > _DAY:
         terminal.say(
             f"contdrop: this will take about {duration(seconds)} with "
-            f"{plural(conductor.processes, 'worker')}; Ctrl-C stops it, what is done is kept, and --preset quick or a "
+            f"{plural(runner.processes, 'worker')}; Ctrl-C stops it, what is done is kept, and --preset quick or a "
             "smaller --runs or --epochs takes less"
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import pathlib
 import shutil
@@ -15,8 +14,7 @@ from ..errors import UserError, suggest
 from .analysis import comparisons
 from .analysis.verdict import Verdict, verdict
 from .runner.progress import TextProgress
-from .runner.ray_cluster import resources
-from .runner.runner import PlannedStudy, StudyRunner
+from .runner.runner import PlannedStudy, StudyRunner, find_cluster
 from .store import csv_import, merge
 from .store.results import Results, collect
 from .store.writer import Store
@@ -262,7 +260,7 @@ def compare(
     jobs = plan.plan(study, preset=preset, labels=methods, runs=runs, epochs=epochs, seed=seed)
     source = StudySource("pickle", study.name) if workers == 0 else of_study(study)
     path = pathlib.Path(store)
-    conductor = StudyRunner(
+    runner = StudyRunner(
         [PlannedStudy(jobs, source)],
         workers=workers,
         device=device,
@@ -270,13 +268,9 @@ def compare(
         devices=devices,
         retry_failed=retry_failed,
         redo=redo,
-        cluster=resources(executor, address=address, cpus=cpus, gpus=gpus, workers=workers),
+        cluster=find_cluster(executor, address=address, cpus=cpus, gpus=gpus, workers=workers),
         say=lambda line: print(line) if progress else None,
     )
-    with contextlib.closing(conductor):
-        conductor.load()
-        with Store(path, create=True) as opened:
-            conductor.prepare(opened)
-            estimate = conductor.estimate()
-            conductor.run(TextProgress(opened, conductor.jobs, estimate, conductor.processes, show=progress))
+    with runner.session(path) as opened:
+        runner.run(TextProgress(opened, runner.jobs, runner.estimate(), runner.processes, show=progress))
     return Result(path, jobs[0].protocol.key, study)

@@ -15,7 +15,7 @@ import processes
 from contdrop import lab
 from contdrop.errors import UserError
 from contdrop.lab.data.data import prepare
-from contdrop.lab.runner import ray_cluster, ray_driver
+from contdrop.lab.runner import ray_cluster, ray_driver, runner
 from contdrop.lab.runner.queue import JobQueue, WorkerConfig
 from contdrop.lab.store.writer import Store
 from contdrop.lab.study.plan import add_plan, plan
@@ -159,7 +159,7 @@ def test_tensors_travel_without_a_copy_and_unchanged():
     ("given", "text"),
     [
         ({"executor": "spark"}, "expected local or ray"),
-        ({"executor": "local", "address": "auto"}, "for --executor ray"),
+        ({"executor": "local", "address": "auto"}, "expected --executor ray"),
         ({"executor": "ray", "gpus": -1.0}, "--gpus: expected a number from 0"),
         ({"executor": "ray", "gpus": 0.00009}, "--gpus: expected a number from 0, at least 0.0001 if any"),
         ({"executor": "ray", "cpus": 0.0}, "--cpus: expected more than 0, or --gpus with it; got 0"),
@@ -167,11 +167,11 @@ def test_tensors_travel_without_a_copy_and_unchanged():
 )
 def test_wrong_options_get_one_line(given, text):
     with pytest.raises(UserError, match=text):
-        ray_cluster.resources(**{"address": None, "cpus": None, "gpus": 0.0, "workers": None, **given})
+        runner.find_cluster(**given)
 
 
 def slots(have, **given):
-    asked = ray_cluster.resources("ray", **{"address": "x", "cpus": None, "gpus": 0.0, "workers": None, **given})
+    asked = ray_cluster.Resources("x", **given)
     cluster = ray_cluster.Cluster(asked, threads=1, device="cpu")
     cluster.nodes = lambda: [{"NodeID": "n", "Alive": True, "Resources": have}]
     return cluster.slots()["n"]

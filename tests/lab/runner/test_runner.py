@@ -127,9 +127,7 @@ def conduct(place, path, *, runs=1, only_plan=False, **options):
     study = lab.Study("either", Either(place), network, methods=("none", "bernoulli"), reference="none", epochs=1)
     planned = runner.PlannedStudy(plan.plan(study, runs=runs), source.StudySource("catalogue", "either"))
     conductor = runner.StudyRunner([planned], workers=0, **options)
-    conductor.load()
-    with Store(path, create=True) as store:
-        conductor.prepare(store)
+    with conductor.session(path):
         if not only_plan:
             conductor.run(mock.Mock())
         (found,) = conductor.results()
@@ -188,6 +186,20 @@ def test_another_kind_of_processor_may_compute_other_last_bits_of_the_same_data(
     (tmp_path / "real").touch()
     with pytest.raises(UserError, match="generated; got others, real"):
         conduct(tmp_path, path, runs=3)
+
+
+def test_data_that_an_earlier_invocation_loaded_are_loaded_once(tmp_path):
+    calls = []
+
+    def data():
+        calls.append(len(calls))
+        x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+        return lab.Data((x, (x[:, 0] > 0).astype(np.int64)), 0.25)
+
+    study = lab.Study("once", data, network, methods=("none", "bernoulli"), reference="none", epochs=1)
+    for runs, expected in ((1, 2), (2, 3)):  # at first a second time, to see that it returns the same
+        lab.compare(study, runs=runs, store=tmp_path / "runs.db", workers=0, progress=False)
+        assert len(calls) == expected
 
 
 def test_parts_of_other_data_are_not_merged(tmp_path):

@@ -51,32 +51,28 @@ _UNITS = 10_000  # in which Ray counts a processor or a GPU
 
 @dataclass(frozen=True)
 class Resources:
-    """What is asked of Ray: where it is, what each job takes, and how many jobs at a time, at most."""
+    """Address of a Ray cluster, and what to ask of it.
+
+    Attributes:
+        address: Of the cluster; None starts Ray on this machine.
+        cpus: Processors of each job; one for each thread of each device if None.
+        gpus: GPUs of each job.
+        workers: Largest number of jobs at a time; no limit if None.
+    """
 
     address: str | None = None
-    cpus: float | None = None  # one for each thread of each device if None
+    cpus: float | None = None
     gpus: float = 0.0
     workers: int | None = None
 
-
-def resources(
-    executor: str, *, address: str | None, cpus: float | None, gpus: float, workers: int | None
-) -> Resources | None:
-    """What is asked of Ray; None for the local executor, which has no use for any of it."""
-    if executor == "ray":
-        for option, value in (("--cpus", cpus), ("--gpus", gpus)):
+    def __post_init__(self) -> None:
+        for option, value in (("--cpus", self.cpus), ("--gpus", self.gpus)):
             if value and not 1 / _UNITS <= value < float("inf"):
                 raise UserError(
                     f"{option}: expected a number from 0, at least {1 / _UNITS} if any, such as 0.25; got {value}"
                 )
-        if cpus == 0 and not gpus:  # nothing would limit how many jobs begin at once
+        if self.cpus == 0 and not self.gpus:  # nothing would limit how many jobs begin at once
             raise UserError("--cpus: expected more than 0, or --gpus with it; got 0")
-        return Resources(address, cpus, gpus, workers)
-    if executor != "local":
-        raise UserError(f"--executor: expected local or ray; got {executor!r}")
-    if address is not None or cpus is not None or gpus:
-        raise UserError("--address, --cpus, --gpus: these are for --executor ray")
-    return None
 
 
 def _units(amount: float) -> int:

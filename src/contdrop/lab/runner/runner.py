@@ -1,20 +1,22 @@
-"""From studies to finished jobs in a store: the one way, for the command line, for notebooks and for the catalogue."""
+"""Runner of studies: from a plan to finished jobs in a store, for the command line, Python and the catalogue."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..._text import plural, printable
 from ...errors import UserError
 from ..data.data import PreparedData, prepare
-from ..store import locks
+from ..store import backups, locks
 from ..store.records import PROCESSOR, JobRecord, processor
 from ..store.results import Results, collect_all
 from ..store.writer import FAILED, FINAL, FINISHED, RUNNING, Store, has_one_name, of_other_data, trained_on
@@ -25,14 +27,17 @@ from ..study.study import is_integer_at_least
 from ..study.user_errors import explained
 from ..training.environment import find_device, machine
 from ..training.job import seconds_per_epoch
-from . import local, ray_cluster, ray_driver
+from . import local
 from .progress import Estimate
 from .queue import Observer, PlanOutcome, WorkerConfig
+
+if TYPE_CHECKING:
+    from .ray_cluster import Cluster, Resources
 
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """The jobs of one study, and where the study comes from."""
+    """The jobs of one study and the source of the study."""
 
     jobs: Sequence[PlannedJob]
     source: StudySource
@@ -44,16 +49,16 @@ class PlannedStudy:
 
 @dataclass
 class StudyRunner:
-    """Loads and tries studies, then plans their jobs in a store and does them.
+    """Runner of one or several studies: loads and tries them, plans their jobs in a store, and does the jobs.
 
-    Most of its settings are those of :func:`.comparing.compare`.
+    Most of its settings are those of :func:`contdrop.lab.compare`.
 
     Attributes:
-        shard: Which part of the plan this invocation does, such as ``(2, 5)``; all of it if None.
-        cluster: What is asked of Ray, if that is to do the jobs; this machine's processes do them if None.
-        say: Is given one line at a time about what is odd.
-        jobs: By their ids in the store, once they are planned.
-        rehearsals: What trying a study found, by its protocol's key.
+        shard: Part of the plan to do, such as ``(2, 5)``; None for all of it.
+        cluster: Resources to ask of Ray; None to use processes on this machine.
+        say: Receives one line at a time about anything unusual.
+        jobs: The planned jobs by their ids in the store.
+        reports: Findings of the dry runs, by the keys of the plans.
     """
 
     plans: Sequence[PlannedStudy]
@@ -64,10 +69,10 @@ class StudyRunner:
     retry_failed: bool = False
     redo: bool = False
     shard: tuple[int, int] | None = None
-    cluster: ray_cluster.Resources | None = None
+    cluster: Resources | None = None
     say: Callable[[str], None] = lambda line: None
     jobs: dict[int, PlannedJob] = field(default_factory=dict)
-    rehearsals: dict[str, dry_run.DryRunReport] = field(default_factory=dict)
+    reports: dict[str, dry_run.DryRunReport] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         locks.check_available()
@@ -87,7 +92,7 @@ class StudyRunner:
             self._check_devices()
         self._data: dict[str, PreparedData | None] = {}
         self._store: Store | None = None
-        self._ray: ray_cluster.Cluster | None = None
+        self._ray: Cluster | None = None
 
     def _check_devices(self) -> None:
         gpus = torch.cuda.device_count()
@@ -104,8 +109,25 @@ class StudyRunner:
             for reason in (reason for reason, is_so in refused.items() if is_so):
                 raise UserError(f"--devices: study {study.name!r} cannot be done by {self.devices}: {reason}")
 
-    def close(self) -> None:
-        """Leaves the cluster, if there is one."""
+    @contextlib.contextmanager
+    def session(self, path: pathlib.Path, *, scratch: bool = False) -> Iterator[Store]:
+        """Load and try the studies, plan their jobs in the store at ``path``, and leave the cluster at the end.
+
+        With ``scratch`` the jobs are planned in a copy of the store, which is deleted afterwards.
+        """
+        with contextlib.ExitStack() as stack:
+            if self.cluster is not None:
+                stack.callback(self._disconnect)
+            is_new = not path.exists()
+            if is_new:  # a study that is refused leaves no store behind
+                self.load()
+            self._store = stack.enter_context(_scratch(path) if scratch else Store(path, create=True))
+            if not is_new:
+                self.load()
+            self.prepare(self._store)
+            yield self._store
+
+    def _disconnect(self) -> None:
         if self._ray is not None:
             self._ray.__exit__()
             self._ray = None
@@ -129,19 +151,22 @@ class StudyRunner:
             if data is not None and data.mark:
                 self.say(f"contdrop: {planned.protocol.study.name}: {data.mark}")
             if planned.source.kind != "catalogue" and data is not None:
-                found = dry_run.dry_run(planned.jobs, data, device=self._device_here)
-                self.rehearsals[planned.protocol.key] = found
+                before = self._description(planned).get("behaviour") if self._store is not None else None
+                known = (before or {}).get("data")
+                found = dry_run.dry_run(planned.jobs, data, device=self._device_here, known_data=known)
+                self.reports[planned.protocol.key] = found
                 for warning in found.warnings:
                     self.say(f"contdrop: {planned.protocol.study.name}: {warning}")
         if self.cluster is not None:
             self._connect(self.cluster)
 
-    def _connect(self, wanted: ray_cluster.Resources) -> None:
+    def _connect(self, wanted: Resources) -> None:
+        from .ray_cluster import Cluster
+
         if wanted.address is None and wanted.workers is None:
             wanted = replace(wanted, workers=self.processes)
-        self._ray = ray_cluster.Cluster(
-            wanted, threads=self.threads or 1, device=self.device, devices=self.devices
-        ).__enter__()
+        cluster = Cluster(wanted, threads=self.threads or 1, device=self.device, devices=self.devices)
+        self._ray = cluster.__enter__()
         if self._ray.refused:
             self.say(
                 f"contdrop: {plural(len(self._ray.refused), 'node')} of Ray of another kind of processor than "
@@ -166,7 +191,7 @@ class StudyRunner:
 
     def _described(self, planned: PlannedStudy) -> dict[str, Any]:
         """What the store is to say of a study; refuses one that is not what it was begun with."""
-        described = self._behaviour(planned) if planned.protocol.key in self.rehearsals else {}
+        described = self._behaviour(planned) if planned.protocol.key in self.reports else {}
         data = self._data[planned.protocol.key]
         if data is not None:
             described["sizes"] = data.parts(planned.protocol.seed, FINAL, 0).sizes
@@ -236,7 +261,7 @@ class StudyRunner:
 
     def _behaviour(self, planned: PlannedStudy) -> dict[str, Any]:
         """What the store is to remember of a study's first steps; refuses one that takes other steps than before."""
-        found = self.rehearsals[planned.protocol.key]
+        found = self.reports[planned.protocol.key]
         before = self._description(planned).get("behaviour")
         changed = dry_run.compare_behaviour(found.behaviour, before)
         if changed:
@@ -273,7 +298,7 @@ class StudyRunner:
     def _note_changed_text(self, planned: PlannedStudy) -> None:
         before = self._description(planned).get("text")
         if before is not None and before != planned.source.content.hex():
-            tried = planned.protocol.key in self.rehearsals
+            tried = planned.protocol.key in self.reports
             same = "its data, weights and first steps have" if tried else "the code of its loop has"
             self.say(
                 f"contdrop: the text of {pathlib.Path(planned.source.name).name} has changed since the store was begun;"
@@ -321,7 +346,7 @@ class StudyRunner:
 
     def memory_and_disk(self, key: str) -> tuple[float, float]:
         """About how many bytes a worker has in memory, and all jobs of a study take in files."""
-        found, study = self.rehearsals[key], next(s for k, s in self._studies() if k == key)
+        found, study = self.reports[key], next(s for k, s in self._studies() if k == key)
         jobs = [job for job in self.jobs.values() if job.protocol.key == key]
         per_job = found.sizes[2] * 4 * len(study.metrics) + 120 * sum(job.epochs for job in jobs) / max(1, len(jobs))
         weights = 4.0 * found.parameters
@@ -339,6 +364,8 @@ class StudyRunner:
         shared = {key: data if data is not None and _can_be_sent(data) else None for key, data in self._data.items()}
         work = WorkerConfig(shipments, shared, self.threads or 1, self.device, self.devices)
         if self._ray is not None:
+            from . import ray_driver
+
             return ray_driver.run(self.store, self.jobs, work, observer, cluster=self._ray)
         if self.processes == 0:
             protocols = {planned.protocol.key: planned.protocol for planned in self.plans}
@@ -352,6 +379,39 @@ class StudyRunner:
 
     def results(self) -> list[Results]:
         return collect_all(self.store, {planned.protocol.key for planned in self.plans})
+
+
+def find_cluster(
+    executor: str,
+    *,
+    address: str | None = None,
+    cpus: float | None = None,
+    gpus: float = 0.0,
+    workers: int | None = None,
+) -> Resources | None:
+    """Return the resources to ask of Ray; None for the local executor, which takes none of these options."""
+    if executor == "ray":
+        from .ray_cluster import Resources
+
+        return Resources(address, cpus, gpus, workers)
+    if executor != "local":
+        raise UserError(f"--executor: expected local or ray; got {executor!r}")
+    if address is not None or cpus is not None or gpus:
+        raise UserError("--address, --cpus, --gpus: expected --executor ray with these; got --executor local")
+    return None
+
+
+@contextlib.contextmanager
+def _scratch(path: pathlib.Path) -> Iterator[Store]:
+    """Open a temporary copy of a store, or a new store if there is none."""
+    with tempfile.TemporaryDirectory() as directory:
+        copy = pathlib.Path(directory) / path.name
+        if path.exists():
+            with Store(path):
+                backups.copy(path, copy)
+        with Store(copy, create=True) as store:
+            store.path = path  # named in messages
+            yield store
 
 
 def _can_be_sent(data: PreparedData) -> bool:
