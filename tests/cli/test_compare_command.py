@@ -79,7 +79,7 @@ def test_failed_jobs_that_are_to_be_retried_are_not_done(estimate):
     ("options", "message"),
     [
         (("--executor", "slurm"), "--executor: expected local or ray; got 'slurm'"),
-        (("--cpus", "2"), "--address, --cpus, --gpus: these are for --executor ray"),
+        (("--cpus", "2"), "--address, --cpus, --gpus: expected --executor ray"),
     ],
 )
 def test_executor_that_would_be_refused_is_refused(estimate, options, message):
