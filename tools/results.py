@@ -26,7 +26,7 @@ from contdrop.replication.claims.claims import CLAIMS, PLANNED, TEST, UNUSED
 from contdrop.replication.claims.evidence import ENDING, Runs
 from contdrop.replication.claims.verdicts import Entry, Equation, in_words, ledger
 from contdrop.replication.studies import dose
-from contdrop.theory import checks
+from contdrop.theory import paper_equations
 
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -50,8 +50,11 @@ USUAL_COMMIT = "77443f6"
 
 
 def entries(runs: Mapping[str, Runs]) -> list[Entry]:
-    found = {check.number: Equation(check.number, check.verdict, check.verdict) for check in checks.run(DRAWS, 0)}
-    return ledger(CLAIMS, runs, found, [each.covariance / each.variance for each in checks.trade_offs()])
+    found = {
+        check.number: Equation(check.number, check.verdict, check.verdict)
+        for check in paper_equations.check_equations(DRAWS, 0)
+    }
+    return ledger(CLAIMS, runs, found, [each.covariance / each.variance for each in paper_equations.trade_offs()])
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("typer")
 
 from contdrop.cli import app
-from contdrop.theory import checks
+from contdrop.theory import paper_equations
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_json_has_every_number(run):
     found = json.loads(out)
     assert code == 0
     assert (found["draws"], found["seed"]) == (2000, 3)
-    assert len(found["checks"]) == len(checks.EQUATIONS)
+    assert len(found["checks"]) == len(paper_equations.EQUATIONS)
     assert {row["inputs"] for row in found["normality"]} == {10, 100, 800}
     assert all(row["distance"] < row["bound"] for row in found["normality"])
     correlations = [row["correlation"] for row in found["trade_off"]]

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import contdrop as cd
-from contdrop.theory import checks, monte_carlo, paper_equations
-from contdrop.theory.checks import Check, Comparison, MonteCarlo
+from contdrop.theory import monte_carlo, paper_equations
+from contdrop.theory.monte_carlo import Check, Comparison, MonteCarlo
 
 VERDICTS = {
     "0": "exact",
@@ -42,12 +42,12 @@ VERDICTS = {
 
 @functools.cache
 def found(draws=20_000, seed=0):
-    return {check.number: check for check in checks.run(draws, seed)}
+    return {check.number: check for check in paper_equations.check_equations(draws, seed)}
 
 
 def test_every_equation_is_there_once_and_in_order_with_its_verdict():
     assert [(number, check.verdict) for number, check in found().items()] == list(VERDICTS.items())
-    assert len(checks.EQUATIONS) == len(VERDICTS)
+    assert len(paper_equations.EQUATIONS) == len(VERDICTS)
     assert all(check.what and check.statement for check in found().values())
     assert all(check.note for check in found().values() if check.verdict == "does not hold")
 
@@ -70,7 +70,7 @@ def test_what_is_not_exact_by_draws_alone_is_drawn():
 
 
 def test_shares_of_the_gradient_that_are_left_unexplained():
-    shares = checks.unexplained_shares(50_000)
+    shares = paper_equations.unexplained_shares(50_000)
     assert shares["paper"] > 0.9
     assert 0.03 < shares["bernoulli"] < 0.2
     assert shares["exact"] < 0.05
@@ -139,7 +139,7 @@ def test_same_seed_same_numbers_and_the_global_generator_is_left_alone():
 
 def test_too_few_draws_are_refused():
     with pytest.raises(ValueError, match="expected at least 1000 draws, got 10"):
-        checks.run(10)
+        paper_equations.check_equations(10)
 
 
 def test_everything_can_be_written_as_json():

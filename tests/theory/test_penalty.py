@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import contdrop as cd
-from contdrop.theory import expected_loss
+from contdrop.theory import penalty_terms
 from contdrop.theory.penalty import METHODS, penalty
 from contdrop.theory.propagation import activations
 
@@ -821,7 +821,7 @@ def test_an_output_without_an_axis_of_units(method):
 
 
 def test_draws_that_were_made_in_inference_mode_can_be_differentiated():
-    expected_loss.draws.cache_clear()
+    penalty_terms.draws.cache_clear()
     torch.manual_seed(0)
     model = nn.Sequential(cd.GaussianDropout(), nn.Linear(5, 3)).double()
     arguments = torch.randn(6, 5).double(), torch.zeros(6, dtype=torch.long), nn.functional.cross_entropy

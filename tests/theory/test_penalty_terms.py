@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from contdrop.theory.expected_loss import draws, increase, symmetric_root
+from contdrop.theory.penalty_terms import draws, increase, symmetric_root
 
 SAMPLES = 512
 

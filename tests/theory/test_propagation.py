@@ -16,7 +16,7 @@ import contdrop as cd
 import oracles
 from conformance import LAWS, fixed
 from contdrop.theory import propagation
-from contdrop.theory.propagation import activations, gaussian, layers, maximum
+from contdrop.theory.propagation import activations, gaussian, layers
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 # The modes that know of correlations. Both are exact as long as nothing is non-linear.
@@ -383,7 +383,7 @@ def test_covariance_of_activations_by_double_quadrature(name, rho):
 
 def test_perfectly_correlated_units():
     """All units follow one mask value, so correlations are 1 and -1: the hardest case of the series."""
-    belief = gaussian.Belief(
+    belief = gaussian.GaussianMoments(
         torch.tensor([[0.2, 0.2, -0.2]], dtype=torch.float64),
         torch.ones(1, 3, dtype=torch.float64),
         torch.tensor([[[1.0, 1, -1], [1, 1, -1], [-1, -1, 1]]], dtype=torch.float64),
@@ -424,7 +424,7 @@ def test_maximum_of_two(rho):
         above = 0.5 * math.erfc(-gap / math.sqrt(2 * spread)) if spread else float(gap >= 0)
         variance = sb**2 + second + 2 * (cov - sb**2) * above
         arguments = [torch.tensor(value, dtype=torch.float64) for value in (ma, sa**2, mb, sb**2, cov)]
-        mean, got, probability = maximum.clark(*arguments)
+        mean, got, probability = activations.clark(*arguments)
         assert mean.item() == pytest.approx(mb + first, rel=1e-12, abs=1e-12)
         assert got.item() == pytest.approx(variance, rel=1e-9, abs=1e-12)
         assert probability.item() == pytest.approx(above, abs=1e-12)
@@ -455,7 +455,7 @@ def test_max_pooling_of_correlated_gaussians(mixing, allowed):
     root = mixing * fixed(16, 16) + torch.eye(16, dtype=torch.float64)
     covariance = root @ root.T
     mean = 0.5 * fixed(1, 1, 4, 4, seed=1)
-    belief = gaussian.Belief(mean, covariance.diagonal().reshape(1, 1, 4, 4), covariance[None])
+    belief = gaussian.GaussianMoments(mean, covariance.diagonal().reshape(1, 1, 4, 4), covariance[None])
     layer = nn.MaxPool2d(2, 1)
     step = layers.handler(layer)(layer, belief, True)
     draws = mean.flatten() + fixed(200_000, 16, seed=2) @ root.T
@@ -480,7 +480,7 @@ def test_maximum_of_many_is_as_good_as_its_docstring_says():
     draws = fixed(400_000, 9)
     for count, allowed in ((3, 0.02), (4, 0.05), (9, 0.12)):
         zeros, ones = torch.zeros(1, 9, dtype=torch.float64), torch.ones(1, 9, dtype=torch.float64)
-        result = maximum.Maxima(zeros, ones, None, torch.arange(count)[None])
+        result = activations.Maxima(zeros, ones, None, torch.arange(count)[None])
         largest = draws[:, :count].amax(1)
         error = 5 / math.sqrt(len(draws))
         assert abs(result.mean.item() - largest.mean().item()) < (0.01 + error) * largest.std().item()

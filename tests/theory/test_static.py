@@ -15,7 +15,7 @@ from scipy.special import expit, ndtr
 
 import contdrop as cd
 from conformance import INFINITY, LAWS, assert_moments, fixed
-from contdrop.theory import arguments, normal_approximation, sigmoid_expectations, static
+from contdrop.theory import _numerics, normal_approximation, sigmoid_expectations, static
 from oracles import FIVE_SIGMA, integrate, normal_density, normal_expectation
 
 PROBABILITIES = st.floats(0.1, 0.9)
@@ -465,7 +465,7 @@ def test_mistakes_get_one_clear_line(call, error, message):
 )
 def test_what_is_not_real_is_told_by_what_it_is(value, received):
     with pytest.raises(TypeError, match=f"^owner: expected x to be .*, got {received}$"):
-        arguments.tensor("owner", "x", value)
+        _numerics.as_tensor("owner", "x", value)
 
 
 def test_distance_is_of_one_sum():

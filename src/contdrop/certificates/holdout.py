@@ -22,7 +22,7 @@ from .._torch.private import has_forward_hooks, is_sequence
 from ..choices import MIXTURE_MASKS, MixtureMasks
 from ..inference import dropout_layers, dropout_on, seeded
 from ..theory import bounds
-from ..theory.arguments import is_forward_of
+from ..theory._numerics import is_forward_of
 from .independence import check_masks, check_separate
 
 _AT_ONCE = 2000  # examples evaluated at a time

@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..replication.claims import evidence
 from ..replication.claims.claims import CLAIMS
 from ..replication.claims.verdicts import FAILS, HOLDS, OPEN, OUT, Entry, Equation, Evidence, counts, in_words, ledger
-from ..theory import checks
+from ..theory import paper_equations
 from . import options, plot_command, terminal
 from .progress_bar import Stages
 from .theory_command import DRAWS, LEAST_DRAWS
@@ -56,10 +56,10 @@ def claims(
     with stage("archives", 1) as after_each:
         runs = evidence.gather(results)
         after_each()
-    with stage("equations", len(checks.EQUATIONS)) as after_each:
-        found = checks.run(draws, 0, after_each)
+    with stage("equations", len(paper_equations.EQUATIONS)) as after_each:
+        found = paper_equations.check_equations(draws, 0, after_each)
     equations = {check.number: Equation(check.number, check.verdict, check.verdict_text) for check in found}
-    ratios = [each.covariance / each.variance for each in checks.trade_offs()]
+    ratios = [each.covariance / each.variance for each in paper_equations.trade_offs()]
     entries = ledger(CLAIMS, runs, equations, ratios)
     if as_json:
         content = {

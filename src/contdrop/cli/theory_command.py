@@ -11,7 +11,7 @@ import typer
 import contdrop
 
 from ..errors import UserError
-from ..theory import checks, static
+from ..theory import monte_carlo, paper_equations, static
 from . import plot_command, terminal, theory_figure
 from .progress_bar import Stages
 
@@ -54,15 +54,15 @@ def theory(
     if plot_file:
         plot_command.check(plot_file)
     stage = Stages(3 if plot_file is None else 4)
-    with stage("equations", len(checks.EQUATIONS)) as after_each:
-        found = checks.run(draws, seed, after_each)
+    with stage("equations", len(paper_equations.EQUATIONS)) as after_each:
+        found = paper_equations.check_equations(draws, seed, after_each)
     with stage("expected gradient", 1) as after_each:
-        shares = checks.unexplained_shares(draws, seed)
+        shares = paper_equations.unexplained_shares(draws, seed)
         after_each()
     with stage("trade-off and normality", 2) as after_each:
-        trade_offs = checks.trade_offs(seed)
+        trade_offs = paper_equations.trade_offs(seed)
         after_each()
-        normality = checks.normality(seed=seed)
+        normality = paper_equations.normality(seed=seed)
         after_each()
     if as_json:
         content = {
@@ -92,7 +92,7 @@ def theory(
 _COLOURS = {"definition": "dim", "exact": "green", "approximation": "yellow", "does not hold": "bold red"}
 
 
-def _show(found: list[checks.Check], shares: dict[str, float], details: bool, draws: int) -> None:
+def _show(found: list[monte_carlo.Check], shares: dict[str, float], details: bool, draws: int) -> None:
     screen = terminal.screen()
     headings = ("", "what it says", "off, in\nstandard errors", "relative\nerror", "verdict")
     table = terminal.table("Equations of section III", headings, right=(2, 3))
@@ -138,7 +138,7 @@ def _show_trade_off(rows: list[static.TradeOff]) -> None:
     terminal.screen().print(table)
 
 
-def _show_normality(rows: list[checks.Normality]) -> None:
+def _show_normality(rows: list[paper_equations.Normality]) -> None:
     sizes = sorted({row.inputs for row in rows})
     headings = ("inputs", *(f"{n:,}" for n in sizes))
     table = terminal.table("Distance of S from a normal variable, and its Berry-Esseen bound", headings)

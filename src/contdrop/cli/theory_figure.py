@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..laws import Bernoulli, Gaussian, Law, Uniform
-from ..theory import checks, static
+from ..theory import monte_carlo, paper_equations, static
 from . import plot_command
 
 SIZES = (10, 30, 100, 300, 800)
@@ -36,7 +36,7 @@ def draw(shares: dict[str, float], path: pathlib.Path) -> None:
 
 
 def _trade_off(axis: Any) -> None:
-    mc = checks.MonteCarlo()
+    mc = monte_carlo.MonteCarlo()
     sigmas = torch.linspace(0.05, 1.0, 39).tolist()
     curve = static.trade_off([Gaussian(sigma=s) for s in sigmas], mc.layer, mc.x)
     axis.plot([point.variance for point in curve], [point.covariance for point in curve], color=_GREY, zorder=1)
@@ -52,7 +52,7 @@ def _trade_off(axis: Any) -> None:
 
 
 def _normality(axis: Any) -> None:
-    found = checks.normality(SIZES)
+    found = paper_equations.normality(SIZES)
     for law, colour in _COLOURS.items():
         rows = [row for row in found if row.law == law]
         axis.loglog(SIZES, [row.distance for row in rows], "o-", color=colour, label=str(law))

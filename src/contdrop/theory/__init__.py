@@ -4,11 +4,11 @@
 - ``dynamic``: errors, gradients and regularisers of one unit, and ``penalty``, the regulariser of a whole network.
 - ``propagation``: moments through whole networks.
 - ``bounds``: confidence bounds on errors, and mixtures of networks.
-- ``checks``: every equation of the paper against Monte Carlo.
+- ``paper_equations``: every equation of the paper against Monte Carlo.
 """
 
 from . import bounds as bounds
-from . import checks as checks
 from . import dynamic as dynamic
+from . import paper_equations as paper_equations
 from . import propagation as propagation
 from . import static as static

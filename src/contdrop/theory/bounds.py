@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..laws import Law
-from . import arguments
+from . import _numerics
 
 # Halvings of an interval of length one until its ends are neighbours in float64, unless the root is below 1e-3.
 _HALVINGS = 64
@@ -107,7 +107,7 @@ def kl_inverse(q: Any, c: Any) -> Tensor:
         0.5
     """
     owner = "kl_inverse"
-    estimate, allowed = _together(_probability(owner, "q", q), arguments.variance(owner, "c", c))
+    estimate, allowed = _together(_probability(owner, "q", q), _numerics.as_variance(owner, "c", c))
     low, high = torch.zeros_like(estimate), 1 - estimate
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -140,7 +140,7 @@ def pac_bayes_kl(empirical: Any, kl: Any, n: Any, delta: Any) -> Tensor:
     """
     owner = "pac_bayes_kl"
     loss, size, risk = _probability(owner, "empirical", empirical), _whole(owner, "n", n, 8), _risk(owner, delta)
-    price = arguments.variance(owner, "kl", kl)
+    price = _numerics.as_variance(owner, "kl", kl)
     return kl_inverse(loss, (price + torch.log(2 * size.sqrt() / risk)) / size)
 
 
@@ -158,13 +158,13 @@ def weight_kl(w: Any, w0: Any, scale: Any, law: Law | None = None) -> Tensor:
         law: Of masks on single weights of which only the product is used; None for weights that are used as they are.
     """
     owner = "weight_kl"
-    means, centres = arguments.tensor(owner, "w", w), arguments.tensor(owner, "w0", w0)
-    noise = arguments.tensor(owner, "scale", scale)
+    means, centres = _numerics.as_tensor(owner, "w", w), _numerics.as_tensor(owner, "w0", w0)
+    noise = _numerics.as_tensor(owner, "scale", scale)
     if means.shape != centres.shape:
         raise ValueError(f"{owner}: expected w0 in the shape of w, {tuple(means.shape)}; got {tuple(centres.shape)}")
     if (noise <= 0).any():
         raise ValueError(f"{owner}: expected a positive scale, got {_at(noise, noise <= 0)}")
-    shown = 1.0 if law is None else _nonzero(arguments.law(owner, law))
+    shown = 1.0 if law is None else _nonzero(_numerics.as_law(owner, law))
     return shown * ((means - centres) / noise).square().sum() / 2
 
 
@@ -201,7 +201,7 @@ def brier_decomposition(probabilities: Any, labels: Any) -> Brier:
         [0.18, 0.26, 0.08]
     """
     owner = "brier_decomposition"
-    members = arguments.tensor(owner, "probabilities", probabilities, axes=3)
+    members = _numerics.as_tensor(owner, "probabilities", probabilities, axes=3)
     if not members.numel():
         raise ValueError(f"{owner}: expected at least one member, example and class, got {tuple(members.shape)}")
     if (members < 0).any() or ((members.sum(_CLASSES) - 1).abs() > 1e-6).any():
@@ -253,8 +253,8 @@ def linear_rademacher(x: Any, c: float, law: Law, *, draws: int = 2000, seed: in
         seed: Of the draws.
     """
     owner = "linear_rademacher"
-    inputs = arguments.tensor(owner, "x", x, axes=2)
-    allowed, strength = arguments.number(owner, "c", c), arguments.law(owner, law).relative_variance
+    inputs = _numerics.as_tensor(owner, "x", x, axes=2)
+    allowed, strength = _numerics.as_number(owner, "c", c), _numerics.as_law(owner, law).relative_variance
     if not (allowed > 0 and strength > 0):
         raise ValueError(
             f"{owner}: expected a positive c and a law with noise, got c = {allowed:g} and r = {strength:g}"
@@ -282,7 +282,7 @@ def _signs(n: int, draws: int, seed: int) -> Tensor:
 
 
 def _probability(owner: str, name: str, value: Any) -> Tensor:
-    result = arguments.tensor(owner, name, value)
+    result = _numerics.as_tensor(owner, name, value)
     if ((result < 0) | (result > 1)).any():
         outside = _at(result, (result < 0) | (result > 1))
         raise ValueError(f"{owner}: expected {name} to lie between 0 and 1, got {outside}")
@@ -290,7 +290,7 @@ def _probability(owner: str, name: str, value: Any) -> Tensor:
 
 
 def _risk(owner: str, value: Any) -> Tensor:
-    result = arguments.tensor(owner, "delta", value)
+    result = _numerics.as_tensor(owner, "delta", value)
     if ((result <= 0) | (result >= 1)).any():
         outside = _at(result, (result <= 0) | (result >= 1))
         raise ValueError(f"{owner}: expected delta, how often a bound may fail, between 0 and 1, got {outside}")
@@ -298,7 +298,7 @@ def _risk(owner: str, value: Any) -> Tensor:
 
 
 def _whole(owner: str, name: str, value: Any, least: int) -> Tensor:
-    result = arguments.tensor(owner, name, value)
+    result = _numerics.as_tensor(owner, name, value)
     wrong = (result < least) | (result != result.round())
     if wrong.any():
         raise ValueError(f"{owner}: expected {name} to be whole and at least {least}, got {_at(result, wrong)}")

@@ -25,9 +25,9 @@ from torch import Tensor
 
 from .._torch.checks import check_choice
 from ..laws import Gaussian, Law
-from . import arguments
+from . import _numerics
+from ._numerics import logistic_expectation
 from .penalty import penalty as penalty
-from .quadrature import logistic_expectation
 from .sigmoid_expectations import expected_masked_sigmoid, expected_sigmoid, expected_softplus, log_expected_sigmoid
 
 UNITS = ("linear", "sigmoid")
@@ -92,7 +92,7 @@ def dropout_gradient(
         One gradient per draw, of shape [..., in].
     """
     weight, x, target, gain = _unit("dropout_gradient", weight, x, target, None, unit, gain)
-    masks = arguments.tensor("dropout_gradient", "masks", masks)
+    masks = _numerics.as_tensor("dropout_gradient", "masks", masks)
     if masks.dim() == 0 or masks.shape[-1] != weight.shape[0]:
         raise ValueError(
             f"dropout_gradient: expected masks of shape [..., {weight.shape[0]}], got {tuple(masks.shape)}"
@@ -195,7 +195,7 @@ def unexplained_share(
     weight, x, target, gain = _unit(owner, weight, x, target, law, "sigmoid", gain)
     if gradient is None:
         gradient = expected_gradient(weight, x, target, law, unit="sigmoid", gain=gain)
-    gradient = arguments.tensor(owner, "gradient", gradient, axes=1)
+    gradient = _numerics.as_tensor(owner, "gradient", gradient, axes=1)
     if gradient.shape != weight.shape:
         raise ValueError(f"{owner}: expected gradient of shape {tuple(weight.shape)}, got {tuple(gradient.shape)}")
     gap = gradient - ensemble_gradient(weight, x, target, law, unit="sigmoid", gain=gain)
@@ -311,16 +311,16 @@ def regulariser(
 def _unit(
     owner: str, weight: Tensor, x: Tensor, target: float, law: Law | None, unit: str, gain: float
 ) -> tuple[Tensor, Tensor, float, float]:
-    weight = arguments.tensor(owner, "weight", weight, axes=1).detach()
-    x = arguments.tensor(owner, "x", x, axes=1).detach()
+    weight = _numerics.as_tensor(owner, "weight", weight, axes=1).detach()
+    x = _numerics.as_tensor(owner, "x", x, axes=1).detach()
     if weight.shape != x.shape or not weight.numel():
         raise ValueError(
             f"{owner}: expected weight and x of one length, at least 1; got {weight.shape[0]} and {x.shape[0]}"
         )
     if law is not None:
-        arguments.law(owner, law)
+        _numerics.as_law(owner, law)
     check_choice(owner, "unit", unit, UNITS)
-    target, gain = arguments.number(owner, "target", target), arguments.number(owner, "gain", gain)
+    target, gain = _numerics.as_number(owner, "target", target), _numerics.as_number(owner, "gain", gain)
     if unit == "sigmoid" and not 0 <= target <= 1:
         raise ValueError(f"{owner}: expected target in [0, 1] for the sigmoid unit's cross entropy, got {target}")
     return weight, x, target, gain

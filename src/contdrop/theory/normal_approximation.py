@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..laws import Bernoulli, Law, Uniform
-from . import arguments
+from . import _numerics
 from .sigmoid_expectations import Ceiling, characteristic, is_normal, points, reach
 
 # Shevtsova (2010), for summands that need not be identically distributed.
@@ -38,7 +38,7 @@ def third_absolute_moment(law: Law) -> float:
     Bernoulli with p = keep, q = 1 - p: p q (p^2 + q^2) |value|^3. Uniform: (high - low)^3 / 32. Unclipped Gaussian:
     2 sqrt(2 / pi) sigma^3. Clipped Gaussian: its atoms, and Gauss-Legendre panels on either side of the mean.
     """
-    law = arguments.law("third_absolute_moment", law)
+    law = _numerics.as_law("third_absolute_moment", law)
     if isinstance(law, Bernoulli):
         p, q = law.keep, 1 - law.keep
         return p * q * (p * p + q * q) * abs(law.value) ** 3
@@ -104,8 +104,8 @@ def normal_distance(weight: Tensor, x: Tensor, law: Law) -> Distance:
     Returns:
         The distance, and how far this computation of it may be off.
     """
-    weight = arguments.tensor("normal_distance", "weight", weight, axes=1)
-    x = arguments.tensor("normal_distance", "x", x, axes=1)
+    weight = _numerics.as_tensor("normal_distance", "weight", weight, axes=1)
+    x = _numerics.as_tensor("normal_distance", "x", x, axes=1)
     terms = _terms("normal_distance", weight, x, law)
     if is_normal(law):
         return Distance(0.0, 0.0)
@@ -253,8 +253,8 @@ def _distribution(psi: Tensor, d: float, band: float) -> tuple[Tensor, Tensor, T
 
 
 def _terms(owner: str, weight: Tensor, x: Tensor, law: Law) -> Tensor:
-    law = arguments.law(owner, law)
-    weight, x = arguments.tensor(owner, "weight", weight), arguments.tensor(owner, "x", x)
+    law = _numerics.as_law(owner, law)
+    weight, x = _numerics.as_tensor(owner, "weight", weight), _numerics.as_tensor(owner, "x", x)
     if weight.dim() == 0 or x.dim() == 0 or x.shape[-1] != weight.shape[-1]:
         raise ValueError(
             f"{owner}: expected weight and x with one last axis, got shapes {tuple(weight.shape)} and {tuple(x.shape)}"

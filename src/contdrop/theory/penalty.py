@@ -11,7 +11,7 @@ from torch import Tensor
 from .._torch.checks import check_choice, check_whole
 from .._torch.private import BATCH_NORMS, TORCH_DROPOUTS
 from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
-from . import arguments, expected_loss
+from . import _numerics, penalty_terms
 from .penalty_terms import Noise, evaluating, noisy_forward, replaced_forwards
 from .propagation import Moments, propagate
 
@@ -185,7 +185,7 @@ def _propagated(
     _check_called(noise)
     base = _scalar(loss(output, target))
     with evaluating(model):
-        found = propagate(model, arguments.tensor("penalty", "x", x), "output")
+        found = propagate(model, _numerics.as_tensor("penalty", "x", x), "output")
     if method == "moments":
         return _second_order(found, target, loss, output.dtype, differentiable) - base
     assert found.covariance is not None
@@ -193,7 +193,7 @@ def _propagated(
     try:
         _check_additive(loss, mean.detach(), found.variance.detach().to(mean), target)
         value = _scalar(loss(mean, target)) - base
-        value = value + expected_loss.increase(loss, mean, found.covariance, target, samples)
+        value = value + penalty_terms.increase(loss, mean, found.covariance, target, samples)
     except (RuntimeError, IndexError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from ..laws import Bernoulli, Gaussian, Law, Uniform
-from .quadrature import legendre, normal_density
+from ._numerics import gauss_legendre, normal_pdf
 
 LARGEST_FREQUENCY = 12.0  # exp(-pi 12) = 4e-17
 _MARGIN = 40.0
@@ -99,7 +99,7 @@ def points(
         torch.tensor(column, dtype=torch.float64) for column in (zip(*atoms) if atoms else ([], []))
     )
     breaks = [low, high] if kink is None or not low < kink < high else [low, kink, high]
-    node, node_weight = legendre(_NODES_PER_PANEL)
+    node, node_weight = gauss_legendre(_NODES_PER_PANEL)
     for start, stop in itertools.pairwise(breaks):
         if start >= stop:
             continue  # all of the normal's probability is at an atom
@@ -109,7 +109,7 @@ def points(
         v = (centres.unsqueeze(-1) + half * node).flatten()
         density = torch.full_like(v, 1 / (high - low))
         if isinstance(law, Gaussian):
-            density = normal_density(v)
+            density = normal_pdf(v)
         values = torch.cat([values, centre + unit * v])
         probabilities = torch.cat([probabilities, (half * node_weight).repeat(count) * density])
     return values, probabilities

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from .._torch.checks import check_choice
 from ..laws import Law
-from . import arguments
+from . import _numerics
+from ._numerics import logistic_expectation, normal_pdf
 from .normal_approximation import berry_esseen as berry_esseen
 from .normal_approximation import normal_distance as normal_distance
 from .normal_approximation import third_absolute_moment as third_absolute_moment
-from .quadrature import logistic_expectation, normal_density
 
 METHODS = ("probit", "quadrature", "paper", "mean")
 
@@ -42,10 +42,10 @@ def linear_moments(weight: Tensor, x: Tensor, law: Law, bias: Tensor | None = No
         The mean, of shape [..., out], and the covariance, of shape [..., out, out].
     """
     weight, x = _layer("linear_moments", weight, x)
-    law = arguments.law("linear_moments", law)
+    law = _numerics.as_law("linear_moments", law)
     mean = law.mean * (x @ weight.T)
     if bias is not None:
-        bias = arguments.tensor("linear_moments", "bias", bias)
+        bias = _numerics.as_tensor("linear_moments", "bias", bias)
         if bias.shape != weight.shape[:1]:
             raise ValueError(
                 f"linear_moments: expected bias of shape ({weight.shape[0]},) for weight of shape "
@@ -177,7 +177,7 @@ def trade_off(laws: Sequence[Law], weight: Tensor, x: Tensor) -> list[TradeOff]:
     apart = ~torch.eye(outputs, dtype=torch.bool, device=weight.device)
     result = []
     for law in laws:
-        covariance = linear_moments(weight, x, arguments.law("trade_off", law))[1]
+        covariance = linear_moments(weight, x, _numerics.as_law("trade_off", law))[1]
         variances = covariance.diagonal(dim1=-2, dim2=-1)
         deviations = variances.sqrt()
         correlation = covariance / (deviations.unsqueeze(-1) * deviations.unsqueeze(-2))
@@ -188,7 +188,7 @@ def trade_off(laws: Sequence[Law], weight: Tensor, x: Tensor) -> list[TradeOff]:
 
 
 def _layer(owner: str, weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    weight, x = arguments.tensor(owner, "weight", weight, axes=2), arguments.tensor(owner, "x", x)
+    weight, x = _numerics.as_tensor(owner, "weight", weight, axes=2), _numerics.as_tensor(owner, "x", x)
     if x.dim() == 0 or x.shape[-1] != weight.shape[1]:
         raise ValueError(
             f"{owner}: expected x of shape [..., {weight.shape[1]}] for weight of shape {tuple(weight.shape)}, "
@@ -198,7 +198,7 @@ def _layer(owner: str, weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _normal(owner: str, mean: Tensor | float, variance: Tensor | float) -> tuple[Tensor, Tensor]:
-    mean, variance = arguments.tensor(owner, "mean", mean), arguments.variance(owner, "variance", variance)
+    mean, variance = _numerics.as_tensor(owner, "mean", mean), _numerics.as_variance(owner, "variance", variance)
     try:
         return mean + torch.zeros_like(variance), variance + torch.zeros_like(mean)
     except RuntimeError:
@@ -213,7 +213,7 @@ def _logistic_argument(
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of lambda S - log c."""
     mean, variance = _normal(owner, mean, variance)
-    gain, offset = arguments.number(owner, "gain", gain), arguments.number(owner, "offset", offset)
+    gain, offset = _numerics.as_number(owner, "gain", gain), _numerics.as_number(owner, "offset", offset)
     if offset <= 0:
         raise ValueError(f"{owner}: expected offset to be above 0, got {offset}")
     return gain * mean - math.log(offset), gain * gain * variance
@@ -233,6 +233,6 @@ def _tail_moments(t: Tensor) -> tuple[Tensor, Tensor]:
     k2 = 2 / (far + tail)
     k1 = 1 / (far + k2)
     k1_mills = k1 / (far + k1)
-    density = normal_density(t)
+    density = normal_pdf(t)
     is_near = t <= 2
     return density * torch.where(is_near, first, k1_mills), density * torch.where(is_near, second, k1_mills * k2)

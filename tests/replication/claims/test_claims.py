@@ -9,7 +9,7 @@ from contdrop.replication import studies as catalogue
 from contdrop.replication.claims import claims
 from contdrop.replication.studies import dose
 from contdrop.replication.studies.unused_error import UNUSED
-from contdrop.theory import checks
+from contdrop.theory import paper_equations
 
 PROTOCOL = (pathlib.Path(__file__).parents[3] / "results" / "PROTOCOL.md").read_text(encoding="utf-8")
 
@@ -59,7 +59,7 @@ def test_the_protocol_has_every_study_with_its_runs_epochs_and_margin():
 
 
 def test_theory_claims_name_checks_that_there_are():
-    numbers = {check.number for check in checks.run(draws=1000)}
+    numbers = {check.number for check in paper_equations.check_equations(draws=1000)}
     assert {number for claim in claims.CLAIMS for number in claim.equations} <= numbers
 
 

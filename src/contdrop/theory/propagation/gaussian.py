@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...functional import training_factor
 from ...laws import Law
-from .. import arguments, roots
+from .. import _numerics
 from . import activations
 from .activations import Activation
 
@@ -32,7 +32,7 @@ class RefusedError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Belief:
+class GaussianMoments:
     """Mean and (co)variance of an activation.
 
     Attributes:
@@ -58,7 +58,7 @@ class Belief:
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class PropagatedLayer:
     """What a layer does.
 
     Attributes:
@@ -70,7 +70,7 @@ class Step:
             is none.
     """
 
-    belief: Belief
+    belief: GaussianMoments
     respond: Map
     fresh: Map | None = None
 
@@ -98,7 +98,7 @@ def adjoint(respond: Map, elements: int, rows: Tensor) -> Tensor:
     return result.transpose(1, 2)
 
 
-def composed(first: Step, second: Step) -> Step:
+def composed(first: PropagatedLayer, second: PropagatedLayer) -> PropagatedLayer:
     """Two steps as one."""
     elements = first.belief.mean[0].numel()
 
@@ -110,7 +110,7 @@ def composed(first: Step, second: Step) -> Step:
             result = result + first.fresh(adjoint(second.respond, elements, rows))
         return result
 
-    return Step(second.belief, lambda c: second.respond(first.respond(c)), fresh)
+    return PropagatedLayer(second.belief, lambda c: second.respond(first.respond(c)), fresh)
 
 
 def check_size(examples: int, elements: int, others: int | None = None) -> None:
@@ -128,7 +128,9 @@ def check_size(examples: int, elements: int, others: int | None = None) -> None:
 # The kinds of operations.
 
 
-def affine(belief: Belief, full: bool, weigh: Map, weigh_squares: Map, shift: Tensor | None = None) -> Step:
+def affine(
+    belief: GaussianMoments, full: bool, weigh: Map, weigh_squares: Map, shift: Tensor | None = None
+) -> PropagatedLayer:
     """A linear map of all elements, plus a constant: exact.
 
     Args:
@@ -148,15 +150,15 @@ def affine(belief: Belief, full: bool, weigh: Map, weigh_squares: Map, shift: Te
     mean = weigh(belief.mean)
     mean = mean if shift is None else mean + shift
     if belief.variance is None:
-        return Step(Belief(mean), respond)
+        return PropagatedLayer(GaussianMoments(mean), respond)
     if not full:
-        return Step(Belief(mean, weigh_squares(belief.variance)), respond)
+        return PropagatedLayer(GaussianMoments(mean, weigh_squares(belief.variance)), respond)
     check_size(*mean.flatten(1).shape)
     covariance = respond(respond(belief.matrix()).transpose(1, 2))
-    return Step(from_covariance(mean, covariance), respond)
+    return PropagatedLayer(from_covariance(mean, covariance), respond)
 
 
-def scaling(belief: Belief, gain: Tensor | float, shift: Tensor | float = 0.0) -> Step:
+def scaling(belief: GaussianMoments, gain: Tensor | float, shift: Tensor | float = 0.0) -> PropagatedLayer:
     """Every element times a constant of its own, plus a constant: exact."""
     factor = torch.as_tensor(gain, dtype=belief.mean.dtype, device=belief.mean.device).expand(belief.mean.shape)
     mean = belief.mean * factor + shift
@@ -165,10 +167,10 @@ def scaling(belief: Belief, gain: Tensor | float, shift: Tensor | float = 0.0) -
     flat = factor.flatten(1)
     variance = None if belief.variance is None else belief.variance * factor.square()
     covariance = None if belief.covariance is None else belief.covariance * flat.unsqueeze(2) * flat.unsqueeze(1)
-    return Step(Belief(mean, variance, covariance), lambda c: c * flat.unsqueeze(2))
+    return PropagatedLayer(GaussianMoments(mean, variance, covariance), lambda c: c * flat.unsqueeze(2))
 
 
-def reshaping(belief: Belief, shape: Sequence[int]) -> Step:
+def reshaping(belief: GaussianMoments, shape: Sequence[int]) -> PropagatedLayer:
     """Another shape of the elements of an example; their order stays."""
     mean = belief.mean.reshape(tuple(shape))
     if mean.dim() < 1 or len(mean) != len(belief.mean):
@@ -176,14 +178,14 @@ def reshaping(belief: Belief, shape: Sequence[int]) -> Step:
             f"expected the first axis to stay the batch, got {tuple(belief.mean.shape)} to {tuple(shape)}"
         )
     variance = None if belief.variance is None else belief.variance.reshape(mean.shape)
-    return Step(Belief(mean, variance, belief.covariance), lambda c: c)
+    return PropagatedLayer(GaussianMoments(mean, variance, belief.covariance), lambda c: c)
 
 
-def activation(belief: Belief, function: Activation) -> Step:
+def activation(belief: GaussianMoments, function: Activation) -> PropagatedLayer:
     """An elementwise function of an input taken as Gaussian; exact if it is, see :mod:`.activations`."""
     if belief.variance is None:
-        return Step(Belief(function.function(belief.mean)), lambda c: c)
-    random = roots.is_random(belief.variance)
+        return PropagatedLayer(GaussianMoments(function.function(belief.mean)), lambda c: c)
+    random = _numerics.is_random(belief.variance)
     mean, variance, slope = function.moments(belief.mean, torch.where(random, belief.variance, 1))
     mean = torch.where(random, mean, function.function(belief.mean))
     variance = variance * random
@@ -197,10 +199,12 @@ def activation(belief: Belief, function: Activation) -> Step:
         covariance.diagonal(dim1=1, dim2=2).copy_(variance.flatten(1))
     flat = slope.flatten(1).unsqueeze(2)
     curvature = (variance - slope.square() * belief.variance).clamp(min=0)
-    return Step(Belief(mean, variance, covariance), lambda c: c * flat, independent(curvature))
+    return PropagatedLayer(GaussianMoments(mean, variance, covariance), lambda c: c * flat, independent(curvature))
 
 
-def masking(belief: Belief, full: bool, law: Law, scale: str, shared_axes: Sequence[int] = ()) -> Step:
+def masking(
+    belief: GaussianMoments, full: bool, law: Law, scale: str, shared_axes: Sequence[int] = ()
+) -> PropagatedLayer:
     """Every element x_i times a mask value m_i, independent of x: exact. With g = E[m] and v = Var(m), scaled alike::
 
         E[m_i x_i]               = g E[x_i]
@@ -213,7 +217,7 @@ def masking(belief: Belief, full: bool, law: Law, scale: str, shared_axes: Seque
         scale: "inverted" or "paper".
         shared_axes: Axes along which one value is shared. Sharing along the batch does not change an example's moments.
     """
-    factor = training_factor("moments", arguments.law("moments", law), scale)
+    factor = training_factor("moments", _numerics.as_law("moments", law), scale)
     gain, noise = law.mean * factor, law.variance * factor**2
     if noise == 0:
         return scaling(belief, gain)
@@ -233,12 +237,12 @@ def masking(belief: Belief, full: bool, law: Law, scale: str, shared_axes: Seque
     elif belief.covariance is not None:
         covariance = gain**2 * belief.covariance
         covariance.diagonal(dim1=1, dim2=2).copy_(variance.flatten(1))
-    return Step(Belief(mean, variance, covariance), lambda c: gain * c, fresh)
+    return PropagatedLayer(GaussianMoments(mean, variance, covariance), lambda c: gain * c, fresh)
 
 
 def noisy_linear(
-    belief: Belief, full: bool, module: Any, bias: Tensor | None, masked_bias: bool, shared: bool = False
-) -> Step:
+    belief: GaussianMoments, full: bool, module: Any, bias: Tensor | None, masked_bias: bool, shared: bool = False
+) -> PropagatedLayer:
     """A linear layer with one mask value per weight: exact. With g = E[m] and v = Var(m), scaled alike::
 
         mean       = g (W E[x] + b)
@@ -256,7 +260,7 @@ def noisy_linear(
         shared: Whether all positions of an example share their masks. If covariances are not followed, their inputs are
             taken as uncorrelated.
     """
-    factor = training_factor("moments", arguments.law("moments", module.law), module.scale)
+    factor = training_factor("moments", _numerics.as_law("moments", module.law), module.scale)
     gain, noise = module.law.mean * factor, module.law.variance * factor**2
     weight = double(module.weight)
     squares = weight.square()
@@ -282,12 +286,12 @@ def noisy_linear(
             covariance = step.belief.matrix() + noise * _common_covariance(belief, squares, square_bias)
     elif covariance is not None:
         covariance.diagonal(dim1=1, dim2=2).copy_(variance.flatten(1))
-    return Step(Belief(step.belief.mean, variance, covariance), step.respond, fresh)
+    return PropagatedLayer(GaussianMoments(step.belief.mean, variance, covariance), step.respond, fresh)
 
 
-def from_covariance(mean: Tensor, covariance: Tensor) -> Belief:
+def from_covariance(mean: Tensor, covariance: Tensor) -> GaussianMoments:
     diagonal = covariance.diagonal(dim1=1, dim2=2).clamp_(min=0)
-    return Belief(mean, diagonal.reshape(mean.shape).clone(), covariance)
+    return GaussianMoments(mean, diagonal.reshape(mean.shape).clone(), covariance)
 
 
 def independent(variance: Tensor) -> Map:
@@ -330,7 +334,7 @@ def _shared_weights(noise: float, mean: Tensor, weight: Tensor, bias: Tensor | N
     return fresh
 
 
-def _common_covariance(belief: Belief, squares: Tensor, square_bias: Tensor | None) -> Tensor:
+def _common_covariance(belief: GaussianMoments, squares: Tensor, square_bias: Tensor | None) -> Tensor:
     """What weight masks of variance 1 that all positions share add to the covariance of the output, [N, D, D]."""
     mean = belief.mean.flatten(1, -2)
     n, positions, inputs = mean.shape

@@ -15,7 +15,7 @@ from ... import nn
 from ..._torch.private import TORCH_DROPOUTS, has_forward_hooks, is_sequence
 from ..penalty_terms import switched
 from . import layers
-from .gaussian import Belief, RefusedError, Step, affine, reshaping, scaling
+from .gaussian import GaussianMoments, PropagatedLayer, RefusedError, affine, reshaping, scaling
 
 _OURS = (nn.Dropout, nn.AdaptiveDropout, nn.DropConnectLinear, nn.FastDropoutLinear)
 
@@ -98,15 +98,15 @@ def _chain(module: torch.nn.Module, path: str) -> Iterator[str | None]:
         yield None
 
 
-def function(target: Any, args: Sequence[Any], kwargs: dict[str, Any], full: bool) -> Step:
+def function(target: Any, args: Sequence[Any], kwargs: dict[str, Any], full: bool) -> PropagatedLayer:
     """A function or method of one activation and constants."""
-    if sum(isinstance(each, Belief) for each in args) != 1:
+    if sum(isinstance(each, GaussianMoments) for each in args) != 1:
         raise unsupported()
     belief, rest = args[0], args[1:]
     if target in _PRODUCTS and len(args) == 2 and not kwargs:
-        belief, factor = (args[0], args[1]) if isinstance(args[0], Belief) else (args[1], args[0])
+        belief, factor = (args[0], args[1]) if isinstance(args[0], GaussianMoments) else (args[1], args[0])
         return scaling(belief, factor)
-    if not isinstance(belief, Belief):
+    if not isinstance(belief, GaussianMoments):
         raise unsupported()
     if target in _QUOTIENTS and len(rest) == 1 and not kwargs:
         return scaling(belief, 1 / rest[0])
@@ -131,12 +131,12 @@ def unsupported() -> NotImplementedError:
 
 def shape(value: Any, dim: Any = None) -> Any:
     """x.size(), x.size(dim) and x.shape of an activation."""
-    if not isinstance(value, Belief) or dim not in (None, "shape", *range(-8, 8)):
+    if not isinstance(value, GaussianMoments) or dim not in (None, "shape", *range(-8, 8)):
         raise unsupported()
     return value.mean.shape if dim in (None, "shape") else value.mean.shape[dim]
 
 
-def _mean(belief: Belief, full: bool, dim: Any = None, keepdim: bool = False) -> Step:
+def _mean(belief: GaussianMoments, full: bool, dim: Any = None, keepdim: bool = False) -> PropagatedLayer:
     axes = sorted(axis % belief.mean.dim() for axis in ([dim] if isinstance(dim, int) else dim or [0]))
     if 0 in axes:
         raise RefusedError("expected a mean over other axes than the batch")

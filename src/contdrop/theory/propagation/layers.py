@@ -10,13 +10,14 @@ from torch import Tensor
 
 from ... import nn
 from ...laws import Bernoulli
-from .. import arguments
+from .. import _numerics
 from . import activations
+from .activations import Maxima, pooling_windows
 from .gaussian import (
-    Belief,
+    GaussianMoments,
+    PropagatedLayer,
     RefusedError,
     Response,
-    Step,
     activation,
     affine,
     check_size,
@@ -28,10 +29,9 @@ from .gaussian import (
     reshaping,
     scaling,
 )
-from .maximum import Maxima, pooling_windows
 
 
-def _linear(module: torch.nn.Linear, belief: Belief, full: bool) -> Step:
+def _linear(module: torch.nn.Linear, belief: GaussianMoments, full: bool) -> PropagatedLayer:
     weight = double(module.weight)
     shift = None if module.bias is None else double(module.bias)
     if full and belief.mean.dim() == 2 and belief.variance is not None and belief.covariance is None:
@@ -39,7 +39,7 @@ def _linear(module: torch.nn.Linear, belief: Belief, full: bool) -> Step:
         check_size(len(belief.mean), len(weight))
         mean = torch.nn.functional.linear(belief.mean, weight, shift)
         covariance = (weight * belief.variance.unsqueeze(1)) @ weight.T
-        return Step(from_covariance(mean, covariance), lambda c: weight @ c)
+        return PropagatedLayer(from_covariance(mean, covariance), lambda c: weight @ c)
     step = affine(
         belief,
         full,
@@ -49,10 +49,10 @@ def _linear(module: torch.nn.Linear, belief: Belief, full: bool) -> Step:
     )
     if belief.mean.dim() > 2:
         return step
-    return Step(step.belief, Response(step.respond, lambda rows: rows @ weight))
+    return PropagatedLayer(step.belief, Response(step.respond, lambda rows: rows @ weight))
 
 
-def _convolution(module: torch.nn.Conv2d, belief: Belief, full: bool) -> Step:
+def _convolution(module: torch.nn.Conv2d, belief: GaussianMoments, full: bool) -> PropagatedLayer:
     if module.padding_mode != "zeros":
         raise RefusedError(f"expected padding_mode='zeros', got {module.padding_mode!r}")
     weight = double(module.weight)
@@ -67,7 +67,7 @@ def _convolution(module: torch.nn.Conv2d, belief: Belief, full: bool) -> Step:
     return affine(belief, full, lambda t: convolve(t, weight), lambda t: convolve(t, weight.square()), shift)
 
 
-def _average_pooling(module: torch.nn.AvgPool2d, belief: Belief, full: bool) -> Step:
+def _average_pooling(module: torch.nn.AvgPool2d, belief: GaussianMoments, full: bool) -> PropagatedLayer:
     _expect_axes(belief, 4)
 
     def pool(t: Tensor, divisor: int | None = module.divisor_override) -> Tensor:
@@ -81,7 +81,9 @@ def _average_pooling(module: torch.nn.AvgPool2d, belief: Belief, full: bool) -> 
     return affine(belief, full, pool, lambda t: pool(t) / divisor)
 
 
-def _adaptive_average_pooling(module: torch.nn.AdaptiveAvgPool2d, belief: Belief, full: bool) -> Step:
+def _adaptive_average_pooling(
+    module: torch.nn.AdaptiveAvgPool2d, belief: GaussianMoments, full: bool
+) -> PropagatedLayer:
     _expect_axes(belief, 4)
 
     def pool(t: Tensor) -> Tensor:
@@ -94,7 +96,7 @@ def _adaptive_average_pooling(module: torch.nn.AdaptiveAvgPool2d, belief: Belief
     return affine(belief, full, pool, lambda t: pool(t) / (counts[0].unsqueeze(1) * counts[1]))
 
 
-def _max_pooling(module: torch.nn.MaxPool2d, belief: Belief, full: bool) -> Step:
+def _max_pooling(module: torch.nn.MaxPool2d, belief: GaussianMoments, full: bool) -> PropagatedLayer:
     _expect_axes(belief, 4)
     if module.return_indices:
         raise RefusedError("expected return_indices=False, got True")
@@ -102,7 +104,7 @@ def _max_pooling(module: torch.nn.MaxPool2d, belief: Belief, full: bool) -> Step
         belief.mean, module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode
     )
     if belief.variance is None:
-        return Step(Belief(pooled), lambda c: c)
+        return PropagatedLayer(GaussianMoments(pooled), lambda c: c)
     windows = pooling_windows(
         (belief.mean.shape[1], belief.mean.shape[2], belief.mean.shape[3]),
         (pooled.shape[2], pooled.shape[3]),
@@ -123,10 +125,12 @@ def _max_pooling(module: torch.nn.MaxPool2d, belief: Belief, full: bool) -> Step
         shares = result.residual_times(rows)
         return shares @ shares.transpose(1, 2)
 
-    return Step(Belief(mean, variance, result.covariance), result.respond, fresh)
+    return PropagatedLayer(GaussianMoments(mean, variance, result.covariance), result.respond, fresh)
 
 
-def _batch_norm(module: torch.nn.BatchNorm1d | torch.nn.BatchNorm2d, belief: Belief, full: bool) -> Step:
+def _batch_norm(
+    module: torch.nn.BatchNorm1d | torch.nn.BatchNorm2d, belief: GaussianMoments, full: bool
+) -> PropagatedLayer:
     if module.training:
         raise RefusedError(
             "expected batch normalisation in evaluation mode, got training mode, in which an example depends on its "
@@ -144,27 +148,27 @@ def _batch_norm(module: torch.nn.BatchNorm1d | torch.nn.BatchNorm2d, belief: Bel
     return scaling(belief, gain.reshape(per_channel), shift.reshape(per_channel))
 
 
-def _flatten(module: torch.nn.Flatten, belief: Belief, full: bool) -> Step:
+def _flatten(module: torch.nn.Flatten, belief: GaussianMoments, full: bool) -> PropagatedLayer:
     return reshaping(belief, belief.mean.flatten(module.start_dim, module.end_dim).shape)
 
 
-def _dropout(module: nn.Dropout, belief: Belief, full: bool) -> Step:
+def _dropout(module: nn.Dropout, belief: GaussianMoments, full: bool) -> PropagatedLayer:
     if module.activation is None:
         return masking(belief, full, module.law, module.scale, module.shared_axes)
     rectified = activation(belief, activations.RELU)
     return composed(rectified, masking(rectified.belief, full, module.law, module.scale, module.shared_axes))
 
 
-def _torch_dropout(module: torch.nn.Dropout, belief: Belief, full: bool) -> Step:
+def _torch_dropout(module: torch.nn.Dropout, belief: GaussianMoments, full: bool) -> PropagatedLayer:
     return masking(belief, full, Bernoulli(keep=1 - module.p), "inverted")
 
 
-def _torch_map_dropout(module: torch.nn.Dropout2d, belief: Belief, full: bool) -> Step:
+def _torch_map_dropout(module: torch.nn.Dropout2d, belief: GaussianMoments, full: bool) -> PropagatedLayer:
     _expect_axes(belief, 4)
     return masking(belief, full, Bernoulli(keep=1 - module.p), "inverted", (2, 3))
 
 
-def _dropconnect(module: nn.DropConnectLinear, belief: Belief, full: bool) -> Step:
+def _dropconnect(module: nn.DropConnectLinear, belief: GaussianMoments, full: bool) -> PropagatedLayer:
     bias = None if module.bias is None else double(module.bias)
     linear = noisy_linear(belief, full, module, bias, module.mask_bias, shared=module.masks == "batch")
     if module.activation is None:
@@ -173,11 +177,11 @@ def _dropconnect(module: nn.DropConnectLinear, belief: Belief, full: bool) -> St
     return composed(linear, activation(linear.belief, function))
 
 
-def _fast_dropout(module: nn.FastDropoutLinear, belief: Belief, full: bool) -> Step:
+def _fast_dropout(module: nn.FastDropoutLinear, belief: GaussianMoments, full: bool) -> PropagatedLayer:
     return noisy_linear(belief, full, module, None if module.bias is None else double(module.bias), False)
 
 
-HANDLERS: dict[type[torch.nn.Module], Callable[[Any, Belief, bool], Step]] = {
+HANDLERS: dict[type[torch.nn.Module], Callable[[Any, GaussianMoments, bool], PropagatedLayer]] = {
     torch.nn.Linear: _linear,
     torch.nn.Conv2d: _convolution,
     torch.nn.AvgPool2d: _average_pooling,
@@ -186,7 +190,7 @@ HANDLERS: dict[type[torch.nn.Module], Callable[[Any, Belief, bool], Step]] = {
     torch.nn.BatchNorm1d: _batch_norm,
     torch.nn.BatchNorm2d: _batch_norm,
     torch.nn.Flatten: _flatten,
-    torch.nn.Identity: lambda module, belief, full: Step(belief, lambda c: c),
+    torch.nn.Identity: lambda module, belief, full: PropagatedLayer(belief, lambda c: c),
     torch.nn.ReLU: lambda module, belief, full: activation(belief, activations.RELU),
     torch.nn.Sigmoid: lambda module, belief, full: activation(belief, activations.SIGMOID),
     torch.nn.Tanh: lambda module, belief, full: activation(belief, activations.TANH),
@@ -198,19 +202,19 @@ HANDLERS: dict[type[torch.nn.Module], Callable[[Any, Belief, bool], Step]] = {
 }
 
 
-def handler(module: torch.nn.Module) -> Callable[[Any, Belief, bool], Step] | None:
+def handler(module: torch.nn.Module) -> Callable[[Any, GaussianMoments, bool], PropagatedLayer] | None:
     """What computes this layer; None if it is not known. A forward of its own makes it another layer."""
     for kind in type(module).__mro__:
         if kind in HANDLERS:
-            return HANDLERS[kind] if arguments.is_forward_of(module, kind) else None
+            return HANDLERS[kind] if _numerics.is_forward_of(module, kind) else None
     return None
 
 
 def is_relu(module: torch.nn.Module) -> bool:
-    return isinstance(module, torch.nn.ReLU) and arguments.is_forward_of(module, torch.nn.ReLU)
+    return isinstance(module, torch.nn.ReLU) and _numerics.is_forward_of(module, torch.nn.ReLU)
 
 
-def _expect_axes(belief: Belief, axes: int) -> None:
+def _expect_axes(belief: GaussianMoments, axes: int) -> None:
     if belief.mean.dim() != axes:
         raise RefusedError(f"expected an input of {axes} axes, got shape {tuple(belief.mean.shape)}")
 

@@ -1,0 +1,149 @@
+"""Checks of what the theory is given: one clear line for every mistake. Everything is computed in float64.
+
+Densities and nodes for integrals over normal and other variables.
+
+Roots that can be differentiated where a variance is zero.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import numbers
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..laws import Law, check_law
+
+
+def as_tensor(owner: str, name: str, value: Any, *, axes: int | None = None) -> Tensor:
+    """The value as a float64 tensor; finite, and with that many axes if a number is given."""
+    if isinstance(value, complex):
+        raise TypeError(f"{owner}: expected {name} to be real, got {value!r}")
+    try:
+        # Python's numbers are float64; torch would take them for float32.
+        result = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{owner}: expected {name} to be a tensor or numbers, got {type(value).__name__}") from None
+    if result.is_complex():
+        raise TypeError(f"{owner}: expected {name} to be real, got {result.dtype}")
+    result = result.to(torch.float64)
+    if axes is not None and result.dim() != axes:
+        raise ValueError(f"{owner}: expected {name} to have {axes} axes, got shape {tuple(result.shape)}")
+    if not torch.isfinite(result).all():
+        raise ValueError(f"{owner}: expected {name} to be finite, got inf or nan; look at what produced it")
+    return result
+
+
+def as_variance(owner: str, name: str, value: Any) -> Tensor:
+    """The value as a float64 tensor of variances."""
+    result = as_tensor(owner, name, value)
+    if (result < 0).any():
+        raise ValueError(f"{owner}: expected {name} to be at least 0, got {result.min().item():.4g}")
+    return result
+
+
+def as_law(owner: str, value: Any) -> Law:
+    """A law with a finite mean and a finite variance."""
+    check_law(owner, value)
+    if not (math.isfinite(value.mean) and math.isfinite(value.variance)):
+        raise ValueError(f"{owner}: expected a law with finite moments, got {value!r}")
+    result: Law = value
+    return result
+
+
+def as_number(owner: str, name: str, value: Any) -> float:
+    """A finite number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise ValueError(f"{owner}: expected {name} to be a finite number, got {value!r}")
+    return float(value)
+
+
+def is_forward_of(module: torch.nn.Module, kind: type[torch.nn.Module]) -> bool:
+    """Whether the module computes what this class does: neither its own class nor itself has another forward."""
+    return type(module).forward is kind.forward and "forward" not in vars(module)
+
+
+def normal_pdf(z: Tensor) -> Tensor:
+    return torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+
+
+def normal_cdf(z: Tensor) -> Tensor:
+    return 0.5 * torch.erfc(-z / math.sqrt(2))
+
+
+@functools.cache
+def gauss_legendre(count: int) -> tuple[Tensor, Tensor]:
+    """Gauss-Legendre nodes and weights on [-1, 1], exact for polynomials of degree 2 count - 1 (Golub-Welsch)."""
+    k = torch.arange(1, count, dtype=torch.float64)
+    beside = k / (4 * k * k - 1).sqrt()
+    values, vectors = torch.linalg.eigh(torch.diag(beside, 1) + torch.diag(beside, -1))
+    return values, 2 * vectors[0] ** 2
+
+
+def logistic_expectation(mean: Tensor, variance: Tensor, derivative: int = 0) -> Tensor:
+    """E[g(A)] for A ~ N(mean, variance), elementwise, where g is the sigmoid or a neighbour of it.
+
+    ``derivative`` is 0 for g = sigmoid, 1 for its derivative and -1 for its integral, log(1 + e^a).
+
+    Gauss-Hermite quadrature fails once the standard deviation s is large: g is then a step (or a kink) between two
+    nodes. Two trapezoidal rules share the work instead; both converge geometrically because g is analytic for
+    |Im a| < pi:
+
+    - s < 1: over z with weight phi(z), A = mean + s z, step 1/2. The error is about exp(-2 pi^2 / (s/2)) < 1e-15.
+    - s >= 1: the sigmoid is the distribution function of a logistic variable L, so E[sigmoid(A)] = P(L < A) =
+      E[Phi((mean - L) / s)]. That is smooth on the scale s, and the rule runs over L with step 1/2: the same error.
+
+    Together the error is below 1e-13 (1 + |E[g]|) whatever the mean and the variance.
+    """
+    mean, variance = mean + torch.zeros_like(variance), variance + torch.zeros_like(mean)
+    narrow = variance < 1
+    return torch.where(
+        narrow,
+        _over_normal(mean, standard_deviation(torch.where(narrow, variance, 0)), derivative),
+        _over_logistic(mean, torch.where(narrow, 1, variance).sqrt(), derivative),
+    )
+
+
+def _over_normal(mean: Tensor, deviation: Tensor, derivative: int) -> Tensor:
+    z = torch.arange(-24, 25, dtype=torch.float64, device=mean.device) / 2
+    points = mean.unsqueeze(-1) + deviation.unsqueeze(-1) * z
+    if derivative < 0:
+        values = torch.nn.functional.softplus(points, threshold=40)  # torch's own threshold of 20 costs 2e-9
+    else:
+        values = torch.sigmoid(points) * (torch.sigmoid(-points) if derivative else 1)
+    return values @ (normal_pdf(z) / 2)
+
+
+def _over_logistic(mean: Tensor, deviation: Tensor, derivative: int) -> Tensor:
+    step = torch.arange(-80, 81, dtype=torch.float64, device=mean.device) / 2
+    deviation = deviation.unsqueeze(-1)
+    z = (mean.unsqueeze(-1) - step) / deviation
+    if derivative < 0:
+        values = deviation * (normal_pdf(z) + z * normal_cdf(z))
+    else:
+        values = normal_pdf(z) / deviation if derivative else normal_cdf(z)
+    return values @ (torch.sigmoid(step) * torch.sigmoid(-step) / 2)
+
+
+# Below it, squares and reciprocals of a deviation leave the range of float64. A variable whose deviation is below 1e-75
+# is taken as certain.
+NO_VARIANCE = 1e-150
+
+
+def is_random(variance: Tensor) -> Tensor:
+    """Where a variance is large enough to divide by its root."""
+    return variance > NO_VARIANCE
+
+
+def standard_deviation(variance: Tensor) -> Tensor:
+    """The root of a variance, and zero with slope zero where there is no variance.
+
+    The slope of the root is infinite at zero, and infinity times the zero slope of a function that does not use the
+    result, or of the variance itself at its minimum, is NaN. ``torch.where`` behind the root would not help: its slope
+    of zero meets the root's infinite one. So the root is taken of 1 there.
+    """
+    random = is_random(variance)
+    return torch.where(random, torch.where(random, variance, 1).sqrt(), 0)
