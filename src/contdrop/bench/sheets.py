@@ -133,7 +133,7 @@ def goals(report: Report) -> Sheet:
         measured = "" if goal.measured is None else f"{goal.measured:.4g}{goal.unit}"
         verdict = {True: "pass", False: "FAIL", None: "not measured"}[goal.passed]
         rows.append((goal.what, bound, measured, verdict))
-    return Sheet("What contdrop aims at, forward+backward, on two idle cores", ("", "goal", "measured", ""), rows)
+    return Sheet("Goals, forward+backward, on two idle cores", ("", "goal", "measured", ""), rows)
 
 
 def environment(report: Report) -> list[str]:
