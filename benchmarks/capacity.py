@@ -19,7 +19,7 @@ from torch import nn
 from contdrop import lab
 from contdrop.lab.data.data import prepare
 from contdrop.lab.runner.runner import PlannedStudy, StudyRunner, find_cluster
-from contdrop.lab.store.writer import Epoch
+from contdrop.lab.store.schema import Epoch
 from contdrop.lab.study.plan import PlannedJob, plan
 from contdrop.lab.study.source import of_study
 from contdrop.lab.training.trainer import Trainer

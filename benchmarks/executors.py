@@ -15,7 +15,7 @@ import time
 
 from contdrop import lab
 from contdrop.lab.runner.runner import PlannedStudy, StudyRunner, find_cluster
-from contdrop.lab.store.writer import Epoch
+from contdrop.lab.store.schema import Epoch
 from contdrop.lab.study.plan import PlannedJob, plan
 from contdrop.lab.study.source import of_study
 

@@ -32,7 +32,8 @@ from contdrop import lab
 from contdrop.lab.data.data import prepare
 from contdrop.lab.runner import local
 from contdrop.lab.runner.queue import WorkerConfig
-from contdrop.lab.store.writer import Epoch, Store
+from contdrop.lab.store.schema import Epoch
+from contdrop.lab.store.writer import Store
 from contdrop.lab.study.plan import PlannedJob, add_plan, plan
 from contdrop.lab.study.source import StudySpec, of_study
 from contdrop.replication.networks import MLP

@@ -13,7 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from contdrop.lab.store.writer import FINAL, SELECTION, Epoch, SelectionRecord, Store
+from contdrop.lab.store.schema import FINAL, SELECTION, Epoch, SelectionRecord
+from contdrop.lab.store.writer import Store
 
 METHODS = ("none", "bernoulli", "adaptive", "dropconnect", "uniform", "gaussian")
 ALL_METHODS = ("none", "bernoulli", "uniform", "gaussian", "adaptive", "dropconnect", "fast", "bernoulli-matched")

@@ -13,7 +13,7 @@ import statistics
 import torch
 
 from contdrop.lab.data.data import PreparedData, prepare
-from contdrop.lab.store.writer import SELECTION
+from contdrop.lab.store.schema import SELECTION
 from contdrop.lab.study.plan import PlannedJob, StudyPlan, Variant
 from contdrop.lab.training.trainer import Trainer
 from contdrop.replication.recipes import Adam

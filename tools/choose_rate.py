@@ -14,7 +14,7 @@ import dataclasses
 import torch
 
 from contdrop.lab.data.data import prepare
-from contdrop.lab.store.writer import SELECTION
+from contdrop.lab.store.schema import SELECTION
 from contdrop.lab.study.plan import PlannedJob, StudyPlan, Variant
 from contdrop.lab.training.trainer import DivergenceError, Trainer
 from contdrop.replication.studies import mnist_mlp

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
 from contdrop.lab import stats
-from contdrop.lab.store import travel
-from contdrop.lab.store.records import FINISHED
+from contdrop.lab.store import merge
+from contdrop.lab.store.schema import FINISHED
 from contdrop.replication import studies
 from contdrop.replication.claims import evidence
 from contdrop.replication.claims.claims import CLAIMS, PLANNED, TEST, UNUSED
@@ -233,7 +233,7 @@ def archives() -> str:
     """What is committed, how it came about, and on which machine."""
     rows = []
     for path in sorted(RESULTS.glob(f"*{ENDING}")):
-        found, _ = travel.load(path)
+        found, _ = merge.load(path)
         jobs = [content.job for content in found.jobs]
         finished = [job for job in jobs if job.status == FINISHED]
         kinds = sorted({f"{job.machine['processor']}, {job.machine['instructions']}" for job in finished})

@@ -6,7 +6,8 @@ import pathlib
 import pytest
 
 from contdrop.lab.runner import ray_cluster, runner
-from contdrop.lab.store.writer import FAILED, Store
+from contdrop.lab.store.schema import FAILED
+from contdrop.lab.store.writer import Store
 from contdrop.lab.study import source
 from contdrop.lab.study.plan import add_plan, plan
 from contdrop.lab.training import environment

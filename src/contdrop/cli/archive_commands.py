@@ -1,4 +1,4 @@
-"""``contdrop import`` and ``contdrop merge``: stores that travel."""
+"""The commands ``contdrop import`` and ``contdrop merge``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import typer
 
 from .._text import plural, printable
 from ..errors import UserError
-from ..lab.store import csv_import, travel
-from ..lab.store.merge import Outcome
+from ..lab.store import csv_import
+from ..lab.store.merge import MergeResult, import_file, is_table
+from ..lab.store.merge import merge as merge_stores
 from ..lab.training.metric_values import better_of
 from . import options, terminal
 
@@ -70,13 +71,13 @@ def import_command(
     """The command; ``IMPORT_HELP`` says what it does."""
     given = {"name": name, "reference": reference, "metric": metric, "unit": unit, "better": better, "margin": margin}
     told = [option for option, value in given.items() if value is not None]
-    if told and not travel.is_table(file):
+    if told and not is_table(file):
         raise UserError(f"--{told[0]}: expected a CSV file with it; {file} says by itself what is in it")
     metric = metric or "error"
     unit = ("%" if metric == "error" else "") if unit is None else unit
     measured = {"name": metric, "unit": unit, "better": better or better_of(metric) or "lower"}
     table = functools.partial(csv_import.read, name=name, reference=reference, metric=measured, margin=margin)
-    _show(travel.take(file, store, table), store)
+    _show(import_file(file, store, table), store)
 
 
 def merge(
@@ -84,10 +85,10 @@ def merge(
     sources: Annotated[list[pathlib.Path], typer.Argument(metavar="STORE_OR_ARCHIVE", help="Stores and archives.")],
 ) -> None:
     """The command; ``MERGE_HELP`` says what it does."""
-    _show(travel.merge(out, sources), out)
+    _show(merge_stores(out, sources), out)
 
 
-def _show(outcome: Outcome, store: pathlib.Path) -> None:
+def _show(outcome: MergeResult, store: pathlib.Path) -> None:
     there = f", {plural(outcome.kept, 'job')} there already" if outcome.kept else ""
     print(printable(f"{store}: {plural(outcome.added, 'job')} added{there}."))
     for note in outcome.notes:

@@ -9,7 +9,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from .._text import duration
 from ..lab.analysis.metric_format import Measure
 from ..lab.runner.progress import Estimate
-from ..lab.store.writer import FAILED, Epoch, Store
+from ..lab.store.schema import FAILED, Epoch
+from ..lab.store.writer import Store
 from ..lab.study.plan import PlannedJob
 from . import terminal
 

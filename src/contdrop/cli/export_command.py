@@ -12,8 +12,9 @@ import typer
 from .._text import no_formula, plural, printable
 from ..errors import UserError
 from ..lab.analysis.metric_format import Measure
-from ..lab.store import travel
-from ..lab.store.writer import FINAL, FINISHED, Epoch, JobRecord, Store
+from ..lab.store import merge
+from ..lab.store.schema import FINAL, FINISHED, Epoch, JobRecord
+from ..lab.store.writer import Store
 from . import options, terminal
 
 FORMATS = ("csv", "json")
@@ -54,7 +55,7 @@ def export(
 ) -> None:
     """The command; ``HELP`` says what it does."""
     if archive is not None:
-        number = travel.export(store, archive, small=small)
+        number = merge.export(store, archive, small=small)
         print(printable(f"{archive}: {plural(number, 'job')}. To read it: contdrop import {archive} --store FILE"))
         return
     if small:

@@ -12,7 +12,7 @@ from ..lab.runner.queue import PlanOutcome
 from ..lab.runner.ray_cluster import Resources
 from ..lab.runner.runner import PlannedStudy, StudyRunner
 from ..lab.store.results import Results
-from ..lab.store.writer import FINAL
+from ..lab.store.schema import FINAL
 from ..lab.study.plan import PlannedJob
 from . import terminal, terminal_summary
 from .dashboard import Dashboard

@@ -7,7 +7,8 @@ from typing import Any
 
 from .._text import duration, plural
 from ..lab.runner.progress import Estimate
-from ..lab.store.writer import FAILED, FINISHED, RUNNING, JobRecord, ProtocolRecord, Store
+from ..lab.store.schema import FAILED, FINISHED, RUNNING, JobRecord, ProtocolRecord
+from ..lab.store.writer import Store
 from . import options, terminal
 
 HELP = """Show what is planned, running, finished and failed, and about how long the rest will take.

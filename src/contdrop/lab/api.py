@@ -157,7 +157,7 @@ def analyze(
         margin: The smallest difference that matters, if it was fixed before the values were seen.
         name: What to call it.
     """
-    contents = csv_import.contents(
+    contents = csv_import.from_values(
         _by_run(values),
         name=name,
         reference=reference,
@@ -166,7 +166,7 @@ def analyze(
     )
     path = pathlib.Path(tempfile.mkdtemp(prefix="contdrop-")) / "analysis.db"
     with Store(path, create=True) as opened:
-        merge.add(opened, contents, "lab.analyze")
+        merge.add_contents(opened, contents, "lab.analyze")
     result = Result(path, contents.protocols[0].key)
     weakref.finalize(result, shutil.rmtree, path.parent, ignore_errors=True)
     return result

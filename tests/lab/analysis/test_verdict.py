@@ -15,7 +15,7 @@ from contdrop.lab.analysis.sample_size import needed_runs
 from contdrop.lab.analysis.verdict import HEADLINE, verdict
 from contdrop.lab.report import tables
 from contdrop.lab.store.results import Results
-from contdrop.lab.store.writer import FAILED, FINISHED, PLANNED, JobRecord, ProtocolRecord
+from contdrop.lab.store.schema import FAILED, FINISHED, PLANNED, JobRecord, ProtocolRecord
 
 METHODS = ("gaussian", "bernoulli", "uniform", "bernoulli-matched")
 

@@ -14,7 +14,8 @@ from contdrop.lab.report import style
 from contdrop.lab.report.live import charts
 from contdrop.lab.report.live.live_page import Live
 from contdrop.lab.store.results import collect_all
-from contdrop.lab.store.writer import FINISHED, PLANNED, Epoch, Store
+from contdrop.lab.store.schema import FINISHED, PLANNED, Epoch
+from contdrop.lab.store.writer import Store
 from stores import make_store
 
 METHODS = ("none", "bernoulli", "gaussian")

@@ -7,7 +7,8 @@ import pytest
 import stores
 from contdrop.lab.report import protocol, supplementary_tables
 from contdrop.lab.store.results import collect_all
-from contdrop.lab.store.writer import SelectionRecord, Store
+from contdrop.lab.store.schema import SelectionRecord
+from contdrop.lab.store.writer import Store
 
 
 def _selection(**errors):

@@ -10,7 +10,8 @@ from contdrop import lab
 from contdrop.errors import UserError
 from contdrop.lab.runner.custom_loop import around_ask
 from contdrop.lab.store import locks
-from contdrop.lab.store.writer import FAILED, FINISHED, Store
+from contdrop.lab.store.schema import FAILED, FINISHED
+from contdrop.lab.store.writer import Store
 
 STUDY = lab.Study("own", metric=lab.Metric("loss"), run=lambda job: 1.0, runs=2, methods=["original", "none"])
 

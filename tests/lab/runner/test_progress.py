@@ -1,7 +1,8 @@
 """How long the rest takes."""
 
 from contdrop.lab.runner.progress import Estimate
-from contdrop.lab.store.writer import Epoch, Store
+from contdrop.lab.store.schema import Epoch
+from contdrop.lab.store.writer import Store
 from stores import make_store
 
 

@@ -8,7 +8,8 @@ from test_writer import begin, epoch, job
 from contdrop.errors import UserError
 from contdrop.lab.runner import local
 from contdrop.lab.runner.queue import JobQueue, WorkerConfig
-from contdrop.lab.store.writer import FAILED, RUNNING, Store
+from contdrop.lab.store.schema import FAILED, RUNNING
+from contdrop.lab.store.writer import Store
 
 
 class Silence:

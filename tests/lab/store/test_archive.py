@@ -17,11 +17,11 @@ from contdrop.errors import UserError
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.verdict import verdict
 from contdrop.lab.report import page, protocol, tables
-from contdrop.lab.store import archive, contents, csv_import, integrity, merge, schema, travel
+from contdrop.lab.store import archive, csv_import, integrity, merge, schema
 from contdrop.lab.store.reader import pack
-from contdrop.lab.store.records import PROCESSOR
 from contdrop.lab.store.results import collect_all, remedy
-from contdrop.lab.store.writer import FINAL, FINISHED, Store
+from contdrop.lab.store.schema import FINAL, FINISHED, PROCESSOR
+from contdrop.lab.store.writer import Store
 
 OPTIONS = {"methods": ("none", "gaussian", "uniform"), "runs": 3, "epochs": 3, "images": 60, "selection": True}
 
@@ -57,16 +57,16 @@ def test_archive_is_the_same_bytes_and_comes_back_whole(cli, full, tmp_path):
 
 def test_report_of_an_imported_store_is_the_same_to_the_byte(full, tmp_path, monkeypatch):
     monkeypatch.setattr(page.figures, "figures", lambda *_: [])  # slow, and made of the same numbers
-    travel.export(full, tmp_path / "archive.gz")
+    merge.export(full, tmp_path / "archive.gz")
     (tmp_path / "b").mkdir()
-    travel.take(tmp_path / "archive.gz", tmp_path / "b" / "runs.db")
+    merge.import_file(tmp_path / "archive.gz", tmp_path / "b" / "runs.db")
     pages = [page.write(tmp_path / place / "runs.db", tmp_path / place / "out") for place in "ab"]
     for one, other in zip(*([made.index, *made.tables, *made.figures] for made in pages), strict=True):
         assert one.name == other.name
         assert one.read_bytes() == other.read_bytes()
     with Store(full) as store, store.transaction() as db:  # nor does it matter when the page is written
         db.execute("UPDATE jobs SET created = 1e9, started = 1e9, ended = 1e9")
-        schema.seal(db, "jobs", "TRUE")
+        schema.update_checksum(db, "jobs", "TRUE")
     assert "as of 2001-09-09 01:46 UTC<" in page.write(full, tmp_path / "old").index.read_text()
 
 
@@ -86,7 +86,7 @@ def test_import_of_a_run_does_only_what_is_missing(cli):
 
 
 def test_nothing_is_pickled(full, tmp_path):
-    travel.export(full, tmp_path / "archive.gz")
+    merge.export(full, tmp_path / "archive.gz")
     lines = gzip.decompress((tmp_path / "archive.gz").read_bytes()).decode("ascii").splitlines()
     kinds = [json.loads(line)["record"] for line in lines]
     assert kinds[:2] == ["contdrop archive", "protocol"]
@@ -97,7 +97,7 @@ def test_nothing_is_pickled(full, tmp_path):
 
 
 def test_damaged_archives_are_one_line_each_and_add_nothing(full, tmp_path):
-    travel.export(full, tmp_path / "archive.gz")
+    merge.export(full, tmp_path / "archive.gz")
     whole = (tmp_path / "archive.gz").read_bytes()
     text, chooser = gzip.decompress(whole), random.Random(0)
     for case in range(200):
@@ -136,7 +136,7 @@ def test_array_that_differs_from_itself(full, tmp_path):
 
 def _read_lie(store, directory, chosen, change, message):
     with Store(store) as opened:
-        records = list(archive._records(contents.read(opened)))
+        records = list(archive._records(archive.read_store(opened)))
     at = next(i for i, record in enumerate(records) if chosen(record))
     records[at] = change(records[at])
     lines = b"".join(map(archive._line, records))
@@ -202,12 +202,12 @@ def test_text_of_an_archive_is_bounded_and_so_is_a_line_of_it(tmp_path, monkeypa
 def test_no_archive_is_written_that_could_not_be_read(full, tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "LIMIT", 5_000)
     with pytest.raises(UserError, match=r"^--archive: .*: it holds more than 5,000 bytes; .*--small"):
-        travel.export(full, tmp_path / "archive.gz")
+        merge.export(full, tmp_path / "archive.gz")
     assert not (tmp_path / "archive.gz").exists()
 
 
 def test_too_little_memory_is_one_line(full, tmp_path, monkeypatch):
-    travel.export(full, tmp_path / "archive.gz")
+    merge.export(full, tmp_path / "archive.gz")
 
     def exhaust(*_):
         raise MemoryError
@@ -429,9 +429,9 @@ def test_small_archive_shows_the_same_page_and_joins_its_store(cli, full, tmp_pa
             db.execute(
                 "UPDATE protocols SET configuration = json_set(configuration, '$.metric', json('[\"error\",\"nll\"]'))"
             )
-            schema.seal(db, "protocols", "true")
+            schema.update_checksum(db, "protocols", "true")
             Store.write_artefacts(db, job.id, {name: pack(array) for name, array in sorted((kept | added).items())})
-            schema.seal(db, "jobs", "id = ?", job.id)
+            schema.update_checksum(db, "jobs", "id = ?", job.id)
     assert cli("export", "--store", full, "--archive", "small.gz", "--small")[0] == 0
     assert cli("import", "small.gz", "--store", "a/small.db")[0] == 0
     with Store("a/small.db") as small:
@@ -448,7 +448,7 @@ def test_small_archive_shows_the_same_page_and_joins_its_store(cli, full, tmp_pa
 
 def test_predictions_are_written_as_what_they_differ_from_the_labels_by(full):
     with Store(full) as store:
-        assert any("xor" in record for record in archive._records(contents.read(store)))
+        assert any("xor" in record for record in archive._records(archive.read_store(store)))
 
 
 def test_small_is_about_archives(cli, full):
@@ -467,30 +467,30 @@ def test_what_an_archive_says_itself_is_not_taken_from_the_command(cli, full):
 
 def test_stores_that_differ_in_which_values_are_better_are_not_joined(full, tmp_path):
     with Store(full) as store:
-        found = contents.read(store)
+        found = archive.read_store(store)
     (first, *_) = found.protocols
     metric = {"name": "error", "unit": "%", "better": "higher"}
     other = dataclasses.replace(first, description={**first.description, "metric": metric})
     with Store(tmp_path / "new.db", create=True) as store:
-        merge.add(store, contents.Contents((other,), (), ()), "other")
+        merge.add_contents(store, archive.StoreContents((other,), (), ()), "other")
         metric = {**metric, "better": "lower"}
         first = dataclasses.replace(first, description={**first.description, "metric": metric})
         with pytest.raises(UserError, match=r"metric error: higher was better when .* now lower is to be"):
-            merge.add(store, contents.Contents((first,), (), ()), "first")
+            merge.add_contents(store, archive.StoreContents((first,), (), ()), "first")
 
 
 def test_a_small_archive_keeps_errors_that_do_not_follow_from_predictions(full):
     with Store(full) as store:
-        found = contents.read(store)
+        found = archive.read_store(store)
     (protocol, *_) = found.protocols
     labels = np.array([0, 1, 1, 0], dtype=np.int16)
     arrays = {"test_labels": labels, "test_predictions": 1 - labels}
     configuration = {**protocol.configuration, "metric": ["error"]}
     protocol = dataclasses.replace(protocol, configuration=configuration)
     for errors, kept in ((100.0, False), (50.0, True)):
-        content = contents.Content(found.jobs[0].job, (), {**arrays, "test_error": np.full(4, errors)})
+        content = archive.JobContents(found.jobs[0].job, (), {**arrays, "test_error": np.full(4, errors)})
         content = dataclasses.replace(content, job=dataclasses.replace(content.job, protocol=protocol.key))
-        small = contents.smaller(contents.Contents((protocol,), (), (content,)))
+        small = archive.reduced(archive.StoreContents((protocol,), (), (content,)))
         assert ("test_error" in small.jobs[0].artefacts) is kept
 
 

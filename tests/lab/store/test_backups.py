@@ -6,7 +6,7 @@ import pytest
 from test_writer import job
 
 from contdrop.errors import UserError
-from contdrop.lab.store import backups
+from contdrop.lab.store import integrity
 from contdrop.lab.store.writer import Store
 
 
@@ -15,7 +15,7 @@ def path(tmp_path):
     found = tmp_path / "runs.db"
     with Store(found, create=True) as store:
         store.add_jobs({"experiment": "e", "preset": "p", "epochs": 2}, {}, "k", [job(run=run) for run in range(300)])
-    backups.make(found)
+    integrity.make_backup(found)
     return found
 
 
@@ -65,7 +65,7 @@ def test_without_a_copy_a_damaged_file_is_refused_and_left_as_it_is(path):
 def test_a_bad_copy_replaces_nothing(path):
     good = path.with_name("runs.db-backup").read_bytes()
     change_pages(path)
-    copies = backups.Backups(path)
+    copies = integrity.Backups(path)
     copies.make_if_due(at_once=True)  # and it is no error
     assert path.with_name("runs.db-backup").read_bytes() == good
     assert sorted(file.name for file in path.parent.iterdir() if file.name.endswith(".tmp")) == []
@@ -76,9 +76,9 @@ def test_a_bad_copy_replaces_nothing(path):
 
 def test_copies_are_made_from_time_to_time(path, monkeypatch):
     made = []
-    monkeypatch.setattr(backups, "make", made.append)
-    monkeypatch.setattr(backups.time, "monotonic", lambda: clock)
-    copies, clock = backups.Backups(path), 1000.0
+    monkeypatch.setattr(integrity, "make_backup", made.append)
+    monkeypatch.setattr(integrity.time, "monotonic", lambda: clock)
+    copies, clock = integrity.Backups(path), 1000.0
     copies.make_if_due(at_once=False)
     clock += 599
     copies.make_if_due(at_once=False)
@@ -107,5 +107,5 @@ def test_copies_that_a_kill_left_half_are_removed(path):
     for each in left:
         each.write_bytes(b"half")
     os.utime(left[0], (1, 1))
-    backups.make(path)
+    integrity.make_backup(path)
     assert [each.exists() for each in left] == [False, True]

@@ -13,8 +13,10 @@ from test_trainer import images as images
 from test_trainer import job
 
 from contdrop.errors import UserError
-from contdrop.lab.store import blobs, integrity, travel
-from contdrop.lab.store.writer import FINISHED, DamageError, Store
+from contdrop.lab.store import blobs, integrity, merge
+from contdrop.lab.store.reader import DamageError
+from contdrop.lab.store.schema import FINISHED
+from contdrop.lab.store.writer import Store
 from contdrop.lab.study.plan import Variant, add_plan
 from contdrop.lab.training import checkpoint, trainer
 from contdrop.lab.training import job as running
@@ -128,13 +130,13 @@ def test_weights_stay_beside_the_store_and_are_checked(images, store, tmp_path):
     assert integrity.check(store) == []
     assert set(checkpoint.loads(store.weights(number))["network"]) == set(trainer.Trainer(
         job(), Variant.parse("gaussian"), images).network.state_dict())  # fmt: skip
-    travel.export(store.path, tmp_path / "a.jsonl.gz")
+    merge.export(store.path, tmp_path / "a.jsonl.gz")
     for added in (
-        travel.take(tmp_path / "a.jsonl.gz", tmp_path / "b.db"),
-        travel.merge(tmp_path / "c.db", [store.path]),
+        merge.import_file(tmp_path / "a.jsonl.gz", tmp_path / "b.db"),
+        merge.merge(tmp_path / "c.db", [store.path]),
     ):
         assert added.added == 1
-    assert travel.take(tmp_path / "a.jsonl.gz", store.path).kept == 1  # equal, weights aside
+    assert merge.import_file(tmp_path / "a.jsonl.gz", store.path).kept == 1  # equal, weights aside
     with Store(tmp_path / "c.db") as merged:
         assert integrity.check(merged) == []
         assert merged.weights(merged.jobs()[0].id) is None

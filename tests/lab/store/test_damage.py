@@ -20,9 +20,11 @@ import stores
 from contdrop.cli import app
 from contdrop.errors import UserError
 from contdrop.lab.report import page
-from contdrop.lab.store import checksums, integrity, schema
+from contdrop.lab.store import integrity, schema
+from contdrop.lab.store.reader import DamageError
 from contdrop.lab.store.results import collect_all
-from contdrop.lab.store.writer import FINISHED, PLANNED, DamageError, Store
+from contdrop.lab.store.schema import FINISHED, PLANNED
+from contdrop.lab.store.writer import Store
 from contdrop.lab.study.plan import Variant, add_plan
 from contdrop.lab.training import checkpoint
 from contdrop.lab.training import job as running
@@ -292,7 +294,7 @@ def test_error_that_is_not_that_of_the_predictions(path):
     """A hand that also writes the checksum anew is found by arithmetic."""
     with Store(path) as store:
         store._db.execute("UPDATE jobs SET results = json_set(results, '$.test_error', 0.5) WHERE id = 4")
-        schema.seal(store._db, "jobs", "id = 4")
+        schema.update_checksum(store._db, "jobs", "id = 4")
         (finding,) = integrity.check(store)
         assert "its test error is 0.5 %, and that of its examples" in finding.text
         with pytest.raises(DamageError, match=r"its test error is 0\.5 %, and that of its examples"):
@@ -346,10 +348,10 @@ def test_damaged_experiment_is_written_anew(path):
 
 def test_row_checksum_covers_names_types_and_values():
     base = {"a": 1, "b": "x", "c": None}
-    assert checksums.of_row(base) == checksums.of_row({**base, "d": None, "checksum": "y"})
+    assert schema.row_checksum(base) == schema.row_checksum({**base, "d": None, "checksum": "y"})
     others = ({"a": 1.0}, {"a": "1"}, {"a": None}, {"b": b"x"}, {"b": "x1"}, {"c": ""})
-    made = [checksums.of_row({**base, **other}) for other in others]
-    assert len({checksums.of_row(base), *made}) == len(others) + 1
+    made = [schema.row_checksum({**base, **other}) for other in others]
+    assert len({schema.row_checksum(base), *made}) == len(others) + 1
 
 
 def test_store_of_the_first_version_is_brought_along(tmp_path):
@@ -403,7 +405,7 @@ def test_mixed_kinds_in_a_run_are_refused(tmp_path):
     path = stores.make_store(tmp_path / "runs.db", methods=("none", "gaussian"), runs=2, epochs=2)
     with Store(path) as store:
         store._db.execute("UPDATE jobs SET machine = json_set(machine, '$.threads', 2) WHERE id = 1")
-        schema.seal(store._db, "jobs", "id = 1")
+        schema.update_checksum(store._db, "jobs", "id = 1")
         with pytest.raises(UserError, match=r"in run 0 .* not share the same kind of processor.*does that run again"):
             collect_all(store)
         (finding,) = integrity.check(store)

@@ -17,9 +17,10 @@ import pytest
 
 from contdrop.errors import UserError
 from contdrop.lab.store import reader, schema
-from contdrop.lab.store.reader import pack, unpack
+from contdrop.lab.store.reader import DamageError, pack, unpack
 from contdrop.lab.store.results import collect
-from contdrop.lab.store.writer import FAILED, FINISHED, PLANNED, RUNNING, DamageError, Epoch, SelectionRecord, Store
+from contdrop.lab.store.schema import FAILED, FINISHED, PLANNED, RUNNING, Epoch, SelectionRecord
+from contdrop.lab.store.writer import Store
 from stores import make_store
 
 PROTOCOL = {"experiment": "some-experiment", "preset": "quick", "epochs": 3}
@@ -146,7 +147,7 @@ def test_results_of_mismatched_runs_are_refused(store):
     assert collect(store, protocol).errors() == {"none": {0: 1.0}, "gaussian": {0: 1.0}}
     with store.transaction() as db:
         db.execute("""UPDATE jobs SET fingerprints = '{"data": "d"}' WHERE id = ?""", (two,))
-        schema.seal(db, "jobs", "id = ?", two)
+        schema.update_checksum(db, "jobs", "id = ?", two)
     with pytest.raises(UserError, match="in run 0 none and gaussian do not share the same data order"):
         collect(store, protocol)
 
@@ -238,7 +239,7 @@ def _change_everything(path, number):
         store.progress(number, [epoch(2)], (2, [b"later"]))
         with store.transaction() as db:
             store.write_artefacts(db, number, {"test_labels": pack(np.ones(3))})
-            schema.seal(db, "jobs", "id = ?", number)
+            schema.update_checksum(db, "jobs", "id = ?", number)
 
 
 @pytest.mark.parametrize("within", [False, True], ids=["alone", "within a snapshot"])
@@ -248,7 +249,7 @@ def test_what_is_held_against_each_other_is_read_at_one_moment(store, path, monk
     store.progress(number, [epoch(1)], (1, [b"state"]))
     with store.transaction() as db:
         store.write_artefacts(db, number, {"test_labels": pack(np.zeros(3))})
-        schema.seal(db, "jobs", "id = ?", number)
+        schema.update_checksum(db, "jobs", "id = ?", number)
     before = READS[what](store, number)
     read, left = store._read, [1]
 

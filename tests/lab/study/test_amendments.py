@@ -7,7 +7,7 @@ from test_verdict import noisy, results_of
 
 from contdrop.lab.analysis.verdict import verdict
 from contdrop.lab.report import protocol as describing
-from contdrop.lab.store import archive, contents, merge
+from contdrop.lab.store import archive, merge
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.writer import Store
 from contdrop.lab.study import amendments
@@ -51,10 +51,10 @@ def test_store_records_when_runs_were_added_and_how_many_results_were_there(tmp_
 def test_the_record_travels_and_is_joined(tmp_path):
     path = make_store(tmp_path / "runs.db", runs=2, **SMALL)
     with Store(path) as store:
-        archive.write(contents.read(store), tmp_path / "a.jsonl.gz")
+        archive.write(archive.read_store(store), tmp_path / "a.jsonl.gz")
     with Store(tmp_path / "copy.db", create=True) as copy:
         for _ in range(2):
-            merge.add(copy, archive.read(tmp_path / "a.jsonl.gz"), "a")
+            merge.add_contents(copy, archive.read(tmp_path / "a.jsonl.gz"), "a")
     assert recorded(tmp_path / "copy.db")[0] == recorded(path)[0] != []
     first, second = (
         {amendments.KEY: [{"time": time, "runs": 2, "results": 0}], "title": str(time)} for time in (2.0, 1.0)

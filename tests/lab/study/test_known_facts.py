@@ -42,12 +42,12 @@ def sheet(results):
 
 @pytest.fixture
 def imported(tmp_path):
-    found = csv_import.contents(
+    found = csv_import.from_values(
         {(method, run): value for method, values in VALUES.items() for run, value in enumerate(values)},
         name="numbers", reference=None, metric={"name": "rmse", "unit": "", "better": "lower"}, margin=None,
     )  # fmt: skip
     with Store(tmp_path / "numbers.db", create=True) as store:
-        merge.add(store, found, "a test")
+        merge.add_contents(store, found, "a test")
     return tmp_path / "numbers.db"
 
 

@@ -8,7 +8,8 @@ import pytest
 from contdrop import kernels
 from contdrop.errors import UserError
 from contdrop.lab.analysis.metric_format import Measure
-from contdrop.lab.store.writer import FAILED, FINAL, FINISHED, SELECTION, SelectionRecord, Store
+from contdrop.lab.store.schema import FAILED, FINAL, FINISHED, SELECTION, SelectionRecord
+from contdrop.lab.store.writer import Store
 from contdrop.lab.study import plan as planning
 from contdrop.lab.study import selection
 from contdrop.lab.study.plan import Variant, add_plan, plan

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.lab.store.writer import FINISHED, Store
+from contdrop.lab.store.schema import FINISHED
+from contdrop.lab.store.writer import Store
 from contdrop.lab.study import source
 
 LATE = """

@@ -14,8 +14,9 @@ from torch import nn
 from contdrop import lab
 from contdrop.errors import UserError
 from contdrop.lab.data.data import prepare
-from contdrop.lab.store import merge, travel
-from contdrop.lab.store.writer import FINISHED, Store
+from contdrop.lab.store import merge
+from contdrop.lab.store.schema import FINISHED
+from contdrop.lab.store.writer import Store
 from contdrop.lab.study import digests, dry_run
 from contdrop.lab.study import source as sources
 from contdrop.lab.study.plan import plan
@@ -505,7 +506,7 @@ def test_merging_says_that_the_code_is_not_the_same(tmp_path):
             "own", metric=lab.Metric("loss"), run=lambda job, value=value: value, runs=1, methods=["original"]
         )
         lab.compare(study, store=tmp_path / f"{place}.db", workers=0, device="cpu", progress=False)
-    assert travel.merge(tmp_path / "same.db", [tmp_path / "one.db", tmp_path / "three.db"]).notes == ()
+    assert merge.merge(tmp_path / "same.db", [tmp_path / "one.db", tmp_path / "three.db"]).notes == ()
     with Store(tmp_path / "one.db") as one, Store(tmp_path / "two.db") as two:
         here, there = (store.protocols()[0].description for store in (one, two))
     words = "own: the code of run is not the same in the store and in what is added"

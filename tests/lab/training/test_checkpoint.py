@@ -11,7 +11,8 @@ from torch.optim import lr_scheduler
 
 from contdrop import lab
 from contdrop.lab.data.data import prepare
-from contdrop.lab.store.writer import FINISHED, Store
+from contdrop.lab.store.schema import FINISHED
+from contdrop.lab.store.writer import Store
 from contdrop.lab.study.plan import Variant, add_plan, plan
 from contdrop.lab.training import checkpoint
 from contdrop.lab.training import job as running

@@ -19,7 +19,8 @@ from contdrop.errors import UserError
 from contdrop.lab import Data, Study
 from contdrop.lab.data.data import prepare
 from contdrop.lab.runner.runner import PlannedStudy, StudyRunner
-from contdrop.lab.store.writer import FINAL, Store
+from contdrop.lab.store.schema import FINAL
+from contdrop.lab.store.writer import Store
 from contdrop.lab.study.plan import PlannedJob, StudyPlan, Variant, plan
 from contdrop.lab.study.source import StudySource
 from contdrop.lab.training.distributed import LostError, ProcessGroup, together

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from contdrop.lab.data.data import prepare
-from contdrop.lab.store.writer import FAILED, FINAL, FINISHED, SELECTION, Store
+from contdrop.lab.store.schema import FAILED, FINAL, FINISHED, SELECTION
+from contdrop.lab.store.writer import Store
 from contdrop.lab.study.dry_run import dry_run
 from contdrop.lab.study.plan import PlannedJob, StudyPlan, Variant, add_plan
 from contdrop.lab.study.study import Study

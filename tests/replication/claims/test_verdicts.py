@@ -12,8 +12,8 @@ from scipy.stats import t as student
 from contdrop.cli import app
 from contdrop.errors import UserError
 from contdrop.lab.report import page
-from contdrop.lab.store import travel
-from contdrop.lab.store.records import Epoch
+from contdrop.lab.store import merge
+from contdrop.lab.store.schema import Epoch
 from contdrop.replication.claims import claims_figure, evidence
 from contdrop.replication.claims.claims import CLAIMS, PLANNED, Claim, Contrast
 from contdrop.replication.claims.evidence import Runs
@@ -263,7 +263,7 @@ def archive(directory, name, **settings):
     plan = PLANNED[name]
     options = {"runs": plan.runs, "epochs": plan.epochs, "images": 2000, "noise": 0.05, "margin": 0.1} | settings
     make_store(store, experiment=name, methods=METHODS, reference="bernoulli", **options)
-    travel.export(store, directory / f"{store.stem}{evidence.ENDING}")
+    merge.export(store, directory / f"{store.stem}{evidence.ENDING}")
 
 
 @pytest.fixture

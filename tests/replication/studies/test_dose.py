@@ -10,7 +10,8 @@ from contdrop import coadaptation
 from contdrop.lab import api
 from contdrop.lab.data.data import prepare
 from contdrop.lab.store.results import collect_all
-from contdrop.lab.store.writer import FINAL, Store
+from contdrop.lab.store.schema import FINAL
+from contdrop.lab.store.writer import Store
 from contdrop.lab.study.methods import parse
 from contdrop.lab.study.plan import plan
 from contdrop.lab.training import random_streams

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..._text import plural
 from ..stats import Comparison, summary
-from ..store.records import IMPORTED
 from ..store.results import Results
+from ..store.schema import IMPORTED
 from ..study import amendments
 from .comparisons import margin_of, planned_margin
 from .phrases import capital, moment, name_in_text, names, run_count

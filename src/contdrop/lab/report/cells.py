@@ -10,8 +10,8 @@ from ..._text import plural
 from ..analysis.metric_format import Measure
 from ..analysis.phrases import run_count
 from ..stats.paired import ENOUGH_RUNS, Summary
-from ..store.records import IMPORTED, ONLY_SIZE
 from ..store.results import Results
+from ..store.schema import IMPORTED, ONLY_SIZE
 from ..study import labels
 
 NONE = "\N{EN DASH}"

@@ -9,9 +9,8 @@ from typing import Any
 
 from ..._text import plural
 from ..analysis.phrases import moment
-from ..store.records import IMPORTED, ONLY_SIZE
 from ..store.results import Results
-from ..store.writer import FAILED, FINISHED, JobRecord
+from ..store.schema import FAILED, FINISHED, IMPORTED, ONLY_SIZE, JobRecord
 from ..study import amendments, labels
 from .cells import ELSEWHERE, OWN_LOOP, THE_LAB, at_most, in_full, maker, sized
 

@@ -14,7 +14,8 @@ from ..analysis import dataset_ranks
 from ..analysis.metric_format import HIGHER, Measure
 from ..extensions import extension
 from ..store.results import Results
-from ..store.writer import FINAL, JobRecord, SelectionRecord, Store
+from ..store.schema import FINAL, JobRecord, SelectionRecord
+from ..store.writer import Store
 from ..study import labels
 from ..study.selection import lead
 from ..training.metric_values import UNCERTAINTY, WAYS

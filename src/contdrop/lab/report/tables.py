@@ -17,7 +17,7 @@ from ..extensions import PublishedTable, extension
 from ..stats.differences import RESOLUTION
 from ..stats.paired import ENOUGH_RUNS
 from ..store.results import Results
-from ..store.writer import FAILED
+from ..store.schema import FAILED
 from ..study import amendments, labels
 from .cells import DOUBTFUL, NONE, Cell, Table, doubt, mean_sd, method_cell, p_cell, p_value, signed, size_of, title_of
 

@@ -18,7 +18,7 @@ from ...inference import dropout_layers, seeded
 from ...theory import bounds
 from ..api import Result
 from ..data.data import Part, Parts, PreparedData, prepare
-from ..store.records import FINAL, ProtocolRecord
+from ..store.schema import FINAL, ProtocolRecord
 from ..study.plan import Variant, plan
 from ..study.study import Study
 from ..training.trainer import Trainer

@@ -28,8 +28,8 @@ from torch import nn
 from ...errors import UserError, suggest
 from ..data.fingerprints import as_array, of_arrays, of_content
 from ..store import locks
-from ..store.records import FAILED, FINISHED, SELECTION
-from ..store.writer import Epoch, Store
+from ..store.schema import FAILED, FINISHED, SELECTION, Epoch
+from ..store.writer import Store
 from ..study import plan
 from ..study.study import Study, described_as
 from ..training import random_streams

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..store.writer import FAILED, FINISHED, Epoch, JobRecord, Store
+from ..store.schema import FAILED, FINISHED, Epoch, JobRecord
+from ..store.writer import Store
 from ..study import labels
 
 

@@ -17,8 +17,8 @@ import torch
 
 from ...errors import UserError
 from ..data.data import PreparedData, prepare
-from ..store.backups import Backups
-from ..store.records import FAILED, FINISHED, SELECTION, Epoch, SelectionRecord
+from ..store.integrity import Backups
+from ..store.schema import FAILED, FINISHED, SELECTION, Epoch, SelectionRecord
 from ..store.writer import Store, TakenError
 from ..study import plan, selection
 from ..study.plan import PlannedJob, StudyPlan, Variant

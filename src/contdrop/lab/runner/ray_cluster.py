@@ -30,7 +30,7 @@ from ...errors import UserError
 from ..data.data import PreparedData
 from ..extensions import DATA_VARIABLE
 from ..store.blobs import Buffer
-from ..store.records import Epoch, processor
+from ..store.schema import Epoch, processor
 from ..study.user_errors import printable_error
 from ..training.distributed import LostError as LostError
 from ..training.environment import machine, versions

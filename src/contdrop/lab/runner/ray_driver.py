@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import UserError
-from ..store.records import FAILED, FINISHED, processor
+from ..store.schema import FAILED, FINISHED, processor
 from ..store.writer import Store, TakenError
 from ..study.plan import PlannedJob
 from .queue import POLL_SECONDS, JobQueue, Observer, PlanOutcome, Task, WorkerConfig

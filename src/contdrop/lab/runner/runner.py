@@ -16,10 +16,10 @@ import torch
 from ..._text import plural, printable
 from ...errors import UserError
 from ..data.data import PreparedData, prepare
-from ..store import backups, locks
-from ..store.records import PROCESSOR, JobRecord, processor
-from ..store.results import Results, collect_all
-from ..store.writer import FAILED, FINAL, FINISHED, RUNNING, Store, has_one_name, of_other_data, trained_on
+from ..store import integrity, locks
+from ..store.results import Results, collect_all, has_one_name, of_other_data, trained_on
+from ..store.schema import FAILED, FINAL, FINISHED, PROCESSOR, RUNNING, JobRecord, processor
+from ..store.writer import Store
 from ..study import digests, dry_run, plan
 from ..study.plan import PlannedJob
 from ..study.source import StudySource, StudySpec, by_value
@@ -408,7 +408,7 @@ def _scratch(path: pathlib.Path) -> Iterator[Store]:
         copy = pathlib.Path(directory) / path.name
         if path.exists():
             with Store(path):
-                backups.copy(path, copy)
+                integrity.copy_database(path, copy)
         with Store(copy, create=True) as store:
             store.path = path  # named in messages
             yield store

@@ -1,4 +1,6 @@
-"""A store as compressed text, for version control and for other machines.
+"""All that a store holds, apart from any file: what archives are written from, and stores are joined by.
+
+A store as compressed text, for version control and for other machines.
 
 One gzipped file of JSON lines: a header; experiments; selections; jobs with their epochs; arrays, each once, as base64
 of their little-endian bytes (predictions as what they differ from the labels by, which is little); an end. Every line
@@ -17,7 +19,8 @@ import json
 import math
 import pathlib
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,8 +28,84 @@ import numpy as np
 from ..._files import replacing
 from ..._text import printable
 from ...errors import UserError
-from .contents import Content, Contents
-from .records import FAILED, FINISHED, PLANNED, Epoch, JobRecord, ProtocolRecord, SelectionRecord
+from ..analysis.metric_format import Measure
+from .reader import StoreReader
+from .schema import FAILED, FINISHED, PLANNED, Epoch, JobRecord, ProtocolRecord, SelectionRecord
+
+
+@dataclass(frozen=True, eq=False)
+class JobContents:
+    """A job with its epochs and artefacts."""
+
+    job: JobRecord
+    epochs: tuple[Epoch, ...]
+    artefacts: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class StoreContents:
+    """Of a whole store, in the order of its plan. A job that is under way counts as planned: it starts over."""
+
+    protocols: tuple[ProtocolRecord, ...]
+    selections: tuple[SelectionRecord, ...]
+    jobs: tuple[JobContents, ...]
+
+
+def read_store(store: StoreReader) -> StoreContents:
+    """Everything, as it is at one moment, every checksum verified."""
+    with store.snapshot():
+        return _read_snapshot(store)
+
+
+def _read_snapshot(store: StoreReader) -> StoreContents:
+    protocols = tuple(store.protocols())
+    jobs = []
+    for job in store.jobs():
+        if job.status not in (FINISHED, FAILED):
+            jobs.append(JobContents(as_planned(job), (), {}))
+            continue
+        artefacts = {name: store.artefact(job.id, name) for name in store.artefact_names(job.id)}
+        kept = {name: array for name, array in artefacts.items() if array is not None}
+        jobs.append(JobContents(job, tuple(store.epochs(job.id)), kept))
+    selections = [each for protocol in protocols for each in store.selections(protocol.key).values()]
+    return StoreContents(protocols, tuple(selections), tuple(jobs))
+
+
+def reduced(contents: StoreContents) -> StoreContents:
+    """Without what test examples contributed to metrics that nothing is computed from.
+
+    Verdicts, intervals and checks read the contributions to the metric that methods are compared by, and errors are
+    read from predictions and labels where these are kept. The means of all metrics stay.
+    """
+    measures = {protocol.key: Measure.of(protocol.description) for protocol in contents.protocols}
+    metrics = {protocol.key: protocol.configuration.get("metric", ()) for protocol in contents.protocols}
+
+    def less(content: JobContents) -> JobContents:
+        measure, kept = measures[content.job.protocol], content.artefacts
+        superfluous = {f"test_{name}" for name in metrics[content.job.protocol]}
+        if not (measure.is_error and _follows_from_classes(kept)):
+            superfluous.discard(f"test_{measure.name}")
+        return replace(content, artefacts={name: kept[name] for name in kept if name not in superfluous})
+
+    return replace(contents, jobs=tuple(less(content) for content in contents.jobs))
+
+
+def _follows_from_classes(artefacts: Mapping[str, np.ndarray]) -> bool:
+    """Whether errors are those of predictions and labels; an error of the study's own may weigh them."""
+    predictions, labels = (artefacts.get(f"test_{name}") for name in ("predictions", "labels"))
+    if predictions is None or labels is None:
+        return False
+    errors = artefacts.get("test_error")
+    return errors is None or np.array_equal(errors, np.where(predictions == labels, 0.0, 100.0))
+
+
+def as_planned(job: JobRecord) -> JobRecord:
+    """The job before anything was done of it."""
+    return replace(
+        job, status=PLANNED, error=None, variant=None, seeds={}, fingerprints={}, versions={}, machine={}, results={},
+        started=None, ended=None, epochs_done=0, seconds=0.0,
+    )  # fmt: skip
+
 
 VERSION = 2
 _READABLE = (1, VERSION)  # the first had no differences
@@ -43,7 +122,7 @@ _PREDICTIONS, _LABELS = "test_predictions", "test_labels"
 _LEFT_OUT = ("id", "epochs_done", "seconds")  # of a job: follow from the rest
 
 
-def write(contents: Contents, path: pathlib.Path) -> None:
+def write(contents: StoreContents, path: pathlib.Path) -> None:
     """Writes an archive; a reader of the file never sees half of it."""
     lines = [_line(record) for record in _records(contents)]
     text = b"".join(lines)
@@ -61,7 +140,7 @@ def write(contents: Contents, path: pathlib.Path) -> None:
         raise UserError(f"--archive: cannot write {path}: {error.strerror}; choose another place") from error
 
 
-def _records(contents: Contents) -> Iterator[dict[str, Any]]:
+def _records(contents: StoreContents) -> Iterator[dict[str, Any]]:
     yield {"record": "contdrop archive", "version": VERSION}
     for protocol in contents.protocols:
         yield {"record": "protocol", **dataclasses.asdict(protocol)}
@@ -109,7 +188,7 @@ def _text(record: dict[str, Any]) -> bytes:
     return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-def read(path: pathlib.Path) -> Contents:
+def read(path: pathlib.Path) -> StoreContents:
     """All of an archive; raises UserError, and nothing else, if it is none or not whole."""
     try:
         return _contents(_read_records(path))
@@ -185,7 +264,7 @@ def _read_records(path: pathlib.Path) -> Iterator[dict[str, Any]]:
         raise ValueError("its end is missing")
 
 
-def _contents(records: Iterable[dict[str, Any]]) -> Contents:
+def _contents(records: Iterable[dict[str, Any]]) -> StoreContents:
     kinds = {"protocol": ProtocolRecord, "selection": SelectionRecord}
     found: dict[str, list[Any]] = {"protocol": [], "selection": [], "job": []}
     arrays: dict[str, np.ndarray] = {}
@@ -204,17 +283,17 @@ def _contents(records: Iterable[dict[str, Any]]) -> Contents:
             raise ValueError("an array differs from one that differs itself")
         arrays[number] = _differing(arrays[number], arrays[base])
     jobs = tuple(_job(record, arrays) for record in found["job"])
-    return Contents(tuple(found["protocol"]), tuple(found["selection"]), jobs)
+    return StoreContents(tuple(found["protocol"]), tuple(found["selection"]), jobs)
 
 
-def _job(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> Content:
+def _job(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> JobContents:
     epochs = tuple(_made(Epoch, dict(zip(Epoch.__dataclass_fields__, row, strict=True))) for row in record.pop("curve"))
     artefacts = {str(name): arrays[number] for name, number in record.pop("artefacts").items()}
     seconds = math.fsum(epoch.seconds for epoch in epochs)
     job = _made(JobRecord, {**record, "id": 0, "epochs_done": len(epochs), "seconds": seconds})
     if job.status not in (PLANNED, FINISHED, FAILED):
         raise ValueError(f"a job's status is {job.status!r}")
-    return Content(job, epochs, artefacts)
+    return JobContents(job, epochs, artefacts)
 
 
 _KINDS: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "dict": dict}

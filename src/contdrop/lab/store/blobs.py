@@ -24,7 +24,7 @@ _MAGIC = b"contdrop file 1\n"
 Buffer = bytes | memoryview
 
 
-class Sidecar:
+class BlobDirectory:
     """The directory of a store's files, made when the first is written."""
 
     def __init__(self, store: pathlib.Path) -> None:

@@ -17,9 +17,8 @@ from ..._files import reading
 from ..._text import printable
 from ...errors import UserError, suggest
 from ..training.metric_values import better_of
-from .checksums import of_plain
-from .contents import Content, Contents
-from .records import FINAL, FINISHED, IMPORTED, JobRecord, ProtocolRecord
+from .archive import JobContents, StoreContents
+from .schema import FINAL, FINISHED, IMPORTED, JobRecord, ProtocolRecord, digest_json
 
 COLUMNS = ("method", "run", "value")
 LIMIT = 100_000_000  # bytes
@@ -33,7 +32,7 @@ def read(
     reference: str | None = None,
     metric: Mapping[str, str] = ERROR,
     margin: float | None = None,
-) -> Contents:
+) -> StoreContents:
     """An experiment made of a CSV file, UTF-8, with the columns of ``COLUMNS``; see :func:`contents` for the rest.
 
     Without a name, it has that of the file.
@@ -49,7 +48,7 @@ def read(
         f"These numbers were not made here: they were imported from {printable(path.name)} (SHA-256 {digest[:12]})."
         " That runs of the same number are paired is taken on trust."
     )
-    return contents(
+    return from_values(
         values,
         name=printable(name or path.stem),
         reference=reference,
@@ -60,7 +59,7 @@ def read(
     )
 
 
-def contents(
+def from_values(
     values: Mapping[tuple[str, int], float],
     *,
     name: str,
@@ -69,7 +68,7 @@ def contents(
     margin: float | None,
     origin: Mapping[str, str] | None = None,
     note: str = "These numbers were not made here. That runs of the same number are paired is taken on trust.",
-) -> Contents:
+) -> StoreContents:
     """An experiment made of finished numbers.
 
     Args:
@@ -100,7 +99,7 @@ def contents(
         listed = sorted((method, run, float(value)) for (method, run), value in values.items())
         origin = {"sha256": hashlib.sha256(json.dumps([listed, dict(metric)]).encode()).hexdigest()}
     configuration = {"experiment": name, "preset": IMPORTED, "epochs": 0, **origin}
-    key = of_plain(configuration)
+    key = digest_json(configuration)
     description = {
         "title": name,
         "paper": "",
@@ -112,7 +111,7 @@ def contents(
     }
     protocol = ProtocolRecord(key, name, IMPORTED, 0, configuration, description, 0.0)
     jobs = [_job(protocol, method, run, float(value)) for (method, run), value in values.items()]
-    return Contents((protocol,), (), tuple(Content(job, (), {}) for job in jobs))
+    return StoreContents((protocol,), (), tuple(JobContents(job, (), {}) for job in jobs))
 
 
 def _values(path: pathlib.Path, content: bytes, percentages: bool) -> dict[tuple[str, int], float]:
@@ -160,7 +159,7 @@ def _values(path: pathlib.Path, content: bytes, percentages: bool) -> dict[tuple
 def _job(protocol: ProtocolRecord, method: str, run: int, value: float) -> JobRecord:
     configuration = {**protocol.configuration, "stage": FINAL, "method": method, "run": run}
     return JobRecord(
-        id=0, key=of_plain(configuration), protocol=protocol.key, experiment=protocol.experiment, stage=FINAL,
+        id=0, key=digest_json(configuration), protocol=protocol.key, experiment=protocol.experiment, stage=FINAL,
         method=method, run=run, epochs=0, configuration=configuration, status=FINISHED, error=None, variant=method,
         seeds={}, fingerprints={}, versions={}, machine={}, results={"test_error": value}, created=0.0, started=None,
         ended=None, epochs_done=0, seconds=0.0, origin=None,

@@ -16,14 +16,23 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...errors import UserError
-from . import backups, checksums, schema
-from .blobs import Buffer, Sidecar
-from .locks import Locks, check_place
-from .records import RUNNING, Epoch, JobRecord, ProtocolRecord, SelectionRecord
+from . import blobs, schema
+from .blobs import BlobDirectory, Buffer
+from .locks import Locks
+from .schema import (
+    EMPTY_CURVE,
+    RUNNING,
+    Epoch,
+    JobRecord,
+    ProtocolRecord,
+    SelectionRecord,
+    digest_bytes,
+    extend_curve,
+    row_checksum,
+)
 
 _VERSION_1 = b"\x93NUMPY\x01\x00"
 WEIGHTS = "weights"  # the artefact that is a reference to a file (.sidecar)
-_RESTORING = 0  # the lock of whoever looks whether the file is damaged; jobs are numbered from 1
 _PATIENCE = 60.0  # seconds, for whoever else has the file
 _RETRY = 0.02  # seconds
 _JSON = ("configuration", "seeds", "fingerprints", "versions", "machine", "results")
@@ -48,8 +57,6 @@ class StoreReader:
             self.path = self.path.resolve()
         if self.path.is_dir():
             raise UserError(f"--store: expected a file; {self.path} is a directory")
-        if create:
-            check_place(self.path)
         if not self.path.exists():
             if not create:
                 raise UserError(
@@ -59,14 +66,12 @@ class StoreReader:
                 raise UserError(f"--store: there is no directory {self.path.absolute().parent}; make it first")
         writable = create or (os.access(self.path, os.W_OK) and os.access(self.path.absolute().parent, os.W_OK))
         address = self.path.absolute().as_uri() + ("" if writable else self._as_it_is())
-        self.files = Sidecar(self.path)
+        self.files = BlobDirectory(self.path)
         self.locks = Locks(self.path.with_name(self.path.name + "-locks") if writable else None)
         self._found: dict[Any, Any] = {}  # verified, of the file as it was when it had this version
         self._found_in: object = None
-        self.restored: str | None = None  # what to say if a copy has taken a damaged file's place
-        if create and self.path.exists():
-            with self.locks.waiting(_RESTORING):
-                self.restored = backups.restore_if_damaged(self.path)
+        if create:
+            self._prepare()
         with contextlib.ExitStack() as stack, self._explained():
             stack.callback(self.locks.close)
             self._db = sqlite3.connect(address, timeout=_PATIENCE, isolation_level=None, uri=True)
@@ -74,6 +79,9 @@ class StoreReader:
             self._db.row_factory = sqlite3.Row
             self._migrate()
             stack.pop_all()
+
+    def _prepare(self) -> None:
+        """Makes sure that the file can be written to and read."""
 
     def _as_it_is(self) -> str:
         """How SQLite has to open a file that cannot be written to.
@@ -220,7 +228,7 @@ class StoreReader:
         return self._found[key]
 
     def _verified(self, row: sqlite3.Row, what: str) -> sqlite3.Row:
-        if row["checksum"] != checksums.of_row(row):
+        if row["checksum"] != row_checksum(row):
             raise DamageError(self.path, f"{what} does not match its checksum")
         return row
 
@@ -295,7 +303,7 @@ class StoreReader:
 
     def _curve(self, job: int, rows: Sequence[sqlite3.Row], expected: str) -> list[Epoch]:
         values = [tuple(row)[1:] for row in rows]
-        if checksums.after_epochs(checksums.EMPTY, values) != expected:
+        if extend_curve(EMPTY_CURVE, values) != expected:
             raise DamageError(self.path, f"the epochs of job {job} do not match their checksum")
         return [Epoch(*each) for each in values]
 
@@ -341,7 +349,7 @@ class StoreReader:
                 return None
             rows = self._read("SELECT content FROM artefacts WHERE job = ? AND name = ?", (job, name))
         content = rows[0]["content"] if rows else None
-        if not isinstance(content, bytes) or checksums.of_bytes(content) != expected:
+        if not isinstance(content, bytes) or digest_bytes(content) != expected:
             raise DamageError(self.path, f"{name} of job {job} does not match its checksum")
         return content
 
@@ -352,6 +360,31 @@ class StoreReader:
         if reference and not found:
             raise DamageError(self.path, f"the weights of job {job} in {self.files.directory.name} are gone or changed")
         return found or None
+
+    def checkpoint(self, job: int) -> tuple[int, Buffer] | None:
+        """The last epoch that was saved, and the state after it; None if there is none, or none that can be trusted."""
+        with self.snapshot():
+            row = self._row(job)
+            rows = self._read("SELECT epoch, state FROM checkpoints WHERE job = ?", (job,))
+        for saved in rows:
+            epoch, state = saved["epoch"], saved["state"]
+            whole = isinstance(state, bytes) and checkpoint_digest(epoch, state) == row["checkpoint"]
+            if whole and epoch == row["epochs_done"]:
+                content = self.files.get(state) if blobs.is_reference(state) else state
+                return None if content is None else (epoch, content)
+        return None
+
+    def damage_of(self, row: sqlite3.Row) -> str | None:
+        """What is wrong with a row of ``jobs`` or with what belongs to it, if anything."""
+        try:
+            job = self._job(row)
+            if job.epochs_done != len(self.epochs(job.id)):
+                return f"job {job.id} has another number of epochs than it says"
+            for name in self.artefact_names(job.id):
+                self.artefact(job.id, name)
+        except DamageError as error:
+            return error.what
+        return None
 
     def selections(self, protocol: str) -> dict[str, SelectionRecord]:
         with self.snapshot():
@@ -381,3 +414,7 @@ def unpack(content: bytes) -> np.ndarray:
 @functools.lru_cache(maxsize=64)
 def _header(content: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return np.lib.format.read_array_header_1_0(io.BytesIO(content))
+
+
+def checkpoint_digest(epoch: int, state: bytes) -> str:
+    return digest_bytes(f"{epoch} ".encode() + state)

@@ -10,13 +10,14 @@ import functools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from ...errors import UserError
 from ..analysis.metric_format import Measure
-from .records import FAILED, FINAL, FINISHED, PROCESSOR, SELECTION, JobRecord, ProtocolRecord, SelectionRecord
-from .writer import DamageError, Store, find_mismatch
+from .reader import DamageError, StoreReader
+from .schema import FAILED, FINAL, FINISHED, ORDER, PROCESSOR, SELECTION, JobRecord, ProtocolRecord, SelectionRecord
 
 _ROUNDING = 1e-9  # of a percentage
 
@@ -121,7 +122,7 @@ class Results:
         return {(job.method, job.run): job for job in self.finished}
 
 
-def collect(store: Store, protocol: ProtocolRecord) -> Results:
+def collect(store: StoreReader, protocol: ProtocolRecord) -> Results:
     """Reads one protocol; raises UserError if its runs are not paired, or its errors not those of its predictions."""
     with store.snapshot():
         results = assemble(protocol, store.jobs(protocol=protocol.key), store.selections(protocol.key))
@@ -152,7 +153,9 @@ def assemble(protocol: ProtocolRecord, jobs: Sequence[JobRecord], selections: Ma
     return results
 
 
-def _contributions(store: Store, measure: Measure, jobs: Iterable[JobRecord]) -> dict[tuple[str, int], np.ndarray]:
+def _contributions(
+    store: StoreReader, measure: Measure, jobs: Iterable[JobRecord]
+) -> dict[tuple[str, int], np.ndarray]:
     """Of all jobs that were tested on the same examples, where the value is their plain mean.
 
     Raises:
@@ -204,7 +207,7 @@ def mismatches(jobs: Iterable[JobRecord]) -> Iterator[tuple[int, str]]:
             yield run, mismatch
 
 
-def find_wrong_value(store: Store, job: JobRecord, measure: Measure) -> str | None:
+def find_wrong_value(store: StoreReader, job: JobRecord, measure: Measure) -> str | None:
     """What does not fit between a finished job's test value and what each test example contributed, if that is kept."""
     return _wrong_value(job, _kept(store, job, measure), measure) if job.status == FINISHED else None
 
@@ -221,7 +224,7 @@ def _wrong_value(job: JobRecord, kept: np.ndarray | None, measure: Measure) -> s
     return f"its test {measure.name} is {measure.full(stored)}, and that of its examples {measure.full(found)}"
 
 
-def _kept(store: Store, job: JobRecord, measure: Measure) -> np.ndarray | None:
+def _kept(store: StoreReader, job: JobRecord, measure: Measure) -> np.ndarray | None:
     """What each test example contributed: kept as that, or of a classifier as predicted and true classes."""
     kept = store.artefact(job.id, f"test_{measure.name}")
     if kept is not None or not measure.is_error:
@@ -234,6 +237,48 @@ def _kept(store: Store, job: JobRecord, measure: Measure) -> np.ndarray | None:
     return np.where(predictions != labels, np.float32(100), np.float32(0))
 
 
-def collect_all(store: Store, keys: Collection[str] | None = None) -> list[Results]:
+def collect_all(store: StoreReader, keys: Collection[str] | None = None) -> list[Results]:
     """Of every protocol, or of those with these keys."""
     return [collect(store, protocol) for protocol in store.protocols() if keys is None or protocol.key in keys]
+
+
+def find_mismatch(shared: Mapping[str, Mapping[str, str]]) -> str | None:
+    """What differs between methods that should share everything but masks; None if nothing does.
+
+    A loop of the user's own may have no fingerprint of something, or not yet; what the lab trains has all of them.
+    """
+    (first, mine), *others = shared.items()
+    for method, found in others:
+        by_the_lab = ORDER in mine or ORDER in found
+        for what in sorted(mine.keys() | found.keys() if by_the_lab else mine.keys() & found.keys()):
+            if mine.get(what) != found.get(what):
+                return f"{first} and {method} do not share the same {what}, so they are not paired"
+    return None
+
+
+def trained_on(job: JobRecord) -> str | None:
+    """The fingerprint of the data that the lab trained a job on, the same for every job of a protocol.
+
+    None if there is none; a loop of the user's own may have other data in each run.
+    """
+    return job.fingerprints.get("data") if ORDER in job.fingerprints else None
+
+
+def of_other_data(
+    jobs: Iterable[JobRecord], fingerprint: str, kind: str, *, of_one_name: bool = True
+) -> list[JobRecord]:
+    """Of a protocol's jobs, those trained on other data than what has this fingerprint on this kind of processor.
+
+    Another kind may compute features with other last bits: there, data of one name (:func:`has_one_name`) are the same.
+    """
+    others = [job for job in jobs if trained_on(job) not in (None, fingerprint)]
+    return [job for job in others if job.shared[PROCESSOR] == kind or not of_one_name]
+
+
+def has_one_name(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two descriptions of a protocol name the same data; a data set may stand in for another.
+
+    What an earlier version wrote may have no name.
+    """
+    names = {about["dataset"] for about in (first, second) if isinstance(about.get("dataset"), str)}
+    return len(names) < 2 and first.get("mark", "") == second.get("mark", "")

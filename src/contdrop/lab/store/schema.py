@@ -1,14 +1,185 @@
-"""The tables of a store, their versions, and the way from each to the next."""
+"""What the rows of a store are.
+
+Checksums of what a store holds: of a row, and of a job's epochs one after the other.
+
+A row's checksum is SHA-256 over the names, types and values of its columns, except those that are NULL (so that a later
+version may add columns) and the checksum itself. It is made from what SQLite gives back, not from what it was given.
+
+The tables of a store, their versions, and the way from each to the next.
+"""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import sqlite3
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from . import checksums
-from .records import Epoch
+PLANNED, RUNNING, FINISHED, FAILED = "planned", "running", "finished", "failed"
+SELECTION, FINAL = "selection", "final"
+ONLY_SIZE = "study"  # the preset of a study that names no sizes
+IMPORTED = "imported"  # the preset of numbers that come from elsewhere
+
+METRICS = ("train_loss", "train_error", "val_loss", "val_error", "test_loss", "test_error")
+
+
+@dataclass(frozen=True)
+class ProtocolRecord:
+    """A row of ``protocols``."""
+
+    key: str
+    experiment: str
+    preset: str
+    epochs: int
+    configuration: dict[str, Any]
+    description: dict[str, Any]
+    created: float
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """A row of ``jobs``. ``status`` is what the table says; see :meth:`Store.is_interrupted`.
+
+    ``results`` of a finished job has the final model's losses and errors (in per cent), in evaluation mode, under the
+    names of ``METRICS``; a selection job has none of the test data. ``seconds`` is the time of its epochs together.
+    ``origin`` is the file that it was imported from, and None if it was done in this store.
+    """
+
+    id: int
+    key: str
+    protocol: str
+    experiment: str
+    stage: str
+    method: str
+    run: int
+    epochs: int
+    configuration: dict[str, Any]
+    status: str
+    error: str | None
+    variant: str | None
+    seeds: dict[str, int]
+    fingerprints: dict[str, str]
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    results: dict[str, float]
+    created: float
+    started: float | None
+    ended: float | None
+    epochs_done: int
+    seconds: float
+    origin: str | None
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """What all methods of a run have to have in common."""
+        return {**self.fingerprints, PROCESSOR: processor(self.machine)}
+
+
+PROCESSOR, ORDER = "kind of processor", "data order"
+
+
+def processor(machine: Mapping[str, Any]) -> str:
+    """What decides the last bits of a result: the same in two places, the results are the same."""
+    threads, devices = machine.get("threads", "?"), machine.get("devices", 1)
+    return (
+        f"{machine.get('architecture', '?')} {machine.get('instructions', '?')}, "
+        f"{threads} thread{'' if threads == 1 else 's'}{'' if devices == 1 else f', {devices} devices'}"
+    )
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What was measured in one epoch, counted from 1; None where nothing was.
+
+    Training figures are those under dropout, as it went.
+    """
+
+    epoch: int
+    train_loss: float | None
+    train_error: float | None
+    val_loss: float | None
+    val_error: float | None
+    test_loss: float | None
+    test_error: float | None
+    learning_rate: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SelectionRecord:
+    """Which variant was selected for a label, from which validation errors. ``variant`` is None if all failed."""
+
+    protocol: str
+    method: str
+    variant: str | None
+    reason: str
+    candidates: dict[str, Any]
+    decided: float
+
+
+EMPTY_CURVE = ""  # of no epochs
+_FLOAT = struct.Struct("<d")
+
+
+def digest_bytes(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def digest_json(content: Any) -> str:
+    """Of data as JSON has them, whatever the order of their keys."""
+    return digest_bytes(canonical_json(content).encode())
+
+
+def canonical_json(content: Any) -> str:
+    """As JSON, the same for equal contents."""
+    return json.dumps(content, sort_keys=True, allow_nan=False)
+
+
+def row_checksum(row: Mapping[str, Any] | sqlite3.Row) -> str:
+    values = tuple(row if isinstance(row, sqlite3.Row) else row.values())
+    parts: list[bytes] = []
+    for number, name in _column_codes(tuple(row.keys())):
+        if values[number] is not None:
+            parts += (name, _encoded(values[number]))
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+@functools.lru_cache(maxsize=64)
+def _column_codes(names: tuple[str, ...]) -> list[tuple[int, bytes]]:
+    """Places and codes of the columns that count, by name: a store of ten thousand jobs has few kinds of rows."""
+    order = sorted(range(len(names)), key=lambda number: names[number])
+    return [(number, _encoded(names[number])) for number in order if names[number] != "checksum"]
+
+
+def extend_curve(before: str, epochs: Iterable[Iterable[Any]]) -> str:
+    """The checksum of a curve that some epochs are added to; of each the values in the table's order.
+
+    They are nearly all floats, and a large store has millions, so these are encoded here, without a call for each.
+    """
+    for values in epochs:
+        codes = [b"f8:" + _FLOAT.pack(value) if type(value) is float else _encoded(value) for value in values]
+        before = hashlib.sha256(b"".join([before.encode(), *codes])).hexdigest()
+    return before
+
+
+def _encoded(value: Any) -> bytes:
+    """No two values have the same code, and none is the beginning of another's."""
+    if value is None:
+        return b"n"
+    if isinstance(value, str):
+        content, kind = value.encode("utf-8", "surrogatepass"), b"s"
+    elif isinstance(value, int):
+        content, kind = str(value).encode(), b"i"
+    elif isinstance(value, float):
+        content, kind = _FLOAT.pack(value), b"f"
+    else:
+        content, kind = bytes(value), b"b"
+    return b"%b%d:%b" % (kind, len(content), content)
+
 
 APPLICATION = 0x636F6E74  # "cont": tells our files from other programs' SQLite files
 TABLES = ("protocols", "jobs", "epochs", "artefacts", "checkpoints", "selections", "totals")
@@ -87,11 +258,11 @@ def insert(db: sqlite3.Connection, table: str, row: Mapping[str, object], how: s
     return int(made.lastrowid or 0)
 
 
-def seal(db: sqlite3.Connection, table: str, where: str, *values: object) -> None:
+def update_checksum(db: sqlite3.Connection, table: str, where: str, *values: object) -> None:
     """Gives the rows of a table that were just written their checksums."""
     for row in db.execute(f"SELECT rowid AS number, * FROM {table} WHERE {where}", values).fetchall():
         content = {name: row[name] for name in row.keys() if name != "number"}  # noqa: SIM118 -- a Row is no dict
-        db.execute(f"UPDATE {table} SET checksum = ? WHERE rowid = ?", (checksums.of_row(content), row["number"]))
+        db.execute(f"UPDATE {table} SET checksum = ? WHERE rowid = ?", (row_checksum(content), row["number"]))
 
 
 def count_rows(db: sqlite3.Connection) -> tuple[int, int]:
@@ -115,7 +286,7 @@ def seal_totals(db: sqlite3.Connection, before: tuple[int, int] | None = None) -
     if before is not None and noted is not None:
         now = (noted[0] + now[0] - before[0], noted[1] + now[1] - before[1])
     db.execute("INSERT OR REPLACE INTO totals VALUES (1, ?, ?, '')", now)
-    seal(db, "totals", "id = 1")
+    update_checksum(db, "totals", "id = 1")
 
 
 def _seal_all(db: sqlite3.Connection) -> None:
@@ -128,19 +299,19 @@ def _seal_all(db: sqlite3.Connection) -> None:
             (
                 len(epochs),
                 sum(row["seconds"] for row in epochs),
-                checksums.after_epochs(checksums.EMPTY, epochs),
+                extend_curve(EMPTY_CURVE, epochs),
                 artefact_list({row["name"]: row["content"] for row in kept}),
                 job,
             ),
         )
     for table in ("protocols", "jobs", "selections"):
-        seal(db, table, "1")
+        update_checksum(db, table, "1")
     seal_totals(db)
 
 
 def artefact_list(contents: dict[str, bytes]) -> str:
     """What a job's row says about its artefacts."""
-    return json.dumps({name: checksums.of_bytes(content) for name, content in contents.items()}, sort_keys=True)
+    return json.dumps({name: digest_bytes(content) for name, content in contents.items()}, sort_keys=True)
 
 
 @functools.cache

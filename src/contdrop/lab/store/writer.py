@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import pathlib
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,25 +26,30 @@ import numpy as np
 from ..._text import plural
 from ...errors import UserError
 from ..study import amendments
-from . import blobs, checksums, schema
+from . import blobs, schema
 from .blobs import Buffer
-from .checksums import dumped
-from .reader import WEIGHTS, StoreReader, pack
-from .reader import DamageError as DamageError
-from .records import FAILED as FAILED
-from .records import FINAL as FINAL
-from .records import FINISHED as FINISHED
-from .records import IMPORTED as IMPORTED
-from .records import METRICS as METRICS
-from .records import ORDER, processor
-from .records import PLANNED as PLANNED
-from .records import PROCESSOR as PROCESSOR
-from .records import RUNNING as RUNNING
-from .records import SELECTION as SELECTION
-from .records import Epoch as Epoch
-from .records import JobRecord as JobRecord
-from .records import ProtocolRecord as ProtocolRecord
-from .records import SelectionRecord as SelectionRecord
+from .integrity import restore_if_damaged
+from .locks import check_place
+from .reader import WEIGHTS, DamageError, StoreReader, checkpoint_digest, pack
+from .results import find_mismatch
+from .schema import (
+    FAILED,
+    FINISHED,
+    IMPORTED,
+    METRICS,
+    PLANNED,
+    PROCESSOR,
+    RUNNING,
+    Epoch,
+    JobRecord,
+    SelectionRecord,
+    canonical_json,
+    extend_curve,
+    processor,
+    row_checksum,
+)
+
+_RESTORING = 0  # the lock of whoever looks whether the file is damaged; jobs are numbered from 1
 
 
 class TakenError(Exception):
@@ -52,6 +58,16 @@ class TakenError(Exception):
 
 class Store(StoreReader):
     """One process's connection to the file, for reading and writing; a context manager."""
+
+    def __init__(self, path: pathlib.Path | str, *, create: bool = False) -> None:
+        self.restored: str | None = None  # what to say if a copy has taken a damaged file's place
+        super().__init__(path, create=create)
+
+    def _prepare(self) -> None:
+        check_place(self.path)
+        if self.path.exists():
+            with self.locks.waiting(_RESTORING):
+                self.restored = restore_if_damaged(self.path)
 
     def __enter__(self) -> Store:
         return self
@@ -84,7 +100,7 @@ class Store(StoreReader):
                     protocol["experiment"],
                     protocol["preset"],
                     protocol["epochs"],
-                    dumped(protocol),
+                    canonical_json(protocol),
                     json.dumps(amendments.noted(db, key, description, jobs, now), sort_keys=True),
                     now,
                 ),
@@ -101,8 +117,8 @@ class Store(StoreReader):
     @staticmethod
     def _plan(db: sqlite3.Connection, protocol: str, experiment: str, job: Mapping[str, Any], now: float) -> None:
         row = {"protocol": protocol, "experiment": experiment, "status": PLANNED, "created": now}
-        added = schema.insert(db, "jobs", {**job, "configuration": dumped(job["configuration"]), **row})
-        schema.seal(db, "jobs", "id = ?", added)
+        added = schema.insert(db, "jobs", {**job, "configuration": canonical_json(job["configuration"]), **row})
+        schema.update_checksum(db, "jobs", "id = ?", added)
 
     @staticmethod
     def seal_plan(db: sqlite3.Connection, protocol: str) -> None:
@@ -110,13 +126,13 @@ class Store(StoreReader):
             "UPDATE protocols SET planned = (SELECT count(*) FROM jobs WHERE protocol = protocols.key) WHERE key = ?",
             (protocol,),
         )
-        schema.seal(db, "protocols", "key = ?", protocol)
+        schema.update_checksum(db, "protocols", "key = ?", protocol)
 
     @staticmethod
     def _drop_if_bad(db: sqlite3.Connection, key: str) -> None:
         """All of a bad row of an experiment is written anew, the time of its first plan among it."""
         row = db.execute("SELECT * FROM protocols WHERE key = ?", (key,)).fetchone()
-        if row is not None and row["checksum"] != checksums.of_row(row):
+        if row is not None and row["checksum"] != row_checksum(row):
             db.execute("UPDATE protocols SET created = -1 WHERE key = ?", (key,))
 
     def refuse_other_masks(self, db: sqlite3.Connection, key: str, configuration: Mapping[str, Any]) -> None:
@@ -157,7 +173,7 @@ class Store(StoreReader):
             "seconds = 0, curve = '', artefacts = '{}', checkpoint = NULL, origin = NULL WHERE id = ?",
             (PLANNED, job),
         )
-        schema.seal(db, "jobs", "id = ?", job)
+        schema.update_checksum(db, "jobs", "id = ?", job)
 
     # ---- a job's life, written by the process that holds its lock
 
@@ -191,9 +207,15 @@ class Store(StoreReader):
             db.execute(
                 "UPDATE jobs SET status = ?, variant = ?, seeds = ?, fingerprints = ?, versions = ?, machine = ?, "
                 "started = coalesce(started, ?) WHERE id = ?",
-                (RUNNING, variant, *(dumped(x) for x in (seeds, fingerprints, versions, machine)), time.time(), job),
+                (
+                    RUNNING,
+                    variant,
+                    *(canonical_json(x) for x in (seeds, fingerprints, versions, machine)),
+                    time.time(),
+                    job,
+                ),
             )
-            schema.seal(db, "jobs", "id = ?", job)
+            schema.update_checksum(db, "jobs", "id = ?", job)
         return None
 
     def progress(
@@ -211,8 +233,8 @@ class Store(StoreReader):
             self.write_epochs(db, job, epochs)
             if state:
                 db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (job, epoch, state))
-                db.execute("UPDATE jobs SET checkpoint = ? WHERE id = ?", (_of_checkpoint(epoch, state), job))
-            schema.seal(db, "jobs", "id = ?", job)
+                db.execute("UPDATE jobs SET checkpoint = ? WHERE id = ?", (checkpoint_digest(epoch, state), job))
+            schema.update_checksum(db, "jobs", "id = ?", job)
         if state:
             self.files.remove(key, keep=state)
 
@@ -223,19 +245,6 @@ class Store(StoreReader):
         for path, owner in found:
             if owner not in running:
                 path.unlink(missing_ok=True)
-
-    def checkpoint(self, job: int) -> tuple[int, Buffer] | None:
-        """The last epoch that was saved, and the state after it; None if there is none, or none that can be trusted."""
-        with self.snapshot():
-            row = self._row(job)
-            rows = self._read("SELECT epoch, state FROM checkpoints WHERE job = ?", (job,))
-        for saved in rows:
-            epoch, state = saved["epoch"], saved["state"]
-            whole = isinstance(state, bytes) and _of_checkpoint(epoch, state) == row["checkpoint"]
-            if whole and epoch == row["epochs_done"]:
-                content = self.files.get(state) if blobs.is_reference(state) else state
-                return None if content is None else (epoch, content)
-        return None
 
     def resume(self, job: int) -> tuple[int, Buffer] | None:
         """Like :meth:`checkpoint`; if that or the epochs before it cannot be trusted, the job starts over."""
@@ -255,7 +264,7 @@ class Store(StoreReader):
             db.execute(
                 "UPDATE jobs SET epochs_done = 0, seconds = 0, curve = '', checkpoint = NULL WHERE id = ?", (job,)
             )
-            schema.seal(db, "jobs", "id = ?", job)
+            schema.update_checksum(db, "jobs", "id = ?", job)
 
     def finish(
         self,
@@ -304,7 +313,7 @@ class Store(StoreReader):
         db.executemany("INSERT INTO epochs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(job, *row) for row in rows])
         db.execute(
             "UPDATE jobs SET epochs_done = epochs_done + ?, seconds = seconds + ?, curve = ? WHERE id = ?",
-            (len(rows), math.fsum(_told(e.seconds) for e in epochs), checksums.after_epochs(before, rows), job),
+            (len(rows), math.fsum(_told(e.seconds) for e in epochs), extend_curve(before, rows), job),
         )
 
     @staticmethod
@@ -314,18 +323,24 @@ class Store(StoreReader):
         db.execute("DELETE FROM checkpoints WHERE job = ?", (job,))
         db.execute(
             "UPDATE jobs SET status = ?, error = ?, results = ?, ended = ?, checkpoint = NULL WHERE id = ?",
-            (status, error, None if results is None else dumped(results), time.time(), job),
+            (status, error, None if results is None else canonical_json(results), time.time(), job),
         )
-        schema.seal(db, "jobs", "id = ?", job)
+        schema.update_checksum(db, "jobs", "id = ?", job)
 
     def select(self, selection: SelectionRecord) -> None:
         """Records a decision; the first one stands, unless it was that nothing can be: see :meth:`plan_again`."""
-        content = {**vars(selection), "candidates": dumped(selection.candidates), "decided": float(selection.decided)}
+        content = {
+            **vars(selection),
+            "candidates": canonical_json(selection.candidates),
+            "decided": float(selection.decided),
+        }
         with self.transaction() as db:
             before = schema.count_rows(db)
             schema.insert(db, "selections", content, "OR IGNORE")
             if schema.count_rows(db) != before:
-                schema.seal(db, "selections", "protocol = ? AND method = ?", selection.protocol, selection.method)
+                schema.update_checksum(
+                    db, "selections", "protocol = ? AND method = ?", selection.protocol, selection.method
+                )
                 schema.seal_totals(db, before)
 
     # ---- what has to be done again
@@ -351,7 +366,7 @@ class Store(StoreReader):
                 if what is not None:
                     found.append(what)
                     self._forget(db, row["id"])
-                    if row["checksum"] != checksums.of_row(row):
+                    if row["checksum"] != row_checksum(row):
                         db.execute("DELETE FROM jobs WHERE id = ?", (row["id"],))
             for row in db.execute("SELECT * FROM jobs WHERE protocol != ?", (protocol,)).fetchall():
                 if row["key"] in keys:  # of this protocol, and says that it is not
@@ -360,12 +375,12 @@ class Store(StoreReader):
                     db.execute("DELETE FROM jobs WHERE id = ?", (row["id"],))
             for row in db.execute("SELECT rowid, * FROM selections WHERE protocol = ?", (protocol,)).fetchall():
                 content = {name: row[name] for name in row.keys() if name != "rowid"}  # noqa: SIM118
-                if row["checksum"] != checksums.of_row(content):
+                if row["checksum"] != row_checksum(content):
                     found.append("a selection does not match its checksum")
                     db.execute("DELETE FROM selections WHERE rowid = ?", (row["rowid"],))
             row = db.execute("SELECT * FROM protocols WHERE key = ?", (protocol,)).fetchone()
             (there,) = db.execute("SELECT count(*) FROM jobs WHERE protocol = ?", (protocol,)).fetchone()
-            if row is not None and row["checksum"] != checksums.of_row(row):
+            if row is not None and row["checksum"] != row_checksum(row):
                 found.append("an experiment does not match its checksum")  # written anew by add_jobs
             elif row is not None and row["planned"] != there:
                 if not found:
@@ -377,25 +392,13 @@ class Store(StoreReader):
     @staticmethod
     def _mend_totals(db: sqlite3.Connection, before: tuple[int, int]) -> list[str]:
         rows = db.execute("SELECT * FROM totals").fetchall()
-        whole = [tuple(row)[1:3] for row in rows if row["checksum"] == checksums.of_row(row)] if len(rows) < 2 else []
+        whole = [tuple(row)[1:3] for row in rows if row["checksum"] == row_checksum(row)] if len(rows) < 2 else []
         if whole == [before] or (not rows and before == (0, 0)):
             schema.seal_totals(db, before)
             return []
         db.execute("DELETE FROM totals")
         schema.seal_totals(db)
         return ["experiments or selections are not as many as were written"]
-
-    def damage_of(self, row: sqlite3.Row) -> str | None:
-        """What is wrong with a row of ``jobs`` or with what belongs to it, if anything."""
-        try:
-            job = self._job(row)
-            if job.epochs_done != len(self.epochs(job.id)):
-                return f"job {job.id} has another number of epochs than it says"
-            for name in self.artefact_names(job.id):
-                self.artefact(job.id, name)
-        except DamageError as error:
-            return error.what
-        return None
 
     def of_other_processors(
         self, runs: Iterable[Sequence[JobRecord | None]], machine: Mapping[str, Any]
@@ -430,52 +433,6 @@ class Store(StoreReader):
             f"one ({mine}), and {'is' if len(jobs) == 1 else 'are'} done again: a run's methods all come from one kind"
             for kind, jobs in again.items()
         ]
-
-
-def find_mismatch(shared: Mapping[str, Mapping[str, str]]) -> str | None:
-    """What differs between methods that should share everything but masks; None if nothing does.
-
-    A loop of the user's own may have no fingerprint of something, or not yet; what the lab trains has all of them.
-    """
-    (first, mine), *others = shared.items()
-    for method, found in others:
-        by_the_lab = ORDER in mine or ORDER in found
-        for what in sorted(mine.keys() | found.keys() if by_the_lab else mine.keys() & found.keys()):
-            if mine.get(what) != found.get(what):
-                return f"{first} and {method} do not share the same {what}, so they are not paired"
-    return None
-
-
-def trained_on(job: JobRecord) -> str | None:
-    """The fingerprint of the data that the lab trained a job on, the same for every job of a protocol.
-
-    None if there is none; a loop of the user's own may have other data in each run.
-    """
-    return job.fingerprints.get("data") if ORDER in job.fingerprints else None
-
-
-def of_other_data(
-    jobs: Iterable[JobRecord], fingerprint: str, kind: str, *, of_one_name: bool = True
-) -> list[JobRecord]:
-    """Of a protocol's jobs, those trained on other data than what has this fingerprint on this kind of processor.
-
-    Another kind may compute features with other last bits: there, data of one name (:func:`has_one_name`) are the same.
-    """
-    others = [job for job in jobs if trained_on(job) not in (None, fingerprint)]
-    return [job for job in others if job.shared[PROCESSOR] == kind or not of_one_name]
-
-
-def has_one_name(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether two descriptions of a protocol name the same data; a data set may stand in for another.
-
-    What an earlier version wrote may have no name.
-    """
-    names = {about["dataset"] for about in (first, second) if isinstance(about.get("dataset"), str)}
-    return len(names) < 2 and first.get("mark", "") == second.get("mark", "")
-
-
-def _of_checkpoint(epoch: int, state: bytes) -> str:
-    return checksums.of_bytes(f"{epoch} ".encode() + state)
 
 
 def _finite(value: float | None) -> float | None:

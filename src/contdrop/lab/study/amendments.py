@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import UserError
-from ..store import checksums
-from ..store.records import FINAL, FINISHED
+from ..store import schema
+from ..store.schema import FINAL, FINISHED
 
 KEY, CHANGES = "plans", "changes"
 _YEAR_9999 = 2.5e11  # seconds since 1970; a calendar ends there
@@ -78,7 +78,7 @@ def noted(
     """
     then: dict[str, Any] = {}
     for row in db.execute("SELECT * FROM protocols WHERE key = ?", (protocol,)).fetchall():
-        if row["checksum"] == checksums.of_row(row):
+        if row["checksum"] == schema.row_checksum(row):
             then = json.loads(row["description"])
     there = db.execute("SELECT run, method, status FROM jobs WHERE protocol = ? AND stage = ?", (protocol, FINAL))
     rows, wanted = there.fetchall(), [job for job in jobs if job["stage"] == FINAL]

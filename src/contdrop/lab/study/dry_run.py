@@ -17,7 +17,7 @@ from ..._text import plural, some_of
 from ...errors import UserError
 from ..data.batch import to_device
 from ..data.data import Part, PreparedData, prepare
-from ..store.writer import FINAL, SELECTION
+from ..store.schema import FINAL, SELECTION
 from ..training import checkpoint
 from ..training.environment import peak_memory
 from ..training.metrics import Metric

@@ -20,8 +20,8 @@ from typing import Any
 from ...errors import UserError
 from ...kernels import MASKS_VERSION
 from ..analysis.metric_format import Measure
-from ..store.checksums import of_plain
-from ..store.writer import FINAL, SELECTION, SelectionRecord, Store
+from ..store.schema import FINAL, SELECTION, SelectionRecord, digest_json
+from ..store.writer import Store
 from ..training import random_streams
 from ..training.random_streams import LARGEST_SEED
 from . import methods, selection
@@ -110,7 +110,7 @@ class StudyPlan:
 
     @functools.cached_property
     def key(self) -> str:
-        return of_plain(self.configuration)
+        return digest_json(self.configuration)
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class PlannedJob:
 
     @property
     def key(self) -> str:
-        return of_plain(self.configuration)
+        return digest_json(self.configuration)
 
     def __str__(self) -> str:
         stage = " (selection)" if self.stage == SELECTION else ""

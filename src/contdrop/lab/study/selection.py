@@ -13,7 +13,7 @@ import numpy as np
 from .. import stats
 from ..analysis.metric_format import Measure
 from ..stats.differences import differences as differences_of
-from ..store.writer import FAILED, FINISHED, SELECTION, JobRecord, SelectionRecord
+from ..store.schema import FAILED, FINISHED, SELECTION, JobRecord, SelectionRecord
 
 
 def decide(

@@ -27,7 +27,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ...choices import SCALES, Scale
 from ...errors import UserError, suggest
 from ..data.data import Data, Parts
-from ..store.records import ONLY_SIZE
+from ..store.schema import ONLY_SIZE
 from ..training.metrics import Metric, chosen
 from ..training.random_streams import LARGEST_SEED
 from . import methods as dropout_methods

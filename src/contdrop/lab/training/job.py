@@ -14,7 +14,7 @@ import torch
 from ..data.batch import to_device
 from ..data.data import PreparedData
 from ..store.blobs import Buffer
-from ..store.records import FINAL, Epoch
+from ..store.schema import FINAL, Epoch
 from ..study.plan import PlannedJob, Variant
 from . import checkpoint
 from .distributed import SINGLE_PROCESS, ProcessGroup

@@ -30,7 +30,7 @@ from ..data.fingerprints import as_array, of_arrays
 from ..data.targets import examples_of
 from ..store.blobs import LARGE, Buffer
 from ..store.reader import WEIGHTS
-from ..store.writer import FINAL, Epoch
+from ..store.schema import FINAL, Epoch
 from ..study.plan import PlannedJob, Variant
 from ..study.user_errors import explained
 from . import checkpoint, epoch_metrics, random_streams

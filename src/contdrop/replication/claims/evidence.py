@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from ...errors import UserError
 from ...lab.analysis.comparisons import planned_margin
-from ...lab.store import travel
-from ...lab.store.records import FAILED, Epoch, JobRecord
+from ...lab.store import merge
 from ...lab.store.results import Results, collect_all
+from ...lab.store.schema import FAILED, Epoch, JobRecord
 from ...lab.store.writer import Store
 from . import claims
 
@@ -60,7 +60,7 @@ def gather(directory: pathlib.Path) -> dict[str, Runs]:
     with tempfile.TemporaryDirectory() as temporary:
         path = pathlib.Path(temporary, "all.db")
         for archive in archives:
-            travel.take(archive, path)
+            merge.import_file(archive, path)
         if not archives:
             return {}
         with Store(path) as store:

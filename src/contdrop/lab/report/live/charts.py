@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ...analysis.interim import Look
 from ...analysis.metric_format import Measure
-from ...store.writer import Epoch, JobRecord
+from ...store.schema import Epoch, JobRecord
 from ...study import labels
 from .. import style
 

@@ -24,7 +24,8 @@ from ...analysis.verdict import Verdict, verdict
 from ...runner.progress import Estimate
 from ...stats import Comparison
 from ...store.results import Results, assemble
-from ...store.writer import FAILED, FINAL, FINISHED, RUNNING, JobRecord, ProtocolRecord, Store
+from ...store.schema import FAILED, FINAL, FINISHED, RUNNING, JobRecord, ProtocolRecord
+from ...store.writer import Store
 from ...study import labels
 from .. import protocol, style, templating
 from ..cells import OWN_LOOP, maker
