@@ -47,7 +47,7 @@ def test_idle_workers_may_end_as_often_as_they_like(pool):
     for _ in range(10):
         pool._receive(pool.workers[0], "ready", [])
         pool._replace(pool.workers[0])
-    assert pool.agenda.observer.deaths == 10
+    assert pool.todo.observer.deaths == 10
 
 
 def test_several_idle_workers_may_end_at_a_time(pool):
@@ -55,7 +55,7 @@ def test_several_idle_workers_may_end_at_a_time(pool):
         pool._receive(worker, "ready", [])
     for worker in list(pool.workers):
         pool._replace(worker)
-    assert pool.agenda.observer.deaths == 4
+    assert pool.todo.observer.deaths == 4
 
 
 def test_a_worker_that_starts_makes_up_for_those_that_did_not(pool):
@@ -71,8 +71,8 @@ def test_workers_that_end_at_once_end_the_study(pool):
     with pytest.raises(UserError) as caught:
         pool._replace(pool.workers[1])
     assert str(caught.value) == (
-        "expected worker processes that start; got 3 that ended at once (exit code -9); is there enough memory? "
-        "lab.compare(study, workers=0), in Python, does without them"
+        "expected worker processes that start; got 3 that ended at once (exit code -9); free memory, or "
+        "train in this process with lab.compare(study, workers=0) in Python"
     )
 
 
@@ -81,28 +81,28 @@ def end(*_):
 
 
 def test_real_processes_that_end_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "_work", end)
+    monkeypatch.setattr(local, "_run_worker", end)
     with Store(tmp_path / "runs.db", create=True) as store:
         pool = local._Pool(JobQueue(store, {}, Silence()), WorkerConfig({}, {}))
-        pool.agenda.pending = {1: None}
-        monkeypatch.setattr(pool.agenda, "collect", lambda *_: None)
+        pool.todo.pending = {1: None}
+        monkeypatch.setattr(pool.todo, "collect", lambda *_: None)
         with pytest.raises(UserError, match=r"got 3 that ended at once \(exit code 7\)"):
-            pool.all(1)
+            pool.run(1)
 
 
 def test_a_job_that_dies_at_the_same_place_again_and_again_fails(tmp_path):
     """Epochs that are done again each time are no progress; those behind a checkpoint are."""
     with Store(tmp_path / "runs.db", create=True) as store:
         (number,) = store.add_jobs({"experiment": "e", "preset": "p", "epochs": 9}, {}, "k", [job()])
-        agenda = JobQueue(store, {number: None}, Silence())
+        todo = JobQueue(store, {number: None}, Silence())
         begin(store, number)
         for reached in range(1, 4):
             store.progress(number, [epoch(reached)], (reached, [b"state"]))
-            agenda.died(0, number, "killed")
+            todo.died(0, number, "killed")
         assert store.status(number) == RUNNING
-        agenda.observer.epoch = lambda *_: None
+        todo.observer.epoch = lambda *_: None
         for _ in range(2):
-            agenda.told(0, number, "epoch", epoch(4))
-            agenda.died(0, number, "killed")
+            todo.reported(0, number, "epoch", epoch(4))
+            todo.died(0, number, "killed")
         assert store.status(number) == FAILED
         assert "its worker ended 3 times in a row (killed)" in store.job(number).error

@@ -1,12 +1,11 @@
-"""Jobs in worker processes on this machine.
+"""Executor that runs jobs in worker processes on this machine.
 
-One torch thread per worker: small networks gain little from more, and on two cores two workers of one thread do more
-than one worker of two. The main process never trains; it hands out jobs, one pipe per worker, so a worker that is
-killed in the middle of a message spoils nobody else's. Arrays are loaded once, into memory that all workers share;
-other data each worker opens itself.
+The main process never trains. It hands out jobs over one pipe per worker, so that a worker that is killed in the middle
+of a message disturbs no other. Arrays are loaded once, into memory that all workers share; each worker opens other data
+itself. Workers have one torch thread by default: small networks gain little from more.
 
-Several invocations may work on one store at a time: a job is done by whoever gets its lock, and each invocation waits
-for what others are doing until all of its own plan is done.
+Several invocations may work on one store at a time. The one that gets a job's lock runs the job, and each invocation
+waits until all jobs of its own plan are done.
 """
 
 from __future__ import annotations
@@ -49,70 +48,68 @@ class _Worker:
     index: int
     process: BaseProcess
     pipe: Connection
-    job_id: int | None = None  # of the job it is doing
+    job_id: int | None = None  # the job that it runs
     ready: bool = False
 
 
 def run(
-    store: Store, jobs: Mapping[int, PlannedJob], work: WorkerConfig, observer: Observer, *, workers: int
+    store: Store, jobs: Mapping[int, PlannedJob], config: WorkerConfig, observer: Observer, *, workers: int
 ) -> PlanOutcome:
-    """Does all jobs that are not done yet, in their order, by so many processes, which open the store themselves."""
-    for data in work.data.values():
+    """Run all unfinished jobs in order in ``workers`` processes, which open the store themselves."""
+    for data in config.data.values():
         if data is not None:
             data.share()
-    return _Pool(JobQueue(store, jobs, observer), work).all(workers)
+    return _Pool(JobQueue(store, jobs, observer), config).run(workers)
 
 
 def run_here(
     store: Store,
     jobs: Mapping[int, PlannedJob],
-    work: WorkerConfig,
+    config: WorkerConfig,
     observer: Observer,
     protocols: Mapping[str, StudyPlan],
 ) -> PlanOutcome:
-    """Does all jobs in this process, for a debugger, or where no other process can be had."""
-    agenda, bench = JobQueue(store, jobs, observer), WorkerContext(work, protocols)
+    """Run all unfinished jobs in this process, for a debugger or where no other process can be started."""
+    todo, context = JobQueue(store, jobs, observer), WorkerContext(config, protocols)
     threads = torch.get_num_threads()
-    set_up_process(work)
+    set_up_process(config)
     try:
         while True:
-            agenda.collect()
-            if not agenda.pending:
-                return agenda.outcome
-            task = agenda.next()
+            todo.collect()
+            if not todo.pending:
+                return todo.outcome
+            task = todo.next()
             if task is None:
                 time.sleep(POLL_SECONDS)
-            elif _do_here(bench, agenda, task) == "busy":
-                agenda.busy(task.job_id)
+                continue
+            try:
+                if context.claim_and_do(store, task, functools.partial(todo.reported, 0, task.job_id)) == "busy":
+                    todo.busy(task.job_id)
+            except (MemoryError, LostError) as error:
+                todo.died(0, task.job_id, str(error))
     finally:
         torch.set_num_threads(threads)
         torch.set_flush_denormal(False)
 
 
-def _do_here(bench: WorkerContext, agenda: JobQueue, task: Task) -> str:
-    try:
-        return bench.claim_and_do(agenda.store, task, functools.partial(agenda.told, 0, task.job_id))
-    except (MemoryError, LostError) as error:
-        agenda.died(0, task.job_id, str(error))
-        return "ended"
-
-
 class _Pool:
-    def __init__(self, agenda: JobQueue, work: WorkerConfig) -> None:
-        self.agenda, self.work = agenda, work
+    """Worker processes of one invocation."""
+
+    def __init__(self, todo: JobQueue, config: WorkerConfig) -> None:
+        self.todo, self.config = todo, config
         self.workers: list[_Worker] = []
 
-    def all(self, workers: int) -> PlanOutcome:
-        self.agenda.collect()
+    def run(self, workers: int) -> PlanOutcome:
+        self.todo.collect()
         try:
-            for index in range(min(workers, len(self.agenda.pending))):
+            for index in range(min(workers, len(self.todo.pending))):
                 self.workers.append(self._start(index))
-            while self.agenda.pending:
+            while self.todo.pending:
                 self._hand_out()
                 self._listen()
         finally:
             self._stop()
-        return self.agenda.outcome
+        return self.todo.outcome
 
     @property
     def _doing(self) -> set[int | None]:
@@ -122,101 +119,101 @@ class _Pool:
         for worker in self.workers:
             if not worker.ready or worker.job_id is not None:
                 continue
-            task = self.agenda.next(self._doing)
+            task = self.todo.next(self._doing)
             if task is None:
                 return
             worker.job_id = task.job_id
             try:
                 worker.pipe.send(task)
             except (BrokenPipeError, ConnectionResetError):
-                continue  # it died; _listen finds out
+                continue  # it died, which _listen notices
 
     def _start(self, index: int) -> _Worker:
         context = torch.multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        arguments = (theirs, self.agenda.store.path.absolute(), self.work)
-        process = context.Process(target=_work, args=arguments, daemon=True, name=f"contdrop worker {index + 1}")
+        arguments = (theirs, self.todo.store.path.absolute(), self.config)
+        process = context.Process(target=_run_worker, args=arguments, daemon=True, name=f"contdrop worker {index + 1}")
         processes.begin(process)
         theirs.close()
         return _Worker(index, process, ours)
 
     def _listen(self) -> None:
-        """Waits for messages and deaths, at most a moment; then looks at the store."""
+        """Wait at most ``POLL_SECONDS`` for messages and deaths, then look at the store."""
         events = wait([worker.pipe for worker in self.workers], POLL_SECONDS)
         look = not events
         for worker in [worker for worker in self.workers if worker.pipe in events]:
             try:
                 kind, *content = worker.pipe.recv()
-            except (EOFError, OSError):  # it has ended, perhaps in the middle of a message
+            except (EOFError, OSError):  # it ended, perhaps in the middle of a message
                 self._replace(worker)
                 look = True
             else:
                 look |= self._receive(worker, kind, content)
         if look:
-            self.agenda.collect(self._doing)
+            self.todo.collect(self._doing)
 
     def _receive(self, worker: _Worker, kind: str, content: list[Any]) -> bool:
-        """Handles one message; says whether the store should be looked at."""
+        """Handle one message; return True if the store should be looked at."""
         job_id = worker.job_id
         if kind == "ready":
             worker.ready = True
-            self.agenda.ready()
+            self.todo.ready()
         elif kind == "error":
             raise UserError(content[0])
         elif job_id is None:
             return False
         elif kind == "busy":
             worker.job_id = None
-            self.agenda.busy(job_id)
+            self.todo.busy(job_id)
         elif kind == "ended":
             worker.job_id = None
             return True
         else:
-            self.agenda.told(worker.index, job_id, kind, *content)
+            self.todo.reported(worker.index, job_id, kind, *content)
         return False
 
     def _replace(self, worker: _Worker) -> None:
-        """A worker is dead: another takes its place, and resumes its job."""
+        """Start a process in place of a dead worker's; the job is resumed."""
         worker.process.join()
         worker.pipe.close()
         code = worker.process.exitcode
         how = "out of memory" if code == NO_MEMORY else f"exit code {code}"
         idle = worker.ready and worker.job_id is None
-        self.agenda.died(worker.index, worker.job_id, how, idle=idle)
+        self.todo.died(worker.index, worker.job_id, how, idle=idle)
         self.workers[self.workers.index(worker)] = self._start(worker.index)
 
     def _stop(self) -> None:
         for worker in self.workers:
-            worker.process.kill()  # at any moment: the store holds whole epochs only
+            worker.process.kill()  # at any moment, since the store holds complete epochs only
         for worker in self.workers:
             worker.process.join()
             worker.pipe.close()
 
 
-def _work(pipe: Connection, path: Path, work: WorkerConfig) -> None:
-    """What a worker process does until it is told to end, or its main process ends."""
-    set_up_process(work)
+def _run_worker(pipe: Connection, path: Path, config: WorkerConfig) -> None:
+    """Run jobs in a worker process until its main process kills it or ends."""
+    set_up_process(config)
     tasks: queue.Queue[Task] = queue.Queue()
     threading.Thread(target=_receive_tasks, args=(pipe, tasks), daemon=True).start()
     try:
         with Store(path) as store:
-            bench = WorkerContext(work)
-            _tell(pipe, "ready")
+            context = WorkerContext(config)
+            _send(pipe, "ready")
             while True:
-                _tell(pipe, bench.claim_and_do(store, tasks.get(), lambda *message: _tell(pipe, *message)))
+                _send(pipe, context.claim_and_do(store, tasks.get(), lambda *message: _send(pipe, *message)))
     except UserError as error:
-        _tell(pipe, "error", str(error))
+        _send(pipe, "error", str(error))
     except MemoryError:
         os._exit(NO_MEMORY)
     except LostError:
         os._exit(1)
 
 
-def _tell(pipe: Connection, *message: Any) -> None:
+def _send(pipe: Connection, *message: Any) -> None:
     try:
         pipe.send(message)
     except OSError:
-        os._exit(1)  # the main process is gone, which says nothing about the job
+        os._exit(1)  # the main process is gone
 
 
 def _receive_tasks(pipe: Connection, tasks: queue.Queue[Any]) -> None:
@@ -224,4 +221,4 @@ def _receive_tasks(pipe: Connection, tasks: queue.Queue[Any]) -> None:
         while True:
             tasks.put(pipe.recv())
     except (EOFError, OSError):
-        os._exit(1)  # the main process is gone; whoever comes next resumes
+        os._exit(1)  # the main process is gone; the next invocation resumes

@@ -1,4 +1,4 @@
-"""Processes of our own: how one is begun, whoever begins it."""
+"""Start of child processes, with SIGINT blocked and without running `__main__` again."""
 
 from __future__ import annotations
 
@@ -12,31 +12,25 @@ from multiprocessing.process import BaseProcess
 
 
 def begin(process: BaseProcess) -> None:
-    """Starts a process that is not disturbed by Ctrl-C, which goes to all, not even while it starts."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which it inherits
+    """Start a process that Ctrl-C, which is sent to the whole group, never interrupts."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited
     try:
-        with _no_main(), children_allowed():
-            process.start()
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")  # else the new process would execute the user's script
+        try:
+            with children_allowed():
+                process.start()
+        finally:
+            sys.modules["__main__"] = main
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
-def _no_main() -> Iterator[None]:
-    """A new process would execute the user's script once more; it needs nothing of it."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-@contextlib.contextmanager
 def children_allowed() -> Iterator[None]:
-    """A worker of an executor is daemonic, and multiprocessing lets such processes have no children.
+    """Let a daemonic process, such as a worker, have children; multiprocessing forbids it for fear of orphans.
 
-    It fears orphans; ours end with their parents by themselves.
+    Ours end with their parents by themselves.
     """
     configuration = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
     daemon = configuration.pop("daemon", None)

@@ -1,7 +1,6 @@
-"""What every executor shares: which job is next, what is done, how failures are counted, and how a job is done.
+"""Queue of a plan's jobs, and the part of a worker that is the same wherever it runs.
 
-An executor decides where jobs are done and how they are handed out. All else is here, so that a study ends the same
-whichever does it.
+An executor only decides where jobs run and how they are handed out, so that a study ends the same with each of them.
 """
 
 from __future__ import annotations
@@ -25,29 +24,27 @@ from ..study.plan import PlannedJob, StudyPlan, Variant
 from ..study.source import StudySpec
 from ..study.user_errors import explained, place_of, printable_error
 from ..training import job as running
-from ..training.distributed import LostError, ProcessGroup, device_of, together
+from ..training.distributed import LostError, ProcessGroup, device_of, process_group
 from ..training.job import JobSink, NullStore
 from . import custom_loop
 
-NO_MEMORY = 12  # the exit code of a process, after the system's number of that error
-POLL_SECONDS = 0.3  # how often to look what other invocations have done
-DEATHS_ALLOWED = 3  # of workers in a row over one job, without an epoch finished between
+NO_MEMORY = 12  # exit code of a process, as the system's errno ENOMEM
+POLL_SECONDS = 0.3  # between two looks at what other invocations have done
+DEATHS_ALLOWED = 3  # of workers in a row with one job, without a checkpoint in between
 
 
 class Observer(Protocol):
-    """Is told what happens, for a progress display."""
+    """Receiver of events, for a progress display."""
 
     def started(self, worker: int, job_id: int, job: PlannedJob) -> None: ...
     def epoch(self, worker: int, job_id: int, job: PlannedJob, epoch: Epoch) -> None: ...
-    def ended(self, job_id: int, job: PlannedJob) -> None:
-        """By this invocation or by another."""
-
+    def ended(self, job_id: int, job: PlannedJob) -> None: ...  # in this invocation or in another
     def died(self, worker: int, job: PlannedJob | None) -> None: ...
 
 
 @dataclass
 class PlanOutcome:
-    """How the plan ended."""
+    """Ids of the jobs that finished and of those that failed."""
 
     finished: list[int] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
@@ -55,17 +52,25 @@ class PlanOutcome:
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """What a worker needs to know; shipments and data are by the keys of protocols."""
+    """Settings of a worker.
 
-    shipments: Mapping[str, StudySpec]
-    data: dict[str, PreparedData | None]  # None where every process prepares its own
-    threads: int = 1  # of torch, in each process
+    Attributes:
+        specs: Studies by the keys of their plans.
+        data: Prepared data by the keys of plans; None where every process prepares its own.
+        threads: torch threads in each process.
+        device: Where to train.
+        devices: Number of processes that share a job.
+    """
+
+    specs: Mapping[str, StudySpec]
+    data: dict[str, PreparedData | None]
+    threads: int = 1
     device: str = "cpu"
-    devices: int = 1  # processes that do a job together
+    devices: int = 1
 
 
 class Task(NamedTuple):
-    """A job on its way to a worker, which has no plan."""
+    """Message that hands a job to a worker, which has no plan."""
 
     job_id: int
     protocol: str
@@ -76,7 +81,7 @@ class Task(NamedTuple):
 
 
 class JobQueue:
-    """The jobs of a plan that are not done yet, in the order in which to do them."""
+    """Unfinished jobs of a plan, in the order in which to run them."""
 
     def __init__(self, store: Store, jobs: Mapping[int, PlannedJob], observer: Observer) -> None:
         self.store, self.jobs, self.observer = store, jobs, observer
@@ -89,10 +94,7 @@ class JobQueue:
         self._backups = Backups(store.path)
 
     def collect(self, doing: Collection[int | None] = ()) -> None:
-        """Takes off the list what is done, by whomever, but for what this invocation's own workers are ``doing``.
-
-        Decides selections that can be decided.
-        """
+        """Remove jobs that ended in this or another invocation, except those in ``doing``; decide ready selections."""
         statuses = self.store.statuses()
         for job_id in list(self.pending):
             if statuses[job_id] in (FINISHED, FAILED) and job_id not in doing:
@@ -102,10 +104,11 @@ class JobQueue:
                 kind.append(job_id)
                 self.observer.ended(job_id, self.jobs[job_id])
         for job_id in list(self.pending):
-            self._decide_for(job_id)
+            self._decide_selection(job_id)
         self._backups.make_if_due(at_once=not self.pending)
 
-    def _decide_for(self, job_id: int) -> None:
+    def _decide_selection(self, job_id: int) -> None:
+        """Select the parameters that a job waits for, if its candidates are done; fail it if all of them failed."""
         job = self.jobs[job_id]
         label, protocol = job.waits_for, job.protocol
         if label is None:
@@ -118,7 +121,7 @@ class JobQueue:
                 self.jobs[other].stage == SELECTION and self.jobs[other].protocol.key == protocol.key
                 for other in self.pending
             ):
-                return  # cheap: nothing can be decided yet
+                return  # candidates are still pending
             if plan.decided(self.store, protocol, label) is None:
                 return
             self._selected[protocol.key] = decided = self.store.selections(protocol.key)
@@ -126,13 +129,13 @@ class JobQueue:
             self._fail(job_id, f"no parameters could be selected: {decided[label].reason}")
 
     def _fail(self, job_id: int, reason: str) -> None:
-        """Unless another invocation has the job."""
+        """Record a failure, unless another invocation holds the job."""
         with self.store.locks.holding(job_id) as mine:
             if mine and self.store.status(job_id) not in (FINISHED, FAILED):
                 self.store.fail(job_id, reason)
 
     def next(self, doing: Collection[int | None] = ()) -> Task | None:
-        """The first job that nobody is known to do, and that waits for no selection."""
+        """Return the next runnable job: not locked elsewhere, selection decided."""
         now = time.monotonic()
         for job_id in self.pending:
             if job_id in doing or self._busy_until.get(job_id, 0) > now:
@@ -145,86 +148,85 @@ class JobQueue:
         return None
 
     def busy(self, job_id: int) -> None:
-        """Another invocation has this job: it is looked at again in a moment."""
+        """Skip a job that another invocation holds until the next poll."""
         self._busy_until[job_id] = time.monotonic() + POLL_SECONDS
 
-    def told(self, worker: int, job_id: int, kind: str, *content: Any) -> None:
-        """What a worker says of its job: that it has started, or an epoch."""
+    def reported(self, worker: int, job_id: int, kind: str, *content: Any) -> None:
+        """Pass on a worker's report of its job: that it has started, or an epoch."""
         if kind == "started":
             self.observer.started(worker, job_id, self.jobs[job_id])
         elif kind == "epoch":
             self.observer.epoch(worker, job_id, self.jobs[job_id], *content)
 
     def ready(self) -> None:
-        """A worker has started: whatever ended those before it has passed."""
+        """Note that a worker has started, so that the cause of earlier failed starts has passed."""
         self._deaths.pop(None, None)
 
     def died(self, worker: int, job_id: int | None, how: str, *, idle: bool = False) -> None:
-        """A worker has ended. Its job goes on from its last checkpoint, unless it has cost too many already.
+        """Count the death of a worker; its job resumes from its last checkpoint, or fails after too many deaths.
 
         Args:
             worker: Its number.
-            job_id: Of the job that it did, if any.
-            how: In words.
-            idle: It waited for a job, so that nothing of the study can have ended it.
+            job_id: The job that it ran, if any.
+            how: Description of the death.
+            idle: Whether it waited for a job, so that the study cannot be the cause.
+
+        Raises:
+            UserError: Too many workers ended while they started.
         """
         self.observer.died(worker, None if job_id is None else self.jobs[job_id])
         if idle:
             return
-        if job_id is not None and self._has_come_further(job_id):
-            self._deaths.pop(job_id, None)
+        if job_id is not None:  # epochs that are repeated each time do not count as progress
+            saved = self.store.job(job_id).epochs_done
+            if saved > self._reached.get(job_id, 0):
+                self._deaths.pop(job_id, None)
+            self._reached[job_id] = saved
         self._deaths[job_id] = self._deaths.get(job_id, 0) + 1
         if self._deaths[job_id] < DEATHS_ALLOWED:
             return
         if job_id is None:
             raise UserError(
-                f"expected worker processes that start; got {DEATHS_ALLOWED} that ended at once ({how}); is there "
-                "enough memory? lab.compare(study, workers=0), in Python, does without them"
+                f"expected worker processes that start; got {DEATHS_ALLOWED} that ended at once ({how}); free memory, "
+                "or train in this process with lab.compare(study, workers=0) in Python"
             )
         self._fail(job_id, f"its worker ended {DEATHS_ALLOWED} times in a row ({how}); is there enough memory?")
 
-    def _has_come_further(self, job_id: int) -> bool:
-        """Whether a checkpoint was saved since the last death; epochs that are done again each time do not count."""
-        before, now = self._reached.get(job_id, 0), self.store.job(job_id).epochs_done
-        self._reached[job_id] = now
-        return now > before
-
 
 def is_out_of_memory(error: Exception) -> bool:
-    """torch has a class of errors for a GPU's memory, and a sentence for the machine's."""
-    text = str(error)
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text
+    """Return True for torch's error class for a GPU's memory, and for its sentence about the machine's."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 class WorkerContext:
-    """Where jobs are done, one after the other: the protocols and data of one process."""
+    """Studies and data of one process, which runs jobs one after another."""
 
-    def __init__(self, work: WorkerConfig, protocols: Mapping[str, StudyPlan] | None = None) -> None:
-        self.work = work
+    def __init__(self, config: WorkerConfig, protocols: Mapping[str, StudyPlan] | None = None) -> None:
+        self.config = config
         self.data: dict[str, PreparedData] = {}
         self._protocols = dict(protocols or {})
 
-    def claim_and_do(self, store: Store, task: Task, tell: Callable[..., None]) -> str:
-        """Does a job if nobody else has it; says what became of it."""
+    def claim_and_do(self, store: Store, task: Task, report: Callable[..., None]) -> str:
+        """Run a job unless another invocation holds it; return "ended" or "busy"."""
         with store.locks.holding(task.job_id) as mine:
             if mine and store.status(task.job_id) not in (FINISHED, FAILED):  # another invocation may have been quicker
-                tell("started")
-                self.do(store, task, lambda epoch: tell("epoch", epoch))
+                report("started")
+                self.do(store, task, lambda epoch: report("epoch", epoch))
         return "ended" if mine else "busy"
 
     def do(self, store: JobSink, task: Task, after_epoch: Callable[[Epoch], None]) -> None:
-        """Does a job; one that cannot be done is recorded with its reason, not lost.
+        """Run a job, and record the reason if it fails.
 
         Raises:
-            MemoryError: There was not enough, for this process at this time, which says little about the job.
-            LostError: Another process of the job is gone.
+            MemoryError: This process ran out of memory, which says little about the job.
+            LostError: Another process of the job ended.
         """
         try:
             self.train(store, task, after_epoch)
         except (UserError, LostError):
             raise
         except TakenError:
-            return  # whoever else does it writes the same
+            return  # the invocation that has it writes the same
         except Exception as error:
             reason = f"{printable_error(error)}{place_of(error)}"
             if is_out_of_memory(error):
@@ -234,26 +236,27 @@ class WorkerContext:
     def train(
         self, store: JobSink, task: Task, after_epoch: Callable[[Epoch], None], team: ProcessGroup | None = None
     ) -> None:
-        """Does a job, together with as many processes as are asked for unless there is a team already."""
+        """Run a job in ``team``, or in a new group of as many processes as are configured."""
         job = PlannedJob(self._protocol(task.protocol), task.stage, task.method, task.run)
         variant = Variant.parse(task.variant)
         if job.protocol.study.run is not None:
             custom_loop.do(store, task.job_id, job, variant, after_epoch)
             return
-        prepared, work = self._prepared(job.protocol), self.work
-        with contextlib.nullcontext(team) if team else together(work.devices, work.device, _assist, work, task) as team:
-            device = device_of(team, work.device)
+        prepared, config = self._prepared(job.protocol), self.config
+        together = process_group(config.devices, config.device, _assist, config, task)
+        with contextlib.nullcontext(team) if team else together as team:
+            device = device_of(team, config.device)
             running.run(store, task.job_id, job, variant, prepared, device=device, team=team, after_epoch=after_epoch)
 
     def _protocol(self, key: str) -> StudyPlan:
         if key not in self._protocols:
-            self._protocols[key] = self.work.shipments[key].unpack()
+            self._protocols[key] = self.config.specs[key].unpack()
         return self._protocols[key]
 
     def _prepared(self, protocol: StudyPlan) -> PreparedData:
         key = protocol.key
         if key not in self.data:
-            shared = self.work.data.get(key)
+            shared = self.config.data.get(key)
             if shared is None:
                 assert protocol.study.data is not None
                 with explained(f"study {protocol.study.name!r}: data()"):
@@ -262,17 +265,17 @@ class WorkerContext:
         return self.data[key]
 
 
-def set_up_process(work: WorkerConfig) -> None:
-    torch.set_num_threads(work.threads)
-    # Tiny numbers would take a hundred times as long to multiply, and mean nothing here.
+def set_up_process(config: WorkerConfig) -> None:
+    """Set the number of torch's threads, and flush denormal numbers, which are slow to multiply, to zero."""
+    torch.set_num_threads(config.threads)
     torch.set_flush_denormal(True)
 
 
-def _assist(team: ProcessGroup, work: WorkerConfig, task: Task) -> None:
-    """What the other processes of a job do: the same, and write nothing."""
-    set_up_process(work)
+def _assist(team: ProcessGroup, config: WorkerConfig, task: Task) -> None:
+    """Run a job as one of its other processes, which write nothing."""
+    set_up_process(config)
     try:
-        WorkerContext(work).train(NullStore(), task, lambda epoch: None, team)
+        WorkerContext(config).train(NullStore(), task, lambda epoch: None, team)
     except Exception as error:
         if is_out_of_memory(error):
             os._exit(NO_MEMORY)

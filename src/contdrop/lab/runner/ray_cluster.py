@@ -1,4 +1,4 @@
-"""Jobs as tasks of a Ray cluster, or of Ray on this machine alone, which then listens on loopback only.
+"""Jobs as tasks of a Ray cluster, or of Ray on this machine, which then listens on loopback only.
 
 A task streams what its job writes, in order, to the driver (:mod:`.ray_driver`), which alone writes the store. Ray's
 own retries are off: they would restart a job from its first epoch. Data are put into Ray's object store, of which every
@@ -37,16 +37,16 @@ from ..training.environment import machine, versions
 from ..training.job import JobSink
 from .queue import Task, WorkerContext, set_up_process
 
-# What Ray is told when it is started here; it reads some of it when it is imported.
+# Environment of a Ray that is started here, which reads some of it when it is imported.
 _HERE = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # which, on any system, makes it listen on loopback only
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on any system, this makes it listen on loopback only
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",  # else its workers wait for whatever else the machine does
+    "RAY_worker_niceness": "0",  # else its workers wait for all other processes
 }
 
-_PROBE_SECONDS = 120.0  # a node that says nothing for so long is left out until it does a job
+_PROBE_SECONDS = 120.0  # a node without an answer is left out until it runs a job
 _DONE = "done"
-_UNITS = 10_000  # in which Ray counts a processor or a GPU
+_UNITS = 10_000  # per processor or GPU, as Ray counts
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,15 @@ class Resources:
 
 
 def _units(amount: float) -> int:
-    """As Ray counts: 1 // 0.2 is 4, and yet five jobs that take 0.2 of a processor each fit on one."""
+    """Return an amount in Ray's units: 1 // 0.2 is 4, but five jobs of 0.2 processors fit on one."""
     return round(amount * _UNITS)
 
 
 class Cluster:
-    """A connection to Ray; a context manager.
+    """Connection to Ray, as a context manager.
 
     Args:
-        resources: What is asked for.
+        resources: Resources to ask for.
         threads: torch threads of each job.
         device: Where jobs train.
         devices: Processes of each job.
@@ -124,20 +124,23 @@ class Cluster:
             cpus = -(-(self.resources.workers or 1) * _units(self.options["num_cpus"]) // _UNITS)
             gpus = {"num_gpus": torch.cuda.device_count()} if self.resources.gpus else {}
             self.ray.init(address="local", num_cpus=max(1, cpus), include_dashboard=False, **gpus, **quiet)
-        except Exception as error:  # of that very class if a busy machine takes too long to start it
+        except Exception as error:  # Exception itself if a busy machine takes too long to start Ray
             raise UserError(
                 f"--address: cannot reach Ray at {address or 'this machine'} ({printable_error(error)}); start it by: "
                 "ray start --head"
             ) from error
         if any(not node["NodeManagerAddress"].startswith("127.") for node in self.nodes()):
             self.ray.shutdown()
-            raise UserError("ray was imported before contdrop, and would listen to the network; start Python anew")
+            raise UserError(
+                "ray: expected it to listen on loopback only; got a network address, as ray was imported before "
+                "contdrop; restart Python, and import contdrop first"
+            )
 
     def nodes(self) -> list[dict[str, Any]]:
         return [node for node in self.ray.nodes() if node["Alive"]]
 
     def slots(self) -> dict[str, int]:
-        """How many jobs each node that is of our kind can do at a time."""
+        """Return the number of jobs that each node of the chosen kind can run at a time."""
         found = {}
         for node in self.nodes():
             fits = [
@@ -151,15 +154,15 @@ class Cluster:
 
     @property
     def processes(self) -> int:
-        """How many jobs are done at a time."""
+        """Number of jobs that run at a time."""
         return min(sum(self.slots().values()), self.resources.workers or 2**31)
 
     def _probe(self) -> None:
-        """Asks every node what it is; the most capable kind does all jobs, for the last bits depend on it."""
+        """Ask every node for its processor, and choose the kind with most slots, as the last bits depend on it."""
         if not self.processes:
             raise UserError(
-                f"--cpus, --gpus: no node of this Ray has {self.options['num_cpus']:g} processors and "
-                f"{self.options['num_gpus']:g} GPUs, which each job is to have"
+                f"--cpus, --gpus: expected a node of Ray with {self.options['num_cpus']:g} processors and "
+                f"{self.options['num_gpus']:g} GPUs for a job; got none; ask for less"
             )
         tasks = {
             node: self.ray.remote(_about)
@@ -173,7 +176,8 @@ class Cluster:
         about = {node: found for node, found in answers.items() if found is not None}
         if not about:
             raise UserError(
-                f"--address: no node of Ray answered in {_PROBE_SECONDS:.0f} s; is it busy with other work?"
+                f"--address: expected an answer of a node of Ray in {_PROBE_SECONDS:.0f} s; got none; wait until they "
+                "are less busy"
             )
         slots, kinds = self.slots(), {node: processor(found) for node, found in about.items()}
         totals = {kind: sum(slots.get(n, 0) for n in kinds if kinds[n] == kind) for kind in kinds.values()}
@@ -185,22 +189,22 @@ class Cluster:
         try:
             found, theirs = self.ray.get(ref)
         except self.ray.exceptions.TaskUnschedulableError:
-            return None  # the node has gone since it was listed
+            return None  # the node left after it was listed
         except self.ray.exceptions.RayError as error:
             raise UserError(
-                f"--address: node {node[:12]} cannot do jobs ({printable_error(_cause(error))}); install there what is "
-                "installed here, contdrop[ray] among it"
+                f"--address: node {node[:12]} cannot run jobs ({printable_error(_cause(error))}); install the same "
+                "packages there as here, including contdrop[ray]"
             ) from error
         for name in ("contdrop", "torch"):
             if theirs[name] != versions()[name]:
                 raise UserError(
-                    f"--address: node {node[:12]} has {name} {theirs[name]}, and this machine {versions()[name]}; "
-                    "install the same one"
+                    f"--address: expected {name} {versions()[name]}, as on this machine; got {theirs[name]} on node "
+                    f"{node[:12]}; install the same version"
                 )
         return dict(found)
 
     def choose(self, doing: Sequence[str | None]) -> str | None:
-        """Ray chooses the node, unless some are of another kind; then it is one of ours with room."""
+        """Return a node with room if some nodes were refused; None to let Ray choose."""
         slots = self.slots() if self.refused else {}
         return max(slots, key=lambda node: slots[node] - list(doing).count(node), default=None)
 
@@ -208,26 +212,27 @@ class Cluster:
         return self.ray.put(content)
 
     def submit(self, node: str | None, *arguments: Any) -> Any:
-        """Begins a job; the stream of what it writes."""
+        """Start a job, and return the stream of its messages."""
         strategy = _on(node) if node else "DEFAULT"
         task = self.ray.remote(_do).options(**self.options, scheduling_strategy=strategy, num_returns="streaming")
         return task.remote(*arguments, os.environ.get(DATA_VARIABLE))
 
     def wait(self, streams: Sequence[Any], seconds: float) -> list[Any]:
-        """Those that have something to say, once one has, or after so long."""
+        """Return the streams with messages, once there is one, or after ``seconds``."""
         if not streams:
             time.sleep(seconds)
             return []
         ready, _ = self.ray.wait(streams, num_returns=1, timeout=seconds, fetch_local=False)
-        if ready:  # whoever else has, lest some wait for others
+        if ready:  # all that have some, or a busy stream would keep others waiting
             ready, _ = self.ray.wait(streams, num_returns=len(streams), timeout=0, fetch_local=False)
         return list(ready)
 
     def receive(self, stream: Any) -> list[Message] | None:
-        """What a job writes; None at its end.
+        """Return the next messages of a job, or None at its end.
 
         Raises:
             LostError: The worker or its node is gone.
+            UserError: The task failed.
         """
         try:
             messages: list[Message] = self.ray.get(next(stream))
@@ -240,14 +245,14 @@ class Cluster:
         return messages
 
     def cancel(self, stream: Any) -> None:
-        with contextlib.suppress(Exception):  # it may have ended, or Ray may be gone
+        with contextlib.suppress(Exception):  # the task may have ended, or Ray may be gone
             self.ray.cancel(stream, force=True)
 
 
-# ---- in the processes of Ray
+# ---- in Ray's processes
 
 
-Message = tuple[str, tuple[Any, ...], dict[str, Any]]  # a method of the store, and with what to call it
+Message = tuple[str, tuple[Any, ...], dict[str, Any]]  # method of the store, and its arguments
 
 
 class RemoteStore(JobSink):
@@ -258,7 +263,7 @@ class RemoteStore(JobSink):
     def __init__(self, saved: tuple[int, Buffer] | None, path: str, node: str) -> None:
         self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._saved, self._node = saved, node
-        # Files of a user's own loop: beside the store where the node sees that directory, else on the node.
+        # For files of a user's own loop: the store's directory where the node sees it, else one on the node.
         here = pathlib.Path(path)
         self.path = here if here.parent.is_dir() else pathlib.Path(tempfile.gettempdir()) / here.name
 
@@ -266,7 +271,7 @@ class RemoteStore(JobSink):
         self.messages.put((name, arguments, named))
 
     def begin(self, job: int, **named: Any) -> str | None:
-        """The driver ends this task if something does not match."""
+        """Send the identity of a job; the driver ends the task if something does not match."""
         self.send("begin", self._node, **named)
         return None
 
@@ -280,7 +285,7 @@ class RemoteStore(JobSink):
     def progress(
         self, job: int, epochs: Sequence[Epoch], checkpoint: tuple[int, Sequence[Buffer]] | None = None
     ) -> None:
-        """The state is copied, for its pieces are the training's own memory, which goes on."""
+        """Send epochs and a copy of the state, whose pieces are memory that training goes on changing."""
         copied = None if checkpoint is None else (checkpoint[0], [b"".join(checkpoint[1])])
         self.send("progress", list(epochs), copied)
 
@@ -299,65 +304,59 @@ class RemoteStore(JobSink):
         self.send("finish", list(epochs), dict(results), dict(artefacts), kept)
 
 
-_benches: dict[str, WorkerContext] = {}  # of the invocation that this process works for
+_contexts: dict[str, WorkerContext] = {}  # by token, of the current invocation only
 
 
 def _do(
     token: str,
-    work: list[Any],
+    config: list[Any],
     data: list[Any],
     task: Task,
     saved: tuple[int, bytes] | None,
     path: str,
     directory: str | None,
 ) -> Iterator[list[Any]]:
-    """Does one job; yields what it writes. A thread trains, for a generator can only yield from its own."""
+    """Run one job in a thread, and yield its messages, which a generator can do from its own thread only."""
     if directory is not None:
         os.environ.setdefault(DATA_VARIABLE, directory)
-    bench, wire = _bench(token, work), RemoteStore(saved, path, _node())
-    if data and task.protocol not in bench.work.data:
-        bench.work.data[task.protocol] = unpacked(_import().get(data[0]))
-    threading.Thread(target=_train, args=(bench, task, wire), daemon=True).start()
+    ray = _import()
+    if token not in _contexts:
+        _contexts.clear()
+        _contexts[token] = WorkerContext(ray.get(config[0]))
+    context = _contexts[token]
+    sink = RemoteStore(saved, path, str(ray.get_runtime_context().get_node_id()))
+    if data and task.protocol not in context.config.data:
+        context.config.data[task.protocol] = unpacked(ray.get(data[0]))
+    threading.Thread(target=_train, args=(context, task, sink), daemon=True).start()
     while True:
-        messages = [wire.messages.get()]
+        messages = [sink.messages.get()]
         with contextlib.suppress(queue.Empty):
             while True:
-                messages.append(wire.messages.get_nowait())
+                messages.append(sink.messages.get_nowait())
         ended = messages[-1][0] == _DONE
         yield messages
         if ended:
             return
 
 
-def _bench(token: str, work: list[Any]) -> WorkerContext:
-    if token not in _benches:
-        _benches.clear()
-        _benches[token] = WorkerContext(_import().get(work[0]))
-    return _benches[token]
-
-
-def _train(bench: WorkerContext, task: Task, wire: RemoteStore) -> None:
+def _train(context: WorkerContext, task: Task, sink: RemoteStore) -> None:
     try:
-        set_up_process(bench.work)  # of this thread
-        wire.send("started")
-        bench.do(wire, task, lambda epoch: wire.send("epoch", epoch))
+        set_up_process(context.config)  # for this thread
+        sink.send("started")
+        context.do(sink, task, lambda epoch: sink.send("epoch", epoch))
     except UserError as error:
-        wire.send("error", str(error))
+        sink.send("error", str(error))
     except (MemoryError, LostError) as error:
-        wire.send("lost", str(error))
+        sink.send("lost", str(error))
     finally:
-        if bench.work.device.startswith("cuda"):
+        if context.config.device.startswith("cuda"):
             torch.cuda.empty_cache()  # others may share the GPU
-        wire.send(_DONE)
+        sink.send(_DONE)
 
 
 def _about(threads: int, device: str, devices: int) -> tuple[dict[str, Any], dict[str, str]]:
     torch.set_num_threads(threads)
     return machine(device, devices), versions()
-
-
-def _node() -> str:
-    return str(_import().get_runtime_context().get_node_id())
 
 
 def _on(node: str) -> Any:
@@ -377,11 +376,13 @@ def _import(*, starts_here: bool = False) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise UserError("--executor ray: Ray is not installed; install it by: pip install 'contdrop[ray]'") from error
+        raise UserError("--executor ray: Ray is not installed; run: pip install 'contdrop[ray]'") from error
     return ray
 
 
 class _Pickler(pickle.Pickler):
+    """Pickler of tensors as arrays."""
+
     def reducer_override(self, content: Any) -> Any:
         if isinstance(content, Tensor):
             raw = content.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -391,11 +392,12 @@ class _Pickler(pickle.Pickler):
 
 def _tensor(raw: np.ndarray, kind: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that nobody may write to it, which nobody does
+        warnings.simplefilter("ignore")  # the memory is read-only, and nothing writes to it
         return torch.from_numpy(raw).view(kind).reshape(shape)
 
 
 def packed(data: PreparedData) -> list[Any]:
+    """Return data as a pickle and its arrays, which Ray's object store hands out without a copy."""
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
     _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(data)
@@ -403,5 +405,6 @@ def packed(data: PreparedData) -> list[Any]:
 
 
 def unpacked(content: list[Any]) -> PreparedData:
+    """Return the data of :func:`packed`."""
     data: PreparedData = pickle.loads(content[0], buffers=content[1:])
     return data

@@ -1,7 +1,7 @@
-"""The driver of a cluster: hands out jobs, writes to the store what they send back, and alone decides what they may.
+"""Driver of a Ray cluster: hands out jobs and writes to the store what they send back.
 
-It holds the lock of every job that it has handed out. A task or a node may be lost at any moment: the job goes on from
-the last checkpoint that has arrived.
+It holds the lock of every job that it has handed out. A task or a node may be lost at any moment; its job then resumes
+from the last checkpoint that arrived.
 """
 
 from __future__ import annotations
@@ -19,43 +19,45 @@ from ..study.plan import PlannedJob
 from .queue import POLL_SECONDS, JobQueue, Observer, PlanOutcome, Task, WorkerConfig
 from .ray_cluster import Cluster, LostError, RemoteStore, packed
 
-_LOOK_SECONDS = 2.0  # how often to look for nodes that came or went
+_LOOK_SECONDS = 2.0  # between two looks for nodes that came or went
 
 
 @dataclass
 class _Slot:
+    """Job that runs on the cluster, and the stream of its messages."""
+
     index: int
     task: Task
-    stream: Any  # of messages
+    stream: Any
     node: str | None
 
 
 def run(
-    store: Store, jobs: Mapping[int, PlannedJob], work: WorkerConfig, observer: Observer, *, cluster: Cluster
+    store: Store, jobs: Mapping[int, PlannedJob], config: WorkerConfig, observer: Observer, *, cluster: Cluster
 ) -> PlanOutcome:
-    """Does all jobs that are not done yet; see :func:`.local.run`."""
-    return _Driver(JobQueue(store, jobs, observer), work, cluster).all()
+    """Run all unfinished jobs in order on the cluster."""
+    return _Driver(JobQueue(store, jobs, observer), config, cluster).run()
 
 
 class _Driver:
-    def __init__(self, agenda: JobQueue, work: WorkerConfig, cluster: Cluster) -> None:
-        self.agenda, self.store, self.cluster = agenda, agenda.store, cluster
-        self.token = uuid.uuid4().hex  # of this invocation, by which processes know what they have
-        self.work = self.cluster.put(replace(work, data={}))
-        self.data = {key: self.cluster.put(packed(data)) for key, data in work.data.items() if data is not None}
+    def __init__(self, todo: JobQueue, config: WorkerConfig, cluster: Cluster) -> None:
+        self.todo, self.store, self.cluster = todo, todo.store, cluster
+        self.token = uuid.uuid4().hex  # of this invocation; a process of Ray may have served another
+        self.config = self.cluster.put(replace(config, data={}))
+        self.data = {key: self.cluster.put(packed(data)) for key, data in config.data.items() if data is not None}
         self.slots: dict[int, _Slot] = {}
         self._looked, self._capacity = 0.0, 0
 
-    def all(self) -> PlanOutcome:
-        self.agenda.collect()
+    def run(self) -> PlanOutcome:
+        self.todo.collect()
         try:
-            while self.agenda.pending:
+            while self.todo.pending:
                 self._hand_out()
                 self._listen()
         finally:
             for slot in list(self.slots.values()):
                 self._free(slot, cancel=True)
-        return self.agenda.outcome
+        return self.todo.outcome
 
     @property
     def _doing(self) -> set[int | None]:
@@ -65,14 +67,14 @@ class _Driver:
         if time.monotonic() - self._looked > _LOOK_SECONDS:
             self._looked, self._capacity = time.monotonic(), self.cluster.processes
         while len(self.slots) < self._capacity:
-            task = self.agenda.next(self._doing)
+            task = self.todo.next(self._doing)
             if task is None:
                 return
             if not self.store.locks.acquire(task.job_id):
-                self.agenda.busy(task.job_id)
-            elif self.store.status(task.job_id) in (FINISHED, FAILED):  # another invocation was quicker
+                self.todo.busy(task.job_id)
+            elif self.store.status(task.job_id) in (FINISHED, FAILED):  # another invocation ran it
                 self.store.locks.release(task.job_id)
-                self.agenda.busy(task.job_id)
+                self.todo.busy(task.job_id)
             else:
                 self._submit(task)
 
@@ -83,7 +85,7 @@ class _Driver:
         stream = self.cluster.submit(
             node,
             self.token,
-            [self.work],  # in a list it stays a reference, which a process that has it need not look up
+            [self.config],  # in a list, references are not resolved, as a process may have their content already
             [] if data is None else [data],
             task,
             saved and (saved[0], bytes(saved[1])),
@@ -92,33 +94,33 @@ class _Driver:
         self.slots[index] = _Slot(index, task, stream, node)
 
     def _listen(self) -> None:
-        """Waits for messages and deaths, at most a moment; then looks at the store."""
+        """Wait at most ``POLL_SECONDS`` for messages and deaths, then look at the store."""
         streams = {slot.stream: slot for slot in self.slots.values()}
         ready = self.cluster.wait(list(streams), POLL_SECONDS)
         if sum([self._receive(streams[stream]) for stream in ready]) or not ready:
-            self.agenda.collect(self._doing)
+            self.todo.collect(self._doing)
 
     def _receive(self, slot: _Slot) -> bool:
-        """Handles what a task has sent; says whether the store should be looked at."""
+        """Handle the messages of a task; return True if the store should be looked at."""
         job_id, messages = slot.task.job_id, None
         try:
             messages = self.cluster.receive(slot.stream)
             if messages is not None and all(self._apply(slot, *message) for message in messages):
                 return False
         except TakenError:
-            pass  # whoever else does it writes the same
+            pass  # the invocation that has it writes the same
         except LostError as error:
             self._free(slot, cancel=True)
-            self.agenda.died(slot.index, job_id, str(error))
+            self.todo.died(slot.index, job_id, str(error))
             self._looked = 0.0
             return True
         self._free(slot, cancel=messages is not None)
         if messages is None and self.store.status(job_id) not in (FINISHED, FAILED):
-            self.agenda.died(slot.index, job_id, "it ended without a word")
+            self.todo.died(slot.index, job_id, "its task ended without a result")
         return True
 
     def _apply(self, slot: _Slot, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
-        """Does what a job asks for; says whether the job may go on."""
+        """Apply a message of a job; return False if the job must stop."""
         job_id = slot.task.job_id
         if name == "error":
             raise UserError(arguments[0])
@@ -129,15 +131,17 @@ class _Driver:
         if name in RemoteStore.FORWARDED:
             getattr(self.store, name)(job_id, *arguments, **named)
         else:
-            self.agenda.told(slot.index, job_id, name, *arguments)
+            self.todo.reported(slot.index, job_id, name, *arguments)
         return True
 
     def _begin(self, job_id: int, node: str, **named: Any) -> bool:
-        if processor(named["machine"]) != self.cluster.kind:  # a node that came later: the job goes elsewhere
+        if processor(named["machine"]) != self.cluster.kind:  # a node that joined later
             self.cluster.refused.add(node)
             self._looked = 0.0
             if not self.cluster.slots():
-                raise UserError(f"ray: no node is left that is {self.cluster.kind}, as those that began")
+                raise UserError(
+                    f"ray: expected a node of processor kind {self.cluster.kind}; got none; start one again"
+                )
             return False
         mismatch = self.store.begin(job_id, **named)
         if mismatch:

@@ -355,14 +355,14 @@ class StudyRunner:
         return found.peak_memory, per_job * len(jobs) + kept + checkpoints
 
     def run(self, observer: Observer) -> PlanOutcome:
-        shipments = {
+        specs = {
             p.protocol.key: StudySpec.of(
                 p.protocol, p.source if self._ray is None else by_value(p.protocol.study, p.source)
             )
             for p in self.plans
         }
         shared = {key: data if data is not None and _can_be_sent(data) else None for key, data in self._data.items()}
-        work = WorkerConfig(shipments, shared, self.threads or 1, self.device, self.devices)
+        work = WorkerConfig(specs, shared, self.threads or 1, self.device, self.devices)
         if self._ray is not None:
             from . import ray_driver
 

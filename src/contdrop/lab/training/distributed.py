@@ -1,9 +1,9 @@
-"""One job in several processes: each trains on its examples of every batch, and all take the step that one would take.
+"""Data-parallel training of one job in several processes, which take the steps that one process would take.
 
-Each draws its rows of the batch's masks (:mod:`contdrop._torch.data_parallel`), weights its mean loss by its share
-of the batch, and
-adds up gradients with the others. This is not torch's DistributedDataParallel: that one takes all parts of a batch for
-equally large, which the last batch's are not, and wraps the model, which a study's own functions may use as they like.
+Each process trains on its part of every batch: it draws its rows of the batch's masks
+(:mod:`contdrop._torch.data_parallel`), weights its mean loss by its share of the batch, and adds up gradients with the
+others. torch's DistributedDataParallel does not fit: it takes all parts of a batch to be equally large, which those of
+the last batch are not, and it wraps the model, which a study's own functions may use as they like.
 """
 
 from __future__ import annotations
@@ -18,52 +18,55 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from torch import Tensor, nn
+from torch import nn
 
 from ..._torch import data_parallel
 from ...errors import UserError
+from ..data.batch import to_device
 from ..runner import processes
 from ..study.user_errors import printable_error
 
-_NORMALISATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+_NORMALIZATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _NOTHING = contextlib.nullcontext()
-# A process that is gone is noticed at once; this is for one that is stopped.
-_PATIENCE = datetime.timedelta(days=1)
+_PATIENCE = datetime.timedelta(days=1)  # with a process that is stopped; one that has ended is noticed at once
 
 
 class LostError(Exception):
-    """A process that a job needs is gone, or its node; the text says how."""
+    """Loss of a process that a job needs, or of its node."""
 
 
 class ProcessGroup:
-    """The processes of a job, as one of them sees it; by itself, unless :func:`together` makes more.
+    """Processes of a job, as one of them sees them; only itself unless :func:`process_group` starts more.
 
     Attributes:
-        rank: Which one this is, from 0. The first writes to the store.
-        size: How many there are.
-        share: What part of the batch this one has.
+        rank: Number of this process. Number 0 writes to the store.
+        size: Number of processes.
+        share: Part of the batch that this process has.
     """
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size, self.share = rank, size, 1.0
 
     def rows(self, count: int) -> slice:
-        """Which examples of a batch of so many are this process's; where there are too few, one that counts nothing."""
+        """Return this process's examples of a batch of ``count``; one with weight 0 where there are too few."""
         first, stop = (count * rank // self.size for rank in (self.rank, self.rank + 1))
         return slice(first, stop) if first < stop else slice(0, 1)
 
     @property
     def cut(self) -> Callable[[int], slice] | None:
-        """:meth:`rows`, or None if a process has all of a batch."""
+        """:meth:`rows`, or None if this process has every batch to itself."""
         return self.rows if self.size > 1 else None
 
     def batch(self, count: int) -> contextlib.AbstractContextManager[None]:
-        """In there, what is drawn is for this process's examples of a batch of so many."""
+        """Return a context in which masks are drawn for this process's rows of a batch of ``count`` examples."""
         if self.size == 1:
             return _NOTHING
         mine = self.rows(count)
@@ -71,7 +74,7 @@ class ProcessGroup:
         return data_parallel.of_batch(mine.start, mine.stop - mine.start, count)
 
     def add_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Puts the sum of all processes' gradients in place of each's own."""
+        """Replace gradients by their sums over all processes."""
         if self.size == 1:
             return
         trained = [each for each in parameters if each.requires_grad]
@@ -83,28 +86,28 @@ class ProcessGroup:
             dist.all_reduce(flat)
             used, *sums = torch.split(flat, [len(group), *(each.numel() for each in group)])
             for each, is_used, total in zip(group, used.tolist(), sums):
-                each.grad = total.view_as(each) if is_used else None  # an unused one has none, which optimisers see
+                each.grad = total.view_as(each) if is_used else None  # which optimizers skip
 
     def gather(self, mine: Any) -> list[Any]:
-        """What each process has, in all of them."""
+        """Return the objects of all processes, in all of them."""
         found = [mine] * self.size
         if self.size > 1:
             dist.all_gather_object(found, mine)
         return found
 
     def first(self, mine: Any) -> Any:
-        """What the first process has, in all of them."""
+        """Return the first process's object, in all processes."""
         found = [mine]
         if self.size > 1:
             dist.broadcast_object_list(found, 0)
         return found[0]
 
     def turns(self, batches: Sequence[Any]) -> Sequence[Any]:
-        """Those that are this process's when batches are evaluated in turn."""
+        """Return the batches that this process evaluates."""
         return batches[self.rank :: self.size] if self.size > 1 else batches
 
     def in_order(self, mine: list[Any]) -> list[Any]:
-        """What all processes have of their turns, in the order of the batches."""
+        """Return the results of all processes in the order of the batches."""
         if self.size == 1:
             return mine
         found = self.gather(mine)
@@ -115,13 +118,13 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 @contextlib.contextmanager
-def together(size: int, device: str, function: Callable[..., None], *arguments: Any) -> Iterator[ProcessGroup]:
-    """Makes this process the first of so many on this machine; the others call ``function(team, *arguments)``.
+def process_group(size: int, device: str, function: Callable[..., None], *arguments: Any) -> Iterator[ProcessGroup]:
+    """Make this process the first of ``size`` on this machine; the others call ``function(team, *arguments)``.
 
-    They find each other by a file, talk over loopback only, and end with this one.
+    They meet by a file, communicate over loopback only, and end with this one.
 
     Raises:
-        LostError: One of them has ended.
+        LostError: One of them ended.
     """
     if size == 1:
         yield SINGLE_PROCESS
@@ -151,13 +154,13 @@ def together(size: int, device: str, function: Callable[..., None], *arguments: 
 
 
 def device_of(team: ProcessGroup, device: str) -> str:
-    """Each process of several has a GPU of its own."""
+    """Return the device of this process; each of several has its own GPU."""
     return f"{device}:{team.rank}" if team.size > 1 and device == "cuda" else device
 
 
 def _join(rank: int, size: int, device: str, meeting: pathlib.Path) -> ProcessGroup:
     loopback = "lo0" if sys.platform == "darwin" else "lo"
-    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # else they listen where the host's name leads
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # else they listen on the host's address
         os.environ.setdefault(variable, loopback)
     if device.startswith("cuda"):
         torch.cuda.set_device(rank)
@@ -195,12 +198,12 @@ def _end_with_the_first(pipe: Connection) -> None:
 
 
 def _find_cause(error: Exception, others: Sequence[tuple[BaseProcess, Connection]]) -> None:
-    """Says so if this process has an error because another has ended."""
-    if not isinstance(error, RuntimeError):  # torch's, of a connection
+    """Raise LostError, or the other process's error, if another process is the cause of this error."""
+    if not isinstance(error, RuntimeError):  # as torch raises for a connection
         return
     for rank, (process, pipe) in enumerate(others, 1):
         name = f"process {rank + 1} of {len(others) + 1}"
-        process.join(1.0)  # its connection breaks a moment before it is gone
+        process.join(1.0)  # its connection breaks just before it ends
         try:
             if pipe.poll():
                 raise RuntimeError(f"{name}: {pipe.recv()}") from error
@@ -208,40 +211,33 @@ def _find_cause(error: Exception, others: Sequence[tuple[BaseProcess, Connection
             raise LostError(f"{name} ended with exit code {process.exitcode}") from error
 
 
-def check_division(
-    team: ProcessGroup,
-    network: nn.Module,
-    count: int,
-    batch_of: Callable[[slice], Any],
-    loss_of: Callable[[Any], Tensor],
-    tolerance: float,
-) -> None:
-    """Refuses what several processes would do otherwise than one: some examples are tried both ways.
+def check_division(trainer: Trainer) -> None:
+    """Refuse a study for which the group would take another step than one process.
 
-    Args:
-        team: The processes.
-        network: What is trained.
-        count: How many examples to try.
-        batch_of: Those in a slice.
-        loss_of: Their mean loss.
-        tolerance: How much of a gradient rounding may change.
+    The gradients of some examples are compared, computed from all of them and by the group.
     """
+    team, network = trainer.team, trainer.network
     for name, module in network.named_modules():
-        if isinstance(module, _NORMALISATIONS) and module.training:
+        if isinstance(module, _NORMALIZATIONS) and module.training:
             raise UserError(
                 f"--devices: {name} ({type(module).__name__}) takes its statistics from a whole batch, which no "
-                "process has; use one device, or a normalisation of each example, such as GroupNorm"
+                "process has; use one device, or a normalization of each example, such as GroupNorm"
             )
+    network.train()
+    order = [torch.cat(trainer.order(0))[: 3 * team.size + 1]]  # a number that the processes cannot share evenly
+    count = len(order[0])
     kept = {name: buffer.clone() for name, buffer in network.named_buffers()}
     trained = [each for each in network.parameters() if each.requires_grad]
     gradients = []
-    for whole in (True, False):
-        batch = batch_of(slice(0, count) if whole else team.rows(count))
+    for is_divided in (False, True):
+        batch = to_device(
+            next(trainer.parts.train.batches(order, seed=0, rows=team.rows if is_divided else None)), trainer.device
+        )
         torch.manual_seed(0)
-        with contextlib.nullcontext() if whole else team.batch(count):
-            loss = loss_of(batch)
-            (loss if whole else loss * team.share).backward()  # type: ignore[no-untyped-call]
-        if not whole:
+        with team.batch(count) if is_divided else _NOTHING:
+            loss, _ = trainer.batch_loss(batch)
+            (loss * team.share if is_divided else loss).backward()  # type: ignore[no-untyped-call]
+        if is_divided:
             team.add_gradients(trained)
         gradients.append([torch.zeros_like(p) if p.grad is None else p.grad for p in trained])
         network.zero_grad(set_to_none=True)
@@ -250,8 +246,8 @@ def check_division(
             buffer.copy_(kept[name])
     total = max(float(each.norm()) for each in gradients[0])
     worst = max(float((a - b).norm()) / (float(a.norm()) + 1e-3 * total + 1e-30) for a, b in zip(*gradients))
-    if not worst <= tolerance:
+    if not worst <= (3e-2 if isinstance(trainer.autocast(), torch.autocast) else 1e-3):
         raise UserError(
-            f"--devices: {team.size} processes would take another step than one (gradients differ by {worst:.1%}): the "
-            "model or the loss joins the examples of a batch, or is no mean over them; use one device"
+            f"--devices: expected {team.size} processes to take the step of one; got gradients that differ by "
+            f"{worst:.1%}: the model or the loss joins the examples of a batch, or is no mean over them; use one device"
         )

@@ -17,7 +17,7 @@ from ..store.blobs import Buffer
 from ..store.schema import FINAL, Epoch
 from ..study.plan import PlannedJob, Variant
 from . import checkpoint
-from .distributed import SINGLE_PROCESS, ProcessGroup
+from .distributed import SINGLE_PROCESS, ProcessGroup, check_division
 from .environment import machine, versions
 from .trainer import DivergenceError, Trainer
 
@@ -100,7 +100,7 @@ def run(
         store.fail(job_id, mismatch)
         return
     if team.size > 1:
-        training.check_division()
+        check_division(training)
     saved = _checkpoint(store, job_id, team)
     if saved:
         try:

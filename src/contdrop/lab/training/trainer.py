@@ -34,7 +34,7 @@ from ..store.schema import FINAL, Epoch
 from ..study.plan import PlannedJob, Variant
 from ..study.user_errors import explained
 from . import checkpoint, epoch_metrics, random_streams
-from .distributed import SINGLE_PROCESS, ProcessGroup, check_division
+from .distributed import SINGLE_PROCESS, ProcessGroup
 from .losses import Loss, default_loss
 from .metrics import Metric, with_loss
 from .model import BuiltModel, build, seed_everything
@@ -401,19 +401,6 @@ class Trainer:
         guessed = [pair for pair in pairs if pair is not None]
         predictions, labels = (np.concatenate(each) for each in zip(*guessed)) if guessed else (None, None)
         return Evaluation(functools.reduce(operator.add, totals) / sum(sizes), joined, predictions, labels)
-
-    def check_division(self) -> None:
-        """Refuses what several processes would do otherwise than one."""
-
-        def batch_of(rows: slice) -> Any:
-            return to_device(next(self.parts.train.batches(order, seed=0, rows=lambda _: rows)), self.device)
-
-        order = [torch.cat(self.order(0))[: 3 * self.team.size + 1]]  # so that parts differ in size
-        tolerance = 3e-2 if self.study.precision in _AUTOCAST else 1e-3
-        self.network.train()
-        check_division(
-            self.team, self.network, len(order[0]), batch_of, lambda batch: self.batch_loss(batch)[0], tolerance
-        )
 
     def results(self) -> tuple[dict[str, float], dict[str, np.ndarray]]:
         """The final model's losses and values, and what else is kept of it."""
