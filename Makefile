@@ -1,8 +1,8 @@
-# `make demo` and `make test` set up everything they need in .venv.
+# `make demo` and `make test` install everything they need in .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Every install, build environments included, stays within the versions known to work together.
+# All installations, including build environments, use the pinned versions.
 export PIP_CONSTRAINT := $(CURDIR)/requirements/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(PIP_CONSTRAINT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -11,14 +11,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help:
 	@echo "make demo       compare every method on handwritten digits, 10 paired runs, and write a report"
-	@echo "make quick      the same as make test with a choice of the tests: under two minutes on two cores"
-	@echo "make reproduce STUDY=dose-1000  run a study of the replication anew, into the directory reproduced"
+	@echo "make quick      format check, lint, type check and a selection of the tests: under two minutes on two cores"
+	@echo "make reproduce STUDY=dose-1000  repeat a study of the replication in the directory reproduced"
 	@echo "make test       format check, lint, type check and tests"
 	@echo "make test-slow  the statistical tests at full size"
-	@echo "make test-torch TORCH=2.15.0  the core's tests against another version of torch (5 GB)"
-	@echo "make docs       build the documentation as a site, in the directory site; a broken link fails"
+	@echo "make test-torch TORCH=2.15.0  the core's tests with another version of torch (5 GB)"
+	@echo "make docs       build the documentation in the directory site; a broken link fails"
 	@echo "make dist       build and check the source archive and this machine's wheel, in the directory dist"
-	@echo "make release-check  whether everything is ready for a release: docs/releasing.md"
+	@echo "make release-check  check that everything is ready for a release: docs/releasing.md"
 	@echo "make clean      remove the virtual environment and caches"
 
 $(VENV)/.installed: pyproject.toml CMakeLists.txt requirements/constraints.txt $(wildcard src/contdrop/kernels/native/*.cpp src/contdrop/kernels/native/*.h)
@@ -31,13 +31,13 @@ demo: $(VENV)/.installed
 	@$(BIN)/contdrop run digits-mlp --store demo.db
 	@$(BIN)/contdrop report --store demo.db --out demo-report
 
-# One study of results/PROTOCOL.md anew: its data, its runs (it resumes if interrupted), its archive and its page, all in
-# the directory reproduced. RUNS and METHODS make it smaller. Weights that are published for a study (cifar10-nin-head) cannot
-# be fetched; the command says where to put them.
+# Repeat one study of results/PROTOCOL.md in the directory reproduced: data, runs (resumed if interrupted), archive and page.
+# RUNS and METHODS make it smaller. The published weights for cifar10-nin-head cannot be downloaded; the command says where
+# to put them.
 DATA = $(or $(if $(filter replication,$(STUDY)),mnist fashion-mnist cifar-10),$(if $(findstring fashion,$(STUDY)),fashion-mnist),$(if $(findstring cifar,$(STUDY)),cifar-10),mnist)
 
 reproduce: $(VENV)/.installed
-	@test -n "$(STUDY)" || { echo "make reproduce: expected STUDY=name; contdrop list names them" >&2; exit 2; }
+	@test -n "$(STUDY)" || { echo "make reproduce: expected STUDY=name; run contdrop list for the names" >&2; exit 2; }
 	@mkdir -p reproduced
 	for name in $(DATA); do $(BIN)/contdrop data get $$name || exit; done
 	$(BIN)/contdrop run $(STUDY) --store reproduced/$(STUDY).db $(if $(RUNS),--runs $(RUNS)) $(if $(METHODS),--methods $(METHODS))
@@ -49,12 +49,12 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# Strictly: a broken link, a page that is in no menu, or a name that does not exist fails.
+# --strict: broken links, pages outside the menu and unknown names fail.
 docs: $(VENV)/.installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "docs: site/index.html"
 
-# What finds most errors in least time; `make test` runs all. New processes take seconds to import torch, so none here.
+# A quick selection; `make test` runs all. Tests that start processes are left out, because each takes seconds to import torch.
 QUICK := $(addprefix tests/, project/test_house.py test_files.py test_law_values.py functional/test_elementwise.py test_nn.py kernels/test_ops.py lab/study/test_methods.py lab/study/test_plan.py lab/report/test_tables.py lab/analysis/test_verdict.py)
 
 quick: lint
@@ -66,9 +66,9 @@ test: lint
 test-slow: $(VENV)/.installed
 	$(BIN)/pytest -m slow
 
-# The core's tests against another version of torch, in an environment of its own. The index has it with CUDA, which works
-# without a GPU, so this is about 5 GB, and not for continuous integration. The lab is tested with the pinned version only:
-# its packages are not installed here, and tests/conftest.py leaves out the tests that need them.
+# The core's tests with another version of torch, in a separate environment. The package index has the CUDA build, which
+# works without a GPU, so this needs about 5 GB and is not for continuous integration. The lab is tested with the pinned version
+# only: its packages are not installed here, and tests/conftest.py skips the tests that need them.
 TORCH ?= 2.15.0
 OTHER ?= .venv-torch-$(TORCH)
 
@@ -78,7 +78,7 @@ test-torch:
 	PIP_CONSTRAINT= PIP_BUILD_CONSTRAINT= $(OTHER)/bin/pip install --quiet --editable .
 	$(OTHER)/bin/pytest -m "not slow" --numprocesses auto --dist loadfile tests
 
-# On Linux the wheel is checked to run on systems older than this one, and named after them.
+# On Linux, auditwheel checks that the wheel runs on older systems, and renames it accordingly.
 dist: $(VENV)/.installed
 	$(BIN)/pip install --quiet --editable ".[release]"
 	rm -rf dist

@@ -24,7 +24,7 @@ def data():
 
 
 class Block(nn.Module):
-    """Two convolutions with dropout between them, beside a short cut."""
+    """Two convolutions with dropout between them, and a shortcut."""
 
     def __init__(self, channels, out, stride):
         super().__init__()

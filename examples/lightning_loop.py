@@ -1,4 +1,4 @@
-"""Lightning keeps the loop: the lab gives layers and statistics only. Needs: pip install lightning
+"""Training by Lightning, with layers and statistics from the lab. Needs: pip install lightning
 
 contdrop compare examples/lightning_loop.py
 """
@@ -29,7 +29,7 @@ class Classifier(lightning.LightningModule):
 def run(job):
     x, y = (torch.tensor(array) for array in load_wine(return_X_y=True))
     x = ((x - x.mean(0)) / x.std(0)).float()
-    # Every run is tested on the same examples, or per_example would mean nothing; what it is trained on varies.
+    # All runs use the same test examples, as per_example requires; the training examples vary.
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     test, rest = order[:60], order[60:]
     generator = torch.Generator().manual_seed(job.seed)

@@ -1,7 +1,7 @@
-"""Dropout without dropping: train with the penalty that the noise amounts to, instead of sampling the noise.
+"""Training with the explicit dropout penalty instead of sampled noise.
 
-In run i all ways share the images, the initial weights and the data order, and are compared run by run. Nothing is
-chosen on the test images: the setting was chosen on images set apart, and the penalty has no parameter of its own.
+In run i all ways share the images, the initial weights and the data order, and are compared run by run. The test images
+are not used for any choice: the setting was chosen on separate images, and the penalty has no parameter of its own.
 Needs contdrop[lab].
 """
 
@@ -31,7 +31,7 @@ loss, which can be computed instead of sampled. Here one small network learns ha
 sampled {law!s} dropout, and without noise but with the penalty, {runs} times from the same starts.
 """
 
-DEVELOPMENT_IMAGES = 500  # on these the setting was chosen; not used here
+DEVELOPMENT_IMAGES = 500  # used to choose the setting; not used here
 TRAINING_IMAGES = 100
 HIDDEN_UNITS = 128  # in each of two hidden layers
 BATCH_SIZE = 25
@@ -58,7 +58,7 @@ def loss_with_penalty(network: nn.Module, pixels: Tensor, digits: Tensor) -> Ten
 
 @dataclass
 class Way:
-    """A way to train the one network, and what its runs gave: test errors in per cent, milliseconds per epoch."""
+    """A way to train the network, with the results of its runs: test errors in per cent, milliseconds per epoch."""
 
     name: str
     loss: Loss
@@ -81,9 +81,9 @@ def load_images() -> tuple[Tensor, Tensor]:
 
 
 def run(way: Way, number: int, images: tuple[Tensor, Tensor], epochs: int) -> None:
-    """Trains, then looks at the test images, for the only time."""
+    """Train, then evaluate once on the test images."""
     pixels, digits = images
-    # A seed for each use of chance, so that the ways differ in nothing but the loss.
+    # A separate seed for each use of randomness, so that the ways differ only in the loss.
     split, weights, order, masks = np.random.SeedSequence(number).generate_state(4).tolist()
     shuffled = torch.randperm(len(digits), generator=torch.Generator().manual_seed(split))
     training, test = shuffled[:TRAINING_IMAGES], shuffled[TRAINING_IMAGES:]
@@ -105,7 +105,7 @@ def run(way: Way, number: int, images: tuple[Tensor, Tensor], epochs: int) -> No
 
 
 def difference(way: Way, other: Way) -> str:
-    """Mean paired difference of the errors, and its t interval."""
+    """Return the mean paired difference of the errors and its t interval."""
     if way is other:
         return ""
     values = np.subtract(way.errors, other.errors)
@@ -121,14 +121,14 @@ def table(ways: list[Way]) -> Table:
     result.add_column("ms per\nepoch", justify="right")
     for way in ways:
         error = f"{np.mean(way.errors):.2f} ± {np.std(way.errors, ddof=1):.2f}"
-        # The median, because the first run also pays for what torch loads late.
+        # The median, because the first run includes lazy loading by torch.
         milliseconds = f"{np.median(way.milliseconds):.1f}"
         result.add_row(way.name, error, difference(way, plain), difference(way, sampled), milliseconds)
     return result
 
 
 def parse_options() -> argparse.Namespace:
-    # Without a usage text, argparse reports a mistake in one line.
+    # Without a usage text, argparse reports an error in one line.
     what = "Train a network with sampled dropout and with the penalty it amounts to, and compare them run by run."
     parser = argparse.ArgumentParser(description=what, usage=argparse.SUPPRESS)
     parser.add_argument("--runs", type=int, default=15, help="runs of each, at least 2 (default: %(default)s)")
@@ -142,7 +142,7 @@ def parse_options() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_options()
-    torch.set_num_threads(1)  # in so small a network a second thread costs more than it gives
+    torch.set_num_threads(1)  # a second thread is slower in such a small network
     screen = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
     screen.print(INTRODUCTION.format(law=LAW, runs=options.runs))
     ways = [

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/gallery.md: runs every example that can be run here, whole, and prints its headline.
+"""Script that draws the pictures of docs/gallery.md from full runs of all examples that can run here.
 
 python examples/pictures.py [NAME ...]
 """

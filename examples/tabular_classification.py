@@ -1,4 +1,4 @@
-"""Tabular classification: cells of 569 tumours, which ship with scikit-learn; compared by the area under the ROC curve.
+"""Tabular classification: 569 tumours from scikit-learn, compared by the area under the ROC curve.
 
 contdrop compare examples/tabular_classification.py
 """

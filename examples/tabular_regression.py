@@ -1,4 +1,4 @@
-"""Tabular regression: disease progression of 442 patients, which ship with scikit-learn.
+"""Tabular regression: disease progression of 442 patients from scikit-learn.
 
 contdrop compare examples/tabular_regression.py
 """

@@ -1,6 +1,6 @@
 """A Hugging Face encoder, built from a configuration, on text that ships with scikit-learn.
 
-Which of the data sets that scikit-learn describes is a passage about? Needs: pip install transformers
+The task is to identify the scikit-learn data set that a passage describes. Needs: pip install transformers
 
 contdrop compare examples/text_encoder.py
 """
@@ -14,7 +14,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from contdrop import lab
 
-WORDS = 2000  # words are hashed to so many numbers, 0 being no word
+WORDS = 2000  # number of hash buckets for words; 0 is padding
 LENGTH = 24
 SOURCES = (
     "breast_cancer",
@@ -34,7 +34,7 @@ def data():
     for label, name in enumerate(SOURCES):
         words = re.findall(r"[a-z]+", (place / f"{name}.rst").read_text(encoding="utf-8").lower())
         codes = [zlib.crc32(word.encode()) % (WORDS - 1) + 1 for word in words]
-        # Passages do not overlap, so none of a test passage was seen in training.
+        # Passages do not overlap, so no part of a test passage was used in training.
         starts = range(0, len(codes) - LENGTH // 2, LENGTH)
         items += [(torch.tensor(codes[start : start + LENGTH]), label) for start in starts]
     return lab.Data(train=items, test=0.3, validation=0.2, collate=collate, stratify=[label for _, label in items])

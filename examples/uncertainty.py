@@ -1,4 +1,4 @@
-"""Monte-Carlo uncertainty: does a network know that an input is from elsewhere? Digits, and digits turned to negatives.
+"""Monte-Carlo uncertainty on digits, with their negatives as out-of-distribution inputs.
 
 contdrop compare examples/uncertainty.py
 
@@ -18,7 +18,7 @@ def data():
 
 
 def negatives():
-    """What no training image is like."""
+    """Return negatives of the digits, which differ from all training images."""
     return 1 - torch.tensor(load_digits(return_X_y=True)[0][:300] / 16, dtype=torch.float32)
 
 

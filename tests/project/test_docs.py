@@ -4,6 +4,7 @@ import importlib
 import inspect
 import pathlib
 import re
+import typing
 
 import pytest
 
@@ -21,7 +22,7 @@ PUBLIC = [
 # Names without an underscore that other files of the package use, and nobody else.
 INTERNAL = {
     *[f"contdrop.functional.{name}" for name in ("check_choice", "training_factor")],
-    "contdrop.theory.propagation.propagate",
+    *["contdrop.theory.propagation.propagate", "contdrop.certificates.SCALES"],
     *[f"contdrop.surgery.{name}" for name in ("noise", "changed", "count_dropout_in", "Swap", "swap_dropout")],
 }
 
@@ -88,7 +89,10 @@ def _public(module):
     exported = re.findall(r"^ *from \S+ import (\w+) as \1$", inspect.getsource(found), re.MULTILINE)
     defined = [name for name, thing in vars(found).items() if getattr(thing, "__module__", None) == module]
     names = [name for name in [*exported, *defined] if not name.startswith("_")]
-    return {f"{module}.{name}" for name in names if not inspect.ismodule(getattr(found, name))} - INTERNAL
+    things = {f"{module}.{name}": getattr(found, name) for name in names}
+    return {
+        name for name, thing in things.items() if not inspect.ismodule(thing) and typing.get_origin(thing) is None
+    } - INTERNAL
 
 
 def _entries():

@@ -39,7 +39,7 @@ def test_workflows_are_safe():
 def test_workflows_name_files_and_tests_that_exist():
     for workflow in KINDS["vendor.github-workflows"]:
         for path in re.findall(
-            r"\b(?:tests/\w+\.py|\.ci/\w+|requirements/\S+\.txt|CMakeLists\.txt)", workflow.read_text()
+            r"\b(?:tests/[\w/]+\.py|\.ci/\w+|requirements/\S+\.txt|CMakeLists\.txt)", workflow.read_text()
         ):
             assert (ROOT / path).exists(), f"{workflow.name}: {path}"
 
