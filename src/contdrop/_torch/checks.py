@@ -77,3 +77,8 @@ def check_generator(owner: str, generator: torch.Generator | None) -> None:
             f"{owner}: expected a generator on the cpu, where the seed is drawn for inputs on every device, "
             f"got one on {generator.device}; use torch.Generator()"
         )
+
+
+def is_forward_of(module: torch.nn.Module, kind: type[torch.nn.Module]) -> bool:
+    """Tell whether a module runs the forward of this class: neither its own class nor the instance overrides it."""
+    return type(module).forward is kind.forward and "forward" not in vars(module)

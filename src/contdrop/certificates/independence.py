@@ -1,4 +1,4 @@
-"""Whether a model treats each example by itself: what bounds on its errors rest on.
+"""Checks that a model treats each example by itself, on which bounds on its errors rest.
 
 Examples may be coupled by the model, through statistics of the batch or a mixed-up axis, or by masks that they share.
 """
@@ -20,20 +20,7 @@ _WITNESSES = 8  # examples that show whether others change what a model says of 
 
 
 def check_separate(owner: str, model: torch.nn.Module, x: Tensor) -> None:
-    """An error if what the model says of an example, without dropout, depends on the others of its batch [N, ...]."""
-    _check_statistics(owner, model)
-    x = x[:_WITNESSES]
-    # Each among copies of itself, in the same place of a batch as large, so that its numbers are rounded as before.
-    alone = [_evaluated(model, x[[number] * len(x)])[number] for number in range(len(x))]
-    if not _agree(_evaluated(model, x), torch.stack(alone)):
-        raise ValueError(
-            f"{owner}: expected a model that treats each example, along axis 0, by itself; its output for one changes "
-            "with the others of the batch; look for statistics of the batch, for means over padding, and for layers "
-            "that have the batch along another axis (batch_first)"
-        )
-
-
-def _check_statistics(owner: str, model: torch.nn.Module) -> None:
+    """Raise ValueError if the output for an example, without dropout, depends on the others of its batch [N, ...]."""
     for name, layer in model.named_modules():
         if isinstance(layer, BATCH_NORMS) and layer.running_mean is None:
             raise ValueError(
@@ -41,41 +28,56 @@ def _check_statistics(owner: str, model: torch.nn.Module) -> None:
                 f"{type(layer).__name__} that keeps no running statistics, so it couples examples; train one with "
                 "track_running_stats=True"
             )
+    x = x[:_WITNESSES]
+    # Each example among copies of itself, at the same place of a batch of the same size, so that rounding is the same.
+    alone = torch.stack([_evaluated(model, x[[number] * len(x)])[number] for number in range(len(x))])
+    together = _evaluated(model, x)
+    size = together.double().nan_to_num(0.0, 0.0, 0.0).abs().max().item()
+    # Rounding, which layers may have amplified.
+    tolerance = torch.finfo(alone.dtype).eps ** (2 / 3) * size if alone.is_floating_point() else 0.0
+    if not torch.allclose(together.double(), alone.double(), rtol=0, atol=tolerance, equal_nan=True):
+        raise ValueError(
+            f"{owner}: expected a model that treats each example, along axis 0, by itself; its output for one changes "
+            "with the others of the batch; look for statistics of the batch, for means over padding, and for layers "
+            "that have the batch along another axis (batch_first)"
+        )
 
 
 def _evaluated(model: torch.nn.Module, x: Tensor) -> Tensor:
-    """The output without dropout; seeded, because a model may draw in evaluation, too."""
+    """Return the output without dropout; seeded, because a model may draw in evaluation too."""
     with torch.no_grad(), dropout_on(model, {}), seeded(dropout_layers(model), 0):
         output: Tensor = model(x.clone()).cpu()
     return output
 
 
-def _agree(first: Tensor, second: Tensor) -> bool:
-    """Whether they differ by no more than rounding, which layers may have made larger."""
-    size = first.double().nan_to_num(0.0, 0.0, 0.0).abs().max().item()
-    tolerance = torch.finfo(first.dtype).eps ** (2 / 3) * size if first.is_floating_point() else 0.0
-    return torch.allclose(first.double(), second.double(), rtol=0, atol=tolerance, equal_nan=True)
-
-
-# Those of torch that draw one value for all that follows the second axis.
+# Torch's layers that draw one value for all elements behind the second axis.
 _BY_FEATURE = (torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d, torch.nn.FeatureAlphaDropout)
 
 
 def check_masks(
     owner: str, model: torch.nn.Module, layers: dict[str, torch.nn.Module], x: Tensor, masks: MixtureMasks
 ) -> None:
-    """An error if examples share a mask, or if ``masks="fixed"`` would not give them all the same one.
+    """Raise ValueError if examples share a mask, or if ``masks="fixed"`` would not give all of them the same one.
 
-    Where the examples are in what a layer is called with is seen from two batches: what grows from one to the other.
+    The axis of the examples in the input of a layer is the one that grows from a small batch to a large one.
     """
     few, many = 2, max(3, len(x))
     before, after = (_shapes(model, layers, x, size) for size in (few, many))
     for name, layer in layers.items():
         for small, large in zip(before[name], after[name]):
-            # Calls that go by the example, or by parts of the batch, cannot be told from one another: any axis may do.
+            # Calls for each example, or for parts of the batch, cannot be matched: any axis may be that of examples.
             alike = len(before[name]) == len(after[name]) and len(small) == len(large)
             grown = {axis for axis in range(len(large)) if not alike or small[axis] != large[axis]}
-            _check_fresh(owner, name, large, grown, _shared_axes(layer, len(large)))
+            if not grown:
+                raise ValueError(
+                    f"{owner}: expected masks drawn for every example; {name} is called with {large} however many "
+                    "there are, so errors of members would not be independent; mask what belongs to one example"
+                )
+            if grown & _shared_axes(layer, len(large)):
+                raise ValueError(
+                    f"{owner}: expected masks drawn for every example; {name} shares one over the batch, so errors of "
+                    "members would not be independent; change its shared_axes or masks"
+                )
             first = not isinstance(layer, nn.Dropout) or (grown == {0} and small[0] == few)
             if masks == "fixed" and not (alike and first):
                 raise ValueError(
@@ -84,28 +86,17 @@ def check_masks(
                 )
 
 
-def _check_fresh(owner: str, name: str, shape: tuple[int, ...], grown: set[int], shared: set[int]) -> None:
-    if not grown:
-        raise ValueError(
-            f"{owner}: expected masks drawn for every example; {name} is called with {shape} however many there are, "
-            "so errors of members would not be independent; mask what belongs to one example"
-        )
-    if grown & shared:
-        raise ValueError(
-            f"{owner}: expected masks drawn for every example; {name} shares one over the batch, so errors of "
-            "members would not be independent; change its shared_axes or masks"
-        )
-
-
 def _shapes(
     model: torch.nn.Module, layers: dict[str, torch.nn.Module], x: Tensor, size: int
 ) -> dict[str, list[tuple[int, ...]]]:
-    """What each layer is called with, call by call, for a batch of so many copies of the first example."""
+    """Return the input shapes of each layer, call by call, for a batch of ``size`` copies of the first example."""
     found: dict[str, list[tuple[int, ...]]] = {name: [] for name in layers}
 
     def noting(name: str) -> Callable[..., None]:
         def note(_module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            found[name].append(_shape(next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))))
+            x = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
+            # Rows of a nested tensor have several lengths.
+            found[name].append((x.size(0), *[-1] * (x.dim() - 1)) if x.is_nested else tuple(x.shape))
 
         return note
 
@@ -119,17 +110,13 @@ def _shapes(
     return found
 
 
-def _shape(x: Tensor) -> tuple[int, ...]:
-    return (x.size(0), *[-1] * (x.dim() - 1)) if x.is_nested else tuple(x.shape)  # rows of several lengths
-
-
 def _shared_axes(layer: torch.nn.Module, axes: int) -> set[int]:
-    """Along which a mask of this layer has one value, if its input has so many axes."""
+    """Return the axes along which a mask of this layer has one value, for an input of ``axes`` axes."""
     if isinstance(layer, nn.DropConnectLinear):
         return set(range(axes)) if layer.masks == "batch" else set()
     if isinstance(layer, nn.Dropout):
         return {axis % axes for axis in layer.shared_axes}
-    # Of so few axes, the first is a feature to torch, and there is no batch.
+    # With this few axes torch takes the first for features, and there is no batch.
     single = (isinstance(layer, torch.nn.Dropout1d) and axes == 2) or (
         isinstance(layer, torch.nn.Dropout3d) and axes == 4
     )

@@ -1,9 +1,8 @@
-"""Where in a model a linear layer, its activation and dropout follow each other.
+"""Linear layer, activation and dropout that follow each other in a model.
 
-Some methods are more than a mask on units: DropConnect masks the weights that make them, Standout needs what goes into
-the activation, fast dropout draws in the layer that reads them. They fit only where these layers are found around a
-dropout layer: by following the model's graph (torch.fx), or, if it cannot be traced, the order inside of each
-torch.nn.Sequential.
+Some methods are more than a mask on units: DropConnect masks the weights that produce them, Standout needs the input of
+the activation, fast dropout draws in the layer that reads them. They need these layers around a dropout layer, which
+are found in the graph of the model (torch.fx) or, if it cannot be traced, in the order of each torch.nn.Sequential.
 """
 
 from __future__ import annotations
@@ -33,48 +32,56 @@ _LAYERS: dict[type[nn.Module], Activation] = {nn.ReLU: "relu", nn.Sigmoid: "sigm
 
 
 class Chain(NamedTuple):
-    """A linear layer, its activation, the dropout behind it, and the linear layer that reads that."""
+    """A linear layer, its activation, and the linear layer that reads the dropout behind it."""
 
-    linear: nn.Module  # makes the units
+    linear: nn.Module
     activation: Activation
-    layer: nn.Module | None  # the activation; None if it is a function
-    reader: nn.Module | None  # of the units; None if that is not a linear layer, or not it alone
+    layer: nn.Module | None  # of the activation; None if it is a function
+    reader: nn.Module | None  # None if the units are not read by one linear layer alone
 
 
 @dataclass
 class Found:
-    """What was found in a model."""
+    """Chains of a model.
 
-    chains: dict[str, list[Chain]] = field(default_factory=dict)  # by dropout layer, every place where it is called
-    misfits: dict[str, str] = field(default_factory=dict)  # by name of each other dropout layer, why it does not fit
-    calls: Counter[int] = field(default_factory=Counter)  # of each module, by its id
+    Attributes:
+        chains: By dropout layer, one for every place where it is called.
+        misfits: By name of each other dropout layer, the reason why it has none.
+        calls: Number of calls by id of the module.
+    """
+
+    chains: dict[str, list[Chain]] = field(default_factory=dict)
+    misfits: dict[str, str] = field(default_factory=dict)
+    calls: Counter[int] = field(default_factory=Counter)
 
 
 def find(model: nn.Module) -> Found:
-    """All dropout layers of a model, with what is around each of them."""
-    graph = _graph(model)
-    names = [name for name, module in model.named_modules() if is_plain(module)]
+    """Find all dropout layers of a model, and the layers around each of them."""
     found = Found()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            graph: Graph | None = Tracer().trace(model)
+    except Exception:  # a model of the user's that torch.fx does not trace
+        graph = None
     steps = _by_order(model, found.calls) if graph is None else _by_graph(model, graph, found.calls)
-    for name in names:
+    for name in [name for name, module in model.named_modules() if is_plain(module)]:
         reached = steps.get(name, [])
+        chains = [step for step in reached if isinstance(step, Chain)]
         reasons = [step for step in reached if isinstance(step, str)]
         if not reached:
             reasons = ["it is not called" if graph is not None else "it is not in a torch.nn.Sequential"]
+        elif not reasons and any(found.calls[id(chain.linear)] > 1 for chain in chains):
+            reasons = ["its linear layer is used more than once"]
         if reasons:
             found.misfits[name] = reasons[0]
-            continue
-        chains = [step for step in reached if isinstance(step, Chain)]
-        twice = [chain for chain in chains if found.calls[id(chain.linear)] > 1]
-        if twice:
-            found.misfits[name] = "its linear layer is used more than once"
         else:
             found.chains[name] = chains
     return found
 
 
 def _chain(dropout: nn.Module, linear: Any, activation: Any, layer: Any, reader: Any) -> Chain | str:
-    """The chain around a dropout layer, or why there is none."""
+    """Return the chain around a dropout layer, or the reason why there is none."""
     if (isinstance(dropout, Dropout) and (dropout.activation or dropout.shared_axes)) or shared_axes(dropout):
         return "it has an activation inside, or shares mask values"
     if activation is None:
@@ -84,23 +91,15 @@ def _chain(dropout: nn.Module, linear: Any, activation: Any, layer: Any, reader:
     return Chain(linear, activation, layer, reader if type(reader) is nn.Linear else None)
 
 
-def _graph(model: nn.Module) -> Graph | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return Tracer().trace(model)
-    except Exception:  # whatever tracing meets in a user's model, order is the other way
-        return None
-
-
 def _by_graph(model: nn.Module, graph: Graph, calls: Counter[int]) -> dict[str, list[Chain | str]]:
+    """Follow the graph of a model; return chains or reasons by dropout layer."""
     modules = dict(model.named_modules(remove_duplicate=False))
     names = {id(module): name for name, module in model.named_modules()}
     called = {node: modules[str(node.target)] for node in graph.nodes if node.op == "call_module"}
     calls.update(id(module) for module in called.values())
 
     def alone(node: Any) -> Node | None:
-        """What a node reads, if nothing else reads it."""
+        """Return the input of a node if no other node reads it."""
         source = node.args[0] if isinstance(node, Node) and node.args else None
         return source if isinstance(source, Node) and len(source.users) == 1 else None
 
@@ -128,9 +127,10 @@ def _activation(node: Node | None, layer: nn.Module | None) -> Activation:
 
 
 def _by_order(model: nn.Module, calls: Counter[int]) -> dict[str, list[Chain | str]]:
+    """Follow the order of each Sequential; return chains or reasons by dropout layer."""
     names = {id(module): name for name, module in model.named_modules()}
     found: dict[str, list[Chain | str]] = {}
-    # Nothing tells how often forward calls a module; where it is in the tree is the best guess.
+    # Without a graph, the number of places in the tree stands for the number of calls.
     calls.update(id(module) for _, module in model.named_modules(remove_duplicate=False))
     for container in model.modules():
         if type(container).forward is not nn.Sequential.forward:

@@ -1,4 +1,4 @@
-"""Other dropout in a model that exists already, and back again."""
+"""Exchange of a model's dropout layers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,12 @@ from ..errors import suggest
 from ..laws import LAWS, Bernoulli, BuiltIn, Gaussian, Law, parse_law
 from ..nn import BernoulliDropout, Dropout
 from .relu_fusion import Pair, pairs
-from .sites import ALPHA, is_plain, out_of_reach, shared_axes
-from .sites import Unreachable as Unreachable
-from .sites import unreachable as unreachable
-from .trace import Call as Call
-from .trace import DropoutCalls as DropoutCalls
-from .trace import changed as changed
-from .trace import count_dropout as count_dropout
-from .trace import count_dropout_in as count_dropout_in
+from .sites import ALPHA, Unreachable, is_plain, out_of_reach, shared_axes, unreachable
 
 Choose = Callable[[str, torch.nn.Module], "Law | str | None"]
 Only = str | Collection[str] | Callable[[str, torch.nn.Module], bool]
 Match = Literal[None, "variance"]
+_Decision = Callable[[str, torch.nn.Module], "Law | Literal['leave'] | None"]
 
 
 class Replaced(NamedTuple):
@@ -37,33 +31,32 @@ class Replaced(NamedTuple):
     old: torch.nn.Module
     new: torch.nn.Module
 
-    @property
-    def has_relu_of_the_model(self) -> bool:
-        """Whether the new layer does the work of a ReLU, and the old one did not."""
-        return getattr(self.new, "activation", None) != getattr(self.old, "activation", None)
+
+class _Place(NamedTuple):
+    name: str
+    parent: torch.nn.Module
+    key: str
+    layers: Replaced
 
 
 class Swap:
-    """What :func:`swap_dropout` did.
+    """Result of :func:`swap_dropout`, and the way back.
 
     Attributes:
-        replaced: By name, what was taken out and what was put in. A layer that is in several places has several names.
-        unreachable: Dropout that is left in the model because it is not a layer, as it is after the swap.
-        fused: The names of the new layers that do the work of the ReLU before them.
+        replaced: Old and new layer by name. A layer used in several places has several names.
+        unreachable: Dropout left in the model because it is not a layer, as it is after the swap.
+        fused: Names of the new layers that also apply the ReLU before them.
     """
 
     def __init__(
         self,
         places: list[_Place],
-        replaced: Mapping[str, Replaced],
         left: list[Unreachable],
         fused: list[Pair],
         slowed: list[tuple[torch.nn.TransformerEncoderLayer, int]],
     ) -> None:
-        self._places = places
-        self._fused = fused
-        self._slowed = slowed
-        self.replaced = dict(replaced)
+        self._places, self._fused, self._slowed = places, fused, slowed
+        self.replaced = {place.name: place.layers for place in places}
         self.unreachable = left
         self.fused = [pair.name for pair in fused]
 
@@ -73,32 +66,32 @@ class Swap:
         return list({id(each.new): each.new for each in self.replaced.values()}.values())
 
     def undo(self) -> None:
-        """Puts the very same layers back, in the mode (training or evaluation) that the new ones are in now.
+        """Put the old layers back, in the mode (training or evaluation) of the new ones.
 
-        Hooks that were registered meanwhile stay. Several swaps of a model are undone in reverse order. Doing it twice
-        does nothing.
+        Hooks registered since the swap stay. Undo several swaps in reverse order. A second call does nothing.
 
         Raises:
-            RuntimeError: Something else is now where a new layer was put; nothing is changed then.
+            RuntimeError: Another layer is in the place of a new one; nothing is changed then.
         """
-        for place in self._places:
-            now = getattr(place.parent, place.key, None)
-            if now is not place.layers.new:
+        for name, parent, key, layers in self._places:
+            now = getattr(parent, key, None)
+            if now is not layers.new:
                 raise RuntimeError(
-                    f"undo: expected {place.name} to be the layer that swap_dropout put there, got "
+                    f"undo: expected {name} to be the layer that swap_dropout put there, got "
                     f"{type(now).__name__}; undo several swaps in reverse order"
                 )
-            if place.name not in self.fused and place.layers.has_relu_of_the_model:
+            fused = getattr(layers.new, "activation", None) != getattr(layers.old, "activation", None)
+            if fused and name not in self.fused:
                 raise RuntimeError(
-                    f"undo: expected {place.name} as swap_dropout made it, but fuse_relu put the ReLU before it inside"
+                    f"undo: expected {name} as swap_dropout made it, but fuse_relu put the ReLU before it inside"
                     "; let swap_dropout do that (fuse_relu=True), and undo takes it out again"
                 )
         for pair in self._fused:
             pair.part()
-        for place in self._places:
-            setattr(place.parent, place.key, place.layers.old)
-            place.layers.old.training = place.layers.new.training
-            share_hooks(place.layers.new, place.layers.old)  # one registered meanwhile may be of another kind
+        for _, parent, key, layers in self._places:
+            setattr(parent, key, layers.old)
+            layers.old.training = layers.new.training
+            share_hooks(layers.new, layers.old)  # a hook registered since may be of a kind the old layer had none of
         for layer, before in self._slowed:
             layer.activation_relu_or_gelu = before
         self._places, self._fused, self._slowed = [], [], []
@@ -107,13 +100,6 @@ class Swap:
         first = f"swapped {plural(len(self.layers), 'dropout layer')}"
         sites = [f"{name}: {what}, rate {'unknown' if p is None else f'{p:g}'}" for name, what, p in self.unreachable]
         return "\n  ".join([f"{first}; out of reach: {len(sites) or 'nothing'}", *sites])
-
-
-class _Place(NamedTuple):
-    name: str
-    parent: torch.nn.Module
-    key: str
-    layers: Replaced
 
 
 def swap_dropout(
@@ -125,81 +111,79 @@ def swap_dropout(
     scale: Scale | None = None,
     fuse_relu: bool = False,
 ) -> Swap:
-    """Puts other dropout into the place of a model's dropout layers, anywhere in its tree of modules, in place.
+    """Replace a model's dropout layers in place, anywhere in its tree of modules.
 
-    Replaced are ``torch.nn.Dropout``, ``Dropout1d``, ``Dropout2d``, ``Dropout3d`` and :class:`contdrop.Dropout` with
-    its kin, whatever their rate, unless a ``forward`` was assigned to the very layer. A layer that is in several places
-    stays one layer. The new layers have the mode, the hooks, ``inplace``, and the generator and the activation (if it
-    is one of ours) of the old ones. Parameters, buffers and their names do not change, because dropout has none. A
-    plain Bernoulli law on single elements makes :class:`contdrop.BernoulliDropout`, which is a ``torch.nn.Dropout``.
+    Replaces ``torch.nn.Dropout``, ``Dropout1d``, ``Dropout2d``, ``Dropout3d``, :class:`contdrop.Dropout` and its
+    subclasses, whatever their rate, unless a ``forward`` was assigned to the layer itself. A layer used in several
+    places stays one layer. New layers keep the mode, hooks, ``inplace`` and, of contdrop's layers, the generator and
+    activation. Parameters, buffers and their names do not change. A plain Bernoulli law on single elements makes
+    :class:`contdrop.BernoulliDropout`, which is a ``torch.nn.Dropout``.
 
-    Masks of feature maps: where ``Dropout1d`` and ``Dropout3d`` were, one value is shared along the last one or three
-    axes, with or without an axis for the batch, as torch does. Where ``Dropout2d`` was, it is shared along axes 2 and 3
-    of [N, C, H, W]; torch reads three axes as [N, C, L] there, with a warning, and here they are an error.
+    Feature maps: in place of ``Dropout1d`` and ``Dropout3d``, one value is shared along the last one or three axes,
+    with or without a batch axis, as in torch. In place of ``Dropout2d``, it is shared along axes 2 and 3 of
+    [N, C, H, W]; three axes, which torch reads as [N, C, L] with a warning, are an error.
 
-    Out of reach is dropout that is not a layer: functions called in ``forward``, attention probabilities, recurrent
-    layers' ``dropout=``. It is listed, stays on, and stays Bernoulli. Where a model hands the ``p`` of a dropout layer
-    to an attention function, that function gets the ``p`` of the new layer: the rate of the same noise strength, 0 for
-    none.
+    Out of reach is dropout that is not a layer: functions called in ``forward``, attention probabilities, ``dropout=``
+    of recurrent layers. It is listed, stays on, and stays Bernoulli. A model that passes the ``p`` of a dropout layer
+    to an attention function passes the ``p`` of the new layer: the rate of equal strength, 0 for no noise.
 
     Args:
-        model: Any module that contains dropout layers. The model must not be scripted.
-        law: What mask values are drawn from: a law, its text ("gaussian:sigma=0.3"), None for no noise at all, or a
-            function of a layer's name and the layer that gives one of the first two, or None to leave the layer alone.
-            With ``match``, a family of laws: "bernoulli", "uniform" (up to p = 0.25), "gaussian" (clipped; up to p of
-            about 0.5, but from p = 0.4 on most of its values are at a bound) or "normal", the unclipped Gaussian, which
-            reaches every strength; or the class of one.
+        model: Any module that contains dropout layers and is not scripted.
+        law: Law of the mask values, its text ("gaussian:sigma=0.3"), None for no noise, or a function of a layer's
+            name and the layer that returns a law, its text, or None to leave the layer. With ``match``, a family:
+            "bernoulli", "uniform" (up to p = 0.25), "gaussian" (clipped; up to p of about 0.5, but from p = 0.4 on most
+            values are at a bound), "normal" (the unclipped Gaussian, any strength), or the class of a law.
         match: "variance" gives each layer a law of its own noise strength, p / (1 - p) for torch's; see
             ``Gaussian.matching``. Layers without noise are left alone.
-        only: Which layers: a pattern of names ("encoder.*"), names, or a function of name and layer.
-        scale: "inverted" or "paper", of the new layers; None keeps what each layer has, "inverted" for torch's. (With
-            "paper", torch's TransformerEncoderLayer is kept from its fused evaluation, which would skip the factor.)
-        fuse_relu: Whether the new layers do the work of a torch.nn.ReLU right before them as well: the same numbers in
-            less time; see :func:`contdrop.fuse_relu` for where it is done. Undoing puts the ReLU back.
-
-    Returns:
-        What was replaced, what is out of reach, and the way back.
+        only: Layers to replace: a pattern of names ("encoder.*"), names, or a function of name and layer.
+        scale: "inverted" or "paper"; None keeps that of each layer, "inverted" for torch's. ("paper" keeps torch's
+            TransformerEncoderLayer from its fused evaluation, which would skip the factor.)
+        fuse_relu: Let the new layers also apply a torch.nn.ReLU right before them: the same numbers in less time. See
+            :func:`contdrop.fuse_relu` for the conditions.
 
     Raises:
-        ValueError: Among others, if the model has no dropout layer, or ``only`` names none.
+        ValueError: Among others, the model has no dropout layer, or ``only`` names none.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.2))
+        >>> swap_dropout(model, "gaussian", match="variance")
+        swapped 1 dropout layer; out of reach: nothing
     """
-    owner = "swap_dropout"
-    _check(owner, model, match, scale)
-    choose = _matching(owner, law) if match else _chooser(owner, law)
-    wanted = _selection(owner, model, only)
+    _check(model, match, scale)
+    choose = _matching(law) if match else _chooser(law)
+    wanted = _selection(model, only)
     new: dict[int, torch.nn.Module | None] = {}
-    places = []
-    for name, parent, key, old in _layers(model):
+    chosen: dict[int, Replaced] = {}
+    found = list(_layers(model))
+    for name, _, _, old in found:
         if not wanted(name, old):
             continue
         if id(old) not in new:
-            new[id(old)] = _replacement(owner, name, old, choose, scale, fuse_relu)
+            new[id(old)] = _replacement(name, old, choose, scale, fuse_relu)
         layer = new[id(old)]
         if layer is not None:
-            places.append(_Place(name, parent, key, Replaced(old, layer)))
-    # A shared layer is one choice, whichever of its names was asked for.
-    chosen = {id(place.layers.old): place.layers for place in places}
-    places = [_Place(*found[:3], chosen[id(found[3])]) for found in _layers(model) if id(found[3]) in chosen]
-    # All is made before anything is changed, so that an error changes nothing.
+            chosen[id(old)] = Replaced(old, layer)
+    # A shared layer is replaced in all its places, whichever of its names was asked for.
+    places = [_Place(name, parent, key, chosen[id(old)]) for name, parent, key, old in found if id(old) in chosen]
+    # All layers are made before the model is changed, so that an error changes nothing.
     for place in places:
         setattr(place.parent, place.key, place.layers.new)
-    replaced = {place.name: place.layers for place in places}
-    fused = [pair for pair in pairs(model) if fuse_relu and pair.name in replaced]
+    names = {place.name for place in places}
+    fused = [pair for pair in pairs(model) if fuse_relu and pair.name in names]
     for pair in fused:
         pair.fuse()
-    return Swap(places, replaced, unreachable(model), fused, _slow(model, new.values()))
+    return Swap(places, unreachable(model), fused, _disable_fused_encoder(model, new.values()))
 
 
-def _slow(
+def _disable_fused_encoder(
     model: torch.nn.Module, new: Iterable[torch.nn.Module | None]
 ) -> list[tuple[torch.nn.TransformerEncoderLayer, int]]:
-    """Keeps torch's encoder layers from their fused evaluation, which would skip the factor of ``scale="paper"``.
+    """Turn off the fused evaluation of torch's encoder layers, which would skip the factor of ``scale="paper"``.
 
-    It is for ReLU and GELU only, so it is not taken where the layer says that its activation is another. (A hook would
-    do as well, but torch.jit.script refuses it.)
+    Torch takes it for ReLU and GELU only, so the layers are told that their activation is another one.
 
     Returns:
-        The encoder layers, and what they said.
+        The encoder layers, and the previous value of their attribute.
     """
     paper = {layer for layer in new if isinstance(layer, Dropout) and layer.scale == "paper"}
     kinds = [module for module in model.modules() if isinstance(module, torch.nn.TransformerEncoderLayer)]
@@ -209,36 +193,36 @@ def _slow(
     return found
 
 
-def _check(owner: str, model: object, match: object, scale: object) -> None:
+def _check(model: object, match: object, scale: object) -> None:
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"{owner}: expected a torch.nn.Module, got {type(model).__name__}")
+        raise TypeError(f"swap_dropout: expected a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(f"{owner}: expected a model in Python, got a scripted one; swap before torch.jit.script")
+        raise TypeError("swap_dropout: expected a model in Python, got a scripted one; swap before torch.jit.script")
     if is_plain(model) or isinstance(model, ALPHA):
         raise ValueError(
-            f"{owner}: expected a model with dropout layers in it, got {type(model).__name__} itself, which has no "
-            "place to be taken out of; put it into a torch.nn.Sequential"
+            f"swap_dropout: expected a model with dropout layers in it, got {type(model).__name__} itself, which has "
+            "no place to be taken out of; put it into a torch.nn.Sequential"
         )
-    check_choice(owner, "match", match, (None, "variance"))
-    check_choice(owner, "scale", scale, (None, *SCALES))
+    check_choice("swap_dropout", "match", match, (None, "variance"))
+    check_choice("swap_dropout", "scale", scale, (None, *SCALES))
     if not any(_layers(model)):
         left = out_of_reach(model)
         raise ValueError(
-            f"{owner}: expected a model with dropout layers, got {type(model).__name__} without any"
+            f"swap_dropout: expected a model with dropout layers, got {type(model).__name__} without any"
             + (f"; out of reach: {left}" if left else "")
         )
 
 
 def _layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, torch.nn.Module]]:
-    """The dropout layers of a model: name, module that holds it, its name there, and itself. Each place once."""
+    """Yield name, parent, key in the parent and module of every dropout layer, once for each place."""
     for path, parent in model.named_modules():
-        inside = parent.named_modules(remove_duplicate=False)
-        for key, layer in [(key, layer) for key, layer in inside if key and "." not in key]:
-            if is_plain(layer) or isinstance(layer, ALPHA):
+        for key, layer in parent.named_modules(remove_duplicate=False):
+            if key and "." not in key and (is_plain(layer) or isinstance(layer, ALPHA)):
                 yield f"{path}.{key}" if path else key, parent, key, layer
 
 
-def _selection(owner: str, model: torch.nn.Module, only: Only | None) -> Callable[[str, torch.nn.Module], bool]:
+def _selection(model: torch.nn.Module, only: Only | None) -> Callable[[str, torch.nn.Module], bool]:
+    """Return the function that tells which layers to replace."""
     if only is None:
         return lambda name, layer: True
     if callable(only):
@@ -248,64 +232,61 @@ def _selection(owner: str, model: torch.nn.Module, only: Only | None) -> Callabl
         found, inside = ([name for name in known if fnmatch.fnmatchcase(name, each)] for each in (only, f"{only}.*"))
         if not found:
             hint = f"did you mean '{only}.*'?" if inside else suggest(only, known)
-            raise ValueError(f"{owner}: expected a pattern of names of dropout layers for only, got {only!r}; {hint}")
+            raise ValueError(
+                f"swap_dropout: expected a pattern of names of dropout layers for only, got {only!r}; {hint}"
+            )
         return lambda name, layer: name in found
     names = list(only)
     for name in names:
         if name not in known:
             raise ValueError(
-                f"{owner}: expected names of dropout layers for only, got {name!r}; {suggest(str(name), known)}"
+                f"swap_dropout: expected names of dropout layers for only, got {name!r}; {suggest(str(name), known)}"
             )
     return lambda name, layer: name in names
 
 
-def _chooser(owner: str, law: Any) -> Callable[[str, torch.nn.Module], Law | Literal["leave"] | None]:
-    """What to put into a layer's place: a law, None for no noise, or to leave it."""
-    if law is None:
-        return lambda name, layer: None
+def _chooser(law: Any) -> _Decision:
+    """Return the function that gives the law for a layer: a law, None for no noise, or "leave"."""
     if isinstance(law, str):
-        law = _parsed(owner, law)
-    if isinstance(law, Law):
+        law = _parsed(law)
+    if law is None or isinstance(law, Law):
         return lambda name, layer: law
     if isinstance(law, (type, torch.nn.Module)) or not callable(law):
         got = law.__name__ if isinstance(law, type) else type(law).__name__
+        hint = ""
+        if isinstance(law, type) and issubclass(law, Law):
+            hint = "; a family of laws needs match='variance'"
+        elif isinstance(law, Dropout):
+            hint = "; give its law: swap_dropout(model, layer.law)"
+        elif isinstance(law, torch.nn.Module) and is_plain(law):
+            hint = f"; give its law: swap_dropout(model, {noise(law)!r})"
         raise TypeError(
-            f"{owner}: expected a law, its text, None or a function of name and layer, got {got}{_instead_of(law)}"
+            f"swap_dropout: expected a law, its text, None or a function of name and layer, got {got}{hint}"
         )
 
     def ask(name: str, layer: torch.nn.Module) -> Law | Literal["leave"]:
         answer = law(name, layer)
         if answer is None:
             return "leave"
-        found = _parsed(owner, answer) if isinstance(answer, str) else answer
+        found = _parsed(answer) if isinstance(answer, str) else answer
         if not isinstance(found, Law):
-            raise TypeError(f"{owner}: expected a law or None for {name}, got {type(found).__name__}")
+            raise TypeError(f"swap_dropout: expected a law or None for {name}, got {type(found).__name__}")
         return found
 
     return ask
 
 
-def _parsed(owner: str, text: str) -> Law:
+def _parsed(text: str) -> Law:
     if text.partition(":")[0].strip().lower() == "normal":
         raise ValueError(
-            f"{owner}: expected a law, got {text!r}, a family of laws that needs match='variance'; one of its laws is "
-            "'gaussian:sigma=0.3,low=-inf,high=inf'"
+            f"swap_dropout: expected a law, got {text!r}, a family of laws that needs match='variance'; one of its "
+            "laws is 'gaussian:sigma=0.3,low=-inf,high=inf'"
         )
     return parse_law(text)
 
 
-def _instead_of(law: Any) -> str:
-    """What to give in place of what is no law."""
-    if isinstance(law, type) and issubclass(law, Law):
-        return "; a family of laws needs match='variance'"
-    if isinstance(law, Dropout):
-        return "; give its law: swap_dropout(model, layer.law)"
-    if isinstance(law, torch.nn.Module) and is_plain(law):
-        return f"; give its law: swap_dropout(model, {noise(law)!r})"
-    return ""
-
-
-def _matching(owner: str, family: Any) -> Callable[[str, torch.nn.Module], Law | Literal["leave"]]:
+def _matching(family: Any) -> _Decision:
+    """Return the function that gives the law of a family with a layer's own strength, or "leave"."""
     laws: Mapping[str, Any] = LAWS
     families: dict[Any, Any] = {name: law.matching for name, law in laws.items()}
     families["normal"] = lambda law: Gaussian.matching(law, clip=False)
@@ -313,7 +294,7 @@ def _matching(owner: str, family: Any) -> Callable[[str, torch.nn.Module], Law |
     if not isinstance(family, (str, type)) or family not in known:
         hint = suggest(family, families) if isinstance(family, str) else f"known: {', '.join(families)}"
         raise ValueError(
-            f"{owner}: expected a family of laws with match='variance', such as 'gaussian', got {family!r}; {hint}"
+            f"swap_dropout: expected a family of laws with match='variance', such as 'gaussian', got {family!r}; {hint}"
         )
 
     def match(name: str, layer: torch.nn.Module) -> Law | Literal["leave"]:
@@ -328,29 +309,28 @@ def _matching(owner: str, family: Any) -> Callable[[str, torch.nn.Module], Law |
             reason = str(error)
             if math.isfinite(own.relative_variance):
                 reason = f"{reason.partition(';')[0]}; use 'normal', which reaches every strength"
-            raise ValueError(f"{owner}: layer {name}: {reason}") from error
+            raise ValueError(f"swap_dropout: layer {name}: {reason}") from error
         return matched
 
     return match
 
 
 def noise(layer: torch.nn.Module) -> Law:
-    """The law of the masks of a dropout layer, torch's or ours."""
-    if isinstance(layer, Dropout):
-        return layer.law
-    rate: Any = layer.p
-    return Bernoulli(keep=1 - rate)
+    """Return the law of the masks of a dropout layer, torch's or contdrop's."""
+    rate: Any = getattr(layer, "p", 0)
+    return layer.law if isinstance(layer, Dropout) else Bernoulli(keep=1 - rate)
 
 
 def _replacement(
-    owner: str, name: str, old: torch.nn.Module, choose: Callable[..., Any], scale: Scale | None, fuse_relu: bool
+    name: str, old: torch.nn.Module, choose: _Decision, scale: Scale | None, fuse_relu: bool
 ) -> torch.nn.Module | None:
+    """Return the layer to put in place of another; None to leave it."""
     law = choose(name, old)
     if law == "leave":
         return None
     if isinstance(old, ALPHA):
         raise ValueError(
-            f"{owner}: {name} is {type(old).__name__}, which keeps mean and variance of self-normalising units by "
+            f"swap_dropout: {name} is {type(old).__name__}, which keeps mean and variance of self-normalising units by "
             "adding as well as multiplying; a mask cannot stand for it; leave it out by only=..."
         )
     layer: Any = old
@@ -363,15 +343,15 @@ def _replacement(
         "generator": layer.generator if ours else None,
     }
     if law is None and scale is None and options["scale"] == "paper":
-        mean = layer.law.mean  # what evaluation multiplies by
+        mean = layer.law.mean  # the factor of evaluation
         law = Bernoulli(keep=1.0, value=mean) if mean else Bernoulli(keep=0.0)
     new: torch.nn.Module
     if law is None and activation is None:
-        # With rate 0 it hands its input on, draws nothing, and still has the p that models ask for.
+        # With rate 0 it returns its input, draws nothing, and has the attribute p that models read.
         new = torch.nn.Dropout(0.0, inplace=layer.inplace)
     elif isinstance(law, Bernoulli) and law.value == 1 and not (axes or activation or fuse_relu):
         new = plain = BernoulliDropout(**options)
-        plain.law = law  # to the last bit, which the way over p may cost
+        plain.law = law  # exact to the last bit; the way over p may round
     else:
         law = Bernoulli(keep=1.0) if law is None else law
         new = Dropout(law, shared_axes=axes, activation=activation, **options)

@@ -1,7 +1,7 @@
-"""Which dropout a model really draws in a pass, counted below torch's own functions.
+"""Dropout that a model draws in a forward pass, counted below torch's functions.
 
-All dropout ends in a few operators of torch, whoever calls it: a layer, a function, an attention that is taken apart on
-the CPU. A dispatch mode sees these operators, and the modules that are running say where.
+All dropout ends in a few operators of torch, whether a layer, a function or an attention kernel asks for it. A dispatch
+mode sees these operators, and forward hooks tell which module runs.
 """
 
 from __future__ import annotations
@@ -19,24 +19,23 @@ from .._text import plural, some_of
 from .._torch.private import TORCH_DROPOUTS, DispatchMode, argument, in_backward, own_buffers
 from ..kernels import STREAM_BIAS
 
-# torch's operators that draw a mask, and how to find its rate.
+# Torch's operators that draw a mask, and others from which a mask may be made by hand.
 _BERNOULLI = {"aten::bernoulli", "aten::bernoulli_"}
-_RATED = {"aten::native_dropout": "p", "aten::_fused_dropout": "p"}
+_DROPOUT = {"aten::native_dropout", "aten::_fused_dropout"}
 _RECURRENT = {"aten::_cudnn_rnn", "aten::miopen_rnn"}
-# Of which a mask may be made by hand.
 _RANDOM = {f"aten::{name}" for name in ("rand", "rand_like", "randn", "randn_like", "uniform_", "normal", "normal_")}
 _OURS = {f"contdrop::{name}" for name in ("dropout", "variable_dropout", "keep_where", "dropconnect")}
 _OURS.add("contdrop::variable_dropconnect")
 
 
 class Call(NamedTuple):
-    """A draw of dropout.
+    """One draw of dropout.
 
     Attributes:
-        module: Name of the innermost module that was running; for the model itself that of its class.
-        operator: That drew.
-        rate: The drop rate, if the operator tells it.
-        ours: Whether it was one of this package.
+        module: Name of the innermost running module; for the model itself, that of its class.
+        operator: Operator that drew.
+        rate: Drop rate, if the operator has it as an argument.
+        ours: True for operators of contdrop.
     """
 
     module: str
@@ -46,19 +45,19 @@ class Call(NamedTuple):
 
 
 class DropoutCalls:
-    """Notes every draw of dropout while it is entered::
+    """Context manager that records every draw of dropout::
 
         with DropoutCalls(model) as calls:
             model(x)
         print(len(calls.ours), len(calls.others))
 
-    Counted are torch's dropout operators, ``bernoulli_``, attention and recurrent operators with a rate above 0, random
-    numbers from which a mask may be made by hand, and the operators of this package; each draw of a forward pass once.
-    A rate of exactly 0 or 1 draws nothing and is not seen. Compiled models are not seen.
+    Records torch's dropout operators, ``bernoulli_``, attention and recurrent operators with a rate above 0, random
+    numbers from which a mask may be made by hand, and contdrop's operators; each draw of a forward pass once. A rate of
+    exactly 0 or 1 draws nothing and is not seen, nor are compiled models.
 
     Attributes:
         calls: All draws, in order.
-        layers: The names of the model's dropout layers.
+        layers: Names of the model's dropout layers.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -78,7 +77,7 @@ class DropoutCalls:
 
     @property
     def sites(self) -> Counter[str]:
-        """How often each module drew."""
+        """Number of draws by module."""
         return Counter(call.module for call in self.calls)
 
     def __repr__(self) -> str:
@@ -90,8 +89,8 @@ class DropoutCalls:
         return f"{plural(len(self.calls), 'draw')} of dropout" + (f": {'; '.join(parts)}" if parts else "")
 
     def __enter__(self) -> DropoutCalls:
-        before = register_module_forward_pre_hook(self._begins)
-        after = register_module_forward_hook(self._ends, always_call=True)
+        before = register_module_forward_pre_hook(self._begin)
+        after = register_module_forward_hook(self._end, always_call=True)
         self._open.callback(before.remove)
         self._open.callback(after.remove)
         self._open.enter_context(_Watch(self))
@@ -103,15 +102,16 @@ class DropoutCalls:
         self._open.close()
         self._running.clear()
 
-    def _begins(self, module: torch.nn.Module, _: Any) -> None:
+    def _begin(self, module: torch.nn.Module, _: Any) -> None:
         if id(module) in self._names:
             self._running.append(self._names[id(module)])
 
-    def _ends(self, module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
+    def _end(self, module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
         if id(module) in self._names and self._running:
             self._running.pop()
 
     def _note(self, operator: str, rate: float | None, *, ours: bool) -> None:
+        """Record a draw by the module that runs."""
         self.calls.append(Call(self._running[-1] if self._running else "", operator, rate, ours))
 
 
@@ -122,16 +122,14 @@ class _Watch(DispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not in_backward():
-            drawn = _drawn(op, args, kwargs)
-            if drawn is not None:
-                rate, ours = drawn
-                self._calls._note(op.name(), rate, ours=ours)
+        if not in_backward() and (drawn := _drawn(op, args, kwargs)) is not None:
+            rate, ours = drawn
+            self._calls._note(op.name(), rate, ours=ours)
         return op(*args, **kwargs)
 
 
 def _drawn(op: Any, args: Any, kwargs: Any) -> tuple[float | None, bool] | None:
-    """The rate of the dropout that an operator draws, and whether it is one of ours; None if it draws none."""
+    """Return the rate at which an operator drops, and whether it is contdrop's; None if it drops nothing."""
     name = op.name().partition(".")[0]
     if name in _OURS:
         # DropConnect masks its bias by a second operator.
@@ -142,8 +140,8 @@ def _drawn(op: Any, args: Any, kwargs: Any) -> tuple[float | None, bool] | None:
     if name in _RANDOM:
         return None, False
     rate = None
-    if name in _RATED and argument(op, "train", args, kwargs) is not False:
-        rate = argument(op, _RATED[name], args, kwargs)
+    if name in _DROPOUT and argument(op, "train", args, kwargs) is not False:
+        rate = argument(op, "p", args, kwargs)
     elif name in _RECURRENT and argument(op, "train", args, kwargs):
         rate = argument(op, "dropout", args, kwargs)
     elif "attention" in name:
@@ -152,39 +150,44 @@ def _drawn(op: Any, args: Any, kwargs: Any) -> tuple[float | None, bool] | None:
 
 
 def count_dropout(model: torch.nn.Module, *inputs: Any, **named: Any) -> DropoutCalls:
-    """Runs a model once in training mode, and counts the dropout that it draws.
+    """Run a model once in training mode, and count the dropout it draws.
 
-    Modes, buffers (such as the averages of batch normalisation) and generators are afterwards as they were.
+    Modes, buffers (such as the averages of batch normalisation) and generators are restored.
 
     Args:
-        model: Any.
-        *inputs: What it is called with.
-        **named: The same, by keyword.
+        model: Any model.
+        *inputs: Positional arguments of the model.
+        **named: Keyword arguments of the model.
+
+    Example:
+        >>> count_dropout(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.2)), torch.ones(2, 4))
+        1 draw of dropout: 1 by torch in 1
     """
     return count_dropout_in(model, lambda: model(*inputs, **named))
 
 
 def count_dropout_in(model: torch.nn.Module, run: Callable[[], object]) -> DropoutCalls:
-    """:func:`count_dropout` for a model that is called by ``run``."""
-    with _as_it_was(model), torch.no_grad(), DropoutCalls(model) as calls:
+    """Count the dropout of a model that ``run`` calls; see :func:`count_dropout`."""
+    with _restored(model), torch.no_grad(), DropoutCalls(model) as calls:
         run()
     return calls
 
 
 def changed(before: DropoutCalls, after: DropoutCalls) -> tuple[int, int]:
-    """How many of the places that drew dropout, before or after a change, draw torch's no more, and how many there are.
+    """Return how many modules that drew dropout, before or after a change, draw none of torch's now; and their number.
 
-    A place is a module. Where a module draws ours or nothing now, it was changed.
+    A module that draws contdrop's dropout, or none, was changed.
     """
     left = {call.module for call in after.others}
-    # A layer of ours that draws in place of another one is the same place.
+    # A layer of contdrop in place of another one has the same name.
     added = {call.module for call in after.ours if call.module in after.layers}
     places = {*before.sites, *left, *added}
     return len(places - left), len(places)
 
 
 @contextlib.contextmanager
-def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
+def _restored(model: torch.nn.Module) -> Iterator[None]:
+    """Put the model into training mode; restore modes, buffers and generators at the end."""
     modes = [(module, module.training) for module in model.modules()]
     tables = [(module, own_buffers(module)) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
@@ -201,14 +204,14 @@ def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
             for generator, state in states:
                 generator.set_state(state)
             for module, table in tables:
-                _put_back(module, table)
+                _restore_buffers(module, table)
             with torch.no_grad():
                 for buffer, value in buffers:
                     buffer.copy_(value)
 
 
-def _put_back(module: torch.nn.Module, table: dict[str, torch.Tensor | None]) -> None:
-    """Gives a module the very buffers that it had: a model may have assigned others to their names, or made some."""
+def _restore_buffers(module: torch.nn.Module, table: dict[str, torch.Tensor | None]) -> None:
+    """Give a module its former buffers: a forward may have assigned others to their names, or registered new ones."""
     now = own_buffers(module)
     for name in now.keys() - table.keys():
         delattr(module, name)

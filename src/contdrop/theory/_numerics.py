@@ -61,11 +61,6 @@ def as_number(owner: str, name: str, value: Any) -> float:
     return float(value)
 
 
-def is_forward_of(module: torch.nn.Module, kind: type[torch.nn.Module]) -> bool:
-    """Whether the module computes what this class does: neither its own class nor itself has another forward."""
-    return type(module).forward is kind.forward and "forward" not in vars(module)
-
-
 def normal_pdf(z: Tensor) -> Tensor:
     return torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .._torch.checks import is_forward_of
 from .._torch.private import DropoutBase, has_forward_hooks
 from ..functional import training_factor
 from ..laws import Bernoulli, Law
@@ -117,7 +118,7 @@ def noisy_forward(layer: torch.nn.Module) -> Callable[..., Tensor] | None:
     for kinds, forward in _FORWARDS:
         for kind in kinds:
             if isinstance(layer, kind):
-                return forward if _numerics.is_forward_of(layer, kind) else None
+                return forward if is_forward_of(layer, kind) else None
     return None
 
 
@@ -244,7 +245,7 @@ class _SymmetricRoot(torch.autograd.Function):
 def _is_binary_cross_entropy(loss: Loss) -> bool:
     if isinstance(loss, torch.nn.BCEWithLogitsLoss):
         # A subclass, such as a focal loss, may compute something else.
-        computes = _numerics.is_forward_of(loss, torch.nn.BCEWithLogitsLoss) and not has_forward_hooks(loss)
+        computes = is_forward_of(loss, torch.nn.BCEWithLogitsLoss) and not has_forward_hooks(loss)
         return computes and loss.weight is None and loss.pos_weight is None and loss.reduction in ("mean", "sum")
     return loss is torch.nn.functional.binary_cross_entropy_with_logits
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ... import nn
+from ..._torch.checks import is_forward_of
 from ...laws import Bernoulli
-from .. import _numerics
 from . import activations
 from .activations import Maxima, pooling_windows
 from .gaussian import (
@@ -206,12 +206,12 @@ def handler(module: torch.nn.Module) -> Callable[[Any, GaussianMoments, bool], P
     """What computes this layer; None if it is not known. A forward of its own makes it another layer."""
     for kind in type(module).__mro__:
         if kind in HANDLERS:
-            return HANDLERS[kind] if _numerics.is_forward_of(module, kind) else None
+            return HANDLERS[kind] if is_forward_of(module, kind) else None
     return None
 
 
 def is_relu(module: torch.nn.Module) -> bool:
-    return isinstance(module, torch.nn.ReLU) and _numerics.is_forward_of(module, torch.nn.ReLU)
+    return isinstance(module, torch.nn.ReLU) and is_forward_of(module, torch.nn.ReLU)
 
 
 def _expect_axes(belief: GaussianMoments, axes: int) -> None:
