@@ -314,8 +314,8 @@ def test_serves_the_report_and_its_files(server):
         assert status == 200
         assert content
         assert "sandbox" in headers["Content-Security-Policy"]
-    (summary,) = re.findall(r'href="([^"]+pdf)"', body.decode())
-    status, headers, content = ask(server, f"/report/{summary}")
+    figure = re.findall(r'href="(figures/[^"]+pdf)"', body.decode())[0]
+    status, headers, content = ask(server, f"/report/{figure}")
     assert (status, headers["Content-Type"], content[:4]) == (200, "application/pdf", b"%PDF")
     assert "sandbox" not in headers["Content-Security-Policy"]  # Safari shows nothing then
     status, headers, nothing = ask(server, "/report/?x=1", "HEAD")

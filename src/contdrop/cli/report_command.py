@@ -19,8 +19,7 @@ REFRESH_SECONDS = 5
 HELP = """Write a page that says which method is better, by how much, and whether that is more than chance.
 
 DIR/index.html is complete in itself: it can be sent, opened from disk and printed. Beside it the tables are written as
-Markdown, LaTeX and CSV, and the figures as SVG, PNG and, of fewer than five experiments, PDF, with a summary of one
-page for each. Runs may still be going on: the page says what is missing. The exit code is 1 if jobs in the store have
+Markdown, LaTeX and CSV, and the figures as SVG, PNG and, of fewer than five experiments, PDF. Runs may still be going on: the page says what is missing. The exit code is 1 if jobs in the store have
 failed.
 
 \b
@@ -103,7 +102,6 @@ def as_plain(written: Any) -> dict[str, Any]:
         "index": str(written.index),
         "tables": [str(path) for path in written.tables],
         "figures": [str(path) for path in written.figures],
-        "summaries": [str(path) for path in written.summaries],
         "failed": written.failed,
         "verdicts": [dataclasses.asdict(verdict) for verdict in written.verdicts],
     }

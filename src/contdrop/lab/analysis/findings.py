@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..._text import plural
 from ..stats import Comparison
-from ..stats.differences import RESOLUTION
+from ..stats.distributions import RESOLUTION
 from ..stats.paired import ENOUGH_RUNS, tested
 from ..store.results import Results
 from .controls import control_of, unlike

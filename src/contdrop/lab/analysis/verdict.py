@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ..._text import plural
 from ..stats import Comparison, summary
-from ..stats.differences import RESOLUTION
+from ..stats.distributions import RESOLUTION
 from ..stats.paired import tested
 from ..store.results import Results
 from .caveats import caveats

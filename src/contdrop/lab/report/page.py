@@ -7,15 +7,13 @@ the template. All files are written under a temporary name and renamed, so a rea
 from __future__ import annotations
 
 import contextlib
-import functools
 import pathlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import markupsafe
-from matplotlib.figure import Figure
 
 from ..._files import replacing
 from ...errors import UserError
@@ -28,7 +26,7 @@ from ..stats import Comparison
 from ..store.results import Results, collect_all
 from ..store.writer import Store
 from ..study import labels
-from . import figures, formats, pdf_summary, protocol, supplementary_tables, tables, templating
+from . import figures, formats, protocol, supplementary_tables, tables, templating
 from .cells import ELSEWHERE, THE_LAB, Table, maker
 from .directory import INDEX, check
 from .figure_pool import Painters
@@ -48,7 +46,6 @@ class Written:
     index: pathlib.Path
     tables: tuple[pathlib.Path, ...]
     figures: tuple[pathlib.Path, ...]
-    summaries: tuple[pathlib.Path, ...]  # a page for each experiment with a comparison, where figures are PDF too
     verdicts: tuple[Verdict, ...]  # one per experiment
     failed: int  # jobs in the store
 
@@ -102,9 +99,7 @@ def write(
             )
             _write_text(out / INDEX, page)
     failed = sum(len(results.failed) for results in everything)
-    return Written(
-        out / INDEX, tuple(files.tables), tuple(files.figures), tuple(files.summaries), tuple(verdicts), failed
-    )
+    return Written(out / INDEX, tuple(files.tables), tuple(files.figures), tuple(verdicts), failed)
 
 
 # ---- the directory
@@ -138,7 +133,6 @@ class _Files:
         self.out, self.formats, self._painters = out, formats, painters
         self.tables: list[pathlib.Path] = []
         self.figures: list[pathlib.Path] = []
-        self.summaries: list[pathlib.Path] = []
         self.embedding = Embedding()
         self._taken: set[str] = set()
         self._views: list[tuple[pathlib.Path, str, dict[str, Any]]] = []  # of pictures: the SVG, its words, its place
@@ -166,12 +160,6 @@ class _Files:
             self.tables.append(path)
             written.append((kind, f"tables/{path.name}"))
         return {**_shown(table), "files": written}
-
-    def summary(self, draw: Callable[[], Figure], *prefix: str) -> str:
-        name, out = self._name(*prefix, "summary"), self.out
-        self._painters.do(lambda: figures.save(draw(), out, name, ("pdf",)))
-        self.summaries.append(out / f"{name}.pdf")
-        return self.summaries[-1].name
 
     def picture(self, picture: figures.Picture, *prefix: str) -> dict[str, Any]:
         name, directory, formats = self._name(*prefix, picture.name), self.out / "figures", self.formats
@@ -223,11 +211,6 @@ def _content(
     experiments = []
     for number, (results, comparisons, found) in enumerate(zip(everything, compared, verdicts), 1):
         view = _experiment(store, results, comparisons, found, files, margin)
-        view["summary"] = ""
-        if comparisons and "pdf" in files.formats:
-            prefix = (view["name"], results.protocol.preset) if len(everything) > 1 else ()
-            draw = functools.partial(pdf_summary.draw, results, comparisons, found, store.path.name)
-            view["summary"] = files.summary(draw, *prefix)
         experiments.append(
             {**view, "anchor": f"e{number}", "ambiguous": names.count(view["name"]) > 1, "parts": _parts(view, number)}
         )

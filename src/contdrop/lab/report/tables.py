@@ -14,7 +14,7 @@ from .. import stats
 from ..analysis.comparisons import compare, planned_margin
 from ..analysis.replication_caveat import falls_short
 from ..extensions import PublishedTable, extension
-from ..stats.differences import RESOLUTION
+from ..stats.distributions import RESOLUTION
 from ..stats.paired import ENOUGH_RUNS
 from ..store.results import Results
 from ..store.schema import FAILED

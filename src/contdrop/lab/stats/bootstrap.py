@@ -8,8 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import UserError
-from .differences import RESOLUTION, check_confidence, finite, unit_scale
-from .distributions import Array, normal_cdf, normal_quantile, student_quantile
+from .distributions import (
+    RESOLUTION,
+    Array,
+    check_confidence,
+    finite,
+    normal_cdf,
+    normal_quantile,
+    student_quantile,
+    unit_scale,
+)
 
 
 def bca_interval(

@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from ...errors import UserError
-from .distributions import Array
+from .distributions import RESOLUTION, Array, finite, merged
 
 # By run number, or in the order of the runs.
 Results: TypeAlias = Mapping[int, float] | Sequence[float] | Sequence[tuple[int, float]] | Array
-
-RESOLUTION = 1e-9
-
-
-def finite(name: str, values: Iterable[float]) -> Array:
-    """One-dimensional, not empty, numbers only."""
-    try:
-        array = np.array(list(values), dtype=np.float64)
-    except (TypeError, ValueError):
-        raise UserError(f"{name}: expected one number per run, got something else: check the values") from None
-    if array.ndim != 1:
-        raise UserError(f"{name}: expected one number per run, got values of shape {array.shape[1:]}")
-    if not array.size:
-        raise UserError(f"{name}: expected at least one run, got none: finish a run first")
-    bad = np.flatnonzero(~np.isfinite(array))
-    if bad.size:
-        raise UserError(
-            f"{name}: expected finite values, got {array[bad[0]]} at position {bad[0]}: leave diverged runs out"
-        )
-    return array
-
 
 def paired(reference: Results, other: Results, names: tuple[str, str]) -> tuple[Array, Array]:
     """The values of both in the same order of runs; refuses what is not paired."""
@@ -110,23 +89,3 @@ def differences(reference: Array, other: Array) -> Array:
     return np.where(sizes == 0.0, 0.0, np.copysign(sizes, raw))
 
 
-def merged(values: Array, tolerance: Array) -> Array:
-    """Values, each neighbour in size that lies within the tolerance of one below it set to that one."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    near = np.diff(ordered) <= np.maximum(tolerance[order][1:], tolerance[order][:-1])
-    starts = np.concatenate([[True], ~near])[: len(ordered)]
-    result = np.empty_like(values)
-    result[order] = ordered[np.flatnonzero(starts)][np.cumsum(starts) - 1] if len(ordered) else ordered
-    return result
-
-
-def unit_scale(values: Array) -> tuple[Array, float]:
-    """Values divided by the largest size, and that size: squares then neither overflow nor vanish."""
-    scale = float(np.max(np.abs(values)))
-    return (values / scale, scale) if scale else (values, 1.0)
-
-
-def check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise UserError(f"confidence: expected a number between 0 and 1, such as 0.95, got {confidence}")

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from .bootstrap import bca_interval
-from .differences import Results, differences, finite, paired, unit_scale
-from .distributions import Array, student_quantile
+from .differences import Results, differences, paired
+from .distributions import Array, finite, student_quantile, unit_scale
 from .power import minimum_detectable
 from .signed_rank import signed_rank_test
 from .student import t_interval, t_test, tost

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...errors import UserError
-from .differences import RESOLUTION, finite, merged
-from .distributions import Array, normal_cdf, studentised_range_quantile
+from .distributions import RESOLUTION, Array, finite, merged, normal_cdf, studentised_range_quantile
 from .paired import holm
 
 TIES = ("average", "competition")

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .differences import finite
-from .distributions import Array, normal_cdf
+from .distributions import Array, finite, normal_cdf
 
 # The exact distribution takes n^3 / 3 additions; far beyond this many runs the normal one is as good.
 EXACT_UP_TO = 500

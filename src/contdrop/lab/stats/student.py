@@ -8,8 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import UserError
-from .differences import RESOLUTION, check_confidence, finite, unit_scale
-from .distributions import Array, PValues, student_cdf, student_quantile
+from .distributions import (
+    RESOLUTION,
+    Array,
+    PValues,
+    check_confidence,
+    finite,
+    student_cdf,
+    student_quantile,
+    unit_scale,
+)
 
 
 def t_test(differences: Sequence[float] | Array) -> PValues:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import UserError
-from .differences import check_confidence, unit_scale
-from .distributions import Array, student_quantile
+from .distributions import Array, check_confidence, student_quantile, unit_scale
 
 
 def two_way_interval(

@@ -117,8 +117,6 @@ class ReportServer(http.server.ThreadingHTTPServer):
 
 def _addresses(written: Written) -> Iterable[tuple[str, pathlib.Path]]:
     yield _REPORT, written.index
-    for path in written.summaries:
-        yield f"{_REPORT}{path.name}", path
     for path in (*written.tables, *written.figures):
         yield f"{_REPORT}{path.parent.name}/{path.name}", path
 
