@@ -6,7 +6,7 @@ from test_page import Reader
 from contdrop import lab
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.verdict import verdict
-from contdrop.lab.report import page, pdf_summary, protocol, supplementary_tables, tables
+from contdrop.lab.report import page, protocol, supplementary_tables, tables
 from contdrop.lab.store import csv_import, merge
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.writer import Store
@@ -32,12 +32,6 @@ def results_of(path):
 
 def told(path, out):
     return Reader(page.write(path, out).index.read_text(encoding="utf-8")).text
-
-
-def sheet(results):
-    comparisons = compare(results)
-    figure = pdf_summary.draw(results, comparisons, verdict(results, None, comparisons), "s.db")
-    return " ".join(text.get_text() for text in figure.texts)
 
 
 @pytest.fixture
@@ -87,7 +81,6 @@ def test_of_numbers_from_elsewhere_only_what_is_known_is_said(imported, tmp_path
     (results,) = results_of(imported)
     terms = [term for term, _ in protocol.protocol(results)]
     assert terms == ["Size", "Metric", "Reference", "Methods", "Notes"]
-    assert not [words for words in unknown if words in sheet(results)]
 
 
 def test_of_a_loop_of_ones_own_only_what_is_known_is_said(tmp_path):
@@ -102,7 +95,6 @@ def test_of_a_loop_of_ones_own_only_what_is_known_is_said(tmp_path):
         assert known in text, known
     (results,) = results_of(tmp_path / "own.db")
     assert not {"Data", "Network"} & dict(protocol.protocol(results)).keys()
-    assert LAST not in sheet(results)
     assert tables.overview(results).notes[0] == "6 runs."
 
 
