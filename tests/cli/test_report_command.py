@@ -22,8 +22,8 @@ pytest.importorskip("typer")
 from contdrop.cli import app
 from contdrop.errors import UserError
 from contdrop.lab.report import page
-from contdrop.lab.report.live import changes
-from contdrop.lab.report.live.live_page import Live
+from contdrop.lab.report.live import server as changes
+from contdrop.lab.report.live.live_page import LivePage
 from contdrop.lab.report.live.server import ReportServer
 from contdrop.lab.store.writer import Store
 
@@ -150,7 +150,7 @@ def test_a_port_that_is_taken(run, store):
 
 
 def test_changes_are_noticed(store):
-    with contextlib.closing(changes.Changes(store)) as seen:
+    with contextlib.closing(changes.StoreWatcher(store)) as seen:
         assert [seen.there_are() for _ in range(3)] == [True, False, False]
         page.Store(store).close()  # reading is no change
         assert not seen.there_are()
@@ -168,7 +168,7 @@ def test_a_store_that_cannot_be_opened_has_changed_when_it_is_written_to(store, 
         raise sqlite3.OperationalError("unable to open database file")
 
     monkeypatch.setattr(changes.sqlite3, "connect", refuse)
-    with contextlib.closing(changes.Changes(store)) as seen:
+    with contextlib.closing(changes.StoreWatcher(store)) as seen:
         assert [seen.there_are() for _ in range(3)] == [True, False, False]
         os.utime(store, (1, 1))
         assert [seen.there_are() for _ in range(2)] == [True, False]
@@ -187,7 +187,7 @@ def test_follow_says_an_error_once_and_continues(store):
             make_store(store, runs=1, epochs=2, images=50)
         return next(looks)
 
-    changes.follow(store, rebuild, told.append, seconds=0, stop=stop)
+    changes.rebuild_on_change(store, rebuild, told.append, seconds=0, stop=stop)
     assert told == ["runs are not paired"]
     assert len(built) == 5  # the first, the change, and again until it is mended; then nothing more
 
@@ -197,7 +197,7 @@ def test_the_first_error_is_raised(tmp_path):
         raise UserError("no")
 
     with pytest.raises(UserError, match="no"):
-        changes.follow(tmp_path / "none.db", rebuild, print)
+        changes.rebuild_on_change(tmp_path / "none.db", rebuild, print)
 
 
 def test_watch(run, store, tmp_path, monkeypatch):
@@ -228,7 +228,7 @@ def test_watch(run, store, tmp_path, monkeypatch):
 def server(tmp_path_factory, no_figures):
     directory = tmp_path_factory.mktemp("served")
     store = make_store(directory / "runs.db", runs=2, epochs=1, images=50, missing={("none", 1)})
-    made, live = [], Live(store)
+    made, live = [], LivePage(store)
 
     def make():
         made.append(live.version)
@@ -271,7 +271,7 @@ def test_serves_the_live_page_and_what_changes(server):
 
 
 def test_a_finished_study_leads_to_its_report(tmp_path):
-    live = Live(make_store(tmp_path / "runs.db", runs=2, epochs=1, images=50))
+    live = LivePage(make_store(tmp_path / "runs.db", runs=2, epochs=1, images=50))
     live.look()
     with ReportServer(0, lambda: pytest.fail("nobody has asked")) as finished:
         assert finished.answer("/", "").status == 404

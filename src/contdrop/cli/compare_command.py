@@ -10,7 +10,7 @@ import typer
 from .._text import duration, plural, printable
 from ..errors import UserError
 from ..lab.analysis.sample_size import needed_runs
-from ..lab.report import directory
+from ..lab.report import templating
 from ..lab.runner.runner import PlannedStudy, StudyRunner, find_cluster
 from ..lab.study import source, templates
 from ..lab.study.plan import plan
@@ -102,7 +102,7 @@ def compare(
         return 0
     out = out or pathlib.Path(f"{found.name}-report")
     if not as_json:
-        directory.check(out)  # now, and not after hours of training
+        templating.check_directory(out)  # now, and not after hours of training
     performance = session.perform(plans, store, **settings)
     if performance.interrupted:
         return 130

@@ -19,8 +19,8 @@ REFRESH_SECONDS = 5
 HELP = """Write a page that says which method is better, by how much, and whether that is more than chance.
 
 DIR/index.html is complete in itself: it can be sent, opened from disk and printed. Beside it the tables are written as
-Markdown, LaTeX and CSV, and the figures as SVG, PNG and, of fewer than five experiments, PDF. Runs may still be going on: the page says what is missing. The exit code is 1 if jobs in the store have
-failed.
+Markdown, LaTeX and CSV, and the figures as SVG, PNG and, of fewer than five experiments, PDF. Runs may still be going
+on: the page says what is missing. The exit code is 1 if jobs in the store have failed.
 
 \b
 Examples:
@@ -58,7 +58,7 @@ def report(
 ) -> int:
     """The command; ``HELP`` says what it does."""
     from ..lab.report import page  # matplotlib takes a moment, which other commands need not wait
-    from ..lab.report.live import changes
+    from ..lab.report.live import server
 
     check_margin(margin)
     if watch and as_json:
@@ -78,7 +78,7 @@ def report(
         shown = True
 
     try:
-        changes.follow(store, rebuild, complain)
+        server.rebuild_on_change(store, rebuild, complain)
     except KeyboardInterrupt:
         print("\nStopping.", flush=True)
     # Once more, so that it no longer reloads.

@@ -39,9 +39,8 @@ def serve(
 ) -> int:
     """The command; ``HELP`` says what it does."""
     from ..lab.report import page  # matplotlib takes a moment, which other commands need not wait
-    from ..lab.report.live import changes
-    from ..lab.report.live.live_page import Live
-    from ..lab.report.live.server import ReportServer
+    from ..lab.report.live.live_page import LivePage
+    from ..lab.report.live.server import ReportServer, rebuild_on_change
 
     check_margin(margin)
     if not 0 <= port < 2**16:
@@ -52,7 +51,7 @@ def serve(
             server = ReportServer(port, lambda: page.write(store, out, data_dir=data_dir, margin=margin))
         except OSError as error:
             raise UserError(_explain(error, port)) from error
-        live, thread = Live(store, margin), threading.Thread(target=server.serve_forever, daemon=True)
+        live, thread = LivePage(store, margin), threading.Thread(target=server.serve_forever, daemon=True)
 
         def rebuild() -> None:
             live.look()
@@ -64,7 +63,7 @@ def serve(
         try:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the directory is removed then, too
-            changes.follow(store, rebuild, complain, at_least=_LOOK_AGAIN)
+            rebuild_on_change(store, rebuild, complain, at_least=_LOOK_AGAIN)
         except KeyboardInterrupt:
             print("\nStopped.", flush=True)
         finally:

@@ -8,8 +8,7 @@ from scipy import stats as scipy_stats
 
 from contdrop.lab import stats
 from contdrop.lab.analysis import verdict as verdicts
-from contdrop.lab.analysis.comparisons import compare, margin_of
-from contdrop.lab.analysis.outcomes import ALPHA, outcome_of, ranks_say
+from contdrop.lab.analysis.comparisons import ALPHA, compare, margin_of, outcome_of, wilcoxon_rejects
 from contdrop.lab.analysis.phrases import called, capital, probability
 from contdrop.lab.analysis.sample_size import needed_runs
 from contdrop.lab.analysis.verdict import HEADLINE, verdict
@@ -475,11 +474,11 @@ def test_a_p_value_of_exactly_five_per_cent_is_no_evidence():
     at = {"t_p_two_sided_holm": ALPHA, "wilcoxon_p_two_sided_holm": ALPHA, "equivalence_p_holm": ALPHA}
     found = dataclasses.replace(found, **at)
     assert outcome_of(found) == "open"
-    assert not ranks_say(found)
+    assert not wilcoxon_rejects(found)
     below = np.nextafter(ALPHA, 0)
     assert outcome_of(dataclasses.replace(found, t_p_two_sided_holm=below)) == "better"
     assert outcome_of(dataclasses.replace(found, equivalence_p_holm=below)) == "equivalent"
-    assert ranks_say(dataclasses.replace(found, wilcoxon_p_two_sided_holm=below))
+    assert wilcoxon_rejects(dataclasses.replace(found, wilcoxon_p_two_sided_holm=below))
 
 
 def test_a_reviewer_is_told_what_limits_every_result():

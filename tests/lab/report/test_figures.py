@@ -21,8 +21,8 @@ from contdrop import lab
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.report import figures, style
 from contdrop.lab.report.figures import class_errors, drawing
-from contdrop.lab.report.figures.mask_density import noise
-from contdrop.lab.report.figures.strength_sweep import sweep
+from contdrop.lab.report.figures.distributions import noise
+from contdrop.lab.report.figures.strength import sweep
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.writer import Store
 from contdrop.lab.study import labels
@@ -30,7 +30,6 @@ from contdrop.replication import datasets
 from contdrop.replication.claims.claims import CLAIMS
 from contdrop.replication.claims.claims_figure import claims as claims_figure
 from contdrop.replication.claims.verdicts import VERDICTS, Entry
-from contdrop.replication.image_samples import samples, samples_of
 
 ODD = ("<script>alert(1)</script>", "$x_1$ & 50% \\frac{", "a name that goes on and on, and does not end", "gaussian")
 SWEEP = (

@@ -12,8 +12,8 @@ import pytest
 import browser
 from contdrop.errors import UserError
 from contdrop.lab.report import page, style
-from contdrop.lab.report.live import changes
-from contdrop.lab.report.live.live_page import Live
+from contdrop.lab.report.live import server as changes
+from contdrop.lab.report.live.live_page import LivePage
 from contdrop.lab.report.live.server import ReportServer
 from stores import make_store
 
@@ -60,7 +60,7 @@ def running(tmp_path_factory, chromium):
     store, stop = directory / "runs.db", threading.Event()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-c", STUDY, str(store)], env=environment, stderr=subprocess.PIPE)
-    live = Live(store)
+    live = LivePage(store)
     while "polyline" not in live.fragment:  # until there is a pair, or a curve
         assert process.poll() is None, process.stderr.read().decode()
         time.sleep(0.1)
@@ -75,7 +75,7 @@ def running(tmp_path_factory, chromium):
 
         rebuild()
         thread = threading.Thread(
-            target=changes.follow, args=(store, rebuild, print), kwargs={"seconds": 0.1, "stop": stop.is_set}
+            target=changes.rebuild_on_change, args=(store, rebuild, print), kwargs={"seconds": 0.1, "stop": stop.is_set}
         )
         thread.start()
         try:
@@ -148,7 +148,7 @@ def test_a_tab_follows_another_study_under_its_address(tmp_path, chromium, monke
     monkeypatch.setattr("contdrop.lab.report.live.live_page.REFRESH_SECONDS", 0.1)
     settings = {"runs": 2, "epochs": 1, "images": 50, "missing": {("gaussian", 1)}}
     lives = [
-        Live(make_store(tmp_path / name, methods=(other, "gaussian"), **settings))
+        LivePage(make_store(tmp_path / name, methods=(other, "gaussian"), **settings))
         for name, other in (("first.db", "none"), ("second.db", "uniform"))
     ]
     with ReportServer(0, lambda: pytest.fail("nobody has asked")) as server:
@@ -183,7 +183,7 @@ def test_without_scripts_and_without_a_server(running, chromium):
     """A page that cannot run scripts is loaded again by the browser; one whose server is gone says so."""
     tab = chromium.page()
     tab.call("Emulation.setScriptExecutionDisabled", value=True)
-    live = Live(running[2].with_name("runs.db"))
+    live = LivePage(running[2].with_name("runs.db"))
     live.look()
     stale = running[2].with_name("stale.html")
     stale.write_text(live.page())

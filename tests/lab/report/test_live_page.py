@@ -9,10 +9,10 @@ import pytest
 
 from contdrop.errors import UserError
 from contdrop.lab.analysis.comparisons import compare
-from contdrop.lab.analysis.interim import narrowing, watched
+from contdrop.lab.analysis.interim import followed_method, interim_results
 from contdrop.lab.report import style
 from contdrop.lab.report.live import charts
-from contdrop.lab.report.live.live_page import Live
+from contdrop.lab.report.live.live_page import LivePage
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.schema import FINISHED, PLANNED, Epoch
 from contdrop.lab.store.writer import Store
@@ -50,7 +50,7 @@ def finish(opened, job, error):
 
 
 def test_an_unfinished_study_has_no_final_verdict(store):
-    live = Live(store)
+    live = LivePage(store)
     live.look()
     text = live.fragment
     assert not live.is_done
@@ -65,7 +65,7 @@ def test_an_unfinished_study_has_no_final_verdict(store):
 
 
 def test_a_running_job_has_its_curve_and_its_time(store, monkeypatch):
-    live = Live(store)
+    live = LivePage(store)
     monkeypatch.setattr(Store, "is_interrupted", lambda self, job: False)  # a process does not see its own locks
     with Store(store) as opened:
         job = waiting(opened)
@@ -86,7 +86,7 @@ def test_a_running_job_has_its_curve_and_its_time(store, monkeypatch):
 
 
 def test_the_last_run_makes_it_final(store):
-    live = Live(store)
+    live = LivePage(store)
     live.look()
     with Store(store) as opened:
         for number in range(3):
@@ -102,14 +102,14 @@ def test_the_last_run_makes_it_final(store):
 
 def test_methods_without_a_pair_count_as_none(tmp_path):
     missing = {("bernoulli", run) for run in range(RUNS)}
-    live = Live(make_store(tmp_path / "runs.db", methods=METHODS, runs=RUNS, epochs=1, images=50, missing=missing))
+    live = LivePage(make_store(tmp_path / "runs.db", methods=METHODS, runs=RUNS, epochs=1, images=50, missing=missing))
     live.look()
     assert "0 of 8 planned runs of every method" in live.fragment
 
 
 def test_the_end_says_how_many_failed(tmp_path):
     def done(name, **options):
-        live = Live(make_store(tmp_path / name, methods=METHODS, runs=2, epochs=1, images=50, **options))
+        live = LivePage(make_store(tmp_path / name, methods=METHODS, runs=2, epochs=1, images=50, **options))
         live.look()
         return live.fragment.partition('id="done"')[2].partition("</strong>")[0]
 
@@ -122,7 +122,7 @@ def test_one_run_is_no_plural(tmp_path, monkeypatch):
     monkeypatch.setattr("contdrop.lab.report.live.live_page._MOST_CURVES", 1)
     missing = {("gaussian", 0), ("none", 0)}
     path = make_store(tmp_path / "runs.db", methods=METHODS, runs=1, epochs=4, images=50, missing=missing)
-    live = Live(path)
+    live = LivePage(path)
     with Store(path) as opened:
         for _ in missing:
             begin(opened, waiting(opened))
@@ -142,7 +142,7 @@ def test_a_loop_of_the_users_own_has_no_epochs_to_show_while_it_runs(store, monk
             for each in real(self)
         ]
 
-    live = Live(store)
+    live = LivePage(store)
     with Store(store) as opened:
         begin(opened, waiting(opened))
         live.look()
@@ -164,7 +164,7 @@ def described(path, **changes):
     ("changes", "said"), [({"reference": "none"}, "So far: No dropout"), ({"margin": 7.25}, "±7.25")]
 )
 def test_what_the_study_says_anew_is_judged_anew(store, changes, said):
-    live = Live(store)
+    live = LivePage(store)
     live.look()
     before = live.version
     assert said not in live.fragment
@@ -175,7 +175,7 @@ def test_what_the_study_says_anew_is_judged_anew(store, changes, said):
 
 
 def test_a_note_that_only_the_report_has_makes_it_anew(store):
-    live = Live(store)
+    live = LivePage(store)
     live.look()
     before = live.version, live.fragment
     described(store, notes=["Another."])
@@ -189,9 +189,9 @@ def test_a_page_is_known_by_its_start_and_its_colours(store):
         live.look()
         return live.version.partition(".")[0]
 
-    live = Live(store)
+    live = LivePage(store)
     before = page(live)
-    assert page(Live(store)) != before
+    assert page(LivePage(store)) != before
     with Store(store) as opened:
         begin(opened, waiting(opened))
     assert page(live) == before
@@ -205,7 +205,7 @@ def test_a_page_is_known_by_its_start_and_its_colours(store):
 def test_no_level_of_headings_is_left_out(store, studies):
     if studies == 2:
         make_store(store, methods=("uniform", "gaussian"), runs=2, epochs=1, images=50, experiment="other")
-    live = Live(store)
+    live = LivePage(store)
     live.look()
     levels = [int(level) for level in re.findall(r"<h(\d)", live.fragment)]
     assert levels[0] == 1
@@ -218,7 +218,7 @@ def test_a_look_reads_what_has_changed_and_nothing_else(store, monkeypatch):
     monkeypatch.setattr(Store, "jobs", lambda self, **given: read.append(given["ids"]) or real(self, **given))
     for heavy in ("artefact", "curves", "epochs"):
         monkeypatch.setattr(Store, heavy, lambda *_: pytest.fail("too much was read"))
-    live = Live(store)
+    live = LivePage(store)
     live.look()
     assert [len(ids) for ids in read] == [24]
     before = live.version, live.fragment
@@ -239,7 +239,7 @@ def test_a_look_reads_what_has_changed_and_nothing_else(store, monkeypatch):
 
 
 def test_another_file_under_the_name_is_read_anew(store):
-    live = Live(store)
+    live = LivePage(store)
     live.look()
     store.unlink()
     make_store(store, methods=("uniform", "gaussian"), runs=2, epochs=1, images=50)
@@ -250,7 +250,9 @@ def test_another_file_under_the_name_is_read_anew(store):
 
 def test_names_are_text(tmp_path):
     evil = "<script>alert(1)</script>"
-    live = Live(make_store(tmp_path / "runs.db", methods=(evil, "gaussian"), runs=2, epochs=1, images=50, title=evil))
+    live = LivePage(
+        make_store(tmp_path / "runs.db", methods=(evil, "gaussian"), runs=2, epochs=1, images=50, title=evil)
+    )
     live.look()
     assert evil not in live.fragment
     assert evil not in live.page()
@@ -259,9 +261,9 @@ def test_names_are_text(tmp_path):
 
 def test_errors_are_those_of_the_store(tmp_path):
     with pytest.raises(UserError, match="there is no store"):
-        Live(tmp_path / "none.db").look()
+        LivePage(tmp_path / "none.db").look()
     Store(tmp_path / "runs.db", create=True).close()
-    live = Live(tmp_path / "runs.db")
+    live = LivePage(tmp_path / "runs.db")
     live.look()
     assert "The store is empty" in live.fragment
     assert not live.is_done
@@ -306,7 +308,7 @@ def test_ticks_have_the_decimals_that_tell_them_apart(values, expected):
 def test_the_last_look_is_what_the_report_says(store):
     with Store(store) as opened:
         (results,) = collect_all(opened)
-    looks = narrowing(results, "bernoulli")
+    looks = interim_results(results, "bernoulli")
     assert [look.pairs for look in looks] == [1, 2, 3, 4, 5]
     assert math.isnan(looks[0].low)
     found = compare(results)["bernoulli"]
@@ -322,7 +324,7 @@ def test_pairs_come_in_the_order_in_which_they_were_complete(tmp_path):
         begin(opened, job)
         finish(opened, job, 50.0)
         (results,) = collect_all(opened)
-    first, *_, last = narrowing(results, "bernoulli")
+    first, *_, last = interim_results(results, "bernoulli")
     errors = results.errors()
     assert first.difference == pytest.approx(errors["gaussian"][1] - errors["bernoulli"][1])
     assert last.difference > 10  # run 0, which came last
@@ -331,7 +333,7 @@ def test_pairs_come_in_the_order_in_which_they_were_complete(tmp_path):
 def test_the_plan_decides_what_is_watched(tmp_path):
     def of(*methods):
         with Store(make_store(tmp_path / f"{len(methods)}.db", methods=methods, runs=1, epochs=1, images=20)) as opened:
-            return watched(collect_all(opened)[0])
+            return followed_method(collect_all(opened)[0])
 
     assert of("none", "bernoulli", "gaussian", "bernoulli-matched") == "bernoulli"
     assert of("none", "gaussian", "bernoulli-matched") == "bernoulli-matched"

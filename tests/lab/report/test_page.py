@@ -20,9 +20,9 @@ from contdrop.lab import stats
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.report import page, protocol
 from contdrop.lab.report.cells import MINUS
-from contdrop.lab.report.figure_pool import Painters
+from contdrop.lab.report.figure_pool import FigurePool
 from contdrop.lab.report.figures import drawing
-from contdrop.lab.report.svg import Embedding
+from contdrop.lab.report.svg import InlineFigures
 from contdrop.lab.store import merge, schema
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.writer import Store
@@ -63,7 +63,7 @@ def one_figure(monkeypatch):
     """Figures have tests of their own, and take time: one will do."""
     real = page.figures.figures
     monkeypatch.setattr(page.figures, "figures", lambda *arguments: real(*arguments)[:1])
-    monkeypatch.setattr(page.figures, "samples", lambda name, directory: None)
+    monkeypatch.setattr(page, "extension", lambda: Extension())
     monkeypatch.setattr(page.drawing, "FORMATS", ("svg",))
 
 
@@ -378,7 +378,7 @@ SVG = """<?xml version="1.0"?>
 
 
 def test_embedding():
-    embedding = Embedding()
+    embedding = InlineFigures()
     found = embedding.embed(SVG, "f1", 'a "picture"')
     assert found.startswith('<svg viewBox="0 0 9 9" role="img" aria-label="a &quot;picture&quot;" class="drawing">')
     assert '<path id="f1-m" d="M0 0">' in found
@@ -422,7 +422,7 @@ def test_figures_of_several_experiments_are_drawn_by_other_processes(
             return drawing.save(figure, *arguments)
 
         monkeypatch.setattr(page.figures, "save", save)
-        monkeypatch.setattr(page, "Painters", lambda alone, really=alone: Painters(alone=really))
+        monkeypatch.setattr(page, "Painters", lambda alone, really=alone: FigurePool(alone=really))
         pages.append(page.write(store, directory).index.read_text())
         drawers.append(len(list(directory.glob("drawn-*"))))
     assert pages[0] == pages[1]
@@ -432,7 +432,7 @@ def test_figures_of_several_experiments_are_drawn_by_other_processes(
 
 
 def test_what_goes_wrong_in_another_process_is_told_here(tmp_path, no_other_threads):
-    painters = Painters(alone=False)
+    painters = FigurePool(alone=False)
     painters.do(lambda: None)
     painters.do((tmp_path / "nowhere" / "figure.svg").touch)
     with pytest.raises(FileNotFoundError):

@@ -72,7 +72,7 @@ def test_seconds_are_those_of_whole_epochs_and_of_nothing_else(tmp_path):
     with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=2, epochs=3)) as store:
         (results,) = collect_all(store)
     results.protocol.description["cost"] = {"steps": 10, "memory": {"none": 1e6, "gaussian": 2e6}}
-    table = supplementary_tables.others(results)
+    table = supplementary_tables.secondary_metrics(results)
     assert table.headings == ("Method", "Seconds per epoch", "Memory, MB")
     assert [row[1].value for row in table.rows] == pytest.approx([0.2, 0.2])
     assert "evaluation included" in " ".join(table.notes)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from contdrop.errors import UserError
 from contdrop.lab import stats
-from contdrop.lab.stats import differences as pairing
+from contdrop.lab.stats import paired as pairing
 from contdrop.lab.stats import power
 from contdrop.replication import paper_tables
 

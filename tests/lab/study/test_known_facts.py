@@ -4,8 +4,6 @@ import pytest
 from test_page import Reader
 
 from contdrop import lab
-from contdrop.lab.analysis.comparisons import compare
-from contdrop.lab.analysis.verdict import verdict
 from contdrop.lab.report import page, protocol, supplementary_tables, tables
 from contdrop.lab.store import csv_import, merge
 from contdrop.lab.store.results import collect_all

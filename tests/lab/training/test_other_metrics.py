@@ -12,7 +12,7 @@ from contdrop.lab.analysis.dataset_ranks import rank
 from contdrop.lab.analysis.metric_format import Measure
 from contdrop.lab.analysis.verdict import verdict
 from contdrop.lab.report import page, supplementary_tables, tables
-from contdrop.lab.report.forest import forest
+from contdrop.lab.report.svg import forest
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.writer import Store
 from stores import ALL_METHODS, make_store
@@ -120,7 +120,7 @@ def test_a_metric_may_be_called_anything(tmp_path, odd):
         (results,) = collect_all(opened)
     for job in results.finished:
         job.results[f"test:o{odd}"] = 1.0
-    assert odd not in supplementary_tables.others(results).headings[1]
+    assert odd not in supplementary_tables.secondary_metrics(results).headings[1]
     page_text = page.write(store, tmp_path / "out").index.read_text(encoding="utf-8")
     assert odd == "\n" or odd not in page_text
     assert Measure.of({"metric": {"name": "a  b", "unit": "m/s"}}).name == "a  b"  # as arrays in the store have it

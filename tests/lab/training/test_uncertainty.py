@@ -300,7 +300,7 @@ def test_a_study_has_a_table_of_it_and_its_page_too(tmp_path):
             assert cell.value == (None if None in values else pytest.approx(np.mean(values)))
     without = [row[-1].value for row in table.rows[3:]]
     assert without == [None, 0.5, 0.5]  # no mask, no information, whatever the rounding errors
-    others = supplementary_tables.others(result.results)
+    others = supplementary_tables.secondary_metrics(result.results)
     assert not any("uncertainty" in heading for heading in others.headings)
     assert others.headings[-2:] == ("Seconds per epoch", "Memory, MB")
     page = result.report(tmp_path / "page").read_text()

@@ -1,4 +1,7 @@
-"""What a reviewer would ask about, and the answers that the store has."""
+"""What a reviewer would ask about, and the answers that the store has.
+
+Whether an experiment has the size of the table of the paper that it is of.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ from ..store.schema import IMPORTED
 from ..study import amendments
 from .comparisons import margin_of, planned_margin
 from .phrases import capital, moment, name_in_text, names, run_count
-from .replication_caveat import falls_short
 
 _PLACES = re.compile(r"[\d,]+ places? with dropout out of reach: [^;]+")
 
@@ -173,3 +175,9 @@ def _added(results: Results, plans: Sequence[amendments.PlanEntry]) -> Iterable[
 
 def _were(number: int) -> str:
     return "was" if number == 1 else "were"
+
+
+def falls_short(results: Results, runs: int, epochs: int | None) -> bool:
+    """Whether a method with results has fewer finished runs than these, or shorter ones; more of either is no harm."""
+    fewest = min((len(found) for found in results.errors().values()), default=0)
+    return fewest < runs or (epochs is not None and results.protocol.epochs < epochs)

@@ -2,6 +2,10 @@
 
 Each method is compared with the reference over the runs that both have finished; a method that failed often takes away
 no runs from the others.
+
+How the reference fares against one method, in a word: the rule that headline, findings, table and figures share.
+
+Which method is the control of another: Bernoulli masks of the same mean and strength, and whether they are that.
 """
 
 from __future__ import annotations
@@ -13,7 +17,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import stats
+from ..stats import Comparison
+from ..stats.paired import ENOUGH_RUNS
 from ..store.results import Results
+from ..study.labels import MATCH, ORIGINAL, name_in_text
 
 # Where nobody names the smallest difference that matters: this share of what the reference leaves to gain. A share of
 # the value itself would mean little for a metric that is to be maximised: a tenth of an area of 0.98 is more than all
@@ -85,3 +92,96 @@ def without_limits(found: stats.Comparison) -> stats.Comparison:
     if found.difference != 0:
         found = dataclasses.replace(found, t_p=none, t_p_two_sided=none, effect=none)
     return found
+
+
+ALPHA = 0.05
+BETTER, WORSE, EQUIVALENT, OPEN, FEW = "better", "worse", "equivalent", "open", "few"
+OUTCOME_WORDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "within margin", OPEN: "open", FEW: "too few runs"}
+
+
+def outcome_of(comparison: Comparison) -> str:
+    """How the reference fares in one comparison."""
+    if comparison.runs < ENOUGH_RUNS:
+        return FEW
+    p = comparison.t_p_two_sided_holm  # none where all differences are equal
+    if (comparison.wilcoxon_p_two_sided_holm if math.isnan(p) else p) < ALPHA:
+        return BETTER if comparison.is_better else WORSE
+    return EQUIVALENT if is_equivalent(comparison) else OPEN
+
+
+def is_equivalent(comparison: Comparison) -> bool:
+    if comparison.margin is None or comparison.equivalence_p_holm is None:
+        return False
+    if comparison.sd == 0:  # no test: the same difference in every run
+        return abs(comparison.difference) < comparison.margin
+    return comparison.equivalence_p_holm < ALPHA
+
+
+def wilcoxon_rejects(comparison: Comparison) -> bool:
+    return comparison.wilcoxon_p_two_sided_holm < ALPHA
+
+
+def wilcoxon_can_reject(comparison: Comparison, comparisons: int) -> bool:
+    """Whether Wilcoxon's test can reach 5 % at all: with n runs its p-value is at least 2^(1 - n), before Holm."""
+    return comparisons * 2.0 ** (1 - comparison.runs) < ALPHA
+
+
+def includes_zero(interval: tuple[float, float] | None) -> bool:
+    """False if there is none."""
+    return interval is not None and interval[0] <= 0 <= interval[1]
+
+
+_MATCHED = "bernoulli-matched"
+_ALIKE = 0.01  # in proportion: strengths that count as equal
+
+
+def control_of(method: str) -> str | None:
+    """The label of the method with as much noise in Bernoulli's shape; None if there is none.
+
+    >>> control_of("gaussian:sigma=0.3"), control_of("uniform"), control_of("none")
+    ('bernoulli-matched:sigma=0.3', 'bernoulli-matched:uniform', None)
+    >>> control_of("gaussian:r=0.3")
+    'bernoulli:r=0.3'
+    """
+    name, _, given = method.partition(":")
+    if name not in ("gaussian", "uniform"):
+        return None
+    if given == MATCH:  # the strength is that of the model's own dropout
+        return ORIGINAL
+    if given.startswith("r="):  # a strength that Bernoulli takes as it is
+        return f"bernoulli:{given}"
+    word = given or ("uniform" if name == "uniform" else "")
+    return f"{_MATCHED}:{word}" if word else _MATCHED
+
+
+def noise_mismatch(results: Results, first: str, second: str) -> str | None:
+    """Why two methods are not of equal noise: their masks differ in relative variance or in mean, or may do so."""
+    found = {job.method: job.results for job in results.finished}
+    for key, what in (("relative_variance", "relative variance"), ("mean", "mean of the masks")):
+        ours, theirs = found[first].get(key), found[second].get(key)
+        if ours is not None and theirs is not None and not math.isclose(ours, theirs, rel_tol=_ALIKE):
+            kind = "another amount of noise" if key == "relative_variance" else "masks of another mean"
+            return f"{name_in_text(second)} was run with {kind}, {what} {theirs:.3f} instead of {ours:.3f}"
+    configuration = results.protocol.configuration
+    scale = configuration.get("scale") or (configuration.get("recipe") or {}).get("scale")
+    for key, what in (("relative_variance", "strength"), ("mean", "mean")):
+        known = all(found[each].get(key) is not None for each in (first, second))
+        if not known and (key != "mean" or scale == "paper"):
+            start, masks = ("masks are unscaled here, and ", "those") if key == "mean" else ("", "the masks")
+            return (
+                f"{start}the store does not say whether {masks} of {name_in_text(second)} have the {what} of those of "
+                f"{name_in_text(first)}"
+            )
+    return None
+
+
+def weaker_than_named(results: Results) -> list[tuple[str, float, float]]:
+    """Methods whose law cannot be as strong as the model's own dropout, with their strength and the model's."""
+    found = {job.method: job.results.get("relative_variance") for job in results.finished}
+    own = found.get(ORIGINAL)
+    return [
+        (method, strength, own)
+        for method, strength in found.items()
+        if method.endswith(f":{MATCH}") and strength is not None and own is not None
+        if strength < own * (1 - _ALIKE)
+    ]

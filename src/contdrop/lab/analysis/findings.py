@@ -8,12 +8,23 @@ from dataclasses import dataclass
 
 from ..._text import plural
 from ..stats import Comparison
-from ..stats.distributions import RESOLUTION
-from ..stats.paired import ENOUGH_RUNS, tested
+from ..stats.paired import ENOUGH_RUNS, family_size
+from ..stats.significance import RESOLUTION
 from ..store.results import Results
-from .controls import control_of, unlike
+from .comparisons import (
+    BETTER,
+    EQUIVALENT,
+    FEW,
+    OPEN,
+    WORSE,
+    control_of,
+    includes_zero,
+    is_equivalent,
+    noise_mismatch,
+    wilcoxon_can_reject,
+    wilcoxon_rejects,
+)
 from .metric_format import Measure
-from .outcomes import BETTER, EQUIVALENT, FEW, OPEN, WORSE, includes_zero, is_equivalent, ranks_can, ranks_say
 from .phrases import capital, name_in_text, probability, tally
 
 BERNOULLI = "bernoulli"
@@ -64,7 +75,7 @@ def _at_equal_noise(
         return Finding(
             label, "", f"Nothing to say: {text}, so a gap may come from the strength of the noise alone.", OPEN
         )
-    refusal = unlike(results, reference, control)
+    refusal = noise_mismatch(results, reference, control)
     if refusal:
         return Finding(label, "", f"Nothing to say: {refusal}.", OPEN)
     found = _finding(label, results.measure, reference, control, comparisons, outcomes)
@@ -99,7 +110,7 @@ def _finding(
         span = f"{measure.amount(low)} to {measure.amount(high)}"
         text += f" ({sure} interval of the difference {span}{_over_examples(found, measure)})"
     text += f", {tally(found.wins, found.ties, found.losses)}"
-    evidence = _evidence(found, measure, outcomes[other], tested(comparisons.values()))
+    evidence = _evidence(found, measure, outcomes[other], family_size(comparisons.values()))
     return Finding(label, summed, f"{text}. {evidence}", outcomes[other])
 
 
@@ -126,7 +137,7 @@ def _evidence(found: Comparison, measure: Measure, outcome: str, comparisons: in
         return f"{text}{_ranks_differ(found, corrected)}."
     gap = measure.gap(found.minimum_detectable)
     seen = f"{plural(found.runs, 'such run')} could only have seen a gap of {gap} or more (with 80 % power{corrected})"
-    if abs(found.difference) >= found.minimum_detectable or ranks_say(found):
+    if abs(found.difference) >= found.minimum_detectable or wilcoxon_rejects(found):
         seen = ""  # the gap itself says otherwise, or another test does
     if outcome == FEW:
         return f"Fewer than {ENOUGH_RUNS} runs, so a test means little{seen and f': {seen}'}."
@@ -138,8 +149,8 @@ def _evidence(found: Comparison, measure: Measure, outcome: str, comparisons: in
 def _difference(found: Comparison, measure: Measure, corrected: str, comparisons: int) -> str:
     text = f"That is beyond chance{corrected} ({probability(found.t_p_two_sided_holm)})"
     doubts = []
-    if not ranks_say(found):
-        reach = "does not reach" if ranks_can(found, comparisons) else f"of {found.runs} runs cannot reach"
+    if not wilcoxon_rejects(found):
+        reach = "does not reach" if wilcoxon_can_reject(found, comparisons) else f"of {found.runs} runs cannot reach"
         doubts.append(f"Wilcoxon's test {reach} 5 % ({probability(found.wilcoxon_p_two_sided_holm)})")
     if includes_zero(found.interval):
         doubts.append("the interval reaches 0")
@@ -172,7 +183,7 @@ def _without_spread(found: Comparison, measure: Measure, outcome: str, corrected
 
 
 def _ranks_differ(found: Comparison, corrected: str) -> str:
-    if not ranks_say(found):
+    if not wilcoxon_rejects(found):
         return ""
     p = probability(found.wilcoxon_p_two_sided_holm)
     return f", but Wilcoxon's test sees a difference ({p}{corrected}), so the two tests disagree"

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from .. import stats
 from ..store.results import Results
-from .controls import control_of
+from .comparisons import control_of
 from .findings import BERNOULLI
 
 _MOST = 60  # looks: more are not told apart in a picture, and each is a bootstrap
 
 
 @dataclass(frozen=True)
-class Look:
+class InterimResult:
     """After so many pairs: the mean difference, reference minus method, and its interval, NaN where there is none."""
 
     pairs: int
@@ -24,7 +24,7 @@ class Look:
     high: float
 
 
-def watched(results: Results) -> str | None:
+def followed_method(results: Results) -> str | None:
     """The method whose comparison with the reference is followed: Bernoulli, the control, or the first other one.
 
     The plan decides, and no result, lest the eye be on whatever looks best.
@@ -34,7 +34,7 @@ def watched(results: Results) -> str | None:
     return next((method for method in wanted if method in others), None)
 
 
-def narrowing(results: Results, method: str) -> list[Look]:
+def interim_results(results: Results, method: str) -> list[InterimResult]:
     """The looks from the first pair on, in the order in which pairs were complete."""
     errors, ended = results.errors(), {(job.method, job.run): job.ended or 0.0 for job in results.finished}
     ours, theirs = errors.get(results.reference, {}), errors.get(method, {})
@@ -42,7 +42,7 @@ def narrowing(results: Results, method: str) -> list[Look]:
         ours.keys() & theirs.keys(), key=lambda run: (max(ended[results.reference, run], ended[method, run]), run)
     )
     pairs = [(run, ours[run], theirs[run]) for run in order]
-    return [_look(tuple(sorted(pairs[:count]))) for count in _counts(len(pairs))]
+    return [_interim_result(tuple(sorted(pairs[:count]))) for count in _counts(len(pairs))]
 
 
 def _counts(pairs: int) -> list[int]:
@@ -51,8 +51,8 @@ def _counts(pairs: int) -> list[int]:
 
 
 @functools.lru_cache(maxsize=1000)
-def _look(pairs: tuple[tuple[int, float, float], ...]) -> Look:
+def _interim_result(pairs: tuple[tuple[int, float, float], ...]) -> InterimResult:
     """Kept, because one more pair changes none of the earlier looks."""
     found = stats.compare_paired({run: ours for run, ours, _ in pairs}, {run: theirs for run, _, theirs in pairs})
     low, high = found.interval if found.sd else (math.nan, math.nan)  # as comparisons.compare has it
-    return Look(len(pairs), found.difference, low, high)
+    return InterimResult(len(pairs), found.difference, low, high)

@@ -9,12 +9,10 @@ import numpy as np
 from ..._text import plural
 from ...errors import UserError
 from .. import stats
-from ..stats.differences import differences
-from ..stats.paired import ENOUGH_RUNS
+from ..stats.paired import ENOUGH_RUNS, differences
 from ..store.results import Results
 from ..study.labels import display_name, name_in_text
-from .comparisons import margin_of
-from .outcomes import ALPHA
+from .comparisons import ALPHA, margin_of
 
 PILOT = 5  # runs: with fewer, their spread says next to nothing
 

@@ -17,26 +17,26 @@ from dataclasses import dataclass
 
 from ..._text import plural
 from ..stats import Comparison, summary
-from ..stats.distributions import RESOLUTION
-from ..stats.paired import tested
+from ..stats.paired import family_size
+from ..stats.significance import RESOLUTION
 from ..store.results import Results
 from .caveats import caveats
-from .comparisons import compare
-from .controls import too_weak
-from .findings import Finding, make_findings
-from .metric_format import Measure
-from .outcomes import (
+from .comparisons import (
     BETTER,
     EQUIVALENT,
     FEW,
     OPEN,
     WORSE,
+    compare,
     includes_zero,
     is_equivalent,
     outcome_of,
-    ranks_can,
-    ranks_say,
+    weaker_than_named,
+    wilcoxon_can_reject,
+    wilcoxon_rejects,
 )
+from .findings import Finding, make_findings
+from .metric_format import Measure
 from .phrases import all_of, capital, mean_of, name_in_text, names, ordinal, run_count
 
 HEADLINE = 84  # characters: two lines of the page, on a phone too
@@ -157,7 +157,7 @@ def _headline(
         return EQUIVALENT, [_fitting(*within), *rest[1:]]
     runs = run_count({comparison.runs for comparison in comparisons.values()})
     others = names(groups[OPEN]) if groups[EQUIVALENT] or groups[FEW] or len(outcomes) == 1 else "any other method"
-    by = ", by the t-test" if any(ranks_say(comparisons[method]) for method in groups[OPEN]) else ""
+    by = ", by the t-test" if any(wilcoxon_rejects(comparisons[method]) for method in groups[OPEN]) else ""
     number = plural(len(groups[OPEN]), "other method")
     first = _fitting(
         *(f"Undecided: {runs} cannot tell {reference} from {which}{by}." for which in (others, number)),
@@ -175,7 +175,7 @@ def _decided(
     told, chance = {kind: names(groups[kind]) for kind in kinds}, ""
     if len(groups[kinds[0]]) == every > 1:
         told[kinds[0]] = "every other method"
-        chance = ", beyond chance" if all(map(ranks_say, comparisons.values())) else ", by the t-test"
+        chance = ", beyond chance" if all(map(wilcoxon_rejects, comparisons.values())) else ", by the t-test"
     gaps = {kind: _gaps(comparisons, groups[kind], measure) for kind in kinds}
     short = {kind: "".join(_briefly(comparisons, groups, [kind], measure)).removeprefix(", ") for kind in kinds}
 
@@ -240,7 +240,7 @@ def _rest(comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[s
 
 def _strengths(results: Results) -> Iterable[str]:
     """Where a name promises a strength that the law does not reach."""
-    for method, strength, wanted in too_weak(results):
+    for method, strength, wanted in weaker_than_named(results):
         yield (
             f"{capital(name_in_text(method))} is weaker than its name says: no such law is as strong as original "
             f"dropout (noise {strength:.3f} instead of {wanted:.3f})."
@@ -250,12 +250,12 @@ def _strengths(results: Results) -> Iterable[str]:
 def _disagreement(comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]) -> Iterable[str]:
     """Where Wilcoxon's test says otherwise, whichever of the two sees a difference."""
     decided = [method for method, kind in outcomes.items() if kind in (BETTER, WORSE)]
-    if doubted := [method for method in decided if not ranks_say(comparisons[method])]:
-        can = any(ranks_can(comparisons[method], tested(comparisons.values())) for method in doubted)
+    if doubted := [method for method in decided if not wilcoxon_rejects(comparisons[method])]:
+        can = any(wilcoxon_can_reject(comparisons[method], family_size(comparisons.values())) for method in doubted)
         few = "does not confirm" if can else "needs more runs to confirm"
         yield f"Wilcoxon's test {few} the difference from {names(doubted)}."
     undecided = [method for method, kind in outcomes.items() if kind in (OPEN, EQUIVALENT)]
-    if seen := [method for method in undecided if ranks_say(comparisons[method])]:
+    if seen := [method for method in undecided if wilcoxon_rejects(comparisons[method])]:
         yield f"Wilcoxon's test, unlike the t-test, sees a difference from {names(seen)}."
 
 

@@ -115,7 +115,7 @@ def title_of(results: Results) -> str:
     return labels.printable(str(protocol.description.get("title") or protocol.experiment))
 
 
-def maker(results: Results) -> str:
+def origin(results: Results) -> str:
     """Who trained the networks: of the lab's own training all is known, of a study's own loop only what it told."""
     if results.protocol.preset == IMPORTED:
         return ELSEWHERE
@@ -130,7 +130,7 @@ def size_of(results: Results) -> str:
 def sized(results: Results, runs: str) -> str:
     """So many runs of how many epochs, if that is known; without the name of a study's only size."""
     protocol = results.protocol
-    if maker(results) == ELSEWHERE:
+    if origin(results) == ELSEWHERE:
         return f"{runs}, {IMPORTED}"
     each = "" if runs == "1 run" else " each"
     epochs = f" of {length}{each}" if (length := length_of(results)) else ""
@@ -143,7 +143,7 @@ def length_of(results: Results) -> str:
     planned, logged = results.protocol.epochs, {job.epochs_done for job in results.finished}
     if logged == {planned}:
         return plural(planned, "epoch")
-    if maker(results) != THE_LAB:
+    if origin(results) != THE_LAB:
         return ""
     return f"up to {plural(planned, 'epoch')}" if min(logged, default=planned) < planned else at_most(results, planned)
 

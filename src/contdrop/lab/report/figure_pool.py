@@ -15,7 +15,7 @@ Task = Callable[[], object]
 _AT_ONCE = 4  # of a child: to make one costs as much as a small figure
 
 
-class Painters:
+class FigurePool:
     """Does tasks that write files, several at a time, and in order where that cannot be had, or all ``alone``."""
 
     def __init__(self, *, alone: bool) -> None:

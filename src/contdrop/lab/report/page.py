@@ -17,8 +17,7 @@ import markupsafe
 
 from ..._files import replacing
 from ...errors import UserError
-from ..analysis.comparisons import compare
-from ..analysis.outcomes import BETTER, WORDS, WORSE
+from ..analysis.comparisons import BETTER, OUTCOME_WORDS, WORSE, compare
 from ..analysis.phrases import capital, moment, name_in_text
 from ..analysis.verdict import Verdict, verdict
 from ..extensions import extension
@@ -27,12 +26,11 @@ from ..store.results import Results, collect_all
 from ..store.writer import Store
 from ..study import labels
 from . import figures, formats, protocol, supplementary_tables, tables, templating
-from .cells import ELSEWHERE, THE_LAB, Table, maker
-from .directory import INDEX, check
-from .figure_pool import Painters
+from .cells import ELSEWHERE, THE_LAB, Table, origin
+from .figure_pool import FigurePool
 from .figures import drawing
-from .forest import forest
-from .svg import Embedding
+from .svg import InlineFigures, forest
+from .templating import INDEX, check_directory
 
 _FAST_FORMATS = ("svg", "png")  # a PDF takes longer than all the rest
 _MANY = 5  # experiments, of which PDFs are made only if asked for
@@ -40,7 +38,7 @@ _WIDE = 6.5  # inches: a picture that is wider gets the whole width
 
 
 @dataclass(frozen=True)
-class Written:
+class ReportFiles:
     """What was written, and what it says."""
 
     index: pathlib.Path
@@ -59,7 +57,7 @@ def write(
     refresh: int | None = None,
     pdf: bool | None = None,
     keys: Collection[str] | None = None,
-) -> Written:
+) -> ReportFiles:
     """Writes the report on a store.
 
     Args:
@@ -81,7 +79,7 @@ def write(
         with _explained(out):
             _prepare(out)
             slow = pdf or (pdf is None and refresh is None and len(everything) < _MANY)
-            painters = Painters(alone=refresh is not None or len(everything) == 1)
+            painters = FigurePool(alone=refresh is not None or len(everything) == 1)
             files = _Files(out, drawing.FORMATS if slow else _FAST_FORMATS, painters)
             content = _content(store, everything, compared, verdicts, files, data_dir, margin)
             files.embed()
@@ -95,11 +93,11 @@ def write(
                 as_of=_last_change(everything),
                 store=labels.printable(store_path.name),
                 refresh=refresh,
-                words=WORDS,
+                words=OUTCOME_WORDS,
             )
             _write_text(out / INDEX, page)
     failed = sum(len(results.failed) for results in everything)
-    return Written(out / INDEX, tuple(files.tables), tuple(files.figures), tuple(verdicts), failed)
+    return ReportFiles(out / INDEX, tuple(files.tables), tuple(files.figures), tuple(verdicts), failed)
 
 
 # ---- the directory
@@ -116,7 +114,7 @@ def _explained(out: pathlib.Path) -> Iterator[None]:
 
 def _prepare(out: pathlib.Path) -> None:
     """Makes the directories, unless somebody else's page is there."""
-    check(out)
+    check_directory(out)
     for directory in (out / "tables", out / "figures"):
         directory.mkdir(parents=True, exist_ok=True)
 
@@ -129,11 +127,11 @@ def _write_text(path: pathlib.Path, text: str) -> None:
 class _Files:
     """Writes tables and figures, and keeps for the page what it shows of each."""
 
-    def __init__(self, out: pathlib.Path, formats: Sequence[str], painters: Painters) -> None:
+    def __init__(self, out: pathlib.Path, formats: Sequence[str], painters: FigurePool) -> None:
         self.out, self.formats, self._painters = out, formats, painters
         self.tables: list[pathlib.Path] = []
         self.figures: list[pathlib.Path] = []
-        self.embedding = Embedding()
+        self.embedding = InlineFigures()
         self._taken: set[str] = set()
         self._views: list[tuple[pathlib.Path, str, dict[str, Any]]] = []  # of pictures: the SVG, its words, its place
 
@@ -216,7 +214,7 @@ def _content(
         )
     overall = extension().overall(store, everything)
     ranks, across = supplementary_tables.ranks(everything), figures.across(everything)
-    ours = [results.named_dataset for results in everything if maker(results) == THE_LAB]
+    ours = [results.named_dataset for results in everything if origin(results) == THE_LAB]
     samples = [picture for name in dict.fromkeys(ours) if name and (picture := extension().samples(name, data_dir))]
     return {
         "experiments": experiments,
@@ -224,7 +222,7 @@ def _content(
         "overall_pictures": [files.picture(picture, "all") for picture in (*overall.pictures, across) if picture],
         "samples": [files.picture(picture, "data") for picture in samples],
         "terms": list(_terms(everything)),
-        "makers": {maker(results) for results in everything} or {THE_LAB},
+        "makers": {origin(results) for results in everything} or {THE_LAB},
     }
 
 
@@ -282,7 +280,7 @@ def _experiment(
         "tally": protocol.tally(results),
         "failures": files.table(failures, *prefix) if failures else None,
         "missing": protocol.missing(results),
-        "elsewhere": maker(results) == ELSEWHERE,
+        "elsewhere": origin(results) == ELSEWHERE,
         "again": protocol.again(results),
         "commands": protocol.commands(results, store.path.name),
     }
@@ -292,7 +290,7 @@ def _tables(results: Results, comparisons: dict[str, Comparison], store: Store, 
     found = (
         tables.comparison(results, comparisons) if results.errors() else None,
         tables.differences(results, margin, comparisons),
-        supplementary_tables.others(results),
+        supplementary_tables.secondary_metrics(results),
         supplementary_tables.uncertainty(results),
         supplementary_tables.mcnemar(results, store),
         supplementary_tables.lowest_epochs(results, store),
@@ -314,13 +312,13 @@ def compared(results: Results, comparisons: dict[str, Comparison]) -> dict[str, 
 
 def chip(found: Verdict) -> str:
     """The verdict in a word or a few."""
-    counts = {kind: list(found.outcomes.values()).count(kind) for kind in WORDS}
+    counts = {kind: list(found.outcomes.values()).count(kind) for kind in OUTCOME_WORDS}
     total = len(found.outcomes)
     if found.outcome == "none":
         return "no verdict"
     if found.outcome in (BETTER, WORSE):
-        return f"{WORDS[found.outcome]} than {counts[found.outcome]} of {total}"
-    return WORDS.get(found.outcome, found.outcome)
+        return f"{OUTCOME_WORDS[found.outcome]} than {counts[found.outcome]} of {total}"
+    return OUTCOME_WORDS.get(found.outcome, found.outcome)
 
 
 def _last_change(everything: Iterable[Results]) -> str:

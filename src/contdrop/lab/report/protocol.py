@@ -12,9 +12,9 @@ from ..analysis.phrases import moment
 from ..store.results import Results
 from ..store.schema import FAILED, FINISHED, IMPORTED, ONLY_SIZE, JobRecord
 from ..study import amendments, labels
-from .cells import ELSEWHERE, OWN_LOOP, THE_LAB, at_most, in_full, maker, sized
+from .cells import ELSEWHERE, OWN_LOOP, THE_LAB, at_most, in_full, origin, sized
 
-Protocol = list[tuple[str, list[str]]]
+Entries = list[tuple[str, list[str]]]
 _AGAIN = {
     THE_LAB: "The same seeds give the same splits, initial weights, data order and masks.",
     OWN_LOOP: "The loop is given the same seeds; what it makes of them is its own.",
@@ -27,15 +27,15 @@ def size(results: Results) -> str:
     return sized(results, plural(_runs(results.finished), "run"))
 
 
-def protocol(results: Results) -> Protocol:
+def protocol(results: Results) -> Entries:
     """What was done, as terms and what is said of each."""
     configuration, notes = results.protocol.configuration, results.protocol.description.get("notes")
-    is_known = maker(results) != ELSEWHERE  # how the numbers were made
+    is_known = origin(results) != ELSEWHERE  # how the numbers were made
     shared = sorted({name for job in results.finished for name in job.fingerprints})
     proven = f"{_listed(shared)}: their fingerprints are equal for all methods of a run (checked)" if shared else ""
     measured = configuration.get("measure")
     done = [job for job in (*results.selection, *results.final) if job.versions]
-    found: Protocol = [
+    found: Entries = [
         ("Size", list(_size(results))),
         ("Data", [_data(results)] if is_known else []),
         ("Metric", [f"test {results.measure.heading}; {results.measure.better} is better"]),
@@ -55,9 +55,9 @@ def protocol(results: Results) -> Protocol:
     return [(term, texts) for term, texts in found if any(texts)]
 
 
-def _training(results: Results) -> Protocol:
+def _training(results: Results) -> Entries:
     """How networks were trained, as far as the lab did it; a loop of the study's own heeds what it likes."""
-    configuration, by = results.protocol.configuration, maker(results)
+    configuration, by = results.protocol.configuration, origin(results)
     if by == ELSEWHERE:
         return []
     seed = configuration.get("seed", "unknown")
@@ -80,7 +80,7 @@ def _training(results: Results) -> Protocol:
 
 def again(results: Results) -> str:
     """What the commands bring back."""
-    return _AGAIN[maker(results)]
+    return _AGAIN[origin(results)]
 
 
 def _data(results: Results) -> str:
@@ -89,7 +89,7 @@ def _data(results: Results) -> str:
     name = given.get("name") if isinstance(given, Mapping) else given
     name = name or results.protocol.configuration.get("dataset")
     counts = ", ".join(f"{sizes[part]:,} to {verb}" for part, verb in _VERBS.items() if part in sizes)
-    if maker(results) == OWN_LOOP:
+    if origin(results) == OWN_LOOP:
         return ": ".join(str(each) for each in (name, counts) if each)
     is_best = results.protocol.configuration.get("keep") == "best"
     model = "best by validation" if is_best else "as it is after the last epoch"
@@ -112,7 +112,7 @@ def _sites(results: Results) -> list[str]:
 def tally(results: Results) -> list[tuple[int, str]]:
     """Planned runs and what became of them; the rest add up to the first. Of numbers from elsewhere, how many."""
     jobs = (*results.selection, *results.final)
-    if maker(results) == ELSEWHERE:
+    if origin(results) == ELSEWHERE:
         return [(len(jobs), IMPORTED)]
     counts = collections.Counter(job.status for job in jobs)
     done = counts[FINISHED] + counts[FAILED]
@@ -139,9 +139,9 @@ def missing(results: Results) -> list[str]:
 def commands(results: Results, store: str) -> str:
     """What to type to get these results again, in a new store."""
     description = results.protocol.description
-    if maker(results) == ELSEWHERE:
+    if origin(results) == ELSEWHERE:
         first = _import(results, store)
-    elif "file" not in description and ("code" in description or maker(results) == OWN_LOOP):
+    elif "file" not in description and ("code" in description or origin(results) == OWN_LOOP):
         first = _call(results, store)  # of a study that neither a file nor the catalogue has
     else:
         first = _command(results, store)
@@ -223,7 +223,7 @@ def _noise(results: Results) -> list[str]:
 def _size(results: Results) -> Iterable[str]:
     record = results.protocol
     counts = {method: len(found) for method, found in results.errors().items()}
-    planned = "Planned per method: " if maker(results) != ELSEWHERE else ""
+    planned = "Planned per method: " if origin(results) != ELSEWHERE else ""
     yield f"{planned}{sized(results, plural(_runs(results.final), 'run'))}"
     yield f"{plural(min(counts.values(), default=0), 'run')} finished by every method with results"
     for plan in amendments.plans(record.description):
@@ -240,11 +240,11 @@ def _selection(results: Results) -> Iterable[str]:
     selection = results.protocol.configuration.get("selection") or {}
     candidates = selection.get("candidates") or {}
     if not candidates:
-        if maker(results) == THE_LAB:
+        if origin(results) == THE_LAB:
             yield "Nothing: all parameters were fixed beforehand"
         return
     runs = plural(selection.get("runs", 1), "run")
-    if maker(results) == OWN_LOOP:
+    if origin(results) == OWN_LOOP:
         yield f"By what its loop told of validation data, in {runs} per candidate with seeds of their own"
     else:
         epochs = at_most(results, selection.get("epochs", results.protocol.epochs))

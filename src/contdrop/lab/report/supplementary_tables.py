@@ -26,9 +26,9 @@ from .cells import (
     Table,
     at_most,
     in_full,
-    maker,
     mean_sd,
     method_cell,
+    origin,
     p_cell,
     p_value,
     signed,
@@ -62,7 +62,7 @@ def selections(results: Results) -> Table | None:
     each = "" if runs == 1 else " each"
     size = f" by {plural(runs, 'run')} of {at_most(results, epochs)}{each}" if runs and epochs else ""
     notes = [f"Chosen by validation {measure.name}{size}, with seeds of their own; test data were not looked at."]
-    if maker(results) == OWN_LOOP:
+    if origin(results) == OWN_LOOP:
         notes = [f"Chosen by the validation {measure.name} that its loop told, with seeds of their own."]
     for label, source in (settings.get("follows") or {}).items():
         if label in results.methods:
@@ -139,7 +139,7 @@ def lowest_epochs(results: Results, store: Store) -> Table | None:
     return Table("lowest-epochs", title, headings, tuple(rows), notes)
 
 
-def others(results: Results) -> Table | None:
+def secondary_metrics(results: Results) -> Table | None:
     """What stands beside the metric that methods are compared by: other metrics, and what each method costs."""
     jobs = results.by_method
     columns: dict[str, dict[str, Cell]] = {}

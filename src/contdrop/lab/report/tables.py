@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 from .. import stats
+from ..analysis.caveats import falls_short
 from ..analysis.comparisons import compare, planned_margin
-from ..analysis.replication_caveat import falls_short
 from ..extensions import PublishedTable, extension
-from ..stats.distributions import RESOLUTION
 from ..stats.paired import ENOUGH_RUNS
+from ..stats.significance import RESOLUTION
 from ..store.results import Results
 from ..store.schema import FAILED
 from ..study import amendments, labels

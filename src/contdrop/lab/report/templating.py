@@ -1,4 +1,7 @@
-"""HTML of templates: everything from a store is escaped, and a policy forbids what the page does not bring itself."""
+"""HTML of templates: everything from a store is escaped, and a policy forbids what the page does not bring itself.
+
+The directory of a page: what may be there, and what may not be overwritten. Quick to import, to be asked early.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ import markupsafe
 
 from ... import __version__
 from ..._text import visible
+from ...errors import UserError
 from . import style
 
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"
@@ -81,3 +85,16 @@ def _policy(style: str, script: str, polls: bool) -> str:
         f"default-src 'none'; img-src data:; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; "
         f"{connect}base-uri 'none'; form-action 'none'"
     )
+
+
+INDEX = "index.html"
+_GENERATOR = b'<meta name="generator" content="contdrop'
+
+
+def check_directory(out: pathlib.Path) -> None:
+    """Refuses a file, and a directory with a page of somebody else's."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out: expected a directory; {out} is a file")
+    index = out / INDEX
+    if index.exists() and _GENERATOR not in index.read_bytes()[:4000]:
+        raise UserError(f"--out: {index} is not a report of contdrop, and stays as it is; choose another directory")

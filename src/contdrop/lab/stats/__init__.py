@@ -11,8 +11,6 @@ better. A figure that does not exist (the spread of one run) is NaN; one that wa
 """
 
 from .bootstrap import bca_interval as bca_interval
-from .mcnemar import McNemar as McNemar
-from .mcnemar import mcnemar as mcnemar
 from .paired import Comparison as Comparison
 from .paired import Summary as Summary
 from .paired import adjusted as adjusted
@@ -27,8 +25,10 @@ from .ranks import RankComparison as RankComparison
 from .ranks import Ranks as Ranks
 from .ranks import compare_ranks as compare_ranks
 from .ranks import ranks as ranks
-from .signed_rank import signed_rank_test as signed_rank_test
-from .student import t_interval as t_interval
-from .student import t_test as t_test
-from .student import tost as tost
+from .significance import McNemar as McNemar
+from .significance import mcnemar as mcnemar
+from .significance import signed_rank_test as signed_rank_test
+from .significance import t_interval as t_interval
+from .significance import t_test as t_test
+from .significance import tost as tost
 from .two_way import two_way_interval as two_way_interval

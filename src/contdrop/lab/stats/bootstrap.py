@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import UserError
-from .distributions import (
+from .significance import (
     RESOLUTION,
     Array,
     check_confidence,

@@ -1,19 +1,33 @@
-"""The paired comparison of two methods, and the correction for several of them."""
+"""The paired comparison of two methods, and the correction for several of them.
+
+From the results of two methods to paired differences: what is refused, and which differences count as equal.
+"""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from ...errors import UserError
 from .bootstrap import bca_interval
-from .differences import Results, differences, paired
-from .distributions import Array, finite, student_quantile, unit_scale
 from .power import minimum_detectable
-from .signed_rank import signed_rank_test
-from .student import t_interval, t_test, tost
+from .significance import (
+    RESOLUTION,
+    Array,
+    finite,
+    merged,
+    signed_rank_test,
+    student_quantile,
+    t_interval,
+    t_test,
+    tost,
+    unit_scale,
+)
 
 # With five, not even five wins out of five reach 5 % in a two-sided Wilcoxon test: 2 / 2^5 = 0.0625.
 ENOUGH_RUNS = 6
@@ -142,7 +156,7 @@ def compare_paired(
     Raises:
         UserError: If runs are missing on one side, given twice or not finite.
     """
-    first, second = paired(reference, other, names)
+    first, second = match_runs(reference, other, names)
     change = differences(first, second)
     spread = summary(change)
     judged = -change if better == "higher" else change  # negative where the reference is better
@@ -187,7 +201,7 @@ def adjusted(comparisons: Mapping[str, Comparison], family: int = 0) -> dict[str
         family: How many were planned, if some of them are not there yet.
     """
     values = comparisons.values()
-    members = max(family, tested(values))
+    members = max(family, family_size(values))
     t, t_two, wilcoxon, wilcoxon_two, equivalence = (
         holm([math.nan if (p := getattr(each, name)) is None or each.runs == 1 else p for each in values], members)
         for name in ("t_p", "t_p_two_sided", "wilcoxon_p", "wilcoxon_p_two_sided", "equivalence_p")
@@ -207,7 +221,7 @@ def adjusted(comparisons: Mapping[str, Comparison], family: int = 0) -> dict[str
     }
 
 
-def tested(comparisons: Iterable[Comparison]) -> int:
+def family_size(comparisons: Iterable[Comparison]) -> int:
     """How many of them chance can be told from: one run has no test, but runs that all differ alike have Wilcoxon's."""
     return sum(each.runs > 1 for each in comparisons)
 
@@ -279,3 +293,82 @@ def _notes(change: Array) -> tuple[str, ...]:
     elif zeros:
         notes.append(f"The two are equal in {zeros} of {n} runs, which Wilcoxon's test leaves out.")
     return tuple(notes)
+
+
+# By run number, or in the order of the runs.
+Results: TypeAlias = Mapping[int, float] | Sequence[float] | Sequence[tuple[int, float]] | Array
+
+
+def match_runs(reference: Results, other: Results, names: tuple[str, str]) -> tuple[Array, Array]:
+    """The values of both in the same order of runs; refuses what is not paired."""
+    first, second = _by_run(names[0], reference), _by_run(names[1], other)
+    if (first.runs is None) != (second.runs is None):
+        with_runs, without = names if second.runs is None else names[::-1]
+        raise UserError(f"expected run numbers for both, got them for {with_runs} only: give {without}'s as well")
+    if first.runs is None or second.runs is None:
+        if len(first.values) != len(second.values):
+            raise UserError(
+                f"expected as many runs of {names[0]} as of {names[1]}, got {len(first.values)} and "
+                f"{len(second.values)}: compare paired runs only"
+            )
+        return first.values, second.values
+    for one, another, name in ((first.runs, second.runs, names[1]), (second.runs, first.runs, names[0])):
+        missing = sorted(set(one) - set(another))
+        if missing:
+            raise UserError(
+                f"expected the same runs of {names[0]} and {names[1]}, but {name} lacks run{'s' * (len(missing) > 1)} "
+                f"{_listed(missing)}: compare only runs that both have"
+            )
+    return first.values, second.values
+
+
+class _Results(NamedTuple):
+    runs: list[int] | None
+    values: Array
+
+
+def _by_run(name: str, results: Results) -> _Results:
+    if isinstance(results, Mapping):
+        pairs = list(results.items())
+    elif len(results) and all(isinstance(item, tuple) and len(item) == 2 for item in results):
+        pairs = list(results)  # type: ignore[arg-type]
+    else:
+        return _Results(None, finite(name, results))  # type: ignore[arg-type]
+    runs = [_run_number(name, run) for run, _ in pairs]
+    duplicates = sorted(run for run, times in collections.Counter(runs).items() if times > 1)
+    if duplicates:
+        raise UserError(
+            f"{name}: expected every run once, got run {_listed(duplicates)} more than once: keep one of each"
+        )
+    values = finite(name, (value for _, value in pairs))
+    order = sorted(range(len(runs)), key=runs.__getitem__)
+    return _Results([runs[index] for index in order], values[order])
+
+
+def _run_number(name: str, run: Hashable) -> int:
+    if isinstance(run, (int, np.integer)):
+        return int(run)
+    raise UserError(f"{name}: expected run numbers that are integers, got {run!r}")
+
+
+def _listed(runs: list[int]) -> str:
+    return ", ".join(map(str, runs[:5])) + (", …" if len(runs) > 5 else "")
+
+
+def differences(reference: Array, other: Array) -> Array:
+    """reference - other, where differences that are equal but for rounding are made equal.
+
+    Errors are counts over the number of test examples, so 1.15 - 1.13 and 1.07 - 1.05 are the same difference, though
+    not the same float. Differences whose sizes lie within ``RESOLUTION`` times the larger value of their runs are
+    given one size, and those that small themselves are 0.
+    """
+    with np.errstate(over="ignore"):
+        raw = reference - other
+    if not np.all(np.isfinite(raw)):
+        raise UserError("expected differences that a float can hold, got an overflow: give the values in other units")
+    tolerance = RESOLUTION * np.maximum(np.abs(reference), np.abs(other))
+    sizes = np.abs(raw)
+    moved = sizes > tolerance
+    sizes[~moved] = 0.0
+    sizes[moved] = merged(sizes[moved], tolerance[moved])
+    return np.where(sizes == 0.0, 0.0, np.copysign(sizes, raw))

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from ...errors import UserError
-from .distributions import chi_square_quantiles, normal_cdfs, student_quantile
+from .significance import chi_square_quantiles, normal_cdfs, student_quantile
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)
 _MOST_RUNS = 10**9

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...errors import UserError
-from .distributions import RESOLUTION, Array, finite, merged, normal_cdf, studentised_range_quantile
 from .paired import holm
+from .significance import RESOLUTION, Array, finite, merged, normal_cdf, studentised_range_quantile
 
 TIES = ("average", "competition")
 ENOUGH_DATASETS = 3

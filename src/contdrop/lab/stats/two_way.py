@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import UserError
-from .distributions import Array, check_confidence, student_quantile, unit_scale
+from .significance import Array, check_confidence, student_quantile, unit_scale
 
 
 def two_way_interval(

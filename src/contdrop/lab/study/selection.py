@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import stats
 from ..analysis.metric_format import Measure
-from ..stats.differences import differences as differences_of
+from ..stats.paired import differences as differences_of
 from ..store.schema import FAILED, FINISHED, SELECTION, JobRecord, SelectionRecord
 
 

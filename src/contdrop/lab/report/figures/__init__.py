@@ -9,15 +9,15 @@ from ...store.results import Results
 from ...store.writer import Store
 from . import class_errors as _classes
 from .average_ranks import across as across
-from .certificate_strength import certificates as certificates
 from .covariance_histogram import covariances
 from .curves import curves
+from .distributions import noise
 from .drawing import Picture as Picture
 from .drawing import save as save
-from .mask_density import noise
 from .paired_differences import pairs as pairs
 from .reliability import reliability
-from .strength_sweep import sweep
+from .strength import certificates as certificates
+from .strength import sweep
 
 
 def figures(store: Store, results: Results, comparisons: Mapping[str, Comparison] | None = None) -> list[Picture]:

@@ -14,7 +14,7 @@ from ...store.results import Results
 from ...store.writer import Store
 from ...study import labels
 from .. import style
-from ..cells import THE_LAB, maker, size_of
+from ..cells import THE_LAB, origin, size_of
 from .drawing import (
     PLAIN,
     SIZE,
@@ -56,7 +56,7 @@ def curves(store: Store, results: Results) -> Picture | None:
         "Runs that stopped early keep their last value."
         if any(len(run) < last for runs in found.values() for run in runs)
         else "",
-        "No choice was made by these figures." if maker(results) == THE_LAB else "",
+        "No choice was made by these figures." if origin(results) == THE_LAB else "",
     ]
     return Picture(
         "curves",

@@ -18,7 +18,7 @@ from ...analysis.phrases import capital, tally
 from ...store.results import Results
 from ...study import labels
 from .. import style
-from ..cells import ELSEWHERE, OWN_LOOP, THE_LAB, maker, size_of
+from ..cells import ELSEWHERE, OWN_LOOP, THE_LAB, origin, size_of
 from .drawing import PLAIN, SIZE, SMALL, TINY, WIDTH, Picture, blank, place, short_names, styled, text_width, wrapped
 
 _SHORT = 12  # characters of a name above the differences
@@ -46,7 +46,7 @@ def pairs(results: Results, comparisons: Mapping[str, stats.Comparison] | None =
     return Picture(
         "pairs",
         "Run by run",
-        f"Left: test {measure.name} in every run; a grey line joins {_JOINED[maker(results)]}; the upright stroke is "
+        f"Left: test {measure.name} in every run; a grey line joins {_JOINED[origin(results)]}; the upright stroke is "
         "the mean. "
         f"Right: {called} minus the method, run by run"
         + (

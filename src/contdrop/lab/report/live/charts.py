@@ -13,7 +13,7 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from ...analysis.interim import Look
+from ...analysis.interim import InterimResult
 from ...analysis.metric_format import Measure
 from ...store.schema import Epoch, JobRecord
 from ...study import labels
@@ -61,7 +61,7 @@ def _written(ticks: Sequence[float]) -> list[str]:
     return [text.replace("-", "\N{MINUS SIGN}") for text in texts]
 
 
-def narrowing(looks: Sequence[Look], planned: int, margin: float | None, method: str) -> dict[str, Any]:
+def interim_chart(looks: Sequence[InterimResult], planned: int, margin: float | None, method: str) -> dict[str, Any]:
     """Estimate and interval against the number of finished pairs, up to all that are planned."""
     finite = [look for look in looks if math.isfinite(look.low)]
     width = _WIDEST * (finite[-1].high - finite[-1].low) if finite else math.inf
@@ -115,11 +115,11 @@ def _line(points: Sequence[tuple[float, float]], x: _Axis, y: _Axis, method: str
         "name": labels.display_name(method, longest=60),
         "points": _points(points, x, y),
         "end": (x.place(last_x), 100 - y.place(last_y)),
-        **look_of(method),
+        **line_style(method),
     }
 
 
-def look_of(method: str) -> dict[str, str]:
+def line_style(method: str) -> dict[str, str]:
     """Colour and dashes; on a dark page a custom property gives another shade."""
     look = style.style(method)
     dashes = "" if isinstance(look.line, str) else " ".join(f"{2 * part:g}" for part in look.line[1])

@@ -18,7 +18,7 @@ import markupsafe
 
 from ...._text import duration, plural
 from ...analysis.comparisons import compare
-from ...analysis.interim import Look, narrowing, watched
+from ...analysis.interim import InterimResult, followed_method, interim_results
 from ...analysis.phrases import all_of, capital, name_in_text
 from ...analysis.verdict import Verdict, verdict
 from ...runner.progress import Estimate
@@ -28,7 +28,7 @@ from ...store.schema import FAILED, FINAL, FINISHED, RUNNING, JobRecord, Protoco
 from ...store.writer import Store
 from ...study import labels
 from .. import protocol, style, templating
-from ..cells import OWN_LOOP, maker
+from ..cells import OWN_LOOP, origin
 from ..page import chip, compared
 from . import charts
 
@@ -43,10 +43,10 @@ class Judged:
     results: Results
     comparisons: dict[str, Comparison]
     verdict: Verdict
-    looks: list[Look]
+    looks: list[InterimResult]
 
 
-class Live:
+class LivePage:
     """Looks at a store again and again."""
 
     def __init__(self, path: pathlib.Path, margin: float | None = None) -> None:
@@ -133,7 +133,7 @@ class Live:
             judged = self._judged[record.key] = self._judge(store, record, jobs)
             self._changes += 1
         running = [job for job in jobs if job.id in held]
-        shows_epochs = maker(judged.results) != OWN_LOOP  # whose epochs reach the store when it ends
+        shows_epochs = origin(judged.results) != OWN_LOOP  # whose epochs reach the store when it ends
         is_done = all(job.status in (FINISHED, FAILED) for job in jobs)
         return {
             "name": labels.printable(record.experiment),
@@ -150,8 +150,8 @@ class Live:
     def _judge(self, store: Store, record: ProtocolRecord, jobs: Sequence[JobRecord]) -> Judged:
         results = assemble(record, jobs, store.selections(record.key))
         comparisons = compare(results, self._margin)
-        method = watched(results)
-        looks = narrowing(results, method) if method else []
+        method = followed_method(results)
+        looks = interim_results(results, method) if method else []
         return Judged(results, comparisons, verdict(results, self._margin, comparisons), looks)
 
 
@@ -183,7 +183,7 @@ def _methods(jobs: Sequence[JobRecord], held: set[int]) -> Iterable[dict[str, An
         share = 100 / len(mine)
         yield {
             "name": labels.display_name(label, longest=60) if label else "Selection of parameters",
-            **(charts.look_of(label) if label else {"colour": ""}),
+            **(charts.line_style(label) if label else {"colour": ""}),
             "text": f"{finished} of {len(mine)}",
             "running": counts["running"],
             "failed": failed,
@@ -196,7 +196,7 @@ def _job(job: JobRecord, shows_epochs: bool) -> dict[str, Any]:
     return {
         "name": f"{labels.display_name(job.method, longest=60)}, run {job.run}{stage}",
         "epochs": f"epoch {job.epochs_done} of {job.epochs}" if shows_epochs else "",
-        **charts.look_of(job.method),
+        **charts.line_style(job.method),
     }
 
 
@@ -220,7 +220,7 @@ def _said(judged: Judged, is_done: bool) -> dict[str, Any]:
 
 
 def _narrowing(judged: Judged, planned: int) -> dict[str, Any] | None:
-    method, results = watched(judged.results), judged.results
+    method, results = followed_method(judged.results), judged.results
     if method is None or not judged.looks:
         return None
     measure, last = results.measure, judged.looks[-1]
@@ -230,7 +230,7 @@ def _narrowing(judged: Judged, planned: int) -> dict[str, Any] | None:
         now += f" [{measure.signed(last.low)}, {measure.signed(last.high)}]"
     now += measure.gap_unit
     return {
-        **charts.narrowing(judged.looks, planned, margin, results.reference),
+        **charts.interim_chart(judged.looks, planned, margin, results.reference),
         "title": f"{capital(name_in_text(results.reference))} minus {name_in_text(method)}, as runs come in",
         "now": f"{now} after {last.pairs} of {plural(planned, 'pair')}",
         "alt": f"Mean difference and 95 % interval after each of {plural(last.pairs, 'finished pair')}; now {now}.",

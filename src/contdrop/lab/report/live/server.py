@@ -2,15 +2,21 @@
 
 ``/`` is the live page while jobs are planned, and leads to ``/report/`` when all are done; ``/live?V`` is what has come
 since version V of it; ``/report/`` is made when it is asked for and the store has changed since.
+
+Noticing that a store has changed, and making the report again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.server
+import math
 import os
 import pathlib
+import sqlite3
 import sys
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -18,8 +24,8 @@ from typing import NamedTuple
 from .... import __version__
 from ...._text import printable
 from ....errors import UserError
-from ..page import Written
-from .live_page import Live
+from ..page import ReportFiles
+from .live_page import LivePage
 
 HOST = "127.0.0.1"
 _NAMES = ("127.0.0.1", "localhost")
@@ -55,7 +61,7 @@ class ReportServer(http.server.ThreadingHTTPServer):
     # On Windows this would let two programs share a port; elsewhere it only skips the wait after the last one ended.
     allow_reuse_address = os.name != "nt"
 
-    def __init__(self, port: int, make_report: Callable[[], Written]) -> None:
+    def __init__(self, port: int, make_report: Callable[[], ReportFiles]) -> None:
         self._make_report, self._making = make_report, threading.Lock()
         self._files: Mapping[str, pathlib.Path] = {}
         self._of: str | None = None  # the version that they are of
@@ -69,7 +75,7 @@ class ReportServer(http.server.ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """Nothing: a browser that goes away, or a request that makes no sense, is no news."""
 
-    def publish(self, live: Live) -> None:
+    def publish(self, live: LivePage) -> None:
         """From now on shows this."""
         self._shown = _Shown(live.page().encode(), live.fragment.encode(), live.version, live.is_done)
 
@@ -115,7 +121,7 @@ class ReportServer(http.server.ThreadingHTTPServer):
         return ""
 
 
-def _addresses(written: Written) -> Iterable[tuple[str, pathlib.Path]]:
+def _addresses(written: ReportFiles) -> Iterable[tuple[str, pathlib.Path]]:
     yield _REPORT, written.index
     for path in (*written.tables, *written.figures):
         yield f"{_REPORT}{path.parent.name}/{path.name}", path
@@ -185,3 +191,87 @@ _TYPES = {
     ".png": "image/png",
     ".pdf": _PDF,
 }
+
+
+POLL_SECONDS = 2.0
+
+
+class StoreWatcher:
+    """Tells whether other processes have written to a store since the last look, until it is closed."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        self._seen: tuple[int, int] | None = None
+
+    def there_are(self) -> bool:
+        """True at the first call, and when something was committed, or the file replaced, since the last one."""
+        state = self._state()
+        changed, self._seen = state is None or state != self._seen, state
+        return changed
+
+    def _state(self) -> tuple[int, int] | None:
+        try:
+            file = self._path.stat().st_ino
+        except OSError:
+            return None
+        try:
+            if self._seen is None or file != self._seen[0]:
+                self.close()
+            if self._connection is None:
+                self._connection = sqlite3.connect(self._path, timeout=60, isolation_level=None)
+            # SQLite's own count of what other connections have committed.
+            return file, int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+        except sqlite3.Error:  # it cannot be opened here, as in a directory that may not be written to
+            return file, self._latest()
+
+    def _latest(self) -> int:
+        """When the file or its log was last written to."""
+        found = 0
+        for path in (self._path, self._path.with_name(f"{self._path.name}-wal")):
+            with contextlib.suppress(OSError):
+                found = max(found, path.stat().st_mtime_ns)
+        return found
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def rebuild_on_change(
+    path: pathlib.Path,
+    rebuild: Callable[[], None],
+    complain: Callable[[str], None],
+    *,
+    seconds: float | None = None,
+    at_least: float = math.inf,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Calls ``rebuild`` at once and whenever a store has changed, until interrupted.
+
+    An error in the store is raised the first time; later on it is said, once, for it may be mended.
+
+    Args:
+        path: The store.
+        rebuild: Makes the report.
+        complain: Is told why that was not possible; the last report stays.
+        seconds: Between looks; POLL_SECONDS if None.
+        at_least: After so many seconds, ``rebuild`` is called though nothing has changed.
+        stop: Asked before every look.
+    """
+    complaint, last = "", time.monotonic()
+    with contextlib.closing(StoreWatcher(path)) as changes:
+        changes.there_are()  # before the first report, lest what is written meanwhile be missed
+        rebuild()
+        while not stop():
+            time.sleep(POLL_SECONDS if seconds is None else seconds)
+            if changes.there_are() or complaint or time.monotonic() - last >= at_least:
+                last = time.monotonic()
+                try:
+                    rebuild()
+                    complaint = ""
+                except UserError as error:
+                    if str(error) != complaint:
+                        complain(str(error))
+                    complaint = str(error)

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ...analysis.controls import control_of, unlike
+from ...analysis.comparisons import control_of, noise_mismatch
 from ...analysis.phrases import capital
 from ...store.results import Results
 from ...study import labels
@@ -77,7 +77,7 @@ def _controls(results: Results, methods: Collection[str]) -> Iterator[str]:
         control = control_of(method)
         if control not in methods or control is None:
             continue
-        refusal = unlike(results, method, control)
+        refusal = noise_mismatch(results, method, control)
         first, second = labels.name_in_text(method), capital(labels.name_in_text(control))
         yield (
             f"{second} is no control of {first} here: {refusal}."

@@ -1,0 +1,261 @@
+"""The distribution functions that the tests need, with types.
+
+The paired t-test, and the equivalence test built of two of them.
+
+Wilcoxon's signed-rank test.
+
+McNemar's test: two models on the same test examples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy.special  # type: ignore[import-untyped]
+
+from ...errors import UserError
+
+Array = npt.NDArray[np.float64]
+RESOLUTION = 1e-9
+
+
+class PValues(NamedTuple):
+    """Of the alternative "the reference is less", and of the two-sided one."""
+
+    less: float
+    two_sided: float
+
+
+def normal_cdf(z: float) -> float:
+    return float(scipy.special.ndtr(z))
+
+
+def normal_cdfs(z: Array) -> Array:
+    return np.asarray(scipy.special.ndtr(z), dtype=np.float64)
+
+
+def normal_quantile(probability: float) -> float:
+    return float(scipy.special.ndtri(probability))
+
+
+def student_cdf(t: float, freedom: int) -> float:
+    return float(scipy.special.stdtr(freedom, t))
+
+
+def student_quantile(probability: float, freedom: float) -> float:
+    return float(scipy.special.stdtrit(freedom, probability))
+
+
+def binomial_cdf(successes: int, trials: int) -> float:
+    """Of a fair coin."""
+    return float(scipy.special.bdtr(successes, trials, 0.5))
+
+
+def chi_square_quantiles(probabilities: tuple[float, ...], freedom: int) -> list[float]:
+    return [float(scipy.special.chdtri(freedom, 1 - each)) for each in probabilities]
+
+
+@functools.cache
+def studentised_range_quantile(probability: float, groups: int) -> float:
+    """With infinitely many degrees of freedom."""
+    # Half a second to import, and only this one needs it.
+    from scipy.stats import studentized_range  # type: ignore[import-untyped]
+
+    return float(studentized_range.ppf(probability, groups, np.inf))
+
+
+def finite(name: str, values: Iterable[float]) -> Array:
+    """One-dimensional, not empty, numbers only."""
+    try:
+        array = np.array(list(values), dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"{name}: expected one number per run, got something else: check the values") from None
+    if array.ndim != 1:
+        raise UserError(f"{name}: expected one number per run, got values of shape {array.shape[1:]}")
+    if not array.size:
+        raise UserError(f"{name}: expected at least one run, got none: finish a run first")
+    bad = np.flatnonzero(~np.isfinite(array))
+    if bad.size:
+        raise UserError(
+            f"{name}: expected finite values, got {array[bad[0]]} at position {bad[0]}: leave diverged runs out"
+        )
+    return array
+
+
+def merged(values: Array, tolerance: Array) -> Array:
+    """Values, each neighbour in size that lies within the tolerance of one below it set to that one."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    near = np.diff(ordered) <= np.maximum(tolerance[order][1:], tolerance[order][:-1])
+    starts = np.concatenate([[True], ~near])[: len(ordered)]
+    result = np.empty_like(values)
+    result[order] = ordered[np.flatnonzero(starts)][np.cumsum(starts) - 1] if len(ordered) else ordered
+    return result
+
+
+def unit_scale(values: Array) -> tuple[Array, float]:
+    """Values divided by the largest size, and that size: squares then neither overflow nor vanish."""
+    scale = float(np.max(np.abs(values)))
+    return (values / scale, scale) if scale else (values, 1.0)
+
+
+def check_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise UserError(f"confidence: expected a number between 0 and 1, such as 0.95, got {confidence}")
+
+
+def t_test(differences: Sequence[float] | Array) -> PValues:
+    """One-sample t-test of the mean difference against 0.
+
+    ::
+
+        t = mean sqrt(n) / sd,  sd with n - 1;  p = P(T <= t) with n - 1 degrees of freedom
+
+    Differences that are all equal have no spread: t is infinite, and p is its limit, 0 or 1. If all are 0, nothing
+    speaks for either side and both p-values are 1. One difference has no spread to compare with: NaN.
+    """
+    values = finite("differences", differences)
+    if not np.any(values):
+        return PValues(1.0, 1.0) if len(values) > 1 else PValues(math.nan, math.nan)
+    lower = _lower_tail(values, 0.0)
+    # The smaller tail of both signs, since 1 - p has lost the digits of a small p.
+    return PValues(lower, 2 * min(lower, _lower_tail(-values, 0.0)))
+
+
+def t_interval(differences: Sequence[float] | Array, *, confidence: float = 0.95) -> tuple[float, float]:
+    """Interval of the mean difference: mean -+ q sd / sqrt(n), q Student's quantile with n - 1 degrees of freedom.
+
+    NaN for one difference, which has no spread.
+    """
+    check_confidence(confidence)
+    values = finite("differences", differences)
+    n = len(values)
+    if n == 1:
+        return math.nan, math.nan
+    scaled, scale = unit_scale(values)
+    mean, sd = float(np.mean(scaled)), float(np.std(scaled, ddof=1)) if np.ptp(scaled) else 0.0
+    reach = student_quantile((1 + confidence) / 2, n - 1) * sd / math.sqrt(n)
+    return (mean - reach) * scale, (mean + reach) * scale
+
+
+def tost(differences: Sequence[float] | Array, margin: float) -> float:
+    """Equivalence test: is the mean difference within (-margin, margin)?
+
+    The larger p-value of two one-sided t-tests (Schuirmann 1987), of mean <= -margin and of mean >= margin. A small
+    one is evidence that the methods do *not* differ by as much as the margin; a large p-value of a t-test is not.
+
+    Args:
+        differences: One per run.
+        margin: The smallest difference that would matter, in the units of the differences.
+    """
+    values = finite("differences", differences)
+    if not (math.isfinite(margin) and margin > 0):
+        raise UserError(f"margin: expected a positive number, the smallest difference that matters, got {margin}")
+    return max(_lower_tail(values, margin), _lower_tail(-values, margin))
+
+
+def _lower_tail(values: Array, centre: float) -> float:
+    """P(T <= t) for the mean of the values against the centre."""
+    n = len(values)
+    if n == 1:
+        return math.nan
+    scaled, scale = unit_scale(values)
+    shift = float(np.mean(scaled)) - centre / scale
+    if np.ptp(scaled) == 0.0:
+        return 0.0 if shift < -RESOLUTION else 1.0
+    return student_cdf(shift * math.sqrt(n) / float(np.std(scaled, ddof=1)), n - 1)
+
+
+# The exact distribution takes n^3 / 3 additions; far beyond this many runs the normal one is as good.
+EXACT_UP_TO = 500
+
+
+class SignedRank(NamedTuple):
+    """Result of Wilcoxon's test; ``method`` is "exact" or "approximate"."""
+
+    less: float
+    two_sided: float
+    method: str
+
+
+def signed_rank_test(differences: Sequence[float] | Array) -> SignedRank:
+    """Wilcoxon's signed-rank test of paired differences, as the paper uses it.
+
+    W is the sum of the ranks of |d| over the positive d; zeros are left out, ties share their mean rank. W has its
+    exact distribution, that of the sum of these ranks, each times a fair coin. Beyond ``EXACT_UP_TO`` differences it is
+    taken for normal, with continuity correction (scipy's ``zero_method="wilcox", correction=True``)::
+
+        z = (W - n (n + 1) / 4 + 1/2) / s,  s^2 = n (n + 1) (2 n + 1) / 24 - sum over ties of (t^3 - t) / 48
+
+    Equal differences must be equal floats: ``compare_paired`` sees to that. If all are 0, both p-values are 1.
+    """
+    values = finite("differences", differences)
+    moved = values[values != 0.0]
+    n = len(moved)
+    if not n:
+        return SignedRank(1.0, 1.0, "exact")
+    _, place, sizes = np.unique(np.abs(moved), return_inverse=True, return_counts=True)
+    mean_ranks = np.cumsum(sizes) - (sizes - 1) / 2
+    positive = float(np.sum(mean_ranks[place][moved > 0]))
+    negative = n * (n + 1) / 2 - positive
+    if n <= EXACT_UP_TO:
+        cdf = _exact_cdf(tuple(np.repeat(2 * mean_ranks, sizes).astype(int).tolist()))
+        less = float(cdf[round(2 * positive)])
+        return SignedRank(less, min(1.0, 2 * min(less, float(cdf[round(2 * negative)]))), "exact")
+    counts = sizes.astype(np.float64)
+    variance = n * (n + 1) * (2 * n + 1) / 24 - float(np.sum(counts**3 - counts)) / 48
+    distance = (positive - negative) / 2
+    less = normal_cdf((distance + 0.5) / math.sqrt(variance))
+    two_sided = min(1.0, 2 * normal_cdf(-max(abs(distance) - 0.5, 0.0) / math.sqrt(variance)))
+    return SignedRank(less, two_sided, "approximate")
+
+
+@functools.lru_cache(maxsize=64)
+def _exact_cdf(doubled: tuple[int, ...]) -> Array:
+    """P(2 W <= w) for w = 0 .. n (n + 1), by the ranks, doubled since those of ties may be halves."""
+    probability = np.zeros(sum(doubled) + 1)
+    probability[0] = 1.0
+    reached = 1
+    for rank in doubled:
+        without = probability[:reached].copy()
+        reached += rank
+        probability[rank:reached] += without
+        probability[:reached] /= 2
+    return np.minimum(np.cumsum(probability), 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class McNemar:
+    """Test examples that one of two models got right; ``p`` is exact and two-sided."""
+
+    only_a_right: int
+    only_b_right: int
+    p: float
+
+
+def mcnemar(
+    predictions_a: Sequence[int] | npt.NDArray[np.integer],
+    predictions_b: Sequence[int] | npt.NDArray[np.integer],
+    labels: Sequence[int] | npt.NDArray[np.integer],
+) -> McNemar:
+    """Exact test of "both models have the same error" on one set of examples.
+
+    Only examples that one model gets right and the other wrong count. If the models are equally good, a fair coin
+    decides which of them is right there, so p = min(1, 2 P(B <= min(a, b))), B ~ Binomial(a + b, 1/2). It concerns
+    these two trained models and says nothing about other runs of their methods.
+    """
+    a, b, truth = (np.asarray(values) for values in (predictions_a, predictions_b, labels))
+    if not (a.ndim == 1 and a.shape == b.shape == truth.shape and a.size):
+        raise UserError(
+            f"mcnemar: expected two predictions and a label per example, got shapes {a.shape}, {b.shape} and "
+            f"{truth.shape}: use predictions for one test set"
+        )
+    a_right, b_right = a == truth, b == truth
+    only_a, only_b = int(np.sum(a_right & ~b_right)), int(np.sum(b_right & ~a_right))
+    return McNemar(only_a, only_b, min(1.0, 2 * binomial_cdf(min(only_a, only_b), only_a + only_b)))
