@@ -422,7 +422,7 @@ def test_figures_of_several_experiments_are_drawn_by_other_processes(
             return drawing.save(figure, *arguments)
 
         monkeypatch.setattr(page.figures, "save", save)
-        monkeypatch.setattr(page, "Painters", lambda alone, really=alone: FigurePool(alone=really))
+        monkeypatch.setattr(page, "FigurePool", lambda alone, really=alone: FigurePool(alone=really))
         pages.append(page.write(store, directory).index.read_text())
         drawers.append(len(list(directory.glob("drawn-*"))))
     assert pages[0] == pages[1]

@@ -11,13 +11,12 @@ from . import class_errors as _classes
 from .average_ranks import across as across
 from .covariance_histogram import covariances
 from .curves import curves
-from .distributions import noise
 from .drawing import Picture as Picture
 from .drawing import save as save
 from .paired_differences import pairs as pairs
 from .reliability import reliability
 from .strength import certificates as certificates
-from .strength import sweep
+from .strength import noise, sweep
 
 
 def figures(store: Store, results: Results, comparisons: Mapping[str, Comparison] | None = None) -> list[Picture]:
