@@ -22,6 +22,7 @@ pytest.importorskip("typer")
 
 from contdrop.cli import app
 from contdrop.errors import UserError
+from contdrop.lab.extensions import Extension
 from contdrop.lab.report import page
 from contdrop.lab.report.live import server as changes
 from contdrop.lab.report.live.live_page import LivePage
@@ -44,7 +45,7 @@ def no_figures():
     """They have tests of their own, and take time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page.figures, "figures", lambda store, results, comparisons: [])
-        patch.setattr(page.figures, "samples", lambda name, directory: None)
+        patch.setattr(page, "extension", lambda: Extension())
         yield
 
 

@@ -9,12 +9,13 @@ from scipy import stats as scipy_stats
 from contdrop.lab import stats
 from contdrop.lab.analysis import verdict as verdicts
 from contdrop.lab.analysis.comparisons import ALPHA, compare, margin_of, outcome_of, wilcoxon_rejects
-from contdrop.lab.analysis.phrases import called, capital, probability
+from contdrop.lab.analysis.phrases import capital, probability
 from contdrop.lab.analysis.sample_size import needed_runs
 from contdrop.lab.analysis.verdict import HEADLINE, verdict
 from contdrop.lab.report import tables
 from contdrop.lab.store.results import Results
 from contdrop.lab.store.schema import FAILED, FINISHED, PLANNED, JobRecord, ProtocolRecord
+from contdrop.lab.study.labels import name_in_text
 
 METHODS = ("gaussian", "bernoulli", "uniform", "bernoulli-matched")
 
@@ -325,18 +326,20 @@ def test_each_continuous_law_is_held_against_its_own_control(reference, control)
     results = results_of(errors, reference=reference)
     found = verdict(results).findings[-1]
     assert (found.label, found.outcome) == ("At equal noise", "better")
-    assert found.text.startswith(f"{capital(called(reference))} errs 2.00 %, {called(control)} 3.00 %: ")
-    assert f"the shape of the noise of {called(reference)} matters here" in found.text
+    assert found.text.startswith(f"{capital(name_in_text(reference))} errs 2.00 %, {name_in_text(control)} 3.00 %: ")
+    assert f"the shape of the noise of {name_in_text(reference)} matters here" in found.text
     for each in results.final:
         if each.method == control:
             del each.results["relative_variance"]
     assert verdict(results).findings[-1].text == (
-        f"Nothing to say: the store does not say whether the masks of {called(control)} have the strength of those of "
-        f"{called(reference)}."
+        f"Nothing to say: the store does not say whether the masks of {name_in_text(control)} have the strength of "
+        f"those of {name_in_text(reference)}."
     )
     del errors[control]
     found = verdict(results_of(errors, reference=reference)).findings[-1]
-    assert found.text.startswith(f"Nothing to say: {called(control)}, the Bernoulli law with as much noise, has no")
+    assert found.text.startswith(
+        f"Nothing to say: {name_in_text(control)}, the Bernoulli law with as much noise, has no"
+    )
 
 
 def test_no_dropout_is_called_that():

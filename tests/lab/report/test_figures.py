@@ -30,6 +30,7 @@ from contdrop.replication import datasets
 from contdrop.replication.claims.claims import CLAIMS
 from contdrop.replication.claims.claims_figure import claims as claims_figure
 from contdrop.replication.claims.verdicts import VERDICTS, Entry
+from contdrop.replication.image_samples import samples, samples_of
 
 ODD = ("<script>alert(1)</script>", "$x_1$ & 50% \\frac{", "a name that goes on and on, and does not end", "gaussian")
 SWEEP = (

@@ -18,6 +18,7 @@ from contdrop import lab
 from contdrop.errors import UserError
 from contdrop.lab import stats
 from contdrop.lab.analysis.comparisons import compare
+from contdrop.lab.extensions import Extension
 from contdrop.lab.report import page, protocol
 from contdrop.lab.report.cells import MINUS
 from contdrop.lab.report.figure_pool import FigurePool
@@ -146,7 +147,7 @@ def test_samples_are_of_data_that_the_lab_trained_on(tmp_path, monkeypatch):
     """Neither the name of an experiment nor of a file tells what is in it."""
     asked = []
     monkeypatch.setattr(page.figures, "figures", lambda *_: [])
-    monkeypatch.setattr(page.figures, "samples", lambda name, directory: asked.append(name))
+    monkeypatch.setattr(page, "extension", lambda: Extension(samples=lambda name, directory: asked.append(name)))
 
     def report(store):
         page.write(store, tmp_path / "out", refresh=1)

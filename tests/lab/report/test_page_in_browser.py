@@ -5,6 +5,7 @@ import re
 import pytest
 
 import browser
+from contdrop.lab.extensions import Extension
 from contdrop.lab.report import page
 from stores import ALL_METHODS, make_store
 
@@ -263,7 +264,7 @@ def test_a_live_page_reloads_but_not_under_an_enlarged_figure(chromium, tmp_path
     with pytest.MonkeyPatch.context() as patch:
         real = page.figures.figures
         patch.setattr(page.figures, "figures", lambda *arguments: real(*arguments)[:1])
-        patch.setattr(page.figures, "samples", lambda name, directory: None)
+        patch.setattr(page, "extension", lambda: Extension())
         patch.setattr(page, "_FAST_FORMATS", ("svg",))
         index = page.write(store, tmp_path / "out", refresh=1).index
     opened = chromium.page()

@@ -19,6 +19,7 @@ from test_trainer import images as images
 import stores
 from contdrop.cli import app
 from contdrop.errors import UserError
+from contdrop.lab.extensions import Extension
 from contdrop.lab.report import page
 from contdrop.lab.store import integrity, schema
 from contdrop.lab.store.reader import DamageError
@@ -469,7 +470,7 @@ def outputs(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     # What takes time and does not depend on the store, or is made of the numbers of the tables.
     monkeypatch.setattr(page.figures, "figures", lambda *_: [])
-    monkeypatch.setattr(page.figures, "samples", lambda *_: None)
+    monkeypatch.setattr(page, "extension", lambda: Extension())
     monkeypatch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
 
     def call(path):

@@ -4,6 +4,7 @@ import pytest
 from test_page import Reader
 
 from contdrop import lab
+from contdrop.lab.extensions import Extension
 from contdrop.lab.report import page, protocol, supplementary_tables, tables
 from contdrop.lab.store import csv_import, merge
 from contdrop.lab.store.results import collect_all
@@ -20,7 +21,7 @@ OF_THE_LAB = (SHARED, AGAIN, LAST, "which share its split, initial weights and d
 @pytest.fixture(autouse=True)
 def few_files(monkeypatch):
     monkeypatch.setattr(page.drawing, "FORMATS", ("svg",))
-    monkeypatch.setattr(page.figures, "samples", lambda name, directory: None)
+    monkeypatch.setattr(page, "extension", lambda: Extension())
 
 
 def results_of(path):

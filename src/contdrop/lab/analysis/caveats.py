@@ -16,8 +16,9 @@ from ..stats import Comparison, summary
 from ..store.results import Results
 from ..store.schema import IMPORTED
 from ..study import amendments
+from ..study.labels import name_in_text
 from .comparisons import margin_of, planned_margin
-from .phrases import capital, moment, name_in_text, names, run_count
+from .phrases import capital, moment, names, run_count
 
 _PLACES = re.compile(r"[\d,]+ places? with dropout out of reach: [^;]+")
 

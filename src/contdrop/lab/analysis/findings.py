@@ -11,6 +11,7 @@ from ..stats import Comparison
 from ..stats.paired import ENOUGH_RUNS, family_size
 from ..stats.significance import RESOLUTION
 from ..store.results import Results
+from ..study.labels import name_in_text
 from .comparisons import (
     BETTER,
     EQUIVALENT,
@@ -25,7 +26,7 @@ from .comparisons import (
     wilcoxon_rejects,
 )
 from .metric_format import Measure
-from .phrases import capital, name_in_text, probability, tally
+from .phrases import capital, probability, tally
 
 BERNOULLI = "bernoulli"
 

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterable, Sequence
 
 from ..._text import plural
-from ..study.labels import name_in_text as name_in_text
+from ..study.labels import name_in_text
 
 _MOST_NAMES = 4  # in one sentence
 _LEVEL = 0.05  # of tests

@@ -20,6 +20,7 @@ from ..stats import Comparison, summary
 from ..stats.paired import family_size
 from ..stats.significance import RESOLUTION
 from ..store.results import Results
+from ..study.labels import name_in_text
 from .caveats import caveats
 from .comparisons import (
     BETTER,
@@ -37,7 +38,7 @@ from .comparisons import (
 )
 from .findings import Finding, make_findings
 from .metric_format import Measure
-from .phrases import all_of, capital, mean_of, name_in_text, names, ordinal, run_count
+from .phrases import all_of, capital, mean_of, names, ordinal, run_count
 
 HEADLINE = 84  # characters: two lines of the page, on a phone too
 _NAME = 26  # characters of the reference in a headline

@@ -18,7 +18,7 @@ import markupsafe
 from ..._files import replacing
 from ...errors import UserError
 from ..analysis.comparisons import BETTER, OUTCOME_WORDS, WORSE, compare
-from ..analysis.phrases import capital, moment, name_in_text
+from ..analysis.phrases import capital, moment
 from ..analysis.verdict import Verdict, verdict
 from ..extensions import extension
 from ..stats import Comparison
@@ -300,7 +300,7 @@ def _tables(results: Results, comparisons: dict[str, Comparison], store: Store, 
 
 def compared(results: Results, comparisons: dict[str, Comparison]) -> dict[str, Any]:
     """The reference against every other method as a strip, and the words beside it."""
-    measure, reference = results.measure, name_in_text(results.reference)
+    measure, reference = results.measure, labels.name_in_text(results.reference)
     return {
         "reference": reference,
         "metric": capital(measure.name),

@@ -318,7 +318,8 @@ def _draw_noise(errors: Mapping[str, Sequence[float]], strengths: Mapping[str, f
             )  # fmt: skip
             if len(methods) > 1:
                 for method, up in ((methods[0], 4), (methods[-1], -9)):
-                    axes.annotate(labels.display_name(method).rpartition(" ")[2], (drawn_at[method], np.mean(errors[method])),
+                    name = labels.display_name(method).rpartition(" ")[2]
+                    axes.annotate(name, (drawn_at[method], np.mean(errors[method])),
                                   xytext=(6, up), textcoords="offset points", fontsize=TINY, color=look.colour,
                                   annotation_clip=False)  # fmt: skip
         axes.set_xlim(-0.06 * reach, 1.09 * reach)

@@ -19,7 +19,7 @@ import markupsafe
 from ...._text import duration, plural
 from ...analysis.comparisons import compare
 from ...analysis.interim import InterimResult, followed_method, interim_results
-from ...analysis.phrases import all_of, capital, name_in_text
+from ...analysis.phrases import all_of, capital
 from ...analysis.verdict import Verdict, verdict
 from ...runner.progress import Estimate
 from ...stats import Comparison
@@ -224,6 +224,7 @@ def _narrowing(judged: Judged, planned: int) -> dict[str, Any] | None:
     if method is None or not judged.looks:
         return None
     measure, last = results.measure, judged.looks[-1]
+    reference = labels.name_in_text(results.reference)
     margin = judged.comparisons[method].margin
     now = measure.signed(last.difference)
     if last.low == last.low:
@@ -231,7 +232,7 @@ def _narrowing(judged: Judged, planned: int) -> dict[str, Any] | None:
     now += measure.gap_unit
     return {
         **charts.interim_chart(judged.looks, planned, margin, results.reference),
-        "title": f"{capital(name_in_text(results.reference))} minus {name_in_text(method)}, as runs come in",
+        "title": f"{capital(reference)} minus {labels.name_in_text(method)}, as runs come in",
         "now": f"{now} after {last.pairs} of {plural(planned, 'pair')}",
         "alt": f"Mean difference and 95 % interval after each of {plural(last.pairs, 'finished pair')}; now {now}.",
         "margin_text": None if margin is None else f"±{measure.gap(margin)}",
