@@ -89,7 +89,7 @@ dist: $(VENV)/.installed
 
 release-check: lint docs dist
 	$(BIN)/pytest -q tests/project/test_habits.py tests/project/test_docs.py tests/replication/claims/test_claims.py tests/replication/claims/test_archives.py
-	$(BIN)/pytest -q --no-skips tests/project/test_packaging.py tests/kernels/test_neon.py tests/project/test_release.py
+	$(BIN)/pytest -q --no-skips tests/project/test_packaging.py tests/kernels/test_neon.py tools/test_release.py
 	$(BIN)/python tools/release.py
 
 clean:

@@ -1,4 +1,4 @@
-"""How the settings of ``digits-mlp`` were chosen: by validation error, with a seed that no experiment uses.
+"""Selection of the settings of ``digits-mlp`` by validation error, with a seed that no experiment uses.
 
     python tools/choose_digits.py
 

@@ -1,4 +1,4 @@
-"""Fits the normal quantile that src/contdrop/kernels/native/values.h computes, and prints the coefficients.
+"""Fit of the normal quantile that src/contdrop/kernels/native/values.h computes; prints the coefficients.
 
 With u = 1/2 + v the quantile is z = v N(r) / D(r), where r = 1/4 - v^2, or for the far tails v N(t) / D(t), where
 t = -log(4 r); the logarithm is log(1 + x) = x P(x) for x in [-1/4, 1/2). Each fit makes the largest error of z (of the
@@ -20,7 +20,7 @@ POINTS = 1500
 
 
 def fit(variable, factor, target, degree, bottom_degree, rounds=3000):
-    """Coefficients of N and D (which begins with 1), lowest power first, and the largest error of factor * N / D."""
+    """Return coefficients of N and D, lowest power first (D begins with 1), and the largest error of factor * N / D."""
     f = target / factor
     powers = variable[:, None] ** np.arange(degree + 1)
     bottom_powers = powers[:, 1 : bottom_degree + 1]
@@ -40,7 +40,7 @@ def fit(variable, factor, target, degree, bottom_degree, rounds=3000):
 
 
 def polynomial(coefficients, x):
-    """In float32, by fused operations: float64 holds the product of two float32 numbers exactly."""
+    """Evaluate in float32 by fused operations: float64 holds the product of two float32 numbers exactly."""
     result = np.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
         result = (result.astype(np.float64) * x + np.float32(coefficient)).astype(np.float32)
@@ -48,7 +48,7 @@ def polynomial(coefficients, x):
 
 
 def log4(r, logarithm):
-    """log(4 r) as the kernels compute it."""
+    """Return log(4 r) as the kernels compute it."""
     bits = r.view(np.int32)
     exponent = (bits + 0x00400000) >> 23
     x = (bits - (exponent << 23) + 0x3F800000).view(np.float32) - np.float32(1)
@@ -57,7 +57,7 @@ def log4(r, logarithm):
 
 
 def float32_error(top, bottom, reach, logarithm=None):
-    """The largest error of z over all uniform numbers above 1/2 whose quantile is within reach."""
+    """Return the largest error of z over all uniform numbers above 1/2 whose quantile is within reach."""
     exact_v = (2 * np.arange(1 << 21) + 1) * 2.0**-23
     exact_v = exact_v[exact_v <= ndtr(reach) - 0.5]
     v = exact_v.astype(np.float32)
@@ -68,7 +68,7 @@ def float32_error(top, bottom, reach, logarithm=None):
 
 
 def shipped(name, recipe=None):
-    """An array in values.h: a fit's ``top`` or ``bottom`` for a recipe, or one that stands alone."""
+    """Return an array of values.h: a fit's ``top`` or ``bottom`` for a recipe, or a separate array."""
     place = "" if recipe is None else rf"struct Fit<{recipe}> .*?"
     (text,) = re.findall(rf"{place}constexpr float {name}\[\] = \{{(.*?)\}};", VALUES.read_text(), re.DOTALL)
     return np.array([float(number.strip().rstrip("f")) for number in text.split(",")])

@@ -1,4 +1,4 @@
-"""Takes the picture of the live page for docs/lab.md: runs digits-mlp, and serves it when seven runs are there.
+"""Script for the picture of the live page in docs/lab.md: serves digits-mlp once seven runs are finished.
 
 python tools/live_picture.py [PICTURE]    needs Chromium, and three minutes
 """

@@ -1,4 +1,4 @@
-"""Runs the notebooks of examples/ and keeps what their cells show, so that they can be read where nothing runs.
+"""Script that runs the notebooks of examples/ and saves the outputs of their cells.
 
 python tools/notebooks.py [NAME ...]    # needs nbclient and ipykernel
 """

@@ -1,4 +1,4 @@
-"""Draws the picture of the README from the archives of the dose studies: error by amount and by shape of the noise.
+"""Script for the picture of the README: error by strength and shape, from the archives of the dose studies.
 
 python tools/picture.py
 """
@@ -31,7 +31,7 @@ BESIDE = {"bernoulli": 0.93 * TOP, "normal": 0.8 * TOP}
 
 
 def draw(axes: Axes, runs: Runs, title: str) -> None:
-    """One line for each law: the gain over no dropout against the strength, with its interval."""
+    """Draw one line per law: the gain over no dropout against the strength, with its interval."""
     none = runs.values("none", UNUSED)
     for law, (label, colour, marker, aside) in LAWS.items():
         strengths = [r for r in dose.STRENGTHS if runs.values(f"{law}:r={r}", UNUSED)]

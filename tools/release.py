@@ -1,4 +1,4 @@
-"""Whether the version, the changelog, the citation and the files in dist agree: the last step of `make release-check`.
+"""Last check of `make release-check`: version, changelog, citation and the files in dist must agree.
 
     python tools/release.py
 
@@ -18,7 +18,7 @@ LIBRARY, EXPRESS = "contdrop/kernels/native/_contdrop.so", "contdrop/kernels/nat
 
 
 def section(changelog: str, name: str) -> re.Match[str] | None:
-    """A part of the changelog: its date, if it has one, and its text."""
+    """Return the date, if any, and the text of a section of the changelog."""
     return re.search(rf"^## \[{re.escape(name)}\](?: - (\S+))?\n(.*?)(?=^## |\Z)", changelog, re.M | re.S)
 
 

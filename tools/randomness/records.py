@@ -1,4 +1,4 @@
-"""Results of the batteries: a folder with one file per finished piece, and one file that keeps them all.
+"""Results of the batteries: a folder with one file per finished piece, and one file with all of them.
 
 The folder belongs to a machine; the file is kept with the project, so that a run on another machine takes over what is
 finished. The seed of a piece follows from its name, so it does not matter which machine has run it.
@@ -17,7 +17,7 @@ import verdicts
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """One thing to run; ``round`` 2 is the second seed."""
+    """A unit of work; ``round`` 2 uses the second seed."""
 
     scheme: str
     stream: str
@@ -32,17 +32,17 @@ class Piece:
 
     @property
     def seed(self) -> int:
-        """63 bits that no two pieces share."""
+        """Return 63 bits that no two pieces share."""
         return int.from_bytes(hashlib.blake2b(self.name.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def name(record: verdicts.Record) -> str:
-    """The name of the piece that a record is the result of."""
+    """Return the name of the piece that a record belongs to."""
     return Piece(*(record[field.name] for field in dataclasses.fields(Piece))).name
 
 
 def read_folder(folder: pathlib.Path, scheme: str) -> list[verdicts.Record]:
-    """The records of a scheme, with those of PractRand's runs that are still under way."""
+    """Return the records of a scheme, including those of unfinished PractRand runs."""
     records = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{scheme}.*.json"))]
     for log in sorted(folder.glob(f"{scheme}.*.log")):
         if not log.with_suffix(".json").exists():
@@ -58,7 +58,7 @@ def read_kept(file: pathlib.Path | None) -> list[verdicts.Record]:
 
 
 def merge(*sources: Iterable[verdicts.Record]) -> list[verdicts.Record]:
-    """All records, by name; of two for the same piece the one that went further."""
+    """Return all records by name; of two for the same piece, the one that went further."""
     merged: dict[str, verdicts.Record] = {}
     for source in sources:
         for record in source:
@@ -77,7 +77,7 @@ def is_finished(record: verdicts.Record) -> bool:
 
 
 def take_over(kept: Iterable[verdicts.Record], folder: pathlib.Path) -> None:
-    """Puts finished results into a folder as if they had been found there."""
+    """Write finished results into a folder as if they had been computed there."""
     for record in filter(is_finished, kept):
         path = folder / f"{name(record)}.json"
         if not path.exists():
@@ -85,7 +85,7 @@ def take_over(kept: Iterable[verdicts.Record], folder: pathlib.Path) -> None:
 
 
 def write_kept(records: Iterable[verdicts.Record], file: pathlib.Path) -> None:
-    """The same bytes whenever the results are the same."""
+    """Write results in a canonical form: equal results give equal bytes."""
     plain = ({key: value for key, value in record.items() if key != "processor_seconds"} for record in records)
     write_atomically(file, "[\n" + ",\n".join(map(json.dumps, plain)) + "\n]\n")
 

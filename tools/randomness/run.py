@@ -1,4 +1,4 @@
-"""Runs PractRand and TestU01 on the integers behind the masks: see docs/randomness.md.
+"""Runner of PractRand and TestU01 on the integers behind the masks; see docs/randomness.md.
 
     python tools/randomness/run.py build --testu01 INSTALLED --build FOLDER
     python tools/randomness/run.py run --build FOLDER --results FOLDER [--jobs 2] [--kept FILE]
@@ -45,14 +45,14 @@ LOG2_BYTES = 35  # 32 GB
 
 
 class UsageError(Exception):
-    """A mistake in the command, in one line."""
+    """A mistake in the command, reported in one line."""
 
 
 # Building.
 
 
 def build(testu01: pathlib.Path, folder: pathlib.Path) -> None:
-    """Builds our own programs, streams and battery, into ``folder``; the batteries themselves are installed by you."""
+    """Build the programs streams and battery into ``folder``; the batteries themselves must be installed."""
     libraries = [testu01 / "lib" / f"lib{name}.a" for name in ("testu01", "probdist", "mylib")]
     missing = next((library for library in libraries if not library.exists()), None)
     if missing:
@@ -76,7 +76,7 @@ def _call(command: Sequence[Any], **options: Any) -> None:
 
 
 class Runner:
-    """Takes the pieces that have no result yet, in order, with ``jobs`` of them at a time."""
+    """Scheduler that runs pieces without a result in order, ``jobs`` of them at a time."""
 
     def __init__(self, programs: pathlib.Path, results: pathlib.Path, log2_bytes: int) -> None:
         self.programs, self.results, self.log2_bytes = programs, results, log2_bytes
@@ -133,7 +133,7 @@ class Runner:
         return process
 
     def _wait(self, process: subprocess.Popen[Any]) -> float:
-        """Waits for the end of a process; the processor time it took."""
+        """Wait for the end of a process and return its processor time."""
         _, status, usage = os.wait4(process.pid, 0)
         self.running.discard(process)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -174,7 +174,7 @@ class Runner:
 
 
 def plan(scheme: str, streams: Sequence[str], batteries: Sequence[str]) -> list[Piece]:
-    """All pieces with the first seed: battery after battery, stream after stream."""
+    """Return all pieces with the first seed: battery after battery, stream after stream."""
     pieces = []
     for battery in batteries:
         tests = range(1, verdicts.TESTS[battery] + 1) if battery in verdicts.TESTS else [None]
@@ -220,7 +220,7 @@ def summary(args: argparse.Namespace) -> None:
 
 
 def write_page(page: pathlib.Path, marker: str, table: str) -> None:
-    """Puts a table between its two markers."""
+    """Write a table between its two markers."""
     first, last = f"<!-- {marker} -->\n", f"\n<!-- /{marker} -->"
     before, found, rest = page.read_text().partition(first)
     _, ended, after = rest.partition(last)

@@ -1,4 +1,4 @@
-"""What the batteries said about a stream, and whether that is clean.
+"""Verdicts of the batteries on a stream.
 
 Clean means: no result of PractRand worse than "unusual" at any length, and no p-value of TestU01 outside
 [1e-6, 1 - 1e-6] that repeats with a second seed.
@@ -24,7 +24,7 @@ Record = dict[str, Any]
 
 
 def parse_practrand(text: str) -> list[Record]:
-    """One record per length at which PractRand reported: log2 of the bytes, the number of results, the anomalies."""
+    """Return one record per length reported by PractRand: log2 of the bytes, number of results, anomalies."""
     # A report ends with an empty line; one that has been cut off does not count.
     reports = [report.splitlines() for report in text.split("\n\n")[:-1]]
     return [_parse_report(report) for report in reports if report and report[0].startswith("rng=")]
@@ -61,7 +61,7 @@ def outside(p: float) -> bool:
 
 
 def suspicious(record: Record) -> bool:
-    """Whether a finished record asks for a second seed."""
+    """Return True if a finished record needs a second seed."""
     if record["battery"] == "practrand":
         return bool(worse_than_unusual(record["lengths"]))
     return any(outside(p) for _, p in record["statistics"])
@@ -73,12 +73,12 @@ def size_text(log2_bytes: int) -> str:
 
 
 def practrand_verdict(records: list[Record]) -> str:
-    """Records of one stream, by seed; the first seed decides, the second tells what to think of it."""
+    """Return the verdict on one stream; the first seed decides, the second is reported with it."""
     return "; second seed: ".join(_reached(record) for record in records) or "not begun"
 
 
 def _reached(record: Record) -> str:
-    """How far a run went, with the worst that PractRand said if that is not clean."""
+    """Return the length of a run, with PractRand's worst result if it is not clean."""
     lengths = record["lengths"]
     if not lengths:
         return "begun"
@@ -93,7 +93,7 @@ def _severity(anomaly: Record) -> tuple[int, int]:
 
 
 def testu01_failures(records: list[Record]) -> tuple[list[str], list[str]]:
-    """The statistics that are outside with both seeds, and those outside once whose second seed is still to come."""
+    """Return statistics outside the bounds with both seeds, and those still waiting for a second seed."""
     first = {record["test"]: record for record in records if record["round"] == 1}
     second = {record["test"]: record for record in records if record["round"] == 2}
     failed, pending = [], []
@@ -125,13 +125,13 @@ def testu01_verdict(records: list[Record], battery: str) -> str:
 
 
 def verdict(records: list[Record], battery: str) -> str:
-    """The verdict on one stream by one battery; records are those of that stream and battery."""
+    """Return the verdict on one stream by one battery from their records."""
     records = sorted(records, key=lambda record: (record["round"], record.get("test", 0)))
     return practrand_verdict(records) if battery == "practrand" else testu01_verdict(records, battery)
 
 
 def table(records: list[Record], streams: list[str]) -> str:
-    """The verdicts as a Markdown table, a row for each stream."""
+    """Return the verdicts as a Markdown table, a row for each stream."""
     rows = ["| stream | PractRand | SmallCrush | Crush |", "|---|---|---|---|"]
     for stream in streams:
         cells = []

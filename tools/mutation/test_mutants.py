@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tools" / "mutation"))
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import mutants
 
 SOURCE = '''
