@@ -1,4 +1,4 @@
-"""What a job ran on, and with which versions: all that may change a number."""
+"""Machine, device and package versions of a job, as far as they may change a number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...kernels import backend
 
 
 def versions() -> dict[str, str]:
-    """Of everything that may change a number."""
+    """Return the versions of all packages that may change a number."""
     packages = {name: importlib.metadata.version(name) for name in ("torch", "numpy")}
     return {
         "contdrop": contdrop.__version__,
@@ -28,7 +28,7 @@ def versions() -> dict[str, str]:
 
 
 def machine(device: str = "cpu", devices: int = 1) -> dict[str, Any]:
-    """What a job runs on, in so many processes."""
+    """Return the identity of the machine on which a job trains in ``devices`` processes."""
     kind = torch.device(device).type
     found = {
         "system": platform.system(),
@@ -48,7 +48,7 @@ def machine(device: str = "cpu", devices: int = 1) -> dict[str, Any]:
 
 
 def peak_memory() -> float:
-    """The most bytes that this process has had in memory; 0 where the system does not say."""
+    """Return the largest number of bytes that this process had in memory; 0 where the system does not tell."""
     try:
         import resource
     except ImportError:  # Windows
@@ -58,10 +58,10 @@ def peak_memory() -> float:
 
 
 def find_device(name: str) -> str:
-    """The device of that name; "auto" is the fastest there is.
+    """Return the device of a name, after a trial; "auto" is the fastest available.
 
-    Only the CPU is tried by this project's own tests; on other devices results may differ in the last bits from one
-    run to the next, because some of torch's operations are not deterministic there.
+    The project's tests run on the CPU only. On other devices some of torch's operations are not deterministic, so that
+    results may differ in the last bits from one run to the next.
     """
     if name == "auto":
         if torch.cuda.is_available():

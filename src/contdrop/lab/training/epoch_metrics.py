@@ -1,4 +1,4 @@
-"""Metrics as training goes, at little cost, and the classes that a classifier predicts."""
+"""Loss and metric of an epoch under dropout, at little cost, and predicted classes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor
 from ..data.targets import examples_of, prediction_of, target_of
 from .metrics import BUILT_IN, Metric
 
-Gather = Callable[[Any], list[Any]]  # of what one process has, what each has
+Gather = Callable[[Any], list[Any]]  # from the object of one process to those of all
 
-# Batches wait to be counted together: one by one, a dozen small operations per step cost small networks a fifth.
+# Batches are counted together: a dozen small operations per step would cost small networks a fifth of their speed.
 _MOST_BATCHES = 256
 _MOST_NUMBERS = 2**18
 
 
 class EpochLoss:
-    """The sum of the losses of an epoch's examples, in float64 and in the order of the batches."""
+    """Mean loss of an epoch's examples, summed in float64 in the order of the batches."""
 
     def __init__(self) -> None:
         self._sum = 0.0
@@ -29,7 +29,7 @@ class EpochLoss:
         self.examples = 0
 
     def add(self, mean: Tensor, count: int) -> None:
-        """The mean loss of so many examples."""
+        """Add the mean loss of ``count`` examples."""
         self._waiting.append(mean.detach())
         self._counts.append(count)
         self.examples += count
@@ -38,13 +38,14 @@ class EpochLoss:
 
     def _settle(self) -> None:
         means = torch.stack(self._waiting)
-        if means.dtype in (torch.float16, torch.bfloat16):  # in which a sum over a batch overflows, or is rounded
+        if means.dtype in (torch.float16, torch.bfloat16):  # whose sums overflow or are rounded
             means = means.float()
         for each in (means * torch.tensor(self._counts, dtype=means.dtype, device=means.device)).tolist():
             self._sum += each
         self._waiting, self._counts = [], []
 
     def mean(self, gather: Gather) -> float:
+        """Return the mean over the examples of all processes."""
         if self._waiting:
             self._settle()
         sums, examples = zip(*gather((self._sum, self.examples)))
@@ -52,7 +53,7 @@ class EpochLoss:
 
 
 class EpochMetric:
-    """A metric over the batches of an epoch, under dropout. Sums stay where the model is: nothing waits for them."""
+    """Metric over the batches of an epoch, summed on the device of the model, so that nothing waits for it."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
@@ -63,6 +64,7 @@ class EpochMetric:
         self._examples = 0
 
     def add(self, output: Any, batch: Any) -> None:
+        """Add the output of a batch."""
         if self._metric is BUILT_IN["error"] and (pair := plain_classes(output, batch)) is not None:
             self._add_classes(*pair)
         elif self._metric.of is not None:
@@ -85,6 +87,7 @@ class EpochMetric:
         self._waiting, self._numbers = [], 0
 
     def value(self, gather: Gather) -> float:
+        """Return the metric over the examples of all processes."""
         if self._waiting:
             self._settle()
         wrong, examples, contributions = zip(*gather((float(self._wrong or 0), self._examples, self._all)))
@@ -95,11 +98,11 @@ class EpochMetric:
 
 
 def plain_classes(output: Any, batch: Any) -> tuple[Tensor, Tensor] | None:
-    """Logits [N, C] and classes [N], if that is what they are."""
+    """Return logits [N, C] and classes [N]; None for outputs and targets of other forms."""
     if not isinstance(output, Tensor):
         try:
             output = prediction_of(output)
-        except Exception:  # no logits: then there are no classes either
+        except Exception:  # no logits, and so no classes
             return None
     target = target_of(batch)
     if output.dim() != 2 or target.dim() != 1 or output.shape[1] < 2 or target.is_floating_point():
@@ -108,6 +111,6 @@ def plain_classes(output: Any, batch: Any) -> tuple[Tensor, Tensor] | None:
 
 
 def predicted_classes(output: Any, batch: Any) -> tuple[np.ndarray, np.ndarray] | None:
-    """Predicted and true classes of a batch; None where there is not one class per example."""
+    """Return predicted and true classes of a batch; None where there is not one class per example."""
     pair = plain_classes(output, batch)
     return None if pair is None else (pair[0].argmax(1).cpu().numpy(), pair[1].cpu().numpy())

@@ -1,4 +1,4 @@
-"""What is minimised where a study gives no loss of its own."""
+"""Losses that a study minimizes."""
 
 from __future__ import annotations
 
@@ -25,18 +25,23 @@ from ..data.targets import (
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss, (output, batch) -> scalar."""
+    """Loss of a batch, as functions (output, batch) -> scalar.
 
-    mean: Callable[[Any, Any], Tensor]  # over the examples of a batch, for training
-    whole: Callable[[Any, Any], Tensor] | None = None  # their sum; that mean times their number if None
+    Attributes:
+        mean: Over the examples of a batch, for training.
+        whole: Sum over the examples; the mean times their number if None.
+    """
+
+    mean: Callable[[Any, Any], Tensor]
+    whole: Callable[[Any, Any], Tensor] | None = None
 
     def total(self, output: Any, batch: Any) -> Tensor:
-        """The sum over the examples of a batch, for evaluation."""
+        """Return the sum over the examples of a batch, for evaluation."""
         return self.mean(output, batch) * examples_of(batch) if self.whole is None else self.whole(output, batch)
 
 
 def default_loss(task: str | None) -> Loss:
-    """Cross-entropy or squared error; where a model returns a loss of its own, that."""
+    """Return cross-entropy or squared error, or for a model that returns a loss, that loss."""
     return _LOSSES[task]
 
 
@@ -65,7 +70,7 @@ def _cross_entropy_total(output: Any, batch: Any) -> Tensor:
 
 
 def _plain(output: Any, batch: Any) -> tuple[Tensor, Tensor] | None:
-    """Logits [N, C] and classes [N]: the usual case, without detours."""
+    """Return logits [N, C] and classes [N], the usual case; None for other forms."""
     target = target_of(batch)
     if not isinstance(output, Tensor) or output.dim() != 2 or target.dim() != 1 or output.shape[1] == 1:
         return None

@@ -1,6 +1,6 @@
-"""Values of metrics from what was stored of each test example. NumPy only, so that a check needs no model.
+"""Values of metrics from the stored contributions of test examples, by NumPy only, so that a check needs no model.
 
-All take and give float64. An example whose contribution is not a number makes the value not a number.
+All functions take and return float64. An example whose contribution is NaN makes the value NaN.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ BINS = 15  # of the calibration error
 
 
 def root(mean: Any) -> float:
-    """sqrt(mean), of squared errors."""
+    """Return sqrt(mean), for the mean of squared errors."""
     return float(np.sqrt(mean))
 
 
 def perplexity(mean: Array) -> float:
-    """exp of the loss per position, from the means of (sum of losses, number of positions) over examples."""
+    """Return exp of the loss per position, from the means of (sum of losses, number of positions) over examples."""
     return float(np.exp(mean[0] / mean[1]))
 
 
 def reliability(
     confidence: npt.ArrayLike, correct: npt.ArrayLike, bins: int = BINS
 ) -> tuple[npt.NDArray[np.int64], Array, Array]:
-    """How often predictions of a certain confidence are right, in bins (k / bins, (k + 1) / bins]; 0 is in the first.
+    """Return the reliability diagram, in bins (k / bins, (k + 1) / bins]; a confidence of 0 is in the first.
 
     Args:
         confidence: Probability of the predicted class, [examples].
         correct: 1 where that class is right, else 0, [examples].
-        bins: Of equal width.
+        bins: Number of bins of equal width.
 
     Returns:
-        By bin: number of examples, mean confidence, share of correct ones. The last two are 0 in empty bins.
+        By bin: number of examples, mean confidence, share of correct examples. The last two are 0 in empty bins.
     """
     confidence, correct = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
     place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], confidence, side="left")
@@ -48,7 +48,7 @@ def reliability(
 
 
 def calibration_error(stored: Array) -> float:
-    """Expected calibration error (Guo et al., 2017): sum_k n_k / n |accuracy_k - confidence_k| over 15 equal bins.
+    """Return the expected calibration error (Guo et al., 2017): sum_k n_k / n |accuracy_k - confidence_k|, 15 bins.
 
     Args:
         stored: (confidence, 1 if correct else 0) of each example.
@@ -60,9 +60,10 @@ def calibration_error(stored: Array) -> float:
 
 
 def ranked_auroc(positive: npt.ArrayLike, negative: npt.ArrayLike) -> float:
-    """P(s+ > s-) + P(s+ = s-) / 2 for the scores of a positive and a negative example: the Mann-Whitney statistic.
+    """Return P(s+ > s-) + P(s+ = s-) / 2 for the scores of a positive and a negative example (Mann-Whitney).
 
-    By average ranks R of ties: (sum of R over positives - n+ (n+ + 1) / 2) / (n+ n-). Not a number if either is empty.
+    With ranks R, averaged over ties, it is (sum of R over positives - n+ (n+ + 1) / 2) / (n+ n-); NaN if either is
+    empty.
     """
     above, below = np.asarray(positive, np.float64), np.asarray(negative, np.float64)
     scores = np.concatenate([above, below])
@@ -74,9 +75,9 @@ def ranked_auroc(positive: npt.ArrayLike, negative: npt.ArrayLike) -> float:
 
 
 def auroc(stored: Array) -> float:
-    """Area under the ROC curve; with more than two classes the mean over classes, each against all others.
+    """Return the area under the ROC curve; for more than two classes, the mean over classes, each against the rest.
 
-    Classes that no example has, or all have, are left out; not a number if none remains.
+    Classes of no example or of all are left out; NaN if none remains.
 
     Args:
         stored: (logit of each class..., true class) of each example.
@@ -84,7 +85,7 @@ def auroc(stored: Array) -> float:
     logits, truth = stored[:, :-1], stored[:, -1]
     if np.isnan(stored).any():
         return float("nan")
-    if logits.shape[1] == 2:  # the difference orders as the probability does, and does not saturate
+    if logits.shape[1] == 2:  # orders as the probability does, without saturation
         scores = logits[:, 1] - logits[:, 0]
         return ranked_auroc(scores[truth == 1], scores[truth == 0])
     scores = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -95,7 +96,7 @@ def auroc(stored: Array) -> float:
 
 
 def f1(stored: Array) -> float:
-    """Mean over classes of 2 TP / (2 TP + FP + FN), over the classes that occur as truth or as prediction.
+    """Return the mean of 2 TP / (2 TP + FP + FN) over the classes that occur as truth or as prediction.
 
     Args:
         stored: (predicted class, true class) of each example.
@@ -111,19 +112,19 @@ def f1(stored: Array) -> float:
 
 
 def r2(stored: Array) -> float:
-    """1 - sum (y - f)^2 / sum (y - mean y)^2; of several outputs the mean. Not a number if a target never varies.
+    """Return 1 - sum (y - f)^2 / sum (y - mean y)^2, averaged over outputs; NaN if a target never varies.
 
     Args:
         stored: (prediction of each output..., target of each output...) of each example.
     """
     predictions, targets = np.split(stored, 2, axis=1)
     spread = np.square(targets - targets.mean(axis=0)).sum(axis=0)
-    if not np.ptp(targets, axis=0).all():  # the spread is not 0 then, as the mean is rounded
+    if not np.ptp(targets, axis=0).all():  # the mean is rounded, so the spread is not exactly 0
         return float("nan")
     return float(np.mean(1 - np.square(targets - predictions).sum(axis=0) / spread))
 
 
-# How predictions were made, and what is told of each way (:mod:`.confidence`), by names in the store.
+# Ways of prediction, and the quantities of each (:mod:`.uncertainty`), by their names in the store.
 WAYS = {"point": "dropout off", "mc": "Monte Carlo", "moments": "moments"}
 UNCERTAINTY = {
     "nll": "Test NLL",
@@ -133,28 +134,28 @@ UNCERTAINTY = {
     "auroc_mutual_information": "AUROC of mutual information",
 }
 
-_HIGHER = {"accuracy", "auroc", "f1", "r2"}  # of which higher values are better
+_HIGHER = {"accuracy", "auroc", "f1", "r2"}
 _LOWER = {"error", "nll", "perplexity", "brier", "ece", "rmse", "mse", "mae", "loss"}
 
 
 def better_of(name: str) -> str | None:
-    """Which values of a metric of this name are better, "lower" or "higher"; None if only its owner can know."""
+    """Return the direction in which a metric of this name is better, "lower" or "higher"; None if unknown."""
     known = name.strip().lower()
     return "higher" if known in _HIGHER else "lower" if known in _LOWER else None
 
 
-# What makes the value of a built-in metric: of the mean contribution, or of all. Others are plain means.
+# Functions of the mean contribution, and of all contributions, by built-in metric. Others are plain means.
 COMBINE: dict[str, Callable[[Any], float]] = {"rmse": root, "perplexity": perplexity}
 WHOLE: dict[str, Callable[[Array], float]] = {"ece": calibration_error, "auroc": auroc, "f1": f1, "r2": r2}
 
 
 def value(stored: npt.ArrayLike, combine: Callable[[Any], Any] | None, whole: Callable[[Any], Any] | None) -> Any:
-    """What a metric makes of stored contributions [examples] or [examples, k], in float64.
+    """Return a metric's value in float64.
 
     Args:
-        stored: The contributions.
-        combine: Of their mean over examples, a number or a vector; None for the mean itself.
-        whole: Of all contributions, instead.
+        stored: Contributions, [examples] or [examples, k].
+        combine: Function of their mean over examples, a number or a vector; None for the mean itself.
+        whole: Function of all contributions, instead.
     """
     contributions = np.asarray(stored, np.float64)
     if contributions.ndim not in (1, 2):

@@ -1,4 +1,4 @@
-"""What a study measures: of each test example a contribution, which is stored, and of all of them a value."""
+"""Metrics: contributions of test examples, which are stored, and the value computed from them."""
 
 from __future__ import annotations
 
@@ -24,36 +24,35 @@ Of = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Metric:
-    """What is measured of a model on test data. Two metrics are the same if their names are.
+    """Metric of a model on test data. Metrics are equal if their names are.
 
     Example:
         >>> Metric("error", unit="%").value([100.0, 0.0, 0.0])
         33.333333333333336
 
     Attributes:
-        name: Under which it is stored and shown.
-        of: (output, batch) -> what each example contributes, [examples] or [examples, k]. Not needed where a study's
-            own loop returns the value.
-        combine: The mean contribution over examples, a number or k numbers in float64 -> the value. None: the mean
-            itself.
+        name: Name in the store and in reports.
+        of: (output, batch) -> contribution of each example, [examples] or [examples, k]. Not needed where a study's own
+            loop returns the value.
+        combine: Mean contribution over examples, a number or k numbers in float64 -> value. None: the mean itself.
         unit: Shown after values.
-        better: "lower" or "higher"; that of the built-in metric of the name if None, and lower of other names.
-        function: All contributions -> the value; set by :meth:`whole`.
+        better: "lower" or "higher"; None for that of the built-in metric of this name, else lower.
+        function: All contributions -> value; set by :meth:`whole`.
     """
 
     name: str
     of: Of | None = None
     combine: Callable[[Any], Any] | None = None
     unit: str = ""
-    better: Better = None  # type: ignore[assignment]  # until it is made
+    better: Better = None  # type: ignore[assignment]  # set when it is made
     function: Callable[[Any], Any] | None = field(default=None, kw_only=True)
-    by_batch: bool = field(default=False, kw_only=True)  # a batch's examples contribute the batch's mean
+    by_batch: bool = field(default=False, kw_only=True)  # examples contribute the mean of their batch
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():
             raise UserError(f"Metric: expected a name of printable characters, got {self.name!r}")
         if self.name in _RESERVED:
-            raise UserError(f"Metric: expected a name other than {', '.join(_RESERVED)}, which are kept beside metrics")
+            raise UserError(f"Metric: expected a name other than {', '.join(_RESERVED)}, which a store uses itself")
         given: Any = self.better
         known = metric_values.better_of(self.name)
         if given is None:
@@ -72,14 +71,14 @@ class Metric:
     def whole(
         cls, name: str, of: Of | None, function: Callable[[Any], Any], unit: str = "", better: Better | None = None
     ) -> Metric:
-        """A metric that is no function of a mean, such as the area under a ROC curve.
+        """Create a metric that is not a function of a mean, such as the area under a ROC curve.
 
         Args:
-            name: Of the metric.
-            of: (output, batch) -> what each example contributes, [examples] or [examples, k].
-            function: All contributions, in float64, in the order of the examples -> the value.
+            name: Name of the metric.
+            of: (output, batch) -> contribution of each example, [examples] or [examples, k].
+            function: All contributions, in float64, in the order of the examples -> value.
             unit: Shown after values.
-            better: "lower" or "higher"; that of the built-in metric of the name if None, and higher of other names.
+            better: "lower" or "higher"; None for that of the built-in metric of this name, else higher.
         """
         return cls(name, of, None, unit, better or metric_values.better_of(name) or "higher", function=function)  # type: ignore[arg-type]
 
@@ -91,27 +90,29 @@ class Metric:
 
     @property
     def is_mean(self) -> bool:
-        """Whether the value is the plain mean of one number per example, so that intervals over examples are exact."""
+        """True if the value is the plain mean of one number per example, so that intervals over examples are exact."""
         return self.combine is None and self.function is None and not self.by_batch
 
     @property
     def description(self) -> dict[str, str]:
-        """What a store says of it; see :class:`contdrop.lab.analysis.metric_format.Measure`."""
+        """Entry in a store; see :class:`contdrop.lab.analysis.metric_format.Measure`."""
         is_built_in = BUILT_IN.get(self.name) is self
         kind = "built-in" if is_built_in and not self.by_batch else "mean" if self.is_mean else "own"
         return {"name": self.name, "unit": self.unit, "better": self.better, "kind": kind}
 
     def is_better(self, value: float, other: float) -> bool:
+        """Return True if ``value`` is strictly better than ``other``."""
         return value > other if self.better == "higher" else value < other
 
     def contributions(self, output: Any, batch: Any, examples: int | None = None) -> npt.NDArray[Any]:
-        """What each example of a batch contributes, [examples] or [examples, k].
+        """Return the contribution of each example of a batch, [examples] or [examples, k].
 
-        As float32 if that holds all of it exactly, else as float64; parts of several batches may be concatenated. If
-        it is known how many examples there must be, that is checked.
+        They are float32 if that holds all of them exactly, else float64. The number of ``examples`` is checked if given.
         """
         if self.of is None:
-            raise UserError(f"metric {self.name}: expected of=, (output, batch) -> what each example contributes")
+            raise UserError(
+                f"metric {self.name}: expected of=, (output, batch) -> contribution of each example; got none"
+            )
         found = torch.as_tensor(self.of(output, batch)).detach().cpu()
         if found.dim() not in (1, 2) or examples not in (None, len(found)):
             expected = "one row per example" if examples is None else f"{examples} examples"
@@ -122,7 +123,7 @@ class Metric:
         return _narrow(found.double().numpy())
 
     def value(self, contributions: npt.ArrayLike) -> float:
-        """Of all contributions [examples] or [examples, k]; not a number if there are none."""
+        """Return the value of all contributions [examples] or [examples, k]; NaN if there are none."""
         try:
             found = np.asarray(metric_values.value(contributions, self.combine, self.function), np.float64)
         except ValueError as error:
@@ -142,7 +143,7 @@ def _narrow(values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
 
 
 def _wrong(output: Any, batch: Any) -> Tensor:
-    """100 where the largest logit is not that of the class, 0 where it is."""
+    """Return 100 where the largest logit is not that of the class, 0 where it is."""
     logits, target = logits_and_classes(output, batch)
     return _percent(logits, logits.argmax(1) != target, target)
 
@@ -152,14 +153,14 @@ def _right(output: Any, batch: Any) -> Tensor:
 
 
 def _percent(logits: Tensor, wrong: Tensor, target: Tensor) -> Tensor:
-    # The largest of numbers that are none may by chance be the right one.
+    # Among NaNs, argmax may return the right class by chance.
     values = torch.where(logits.isnan().any(1), torch.nan, 100 * wrong.double())
     return per_example(values, target)
 
 
 def _not_among(k: int) -> Of:
     def of(output: Any, batch: Any) -> Tensor:
-        """100 where k other logits come before that of the class; of equal ones, the first comes first."""
+        """Return 100 where k other logits come before that of the class; equal logits are in the order of classes."""
         logits, target = logits_and_classes(output, batch)
         number = logits.shape[1]
         if k >= number:
@@ -185,7 +186,7 @@ def _nll_and_positions(output: Any, batch: Any) -> Tensor:
 
 
 def _brier(output: Any, batch: Any) -> Tensor:
-    """sum_c (p_c - 1[c is the class])^2, from 0 to 2; with two classes half of it, (p_1 - y)^2."""
+    """Return sum_c (p_c - 1[c is the class])^2, from 0 to 2; for two classes half of it, (p_1 - y)^2."""
     logits, target = logits_and_classes(output, batch)
     probabilities = logits.softmax(1)
     truth = torch.zeros_like(probabilities).scatter_(1, target.clamp(min=0).unsqueeze(1), 1.0)
@@ -199,7 +200,7 @@ def _one_class_each(name: str, output: Any, batch: Any) -> tuple[Tensor, Tensor]
         raise UserError(
             f"metric {name}: expected one class per example, got targets {list(target.shape)}; give a lab.Metric"
         )
-    per_example(target, target)  # none is ignored
+    per_example(target, target)  # raises if a class is ignored
     return logits, target
 
 
@@ -249,7 +250,7 @@ def _loss(output: Any, batch: Any) -> Tensor:
 
 
 def _spread(loss: Tensor, batch: Any) -> Tensor:
-    """The mean of a batch, as what each of its examples contributes."""
+    """Return the mean of a batch as the contribution of each of its examples."""
     return loss if loss.dim() else loss.expand(examples_of(batch))
 
 
@@ -282,10 +283,9 @@ _EACH: dict[str | None, Of] = {"classification": _nll, "regression": _square}  #
 
 
 def with_loss(metrics: Sequence[Metric], loss: Of | None, task: str | None) -> tuple[Metric, ...]:
-    """The metrics of a study, with what it minimises as the one called loss: its own loss, or else that of its task.
+    """Return the metrics of a study, where the metric "loss" is the study's own loss or else that of its task.
 
-    The latter is that of each example, unless the model returns its own. Of a loss of the user's own, only the mean of
-    a batch is known.
+    The task's loss is known for each example, unless the model returns its own; a user's loss is a mean over a batch.
     """
 
     def of(output: Any, batch: Any) -> Tensor:
@@ -297,7 +297,7 @@ def with_loss(metrics: Sequence[Metric], loss: Of | None, task: str | None) -> t
 
 
 def find(name: str) -> Metric:
-    """A built-in metric by its name, one of ``BUILT_IN`` or top1, top2, ..."""
+    """Return a built-in metric by its name, one of ``BUILT_IN`` or top1, top2, ..."""
     number = re.fullmatch(r"top([1-9]\d*)", name)
     if number:
         return Metric(name, _not_among(int(number[1])), unit="%")
@@ -307,12 +307,12 @@ def find(name: str) -> Metric:
 
 
 def defaults(task: str | None) -> tuple[Metric, ...]:
-    """The metrics of a task, the primary one first."""
+    """Return the metrics of a task, the primary one first."""
     return tuple(BUILT_IN[name] for name in _DEFAULTS[task])
 
 
 def chosen(given: Metric | str | Sequence[Metric | str] | None, task: str | None) -> tuple[Metric, ...]:
-    """What a study's ``metric=`` means: metrics or names, one or several, the first primary; None by task."""
+    """Return the metrics that ``metric=`` gives by themselves or by name, the primary one first; None: by task."""
     if given is None:
         return defaults(task)
     several = [given] if isinstance(given, (Metric, str)) else list(given)

@@ -1,7 +1,7 @@
-"""Named streams of chance: every use has a seed of its own, so no method can shift what another one sees.
+"""Named random streams: every use of randomness has its own seed, so that methods cannot shift each other's draws.
 
-A seed depends on names and numbers only, never on what was drawn before. So an interrupted run needs no generator's
-state to resume, and in run i all methods get the same split, initial weights and data order.
+A seed depends on names and numbers only, never on earlier draws. An interrupted run therefore resumes without the state
+of a generator, and in run i all methods get the same split, initial weights and data order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LARGEST_SEED = 2**63 - 1
 
 
 def seed(root: int, stage: str, run: int, stream: str, *detail: object) -> int:
-    """A seed below 2^63 for one use of chance.
+    """Return a seed below 2^63 for one use of randomness.
 
     >>> seed(0, "final", 0, SPLIT) == seed(0, "final", 0, SPLIT)
     True
@@ -27,5 +27,5 @@ def seed(root: int, stage: str, run: int, stream: str, *detail: object) -> int:
 
 
 def permutation(count: int, seed: int) -> np.ndarray:
-    """A random order of ``count`` things."""
+    """Return a random permutation of ``count`` numbers."""
     return np.random.Generator(np.random.Philox(seed)).permutation(count)

@@ -1,6 +1,6 @@
-"""Whether a classifier knows how sure it can be: its calibration, and whether it is less sure of inputs from elsewhere.
+"""Calibration and out-of-distribution detection for classifiers.
 
-Asked of its predictions in three ways: with dropout off (``point``), averaged over passes with dropout on (``mc``,
+Predictions are made in three ways: with dropout off (``point``), averaged over passes with dropout on (``mc``,
 :func:`contdrop.mc_predict`), and by propagated moments (``moments``, :func:`contdrop.inference.predict`).
 """
 
@@ -28,7 +28,7 @@ Forward = Callable[[torch.nn.Module, Any], Any]
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """Class probabilities of some examples, and how uncertain they are."""
+    """Class probabilities of some examples, and their uncertainties."""
 
     probabilities: Array  # [N, C], float64
     entropy: Array  # of the probabilities, in nats, [N]
@@ -37,25 +37,25 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Uncertainty(Configuration):
-    """The ``measure`` of a study that asks how well its models know how sure they can be.
+    """The ``measure`` of a study that evaluates the uncertainty of its models.
 
-    For each way in ``point``, ``mc`` and ``moments`` that is possible these are kept as ``uncertainty_<way>_<name>``:
+    For each possible way in ``point``, ``mc`` and ``moments`` it keeps, as ``uncertainty_<way>_<name>``:
 
     - by test example: ``contribution_nll``, ``contribution_brier``, ``confidence``, ``correct``, ``entropy`` and
       ``mutual_information``;
-    - of all of them: ``nll``, ``brier`` and ``ece``, as the metrics of these names, and ``reliability``, three rows of
-      ``bins`` numbers: how many examples have a confidence in the bin, their mean confidence, the share that is right;
-    - with ``ood``: ``auroc_entropy`` and ``auroc_mutual_information``, the probability that an input from elsewhere has
-      more of it than a test example, and both by input as ``ood_entropy`` and ``ood_mutual_information``.
+    - over all examples: ``nll``, ``brier`` and ``ece``, as the metrics of these names, and ``reliability``, three rows
+      of ``bins`` numbers: the number of examples in the bin, their mean confidence, and the share of correct ones;
+    - with ``ood``: ``auroc_entropy`` and ``auroc_mutual_information``, the probability that an out-of-distribution
+      input has a larger value than a test example; by input, ``ood_entropy`` and ``ood_mutual_information``.
 
     Attributes:
         samples: Passes of Monte-Carlo prediction, at least 2.
-        ood: Returns inputs from elsewhere, in the form that the model takes; they need no targets.
-        forward: The study's own, if it has one: (model, batch) -> output. Then there are no moments.
+        ood: Function that returns out-of-distribution inputs in the form that the model takes, without targets.
+        forward: The study's own (model, batch) -> output, if it has one. Then there are no moments.
         moments: Whether to propagate moments, where the model's layers allow it.
-        examples: Only the first so many test examples, and inputs from elsewhere; all if None.
-        batch_size: Examples at once.
-        bins: Of the reliability diagram; the calibration error always has 15.
+        examples: Number of first test examples and of out-of-distribution inputs to use; all if None.
+        batch_size: Examples per batch.
+        bins: Bins of the reliability diagram; the calibration error always has 15.
     """
 
     kind: ClassVar[str] = "uncertainty"
@@ -78,7 +78,7 @@ class Uncertainty(Configuration):
                 raise UserError(f"uncertainty: expected {name} to be a function; got {type(function).__name__}")
 
     def __call__(self, model: torch.nn.Module, parts: Any, seed: int) -> dict[str, Array]:
-        """What is kept of a trained model: see :class:`Uncertainty`."""
+        """Return all that is kept of a trained model; see :class:`Uncertainty`."""
         part = parts.test
         order = part.order(None, self.batch_size)
         if self.examples is not None:
@@ -86,20 +86,20 @@ class Uncertainty(Configuration):
         batches = list(part.batches(order))
         truth = np.concatenate([_classes(batch) for batch in batches])
         known = self.predict(model, batches, seed, "test")
-        strange = {} if self.ood is None else self.predict(model, self._strange(), seed, "ood")
+        ood = {} if self.ood is None else self.predict(model, self._ood_batches(), seed, "ood")
         kept: dict[str, Array] = {}
         for way, predicted in known.items():
-            found = _kept(predicted, truth, self.bins) | _detection(predicted, strange.get(way))
+            found = _kept(predicted, truth, self.bins) | _detection(predicted, ood.get(way))
             kept |= {f"uncertainty_{way}_{name}": array for name, array in found.items()}
         return kept
 
     def predict(
         self, model: torch.nn.Module, batches: Sequence[Any], seed: int = 0, name: str = "test"
     ) -> dict[str, Predicted]:
-        """Predictions in each way that is possible; the model is left in evaluation mode.
+        """Return the predictions of each possible way, and leave the model in evaluation mode.
 
-        Without dropout layers there are no masks to average over, and moments are known of some layers only. Data of
-        another name get masks of their own.
+        Without dropout layers there are no masks to average over; moments are known for some layers only. Data of
+        another ``name`` get their own masks.
         """
         model.eval()
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
@@ -122,8 +122,8 @@ class Uncertainty(Configuration):
             )
         return {way: predicted for way, predicted in found.items() if predicted is not None}
 
-    def _strange(self) -> list[Any]:
-        """Batches of the inputs from elsewhere, which have no target."""
+    def _ood_batches(self) -> list[Any]:
+        """Return batches of the out-of-distribution inputs, which have no target."""
         assert self.ood is not None
         nest = map_leaves(
             lambda leaf: leaf if isinstance(leaf, Tensor) else torch.as_tensor(np.asarray(leaf)), self.ood()
@@ -143,7 +143,7 @@ uncertainty = Uncertainty  # as studies write it
 
 
 class _Logits(torch.nn.Module):
-    """A model on one batch, whatever its form, as a model of one tensor that gives logits [N, C] in float64."""
+    """Model on one batch of any form, as a model of one tensor that returns logits [N, C] in float64."""
 
     def __init__(self, model: torch.nn.Module, forward: Forward, batch: Any) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class _Logits(torch.nn.Module):
 
 
 def _only_input(batch: Any) -> Tensor | None:
-    """x of a batch (x, y) of floating-point x."""
+    """Return x of a batch (x, y) if it is a floating-point tensor."""
     x = batch[0] if isinstance(batch, (tuple, list)) and len(batch) <= 2 else None
     return x if isinstance(x, Tensor) and x.is_floating_point() else None
 
@@ -178,12 +178,12 @@ def _of(prediction: inference.Prediction) -> Predicted:
     entropy, information = prediction.entropy, prediction.mutual_information
     assert entropy is not None
     assert information is not None
-    # Without noise it is zero, and what is there are rounding errors, by which nothing should be ranked.
+    # Without noise it is zero up to rounding errors, by which examples must not be ranked.
     return Predicted(prediction.mean.cpu().numpy(), entropy.cpu().numpy(), information.cpu().numpy().round(9))
 
 
 def _if_possible(predictions: Iterator[inference.Prediction]) -> Predicted | None:
-    """All batches; None if the first is refused. That the model itself works, the point prediction has shown."""
+    """Return the predictions of all batches; None if the first is refused, although the model itself works."""
     try:
         first = next(predictions)
     except (ValueError, NotImplementedError):
@@ -232,15 +232,15 @@ def _kept(predicted: Predicted, truth: npt.NDArray[np.int64], bins: int) -> dict
     }
 
 
-def _detection(known: Predicted, strange: Predicted | None) -> dict[str, Array]:
-    """How well inputs from elsewhere are told from test data."""
-    if strange is None:
+def _detection(known: Predicted, ood: Predicted | None) -> dict[str, Array]:
+    """Return how well uncertainty separates out-of-distribution inputs from test data."""
+    if ood is None:
         return {}
-    kept = {"ood_entropy": strange.entropy.astype(np.float32)}
-    found = {"auroc_entropy": metric_values.ranked_auroc(strange.entropy, known.entropy)}
-    if known.mutual_information is not None and strange.mutual_information is not None:
-        kept["ood_mutual_information"] = strange.mutual_information.astype(np.float32)
+    kept = {"ood_entropy": ood.entropy.astype(np.float32)}
+    found = {"auroc_entropy": metric_values.ranked_auroc(ood.entropy, known.entropy)}
+    if known.mutual_information is not None and ood.mutual_information is not None:
+        kept["ood_mutual_information"] = ood.mutual_information.astype(np.float32)
         found["auroc_mutual_information"] = metric_values.ranked_auroc(
-            strange.mutual_information, known.mutual_information
+            ood.mutual_information, known.mutual_information
         )
     return kept | {name: np.asarray(value, np.float64) for name, value in found.items()}
