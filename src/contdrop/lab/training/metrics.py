@@ -107,7 +107,7 @@ class Metric:
     def contributions(self, output: Any, batch: Any, examples: int | None = None) -> npt.NDArray[Any]:
         """Return the contribution of each example of a batch, [examples] or [examples, k].
 
-        They are float32 if that holds all of them exactly, else float64. The number of ``examples`` is checked if given.
+        They are float32 if that holds all of them exactly, else float64. A number of ``examples`` is checked.
         """
         if self.of is None:
             raise UserError(
