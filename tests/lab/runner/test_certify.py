@@ -106,14 +106,14 @@ SIZE = 'sizes={"odd": lab.Size(runs=1, epochs=3, settings={"keep": "best"})}'
 @pytest.mark.parametrize(
     ("extra", "options", "message"),
     [
-        ('weights="last"', ("--part", "train"), "the train examples were trained on"),
-        ('weights="last", keep="best"', ("--part", "validation"), "the validation examples chose parameters or epochs"),
-        ('weights="last", keep="best"', ("--pac-bayes", 1), "the validation examples chose parameters or epochs"),
-        (f'weights="last", {SIZE}', ("--part", "validation"), "the validation examples chose parameters or epochs"),
-        (f'weights="last", {PLATEAU}', ("--part", "validation"), "the validation examples decided the learning rate"),
-        (f'weights="last", {PLATEAU}', ("--pac-bayes", 1), "the validation examples decided the learning rate"),
+        ('weights="last"', ("--part", "train"), "the train examples, which were trained on"),
+        ('weights="last", keep="best"', ("--part", "validation"), "the validation examples, which chose parameters or epochs"),
+        ('weights="last", keep="best"', ("--pac-bayes", 1), "the validation examples, which chose parameters or epochs"),
+        (f'weights="last", {SIZE}', ("--part", "validation"), "the validation examples, which chose parameters or epochs"),
+        (f'weights="last", {PLATEAU}', ("--part", "validation"), "the validation examples, which decided the learning rate"),
+        (f'weights="last", {PLATEAU}', ("--pac-bayes", 1), "the validation examples, which decided the learning rate"),
         ("", (), "were not kept; give the study weights='last'"),
-        ('weights="last"', ("--run", 7), "--run: no network of run 7 is finished"),
+        ('weights="last"', ("--run", 7), "--run: expected a run with a finished network; got 7"),
     ],
 )  # fmt: skip
 def test_what_would_not_hold_is_refused_in_one_line(study, cli, extra, options, message):
@@ -142,7 +142,7 @@ def test_test_examples_do_not_mind_how_the_validation_examples_were_used(study, 
         ({"model": "coupled", "methods": ("none",)}, (), "0 is a BatchNorm1d that keeps no running statistics"),
         ({"model": "normalised"}, ("--pac-bayes", 1), "--pac-bayes: pac_bayes_certificate: expected linear layers and"),
         ({"model": "doubling"}, ("--pac-bayes", 1), "got Doubling with a forward or hooks of its own"),
-        ({"groups": "y[:600] + 3 * (torch.arange(600) // 10)"}, ("--part", "validation"), "those of one group"),
+        ({"groups": "y[:600] + 3 * (torch.arange(600) // 10)"}, ("--part", "validation"), "got groups of dependent ones"),
     ],
 )  # fmt: skip
 def test_networks_and_data_that_no_bound_holds_for_are_refused_in_one_line(study, cli, change, options, message):
@@ -178,5 +178,7 @@ def test_outputs_and_targets_that_are_no_classes_are_refused():
     x, y = torch.zeros(40, 3), torch.zeros(40, 2)
     own = lab.Study("own", lambda: lab.Data(train=(x, y), test=0.2), lambda: torch.nn.Linear(3, 2))
     part = prepare(own.data(), task="classification").parts(0, "final", 0).test
-    with pytest.raises(UserError, match=r"own: expected one class per example, .* got targets of float32 \[8, 2\]"):
+    with pytest.raises(
+        UserError, match=r"own: certify: expected one class per example, .* got targets of float32 \[8, 2\]"
+    ):
         certify._examples(part, own)

@@ -33,7 +33,7 @@ def test_value_is_that_of_its_examples(tmp_path):
     losses = torch.rand(77, generator=torch.Generator().manual_seed(0), requires_grad=True)
     jobs = lab.ask(STUDY, store=tmp_path / "runs.db")
     job = next(jobs)
-    with pytest.raises(UserError, match=r"expected the loss of per_example; they give 0\.\d+, told was 3"):
+    with pytest.raises(UserError, match=r"per_example gives loss 0\.\d+, but tell\(\) was given 3"):
         job.tell(3.0, per_example=losses)
     job.tell(losses.mean(), per_example=losses)
     with Store(tmp_path / "runs.db") as store:
@@ -139,7 +139,7 @@ def test_log_wants_epochs_in_order_and_known_names(tmp_path):
     job.log(1, train_loss=2.0, val=3.0)
     with pytest.raises(UserError, match="expected epoch 2, the next one; got 1"):
         job.log(1, train_loss=2.0)
-    with pytest.raises(UserError, match="unknown figure 'vall'; did you mean 'val'"):
+    with pytest.raises(UserError, match="unknown value 'vall'; did you mean 'val'"):
         job.log(2, vall=2.0)
 
 
@@ -201,7 +201,7 @@ def test_what_a_program_asked_for_is_not_taken_for_the_labs_training(tmp_path):
         found = [protocol.configuration.get("run") for protocol in store.protocols()]
     assert len(found) == 2
     assert sum(run is not None and "around_ask" in str(run) for run in found) == 1
-    with pytest.raises(UserError, match=r"expected the loop around lab\.ask to do its jobs"):
+    with pytest.raises(UserError, match=r"expected the loop around lab\.ask to run its jobs"):
         lab.compare(dataclasses.replace(study, run=around_ask), store=tmp_path / "other.db", workers=0, progress=False)
 
 
@@ -251,10 +251,10 @@ def test_a_result_is_told_once_and_a_model_is_made_by_a_function(tmp_path):
     with pytest.raises(UserError, match="expected the function that makes the model, which is called seeded; got one"):
         job.build(make())
     job.tell(1.0)
-    with pytest.raises(UserError, match="expected one result; it has ended already"):
+    with pytest.raises(UserError, match="expected one result; got another one"):
         job.tell(2.0)
     for late in (lambda: job.fail("too late"), lambda: job.same("data", 1), lambda: job.build(make)):
-        with pytest.raises(UserError, match="it has ended already, and keeps what it was told first"):
+        with pytest.raises(UserError, match="got another one, after the first, which is kept"):
             late()
     assert repr(job) == "<Job own original run 0, ended>"
     assert statuses(tmp_path / "runs.db")["original", 0] == FINISHED

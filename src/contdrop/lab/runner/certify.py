@@ -1,4 +1,4 @@
-"""Certificates of stored runs: bounds on the error of their networks, from examples that they have not seen."""
+"""Certificates of stored runs: bounds on the error of their networks, from examples kept aside."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTS = ("test", "validation", "train")
 
 @dataclass(frozen=True)
 class PacBayes:
-    """The part of a PAC-Bayes certificate that is reported, and how its network does on test examples."""
+    """PAC-Bayes certificate as reported, with the error of its network on test examples."""
 
     bound: float
     empirical: float
@@ -40,14 +40,14 @@ class PacBayes:
 
 @dataclass(frozen=True)
 class Certified:
-    """One network.
+    """Certificates of one network.
 
     Attributes:
-        method: Its label.
+        method: Label of the method.
         strength: Relative variance of its noise, if it has one.
-        mean: Of the network without noise.
-        holdout: Of random members and mixtures too; None without noise.
-        pac_bayes: If it was asked for.
+        mean: Bound of the network without noise.
+        holdout: Bounds of random members and mixtures, too; None without noise.
+        pac_bayes: None if not requested.
     """
 
     method: str
@@ -69,27 +69,27 @@ def certify(
     epochs: int | None = None,
     after_each: Callable[[], None] = lambda: None,
 ) -> list[Certified]:
-    """Certificates of all methods of one run, which hold together.
+    """Return certificates of all methods of one run, which hold simultaneously.
 
     Args:
-        result: With weights that were kept.
-        study: That they are of.
-        run: Which run.
-        part: The examples that the certificates are made of.
-        delta: How often any of them may fail.
+        result: Result of a study that kept its weights.
+        study: The study.
+        run: Number of the run.
+        part: Part of the data to compute the certificates from.
+        delta: Probability that any of them fails.
         members: Masks per mixture.
-        masks: Whether they are drawn anew for each example or the same for all.
-        epochs: To train a PAC-Bayes posterior on the validation examples; None for no such certificate.
-        after_each: Called when a network is done.
+        masks: "fresh" for new masks per example, or one set of masks for all.
+        epochs: Epochs to train a PAC-Bayes posterior on the validation examples; None for no such certificate.
+        after_each: Called after each network.
     """
     protocol = result.results.protocol
-    study = study.at(protocol.preset)  # a size may have other settings
+    study = study.at(protocol.preset)
     used = [part] if epochs is None else [part, "validation"]
     for each in used:
         _check_unseen(study, each)
     jobs = [job for job in result.results.finished if job.run == run]
     if not jobs:
-        raise UserError(f"--run: no network of run {run} is finished; contdrop status shows what is")
+        raise UserError(f"--run: expected a run with a finished network; got {run}; run contdrop status to see all")
     parts = _divided(study, protocol, used).parts(int(protocol.configuration["seed"]), FINAL, run)
     x, y = _examples(getattr(parts, part), study)
     found = []
@@ -105,16 +105,16 @@ def certify(
 
 
 def _divided(study: Study, protocol: ProtocolRecord, used: list[str]) -> PreparedData:
-    """The data, if bounds from these parts hold."""
+    """Return the data; refuse data of which bounds from these parts would not hold."""
     if study.data is None:
         raise UserError(
-            f"{study.name}: expected a study that trains by itself; one with a loop of its own keeps no network"
+            f"{study.name}: expected a study that the lab trains; got one with its own loop, which keeps no network"
         )
     prepared = prepare(study.data(), task=study.task)
     if prepared.groups is not None and set(used) & set(prepared.drawn):
         raise UserError(
-            f"{study.name}: expected independent examples; those of one group (groups=) are not, so a bound from them "
-            "would not hold; let data() keep one of each group"
+            f"{study.name}: expected independent examples; got groups of dependent ones (groups=), from which a bound "
+            "would not hold; let data() keep one example of each group"
         )
     if "validation" in used:
         _check_rate(study, protocol, prepared)
@@ -130,11 +130,11 @@ def _holdout(
             found = holdout_certificate(model, x, y, delta, members=members, masks=masks)
             return found, found.mean
         check_separate("certify", model, x)
-    except ValueError as error:  # what its layers cannot do
+    except ValueError as error:  # a layer is not supported
         raise UserError(str(error)) from None
     with torch.no_grad():
         wrong = int((model.eval()(x).argmax(1) != y).sum())
-    # As in the others, where three bounds share delta.
+    # As with noise, where three bounds share delta.
     return None, Bound(wrong, len(y), bounds.clopper_pearson(wrong, len(y), delta / 3).item())
 
 
@@ -150,7 +150,7 @@ def _pac_bayes(model: nn.Module, parts: Parts, study: Study, delta: float, epoch
     x, y = _examples(parts.validation, study)
     try:
         made = pac_bayes_certificate(_sequence(model), x, y, delta, epochs=epochs)
-    except (TypeError, ValueError) as refusal:  # what its layers are
+    except (TypeError, ValueError) as refusal:  # a layer is not supported
         raise UserError(f"--pac-bayes: {refusal}") from None
     tested, truth = _examples(parts.test, study)
     with torch.no_grad(), seeded(dropout_layers(made.network), 0):
@@ -159,7 +159,7 @@ def _pac_bayes(model: nn.Module, parts: Parts, study: Study, delta: float, epoch
 
 
 def _sequence(model: nn.Module) -> nn.Sequential:
-    """The layers one after the other, if the model is nothing but sequences of layers."""
+    """Return the layers of a model that consists of sequences of layers only."""
     if not (isinstance(model, nn.Sequential) and is_sequence(model)) or has_forward_hooks(model):
         own = " with a forward or hooks of its own" if isinstance(model, nn.Sequential) else ""
         raise UserError(f"--pac-bayes: expected a model of torch.nn.Sequential; got {type(model).__name__}{own}")
@@ -176,11 +176,11 @@ def _check_unseen(study: Study, part: str) -> None:
 
 
 def _check_rate(study: Study, protocol: ProtocolRecord, prepared: PreparedData) -> None:
-    """Refuses a scheduler that waits for a plateau of the validation loss, which training gives it."""
+    """Refuse a scheduler that has seen the validation loss during training."""
     if study.scheduler is None or study.model is None:
         return
     configuration = protocol.configuration
-    # As the training itself makes it: a scheduler may ask for this optimiser, and for this number of steps.
+    # As in training: a scheduler may depend on the optimizer and on the number of steps.
     job = plan(study, preset=protocol.preset, epochs=configuration["epochs"], seed=configuration["seed"])[-1]
     if isinstance(Trainer(job, Variant.parse(job.method), prepared).scheduler, ReduceLROnPlateau):
         raise _seen(study, "validation", "decided the learning rate")
@@ -188,8 +188,8 @@ def _check_rate(study: Study, protocol: ProtocolRecord, prepared: PreparedData) 
 
 def _seen(study: Study, part: str, use: str) -> UserError:
     return UserError(
-        f"{study.name}: expected examples that were kept aside; the {part} examples {use}, so a bound from them would "
-        "not hold; use --part test without --pac-bayes"
+        f"{study.name}: expected examples kept aside; got the {part} examples, which {use}, so that a bound from them "
+        "would not hold; use --part test without --pac-bayes"
     )
 
 
@@ -198,11 +198,13 @@ def _examples(part: Part, study: Study) -> tuple[Tensor, Tensor]:
     if study.task != "classification" or study.forward or not (
         isinstance(batch, (tuple, list)) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)
     ):  # fmt: skip
-        raise UserError(f"{study.name}: expected a classification of tensors without forward=; certificates need that")
+        raise UserError(
+            f"{study.name}: certify: expected a classification of tensors without forward=; got another study"
+        )
     x, y = batch
     if y.dim() != 1 or y.is_floating_point():
         raise UserError(
-            f"{study.name}: expected one class per example, a whole number; certificates need that; got targets of "
+            f"{study.name}: certify: expected one class per example, a whole number; got targets of "
             f"{str(y.dtype).removeprefix('torch.')} {list(y.shape)}"
         )
     return x, y.long()

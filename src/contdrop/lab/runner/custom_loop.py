@@ -1,14 +1,14 @@
-"""A loop of the user's own: the lab says which network is to be trained, the user trains it and tells the result.
+"""Jobs for the user's own training loop, which reports the results.
 
-Two forms, one object: ``Study(run=function)`` is called with a :class:`Job` by the lab's workers, and :func:`ask` hands
-out the jobs of a study one by one, wherever the user's code runs::
+There are two forms. The lab's workers call the function of ``Study(run=function)`` with a :class:`Job`, and :func:`ask`
+hands out the jobs of a study one by one wherever the user's code runs::
 
     for job in lab.ask(study, store="runs.db"):
-        model = job.build(make_model)          # seeded; the method is in it
+        model = job.build(make_model)          # seeded, with the method in its layers
         job.tell(train_somehow(model, seed=job.seed))
 
-Jobs of a run share the seed. That is pairing by seed; what the methods of a run really shared is proven only for what
-the loop gives to :meth:`Job.same`.
+Jobs of a run share the seed, which pairs them. What the methods of a run really shared is proven only for what the loop
+passes to :meth:`Job.same`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import math
 import numbers
 import pathlib
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,18 +38,18 @@ from ..training.job import JobSink
 from ..training.model import build_with, put, seed_everything
 
 _LOGGED = ("train_loss", "train", "val_loss", "val", "test_loss", "test", "learning_rate")
-_ROUNDING = 1e-4  # how far a mean in float32 may be from that of the same numbers in float64
+_ROUNDING = 1e-4  # of a mean in float32 against that of the same numbers in float64
 
 
 class Job:
-    """One network to train: a method in a run.
+    """Job to train one network: a method in a run.
 
     Attributes:
-        method: Its label, with all parameters.
+        method: Label of the method, with all parameters.
         run: Number of the run.
-        seed: The same for all methods of a run.
-        mask_seed: Another for each method, for what only masks draw from.
-        directory: For files of this job; made when it is first asked for.
+        seed: Seed that all methods of a run share.
+        mask_seed: Seed of this method, for masks only.
+        directory: Directory for files of this job, created on first access.
     """
 
     def __init__(self, store: JobSink, job_id: int, job: plan.PlannedJob, variant: plan.Variant) -> None:
@@ -109,14 +109,12 @@ class Job:
             raise UserError(f"{self._job}: {mismatch}")
 
     def build(self, function: Callable[[], nn.Module]) -> nn.Module:
-        """Seeds everything, calls the function, puts the method into the model, and seeds the masks.
+        """Seed everything, call the function, apply the method to the model, and seed the masks.
 
-        The initial weights are fingerprinted: a method that starts from others is refused.
+        The initial weights are fingerprinted; a method that starts from other weights is refused.
         """
         if isinstance(function, nn.Module):
-            raise UserError(
-                f"{self._job}: expected the function that makes the model, which is called seeded; got one made"
-            )
+            raise UserError(f"{self._job}: expected a function that makes the model, to call it seeded; got a model")
         built = build_with(self.study, function, self._variant.method, self.seed)
         parameters = sorted(built.model.named_parameters())
         self.same("initial weights", of_arrays(*(as_array(p.cpu()) for _, p in parameters)))
@@ -125,19 +123,19 @@ class Job:
         return built.model
 
     def apply(self, model: nn.Module) -> nn.Module:
-        """Puts the method into a model that is there already."""
+        """Apply the method to an existing model."""
         self._noise, _ = put(self.study, self._variant.method, model)
         return model
 
     def seed_everything(self) -> None:
-        """torch, NumPy and Python's random, alike for all methods of this run."""
+        """Seed torch, NumPy and Python's random, alike for all methods of this run."""
         seed_everything(self.seed)
 
     def same(self, name: str, value: Any) -> None:
-        """Says that this is the same for all methods of this run; one that had another is refused.
+        """Record what all methods of this run must share; a method with another value is refused.
 
         Args:
-            name: Of it.
+            name: Name in messages.
             value: A tensor, an array, a number, a text, or lists and dictionaries of these.
         """
         self._check_open()
@@ -145,13 +143,13 @@ class Job:
         self._begin()
 
     def log(self, epoch: int, **values: float) -> None:
-        """Keeps figures of an epoch, counted from 1, for curves: train_loss, train, val_loss, val, test_loss, test.
+        """Record values of an epoch, counted from 1, for curves: train_loss, train, val_loss, val, test_loss, test.
 
-        They reach the store when the job ends.
+        They are written to the store when the job ends.
         """
         for name in values:
             if name not in _LOGGED:
-                raise UserError(f"log: unknown figure {name!r}; {suggest(name, _LOGGED)}")
+                raise UserError(f"log: unknown value {name!r}; {suggest(name, _LOGGED)}")
         if epoch != len(self._epochs) + 1:
             raise UserError(f"log: expected epoch {len(self._epochs) + 1}, the next one; got {epoch}")
         now = time.perf_counter()
@@ -162,12 +160,12 @@ class Job:
         self.after_epoch(self._epochs[-1])
 
     def tell(self, value: float | Mapping[str, float], per_example: Any = None) -> None:
-        """The result: the primary metric's value, or the value of every metric by name.
+        """Report the result: the primary metric's value, or the values of metrics by name.
 
         Args:
-            value: As measured on test data; under "val" the primary metric's on validation data, which is all that
-                counts of a job that selects among candidates.
-            per_example: What each test example contributes to the primary metric, for an interval over examples: of the
+            value: As measured on test data; under "val" the primary metric on validation data, the only value that
+                matters for a job that selects among candidates.
+            per_example: Contribution of each test example to the primary metric, for an interval over examples: the
                 same examples, in the same order, in all jobs of the study.
         """
         self._check_open()
@@ -188,7 +186,13 @@ class Job:
         if per_example is not None and not selects:
             each = np.asarray(torch.as_tensor(per_example).detach().cpu(), dtype=np.float64)
             artefacts[f"test_{primary}"] = each
-            plain[primary] = self._of_examples(each, plain[primary])
+            found_value, given = self.study.metrics[0].value(each), plain[primary]
+            if not math.isclose(found_value, given, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
+                raise UserError(
+                    f"{self._job}: per_example gives {primary} {found_value:.6g}, but tell() was given {given:.6g}; "
+                    "give both for the same examples"
+                )
+            plain[primary] = found_value  # in float64
         results = {"val_error": plain.get("val", math.nan)}
         if not selects:
             results |= {f"test:{name}": each for name, each in plain.items() if name not in (primary, "val")}
@@ -199,20 +203,10 @@ class Job:
 
     def _check_open(self) -> None:
         if self.ended:
-            raise UserError(f"{self._job}: expected one result; it has ended already, and keeps what it was told first")
-
-    def _of_examples(self, contributions: np.ndarray, told: float) -> float:
-        """The value that the examples give, in float64; refuses one that was told of other examples."""
-        metric = self.study.metrics[0]
-        value = metric.value(contributions)
-        if not math.isclose(value, told, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
-            raise UserError(
-                f"{self._job}: expected the {metric.name} of per_example; they give {value:.6g}, told was {told:.6g}"
-            )
-        return value
+            raise UserError(f"{self._job}: expected one result; got another one, after the first, which is kept")
 
     def fail(self, reason: str) -> None:
-        """Says that there is no result, and why. It is not tried again unless asked for."""
+        """Report that there is no result, and why. The job is not tried again unless asked for."""
         self._check_open()
         self._store.fail(self._id, " ".join(str(reason).split()), self._epochs)
         self.ended = True
@@ -225,18 +219,18 @@ def do(
     variant: plan.Variant,
     after_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> None:
-    """Calls the study's own loop for one job, whose lock this process holds, and keeps what it returns."""
-    store.drop_progress(job_id)  # a loop of the user's own starts over
+    """Call the study's own loop for one job, whose lock this process holds, and store what it returns."""
+    store.drop_progress(job_id)  # such a loop starts over
     job = Job(store, job_id, planned, variant)
     job.after_epoch = after_epoch
     assert job.study.run is not None
     job.seed_everything()
     try:
         value = job.study.run(job)
-    except Exception:  # what it told first counts
+    except Exception:  # a result that was reported before counts
         if not job.ended:
             raise
-    if job.ended:  # it said so itself, or what it shared is not what the others of its run had
+    if job.ended:
         return
     if value is None:
         raise UserError(
@@ -253,61 +247,50 @@ def ask(
     runs: int | None = None,
     retry_failed: bool = False,
 ) -> Iterator[Job]:
-    """The unfinished jobs of a study, one after another, each held by this process until the loop asks for the next.
+    """Yield the unfinished jobs of a study, each locked by this process until the loop asks for the next.
 
-    Several processes may ask at the same time; each job goes to one of them. A job that is left without ``tell`` or
-    ``fail`` stays unfinished.
+    Several processes may ask at the same time; each job goes to one of them. A job without ``tell`` or ``fail`` stays
+    unfinished.
 
     Args:
-        study: Its ``run``, or its data and model, are not used.
-        store: File that keeps everything.
+        study: The study. Its ``run``, or its data and model, are not used.
+        store: Database file, created if it does not exist.
         methods: Labels; the study's if None.
-        runs: Per method; the study's if None.
+        runs: Runs per method; the study's if None.
         retry_failed: Whether failed jobs are handed out again.
     """
     locks.check_available()
-    if study.run is None:  # what comes of it is not what the lab would have made of data and model
+    if study.run is None:  # its results are not those of data and model
         study = dataclasses.replace(study, run=around_ask)
     jobs = plan.plan(study, labels=methods, runs=runs)
     with Store(store, create=True) as opened:
         planned = plan.add_plan(opened, jobs)
         if retry_failed:
             opened.plan_again(*(job_id for job_id in planned if opened.status(job_id) == FAILED))
-        # A lock may be refused while another process only looks, so what was left out is tried once more.
-        left_out = []
-        for job_id, job in planned.items():
-            if not (yield from _handed_out(opened, job_id, job)):
-                left_out.append(job_id)
-        for job_id in left_out:
-            yield from _handed_out(opened, job_id, planned[job_id])
-
-
-def _handed_out(store: Store, job_id: int, job: plan.PlannedJob) -> Generator[Job, None, bool]:
-    """The job, if it is to be had; False if it is worth another try."""
-    if store.status(job_id) in (FINISHED, FAILED):
-        return True
-    with store.locks.holding(job_id) as mine:
-        if not mine:
-            return False
-        if store.status(job_id) not in (FINISHED, FAILED):
-            store.drop_progress(job_id)
-            variant = _variant(store, job_id, job)
-            if variant is None:
-                return False
-            yield Job(store, job_id, job, variant)
-    return True
+        seen: set[int] = set()
+        for _ in range(2):  # twice, as a lock may be refused while another process only looks
+            for job_id, job in planned.items():
+                if opened.status(job_id) in (FINISHED, FAILED) or job_id in seen:
+                    continue
+                with opened.locks.holding(job_id) as mine:
+                    if mine and opened.status(job_id) not in (FINISHED, FAILED):
+                        opened.drop_progress(job_id)
+                        variant = _variant(opened, job_id, job)
+                        if variant is not None:
+                            seen.add(job_id)
+                            yield Job(opened, job_id, job, variant)
 
 
 @described_as("around_ask")
 def around_ask(job: Job) -> float:
-    """In place of a study's own loop, where that is the program that asks."""
+    """Stand in for the ``run`` of a study whose jobs are handed out by :func:`ask`."""
     raise UserError(
-        f"study {job.study.name!r}: expected the loop around lab.ask to do its jobs; they cannot be done without it"
+        f"study {job.study.name!r}: expected the loop around lab.ask to run its jobs; got another caller; run that loop"
     )
 
 
 def _variant(store: Store, job_id: int, job: plan.PlannedJob) -> plan.Variant | None:
-    """With the parameters that were selected; None while candidates are not done, or if all of them failed."""
+    """Return a job's variant with the selected parameters; None while candidates are not done, or if all failed."""
     if job.waits_for is None:
         return job.variant({})
     decided = plan.decided(store, job.protocol, job.waits_for)

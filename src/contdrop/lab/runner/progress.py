@@ -14,10 +14,10 @@ from ..study import labels
 
 
 class Estimate:
-    """Seconds left of a plan; kept up to date by its epochs.
+    """Remaining time of a plan, updated by epochs.
 
-    An epoch of a job takes as long as the median of what epochs of that method took in that experiment; if there are
-    none, of any method in that experiment, and else of any.
+    An epoch is expected to take the median time of epochs of its method in its experiment; if there are none, of any
+    method in the experiment, else of any.
     """
 
     def __init__(self, jobs: Iterable[JobRecord]) -> None:
@@ -39,15 +39,17 @@ class Estimate:
             self._seconds.setdefault(key, []).append(seconds)
 
     def epoch(self, job_id: int, epoch: Epoch) -> None:
+        """Note a finished epoch."""
         job = self._jobs[job_id]
         self._left[job_id] = _left(job, epoch.epoch)
         self._note(job, epoch.seconds)
 
     def ended(self, job_id: int) -> None:
+        """Note the end of a job."""
         self._left.pop(job_id, None)
 
     def seconds_left(self, workers: int) -> float | None:
-        """With so many workers; None before anything was measured."""
+        """Return the seconds left with a number of workers; None before anything was measured."""
         if not self._seconds:
             return None
         medians = {key: statistics.median(known[-50:]) for key, known in self._seconds.items()}
@@ -58,25 +60,23 @@ class Estimate:
 
 
 def _left(job: JobRecord, done: int) -> int:
-    """Epochs; a loop of the user's own may log more than were planned."""
-    return max(0, job.epochs - done)
+    return max(0, job.epochs - done)  # a loop of the user's own may log more than were planned
 
 
 def _keys(job: JobRecord) -> tuple[tuple[str, ...], ...]:
     return (job.experiment, labels.base(job.method)), (job.experiment,), ()
 
 
-_EVERY = 0.5  # seconds between two updates of the line
+_EVERY = 0.5  # seconds between two updates
 
 
 class TextProgress:
-    """An observer that rewrites one line where it can, and writes a line now and then where it cannot."""
+    """Observer that rewrites one line on a terminal or in a notebook, and writes few lines elsewhere."""
 
     def __init__(self, store: Store, jobs: Mapping[int, Any], estimate: Estimate, workers: int, *, show: bool) -> None:
         self._store, self._estimate, self._workers, self._show = store, estimate, max(1, workers), show
         self._total, self._done, self._begun = len(jobs), 0, False
-        # A notebook understands a carriage return, though it is no terminal.
-        self._rewrites = sys.stderr.isatty() or "ipykernel" in sys.modules
+        self._rewrites = sys.stderr.isatty() or "ipykernel" in sys.modules  # which understands a carriage return
         self._last = 0.0
 
     def started(self, worker: int, job_id: int, job: Any) -> None:
@@ -97,14 +97,14 @@ class TextProgress:
     def died(self, worker: int, job: Any) -> None:
         self._say("a worker process ended; another takes its place", ends=True)
 
-    def _say(self, what: str, *, ends: bool = False) -> None:
+    def _say(self, text: str, *, ends: bool = False) -> None:
         now = time.monotonic()
         if not self._show or (not ends and (not self._rewrites or now - self._last < _EVERY)):
             return
         self._last = now
         seconds = self._estimate.seconds_left(self._workers)
         left = f", about {seconds:.0f} s left" if seconds is not None and self._done < self._total else ""
-        line = f"{self._done} of {self._total} done{left}: {what}"
+        line = f"{self._done} of {self._total} done{left}: {text}"
         if self._rewrites:
             sys.stderr.write(f"\r{line[:118]:<118}" + ("\n" if ends else ""))
         else:

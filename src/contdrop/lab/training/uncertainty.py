@@ -240,7 +240,5 @@ def _detection(known: Predicted, ood: Predicted | None) -> dict[str, Array]:
     found = {"auroc_entropy": metric_values.ranked_auroc(ood.entropy, known.entropy)}
     if known.mutual_information is not None and ood.mutual_information is not None:
         kept["ood_mutual_information"] = ood.mutual_information.astype(np.float32)
-        found["auroc_mutual_information"] = metric_values.ranked_auroc(
-            ood.mutual_information, known.mutual_information
-        )
+        found["auroc_mutual_information"] = metric_values.ranked_auroc(ood.mutual_information, known.mutual_information)
     return kept | {name: np.asarray(value, np.float64) for name, value in found.items()}
