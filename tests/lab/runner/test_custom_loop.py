@@ -248,7 +248,7 @@ def test_a_result_is_told_once_and_a_model_is_made_by_a_function(tmp_path):
     jobs = lab.ask(STUDY, store=tmp_path / "runs.db")
     job = next(jobs)
     assert repr(job) == "<Job own original run 0>"
-    with pytest.raises(UserError, match="expected the function that makes the model, which is called seeded; got one"):
+    with pytest.raises(UserError, match="expected a function that makes the model"):
         job.build(make())
     job.tell(1.0)
     with pytest.raises(UserError, match="expected one result; got another one"):
