@@ -142,7 +142,7 @@ def test_test_examples_do_not_mind_how_the_validation_examples_were_used(study, 
         ({"model": "coupled", "methods": ("none",)}, (), "0 is a BatchNorm1d that keeps no running statistics"),
         ({"model": "normalised"}, ("--pac-bayes", 1), "--pac-bayes: pac_bayes_certificate: expected linear layers and"),
         ({"model": "doubling"}, ("--pac-bayes", 1), "got Doubling with a forward or hooks of its own"),
-        ({"groups": "y[:600] + 3 * (torch.arange(600) // 10)"}, ("--part", "validation"), "got groups of dependent ones"),
+        ({"groups": "y[:600] + 3 * (torch.arange(600) // 10)"}, ("--part", "validation"), "groups of dependent ones"),
     ],
 )  # fmt: skip
 def test_networks_and_data_that_no_bound_holds_for_are_refused_in_one_line(study, cli, change, options, message):
