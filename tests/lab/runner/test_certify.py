@@ -106,12 +106,12 @@ SIZE = 'sizes={"odd": lab.Size(runs=1, epochs=3, settings={"keep": "best"})}'
 @pytest.mark.parametrize(
     ("extra", "options", "message"),
     [
-        ('weights="last"', ("--part", "train"), "the train examples, which were trained on"),
-        ('weights="last", keep="best"', ("--part", "validation"), "the validation examples, which chose parameters or epochs"),
-        ('weights="last", keep="best"', ("--pac-bayes", 1), "the validation examples, which chose parameters or epochs"),
-        (f'weights="last", {SIZE}', ("--part", "validation"), "the validation examples, which chose parameters or epochs"),
-        (f'weights="last", {PLATEAU}', ("--part", "validation"), "the validation examples, which decided the learning rate"),
-        (f'weights="last", {PLATEAU}', ("--pac-bayes", 1), "the validation examples, which decided the learning rate"),
+        ('weights="last"', ("--part", "train"), "train examples, which were trained on"),
+        ('weights="last", keep="best"', ("--part", "validation"), "validation examples, which chose parameters or epochs"),
+        ('weights="last", keep="best"', ("--pac-bayes", 1), "validation examples, which chose parameters or epochs"),
+        (f'weights="last", {SIZE}', ("--part", "validation"), "validation examples, which chose parameters or epochs"),
+        (f'weights="last", {PLATEAU}', ("--part", "validation"), "validation examples, which decided the learning rate"),
+        (f'weights="last", {PLATEAU}', ("--pac-bayes", 1), "validation examples, which decided the learning rate"),
         ("", (), "were not kept; give the study weights='last'"),
         ('weights="last"', ("--run", 7), "--run: expected a run with a finished network; got 7"),
     ],
