@@ -1,4 +1,4 @@
-"""How the time of a comparison grows: with the width of a network, and with the workers that share it.
+"""Time of a comparison by the width of the network and the number of workers.
 
 A network 784-w-w-10 on 6000 random images, batch 100, one torch thread: seconds of an epoch by width, alone in this
 process; then the same study, 8 jobs of 2 epochs, by each executor, from its first job's start to its last one's end.
@@ -51,7 +51,7 @@ def make(width: int) -> lab.Study:
 
 
 def epoch(width: int) -> float:
-    """Seconds of one epoch, evaluation among it; the second one, for the first warms up."""
+    """Return the seconds of one epoch with evaluation, measured after a warm-up epoch."""
     study = make(width)
     assert study.data is not None
     job = plan(study)[0]
@@ -71,7 +71,7 @@ class Clock:
 
 
 def whole(executor: str, workers: int, width: int) -> tuple[float, float]:
-    """Seconds that all jobs take, and those with the start of all processes."""
+    """Return the seconds of all jobs, without and with the start of all processes."""
     study, clock = make(width), Clock()
     cluster = find_cluster(executor, workers=workers)
     runner = StudyRunner([PlannedStudy(plan(study), of_study(study))], workers=workers, cluster=cluster)

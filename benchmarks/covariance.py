@@ -62,7 +62,7 @@ def run(contestant: str, model: nn.Module, x: Tensor, repeats: int) -> dict[str,
 
 
 def error(contestant: str, model: nn.Sequential, x: Tensor, repeats: int) -> float:
-    """The largest error of a covariance, in units of sd_i sd_j."""
+    """Return the largest error of a covariance, in units of sd_i sd_j."""
     stored: dict[str, list[Tensor]] = {layer: [] for layer in LAYERS}
     for layer in LAYERS:
         model.get_submodule(layer).register_forward_hook(lambda _m, _x, y, layer=layer: stored[layer].append(y.clone()))
@@ -80,13 +80,13 @@ def error(contestant: str, model: nn.Sequential, x: Tensor, repeats: int) -> flo
 
 
 def peak() -> float:
-    """Peak memory of this process in megabytes."""
+    """Return the peak memory of this process in megabytes."""
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return size / 1e6 if sys.platform == "darwin" else size * 1024 / 1e6
 
 
 def measure(contestant: str, options: argparse.Namespace) -> dict[str, float]:
-    """One contestant, in this process."""
+    """Measure one contestant in this process."""
     if options.threads:
         torch.set_num_threads(options.threads)
     model, x = network(options.law), torch.rand(options.inputs, 784)

@@ -1,4 +1,4 @@
-"""What handing out a job costs: jobs that do nothing, by each executor, without the start of its processes.
+"""Cost of dispatching a job: jobs that do nothing, by executor, without the start of its processes.
 
 The time from the first job's beginning to the last one's end, times the workers, over the jobs: all that an executor
 and the store do for a job. The goal is 150 ms.
@@ -23,7 +23,7 @@ GOAL = 0.150  # seconds
 
 
 class Clock:
-    """Notes when jobs ended, and how many workers had begun then: some take seconds longer to start than others."""
+    """Recorder of when jobs ended and how many workers had started, as some take seconds longer to start."""
 
     def __init__(self) -> None:
         self.begun: set[int] = set()
@@ -39,7 +39,7 @@ class Clock:
     def died(self, worker: int, job: PlannedJob | None) -> None: ...
 
     def rate(self) -> tuple[int, float]:
-        """Workers, and seconds per job, while most jobs were done."""
+        """Return the number of workers, and seconds per job while most jobs were done."""
         workers = max(self.ends, key=lambda number: len(self.ends[number]))
         ends = self.ends[workers]
         return workers, (ends[-1] - ends[0]) / (len(ends) - 1)

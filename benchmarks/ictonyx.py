@@ -1,4 +1,4 @@
-"""The same small study with this lab and with ictonyx, one after the other: training steps per second on all cores.
+"""The same small study with this lab and with ictonyx in turn: training steps per second on all cores.
 
 64-128-128-10 on scikit-learn's digits, batch 20, AdamW at a rate of 0.001, two models (dropout 0.5, none), ten runs
 each. ictonyx may live in an environment of its own; give that one's Python. Each side first does a small study that
@@ -87,7 +87,7 @@ def own_seconds(epochs: int, runs: int) -> float:
 
 
 def seconds_of(command: list[str], epochs: int, runs: int) -> float:
-    """What a program reports, the second time that it is started."""
+    """Return the result that a program reports in its second start."""
     with tempfile.TemporaryDirectory() as bytecode:
         # As for anyone who has just installed it: torch takes as many threads as it likes.
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode}

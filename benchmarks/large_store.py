@@ -1,4 +1,4 @@
-"""How long the commands that read a store take when it holds 10 000 jobs, and how much memory.
+"""Time and memory of the commands that read a store of 10 000 jobs.
 
 It makes such a store through the store's own interface, as the tests do, then times the commands, each a process of its
 own, by the wall clock and with the most memory it had.
@@ -24,7 +24,7 @@ GOALS = {"status": (2.0, 1e9), "report": (20.0, 1e9)}  # seconds and bytes
 
 
 def make(path: pathlib.Path, jobs: int, experiments: int) -> float:
-    """Writes the store; seconds per job."""
+    """Write the store, and return seconds per job."""
     runs = jobs // (experiments * len(ALL_METHODS))
     begin = time.perf_counter()
     for number in range(experiments):
@@ -33,7 +33,7 @@ def make(path: pathlib.Path, jobs: int, experiments: int) -> float:
 
 
 def measure(*arguments: str) -> tuple[float, float]:
-    """Seconds and bytes of a command."""
+    """Return the seconds and bytes of a command."""
     begin = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", "contdrop.cli", *arguments], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)

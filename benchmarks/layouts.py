@@ -1,4 +1,4 @@
-"""Speed off the beaten track: shared axes, other layouts than contiguous, and DropConnect with a mask per example.
+"""Speed of shared axes, layouts other than contiguous, and DropConnect with a mask per example.
 
     python benchmarks/layouts.py [--rounds 9] [--threads 1 2] [--sections shared layouts dropconnect] [--processor-time]
 
@@ -34,7 +34,7 @@ LAWS = {"bernoulli": cd.Bernoulli(keep=0.5), "uniform": cd.Uniform(), "gaussian"
 
 
 def race(contestants: list[Callable[[], object]], rounds: int) -> list[float]:
-    """Seconds per call, the best of several rounds in which all take turns."""
+    """Return seconds per call, the best of several rounds in which all contestants take turns."""
     times = interleave(dict(enumerate(contestants)), rounds, clock=CLOCK[-1])
     return [min(times[place]) for place in range(len(contestants))]
 

@@ -1,4 +1,4 @@
-"""Two builds of contdrop side by side: how long the new one takes for its masks, as a ratio of the old one's time.
+"""Mask generation in two builds of contdrop: the new one's time as a ratio of the old one's.
 
 Each build runs in a worker process of its own interpreter. The two take turns at one setting, in another order each
 round, and the best round of each counts, so what disturbs the machine disturbs both. Only what both builds can do by
@@ -29,7 +29,7 @@ LAWS = ("uniform", "gaussian:sigma=0.3", "bernoulli:keep=0.5", "bernoulli:keep=0
 
 
 def serve() -> None:
-    """In a worker: reads settings, one JSON list a line, and answers with the seconds that a call took."""
+    """Read settings in a worker, one JSON list a line, and answer with the seconds of a call."""
     import ctypes
     import functools
     import time
@@ -100,7 +100,7 @@ class Worker:
 
 
 def compare(workers: list[Worker], setting: list[Any], rounds: int) -> list[float]:
-    """The best seconds of each worker."""
+    """Return the best seconds of each worker."""
     best = [float("inf")] * len(workers)
     for turn in range(rounds):
         for place in range(len(workers)):

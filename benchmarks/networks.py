@@ -1,5 +1,5 @@
-"""The networks of the paper's other data sets: multiply-adds, training steps beside the same network written plainly,
-and what augmentation costs.
+"""The networks of the paper's other data sets: multiply-adds, training steps against the same network in plain torch,
+and the cost of augmentation.
 
 One thread, and its processor time, which other programs hardly change; steps of both alternate, and the median of the
 ratios counts. The lab's step is a whole one of its training loop: batch, forward, backward, update, running figures.
@@ -33,7 +33,7 @@ SHAPES["NORB"] = (ConvLocal(image=(2, 48, 48), classes=6), (2, 48, 48))
 
 
 def multiply_adds(model: Model, shape: tuple[int, int, int]) -> int:
-    """Of one forward pass, in convolutions, local and fully connected layers."""
+    """Return the multiply-adds of one forward pass, in convolutions, local and fully connected layers."""
     total = 0
 
     def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -96,7 +96,7 @@ def plain_step(network: nn.Module, x: Tensor, y: Tensor, size: int, layout: torc
 
 
 def lab_step(model: Model, x: Tensor, y: Tensor, size: int, **settings: object) -> Callable[[], None]:
-    """An epoch of one step."""
+    """Run an epoch of one step."""
     transform = settings.pop("transform", None)
     study = lab.Study(
         "benchmark",
@@ -117,7 +117,7 @@ def lab_step(model: Model, x: Tensor, y: Tensor, size: int, **settings: object) 
 
 
 def compare(title: str, ours: Callable[[], None], plain: Callable[[], None], steps: int, *, share: bool) -> None:
-    """The ratio of both; or, with ``share``, what of ours is not in the plain one."""
+    """Return the ratio of both, or with ``share`` the part of ours that is not in the plain one."""
     times: dict[Callable[[], None], list[float]] = {ours: [], plain: []}
     for number in range(steps + 1):  # the first does not count
         for step in (ours, plain) if number % 2 else (plain, ours):

@@ -1,4 +1,4 @@
-"""How near ``contdrop.theory.dynamic.penalty`` comes to what dropout adds to the expected loss of trained networks.
+"""Accuracy of ``contdrop.theory.dynamic.penalty`` for the expected loss of trained networks.
 
 Networks are trained with dropout on the handwritten digits of scikit-learn, and with ``--mnist`` a 784-800-800-10
 network on MNIST too. The truth is the mean over many passes of the real layers, of the cross entropy of 200 images that
@@ -59,7 +59,7 @@ def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int) -> None:
 
 @torch.no_grad()
 def truth(model: nn.Module, x: Tensor, y: Tensor, passes: int) -> tuple[float, float]:
-    """E[loss with noise] - loss without, by passes of the real layers, and its standard error."""
+    """Return E[loss with noise] - loss without, by passes of the real layers, and its standard error."""
     base = cross_entropy(model.eval()(x), y)
     model.train()
     losses = torch.stack(

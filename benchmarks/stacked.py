@@ -1,4 +1,4 @@
-"""Would training several small networks at once, with stacked parameters, be worth it? Steps of SGD on 64-128-128-10.
+"""Training several small networks at once with stacked parameters: steps of SGD on 64-128-128-10.
 
 Processor time of one thread per step and network, the best of several rounds; plain torch, and `torch.func.vmap`.
 
@@ -54,7 +54,7 @@ def stacked(count: int) -> Callable[[], None]:
 
 
 def measure(step: Callable[[], None], steps: int = 60, rounds: int = 5) -> float:
-    """Seconds of a step."""
+    """Return the seconds of a step."""
     times = []
     for _ in range(rounds + 1):
         begin = time.process_time()

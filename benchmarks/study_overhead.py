@@ -1,4 +1,4 @@
-"""What the lab's training loop costs beside a plain loop of the user's own: the same model, batches and optimiser.
+"""Overhead of the lab's training loop over a plain loop with the same model, batches and optimizer.
 
 One thread, and its processor time, which other programs hardly change; epochs of both alternate, and the best of each
 counts. The plain loop keeps no figures but the sum of the losses; the lab's also keeps the training error. Evaluation

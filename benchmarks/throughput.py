@@ -1,4 +1,4 @@
-"""Training steps per second of the lab's executor, beside plain PyTorch, Keras and Lightning, in one run.
+"""Training steps per second of the lab's executor, plain PyTorch, Keras and Lightning, in one run.
 
 The network is 784-800-800-10 with dropout on both hidden layers, in mini-batches of 100; the data are random, for speed
 does not depend on them. Contestants take turns, and the best of several rounds counts, on whatever cores there are:
@@ -50,7 +50,7 @@ def random_images(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Clock:
-    """An observer of the executor: when the first job began, so that starting processes does not count."""
+    """Observer of the executor that records the start of the first job, to exclude the start of processes."""
 
     def __init__(self) -> None:
         self.begin: float | None = None
@@ -64,7 +64,7 @@ class Clock:
 
 
 def executor(method: str, steps: int, workers: int) -> float:
-    """Steps per second of the local executor: all it does, evaluation, checkpoints and the store among it."""
+    """Return steps per second of the local executor, including evaluation, checkpoints and the store."""
     pixels, labels = random_images(steps * BATCH + 100)
 
     def data() -> lab.Data:

@@ -1,4 +1,4 @@
-"""Writes the measured tables of docs/speed.md, and its picture, from a run of ``contdrop bench``.
+"""Writer of the measured tables and the picture of docs/speed.md, from a run of ``contdrop bench``.
 
 With the name of a file that ``contdrop bench --json`` has printed, writes from that; without, runs the benchmark first.
 """
@@ -39,7 +39,7 @@ def markdown(sheet: Sheet) -> str:
 
 
 def measured(report: Report, picture: str) -> str:
-    """What stands between the markers."""
+    """Return the text between the markers."""
     tables = []
     sizes = sheets.shapes(report)
     if sizes:
