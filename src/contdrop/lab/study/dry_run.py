@@ -20,7 +20,7 @@ from ..data.data import Part, PreparedData, prepare
 from ..store.schema import FINAL, SELECTION
 from ..training import checkpoint
 from ..training.environment import peak_memory
-from ..training.metrics import Metric
+from ..training.metrics import Metric, measured
 from ..training.model import seed_everything
 from ..training.trainer import Trainer
 from . import common_mistakes, plan
@@ -246,9 +246,9 @@ def _evaluate(training: Trainer, prepared: PreparedData, where: str) -> list[str
         }
         with explained(f"{where}: measure", study.measure):
             try:
-                training.measured(replace(parts, **few), 0)
+                measured(training.study, training.metrics, training.network, replace(parts, **few), 0)
             except Exception:
-                training.measured(parts, 0)
+                measured(training.study, training.metrics, training.network, parts, 0)
     return warnings
 
 

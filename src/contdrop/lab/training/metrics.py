@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn import Module, functional
 
 from ...errors import UserError, suggest
 from ..data.targets import IGNORED, examples_of, logits_and_classes, loss_of, per_example, prediction_and_target
+from ..store.reader import WEIGHTS
 from . import metric_values
+
+if TYPE_CHECKING:
+    from ..study.study import Study
 
 Better = Literal["lower", "higher"]
 _RESERVED = ("predictions", "labels", "groups")
@@ -326,3 +330,42 @@ def chosen(given: Metric | str | Sequence[Metric | str] | None, task: str | None
     if twice:
         raise UserError(f"metric: expected each name once; got {twice!r} twice")
     return found
+
+
+def measured(
+    study: Study, metrics: Sequence[Metric], network: Module, parts: Any, seed: int
+) -> tuple[dict[str, float], dict[str, npt.NDArray[Any]]]:
+    """Return the numbers and arrays of a study's own ``measure`` function by name.
+
+    Raises:
+        UserError: A store cannot keep one of them, or would take it for something that the lab keeps itself.
+    """
+    assert study.measure is not None, "the caller has looked"
+    found = study.measure(network, parts, seed)
+    expected = f"study {study.name!r}: measure: expected"
+    if not hasattr(found, "items"):
+        raise UserError(
+            f"{expected} a dictionary of arrays and numbers by name; got {type(found).__name__}; return one"
+        )
+    names = [metric.name for metric in metrics]
+    taken = {WEIGHTS, *(f"test_{name}" for name in (*_RESERVED, *names))}
+    numbers: dict[str, float] = {}
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, value in found.items():
+        array = np.asarray(value)
+        wrong = f"an array of {array.dtype}" if array.ndim and array.dtype.kind not in "biuf" else ""
+        if not array.ndim:
+            try:
+                numbers[str(name)] = float(array)
+            except (TypeError, ValueError):
+                wrong = type(value).__name__
+        if wrong:
+            raise UserError(
+                f"{expected} a number or an array of numbers as {name!r}; got {wrong}; leave it out, or turn it into "
+                "numbers"
+            )
+        if name in (taken if array.ndim else names[1:]):
+            raise UserError(f"{expected} a name that the lab does not use itself; got {name!r}; choose another")
+        if array.ndim:
+            arrays[str(name)] = array
+    return numbers, arrays

@@ -1,8 +1,8 @@
-"""Train one network, from its first epoch or from where it was interrupted.
+"""Training of one network, from its first epoch or from a checkpoint.
 
-Bit-exact on resumption: the masks of an epoch, and the data order and the augmentation of a pass over the data, follow
-from seeds of their own, so the weights, the state of optimiser and schedule, and the place in the pass are all there is
-to save. An epoch is a pass over the data, or as many steps as the study says, and may end in the middle of a pass.
+Training resumes bit for bit: the masks of an epoch, and the order and augmentation of a pass over the data, follow from
+their own seeds, so that a checkpoint holds only the weights, the states of optimizer and schedule, and the position in
+the pass. An epoch is a pass over the data, or a number of steps that may end in the middle of a pass.
 """
 
 from __future__ import annotations
@@ -25,35 +25,34 @@ from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 from ..._text import plural
 from ...errors import UserError
 from ..data.batch import default_forward, size_of, to_device
-from ..data.data import Part, Parts, PreparedData
+from ..data.data import Part, PreparedData
 from ..data.fingerprints import as_array, of_arrays
 from ..data.targets import examples_of
 from ..store.blobs import LARGE, Buffer
-from ..store.reader import WEIGHTS
 from ..store.schema import FINAL, Epoch
 from ..study.plan import PlannedJob, Variant
 from ..study.user_errors import explained
 from . import checkpoint, epoch_metrics, random_streams
 from .distributed import SINGLE_PROCESS, ProcessGroup
 from .losses import Loss, default_loss
-from .metrics import Metric, with_loss
+from .metrics import Metric, measured, with_loss
 from .model import BuiltModel, build, seed_everything
 
-_MOST_LABELS = 2**15  # predicted classes are kept as 16-bit numbers
-_SLOW_DISK = 1e8  # bytes per second; how long a checkpoint takes is measured once there is one
+_MOST_LABELS = 2**15  # predicted classes are stored in 16 bits
+_SLOW_DISK = 1e8  # bytes per second, until the first checkpoint is measured
 _AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-_ONE_CYCLE = ("initial_lr", "max_lr", "min_lr")  # what OneCycleLR computes a group's rates from
+_ONE_CYCLE = ("initial_lr", "max_lr", "min_lr")  # from which OneCycleLR computes a group's rates
 
 
 class DivergenceError(Exception):
-    """Training went where no number is; the text says when."""
+    """Loss or value that is not a finite number."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model does on a part of the data: its mean loss, and what each example contributes to each metric.
+    """Mean loss of a model on a part of the data, and contributions of each example to each metric.
 
-    ``predictions`` and ``labels`` are there for plain classification only.
+    ``predictions`` and ``labels`` are given for plain classification only.
     """
 
     loss: float
@@ -64,8 +63,10 @@ class Evaluation:
 
 @dataclass
 class Best:
-    """The best evaluation so far, and how many there have been since. ``weights`` only where the best model counts, and
-    ``buffers`` those that its ``state_dict`` leaves out.
+    """Best evaluation so far, and the number of evaluations since then.
+
+    ``weights`` are kept only where the best model is the result, and with them the ``buffers`` that its ``state_dict``
+    leaves out.
     """
 
     epoch: int = 0
@@ -76,7 +77,7 @@ class Best:
 
 
 class Trainer:
-    """A network on its way from epoch to epoch; the processes of a team do it together."""
+    """Trainer of one network, alone or as one process of a team."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class Trainer:
             self._scale_schedule()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=study.precision == "float16")
         self.epoch, self.step = 0, 0  # finished ones
-        self.passes, self.shown = 0, 0  # whole ones over the data, and batches of the one under way
+        self.passes, self.shown = 0, 0  # complete passes over the data, and batches of the current one
         self.best = Best()
         self.fingerprints = {
             "data": prepared.fingerprint,
@@ -129,27 +130,26 @@ class Trainer:
         }
 
     def order(self, number: int, *member: int) -> list[Any]:
-        """The examples of each batch of a pass over the data; each network of a run but the first has its own."""
+        """Return the examples of each batch of a pass; each network of a run but the first has its own order."""
         return self.parts.train.order(self.job.seed(random_streams.ORDER, number, *member), self.study.batch_size)
 
     @property
     def _numbers(self) -> list[tuple[int, ...]]:
-        """Of the networks of a run, as seeds have them: the first has none."""
+        """Numbers of the networks of a run as they enter seeds; the first has none."""
         return [(number,) if number else () for number in range(len(self.members))]
 
     def _orders(self, number: int) -> list[list[Any]]:
-        """Of a pass, for each network of the run."""
         return [self.order(number, *member) for member in self._numbers]
 
     def _steps_of(self, epochs: int) -> int:
-        """In so many epochs; batches of the user's own may be more or fewer in another pass."""
+        """Return the number of steps in ``epochs``; a user's own batches may be more or fewer in another pass."""
         if self.study.epoch_steps or not self.parts.train.has_own_batches:
             return self.steps_per_epoch * epochs
         lengths = (min(map(len, self._orders(number))) for number in range(epochs))
         return sum(-(-length // self.study.accumulate) for length in lengths)
 
     def _scale_schedule(self) -> None:
-        """Sees to it that a rate of the variant's own holds under schedulers that set the rate, too."""
+        """Apply the variant's factor of the learning rate to schedulers that set the rate themselves."""
         if isinstance(self.scheduler, OneCycleLR):
             for group in self.optimiser.param_groups:
                 group.update({name: group[name] * self.variant.rate for name in ("lr", *_ONE_CYCLE)})
@@ -160,14 +160,14 @@ class Trainer:
             )
 
     def _order_fingerprint(self) -> str:
-        """Of every pass's seed, from which its order follows, and of the first and the last order themselves."""
+        """Return the fingerprint of all passes' seeds, which decide the orders, and of the first and last order."""
         passes = -(-self.job.epochs * self.steps_per_epoch // self.steps_per_pass)
         seeds = np.array([self.job.seed(random_streams.ORDER, number) for number in range(passes)], np.uint64)
         orders = [np.concatenate([np.asarray(b) for b in self.order(number)]) for number in {0, passes - 1}]
         return of_arrays(seeds, *orders)
 
     def check_steps(self) -> None:
-        """Refuses more steps than the planned epochs have, which nobody knows before there are data."""
+        """Refuse more steps than the planned epochs have, which is known only with the data."""
         steps, epochs = self.study.steps or 0, self.job.protocol.epochs
         if steps > self._steps_of(epochs):
             needed = max(epochs + 1, -(-steps // self.steps_per_epoch))
@@ -194,13 +194,13 @@ class Trainer:
 
     @property
     def deciding(self) -> str:
-        """The part of the data whose value is the result."""
+        """Part of the data whose value is the result."""
         return "test" if self.job.stage == FINAL else "validation"
 
     # ---- what is saved
 
     def state(self) -> list[Buffer]:
-        """All that is needed to resume after this epoch, in pieces that are the training's own memory."""
+        """Return all that is needed to resume after this epoch, in pieces that share the trainer's memory."""
         return checkpoint.parts(
             {
                 "network": self.network.state_dict(),
@@ -217,9 +217,10 @@ class Trainer:
         )
 
     def restore(self, saved: Buffer) -> None:
+        """Go on from a saved state."""
         content = checkpoint.loads(saved)
         self.network.load_state_dict(content["network"])
-        checkpoint.put_beside(self.network, content.get("buffers", {}), self.device)  # older checkpoints have none
+        checkpoint.put_beside(self.network, content.get("buffers", {}), self.device)  # old checkpoints have none
         self.optimiser.load_state_dict(content["optimiser"])
         if self.scheduler:
             self.scheduler.load_state_dict(content["scheduler"])
@@ -237,9 +238,9 @@ class Trainer:
     # ---- training
 
     def run_epoch(self) -> Epoch:
-        """Trains for one epoch and evaluates; raises :class:`DivergenceError` if the loss is no number."""
+        """Train for one epoch and evaluate; raise :class:`DivergenceError` if the loss is not finite."""
         start = time.perf_counter()
-        # From here on torch's default generator, NumPy's and Python's are drawn from by masks and models only.
+        # From here on only masks and models draw from the default generators of torch, NumPy and Python.
         seed_everything(self.job.seed(random_streams.MASKS, self.variant, self.epoch))
         rate = self.learning_rate
         train_loss, train_value = self._train()
@@ -252,7 +253,7 @@ class Trainer:
         return Epoch(self.epoch, train_loss, train_value, *validation, *test, rate, seconds)
 
     def _evaluate_epoch(self) -> tuple[tuple[float | None, float | None], tuple[float | None, float | None]]:
-        """Loss and value on validation and on test data, where this epoch is one to evaluate."""
+        """Return loss and value on validation and on test data, if this epoch is to be evaluated."""
         every = self.study.evaluate
         is_last = self.epoch >= self.job.epochs or self.step >= self.total_steps
         if not is_last and (every == "last" or (isinstance(every, int) and self.epoch % every)):
@@ -262,7 +263,7 @@ class Trainer:
             raise DivergenceError(f"the validation loss is {loss} in epoch {self.epoch}")
         if self.job.stage != FINAL or every == "last":
             return (loss, value), (None, None)
-        return (loss, value), self._loss_and_value(self.parts.test)  # for the curve; nothing is decided by it
+        return (loss, value), self._loss_and_value(self.parts.test)  # for the curve only
 
     def _end_epoch(self, validation: tuple[float | None, float | None]) -> None:
         loss, value = validation
@@ -282,7 +283,7 @@ class Trainer:
             self.best.since += 1
 
     def _train(self) -> tuple[float, float]:
-        """One epoch; mean loss and value as it went, under dropout."""
+        """Train for one epoch; return the mean loss and the value under dropout."""
         self.network.train()
         losses, tally = epoch_metrics.EpochLoss(), epoch_metrics.EpochMetric(self.metrics[0])
         last = min(self.total_steps, self.step + self.steps_per_epoch) if self.study.epoch_steps else self.total_steps
@@ -308,8 +309,11 @@ class Trainer:
         return losses.mean(self.team.gather), tally.value(self.team.gather)
 
     def _batches(self) -> Iterator[tuple[tuple[Any, ...], list[int], int]]:
-        """From where the last epoch ended: what this process gets of a batch for each network of the run, how large
-        these batches are, and how many the pass still has, these included.
+        """Yield batches from where the last epoch ended.
+
+        Yields:
+            This process's part of a batch for each network of the run, the sizes of these batches, and the number of
+            batches that the pass still has, including these.
         """
         while True:
             orders = self._orders(self.passes)
@@ -326,13 +330,13 @@ class Trainer:
                 yield batches, sizes, left
 
     def batch_loss(self, batch: Any, member: Any = None) -> tuple[Tensor, Any]:
-        """Of a network of the run; the first if None."""
+        """Return the mean loss and the output of a network of the run; of the first if None."""
         with self.autocast():
             output = self.forward(self.members[0] if member is None else member, batch)
             return self.loss.mean(output, batch), output
 
     def backward(self, loss: Tensor, of: int = 1) -> None:
-        """Of one of so many batches whose gradients make a step."""
+        """Backpropagate one of ``of`` accumulated batches."""
         if self.team.size > 1:
             loss = loss * self.team.share
         if of > 1:
@@ -342,6 +346,7 @@ class Trainer:
         loss.backward()  # type: ignore[no-untyped-call]
 
     def update(self) -> None:
+        """Take a step with the accumulated gradients."""
         self.team.add_gradients(self.network.parameters())
         if self.study.clip is not None:
             self.scaler.unscale_(self.optimiser)
@@ -357,17 +362,18 @@ class Trainer:
             self.scheduler.step()
 
     def _forget_gradients(self) -> None:
-        for parameter in self.untrained:  # which no optimiser forgets, so that they would add up
+        for parameter in self.untrained:  # whose gradients no optimizer clears
             parameter.grad = None
         if type(self.optimiser).zero_grad is not torch.optim.Optimizer.zero_grad:
             self.optimiser.zero_grad(set_to_none=True)
             return
-        # What torch's own does but for its profiling, which is a twentieth of a small network's step.
+        # As torch does, without its profiling, which takes a twentieth of a small network's step.
         for group in self.optimiser.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context of the study's precision."""
         kind = _AUTOCAST.get(self.study.precision)
         return torch.autocast(self.device.type, dtype=kind) if kind else contextlib.nullcontext()
 
@@ -381,9 +387,9 @@ class Trainer:
     def evaluate(
         self, part: Part, wanted: tuple[Metric, ...] | None = None, *, classes: bool = False, batches: int | None = None
     ) -> Evaluation:
-        """In evaluation mode: the metrics that are wanted, or all, on so many batches of a part, or all.
+        """Evaluate metrics, all of them by default, on the first ``batches`` of a part, or on all.
 
-        Predicted ``classes`` are kept, too, where there are any, if that is asked for.
+        With ``classes``, predicted and true classes are returned, too, where there are any.
         """
         wanted = self.metrics if wanted is None else wanted
         self.network.eval()
@@ -403,7 +409,7 @@ class Trainer:
         return Evaluation(functools.reduce(operator.add, totals) / sum(sizes), joined, predictions, labels)
 
     def results(self) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-        """The final model's losses and values, and what else is kept of it."""
+        """Return the final model's losses and values, and the arrays that are kept of it."""
         if self.study.keep == "best" and self.best.weights is not None:
             self.network.load_state_dict(self.best.weights)
             checkpoint.put_beside(self.network, self.best.buffers or {}, self.device)
@@ -428,40 +434,14 @@ class Trainer:
         if self.parts.groups is not None and self.job.stage == FINAL:
             artefacts["test_groups"] = self.parts.groups
         if self.study.measure and self.job.stage == FINAL and not self.team.rank:
-            numbers, arrays = self.measured(self.parts, self.job.seed(random_streams.MEASURE))
-            found |= {f"test:{name}": number for name, number in numbers.items()}  # they stand beside the metrics
+            seed = self.job.seed(random_streams.MEASURE)
+            numbers, arrays = measured(self.study, self.metrics, self.network, self.parts, seed)
+            found |= {f"test:{name}": number for name, number in numbers.items()}  # as metrics are named
             artefacts |= arrays
-        # The noise is for reports, which compare methods at equal mean and strength.
         return self._finite(found) | self.built.noise, artefacts
 
-    def measured(self, parts: Parts, seed: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-        """Numbers and arrays of the study's own function, by name.
-
-        Refused is what a store cannot keep, and what it would take for something that the lab keeps of a final model.
-        """
-        assert self.study.measure is not None, "whoever asks has looked"
-        found = self.study.measure(self.network, parts, seed)
-        expected = f"study {self.study.name!r}: measure: expected"
-        if not hasattr(found, "items"):
-            raise UserError(
-                f"{expected} a dictionary of arrays and numbers by name; got {type(found).__name__}; return one"
-            )
-        metrics = [metric.name for metric in self.metrics]
-        taken = {WEIGHTS, *(f"test_{name}" for name in ("predictions", "labels", "groups", *metrics))}
-        numbers: dict[str, float] = {}
-        arrays: dict[str, np.ndarray] = {}
-        for name, value in found.items():
-            array = _measured(value, f"{expected} a number or an array of numbers as {name!r}")
-            if name in (taken if array.ndim else metrics[1:]):
-                raise UserError(f"{expected} a name that the lab does not use itself; got {name!r}; choose another")
-            if array.ndim:
-                arrays[str(name)] = array
-            else:
-                numbers[str(name)] = float(array)
-        return numbers, arrays
-
     def _finite(self, found: dict[str, float]) -> dict[str, float]:
-        """Without what is no number, such as an AUROC of one class; that may not be what the job is for."""
+        """Leave out what is not finite, such as an AUROC of one class; raise if it is the job's result."""
         decides, part = ("test_error" if self.job.stage == FINAL else "val_error"), self.deciding
         if not math.isfinite(found[decides]):
             raise DivergenceError(f"the {part} {self.metrics[0].name} is {found[decides]}")
@@ -473,23 +453,9 @@ class Trainer:
 
 def _adamw(model: torch.nn.Module) -> torch.optim.Optimizer:
     parameters = [p for p in model.parameters() if p.requires_grad]
-    # One pass over the weights: of a small network's step on the CPU, the plain one is a third.
+    # Fused: one pass over the weights. On the CPU, the plain one takes a third of a small network's step.
     return torch.optim.AdamW(parameters, lr=1e-3, fused=not any(p.is_complex() for p in parameters))
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-
-
-def _measured(value: Any, expected: str) -> np.ndarray:
-    """As an array, of no axes if it is a number."""
-    array = np.asarray(value)
-    wrong = f"an array of {array.dtype}" if array.ndim and array.dtype.kind not in "biuf" else ""
-    if not array.ndim:
-        try:
-            array = np.asarray(float(array))
-        except (TypeError, ValueError):
-            wrong = type(value).__name__
-    if wrong:
-        raise UserError(f"{expected}; got {wrong}; leave it out, or turn it into numbers")
-    return array
