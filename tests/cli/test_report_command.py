@@ -44,7 +44,7 @@ def run(monkeypatch, capsys):
 def no_figures():
     """They have tests of their own, and take time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page.figures, "figures", lambda store, results, comparisons: [])
+        patch.setattr(page.figures, "figures", lambda *_: [])
         patch.setattr(page, "extension", lambda: Extension())
         yield
 

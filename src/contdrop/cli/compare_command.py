@@ -110,7 +110,7 @@ def compare(
     if not as_json:
         from ..lab.report import page  # matplotlib takes a moment, which other commands need not wait
 
-        written = page.write(store, out, keys=[plans[0].protocol.key])
+        written = page.write(store, out, analyses=performance.analyses)
         terminal.screen().print(f"The page: {written.index}", style="bold")
     return session.complain(performance)
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from .._text import duration, plural
 from ..errors import UserError
+from ..lab.analysis.verdict import Analysis, analyze
 from ..lab.runner.queue import PlanOutcome
 from ..lab.runner.ray_cluster import Resources
 from ..lab.runner.runner import PlannedStudy, StudyRunner
-from ..lab.store.results import Results
 from ..lab.store.schema import FINAL
 from ..lab.study.plan import PlannedJob
 from . import terminal, terminal_summary
@@ -27,7 +27,7 @@ class Performance:
 
     outcome: PlanOutcome | None
     jobs: dict[int, PlannedJob]
-    results: list[Results]
+    analyses: list[Analysis]
 
     @property
     def interrupted(self) -> bool:
@@ -105,7 +105,7 @@ def perform(
                 "give the same command again to resume"
             )
             return Performance(None, runner.jobs, [])
-        return Performance(outcome, runner.jobs, runner.results())
+        return Performance(outcome, runner.jobs, [analyze(results) for results in runner.results()])
 
 
 def announce(runner: StudyRunner, path: pathlib.Path) -> None:
@@ -140,9 +140,9 @@ def warn(runner: StudyRunner) -> None:
 def show(performance: Performance, store: pathlib.Path, *, as_json: bool, page: bool = False) -> None:
     """Prints the results, and where they are; where there is a ``page``, its own line follows."""
     if as_json:
-        terminal.print_json([terminal_summary.plain(each) for each in performance.results])
+        terminal.print_json([terminal_summary.plain(each) for each in performance.analyses])
         return
-    for each in performance.results:
+    for each in performance.analyses:
         terminal_summary.show(each)
     hint = "" if page else f" For a page of it: contdrop report --store {store}"
     terminal.screen().print(f"All of it is in {store}.{hint}", style="dim")

@@ -7,24 +7,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..lab import stats
-from ..lab.analysis.comparisons import compare
 from ..lab.analysis.phrases import run_count
-from ..lab.analysis.verdict import verdict
+from ..lab.analysis.verdict import Analysis
 from ..lab.report import cells, tables
 from ..lab.store.results import Results
 from ..lab.study import labels
 from . import terminal
 
 
-def show(results: Results) -> None:
-    """Prints the table of one protocol, and what to make of it."""
+def show(analysis: Analysis) -> None:
+    """Print the table of one experiment and the verdict on it."""
+    results, comparisons = analysis.results, analysis.comparisons
     screen = terminal.screen()
     screen.print()
-    comparisons = compare(results)
     if not results.errors():
         screen.print(f"{results.protocol.experiment}: no final run is finished, so there is nothing to compare.")
         return
-    shown = tables.overview(results, comparisons)
+    shown = tables.overview(analysis)
     table = terminal.table(_title(results, comparisons), [re.sub(r" (?=[\[(])", "\n", each) for each in shown.headings])
     for row in shown.rows:
         table.add_row(*(cell.text for cell in row), style="bold" if row[1].bold else "")
@@ -39,7 +38,7 @@ def show(results: Results) -> None:
             for s in results.selections.values()
         )
         screen.print(f"Selected on validation data, by runs of their own: {chosen}.", style="dim")
-    found = verdict(results, comparisons=comparisons)
+    found = analysis.verdict
     screen.print()
     screen.print(found.headline, style="bold")
     for detail in found.details:
@@ -60,9 +59,10 @@ def _title(results: Results, comparisons: Mapping[str, stats.Comparison]) -> str
     return f"{protocol.description['title']}: {runs}{epochs} ({protocol.preset})"
 
 
-def plain(results: Results) -> dict[str, Any]:
-    """The same as plain data."""
-    errors, comparisons = results.errors(), compare(results)
+def plain(analysis: Analysis) -> dict[str, Any]:
+    """Return the same as plain data."""
+    results, comparisons = analysis.results, analysis.comparisons
+    errors = results.errors()
     variants = results.variants()
     return {
         "experiment": results.protocol.experiment,
@@ -84,7 +84,7 @@ def plain(results: Results) -> dict[str, Any]:
             }
             for method, found in errors.items()
         ],
-        "verdict": verdict(results, comparisons=comparisons).headline,
+        "verdict": analysis.verdict.headline,
         "failed": len(results.failed),
         "missing": len(results.missing),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import pathlib
 import shutil
@@ -11,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, suggest
-from .analysis import comparisons
-from .analysis.verdict import Verdict, verdict
+from .analysis.verdict import Analysis, Verdict
+from .analysis.verdict import analyze as analyze_results
 from .runner.progress import TextProgress
 from .runner.runner import PlannedStudy, StudyRunner, find_cluster
 from .store import csv_import, merge
@@ -49,19 +50,23 @@ class Result:
     @property
     def verdict(self) -> Verdict:
         """The answer in sentences; ``str`` of it is the headline."""
-        return verdict(self.results)
+        return self._analysis.verdict
+
+    @functools.cached_property
+    def _analysis(self) -> Analysis:
+        return analyze_results(self.results)
 
     def table(self) -> Table:
         """Every method with its mean and spread, and its paired difference from the reference."""
         from .report import tables
 
-        return tables.comparison(self.results)
+        return tables.comparison(self._analysis)
 
     def differences(self) -> Table:
         """Every method against the reference: difference, intervals, tests."""
         from .report import tables
 
-        found = tables.differences(self.results)
+        found = tables.differences(self._analysis)
         if found is None:
             raise UserError("there is nothing to compare: no run is finished by two methods")
         return found
@@ -70,7 +75,7 @@ class Result:
         """The paired runs of every method, as a matplotlib figure."""
         from .report import figures
 
-        picture = figures.pairs(self.results, comparisons.compare(self.results))
+        picture = figures.pairs(self._analysis)
         if picture is None:
             raise UserError("there is nothing to plot: no run is finished by two methods")
         return picture.draw()
@@ -79,7 +84,7 @@ class Result:
         """Writes the page with everything, and returns its path."""
         from .report import page
 
-        return page.write(self.store, pathlib.Path(directory), keys=[self.results.protocol.key]).index
+        return page.write(self.store, pathlib.Path(directory), analyses=[self._analysis]).index
 
     def model(self, method: str, run: int) -> nn.Module:
         """The trained model, where the study has ``weights="last"``; in evaluation mode."""

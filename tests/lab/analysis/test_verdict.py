@@ -11,7 +11,7 @@ from contdrop.lab.analysis import verdict as verdicts
 from contdrop.lab.analysis.comparisons import ALPHA, compare, margin_of, outcome_of, wilcoxon_rejects
 from contdrop.lab.analysis.phrases import capital, probability
 from contdrop.lab.analysis.sample_size import needed_runs
-from contdrop.lab.analysis.verdict import HEADLINE, verdict
+from contdrop.lab.analysis.verdict import HEADLINE, analyze, verdict
 from contdrop.lab.report import tables
 from contdrop.lab.store.results import Results
 from contdrop.lab.store.schema import FAILED, FINISHED, PLANNED, JobRecord, ProtocolRecord
@@ -176,7 +176,7 @@ def test_the_margin_is_a_share_of_what_is_left_to_gain(metric, value, margin, sa
     results = results_of({m: noisy(value, spread=spread, seed=i) for i, m in enumerate(METHODS[:2])}, metric=metric)
     assert margin_of(results) == (None if margin is None else pytest.approx(margin))
     assert any(said in caveat for caveat in verdict(results).caveats)
-    note = " ".join(tables.differences(results).notes)
+    note = " ".join(tables.differences(analyze(results)).notes)
     assert ("Equivalent:" in note) == (margin is not None)
     (line,) = needed_runs([results])
     assert ("cannot be said without a difference that matters" in line) == (margin is None)
@@ -229,9 +229,9 @@ def test_the_margin_is_the_experiments_and_one_chosen_afterwards_is_called_that(
     moved = results_of(errors, margin=0.2, changes=[change])
     assert "which the experiment chose when results were there." in verdict(moved).caveats[0]
     assert verdict(moved, margin=1.0).caveats[0].endswith("; the experiment had changed to ±0.20.")
-    assert any("points, fixed by the experiment;" in note for note in tables.differences(planned).notes)
+    assert any("points, fixed by the experiment;" in note for note in tables.differences(analyze(planned)).notes)
     words = "points, chosen by the experiment when results were there;"
-    assert any(words in note for note in tables.differences(moved).notes)
+    assert any(words in note for note in tables.differences(analyze(moved)).notes)
     assert compare(planned, 1.0)["bernoulli"].margin == 1.0
     assert verdict(results_of(errors), margin=1.0).caveats[0].endswith("not before the results.")
 
@@ -243,7 +243,7 @@ def test_small_values_are_told_apart_and_shown_as_large_ones_are(scale):
     (finding,) = (each for each in verdict(results).findings if "rival" in each.label)
     assert finding.gap.endswith(" lower")
     assert float(finding.gap.split()[0]) == pytest.approx(scale)
-    overview, differences = tables.overview(results), tables.differences(results)
+    overview, differences = tables.overview(analyze(results)), tables.differences(analyze(results))
     assert [row[1].bold for row in overview.rows] == [True, False]
     for cell in (overview.rows[1][2], differences.rows[0][1], differences.rows[0][11]):
         assert float(cell.text.split()[0].replace("\N{MINUS SIGN}", "-")) == pytest.approx(cell.value, rel=0.1)
@@ -630,7 +630,7 @@ def test_table_and_caveats_agree_on_what_is_a_replication(runs, epochs, falls_sh
         results, protocol=dataclasses.replace(results.protocol, experiment="mnist-cnn-gaussian")
     )
     assert any("Not a replication" in caveat for caveat in verdict(results).caveats) == falls_short
-    assert ("no replication" in tables.comparison(results).notes[0]) == falls_short
+    assert ("no replication" in tables.comparison(analyze(results)).notes[0]) == falls_short
 
 
 def test_each_method_is_compared_over_the_runs_it_shares():

@@ -20,6 +20,7 @@ from matplotlib.text import Text
 import stores
 from contdrop import lab
 from contdrop.lab.analysis.comparisons import compare
+from contdrop.lab.analysis.verdict import analyze
 from contdrop.lab.report import figures, style
 from contdrop.lab.report.figures import class_errors, drawing
 from contdrop.lab.report.figures.strength import noise, sweep
@@ -55,7 +56,7 @@ def cases(tmp_path_factory):
     for name, options in CASES.items():
         with Store(stores.make_store(directory / f"{name}.db", **options)) as store:
             (results,) = collect_all(store)
-            found[name] = results, {picture.name: picture for picture in figures.figures(store, results)}
+            found[name] = results, {picture.name: picture for picture in figures.figures(store, analyze(results))}
     return found
 
 
@@ -154,7 +155,7 @@ def test_user_settings_change_nothing_and_are_left_alone(cases, tmp_path):
 
 def test_names_in_scripts_that_the_font_lacks_do_not_warn(tmp_path):
     with Store(stores.make_store(tmp_path / "s.db", methods=("方法", "😀\x00\n", "gaussian"), runs=2)) as store:
-        pictures = figures.figures(store, collect_all(store)[0])
+        pictures = figures.figures(store, analyze(collect_all(store)[0]))
     for picture in pictures:
         svg, _ = figures.save(picture.draw(), tmp_path, picture.name, ("svg", "png"))
         ElementTree.fromstring(svg.read_text())
@@ -180,7 +181,7 @@ def test_curves_are_means_with_bands_of_a_standard_deviation(tmp_path):
         (results,) = collect_all(store)
         errors = np.array([[e.test_error for e in store.epochs(job.id)] for job in results.finished
                            if job.method == "gaussian"])  # fmt: skip
-        (picture,) = (each for each in figures.figures(store, results) if each.name == "curves")
+        (picture,) = (each for each in figures.figures(store, analyze(results)) if each.name == "curves")
     whole, half = picture.draw().axes
     colour = style.style("gaussian").colour
     x, y = _line(whole, colour, at_least=12)
@@ -211,7 +212,7 @@ def test_curves_of_negative_values_have_their_bands_and_no_logarithm(tmp_path, m
         (results,) = collect_all(store)
         values = np.array([[e.test_error for e in store.epochs(job.id)] for job in results.finished
                            if job.method == "gaussian"])  # fmt: skip
-        (picture,) = (each for each in figures.figures(store, results) if each.name == "curves")
+        (picture,) = (each for each in figures.figures(store, analyze(results)) if each.name == "curves")
     assert "logarithmic" not in picture.caption
     assert ("Above: all of training. Below: its second half." in picture.caption) == (epochs == 12)
     for axes in picture.draw().axes:
@@ -229,7 +230,7 @@ def test_a_band_is_cut_on_the_logarithmic_axis_alone(tmp_path):
     options = {"methods": ("none", "gaussian"), "runs": 5, "epochs": 12, "levels": levels, "noise": 2.0, "seed": 5}
     with Store(stores.make_store(tmp_path / "s.db", **options)) as store:
         (results,) = collect_all(store)
-        (picture,) = (each for each in figures.figures(store, results) if each.name == "curves")
+        (picture,) = (each for each in figures.figures(store, analyze(results)) if each.name == "curves")
     whole, half = picture.draw().axes
     assert (whole.get_yscale(), half.get_yscale()) == ("log", "linear")
     assert "on a logarithmic axis" in picture.caption
@@ -240,7 +241,7 @@ def test_a_band_is_cut_on_the_logarithmic_axis_alone(tmp_path):
 def test_long_training_is_thinned_and_says_so(tmp_path):
     with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=1, epochs=1000)) as store:
         (results,) = collect_all(store)
-        (picture,) = (each for each in figures.figures(store, results) if each.name == "curves")
+        (picture,) = (each for each in figures.figures(store, analyze(results)) if each.name == "curves")
     x, _ = _line(picture.draw().axes[0], style.style("none").colour)
     assert (len(x), x[0], x[-1]) == (400, 1, 1000)
     assert "400 of 1,000 epochs are drawn" in picture.caption
@@ -259,7 +260,7 @@ def _curves(path, **options):
         (results,) = collect_all(store)
         jobs = [job for job in results.finished if job.method == "gaussian"]
         values = [[each.test_error for each in store.epochs(job.id)] for job in jobs]
-        found = [each for each in figures.figures(store, results) if each.name == "curves"]
+        found = [each for each in figures.figures(store, analyze(results)) if each.name == "curves"]
     return results, values, found[0] if found else None
 
 
@@ -404,7 +405,7 @@ def test_covariances_are_means_over_runs(tmp_path):
         counts = np.mean(
             [store.artefact(results.job("gaussian", run).id, "covariance_layer2") for run in (0, 1)], axis=0
         )
-        (picture,) = (each for each in figures.figures(store, results) if each.name == "covariances")
+        (picture,) = (each for each in figures.figures(store, analyze(results)) if each.name == "covariances")
     first, second = picture.draw().axes
     assert first.get_yscale() == second.get_yscale() == "log"
     _, y = _line(second, style.style("gaussian").colour, at_least=200)
@@ -485,7 +486,7 @@ def test_nothing_is_drawn_of_an_experiment_without_results(tmp_path):
     jobs = [(method, run) for method in stores.METHODS for run in range(2)]
     with Store(stores.make_store(tmp_path / "s.db", runs=2, missing=jobs[:5], failed=jobs[5:])) as store:
         everything = collect_all(store)
-        assert figures.figures(store, everything[0]) == []
+        assert figures.figures(store, analyze(everything[0])) == []
         assert figures.across(everything) is None
 
 
@@ -522,12 +523,12 @@ def test_no_two_short_names_are_alike(names):
 
 def test_names_that_differ_at_their_ends_do_so_in_every_figure(tmp_path):
     with Store(stores.make_store(tmp_path / "s.db", methods=(*DEPTHS, "gaussian"), runs=3, covariance=True)) as store:
-        pictures = figures.figures(store, collect_all(store)[0])
+        pictures = figures.figures(store, analyze(collect_all(store)[0]))
     for picture in pictures:
         shown = [text for text, _ in _texts(picture.draw()) if text.startswith("stochastic")]
         assert len(set(shown)) == (0 if picture.name == "noise" else 3), picture.name
     wide = [f"{'W' * 20}{letter}" for letter in "abc"]  # cut by their width
-    shown = {text for text, _ in _texts(figures.pairs(_analysed(wide)).draw()) if text.startswith("W")}
+    shown = {text for text, _ in _texts(figures.pairs(analyze(_analysed(wide))).draw()) if text.startswith("W")}
     assert {text[-1] for text in shown if "…" in text} == set("abc")
 
 
@@ -541,7 +542,7 @@ def test_names_that_differ_at_their_ends_do_so_in_every_figure(tmp_path):
     ids=["many methods", "long metric", "endless metric"],
 )
 def test_pairs_have_room_for_what_stands_around_them(methods, options):
-    figure = figures.pairs(_analysed(methods, **options)).draw()
+    figure = figures.pairs(analyze(_analysed(methods, **options))).draw()
     _check_texts(figure)
     above = [box for text, box in _texts(figure) if text in ("worse →", "← reference better", "← m0 better")]
     axes = figure.axes[1].get_window_extent()
@@ -559,7 +560,7 @@ def test_sweep_has_room_for_all_names(others):
 def test_a_long_name_of_a_metric_has_room_beside_every_plot(tmp_path):
     metric = {"name": "continuous ranked probability score", "unit": "kilowatt hours", "better": "lower"}
     with Store(stores.make_store(tmp_path / "s.db", methods=SWEEP, runs=2, epochs=3, metric=metric)) as store:
-        pictures = figures.figures(store, collect_all(store)[0])
+        pictures = figures.figures(store, analyze(collect_all(store)[0]))
     assert [picture.name for picture in pictures] == ["pairs", "sweep", "noise", "curves"]
     for picture in pictures:
         _check_texts(picture.draw())

@@ -18,6 +18,7 @@ from contdrop import lab
 from contdrop.errors import UserError
 from contdrop.lab import stats
 from contdrop.lab.analysis.comparisons import compare
+from contdrop.lab.analysis.verdict import analyze
 from contdrop.lab.extensions import Extension
 from contdrop.lab.report import page, protocol
 from contdrop.lab.report.cells import MINUS
@@ -134,6 +135,15 @@ def test_links_lead_somewhere(evil):
         assert f"{path.parent.name}/{path.name}" in links
     assert {path.suffix for path in written.tables} == {".md", ".tex", ".csv", ".json"}
     assert not [path for path in written.index.parent.rglob("*") if path.name.startswith(".")]
+
+
+def test_a_page_of_analyses_compares_nothing_again(tmp_path, one_figure, monkeypatch):
+    store = make_store(tmp_path / "s.db", runs=6, epochs=1, images=50)
+    expected = page.write(store, tmp_path / "out").index.read_text()
+    with Store(store) as opened:
+        analyses = [analyze(results) for results in collect_all(opened)]
+    monkeypatch.setattr(stats, "compare_paired", lambda *_, **__: pytest.fail("compared again"))
+    assert page.write(store, tmp_path / "again", analyses=analyses).index.read_text() == expected
 
 
 def test_no_level_of_headings_is_left_out(tmp_path, one_figure):

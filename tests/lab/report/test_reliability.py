@@ -5,6 +5,7 @@ import pytest
 from test_figures import ODD, _check_texts, _floats, _texts
 
 import stores
+from contdrop.lab.analysis.verdict import analyze
 from contdrop.lab.report import figures, style
 from contdrop.lab.report.figures.reliability import WAYS, calibrations
 from contdrop.lab.store.results import collect_all
@@ -47,7 +48,7 @@ def make(tmp_path, monkeypatch):
         monkeypatch.setattr(Store, "finish", finish_measured)
         with Store(stores.make_store(tmp_path / "s.db", **options)) as store:
             (results,) = collect_all(store)
-            pictures = {picture.name: picture for picture in figures.figures(store, results)}
+            pictures = {picture.name: picture for picture in figures.figures(store, analyze(results))}
             return made, calibrations(store, results), pictures
 
     return make

@@ -19,7 +19,7 @@ from contdrop.cli import terminal_summary
 from contdrop.lab import stats
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.metric_format import Measure
-from contdrop.lab.analysis.verdict import verdict
+from contdrop.lab.analysis.verdict import analyze, verdict
 from contdrop.lab.report import cells, formats, protocol, supplementary_tables, tables
 from contdrop.lab.report.cells import Cell, Table
 from contdrop.lab.store.results import collect_all
@@ -75,7 +75,7 @@ def test_a_mean_has_the_digits_that_its_spread_needs(mean, sd, expected):
 def test_large_values_are_told_apart_wherever_they_stand():
     values = {"a": [-10233.5, -10234.1, -10232.6, -10233.2, -10233.9, -10232.8], "b": [-10236.4] * 6}
     results = lab.analyze(values, metric="elbo", unit="nats", better="higher").results
-    shown = [cell.text for cell in _column(tables.overview(results), "Test elbo, nats")]
+    shown = [cell.text for cell in _column(tables.overview(analyze(results)), "Test elbo, nats")]
     assert shown == ["-10233.35 ± 0.596", "-10236.4 ± 0"]
     (finding,) = verdict(results).findings
     assert finding.text.startswith("A has a test elbo of -10233.35 nats, b -10236.4 nats: 3.05 nats higher")
@@ -84,7 +84,7 @@ def test_large_values_are_told_apart_wherever_they_stand():
 
 def test_comparison_is_in_the_papers_layout(tmp_path):
     results = _results(tmp_path, runs=8, experiment="mnist-mlp-relu")
-    table = tables.comparison(results)
+    table = tables.comparison(analyze(results))
     form = "error, % (p-value-T/p-value-W)"
     assert table.headings == ("Method", f"Test {form}", f"The paper: {form}", "Runs")
     names = [
@@ -113,7 +113,7 @@ def test_comparison_is_in_the_papers_layout(tmp_path):
 def test_a_study_of_ones_own_shows_what_its_verdict_rests_on(tmp_path, capsys):
     """The paper's one-sided p-value of "the reference is better" is near 1 where the new method is better."""
     results = _results(tmp_path, runs=8, methods=("none", "gaussian"), reference="none")
-    table, found = tables.comparison(results), compare(results)["gaussian"]
+    table, found = tables.comparison(analyze(results)), compare(results)["gaussian"]
     assert table.headings[2:] == ("no dropout minus it [95 % interval]", "p, two-sided (Holm)", "Noise", "Runs")
     assert found.t_p > 0.99
     low, high = found.interval
@@ -121,7 +121,7 @@ def test_a_study_of_ones_own_shows_what_its_verdict_rests_on(tmp_path, capsys):
     assert table.rows[1][3] == Cell(cells.p_value(found.t_p_two_sided_holm), found.t_p_two_sided_holm)
     assert "positive" not in table.notes[1]
     assert "negative means that no dropout errs less" in table.notes[1]
-    terminal_summary.show(results)
+    terminal_summary.show(analyze(results))
     shown = capsys.readouterr().out
     assert all(cell.text in shown for row in table.rows for cell in row)
 
@@ -134,7 +134,7 @@ def test_runs_that_stop_early_are_not_said_to_have_all_epochs(tmp_path, capsys):
         "2 runs of 4 epochs each, preset “quick”",
         "2 runs of up to 4 epochs each, preset “quick”",
     ]
-    terminal_summary.show(stopped)
+    terminal_summary.show(analyze(stopped))
     assert "2 paired runs of up to 4 epochs (quick)" in capsys.readouterr().out
     planned = dataclasses.replace(results, final=())
     assert cells.length_of(planned) == "4 epochs"
@@ -145,13 +145,15 @@ def test_runs_that_stop_early_are_not_said_to_have_all_epochs(tmp_path, capsys):
 def test_the_title_in_the_terminal_counts_pairs(tmp_path, capsys):
     missing = [("gaussian", run) for run in range(3, 10)]
     three = _results(tmp_path, runs=10, methods=("none", "gaussian"), missing=missing)
-    terminal_summary.show(three)
+    terminal_summary.show(analyze(three))
     assert ": 3 paired runs of" in capsys.readouterr().out
     (tmp_path / "s.db").unlink()
-    terminal_summary.show(_results(tmp_path, runs=10, methods=("none", "gaussian", "uniform"), missing=[("none", 4)]))
+    terminal_summary.show(
+        analyze(_results(tmp_path, runs=10, methods=("none", "gaussian", "uniform"), missing=[("none", 4)]))
+    )
     assert ": 9 to 10 paired runs of" in capsys.readouterr().out
     (tmp_path / "s.db").unlink()
-    terminal_summary.show(_results(tmp_path, runs=2, methods=("gaussian",)))
+    terminal_summary.show(analyze(_results(tmp_path, runs=2, methods=("gaussian",))))
     assert ": 2 runs of" in capsys.readouterr().out
 
 
@@ -160,7 +162,7 @@ def test_the_papers_own_figures_stand_beside_ours_with_both_sizes(tmp_path):
         tmp_path, experiment="mnist-mlp-sigmoid", methods=stores.ALL_METHODS, runs=6, epochs=4, paper_runs=30,
         paper_epochs=3000,
     )  # fmt: skip
-    table = tables.comparison(results)
+    table = tables.comparison(analyze(results))
     theirs = dict(zip([row[0].text for row in table.rows], _column(table, table.headings[2])))
     assert theirs["Bernoulli keep=0.5"] == Cell("1.35 ± 0.049 (3.1e-17/9.1e-7)", 1.35)
     assert theirs["Gaussian σ=0.3"] == Cell("1.15 ± 0.035", 1.15, bold=True)
@@ -173,7 +175,7 @@ def test_the_papers_own_figures_stand_beside_ours_with_both_sizes(tmp_path):
 
 def test_a_run_of_the_papers_size_is_not_called_less(tmp_path):
     options = {"methods": ("none", "gaussian"), "runs": 30, "epochs": 2, "paper_runs": 30, "paper_epochs": 2}
-    table = tables.comparison(_results(tmp_path, experiment="mnist-cnn-gaussian", **options))
+    table = tables.comparison(analyze(_results(tmp_path, experiment="mnist-cnn-gaussian", **options)))
     assert "no replication" not in table.notes[0]
     # Three decimals, as in the paper's Table II.
     assert re.match(r"\d\.\d{3} ± ", table.rows[0][1].text)
@@ -193,23 +195,23 @@ def test_p_values_are_written_as_in_the_paper():
 @pytest.mark.parametrize("runs", [2, 5])
 def test_p_values_of_few_runs_are_marked(tmp_path, runs):
     results = _results(tmp_path, runs=runs)
-    for table in (tables.comparison(results), tables.differences(results)):
+    for table in (tables.comparison(analyze(results)), tables.differences(analyze(results))):
         assert f"† With fewer than 6 pairs of runs (here {runs}) a p-value means little." in table.notes
-    assert tables.comparison(results).rows[1][3].text.endswith((" †", "–"))
+    assert tables.comparison(analyze(results)).rows[1][3].text.endswith((" †", "–"))
     # Where all differences are equal, there is no t-test.
-    assert all(cell.text.endswith((" †", "–")) for cell in _column(tables.differences(results), "Holm (t)"))
+    assert all(cell.text.endswith((" †", "–")) for cell in _column(tables.differences(analyze(results)), "Holm (t)"))
 
 
 def test_p_values_of_six_runs_are_not_marked(tmp_path):
     results = _results(tmp_path, runs=6)
-    assert "†" not in str(tables.comparison(results)) + str(tables.differences(results))
+    assert "†" not in str(tables.comparison(analyze(results))) + str(tables.differences(analyze(results)))
 
 
 def test_a_single_run_has_no_p_values(tmp_path):
     results = _results(tmp_path, runs=1)
-    assert "A single pair of runs has no p-value." in tables.comparison(results).notes
-    assert re.fullmatch(r"\d\.\d\d", tables.comparison(results).rows[0][1].text)
-    table = tables.differences(results)
+    assert "A single pair of runs has no p-value." in tables.comparison(analyze(results)).notes
+    assert re.fullmatch(r"\d\.\d\d", tables.comparison(analyze(results)).rows[0][1].text)
+    table = tables.differences(analyze(results))
     for heading in ("95 % interval", "p (t)", "p (W)", "Holm (W)", "Detectable", "Equivalent p", "Effect d"):
         assert {cell.text for cell in _column(table, heading)} == {"–"}
 
@@ -217,7 +219,7 @@ def test_a_single_run_has_no_p_values(tmp_path):
 def test_a_mark_has_its_footnote_whatever_the_other_methods_have(tmp_path):
     """One pair of one method, four of another: both limits are said."""
     missing = [("none", run) for run in range(1, 7)] + [("uniform", run) for run in range(4, 7)]
-    notes = tables.differences(_results(tmp_path, runs=7, missing=missing)).notes
+    notes = tables.differences(analyze(_results(tmp_path, runs=7, missing=missing))).notes
     assert "A single pair of runs has no p-value." in notes
     assert "† With fewer than 6 pairs of runs (here 4) a p-value means little." in notes
 
@@ -237,7 +239,7 @@ def test_a_factor_of_the_learning_rate_leaves_name_and_parameters(tmp_path):
     results = dataclasses.replace(results, final=jobs, selections={"gaussian": chosen})
     half = " at 0.5 times the learning rate"
     names = ["Original dropout" + half, "Gaussian σ=0.2" + half, "a@0.5"]  # the last one is called that
-    assert [row[0].text for row in tables.comparison(results).rows] == names
+    assert [row[0].text for row in tables.comparison(analyze(results)).rows] == names
     table = supplementary_tables.selections(results)
     assert [cell.text for cell in _column(table, "Candidate")] == ["Gaussian σ=0.2" + half, "Gaussian σ=0.2"]
     assert f"; Gaussian σ=0.2{half} is 1.05 points ahead of the next, Gaussian σ=0.2 " in table.notes[-1]
@@ -246,11 +248,11 @@ def test_a_factor_of_the_learning_rate_leaves_name_and_parameters(tmp_path):
 
 def test_methods_with_different_runs_are_compared_on_those_they_share(tmp_path):
     results = _results(tmp_path, runs=8, failed=[("gaussian", 0), ("none", 1)], missing=[("none", 2), ("uniform", 3)])
-    table = tables.comparison(results)
+    table = tables.comparison(analyze(results))
     assert [cell.text for cell in _column(table, "Runs")] == ["6", "8", "8", "8", "7", "7"]
     (note,) = (note for note in table.notes if "different runs" in note)
     assert "no dropout 5, Bernoulli 7, adaptive 7, DropConnect 7, uniform 6" in note
-    careful = tables.differences(results)
+    careful = tables.differences(analyze(results))
     assert [cell.text for cell in _column(careful, "Pairs")] == ["5", "7", "7", "7", "6"]
     errors = results.errors()
     shared = sorted(errors["gaussian"].keys() & errors["none"].keys())
@@ -262,10 +264,10 @@ def test_methods_with_different_runs_are_compared_on_those_they_share(tmp_path):
 
 def test_without_the_reference_there_is_nothing_to_compare(tmp_path):
     results = _results(tmp_path, runs=2, missing=[("gaussian", 0), ("gaussian", 1)])
-    table = tables.comparison(results)
+    table = tables.comparison(analyze(results))
     assert len(table.rows) == 5
     assert any("No run of the reference, Gaussian, is finished" in note for note in table.notes)
-    assert tables.differences(results) is None
+    assert tables.differences(analyze(results)) is None
 
 
 # ---- the careful table
@@ -273,7 +275,7 @@ def test_without_the_reference_there_is_nothing_to_compare(tmp_path):
 
 def test_differences_agree_with_the_statistics(tmp_path):
     results = _results(tmp_path, runs=10)
-    table = tables.differences(results, margin=0.5)
+    table = tables.differences(analyze(results, 0.5))
     errors = results.errors()
     others = [method for method in errors if method != "gaussian"]
     found = stats.adjusted({m: stats.compare_paired(errors["gaussian"], errors[m], margin=0.5) for m in others})
@@ -300,7 +302,7 @@ def test_differences_agree_with_the_statistics(tmp_path):
         assert values["Pairs"].text == "10"
     assert any("less than ±0.50 points, chosen after the fact;" in note for note in table.notes)
     assert "small-sample widened BCa" in table.notes[0]
-    assert any("a tenth of the error of the reference" in note for note in tables.differences(results).notes)
+    assert any("a tenth of the error of the reference" in note for note in tables.differences(analyze(results)).notes)
 
 
 @pytest.mark.parametrize(
@@ -464,8 +466,8 @@ def test_latex_escapes_everything_and_uses_booktabs():
 def test_latex_makes_the_mean_bold_and_keeps_brackets_from_being_options(tmp_path):
     results = _results(tmp_path, runs=6)
     best = r"Gaussian \$\\sigma\$=0.3 & \\textbf\{\d\.\d\d\} \$\\pm\$ 0\.\d{3} &  &  & 0\.\d{3} & 6 \\\\"
-    assert re.search(best, formats.latex(tables.comparison(results)))
-    assert " & {[$-$" in formats.latex(tables.differences(results))
+    assert re.search(best, formats.latex(tables.comparison(analyze(results))))
+    assert " & {[$-$" in formats.latex(tables.differences(analyze(results)))
 
 
 def _braces_balance(text):
@@ -513,7 +515,7 @@ def test_csv_holds_full_precision_and_no_formulas():
 def test_tables_for_programs_have_a_column_for_each_number(tmp_path):
     results = _results(tmp_path, runs=7, failed={("none", 3)})
     comparisons = compare(results)
-    table = tables.differences(results)
+    table = tables.differences(analyze(results))
     rows = list(csv.DictReader(io.StringIO(formats.csv(table))))
     assert [row["method"] for row in rows] == list(comparisons)
     for row, found in zip(rows, comparisons.values()):
@@ -533,14 +535,14 @@ def test_tables_for_programs_have_a_column_for_each_number(tmp_path):
     assert loaded["rows"][0]["interval_low"] == next(iter(comparisons.values())).interval[0]
     assert loaded["notes"] == list(table.notes)
     assert any("Runs that failed or diverged have no value and are left out" in note for note in table.notes)
-    means = list(csv.DictReader(io.StringIO(formats.csv(tables.comparison(results)))))
+    means = list(csv.DictReader(io.StringIO(formats.csv(tables.comparison(analyze(results))))))
     for row in means:
         expected = stats.summary(list(results.errors()[row["method"]].values()))
         assert (float(row["mean"]), float(row["sd"]), int(row["runs"])) == (expected.mean, expected.sd, expected.n)
 
 
 def test_what_does_not_exist_is_empty_or_null_for_programs(tmp_path):
-    table = tables.differences(_results(tmp_path, runs=1))
+    table = tables.differences(analyze(_results(tmp_path, runs=1)))
     (row, *_) = csv.DictReader(io.StringIO(formats.csv(table)))
     assert row["interval_low"] == row["t_p"] == row["difference_sd"] == ""
     assert json.loads(formats.json(table))["rows"][0]["t_p"] is None

@@ -15,7 +15,7 @@ import pytest
 import stores
 from contdrop.errors import UserError
 from contdrop.lab.analysis.comparisons import compare
-from contdrop.lab.analysis.verdict import verdict
+from contdrop.lab.analysis.verdict import analyze, verdict
 from contdrop.lab.report import page, protocol, tables
 from contdrop.lab.store import archive, csv_import, integrity, merge, schema
 from contdrop.lab.store.reader import pack
@@ -357,7 +357,7 @@ def test_another_margin_or_reference_is_said_and_the_stores_own_stays(cli, tmp_p
     with Store("a.db") as store:
         (results,) = collect_all(store)
     assert "--reference ours --margin 0.5 --store a.db" in protocol.commands(results, "a.db")
-    assert "6 runs, imported" in tables.overview(results).notes[0]
+    assert "6 runs, imported" in tables.overview(analyze(results)).notes[0]
 
 
 def test_help_says_what_merge_takes(cli):

@@ -4,6 +4,7 @@ import pytest
 from test_page import Reader
 
 from contdrop import lab
+from contdrop.lab.analysis.verdict import analyze
 from contdrop.lab.extensions import Extension
 from contdrop.lab.report import page, protocol, supplementary_tables, tables
 from contdrop.lab.store import csv_import, merge
@@ -94,7 +95,7 @@ def test_of_a_loop_of_ones_own_only_what_is_known_is_said(tmp_path):
         assert known in text, known
     (results,) = results_of(tmp_path / "own.db")
     assert not {"Data", "Network"} & dict(protocol.protocol(results)).keys()
-    assert tables.overview(results).notes[0] == "6 runs."
+    assert tables.overview(analyze(results)).notes[0] == "6 runs."
 
 
 def test_epochs_of_a_loop_of_ones_own_are_those_it_logged(tmp_path):

@@ -10,7 +10,7 @@ from contdrop.cli import terminal_summary
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.dataset_ranks import rank
 from contdrop.lab.analysis.metric_format import Measure
-from contdrop.lab.analysis.verdict import verdict
+from contdrop.lab.analysis.verdict import analyze, verdict
 from contdrop.lab.report import page, supplementary_tables, tables
 from contdrop.lab.report.svg import forest
 from contdrop.lab.store.results import collect_all
@@ -61,7 +61,7 @@ def test_a_regression_page_has_no_word_of_classification(tmp_path, levels, capsy
     for path in written.tables:
         if path.suffix == ".md":
             assert not ALIEN.search(path.read_text(encoding="utf-8")), path.name
-    terminal_summary.show(results_of(store)[0])
+    terminal_summary.show(analyze(results_of(store)[0]))
     assert not ALIEN.search(capsys.readouterr().out)
 
 
@@ -95,7 +95,7 @@ def test_the_highest_value_wins_in_the_forest_and_the_table(maximised, tmp_path)
     assert rows == [("worse", "Uniform"), ("better", "Bernoulli"), ("better", "No dropout")]  # the strongest on top
     assert "Positive means that Gaussian is better." in text
     assert "Mean IoU of Gaussian minus that of each method" in text
-    table = tables.comparison(results)
+    table = tables.comparison(analyze(results))
     assert [row[0].text for row in table.rows if row[1].bold] == ["Uniform"]
     assert {m: (c.wins, c.losses) for m, c in compare(results).items()} == {
         "none": (8, 0), "bernoulli": (8, 0), "uniform": (0, 8),

@@ -70,6 +70,29 @@ class Verdict:
         return self.headline
 
 
+@dataclass(frozen=True)
+class Analysis:
+    """The comparisons of an experiment's results and the verdict on them, computed once for every output.
+
+    Attributes:
+        results: The results.
+        comparisons: The reference against every other method that shares finished runs with it.
+        verdict: The answer in sentences.
+        margin: The smallest difference that matters, if it was chosen after the fact.
+    """
+
+    results: Results
+    comparisons: Mapping[str, Comparison]
+    verdict: Verdict
+    margin: float | None = None
+
+
+def analyze(results: Results, margin: float | None = None) -> Analysis:
+    """Return the comparisons and the verdict; ``margin`` is one chosen after the fact, if any."""
+    comparisons = compare(results, margin)
+    return Analysis(results, comparisons, verdict(results, margin, comparisons), margin)
+
+
 def verdict(
     results: Results, margin: float | None = None, comparisons: Mapping[str, Comparison] | None = None
 ) -> Verdict:

@@ -6,10 +6,9 @@ the template. All files are written under a temporary name and renamed, so a rea
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +16,10 @@ import markupsafe
 
 from ..._files import replacing
 from ...errors import UserError
-from ..analysis.comparisons import BETTER, OUTCOME_WORDS, WORSE, compare
+from ..analysis.comparisons import BETTER, OUTCOME_WORDS, WORSE
 from ..analysis.phrases import capital, moment
-from ..analysis.verdict import Verdict, verdict
+from ..analysis.verdict import Analysis, Verdict, analyze
 from ..extensions import extension
-from ..stats import Comparison
 from ..store.results import Results, collect_all
 from ..store.writer import Store
 from ..study import labels
@@ -30,7 +28,7 @@ from .cells import ELSEWHERE, THE_LAB, Table, origin
 from .figure_pool import FigurePool
 from .figures import drawing
 from .svg import InlineFigures, forest
-from .templating import INDEX, check_directory
+from .templating import INDEX
 
 _FAST_FORMATS = ("svg", "png")  # a PDF takes longer than all the rest
 _MANY = 5  # experiments, of which PDFs are made only if asked for
@@ -56,67 +54,57 @@ def write(
     margin: float | None = None,
     refresh: int | None = None,
     pdf: bool | None = None,
-    keys: Collection[str] | None = None,
+    analyses: Sequence[Analysis] | None = None,
 ) -> ReportFiles:
-    """Writes the report on a store.
+    """Write the report on a store.
 
     Args:
         store_path: The store.
-        out: Directory for the page, made if there is none.
-        data_dir: Where the data sets are, to show samples of them; the usual place if None.
-        margin: The smallest difference that matters, in the unit of the metric; see :mod:`.verdict`.
-        refresh: If given, an open page reloads itself every so many seconds, and figures are not written as PDF.
-        pdf: Whether figures are written as PDF too; if None, of fewer than five experiments.
-        keys: Of the protocols that the report is on; all if None.
+        out: Directory for the page; it is created if needed.
+        data_dir: Directory of the data sets, for sample images; the default directory if None.
+        margin: The smallest difference that matters, in the unit of the metric, if chosen after the fact.
+        refresh: Interval in seconds at which an open page reloads itself; figures are then not written as PDF.
+        pdf: Whether figures are written as PDF too; if None, for fewer than five experiments.
+        analyses: The experiments to report on, already analyzed; everything in the store if None.
 
     Raises:
         UserError: There is no store, its runs are not paired, or the directory cannot be used; nothing was written.
     """
     with Store(store_path) as store, store.snapshot():
-        everything = collect_all(store, keys)
-        compared = [compare(results, margin) for results in everything]  # once, for all that is said and shown of it
-        verdicts = [verdict(results, margin, found) for results, found in zip(everything, compared)]
-        with _explained(out):
-            _prepare(out)
-            slow = pdf or (pdf is None and refresh is None and len(everything) < _MANY)
-            painters = FigurePool(alone=refresh is not None or len(everything) == 1)
-            files = _Files(out, drawing.FORMATS if slow else _FAST_FORMATS, painters)
-            content = _content(store, everything, compared, verdicts, files, data_dir, margin)
+        if analyses is None:
+            analyses = [analyze(results, margin) for results in collect_all(store)]
+        try:
+            templating.check_directory(out)
+            for directory in (out / "tables", out / "figures"):
+                directory.mkdir(parents=True, exist_ok=True)
+            slow = pdf or (pdf is None and refresh is None and len(analyses) < _MANY)
+            pool = FigurePool(alone=refresh is not None or len(analyses) == 1)
+            files = _Files(out, drawing.FORMATS if slow else _FAST_FORMATS, pool)
+            content = _content(store, analyses, files, data_dir)
             files.embed()
-            experiments = content["experiments"]
-            title = experiments[0]["title"] if len(experiments) == 1 else f"{len(experiments)} experiments"
+            titles = [each["title"] for each in content["experiments"]]
             page = templating.render_page(
                 "page",
-                f"{files.embedding.rules()}\n{templating.dark_colours(files.embedding.colours)}",
+                f"{files.inline.rules()}\n{templating.dark_colours(files.inline.colours)}",
                 **content,
-                title=title if experiments else "Nothing yet",
-                as_of=_last_change(everything),
+                title=titles[0] if len(titles) == 1 else f"{len(titles)} experiments" if titles else "Nothing yet",
+                as_of=_last_change(analyses),
                 store=labels.printable(store_path.name),
                 refresh=refresh,
                 words=OUTCOME_WORDS,
             )
             _write_text(out / INDEX, page)
-    failed = sum(len(results.failed) for results in everything)
-    return ReportFiles(out / INDEX, tuple(files.tables), tuple(files.figures), tuple(verdicts), failed)
-
-
-# ---- the directory
-
-
-@contextlib.contextmanager
-def _explained(out: pathlib.Path) -> Iterator[None]:
-    """Turns what the system says about a directory into a line for the user."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"--out: cannot write {out}: {error.strerror or error}; choose another directory") from error
-
-
-def _prepare(out: pathlib.Path) -> None:
-    """Makes the directories, unless somebody else's page is there."""
-    check_directory(out)
-    for directory in (out / "tables", out / "figures"):
-        directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"--out: cannot write {out}: {error.strerror or error}; choose another directory"
+            ) from error
+    return ReportFiles(
+        out / INDEX,
+        tuple(files.tables),
+        tuple(files.figures),
+        tuple(each.verdict for each in analyses),
+        sum(len(each.results.failed) for each in analyses),
+    )
 
 
 def _write_text(path: pathlib.Path, text: str) -> None:
@@ -127,11 +115,11 @@ def _write_text(path: pathlib.Path, text: str) -> None:
 class _Files:
     """Writes tables and figures, and keeps for the page what it shows of each."""
 
-    def __init__(self, out: pathlib.Path, formats: Sequence[str], painters: FigurePool) -> None:
-        self.out, self.formats, self._painters = out, formats, painters
+    def __init__(self, out: pathlib.Path, formats: Sequence[str], pool: FigurePool) -> None:
+        self.out, self.formats, self._pool = out, formats, pool
         self.tables: list[pathlib.Path] = []
         self.figures: list[pathlib.Path] = []
-        self.embedding = InlineFigures()
+        self.inline = InlineFigures()
         self._taken: set[str] = set()
         self._views: list[tuple[pathlib.Path, str, dict[str, Any]]] = []  # of pictures: the SVG, its words, its place
 
@@ -161,7 +149,7 @@ class _Files:
 
     def picture(self, picture: figures.Picture, *prefix: str) -> dict[str, Any]:
         name, directory, formats = self._name(*prefix, picture.name), self.out / "figures", self.formats
-        self._painters.do(lambda: figures.save(picture.draw(), directory, name, formats))
+        self._pool.do(lambda: figures.save(picture.draw(), directory, name, formats))
         paths = [directory / f"{name}.{ending}" for ending in formats]
         self.figures += paths
         view = {
@@ -175,11 +163,11 @@ class _Files:
 
     def embed(self) -> None:
         """Puts the pictures into what is shown of them, once all are drawn."""
-        self._painters.finish()
+        self._pool.finish()
         for number, (path, alt, view) in enumerate(self._views):
             svg = path.read_text(encoding="utf-8")
             width = re.search(r'<svg [^>]*width="([\d.]+)pt"', svg)
-            view["drawing"] = markupsafe.Markup(self.embedding.embed(svg, f"f{number}", alt))
+            view["drawing"] = markupsafe.Markup(self.inline.embed(svg, f"f{number}", alt))
             view["wide"] = width is not None and float(width[1]) > 72 * _WIDE
 
 
@@ -197,18 +185,13 @@ def _shown(table: Table) -> dict[str, Any]:
 
 
 def _content(
-    store: Store,
-    everything: Sequence[Results],
-    compared: Sequence[dict[str, Comparison]],
-    verdicts: Sequence[Verdict],
-    files: _Files,
-    data_dir: pathlib.Path | None,
-    margin: float | None,
+    store: Store, analyses: Sequence[Analysis], files: _Files, data_dir: pathlib.Path | None
 ) -> dict[str, Any]:
+    everything = [each.results for each in analyses]
     names = [results.protocol.experiment for results in everything]
     experiments = []
-    for number, (results, comparisons, found) in enumerate(zip(everything, compared, verdicts), 1):
-        view = _experiment(store, results, comparisons, found, files, margin)
+    for number, analysis in enumerate(analyses, 1):
+        view = _experiment(store, analysis, files)
         experiments.append(
             {**view, "anchor": f"e{number}", "ambiguous": names.count(view["name"]) > 1, "parts": _parts(view, number)}
         )
@@ -254,27 +237,29 @@ def _parts(view: dict[str, Any], number: int) -> list[tuple[str, str]]:
     return [(f"e{number}-{anchor}", text) for anchor, text in parts]
 
 
-def _experiment(
-    store: Store,
-    results: Results,
-    comparisons: dict[str, Comparison],
-    found: Verdict,
-    files: _Files,
-    margin: float | None,
-) -> dict[str, Any]:
+def _experiment(store: Store, analysis: Analysis, files: _Files) -> dict[str, Any]:
+    results = analysis.results
     record = results.protocol
     prefix = (record.experiment, record.preset)
     selections, failures = supplementary_tables.selections(results), supplementary_tables.failures(results)
+    evidence = (
+        tables.comparison(analysis) if results.errors() else None,
+        tables.differences(analysis),
+        supplementary_tables.secondary_metrics(results),
+        supplementary_tables.uncertainty(results),
+        supplementary_tables.mcnemar(results, store),
+        supplementary_tables.lowest_epochs(results, store),
+    )
     return {
         "name": labels.printable(record.experiment),
         "title": labels.printable(record.description.get("title") or record.experiment),
         "paper": record.description.get("paper") or "",
         "size": protocol.size(results),
-        "verdict": found,
-        "chip": chip(found),
-        **compared(results, comparisons),
-        "tables": [files.table(table, *prefix) for table in _tables(results, comparisons, store, margin)],
-        "pictures": [files.picture(picture, *prefix) for picture in figures.figures(store, results, comparisons)],
+        "verdict": analysis.verdict,
+        "chip": chip(analysis.verdict),
+        **compared(analysis),
+        "tables": [files.table(table, *prefix) for table in evidence if table],
+        "pictures": [files.picture(picture, *prefix) for picture in figures.figures(store, analysis)],
         "selections": files.table(selections, *prefix) if selections else None,
         "protocol": protocol.protocol(results),
         "tally": protocol.tally(results),
@@ -286,27 +271,15 @@ def _experiment(
     }
 
 
-def _tables(results: Results, comparisons: dict[str, Comparison], store: Store, margin: float | None) -> list[Table]:
-    found = (
-        tables.comparison(results, comparisons) if results.errors() else None,
-        tables.differences(results, margin, comparisons),
-        supplementary_tables.secondary_metrics(results),
-        supplementary_tables.uncertainty(results),
-        supplementary_tables.mcnemar(results, store),
-        supplementary_tables.lowest_epochs(results, store),
-    )
-    return [table for table in found if table]
-
-
-def compared(results: Results, comparisons: dict[str, Comparison]) -> dict[str, Any]:
-    """The reference against every other method as a strip, and the words beside it."""
-    measure, reference = results.measure, labels.name_in_text(results.reference)
+def compared(analysis: Analysis) -> dict[str, Any]:
+    """Return the forest plot of the comparisons and the words beside it."""
+    measure, reference = analysis.results.measure, labels.name_in_text(analysis.results.reference)
     return {
         "reference": reference,
         "metric": capital(measure.name),
         "unit": f", in{measure.gap_unit}" if measure.gap_unit else "",
         "sign": capital(measure.sign_rule(reference)),
-        "forest": forest(comparisons, measure),
+        "forest": forest(analysis.comparisons, measure),
     }
 
 
@@ -321,11 +294,8 @@ def chip(found: Verdict) -> str:
     return OUTCOME_WORDS.get(found.outcome, found.outcome)
 
 
-def _last_change(everything: Iterable[Results]) -> str:
-    """When a job was last planned, begun or ended; numbers from elsewhere have no time.
-
-    Not the time of writing: the same store makes the same page.
-    """
-    jobs = (job for results in everything for job in (*results.selection, *results.final))
+def _last_change(analyses: Sequence[Analysis]) -> str:
+    """Return when a job last changed state, for the same store gives the same page; empty for imports."""
+    jobs = (job for each in analyses for job in (*each.results.selection, *each.results.final))
     last = max((max(job.created, job.started or 0, job.ended or 0) for job in jobs), default=0)
     return "" if not last else f"as of {moment(last)}"

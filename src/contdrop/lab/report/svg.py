@@ -12,6 +12,7 @@ import html
 import math
 import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,7 +81,7 @@ class InlineFigures:
         return self.classes.setdefault(style, f"d{len(self.classes)}")
 
 
-def forest(comparisons: dict[str, Comparison], measure: Measure) -> dict[str, Any] | None:
+def forest(comparisons: Mapping[str, Comparison], measure: Measure) -> dict[str, Any] | None:
     """Reference minus method, as everywhere; the strongest rival on top. Positions from 0 to 100."""
     if not comparisons:
         return None

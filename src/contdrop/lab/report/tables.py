@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from .. import stats
 from ..analysis.caveats import falls_short
-from ..analysis.comparisons import compare, planned_margin
+from ..analysis.comparisons import planned_margin
+from ..analysis.verdict import Analysis
 from ..extensions import PublishedTable, extension
 from ..stats.paired import ENOUGH_RUNS
 from ..stats.significance import RESOLUTION
@@ -32,12 +33,9 @@ _PRINTED = ("mean", "sd", "t_p", "wilcoxon_p")
 _TESTS = ("t_p", "t_p_two_sided", "wilcoxon_p", "wilcoxon_p_two_sided", "equivalence_p")
 
 
-def overview(results: Results, comparisons: Mapping[str, stats.Comparison] | None = None) -> Table:
-    """Every method's mean and spread, and its paired difference from the reference with the p-value that decides.
-
-    In this table and the next ones, ``comparisons`` are those of the results, if they have been made already.
-    """
-    comparisons = compare(results) if comparisons is None else comparisons
+def overview(analysis: Analysis) -> Table:
+    """Return mean and spread of every method, its paired difference from the reference and the deciding p-value."""
+    results, comparisons = analysis.results, analysis.comparisons
     measure, called = results.measure, labels.name_in_text(results.reference, longest=40)
     noise = {job.method: job.results.get("relative_variance") for job in results.finished}
     decimals = _decimals(comparisons)
@@ -80,12 +78,12 @@ def _noise(method: str, noise: float | None) -> Cell:
     return Cell(without if noise is None else f"{noise:.3f}", noise)
 
 
-def comparison(results: Results, comparisons: Mapping[str, stats.Comparison] | None = None) -> Table:
+def comparison(analysis: Analysis) -> Table:
     """Of a table of the paper in its layout: error and one-sided p-values of the reference against each method."""
-    comparisons = compare(results) if comparisons is None else comparisons
+    results, comparisons = analysis.results, analysis.comparisons
     theirs = extension().published_table(results.protocol.experiment)
     if theirs is None:
-        return overview(results, comparisons)
+        return overview(analysis)
     their_best = min(theirs.means.values())
     rows = []
     for method, (found, is_best) in _summaries(results).items():
@@ -193,11 +191,9 @@ def _limits(results: Results, comparisons: Mapping[str, stats.Comparison]) -> li
     return notes
 
 
-def differences(
-    results: Results, margin: float | None = None, comparisons: Mapping[str, stats.Comparison] | None = None
-) -> Table | None:
-    """What a careful reader asks for: how much, how certain, how it would look to a reviewer."""
-    comparisons = compare(results, margin) if comparisons is None else comparisons
+def differences(analysis: Analysis) -> Table | None:
+    """Return every method against the reference with intervals, tests and effect; None without a comparison."""
+    results, comparisons = analysis.results, analysis.comparisons
     called, measure = labels.name_in_text(results.reference, longest=40), results.measure
     if not comparisons:
         return None
@@ -219,7 +215,7 @@ def differences(
     if used is not None:
         notes.append(
             f"Equivalent: p-value, adjusted by Holm, of the test (TOST) that the two differ by less than "
-            f"±{measure.gap(used)}{_origin(results, margin)}; a small one is evidence for no difference that "
+            f"±{measure.gap(used)}{_origin(results, analysis.margin)}; a small one is evidence for no difference that "
             "matters."
         )
     notes += _limits(results, comparisons)

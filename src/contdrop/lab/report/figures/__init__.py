@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ...stats import Comparison
-from ...store.results import Results
+from ...analysis.verdict import Analysis
 from ...store.writer import Store
 from . import class_errors as _classes
 from .average_ranks import across as across
@@ -19,11 +16,12 @@ from .strength import certificates as certificates
 from .strength import noise, sweep
 
 
-def figures(store: Store, results: Results, comparisons: Mapping[str, Comparison] | None = None) -> list[Picture]:
-    """Those that apply to one protocol, the most telling first. All is read here: drawing needs no store."""
+def figures(store: Store, analysis: Analysis) -> list[Picture]:
+    """Return the figures that apply to one experiment, the most telling first; drawing them needs no store."""
+    results = analysis.results
     shares = _classes.matrices(store, results)
     found = (
-        pairs(results, comparisons),
+        pairs(analysis),
         sweep(results),
         noise(results),
         curves(store, results),

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ... import stats
-from ...analysis.comparisons import compare
 from ...analysis.metric_format import HIGHER, Measure
 from ...analysis.phrases import capital, tally
+from ...analysis.verdict import Analysis
 from ...store.results import Results
 from ...study import labels
 from .. import style
@@ -32,10 +32,10 @@ _JOINED = {
 }
 
 
-def pairs(results: Results, comparisons: Mapping[str, stats.Comparison] | None = None) -> Picture | None:
-    errors = results.errors()
-    reference = results.reference
-    comparisons = compare(results) if comparisons is None else comparisons
+def pairs(analysis: Analysis) -> Picture | None:
+    """Return every run of every method and the paired differences; None without a comparison."""
+    results, comparisons = analysis.results, analysis.comparisons
+    errors, reference = results.errors(), results.reference
     if len(errors) < 2 or not comparisons:
         return None
     means = {method: float(np.mean(list(runs.values()))) for method, runs in errors.items()}

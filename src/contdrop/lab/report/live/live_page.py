@@ -11,18 +11,15 @@ import collections
 import pathlib
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import markupsafe
 
 from ...._text import duration, plural
-from ...analysis.comparisons import compare
-from ...analysis.interim import InterimResult, followed_method, interim_results
+from ...analysis.interim import followed_method, interim_results
 from ...analysis.phrases import all_of, capital
-from ...analysis.verdict import Verdict, verdict
+from ...analysis.verdict import Analysis, analyze
 from ...runner.progress import Estimate
-from ...stats import Comparison
 from ...store.results import Results, assemble
 from ...store.schema import FAILED, FINAL, FINISHED, RUNNING, JobRecord, ProtocolRecord
 from ...store.writer import Store
@@ -36,16 +33,6 @@ REFRESH_SECONDS = 2
 _MOST_CURVES = 12  # jobs drawn at once
 
 
-@dataclass(frozen=True)
-class Judged:
-    """What the finished runs of an experiment say so far."""
-
-    results: Results
-    comparisons: dict[str, Comparison]
-    verdict: Verdict
-    looks: list[InterimResult]
-
-
 class LivePage:
     """Looks at a store again and again."""
 
@@ -54,7 +41,7 @@ class LivePage:
         self._file: int | None = None
         self._checksums: dict[int, str] = {}
         self._jobs: dict[int, JobRecord] = {}
-        self._judged: dict[str, Judged] = {}
+        self._judged: dict[str, Analysis] = {}
         self._shades: set[str] = set()
         self._page, self._changes = secrets.token_hex(4), 0
         self.is_done = False
@@ -130,7 +117,9 @@ class LivePage:
         jobs = [job for job in self._jobs.values() if job.protocol == record.key]
         judged = self._judged.get(record.key)
         if judged is None or record.key in ended or judged.results.protocol != record:
-            judged = self._judged[record.key] = self._judge(store, record, jobs)
+            judged = self._judged[record.key] = analyze(
+                assemble(record, jobs, store.selections(record.key)), self._margin
+            )
             self._changes += 1
         running = [job for job in jobs if job.id in held]
         shows_epochs = origin(judged.results) != OWN_LOOP  # whose epochs reach the store when it ends
@@ -146,13 +135,6 @@ class LivePage:
             **_said(judged, is_done),
             **_drawn(store, judged.results, running),
         }
-
-    def _judge(self, store: Store, record: ProtocolRecord, jobs: Sequence[JobRecord]) -> Judged:
-        results = assemble(record, jobs, store.selections(record.key))
-        comparisons = compare(results, self._margin)
-        method = followed_method(results)
-        looks = interim_results(results, method) if method else []
-        return Judged(results, comparisons, verdict(results, self._margin, comparisons), looks)
 
 
 def _progress(jobs: Sequence[JobRecord], running: Sequence[JobRecord]) -> dict[str, Any]:
@@ -200,7 +182,7 @@ def _job(job: JobRecord, shows_epochs: bool) -> dict[str, Any]:
     }
 
 
-def _said(judged: Judged, is_done: bool) -> dict[str, Any]:
+def _said(judged: Analysis, is_done: bool) -> dict[str, Any]:
     """The verdict so far, and how far that is."""
     results, found = judged.results, judged.verdict
     planned = len({job.run for job in results.final})
@@ -214,16 +196,17 @@ def _said(judged: Judged, is_done: bool) -> dict[str, Any]:
         "planned_runs": planned,
         "paired_runs": min(pairs, default=0),
         "final_when": f"{whole} {'is' if planned == 1 else 'are'} there",
-        **compared(results, judged.comparisons),
+        **compared(judged),
         "narrowing": _narrowing(judged, planned),
     }
 
 
-def _narrowing(judged: Judged, planned: int) -> dict[str, Any] | None:
+def _narrowing(judged: Analysis, planned: int) -> dict[str, Any] | None:
     method, results = followed_method(judged.results), judged.results
-    if method is None or not judged.looks:
+    interim = interim_results(results, method) if method else []
+    if method is None or not interim:
         return None
-    measure, last = results.measure, judged.looks[-1]
+    measure, last = results.measure, interim[-1]
     reference = labels.name_in_text(results.reference)
     margin = judged.comparisons[method].margin
     now = measure.signed(last.difference)
@@ -231,7 +214,7 @@ def _narrowing(judged: Judged, planned: int) -> dict[str, Any] | None:
         now += f" [{measure.signed(last.low)}, {measure.signed(last.high)}]"
     now += measure.gap_unit
     return {
-        **charts.interim_chart(judged.looks, planned, margin, results.reference),
+        **charts.interim_chart(interim, planned, margin, results.reference),
         "title": f"{capital(reference)} minus {labels.name_in_text(method)}, as runs come in",
         "now": f"{now} after {last.pairs} of {plural(planned, 'pair')}",
         "alt": f"Mean difference and 95 % interval after each of {plural(last.pairs, 'finished pair')}; now {now}.",
