@@ -80,7 +80,7 @@ def plain_vgg(side: int, hidden: int) -> nn.Sequential:
 
 
 def plain_step(network: nn.Module, x: Tensor, y: Tensor, size: int, layout: torch.memory_format) -> Callable[[], None]:
-    optimiser = torch.optim.SGD(network.parameters(), 1e-4, momentum=0.9, fused=True)
+    optimizer = torch.optim.SGD(network.parameters(), 1e-4, momentum=0.9, fused=True)
     order = itertools.cycle(torch.randperm(len(x)).split(size))
     network.train()
 
@@ -88,9 +88,9 @@ def plain_step(network: nn.Module, x: Tensor, y: Tensor, size: int, layout: torc
         chosen = next(order)
         batch = x.index_select(0, chosen).to(memory_format=layout)
         loss = nn.functional.cross_entropy(network(batch), y.index_select(0, chosen))
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
 
     return step
 
@@ -104,12 +104,10 @@ def lab_step(model: Model, x: Tensor, y: Tensor, size: int, **settings: object) 
         model,
         methods=("bernoulli",),
         reference="bernoulli",
-        optimiser=lambda network: torch.optim.SGD(network.parameters(), 1e-4, momentum=0.9, fused=True),
+        optimizer=lambda network: torch.optim.SGD(network.parameters(), 1e-4, momentum=0.9, fused=True),
         batch_size=size,
-        epoch_steps=1,
         epochs=1000,
-        **settings,  # type: ignore[arg-type]
-    )
+    ).replace(epoch_steps=1, **settings)
     (job,) = plan(study, runs=1)
     assert study.data is not None
     training = Trainer(job, Variant.parse("bernoulli"), prepare(study.data(), task="classification"))

@@ -48,13 +48,13 @@ def convolutional(dropout: Dropout) -> nn.Sequential:
 
 
 def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int) -> None:
-    optimiser = torch.optim.Adam(model.parameters(), 2e-3)
+    optimizer = torch.optim.Adam(model.parameters(), 2e-3)
     model.train()
     for _ in range(epochs):
         for batch in torch.randperm(len(y)).split(64):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             cross_entropy(model(x[batch]), y[batch]).backward()
-            optimiser.step()
+            optimizer.step()
 
 
 @torch.no_grad()

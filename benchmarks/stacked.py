@@ -24,12 +24,12 @@ def network() -> nn.Module:
 
 def alone() -> Callable[[], None]:
     model, x, y = network(), torch.randn(BATCH, 64), torch.randint(0, 10, (BATCH,))
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def step() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 

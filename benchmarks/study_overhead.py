@@ -55,14 +55,14 @@ def cnn() -> nn.Module:
     )
 
 
-def plain_epoch(model: nn.Module, optimiser: torch.optim.Optimizer, x: Tensor, y: Tensor, size: int) -> float:
+def plain_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, size: int) -> float:
     model.train()
     total = torch.zeros(())
     for chosen in torch.randperm(len(x)).split(size):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x[chosen]), y[chosen])
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         total += loss.detach()
     return float(total)
 
@@ -80,12 +80,12 @@ def measure(name: str, make: type[nn.Module] | object, x: Tensor, size: int, rep
     job = plan(study)[0]
     training = Trainer(job, Variant.parse(job.method), prepare(study.data(), task=study.task))
     model = make()
-    optimiser = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)  # as the lab's own
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)  # as the lab's own
     steps = -(-len(x) // size)
     seconds: dict[str, list[float]] = {"plain": [], "lab": []}
     for _ in range(repeats + 1):  # the first warms up
         start = time.process_time()
-        plain_epoch(model, optimiser, x, y, size)
+        plain_epoch(model, optimizer, x, y, size)
         middle = time.process_time()
         training._train()
         training.epoch += 1

@@ -78,10 +78,8 @@ def executor(method: str, steps: int, workers: int) -> float:
         methods=(method,),
         reference=method,
         metric="error",
-        evaluation_batch_size=1000,
         sizes={"quick": lab.Size(runs=workers, epochs=2)},
-        **Hinton(learning_rate=0.1).settings(),
-    )
+    ).replace(**Hinton(learning_rate=0.1).settings(), evaluation_batch_size=1000)
     planned = plan(study)
     clock = Clock()
     with tempfile.TemporaryDirectory() as directory, Store(pathlib.Path(directory) / "runs.db", create=True) as store:
@@ -118,13 +116,13 @@ def plain_pytorch(steps: int) -> float:
     data = torch.utils.data.TensorDataset(pixels, labels)
     loader = torch.utils.data.DataLoader(data, batch_size=BATCH, shuffle=True)
     model = network().train()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def epoch() -> None:
         for x, y in loader:
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
-            optimiser.step()
+            optimizer.step()
 
     return _rate(epoch, steps)
 

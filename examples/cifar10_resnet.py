@@ -48,12 +48,12 @@ def forward(network, batch):
     return network(batch[0].float() / 127.5 - 1)
 
 
-def optimiser(network):
+def optimizer(network):
     return torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
 
 
-def scheduler(optimiser, steps):
-    return torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=0.1, total_steps=steps)
+def scheduler(optimizer, steps):
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)
 
 
 study = lab.Study(
@@ -61,10 +61,9 @@ study = lab.Study(
     data,
     model,
     forward=forward,
-    optimiser=optimiser,
-    scheduler=scheduler,
+    optimizer=optimizer,
     batch_size=32,
     epochs=6,
     runs=4,
-    evaluate="last",
+    training=lab.Training(scheduler=scheduler, evaluate="last"),
 )

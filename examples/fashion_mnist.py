@@ -27,4 +27,6 @@ def model():
     )
 
 
-study = lab.Study("gallery-fashion-mnist", data, model, forward=forward, epochs=6, runs=6, evaluate="last")
+study = lab.Study(
+    "gallery-fashion-mnist", data, model, forward=forward, epochs=6, runs=6, training=lab.Training(evaluate="last")
+)

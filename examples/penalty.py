@@ -91,14 +91,14 @@ def run(way: Way, number: int, images: tuple[Tensor, Tensor], epochs: int) -> No
     network = make_network()
     torch.manual_seed(masks)
     generator = torch.Generator().manual_seed(order)
-    optimiser = torch.optim.Adam(network.parameters(), LEARNING_RATE)
+    optimizer = torch.optim.Adam(network.parameters(), LEARNING_RATE)
     start = time.perf_counter()
     for _ in range(epochs):
         for chosen in torch.randperm(TRAINING_IMAGES, generator=generator).split(BATCH_SIZE):
             batch = training[chosen]
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             way.loss(network, pixels[batch], digits[batch]).backward()
-            optimiser.step()
+            optimizer.step()
     way.milliseconds.append(1000 * (time.perf_counter() - start) / epochs)
     with torch.no_grad():
         way.errors.append(100 * (network.eval()(pixels[test]).argmax(1) != digits[test]).double().mean().item())

@@ -27,10 +27,10 @@ def model():
     )
 
 
-def optimiser(network):
+def optimizer(network):
     return torch.optim.AdamW(network.parameters(), lr=0.003)
 
 
 study = lab.Study(
-    "gallery-regression", data, model, task="regression", optimiser=optimiser, batch_size=32, epochs=30, runs=10
+    "gallery-regression", data, model, task="regression", optimizer=optimizer, batch_size=32, epochs=30, runs=10
 )

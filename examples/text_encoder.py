@@ -51,4 +51,4 @@ def model():
     return BertForSequenceClassification(BertConfig(vocab_size=WORDS, num_labels=len(SOURCES), **size))
 
 
-study = lab.Study("gallery-text", data, model, batch_size=16, epochs=15, runs=6, clip=1.0)
+study = lab.Study("gallery-text", data, model, batch_size=16, epochs=15, runs=6, training=lab.Training(clip=1.0))

@@ -27,7 +27,7 @@ SETTINGS = [(128, 0.005, 40), (128, 0.005, 80), (128, 0.002, 80), (64, 0.005, 80
 
 def validation_error(hidden: int, rate: float, epochs: int, method: str, run: int, images: PreparedData) -> float:
     model = dataclasses.replace(DIGITS.model, widths=(64, hidden, hidden, 10))
-    study = dataclasses.replace(DIGITS, model=model, **Adam(learning_rate=rate, batch_size=25).settings())
+    study = DIGITS.replace(model=model, **Adam(learning_rate=rate, batch_size=25).settings())
     job = PlannedJob(StudyPlan(study, "quick", epochs, 1, epochs, SEED), SELECTION, method, run)
     training = Trainer(job, Variant.parse(method), images)
     return [training.run_epoch().val_error for _ in range(epochs)][-1]

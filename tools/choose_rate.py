@@ -35,7 +35,7 @@ def main() -> None:
     for setting in options.settings:
         activation, rate, name = setting.split(":", 2)
         size = mnist_mlp.quick(float(rate))
-        study = dataclasses.replace(STUDIES[activation], sizes={"quick": size}).at("quick")
+        study = STUDIES[activation].replace(sizes={"quick": size}).at("quick")
         protocol = StudyPlan(study, "quick", options.epochs, 1, options.epochs, SEED)
         training = Trainer(PlannedJob(protocol, SELECTION, name, 0), Variant.parse(name), images)
         try:

@@ -26,11 +26,11 @@ def trained(law, n=400, epochs=30):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.ReLU(), cd.Dropout(law), torch.nn.Linear(32, 3))
     x, y = blobs(n, 1)
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(epochs):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x), y).backward()
-        optimiser.step()
+        optimizer.step()
     return model
 
 

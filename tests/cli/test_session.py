@@ -156,7 +156,7 @@ def test_trial_counts_loading_and_evaluation():
         lambda: lab.Data([(torch.zeros(2), i % 2) for i in range(60)], 20, 20, collate=collate),
         lambda: torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout()),
         batch_size=10,
-        evaluation_batch_size=2,
+        training=lab.Training(evaluation_batch_size=2),
     )
     job = plan(study, labels=["none"], runs=1)[-1]
     seconds = running.seconds_per_epoch(

@@ -32,7 +32,7 @@ from contdrop.replication.networks.conv_local import ConvLocal
 from contdrop.replication.networks.nin import NIN
 from contdrop.replication.networks.vgg import VGG, dense_forward
 from contdrop.replication.recipes import Adam, AdamCosine, Authors, Hinton, LayeredPlateau, Plateau, Steps
-from contdrop.replication.studies import STUDIES
+from contdrop.replication.studies import STUDIES, common
 from contdrop.replication.studies.covariance_study import CommonNoise, Covariance
 from contdrop.replication.studies.study_data import InOrder
 from contdrop.replication.studies.unused_error import UnusedError
@@ -81,6 +81,11 @@ def machine() -> dict[str, str]:
         "torch": torch.__version__,
         "numpy": np.__version__,
     }
+
+
+def study(**settings: object) -> lab.Study:
+    """Return a study from settings that are given flat."""
+    return common.study(**settings)
 
 
 def train(study: lab.Study, store: pathlib.Path, **options: object) -> None:

@@ -237,7 +237,7 @@ def _lab_model(**options):
 
 def _study(name, data=classes, model=classifier, **options):
     given = {"batch_size": 10, "epochs": 2, "runs": 2, "threads": 1, **options}
-    return lab.Study(name, data, **({} if model is None else {"model": model}), **given)
+    return adapter.study(name=name, data=data, **({} if model is None else {"model": model}), **given)
 
 
 def _recipe(recipe):
@@ -301,7 +301,7 @@ STUDIES = [
     ),
     _study("regression", table, regressor, methods=CONTROLS, task="regression", margin=0.01),
     _study(
-        "classification", metric=["error", "nll", "auroc", "ece", "f1", "brier"], optimiser=momentum, scheduler=cosine
+        "classification", metric=["error", "nll", "auroc", "ece", "f1", "brier"], optimizer=momentum, scheduler=cosine
     ),
     _study(
         "applied",
@@ -318,10 +318,12 @@ STUDIES = [
         methods=("none", "bernoulli", "gaussian", "bernoulli-matched"),
         reference="none",
         epochs=3,
-        candidates={"gaussian": ("gaussian:sigma=0.2", "gaussian:sigma=0.4", "gaussian:sigma=0.3@0.5")},
-        follows={"bernoulli-matched": "gaussian"},
-        selection_runs=2,
-        selection_epochs=1,
+        selection=lab.Selection(
+            candidates={"gaussian": ("gaussian:sigma=0.2", "gaussian:sigma=0.4", "gaussian:sigma=0.3@0.5")},
+            follows={"bernoulli-matched": "gaussian"},
+            runs=2,
+            epochs=1,
+        ),
         model=adapter.MLP(widths=(6, 12, 2), initialisation=adapter.Normal(0.1)),
     ),
     _study("networks", networks=2, methods=("original", "gaussian:match"), epoch_steps=4, steps=7),

@@ -1,4 +1,4 @@
-"""Recipes: initial weights, optimisers and schedules against independent references, and resumption."""
+"""Recipes: initial weights, optimizers and schedules against independent references, and resumption."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ from contdrop.lab.study.methods import NAMES, parse
 from contdrop.lab.training import checkpoint
 from contdrop.replication.initialization import Glorot, Normal
 from contdrop.replication.networks import CNN, MLP
-from contdrop.replication.optimizers import AlternatingPlateau, EpochTable, RampOptimiser
+from contdrop.replication.optimizers import AlternatingPlateau, EpochTable, RampOptimizer
 from contdrop.replication.recipes import Adam, Authors, Hinton, LayeredPlateau, Plateau, Recipe, Steps
 
 SMALL = {"maps": (3, 4), "kernel": 3, "hidden": 7, "classes": 5, "image": (1, 12, 12)}
@@ -45,22 +45,22 @@ class Trainer:
         settings = recipe.settings()
         assert settings["schedule_by"] == "epoch"
         self.network = network
-        self.optimiser = settings["optimiser"](network)
-        self.scheduler = settings["scheduler"](self.optimiser, epochs) if settings["scheduler"] else None
+        self.optimizer = settings["optimizer"](network)
+        self.scheduler = settings["scheduler"](self.optimizer, epochs) if settings["scheduler"] else None
 
     @property
     def rate(self):
-        return self.optimiser.param_groups[0]["lr"]
+        return self.optimizer.param_groups[0]["lr"]
 
     @property
     def momentum(self):
-        return self.optimiser.param_groups[0]["momentum"]
+        return self.optimizer.param_groups[0]["momentum"]
 
     def step(self, batch=None):
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         if batch:
             backward(self.network, batch)
-        self.optimiser.step()
+        self.optimizer.step()
 
     def end_epoch(self, loss=1.0):
         if isinstance(self.scheduler, ReduceLROnPlateau):
@@ -79,13 +79,13 @@ class Trainer:
         scheduler = self.scheduler.state_dict() if self.scheduler else None
         return {
             "network": self.network.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
+            "optimiser": self.optimizer.state_dict(),
             "scheduler": scheduler,
         }
 
     def load(self, saved):
         self.network.load_state_dict(saved["network"])
-        self.optimiser.load_state_dict(saved["optimiser"])
+        self.optimizer.load_state_dict(saved["optimiser"])
         if self.scheduler:
             self.scheduler.load_state_dict(saved["scheduler"])
 
@@ -233,7 +233,7 @@ def test_hinton_against_a_naive_reference(model):
                         bounded += excess
                         rows = [scaled_down(row, 1.2) for row in rows]
                 expected.append(torch.tensor(rows).reshape(parameter.shape))
-            trainer.optimiser.step()
+            trainer.optimizer.step()
             torch.testing.assert_close(weights(network), expected, rtol=1e-5, atol=1e-7)
             network.zero_grad()
         trainer.end_epoch()
@@ -290,7 +290,7 @@ def test_authors_against_naive_numpy_steps(bounded, sigmoid):
                     squares = (expected[i] ** 2).sum(0 if bounded == "outgoing" else 1, keepdims=True)
                     bounds += (squares > 0.2).sum()
                     expected[i] = expected[i] * np.sqrt(np.minimum(1, 0.2 / np.maximum(squares, 1e-300)))
-            trainer.optimiser.step()
+            trainer.optimizer.step()
             network.zero_grad()
             for parameter, wanted in zip(network.parameters(), expected):
                 np.testing.assert_allclose(parameter.detach().numpy(), wanted, rtol=0, atol=1e-6)
@@ -306,8 +306,8 @@ def test_bound_has_to_be_known():
 
 @pytest.mark.parametrize("momentum", [0.0, 1.0])
 def test_momentum_has_to_average(momentum):
-    with pytest.raises(ValueError, match="RampOptimiser: expected a momentum above 0 and below 1; got"):
-        Hinton(learning_rate=1.0, momentum=(momentum, 0.99)).optimiser(nn.Linear(1, 1))
+    with pytest.raises(ValueError, match="RampOptimizer: expected a momentum above 0 and below 1; got"):
+        Hinton(learning_rate=1.0, momentum=(momentum, 0.99)).optimizer(nn.Linear(1, 1))
 
 
 # Plateau and Adam.
@@ -354,7 +354,7 @@ def test_decay_by_layer_and_twice_the_rate_for_biases(recipe, decays, networks):
     network = nn.ModuleList(layers) if networks > 1 else layers[0]
     for one in layers:
         one.frozen.requires_grad_(False)
-    optimiser = recipe.optimiser(network)
+    optimizer = recipe.optimizer(network)
     found = dict(network.named_parameters())
     expected = {name: value.detach().clone().double() for name, value in found.items()}
     velocity = {name: torch.zeros_like(value) for name, value in expected.items()}
@@ -367,7 +367,7 @@ def test_decay_by_layer_and_twice_the_rate_for_biases(recipe, decays, networks):
             decay, rate = (decays[layer], 0.01) if part == "weight" else (0.0, 0.02)
             velocity[name] = 0.9 * velocity[name] + value.grad.double() + decay * expected[name]
             expected[name] -= rate * velocity[name]
-        optimiser.step()
+        optimizer.step()
     for name, value in found.items():
         torch.testing.assert_close(value.detach().double(), expected[name], rtol=1e-5, atol=1e-6)
 
@@ -375,16 +375,16 @@ def test_decay_by_layer_and_twice_the_rate_for_biases(recipe, decays, networks):
 def test_steps_fall_where_the_paper_says():
     """CIFAR-10: by ten after every 3000 of 10 000 iterations; ILSVRC: once, after 50 000 of 100 000. Here hundreds."""
     for recipe, total, falls in ((Steps(), 100, [30, 60, 90]), (Steps(every=0.5), 1000, [500])):
-        optimiser = recipe.optimiser(nn.Linear(1, 1))
-        scheduler = recipe.scheduler(optimiser, total)
+        optimizer = recipe.optimizer(nn.Linear(1, 1))
+        scheduler = recipe.scheduler(optimizer, total)
         found = []
         for step in range(1, total):
-            before = optimiser.param_groups[0]["lr"]
-            optimiser.step()
+            before = optimizer.param_groups[0]["lr"]
+            optimizer.step()
             scheduler.step()
-            if optimiser.param_groups[0]["lr"] != before:
+            if optimizer.param_groups[0]["lr"] != before:
                 found.append(step)
-                assert optimiser.param_groups[0]["lr"] == pytest.approx(before / 10)
+                assert optimizer.param_groups[0]["lr"] == pytest.approx(before / 10)
         assert found == falls
 
 
@@ -420,10 +420,10 @@ def test_plateau_against_a_naive_reference(patience):
         if flat == patience:
             rate, flat, changes = rate * (0.5, 0.9)[changes % 2], 0, changes + 1
     assert changes > 10
-    optimiser = torch.optim.SGD(nn.Linear(1, 1).parameters(), 1.0)
-    scheduler = AlternatingPlateau(optimiser, (0.5, 0.9), patience)
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), 1.0)
+    scheduler = AlternatingPlateau(optimizer, (0.5, 0.9), patience)
     for rate, loss in zip(expected, losses):
-        assert optimiser.param_groups[0]["lr"] == rate
+        assert optimizer.param_groups[0]["lr"] == rate
         scheduler.step(loss)
 
 
@@ -581,32 +581,32 @@ def test_two_runs_are_the_same(recipe):
 @every_recipe
 def test_they_are_what_torch_calls_them(recipe):
     trainer = Trainer(recipe, fresh(MODELS[0]), EPOCHS)
-    assert isinstance(trainer.optimiser, torch.optim.Optimizer)
+    assert isinstance(trainer.optimizer, torch.optim.Optimizer)
     assert trainer.scheduler is None or isinstance(trainer.scheduler, LRScheduler)
     settings = pickle.loads(pickle.dumps(recipe.settings()))
-    assert settings["optimiser"].__self__ == recipe
+    assert settings["optimizer"].__self__ == recipe
     assert settings["batch_size"] == recipe.batch_size
 
 
 @pytest.mark.parametrize("recipe", RECIPES[:3], ids=lambda recipe: recipe.kind)
-def test_schedules_start_from_the_rate_that_the_optimiser_has(recipe):
+def test_schedules_start_from_the_rate_that_the_optimizer_has(recipe):
     """So that a candidate may have half of a study's rate."""
-    optimisers = [recipe.optimiser(nn.Linear(1, 1)) for _ in range(2)]
-    optimisers[1].param_groups[0]["lr"] *= 0.5
-    schedulers = [recipe.scheduler(optimiser, 4) for optimiser in optimisers]
+    optimizers = [recipe.optimizer(nn.Linear(1, 1)) for _ in range(2)]
+    optimizers[1].param_groups[0]["lr"] *= 0.5
+    schedulers = [recipe.scheduler(optimizer, 4) for optimizer in optimizers]
     for _ in range(4):
-        one, half = (optimiser.param_groups[0]["lr"] for optimiser in optimisers)
+        one, half = (optimizer.param_groups[0]["lr"] for optimizer in optimizers)
         assert half == 0.5 * one
-        for optimiser, scheduler in zip(optimisers, schedulers):
-            optimiser.step()
+        for optimizer, scheduler in zip(optimizers, schedulers):
+            optimizer.step()
             scheduler.step(*[1.0] * isinstance(scheduler, ReduceLROnPlateau))
 
 
-# The ramp as an optimiser among others.
+# The ramp as an optimizer among others.
 
 
 def ramp(parameters):
-    return RampOptimiser(parameters, 0.5, 0.9, squared_length=0.1, bounded="incoming", rate_in_velocity=True)
+    return RampOptimizer(parameters, 0.5, 0.9, squared_length=0.1, bounded="incoming", rate_in_velocity=True)
 
 
 def test_ramp_takes_a_closure_and_leaves_parameters_without_gradient_alone():
@@ -614,17 +614,17 @@ def test_ramp_takes_a_closure_and_leaves_parameters_without_gradient_alone():
     network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     network[1].bias.requires_grad_(False)
     before = weights(network)
-    optimiser = ramp(network.parameters())
+    optimizer = ramp(network.parameters())
     x = torch.ones(5, 3)
 
     def closure():
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = network(x).square().sum()
         loss.backward()
         return loss
 
     first = closure().item()
-    assert optimiser.step(closure).item() == pytest.approx(first)
+    assert optimizer.step(closure).item() == pytest.approx(first)
     after = weights(network)
     assert torch.equal(after[3], before[3])
     assert not any(torch.equal(a, b) for a, b in zip(after[:3], before[:3]))
@@ -643,21 +643,21 @@ def test_ramp_bounds_all_but_the_last_weight_of_all_groups():
 
 def test_ramp_can_be_copied():
     network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    optimiser = ramp(network.parameters())
-    copied_network, copied = copy.deepcopy((network, optimiser))
-    for model, one in ((network, optimiser), (copied_network, copied)):
+    optimizer = ramp(network.parameters())
+    copied_network, copied = copy.deepcopy((network, optimizer))
+    for model, one in ((network, optimizer), (copied_network, copied)):
         model(torch.ones(5, 3)).square().sum().backward()
         one.step()
     assert equal(weights(network), weights(copied_network))
 
 
 def test_a_table_holds_after_its_end():
-    optimiser = ramp(nn.Linear(2, 2).parameters())
-    scheduler = EpochTable(optimiser, factors=[1.0, 0.5], momenta=[0.6, 0.7])
+    optimizer = ramp(nn.Linear(2, 2).parameters())
+    scheduler = EpochTable(optimizer, factors=[1.0, 0.5], momenta=[0.6, 0.7])
     found = []
     for _ in range(4):
-        found.append((optimiser.param_groups[0]["lr"], optimiser.param_groups[0]["momentum"]))
-        optimiser.step()
+        found.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]))
+        optimizer.step()
         scheduler.step()
     assert found == [(0.5, 0.6), (0.25, 0.7), (0.25, 0.7), (0.25, 0.7)]
     assert scheduler.get_last_lr() == [0.25]

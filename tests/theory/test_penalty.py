@@ -689,13 +689,13 @@ def test_what_gauss_newton_refuses_the_others_take(method):
 def test_training_with_it_lowers_it():
     model = _plain().eval()
     x, target = batch_for(model)
-    optimiser = torch.optim.Adam(model.parameters(), 0.01)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
     totals = []
     for _ in range(30):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         total = cross_entropy(model(x), target) + penalty(model, x, target, cross_entropy)
         total.backward()
-        optimiser.step()
+        optimizer.step()
         totals.append(total.item())
     assert totals[-1] < 0.8 * totals[0]
 

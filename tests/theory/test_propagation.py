@@ -894,13 +894,13 @@ def digits():
 
 def trained(model, epochs=20):
     images, targets = digits()
-    optimiser = torch.optim.Adam(model.parameters(), 1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     for _ in range(epochs):
         for batch in torch.randperm(len(images)).split(100):
             loss = nn.functional.cross_entropy(model(images[batch]), targets[batch])
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
     return model
 
 

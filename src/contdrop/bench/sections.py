@@ -163,12 +163,12 @@ class _Doubled(torch.nn.Module):
 def _training_step(unit: Callable[[], list[torch.nn.Module]], x: Tensor, target: Tensor) -> Call:
     first, second, third = (torch.nn.Linear(i, o) for i, o in itertools.pairwise(LAYERS))
     network = torch.nn.Sequential(first, *unit(), second, *unit(), third)
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
 
     def call() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         torch.nn.functional.cross_entropy(network(x), target).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
 
     return call
 

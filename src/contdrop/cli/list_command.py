@@ -29,8 +29,8 @@ def list_command(as_json: options.Json = False) -> None:
         paper = experiment.sizes.get("paper")
         table.add_row(
             experiment.name,
-            experiment.title,
-            experiment.paper,
+            experiment.description.title,
+            experiment.description.paper,
             _size(paper) if paper else "",
             _size(experiment.sizes["quick"]),
         )
@@ -48,8 +48,8 @@ def _size(size: Size) -> str:
 def _plain(experiment: Study) -> dict[str, object]:
     return {
         "experiment": experiment.name,
-        "title": experiment.title,
-        "paper": experiment.paper,
+        "title": experiment.description.title,
+        "paper": experiment.description.paper,
         "data": describe(experiment.data),
         "methods": list(experiment.methods),
         "reference": experiment.reference,
@@ -57,5 +57,5 @@ def _plain(experiment: Study) -> dict[str, object]:
             preset: {"runs": size.runs, "epochs": size.epochs, "selection_runs": size.selection_runs}
             for preset, size in experiment.sizes.items()
         },
-        "notes": list(experiment.notes),
+        "notes": list(experiment.description.notes),
     }

@@ -120,7 +120,7 @@ def announce(runner: StudyRunner, path: pathlib.Path) -> None:
         size = f"{plural(final, 'job')} of {plural(protocol.epochs, 'epoch')}"
         name = protocol.study.name
         terminal.say(f"{name} ({protocol.preset}): {size}{selecting}; {done} of them are done already. Store: {path}")
-        for note in protocol.study.notes:
+        for note in protocol.study.description.notes:
             terminal.screen(stderr=True).print(note)
 
 

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from .runner.custom_loop import Job as Job
     from .runner.custom_loop import ask as ask
     from .study.study import METHODS as METHODS
+    from .study.study import Description as Description
+    from .study.study import Selection as Selection
     from .study.study import Size as Size
     from .study.study import Study as Study
+    from .study.study import Training as Training
     from .training.metrics import Metric as Metric
     from .training.uncertainty import uncertainty as uncertainty
 
@@ -24,7 +27,7 @@ _NAMES = {
     "api": ("Result", "analyze", "compare"),
     "data.data": ("Data",),
     "runner.custom_loop": ("Job", "ask"),
-    "study.study": ("METHODS", "Size", "Study"),
+    "study.study": ("METHODS", "Description", "Selection", "Size", "Study", "Training"),
     "training.metrics": ("Metric",),
     "training.uncertainty": ("uncertainty",),
 }

@@ -2,7 +2,7 @@
 
 All are what torch calls them, an ``Optimizer`` and ``LRScheduler``; see
 :mod:`contdrop.replication.recipes` for the settings.
-The schedulers are stepped once per epoch, and leave the rate that they begin with to the optimiser.
+The schedulers are stepped once per epoch, and leave the rate that they begin with to the optimizer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Bounded = Literal["incoming", "outgoing"]
 BOUNDED = get_args(Bounded)
 
 
-class RampOptimiser(Optimizer):
+class RampOptimizer(Optimizer):
     """Momentum that averages, and a bound on weights; see :class:`.recipes.Hinton` and :class:`.recipes.Authors`.
 
     With p the momentum and eps the rate, both of which a scheduler may change::
@@ -51,7 +51,7 @@ class RampOptimiser(Optimizer):
         rate_in_velocity: bool,
     ) -> None:
         if not 0 < momentum < 1:
-            raise ValueError(f"RampOptimiser: expected a momentum above 0 and below 1; got {momentum}")
+            raise ValueError(f"RampOptimizer: expected a momentum above 0 and below 1; got {momentum}")
         options = {"squared_length": squared_length, "bounded": bounded, "rate_in_velocity": rate_in_velocity}
         super().__init__(parameters, {"lr": lr, "momentum": momentum, **options})
 
@@ -115,14 +115,14 @@ class EpochTable(LRScheduler):
     """A rate and a momentum for each epoch; those of the last one hold on after it.
 
     Args:
-        optimiser: Whose groups have a "momentum".
+        optimizer: Whose groups have a "momentum".
         factors: What the initial rate is multiplied by in each epoch.
         momenta: The momentum of each epoch.
     """
 
-    def __init__(self, optimiser: Optimizer, factors: Sequence[float], momenta: Sequence[float]) -> None:
+    def __init__(self, optimizer: Optimizer, factors: Sequence[float], momenta: Sequence[float]) -> None:
         self._table = list(zip(factors, momenta, strict=True))
-        super().__init__(optimiser)
+        super().__init__(optimizer)
 
     def get_lr(self) -> list[float | Tensor]:
         factor, _ = self._row()
@@ -148,17 +148,17 @@ class AlternatingPlateau(ReduceLROnPlateau):
     """Lowers the rate when the validation loss does not fall, by several factors in turn.
 
     Args:
-        optimiser: What is stepped.
+        optimizer: What is stepped.
         factors: Each below 1. What the rate is multiplied by at each plateau, in turn and then from the first again.
         patience: Number of epochs without a new lowest validation loss that make a plateau, at least 1.
     """
 
-    def __init__(self, optimiser: Optimizer, factors: Sequence[float], patience: int) -> None:
+    def __init__(self, optimizer: Optimizer, factors: Sequence[float], patience: int) -> None:
         self.factors = tuple(factors)
         self.plateaus = 0
         # torch counts the epochs that are borne; any lower loss counts, and any lower rate is taken.
         super().__init__(
-            optimiser, factor=self.factors[0], patience=patience - 1, threshold=0.0, threshold_mode="abs", eps=0.0
+            optimizer, factor=self.factors[0], patience=patience - 1, threshold=0.0, threshold_mode="abs", eps=0.0
         )
 
     def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:  # type: ignore[override]

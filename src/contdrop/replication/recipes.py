@@ -1,4 +1,4 @@
-"""How a network is trained: the optimiser, its schedule and the batch size, as settings of a study.
+"""How a network is trained: the optimizer, its schedule and the batch size, as settings of a study.
 
 Schedules depend on the fraction of the run that is over, so a run of few epochs goes through all of it.
 """
@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from .._torch.checks import check_choice
 from ..lab.study.study import Configuration
-from .optimizers import BOUNDED, AlternatingPlateau, Bounded, EpochTable, RampOptimiser
+from .optimizers import BOUNDED, AlternatingPlateau, Bounded, EpochTable, RampOptimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +31,12 @@ class Recipe(Configuration, abc.ABC):
             raise ValueError(f"{type(self).__name__}: expected batch_size >= 1; got {self.batch_size}")
 
     @abc.abstractmethod
-    def optimiser(self, model: nn.Module) -> Optimizer:
-        """An optimiser at the rate that the run starts from."""
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """An optimizer at the rate that the run starts from."""
 
     def settings(self) -> dict[str, Any]:
         """The fields of a :class:`.study.Study` that it decides, by name."""
-        return {"optimiser": self.optimiser, "scheduler": None, "schedule_by": "epoch", "batch_size": self.batch_size}
+        return {"optimizer": self.optimizer, "scheduler": None, "schedule_by": "epoch", "batch_size": self.batch_size}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class ScheduledRecipe(Recipe):
     schedule_by: ClassVar[Literal["epoch", "step"]] = "epoch"
 
     @abc.abstractmethod
-    def scheduler(self, optimiser: Optimizer, total: int, /) -> LRScheduler:
+    def scheduler(self, optimizer: Optimizer, total: int, /) -> LRScheduler:
         """A scheduler for a run of so many epochs, or steps."""
 
     def settings(self) -> dict[str, Any]:
@@ -73,8 +73,8 @@ class _Ramp(ScheduledRecipe):
     original_epochs: int = 3000
     squared_length: float = 15.0
 
-    def _optimiser(self, model: nn.Module, bounded: Bounded, *, rate_in_velocity: bool) -> Optimizer:
-        return RampOptimiser(
+    def _optimizer(self, model: nn.Module, bounded: Bounded, *, rate_in_velocity: bool) -> Optimizer:
+        return RampOptimizer(
             model.parameters(),
             self.learning_rate,
             self.momentum[0],
@@ -83,11 +83,11 @@ class _Ramp(ScheduledRecipe):
             rate_in_velocity=rate_in_velocity,
         )
 
-    def _table(self, optimiser: Optimizer, epochs: int, first: int) -> EpochTable:
+    def _table(self, optimizer: Optimizer, epochs: int, first: int) -> EpochTable:
         """By the epoch of the original run, counted from ``first``."""
         original = [first + self.original_epochs * epoch / epochs for epoch in range(epochs)]
         return EpochTable(
-            optimiser,
+            optimizer,
             factors=[self.decay**t for t in original],
             momenta=[self._momentum(min(t / self.ramp_epochs, 1.0)) for t in original],
         )
@@ -119,11 +119,11 @@ class Hinton(_Ramp):
 
     kind: ClassVar[str] = "hinton"
 
-    def optimiser(self, model: nn.Module) -> Optimizer:
-        return self._optimiser(model, "incoming", rate_in_velocity=True)
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        return self._optimizer(model, "incoming", rate_in_velocity=True)
 
-    def scheduler(self, optimiser: Optimizer, epochs: int) -> LRScheduler:
-        return self._table(optimiser, epochs, first=0)
+    def scheduler(self, optimizer: Optimizer, epochs: int) -> LRScheduler:
+        return self._table(optimizer, epochs, first=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,11 +156,11 @@ class Authors(_Ramp):
         super().__post_init__()
         check_choice("Authors", "bounded", self.bounded, BOUNDED)
 
-    def optimiser(self, model: nn.Module) -> Optimizer:
-        return self._optimiser(model, self.bounded, rate_in_velocity=False)
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        return self._optimizer(model, self.bounded, rate_in_velocity=False)
 
-    def scheduler(self, optimiser: Optimizer, epochs: int) -> LRScheduler:
-        return self._table(optimiser, epochs, first=1)
+    def scheduler(self, optimizer: Optimizer, epochs: int) -> LRScheduler:
+        return self._table(optimizer, epochs, first=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,11 +189,11 @@ class Plateau(ScheduledRecipe):
     factors: tuple[float, ...] = (0.5, 0.1)
     patience: float = 0.1
 
-    def optimiser(self, model: nn.Module) -> Optimizer:
+    def optimizer(self, model: nn.Module) -> Optimizer:
         return torch.optim.SGD(model.parameters(), self.learning_rate, momentum=self.momentum, fused=True)
 
-    def scheduler(self, optimiser: Optimizer, epochs: int) -> LRScheduler:
-        return AlternatingPlateau(optimiser, self.factors, max(2, round(self.patience * epochs)))
+    def scheduler(self, optimizer: Optimizer, epochs: int) -> LRScheduler:
+        return AlternatingPlateau(optimizer, self.factors, max(2, round(self.patience * epochs)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +211,7 @@ class LayeredPlateau(Plateau):
     batch_size: int = 128
     decay: tuple[tuple[str, float], ...] = (("local3", 4e-3), ("local4", 4e-3), ("output", 1e-2))
 
-    def optimiser(self, model: nn.Module) -> Optimizer:
+    def optimizer(self, model: nn.Module) -> Optimizer:
         groups = _groups(model, self.learning_rate, lambda layers: sum(d for name, d in self.decay if name in layers))
         return torch.optim.SGD(groups, self.learning_rate, momentum=self.momentum, fused=True)
 
@@ -244,7 +244,7 @@ class Adam(Recipe):
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
 
-    def optimiser(self, model: nn.Module) -> Optimizer:
+    def optimizer(self, model: nn.Module) -> Optimizer:
         return torch.optim.Adam(model.parameters(), self.learning_rate, self.betas, self.epsilon, fused=True)
 
 
@@ -257,8 +257,8 @@ class AdamCosine(Adam, ScheduledRecipe):
 
     learning_rate: float = 0.001
 
-    def scheduler(self, optimiser: Optimizer, steps: int) -> LRScheduler:
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    def scheduler(self, optimizer: Optimizer, steps: int) -> LRScheduler:
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,10 +286,10 @@ class Steps(ScheduledRecipe):
     every: float = 0.3
     batch_size: int = 128
 
-    def optimiser(self, model: nn.Module) -> Optimizer:
+    def optimizer(self, model: nn.Module) -> Optimizer:
         groups = _groups(model, self.learning_rate, lambda layers: self.weight_decay)
         return torch.optim.SGD(groups, self.learning_rate, momentum=self.momentum, fused=True)
 
-    def scheduler(self, optimiser: Optimizer, steps: int) -> LRScheduler:
+    def scheduler(self, optimizer: Optimizer, steps: int) -> LRScheduler:
         length = max(1, round(self.every * steps))
-        return torch.optim.lr_scheduler.StepLR(optimiser, length, self.factor)
+        return torch.optim.lr_scheduler.StepLR(optimizer, length, self.factor)

@@ -61,7 +61,7 @@ def _all(part, seed=1, size=8, epoch=3, **options):
 # ---- arrays
 
 
-def test_batches_of_arrays_are_plain_indexing():
+def test_data_of_arrays_are_plain_indexing():
     parts = _parts(Data((X, torch.from_numpy(Y)), TEST, 8, stratify=False))
     train = np.sort(
         np.random.Generator(np.random.Philox(random_streams.seed(0, "final", 0, "split"))).permutation(40)[:32]
@@ -241,7 +241,7 @@ def _shown(data, **job):
 
 
 @pytest.mark.parametrize("source", [Numbers(), (X, Y)], ids=["dataset", "arrays"])
-def test_batches_do_not_depend_on_the_number_of_loader_processes(source):
+def test_data_do_not_depend_on_the_number_of_loader_processes(source):
     for collate in (None, noisy_collate):
         options = {"validation": 0.2, "transform": noisy, "collate": collate}
         expected = _shown(Data(source, 0.2, **options))
@@ -292,13 +292,11 @@ class Broken(Numbers):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_in_the_users_code_is_told_with_its_line(workers):
     parts = _parts(Data(Broken(), TEST, Numbers(), loader_workers=workers))
-    with pytest.raises(
-        UserError, match=r"^data: item 21 of train: KeyError: 'no\\nsuch file' \(.*test_batches.py, line"
-    ):
+    with pytest.raises(UserError, match=r"^data: item 21 of train: KeyError: 'no\\nsuch file' \(.*test_data.py, line"):
         _all(parts.train)
     assert len(_all(parts.validation)) == 5  # the processes are still good
     parts = _parts(Data((X, Y), TEST, transform=lambda item, generator: item[5], loader_workers=workers))
-    with pytest.raises(UserError, match=r"^data: transform of item \d+ of train: IndexError: .*test_batches.py, line"):
+    with pytest.raises(UserError, match=r"^data: transform of item \d+ of train: IndexError: .*test_data.py, line"):
         _all(parts.train)
     ragged = [(torch.zeros(length), 0) for length in range(1, 20)]
     parts = _parts(Data(ragged, 2, 2, loader_workers=workers), task=None)

@@ -42,12 +42,12 @@ def normalised():
 def coupled():
     return torch.nn.Sequential(torch.nn.BatchNorm1d(3, track_running_stats=False), *model())
 
-def plateau(optimiser, total):
-    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, patience=0)
+def plateau(optimizer, total):
+    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
 
-def cosine(optimiser, total):
+def cosine(optimizer, total):
     assert total == 3 * 5  # steps of 64 examples
-    return torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, total)
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total)
 
 study = lab.Study(
     name="small", data=data, model=MODEL, task="classification", methods=METHODS, reference=METHODS[0], epochs=3,

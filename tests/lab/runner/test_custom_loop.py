@@ -1,7 +1,5 @@
 """Loops of the user's own, and finished numbers."""
 
-import dataclasses
-
 import pytest
 import torch
 from torch import nn
@@ -108,16 +106,13 @@ def test_result_that_is_no_number_is_a_failed_run(tmp_path):
 
 CANDIDATES = {
     "methods": ["original", "gaussian"],
-    "candidates": {"gaussian": ["gaussian:sigma=0.2", "gaussian:sigma=0.4"]},
-    "selection_runs": 1,
+    "selection": lab.Selection(candidates={"gaussian": ["gaussian:sigma=0.2", "gaussian:sigma=0.4"]}, runs=1),
     "runs": 1,
 }
 
 
 def test_loops_of_ones_own_select_by_what_they_tell_of_validation_data(tmp_path):
-    study = dataclasses.replace(
-        STUDY, run=lambda job: {"loss": 1.0, "val": float("0.4" not in job.method)}, **CANDIDATES
-    )
+    study = STUDY.replace(run=lambda job: {"loss": 1.0, "val": float("0.4" not in job.method)}, **CANDIDATES)
     lab.compare(study, store=tmp_path / "a.db", workers=0, device="cpu", progress=False)
     for job in lab.ask(study, store=tmp_path / "b.db"):
         job.tell(study.run(job))
@@ -202,7 +197,7 @@ def test_what_a_program_asked_for_is_not_taken_for_the_labs_training(tmp_path):
     assert len(found) == 2
     assert sum(run is not None and "around_ask" in str(run) for run in found) == 1
     with pytest.raises(UserError, match=r"expected the loop around lab\.ask to run its jobs"):
-        lab.compare(dataclasses.replace(study, run=around_ask), store=tmp_path / "other.db", workers=0, progress=False)
+        lab.compare(study.replace(run=around_ask), store=tmp_path / "other.db", workers=0, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +224,7 @@ def test_a_loop_that_had_other_data_fails_alone_and_the_study_goes_on(tmp_path):
         job.same("data", job.method if job.run else "all alike")
         return 1.0
 
-    study = dataclasses.replace(STUDY, run=run)
+    study = STUDY.replace(run=run)
     lab.compare(study, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False)
     found = statuses(tmp_path / "runs.db")
     assert list(found.values()).count(FINISHED) == 3
@@ -301,6 +296,6 @@ def test_what_a_loop_told_counts_even_if_it_breaks_afterwards(tmp_path):
         job.tell(1.0)
         raise RuntimeError("no room for the model")
 
-    study = dataclasses.replace(STUDY, run=loop)
+    study = STUDY.replace(run=loop)
     found = lab.compare(study, store=tmp_path / "runs.db", workers=0, progress=False).results
     assert {job.status for job in found.final} == {FINISHED}

@@ -21,8 +21,8 @@ CANDIDATES = ["gaussian:sigma=0.2", "gaussian:sigma=0.4"]
 
 
 def study(run):
-    kind = {"metric": lab.Metric("loss"), "runs": 2, "methods": ["original", "gaussian"], "selection_runs": 1}
-    return lab.Study("retried", run=run, candidates={"gaussian": CANDIDATES}, **kind)
+    kind = {"metric": lab.Metric("loss"), "runs": 2, "methods": ["original", "gaussian"]}
+    return lab.Study("retried", run=run, **kind, selection=lab.Selection(candidates={"gaussian": CANDIDATES}, runs=1))
 
 
 def compare(path, run, **options):

@@ -1,6 +1,5 @@
-"""Digests of a study's functions: an optimiser whose settings the first two losses cannot show."""
+"""Digests of a study's functions: an optimizer whose settings the first two losses cannot show."""
 
-import dataclasses
 import json
 import sys
 
@@ -33,24 +32,24 @@ def descent(momentum):
 STUDY = lab.Study("own", data, model, epochs=1, runs=1, batch_size=16, methods=["original", "none"])
 
 
-def compare(tmp_path, optimiser, runs=1):
-    study = dataclasses.replace(STUDY, optimiser=optimiser, runs=runs)
+def compare(tmp_path, optimizer, runs=1):
+    study = STUDY.replace(optimizer=optimizer, runs=runs)
     return lab.compare(study, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False)
 
 
-def test_another_optimiser_is_refused_where_there_are_results(tmp_path):
+def test_another_optimizer_is_refused_where_there_are_results(tmp_path):
     compare(tmp_path, descent(0.0))
     compare(tmp_path, descent(0.0), runs=2)
-    with pytest.raises(UserError, match=r"the code of optimiser is not what the results in .*runs\.db were made with"):
+    with pytest.raises(UserError, match=r"the code of optimizer is not what the results in .*runs\.db were made with"):
         compare(tmp_path, descent(0.9), runs=3)
     with Store(tmp_path / "runs.db") as store:
         assert len(store.jobs()) == 4
 
 
-def test_a_store_that_knows_no_digest_of_the_optimiser_goes_on(tmp_path, monkeypatch):
+def test_a_store_that_knows_no_digest_of_the_optimizer_goes_on(tmp_path, monkeypatch):
     of_study = digests.of_study
     monkeypatch.setattr(
-        digests, "of_study", lambda study: {n: each for n, each in of_study(study).items() if n != "optimiser"}
+        digests, "of_study", lambda study: {n: each for n, each in of_study(study).items() if n != "optimizer"}
     )
     compare(tmp_path, descent(0.0))
     monkeypatch.undo()
@@ -59,8 +58,8 @@ def test_a_store_that_knows_no_digest_of_the_optimiser_goes_on(tmp_path, monkeyp
 
 def test_every_function_has_its_digest_and_recipes_have_the_same_each_time():
     found = digests.of_study(STUDY)
-    assert set(found) == {"metric", "run", "measure", "scheduler", "loss", "forward", "optimiser"}
-    one, other = (digests.of_study(dataclasses.replace(STUDY, **Adam().settings())) for _ in range(2))
+    assert set(found) == {"metric", "run", "measure", "scheduler", "loss", "forward", "optimizer"}
+    one, other = (digests.of_study(STUDY.replace(**Adam().settings())) for _ in range(2))
     assert one == other
 
 

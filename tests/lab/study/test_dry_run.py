@@ -1,7 +1,5 @@
 """What a dry run refuses or warns of, so that no training ends with it: steps, measures, losses, resumption."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -37,18 +35,18 @@ STUDY = lab.Study("own", data, model, epochs=2, runs=1, batch_size=16, methods=[
 
 
 def rehearse(**change):
-    study = dataclasses.replace(STUDY, **change)
+    study = STUDY.replace(**change)
     return dry_run.dry_run(plan(study), prepare(study.data(), task=study.task))
 
 
 def begin(**change):
-    study = dataclasses.replace(STUDY, **change)
+    study = STUDY.replace(**change)
     return Trainer(plan(study)[0], Variant.parse("original"), prepare(study.data(), task=study.task))
 
 
 def run(tmp_path, **change):
     """A job as a worker does it, without a dry run."""
-    study = dataclasses.replace(STUDY, **change)
+    study = STUDY.replace(**change)
     with Store(tmp_path / "runs.db", create=True) as store:
         number, job = next(iter(add_plan(store, plan(study)).items()))
         prepared = prepare(study.data(), task=study.task)
@@ -57,7 +55,7 @@ def run(tmp_path, **change):
 
 
 def compare(tmp_path, **change):
-    study = dataclasses.replace(STUDY, **change)
+    study = STUDY.replace(**change)
     return lab.compare(study, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False)
 
 
@@ -82,7 +80,8 @@ def test_fewer_steps_end_the_training_and_selections_may_be_shorter_still():
         trained.run_epoch()
     assert (trained.step, trained.epoch) == (7, 2)
     candidates = {"gaussian": ["gaussian:sigma=0.2", "gaussian:sigma=0.4"]}
-    rehearse(steps=10, selection_epochs=1, methods=["original", "gaussian"], candidates=candidates)
+    selection = lab.Selection(candidates=candidates, epochs=1)
+    rehearse(steps=10, methods=["original", "gaussian"], selection=selection)
 
 
 def by_some(dataset, generator):
@@ -113,7 +112,7 @@ def test_passes_of_more_and_fewer_batches_are_all_whole():
 
 
 def rates(scheduler, *factor):
-    study = dataclasses.replace(STUDY, scheduler=scheduler, schedule_by="step")
+    study = STUDY.replace(scheduler=scheduler, schedule_by="step")
     variant = Variant.parse("original@0.1" if factor else "original")
     trained = Trainer(plan(study)[0], variant, prepare(study.data(), task=study.task))
     found = []
@@ -127,12 +126,12 @@ def rates(scheduler, *factor):
 def test_a_factor_of_the_learning_rate_holds_under_schedulers_that_set_it():
     schedulers = torch.optim.lr_scheduler
     for scheduler in (
-        lambda optimiser, total: schedulers.OneCycleLR(optimiser, 0.01, total),
-        lambda optimiser, total: schedulers.CosineAnnealingLR(optimiser, total),
+        lambda optimizer, total: schedulers.OneCycleLR(optimizer, 0.01, total),
+        lambda optimizer, total: schedulers.CosineAnnealingLR(optimizer, total),
     ):
         assert rates(scheduler, 0.1) == pytest.approx([0.1 * rate for rate in rates(scheduler)], rel=1e-12)
     with pytest.raises(UserError, match=r"expected a scheduler that starts from .* for original@0\.1; got CyclicLR"):
-        rates(lambda optimiser, total: schedulers.CyclicLR(optimiser, 0.01, 0.1, cycle_momentum=False), 0.1)
+        rates(lambda optimizer, total: schedulers.CyclicLR(optimizer, 0.01, 0.1, cycle_momentum=False), 0.1)
 
 
 # ---- measures
@@ -275,44 +274,44 @@ def test_what_a_checkpoint_would_lose_is_said():
 
 
 def test_what_diverges_resumed_or_not_is_no_loss_of_a_checkpoint():
-    study = dataclasses.replace(STUDY, optimiser=lambda network: torch.optim.SGD(network.parameters(), 1e30))
+    study = STUDY.replace(optimizer=lambda network: torch.optim.SGD(network.parameters(), 1e30))
     prepared = prepare(study.data(), task=study.task)
     assert dry_run._of_resumption(plan(study)[0], Variant.parse("original"), prepared, "cpu") == []
 
 
-# ---- the optimiser
+# ---- the optimizer
 
 
-def test_an_optimiser_of_another_model_is_refused():
+def test_an_optimizer_of_another_model_is_refused():
     other = torch.optim.SGD(model().parameters(), lr=0.1)
     with pytest.raises(
-        UserError, match="expected an optimiser of the model that it is given; it has none of its param"
+        UserError, match="expected an optimizer of the model that it is given; it has none of its param"
     ):
-        rehearse(optimiser=lambda model: other)
-    warnings = rehearse(optimiser=lambda model: torch.optim.SGD(model[3].parameters(), lr=0.1)).warnings
-    assert "not trained, because the optimiser leaves it out: 0.weight, 0.bias" in warnings
+        rehearse(optimizer=lambda model: other)
+    warnings = rehearse(optimizer=lambda model: torch.optim.SGD(model[3].parameters(), lr=0.1)).warnings
+    assert "not trained, because the optimizer leaves it out: 0.weight, 0.bias" in warnings
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"optimiser": lambda model: torch.optim.LBFGS(model.parameters())}, "LBFGS needs a loop of your own, run="),
-        ({"optimiser": lambda model: torch.optim.SGD(model)}, "study 'own': optimiser: TypeError"),
+        ({"optimizer": lambda model: torch.optim.LBFGS(model.parameters())}, "LBFGS needs a loop of your own, run="),
+        ({"optimizer": lambda model: torch.optim.SGD(model)}, "study 'own': optimizer: TypeError"),
         (
             {"scheduler": lambda o, n: torch.optim.lr_scheduler.ReduceLROnPlateau(o), "evaluate": "last"},
             "ReduceLROnPlateau needs validation data in every epoch; use evaluate='epoch'",
         ),
     ],
 )
-def test_optimisers_and_schedules_that_cannot_work(change, message):
+def test_optimizers_and_schedules_that_cannot_work(change, message):
     with pytest.raises(UserError) as caught:
         rehearse(**change)
     assert message in str(caught.value)
 
 
-def test_a_class_of_optimisers_is_no_function_of_the_model():
-    with pytest.raises(UserError, match=r"write optimiser=lambda model: torch\.optim\.SGD\(model\.parameters\(\), lr="):
-        rehearse(optimiser=torch.optim.SGD)
+def test_a_class_of_optimizers_is_no_function_of_the_model():
+    with pytest.raises(UserError, match=r"write optimizer=lambda model: torch\.optim\.SGD\(model\.parameters\(\), lr="):
+        rehearse(optimizer=torch.optim.SGD)
 
 
 def test_parameters_that_nobody_trains_count_for_nothing():
@@ -328,7 +327,7 @@ def test_parameters_that_nobody_trains_count_for_nothing():
 
     results = []
     for function in (model, frozen):
-        trained = begin(model=function, optimiser=of_the_head, clip=0.1, epochs=2)
+        trained = begin(model=function, optimizer=of_the_head, clip=0.1, epochs=2)
         while not trained.is_over:
             trained.run_epoch()
         results.append(trained.network[3].weight.detach())

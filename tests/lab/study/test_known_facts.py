@@ -105,7 +105,9 @@ def test_epochs_of_a_loop_of_ones_own_are_those_it_logged(tmp_path):
 
 
 def test_what_a_loop_of_ones_own_selects_by_is_its_word(tmp_path):
-    path = own_loop(tmp_path / "own.db", candidates={"none": ["none", "none:mean=0.5"]}, selection_runs=1)
+    path = own_loop(
+        tmp_path / "own.db", selection=lab.Selection(candidates={"none": ["none", "none:mean=0.5"]}, runs=1)
+    )
     (results,) = results_of(path)
     (chosen,) = supplementary_tables.selections(results).notes[:1]
     said = " ".join(dict(protocol.protocol(results))["Selected"])

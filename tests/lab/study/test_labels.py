@@ -21,9 +21,9 @@ for name, path in (("contdrop", root), ("contdrop.lab", root / "lab")):
     package.__path__ = [str(path)]
     sys.modules[name] = package
 from contdrop.lab.study import labels
-print(labels.shown("gaussian:sigma=0.3"), labels.read("adaptive"), "torch" in sys.modules)
+print(labels.display_name("gaussian:sigma=0.3"), labels.read("adaptive"), "torch" in sys.modules)
 """
-    root = str(pathlib.Path(labels.__file__).parents[1])
+    root = str(pathlib.Path(labels.__file__).parents[2])
     result = subprocess.run(
         [sys.executable, "-X", "utf8", "-c", code, root], capture_output=True, encoding="utf-8", check=False
     )

@@ -1,6 +1,5 @@
 """The plan: what is done, what is shared, what is selected; and the catalogue that plans are made from."""
 
-import dataclasses
 import math
 
 import pytest
@@ -13,7 +12,7 @@ from contdrop.lab.store.writer import Store
 from contdrop.lab.study import plan as planning
 from contdrop.lab.study import selection
 from contdrop.lab.study.plan import Variant, add_plan, plan
-from contdrop.lab.study.study import Size, Study
+from contdrop.lab.study.study import Description, Selection, Size, Study
 from contdrop.replication import paper_tables, studies
 from contdrop.replication.networks import MLP
 from contdrop.replication.recipes import Adam
@@ -21,19 +20,19 @@ from contdrop.replication.studies.study_data import Images
 
 EXPERIMENT = Study(
     name="some",
-    title="Some experiment",
     data=Images("digits", train=60, validation=40),
     model=MLP(widths=(64, 16, 10)),
-    **Adam(batch_size=20).settings(),
     reference="gaussian",
     methods=("none", "gaussian", "bernoulli-matched"),
     sizes={
         "paper": Size(runs=3, epochs=4, selection_runs=2),
         "quick": Size(runs=1, epochs=2, selection_runs=1, selection_epochs=1),
     },
-    candidates={"gaussian": ("gaussian:sigma=0.2", "gaussian:sigma=0.4")},
-    follows={"bernoulli-matched": "gaussian"},
-)
+    selection=Selection(
+        candidates={"gaussian": ("gaussian:sigma=0.2", "gaussian:sigma=0.4")}, follows={"bernoulli-matched": "gaussian"}
+    ),
+    description=Description(title="Some experiment"),
+).replace(**Adam(batch_size=20).settings())
 
 
 def names(jobs):
@@ -58,7 +57,7 @@ def test_preset_and_options_change_the_size():
 def test_selection_is_never_longer_than_the_final_runs():
     sizes = {"quick": Size(runs=1, epochs=6, selection_runs=1, selection_epochs=4)}
     for epochs, expected in ((None, [4, 4, 6]), (4, [4, 4, 4]), (2, [2, 2, 2])):
-        jobs = plan(dataclasses.replace(EXPERIMENT, sizes=sizes), labels=["gaussian"], epochs=epochs)
+        jobs = plan(EXPERIMENT.replace(sizes=sizes), labels=["gaussian"], epochs=epochs)
         assert [job.epochs for job in jobs] == expected
 
 
@@ -112,7 +111,7 @@ def test_whatever_changes_results_changes_the_key(change):
     ],
 )
 def test_whatever_changes_the_experiment_changes_the_key(change):
-    other = dataclasses.replace(EXPERIMENT, **change)
+    other = EXPERIMENT.replace(**change)
     assert plan(EXPERIMENT)[-1].key != plan(other)[-1].key
 
 
@@ -130,7 +129,7 @@ def test_masks_are_a_part_of_the_protocol_and_other_masks_do_not_resume(tmp_path
 
 
 def test_words_do_not_change_the_key():
-    other = dataclasses.replace(EXPERIMENT, title="Other words", notes=("A note.",), reference="none")
+    other = EXPERIMENT.replace(title="Other words", notes=("A note.",), reference="none")
     assert plan(EXPERIMENT)[-1].key == plan(other)[-1].key
 
 
@@ -183,7 +182,7 @@ def _selection_jobs(tmp_path, outcomes):
 def test_lowest_mean_validation_error_is_selected(tmp_path, outcomes, chosen):
     decision = _decide(_selection_jobs(tmp_path, outcomes))
     assert decision.variant == chosen
-    assert set(decision.candidates) == set(EXPERIMENT.candidates["gaussian"])
+    assert set(decision.candidates) == set(EXPERIMENT.selection.candidates["gaussian"])
 
 
 def test_nothing_is_selected_before_all_candidates_are_done(tmp_path):
@@ -192,7 +191,7 @@ def test_nothing_is_selected_before_all_candidates_are_done(tmp_path):
 
 def _decide(found):
     protocol, records = found
-    candidates = EXPERIMENT.candidates["gaussian"]
+    candidates = EXPERIMENT.selection.candidates["gaussian"]
     return selection.decide(protocol.key, "gaussian", candidates, protocol.selection_runs, records, Measure())
 
 
@@ -242,17 +241,17 @@ def test_unknown_experiment_gets_the_nearest_name():
 def test_every_experiment_can_be_planned_and_built(experiment):
     for preset in experiment.sizes:
         for job in plan(experiment, preset=preset, runs=1):
-            chosen = {label: variants[-1] for label, variants in (experiment.candidates or {}).items()}
+            chosen = {label: variants[-1] for label, variants in experiment.selection.candidates.items()}
             try:
                 job.protocol.study.model(job.variant(chosen).method)
             except UserError as error:  # published weights, which not every machine has
                 if "the weights are missing" not in str(error):
                     raise
                 break
-        assert not experiment.candidates or experiment.sizes[preset].selection_runs >= 3
+        assert not experiment.selection.candidates or experiment.sizes[preset].selection_runs >= 3
     assert "quick" in experiment.sizes
     assert experiment.reference in experiment.methods
-    if experiment.paper:
+    if experiment.description.paper:
         assert experiment.sizes["paper"].epochs >= experiment.sizes["quick"].epochs
 
 
@@ -266,7 +265,7 @@ def test_every_continuous_law_of_a_table_has_its_control(experiment):
     if experiment.name == "mnist-certificate":
         return  # bounds on the error of each network, not a comparison
     jobs = [job for job in plan(experiment, preset="quick", runs=1) if job.stage == FINAL]
-    chosen = {label: variants[-1] for label, variants in (experiment.candidates or {}).items()}
+    chosen = {label: variants[-1] for label, variants in experiment.selection.candidates.items()}
     noise = {job.method: job.variant(chosen).method.noise(job.protocol.study.scale) for job in jobs}
     for law, control in (("gaussian", "bernoulli-matched"), ("uniform", "bernoulli-matched:uniform")):
         assert noise[control] == pytest.approx(noise[law])
@@ -291,7 +290,7 @@ def test_experiments_of_the_authors_code():
     sigmoid, relu = studies.find("mnist-mlp-authors")
     assert (sigmoid.model.initialisation.gain, relu.model.initialisation.gain) == (4.0, 1.0)
     for each in (sigmoid, relu):
-        assert each.optimiser.__self__.kind == "authors"
+        assert each.optimizer.__self__.kind == "authors"
         assert set(paper_tables.table_of(each.name).results) <= set(each.methods)
         jobs = plan(each, preset="quick", runs=1, labels=["adaptive-authors"])
         assert str(jobs[-1].variant({"adaptive": "adaptive:alpha=0,beta=0.5"})) == "adaptive-authors:alpha=0,beta=0.5"

@@ -50,7 +50,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
         ({"clip": -1.0}, "expected clip to be a number above 0"),
         ({"model": nn.Linear(5, 2)}, "expected model to be a function that makes the model"),
         ({"loss": nn.CrossEntropyLoss()}, "write loss=lambda output, batch: nn.CrossEntropyLoss()(output, batch[1])"),
-        ({"model": None}, "expected a function model, or run= for a loop of your own; there is none"),
+        ({"model": None}, "expected a function model, or run= for a loop of your own; got neither"),
         ({"model": lambda a, b: None}, "expected model to take no argument, or the method; it takes 2"),
         ({"data": 3}, "expected data to be a function; got int"),
         ({"methods": ["gausian"]}, "did you mean 'gaussian'?"),
@@ -69,21 +69,21 @@ pytestmark = pytest.mark.usefixtures("one_thread")
         ({"candidates": {"none": ["none", "none"]}}, "expected each of candidates['none'] once; got 'none', 'none'"),
         ({"methods": ["original", "own:mixup"]}, "expected a function that knows own:mixup, def model(method) or run="),
         ({"methods": ["original", "own"]}, "expected own: and a name"),
-        ({"run": print, "measure": print}, "with run= the loop is yours, and measure is not heeded"),
-        ({"run": print, "keep": "best"}, "with run= the loop is yours, and keep is not heeded"),
+        ({"run": print, "measure": print}, "a loop of your own (run=) does not use measure"),
+        ({"run": print, "keep": "best"}, "a loop of your own (run=) does not use keep"),
         ({"follows": {"none": 1}}, "follows: 1 has no candidates"),
         ({"follows": {"none": "original"}}, "follows: 'original' has no candidates; known: none"),
     ],
 )
 def test_bad_settings_get_one_line(change, message):
     with pytest.raises(UserError) as caught:
-        dataclasses.replace(STUDY, **change)
+        STUDY.replace(**change)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def rehearse(**change):
-    study = dataclasses.replace(STUDY, **change)
+    study = STUDY.replace(**change)
     return dry_run.dry_run(plan(study), prepare(study.data(), task=study.task))
 
 
@@ -115,7 +115,7 @@ def other_data():
 
 def test_rehearsal_counts_the_memory_of_a_step():
     """By hand, with AdamW's two moments and its count of steps beside each parameter."""
-    study = dataclasses.replace(STUDY, methods=("original", "none", "bernoulli:match"))
+    study = STUDY.replace(methods=("original", "none", "bernoulli:match"))
     found = dry_run.dry_run(plan(study), prepare(data(), task="classification")).memory
     weights, tensors, batch = 5 * 8 + 8 + 8 * 2 + 2, 4, 16
     held = 4 * 4 * weights + 4 * tensors
@@ -145,7 +145,7 @@ def test_rehearsal_counts_the_memory_of_a_step():
             {"metric": lab.Metric("mine", lambda output, batch: output.mean(0, keepdim=True))},
             "metric mine: expected of= to give [examples] or [examples, k] for",
         ),
-        ({"optimiser": lambda network: 1 / 0}, "ZeroDivisionError: division by zero (test_study.py, line"),
+        ({"optimizer": lambda network: 1 / 0}, "ZeroDivisionError: division by zero (test_study.py, line"),
         (
             {"data": lambda: lab.Data(train=(X, Y), test=(X[:, 1:], Y))},
             "evaluation of test data, whose rows have shape [4] in test[0] and [5] in train[0]: RuntimeError: mat1",
@@ -264,7 +264,7 @@ def test_classes_count_as_the_model_is_shown_them():
 
 
 def compare(tmp_path, **change):
-    study = dataclasses.replace(STUDY, **change)
+    study = STUDY.replace(**change)
     return lab.compare(study, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False)
 
 
@@ -305,10 +305,10 @@ REGULARISED = lab.Study(
     decayed,
     methods=["none", "own:decay 0.1", "own:decay 10"],
     reference="none",
-    optimiser=with_decay,
+    optimizer=with_decay,
     epochs=3,
     runs=2,
-    selection_runs=1,
+    selection=lab.Selection(runs=1),
 )
 
 
@@ -328,7 +328,7 @@ def test_methods_of_ones_own_are_compared_like_any(tmp_path):
 
 def test_a_method_of_ones_own_is_selected_among_its_variants(tmp_path):
     variants = {"own:decay": ["own:decay 0.1", "own:decay 10"]}
-    study = dataclasses.replace(REGULARISED, methods=["none", "own:decay"], candidates=variants)
+    study = REGULARISED.replace(methods=["none", "own:decay"], candidates=variants)
     result = lab.compare(study, store=tmp_path / "runs.db", workers=0, progress=False)
     assert result.results.selections["own:decay"].variant == "own:decay 0.1"
     assert result.results.variants()["own:decay"] == "own:decay 0.1"
@@ -356,8 +356,7 @@ def test_the_reference_is_the_one_that_was_asked_for(tmp_path):
 
 def test_a_candidate_of_two_methods_is_trained_once():
     both = ["gaussian:sigma=0.2", "gaussian:sigma=0.4"]
-    study = dataclasses.replace(
-        STUDY,
+    study = STUDY.replace(
         methods=["original", "gaussian", "gaussian:sigma=0.3"],
         candidates={"gaussian": both, "gaussian:sigma=0.3": both[::-1]},
     )
@@ -458,7 +457,7 @@ FEW = {"methods": ["original", "none"], "epochs": 1, "runs": 1}
 
 
 def rate(factor):
-    return lambda optimiser, total: torch.optim.lr_scheduler.StepLR(optimiser, 3, factor)
+    return lambda optimizer, total: torch.optim.lr_scheduler.StepLR(optimizer, 3, factor)
 
 
 def test_changed_code_is_refused_where_first_steps_do_not_show_it(tmp_path):
@@ -532,7 +531,7 @@ def test_what_is_chosen_when_results_are_there_is_said(tmp_path):
 def test_finished_runs_are_done_again_only_if_asked(tmp_path):
     def compared(**options):
         return lab.compare(
-            dataclasses.replace(STUDY, **FEW), store=tmp_path / "runs.db", workers=0, device="cpu", progress=False,
+            STUDY.replace(**FEW), store=tmp_path / "runs.db", workers=0, device="cpu", progress=False,
             threads=2, **options,
         )  # fmt: skip
 
@@ -558,13 +557,13 @@ def test_finished_runs_are_done_again_only_if_asked(tmp_path):
         {"evaluate": "last"},
         {"evaluate": 2, "epochs": 4},
         {"steps": 6, "epochs": 4},
-        {"scheduler": lambda optimiser, total: torch.optim.lr_scheduler.OneCycleLR(optimiser, 0.01, total)},
+        {"scheduler": lambda optimizer, total: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total)},
         {
-            "scheduler": lambda optimiser, total: torch.optim.lr_scheduler.StepLR(optimiser, 1),
+            "scheduler": lambda optimizer, total: torch.optim.lr_scheduler.StepLR(optimizer, 1),
             "schedule_by": "epoch",
         },
-        {"scheduler": lambda optimiser, total: torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser)},
-        {"optimiser": lambda network: torch.optim.RMSprop(network.parameters(), 0.01, momentum=0.5)},
+        {"scheduler": lambda optimizer, total: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)},
+        {"optimizer": lambda network: torch.optim.RMSprop(network.parameters(), 0.01, momentum=0.5)},
     ],
     ids=lambda change: "-".join(change),
 )
@@ -576,7 +575,7 @@ def check_resumption(change):
     from contdrop.lab.study.plan import Variant
     from contdrop.lab.training.trainer import Trainer
 
-    study = dataclasses.replace(STUDY, methods=["original", "gaussian:match"], **change)
+    study = STUDY.replace(methods=["original", "gaussian:match"], **change)
     prepared = prepare(study.data(), task=study.task)
     job = plan(study)[1]
 
@@ -618,7 +617,7 @@ IMAGES = torch.randn(48, 3, 8, 8, generator=GENERATOR)
 @pytest.mark.parametrize(
     "kind", [{"fused": True}, {"foreach": True}, {"amsgrad": True}], ids=["fused", "foreach", "amsgrad"]
 )
-def test_channels_last_and_fused_optimisers_resume_bit_for_bit(kind):
+def test_channels_last_and_fused_optimizers_resume_bit_for_bit(kind):
     def network():
         layers = [nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Dropout2d(0.2), nn.Conv2d(8, 6, 3), nn.Flatten(), nn.Linear(96, 2)]
         return nn.Sequential(*layers).to(memory_format=torch.channels_last)
@@ -628,7 +627,7 @@ def test_channels_last_and_fused_optimisers_resume_bit_for_bit(kind):
             "data": lambda: lab.Data(train=(IMAGES, Y[:48]), test=0.25, validation=0.2),
             "model": network,
             "forward": lambda network, batch: network(batch[0].contiguous(memory_format=torch.channels_last)),
-            "optimiser": lambda network: torch.optim.AdamW(network.parameters(), 0.01, **kind),
+            "optimizer": lambda network: torch.optim.AdamW(network.parameters(), 0.01, **kind),
             "epochs": 3,
         }
     )
@@ -640,7 +639,7 @@ def test_a_compiled_model_resumes_bit_for_bit():
 
 
 def test_patience_stops_early_and_the_best_model_counts(tmp_path):
-    stopping = {"patience": 1, "epochs": 30, "keep": "best", "optimiser": unsteady}
+    stopping = {"patience": 1, "epochs": 30, "keep": "best", "optimizer": unsteady}
     result = compare(tmp_path, methods=["original", "none"], metric=["nll", "error"], **stopping)
     done = {job.epochs_done for job in result.results.finished}
     assert min(done) < 30
@@ -712,9 +711,19 @@ def test_file_gives_a_table_a_verdict_and_a_page(cli):
         (GOOD.replace("return lab", "x[7] = torch.nan; return lab"), "is nan; train[0] has nan or infinity in 1 of 90"),
         (GOOD.replace("runs=2", "runs=0"), "a whole number of at least 1; got 0 (my_study.py, line 13)"),
         (
-            GOOD.replace("runs=2", "optimizer=1"),
-            "argument 'optimizer'; did you mean 'optimiser'? (my_study.py, line 13)",
+            GOOD.replace("runs=2", "optimiser=1"),
+            "argument 'optimiser'; did you mean 'optimizer'? (my_study.py, line 13)",
         ),
+        (GOOD.replace("runs=2", "clip=1.0"), "argument 'clip'; write training=lab.Training(clip=...) (my_study.py"),
+        (
+            GOOD.replace("runs=2", "selection_runs=1"),
+            "argument 'selection_runs'; write selection=lab.Selection(runs=...) (my_study.py, line 13)",
+        ),
+        (
+            GOOD.replace("runs=2", "training=lab.Training(clipp=1)"),
+            "argument 'clipp'; did you mean 'clip'? (my_study.py, line 13)",
+        ),
+        (GOOD.replace("runs=2", "training={}"), "expected training to be lab.Training(...); got dict (my_study.py"),
         (GOOD.replace("def model", "def modell"), "NameError: name 'model' is not defined (my_study.py, line 13)"),
     ],
 )

@@ -35,7 +35,7 @@ STUDY = lab.Study("own", data, model, epochs=6, runs=1, batch_size=32, methods=[
 
 
 def begin(**change):
-    study = dataclasses.replace(STUDY, **change)
+    study = STUDY.replace(**change)
     return Trainer(plan(study)[0], Variant.parse("original"), prepare(data(), task="classification"))
 
 
@@ -70,9 +70,9 @@ class Centring(nn.Module):
         return self.network((x - self.mean) * self.mask[0])
 
 
-def warm_then_steps(optimiser, total):
-    parts = [lr_scheduler.LinearLR(optimiser, 0.1, 1, 2), lr_scheduler.MultiStepLR(optimiser, [2], 0.1)]
-    return lr_scheduler.SequentialLR(optimiser, parts, [2])
+def warm_then_steps(optimizer, total):
+    parts = [lr_scheduler.LinearLR(optimizer, 0.1, 1, 2), lr_scheduler.MultiStepLR(optimizer, [2], 0.1)]
+    return lr_scheduler.SequentialLR(optimizer, parts, [2])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_resumption_is_bit_exact(change):
 
 
 def test_the_best_model_is_that_of_its_epoch_in_all_its_buffers():
-    trained = begin(model=Centring, keep="best", optimiser=lambda network: torch.optim.SGD(network.parameters(), 0.0))
+    trained = begin(model=Centring, keep="best", optimizer=lambda network: torch.optim.SGD(network.parameters(), 0.0))
     means = []
     while not trained.is_over:
         trained.run_epoch()

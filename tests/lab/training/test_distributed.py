@@ -72,12 +72,12 @@ def model():
 STUDY = Study("divided", data, model, methods=METHODS, batch_size=33, epochs=2)
 STUDIES = {
     **{method: (STUDY, method) for method in METHODS},
-    "clip and accumulate": (dataclasses.replace(STUDY, clip=0.1, accumulate=2), "gaussian"),
-    "last batch of one": (dataclasses.replace(STUDY, batch_size=79), "gaussian"),
-    "several networks": (dataclasses.replace(STUDY, networks=2), "gaussian"),
-    "transformed": (dataclasses.replace(STUDY, data=listed), "original"),
-    "own collation": (dataclasses.replace(STUDY, data=collated), "original"),
-    "own batches": (dataclasses.replace(STUDY, data=repeating), "gaussian"),
+    "clip and accumulate": (STUDY.replace(clip=0.1, accumulate=2), "gaussian"),
+    "last batch of one": (STUDY.replace(batch_size=79), "gaussian"),
+    "several networks": (STUDY.replace(networks=2), "gaussian"),
+    "transformed": (STUDY.replace(data=listed), "original"),
+    "own collation": (STUDY.replace(data=collated), "original"),
+    "own batches": (STUDY.replace(data=repeating), "gaussian"),
 }
 
 
@@ -144,7 +144,7 @@ def train_all(team, directory):
 
 def refusal(team, changes):
     with pytest.raises((UserError, ValueError)) as error:
-        train(team, dataclasses.replace(STUDY, **changes), "gaussian")
+        train(team, STUDY.replace(**changes), "gaussian")
     return str(error.value)
 
 
@@ -209,7 +209,7 @@ def test_what_processes_would_do_otherwise_is_refused(divided):
     ],
 )
 def test_studies_that_cannot_be_divided_are_refused_before_anything_is_done(changes, reason):
-    jobs = plan(dataclasses.replace(STUDY, **changes))
+    jobs = plan(STUDY.replace(**changes))
     with pytest.raises(UserError, match=f"--devices: study 'divided' cannot be done by 2: {reason}"):
         StudyRunner([PlannedStudy(jobs, StudySource("pickle", "divided"))], devices=2)
 

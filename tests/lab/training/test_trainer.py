@@ -35,8 +35,7 @@ STUDY = Study(
     methods=METHODS,
     reference="gaussian",
     metric="error",
-    **Adam(batch_size=30).settings(),
-)
+).replace(**Adam(batch_size=30).settings())
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +45,7 @@ def images():
 
 def job(method="gaussian", *, run=0, stage=FINAL, epochs=3, **changes):
     settings = changes.pop("recipe").settings() if "recipe" in changes else {}
-    study = dataclasses.replace(STUDY, **settings, **changes)
+    study = STUDY.replace(**settings, **changes)
     return PlannedJob(StudyPlan(study, "study", epochs, 1, epochs, 0), stage, method, run)
 
 
@@ -161,8 +160,8 @@ def test_authors_networks_leave_the_inputs_of_no_dropout_alone(images):
     assert not hasattr(without, "input")
 
 
-def test_the_default_optimiser_is_the_fused_one_where_it_can_be(images):
-    assert start(images, optimiser=None, scheduler=None).optimiser.defaults["fused"]
+def test_the_default_optimizer_is_the_fused_one_where_it_can_be(images):
+    assert start(images, optimizer=None, scheduler=None).optimizer.defaults["fused"]
     factors = torch.nn.ParameterList([torch.ones(3, dtype=torch.complex64)])  # of which the fused one knows nothing
     plain = trainer._adamw(factors)
     factors[0].abs().sum().backward()
@@ -170,7 +169,7 @@ def test_the_default_optimiser_is_the_fused_one_where_it_can_be(images):
     assert factors[0].abs().max() < 1
 
 
-def test_an_optimiser_may_forget_gradients_in_its_own_way(images):
+def test_an_optimizer_may_forget_gradients_in_its_own_way(images):
     class Own(torch.optim.SGD):
         calls = 0
 
@@ -178,7 +177,7 @@ def test_an_optimiser_may_forget_gradients_in_its_own_way(images):
             Own.calls += 1
             super().zero_grad(set_to_none)
 
-    own = start(images, optimiser=lambda model: Own(model.parameters(), 0.1), scheduler=None)
+    own = start(images, optimizer=lambda model: Own(model.parameters(), 0.1), scheduler=None)
     own.run_epoch()
     assert Own.calls == own.step > 0
     assert all(parameter.grad is None for parameter in own.network.parameters())
@@ -366,7 +365,7 @@ def test_networks_of_a_run_differ_and_their_mean_probabilities_count(images):
 
 
 def test_a_network_of_a_run_learns_as_it_would_alone(images):
-    """They share an optimiser and nothing else; without masks, which come from one generator."""
+    """They share an optimizer and nothing else; without masks, which come from one generator."""
     pair, alone = (start(images, "none", **BY_STEPS, networks=networks) for networks in (2, 1))
     for trained in (pair, alone):
         trained.run_epoch()
@@ -377,7 +376,7 @@ def test_a_network_of_a_run_learns_as_it_would_alone(images):
 def test_what_changes_nothing_is_not_in_the_configuration():
     """So stores that were begun before there were epochs by steps and several networks are gone on with."""
     assert not {"epoch_steps", "networks"} & set(STUDY.configuration["training"])
-    changed = dataclasses.replace(STUDY, epoch_steps=5, networks=2).configuration["training"]
+    changed = STUDY.replace(epoch_steps=5, networks=2).configuration["training"]
     assert (changed["epoch_steps"], changed["networks"]) == (5, 2)
 
 

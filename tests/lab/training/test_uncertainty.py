@@ -218,12 +218,12 @@ def test_a_trained_model_is_less_sure_of_inputs_from_elsewhere():
     model = torch.nn.Sequential(
         torch.nn.Linear(64, 64), torch.nn.ReLU(), cd.BernoulliDropout(0.3), torch.nn.Linear(64, 10)
     )
-    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     for step in range(150):
         rows = torch.arange(step * 50, step * 50 + 50) % 1200
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
-        optimiser.step()
+        optimizer.step()
     data = Data(train=(x[:1200], y[:1200]), test=(x[1200:], y[1200:]))
     parts = prepare(data, task="classification").parts(0, "final", 0)
     mixed = x[1200:][:, torch.randperm(64, generator=torch.Generator().manual_seed(0))]

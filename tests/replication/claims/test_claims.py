@@ -38,7 +38,7 @@ def test_every_comparison_is_one_that_its_study_runs():
                 (studies,) = [studies for start, studies in measured.items() if metric.startswith(start)]
                 assert test.study.startswith(studies)
                 assert study.measure
-            assert not epoch or int(epoch) % study.evaluate == 0
+            assert not epoch or int(epoch) % study.training.evaluate == 0
 
 
 def test_the_protocol_has_every_study_with_its_runs_epochs_and_margin():

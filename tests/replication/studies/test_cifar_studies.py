@@ -1,6 +1,5 @@
 """The study on features of the published network in network: its data, its recipe, and a tiny run with its page."""
 
-import dataclasses
 from itertools import product
 
 import numpy as np
@@ -73,26 +72,26 @@ def test_without_the_weights_there_is_one_line(monkeypatch, tmp_path):
 
 def test_every_continuous_law_has_its_control():
     assert {"gaussian", "bernoulli-matched", "uniform", "bernoulli-matched:uniform"} <= set(STUDY.methods)
-    assert STUDY.follows["bernoulli-matched"] == "gaussian"
+    assert STUDY.selection.follows["bernoulli-matched"] == "gaussian"
     assert STUDY.scale == "inverted"
 
 
 def test_the_rate_falls_three_times_in_a_run_and_biases_learn_twice_as_fast():
     recipe = Steps()
-    optimiser = recipe.optimiser(MLP((4, 3, 2))(parse("none")))
-    scheduler = recipe.scheduler(optimiser, 10_000)
+    optimizer = recipe.optimizer(MLP((4, 3, 2))(parse("none")))
+    scheduler = recipe.scheduler(optimizer, 10_000)
     rates = []
     for _ in range(10_000):
-        rates.append([group["lr"] for group in optimiser.param_groups])
-        optimiser.step()
+        rates.append([group["lr"] for group in optimizer.param_groups])
+        optimizer.step()
         scheduler.step()
     weights, biases = np.array(rates).T
     np.testing.assert_allclose(biases, 2 * weights)
     expected = [1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4, 1e-5]
     np.testing.assert_allclose(weights[[0, 2999, 3000, 5999, 6000, 8999, 9000]], expected)
-    assert [group["weight_decay"] for group in optimiser.param_groups] == [1e-4, 0]
-    assert [len(group["params"]) for group in optimiser.param_groups] == [2, 2]
-    assert optimiser.param_groups[0]["params"][0].shape == (3, 4)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [1e-4, 0]
+    assert [len(group["params"]) for group in optimizer.param_groups] == [2, 2]
+    assert optimizer.param_groups[0]["params"][0].shape == (3, 4)
 
 
 def random_features():
@@ -103,7 +102,7 @@ def random_features():
 
 def test_a_tiny_run_of_all_methods(tmp_path):
     sizes = {"quick": Size(runs=2, epochs=1, selection_runs=1)}
-    study = dataclasses.replace(STUDY, data=random_features, sizes=sizes)
+    study = STUDY.replace(data=random_features, sizes=sizes)
     result = api.compare(study, store=tmp_path / "runs.db", workers=0)
     page = result.report(tmp_path / "page").read_text()
     assert "the error reported is that of the other 8,000 test images" in page

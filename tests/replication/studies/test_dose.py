@@ -1,7 +1,5 @@
 """The studies of the replication: their noise, what they measure, and one tiny run of a cell of the dose table."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -32,9 +30,9 @@ def test_every_study_is_planned_as_the_protocol_has_it(study):
     jobs = [job for job in plan(study) if job.stage == FINAL]
     assert len(jobs) == len(study.methods) * study.presets["quick"].runs
     assert {job.epochs for job in jobs} == {study.presets["quick"].epochs}
-    assert bool(study.candidates) == (study.name == "cifar10-nin-head")
+    assert bool(study.selection.candidates) == (study.name == "cifar10-nin-head")
     assert study.margin
-    assert study.margin_reason
+    assert study.description.margin_reason
     assert (study.scale == "paper") == (study.name == "replication-authors-relu")
 
 
@@ -96,9 +94,7 @@ def test_covariance_under_one_common_noise():
 
 def test_one_cell_of_the_dose_table_runs_and_is_the_same_again(tmp_path):
     """Bit for bit: two methods of equal strength, one epoch, the study's own training, on images that ship with us."""
-    study = dataclasses.replace(
-        dose.DOSE_1000, data=DIGITS, model=SMALL, methods=("none", "bernoulli:r=1", "normal:r=1")
-    )
+    study = dose.DOSE_1000.replace(data=DIGITS, model=SMALL, methods=("none", "bernoulli:r=1", "normal:r=1"))
     kept = []
     for name in ("first.db", "second.db"):
         api.compare(study, runs=1, epochs=1, store=tmp_path / name, workers=0)

@@ -49,7 +49,10 @@ def nothing_here(monkeypatch, tmp_path):
 def test_iterations_rates_and_networks_are_the_paper_s():
     nin, svhn, norb, vgg16 = STUDIES
     for study, iterations, runs in ((nin, 10_000, 30), (vgg16, 100_000, 10)):
-        assert (study.epoch_steps * study.sizes["paper"].epochs, study.sizes["paper"].runs) == (iterations, runs)
+        assert (study.training.epoch_steps * study.sizes["paper"].epochs, study.sizes["paper"].runs) == (
+            iterations,
+            runs,
+        )
     assert nin.configuration["training"]["optimiser"]["learning_rate"] == 0.01
     described = vgg16.configuration["training"]["optimiser"]
     assert [described[name] for name in ("learning_rate", "weight_decay", "batch_size", "every")] == [
@@ -60,10 +63,10 @@ def test_iterations_rates_and_networks_are_the_paper_s():
     ]
     assert vgg16.clip == 35
     assert [metric.name for metric in vgg16.metrics][:2] == ["error", "top5"]
-    assert not vgg16.candidates
+    assert not vgg16.selection.candidates
     assert str(parse("gaussian")) == "gaussian:sigma=0.3"
     for study in (svhn, norb):
-        assert study.networks == 5
+        assert study.training.networks == 5
         assert study.configuration["training"]["optimiser"]["kind"] == "layered-plateau"
         assert (study.forward.__self__, study.data.changes) == (study.forward.__self__,) * 2
     assert (svhn.data.name, svhn.model.image) == ("svhn-extra", (3, 28, 28))
@@ -74,7 +77,7 @@ def test_iterations_rates_and_networks_are_the_paper_s():
 @every_study
 def test_a_study_is_of_a_table_of_the_paper(study):
     theirs = paper_tables.table_of(study.name)
-    assert study.paper == f"Table {theirs.number}"
+    assert study.description.paper == f"Table {theirs.number}"
     assert set(theirs.results) <= set(study.methods)
     assert theirs.runs == study.sizes["paper"].runs
 
@@ -265,7 +268,7 @@ def tiny(study):
     if isinstance(model, ConvLocal):
         settings["model"] = dataclasses.replace(model, maps=(4, 4, 4, 4), hidden=16)
     size = dataclasses.replace(size, epochs=2, settings={**settings, "epoch_steps": 3})
-    return dataclasses.replace(study, sizes={"quick": size})
+    return study.replace(sizes={"quick": size})
 
 
 @pytest.fixture
@@ -299,9 +302,7 @@ def small(study):
             "data": cifar_studies.Whitened(train=16, validation=6, test=10),
             **cifar_studies.Steps(batch_size=4).settings(),
         }
-        study = dataclasses.replace(
-            study, sizes={"quick": dataclasses.replace(size, settings={**size.settings, **changed})}
-        )
+        study = study.replace(sizes={"quick": dataclasses.replace(size, settings={**size.settings, **changed})})
     return study
 
 

@@ -42,34 +42,36 @@ def test_study_network_and_data_agree(study):
         network = sized.model(parse("gaussian"))
         logits = network(torch.zeros(2, *source.shape, dtype=torch.uint8))
         assert logits.shape == (2, len(source.classes))
-        assert sized.evaluation_batch_size == 1000
+        assert sized.training.evaluation_batch_size == 1000
         assert sized.reference in sized.methods
         if sized.data.batches:
             assert sized.data.batches.batch_size == sized.batch_size
 
 
 @every_study
-def test_optimiser_and_schedule_are_of_one_recipe_at_every_size(study):
+def test_optimizer_and_schedule_are_of_one_recipe_at_every_size(study):
     for preset, size in study.presets.items():
         sized = study.at(preset)
-        recipe = sized.optimiser.__self__
-        assert {name: getattr(sized, name) for name in recipe.settings()} == recipe.settings()
+        recipe = sized.optimizer.__self__
+        settings = {**vars(sized), **vars(sized.training)}
+        assert {name: each for name, each in settings.items() if name in recipe.settings()} == recipe.settings()
         ramps = hasattr(recipe, "original_epochs")
         whole = preset == "paper" or study in (*dose.STUDIES, evidence.AUTHORS_300, evidence.AUTHORS_1000)
         assert not ramps or recipe.original_epochs == (3000 if whole else 1000)
-        optimiser = sized.optimiser(MLP((4, 3, 2))(parse("none")))
-        assert sized.scheduler is None or sized.scheduler(optimiser, size.epochs).optimizer is optimiser
+        optimizer = sized.optimizer(MLP((4, 3, 2))(parse("none")))
+        scheduler = sized.training.scheduler
+        assert scheduler is None or scheduler(optimizer, size.epochs).optimizer is optimizer
 
 
 def test_the_shorter_authors_run_is_the_start_of_the_longer_one():
     settings = []
     for study in (evidence.AUTHORS_100, evidence.AUTHORS_300):
-        optimiser = study.optimiser(MLP((4, 3, 2))(parse("none")))
-        table = study.scheduler(optimiser, study.sizes["quick"].epochs)
+        optimizer = study.optimizer(MLP((4, 3, 2))(parse("none")))
+        table = study.training.scheduler(optimizer, study.sizes["quick"].epochs)
         steps = []
         for _ in range(100):
-            steps.append({name: each for name, each in optimiser.param_groups[0].items() if name != "params"})
-            optimiser.step()
+            steps.append({name: each for name, each in optimizer.param_groups[0].items() if name != "params"})
+            optimizer.step()
             table.step()
         settings.append(steps)
     assert settings[0] == settings[1]
@@ -126,19 +128,19 @@ def test_settings_of_the_mnist_tables():
 @every_study
 def test_a_margin_of_tables_1_to_3_is_of_the_table_and_the_units_of_its_study(study):
     """Its reason quotes the paper's errors, and a variant of another study inherits those of another table."""
-    if "Table I " in study.margin_reason:
+    if "Table I " in study.description.margin_reason:
         expected = {"sigmoid": (0.1, "1.15 and 1.35"), "relu": (0.05, "0.95 and 1.06")}[study.model.activation]
-        assert (study.margin, study.margin_reason[-15:-2]) == expected
+        assert (study.margin, study.description.margin_reason[-15:-2]) == expected
     elif isinstance(study.model, CNN) and study.data.name == "mnist":
         is_uniform = isinstance(study.model.initialisation, Glorot)
         figures = "Table III, 0.521 and 0.558 %" if is_uniform else "Table II, 0.534 and 0.551 %"
-        assert study.margin_reason.endswith(figures)
+        assert study.description.margin_reason.endswith(figures)
 
 
 def test_notes_of_the_authors_recipe_name_only_what_is_done():
     study = studies.STUDIES["replication-authors-relu"]
-    text = " ".join(study.notes)
-    assert not study.candidates
+    text = " ".join(study.description.notes)
+    assert not study.selection.candidates
     assert "selected on validation" not in text
     assert "adaptive" not in text
     assert "dropconnect" not in text
@@ -151,9 +153,9 @@ def test_fashion_is_trained_as_mnist_is(name):
     for preset in mnist.presets:
         theirs = mnist.at(preset).configuration | {"data": fashion.data.as_dict()}
         assert fashion.at(preset).configuration == theirs
-    assert fashion.title == mnist.title.replace("MNIST", "Fashion-MNIST")
+    assert fashion.description.title == mnist.description.title.replace("MNIST", "Fashion-MNIST")
     assert fashion.methods == mnist.methods
-    assert fashion.paper == ""
+    assert fashion.description.paper == ""
     assert fashion.margin == 0.2
 
 

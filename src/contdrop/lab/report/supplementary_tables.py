@@ -160,7 +160,7 @@ def secondary_metrics(results: Results) -> Table | None:
     if memory := cost.get("memory"):
         columns["Memory, MB"] = {method: _figure(memory.get(method, 0) / 1e6) for method in jobs}
         notes.append(
-            "Memory: weights, gradients, the optimiser's state, and what backward keeps of one batch; counted in the "
+            "Memory: weights, gradients, the optimizer's state, and what backward keeps of one batch; counted in the "
             "dry run, without the data, the program and what an operation needs for a moment."
         )
     if not columns:

@@ -170,14 +170,14 @@ def _sequence(model: nn.Module) -> nn.Sequential:
 
 
 def _check_unseen(study: Study, part: str) -> None:
-    chooses = bool(study.candidates) or study.keep == "best" or study.patience is not None
+    chooses = bool(study.selection.candidates) or study.training.keep == "best" or study.training.patience is not None
     if part == "train" or (part == "validation" and chooses):
         raise _seen(study, part, "were trained on" if part == "train" else "chose parameters or epochs")
 
 
 def _check_rate(study: Study, protocol: ProtocolRecord, prepared: PreparedData) -> None:
     """Refuse a scheduler that has seen the validation loss during training."""
-    if study.scheduler is None or study.model is None:
+    if study.training.scheduler is None or study.model is None:
         return
     configuration = protocol.configuration
     # As in training: a scheduler may depend on the optimizer and on the number of steps.

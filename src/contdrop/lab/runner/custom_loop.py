@@ -13,7 +13,6 @@ passes to :meth:`Job.same`.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import numbers
 import pathlib
@@ -261,7 +260,7 @@ def ask(
     """
     locks.check_available()
     if study.run is None:  # its results are not those of data and model
-        study = dataclasses.replace(study, run=around_ask)
+        study = study.replace(run=around_ask)
     jobs = plan.plan(study, labels=methods, runs=runs)
     with Store(store, create=True) as opened:
         planned = plan.add_plan(opened, jobs)

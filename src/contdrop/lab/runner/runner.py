@@ -84,7 +84,7 @@ class StudyRunner:
             self.device = find_device(self.device)
         else:  # whether the nodes have it, they say
             self.device = self.device if self.device != "auto" else "cuda" if self.cluster.gpus else "cpu"
-        wanted = {planned.protocol.study.threads for planned in self.plans}
+        wanted = {planned.protocol.study.training.threads for planned in self.plans}
         if self.threads is None and len(wanted) > 1:
             raise UserError("these studies want different numbers of threads; give --threads, or one study at a time")
         self.threads = self.threads or wanted.pop()
@@ -103,7 +103,7 @@ class StudyRunner:
         for _, study in self._studies():
             refused = {
                 "it has a loop of its own": study.run is not None,
-                "it is compiled, and a graph holds no part of a mask": study.compile,
+                "it is compiled, and a graph holds no part of a mask": study.training.compile,
                 f"its batches have {study.batch_size} examples": study.batch_size < self.devices,
             }
             for reason in (reason for reason, is_so in refused.items() if is_so):
@@ -338,7 +338,7 @@ class StudyRunner:
             left = [self.jobs[i] for i in estimate.left if self.jobs[i].protocol.key == planned.protocol.key]
             if data is None or not left:
                 continue
-            first = {label: found[0] for label, found in (study.candidates or {}).items()}
+            first = {label: found[0] for label, found in study.selection.candidates.items()}
             where = self._device_here
             each = seconds_per_epoch(left[-1], left[-1].variant(first), data, threads=self.threads or 1, device=where)
             total += each * sum(job.epochs for job in left)
@@ -350,7 +350,7 @@ class StudyRunner:
         jobs = [job for job in self.jobs.values() if job.protocol.key == key]
         per_job = found.sizes[2] * 4 * len(study.metrics) + 120 * sum(job.epochs for job in jobs) / max(1, len(jobs))
         weights = 4.0 * found.parameters
-        kept = weights * len(jobs) if study.weights == "last" else 0.0
+        kept = weights * len(jobs) if study.training.weights == "last" else 0.0
         checkpoints = 6 * weights * max(1, self.processes)  # with two moments each, of the old one and of the new
         return found.peak_memory, per_job * len(jobs) + kept + checkpoints
 

@@ -54,33 +54,33 @@ def check_first_batch(training: Trainer, prepared: PreparedData, where: str) -> 
 
 
 def check_optimizer(training: Trainer, where: str) -> list[str]:
-    """What the optimiser leaves out; an error if it is another model's, or its schedule waits for what never comes."""
+    """What the optimizer leaves out; an error if it is another model's, or its schedule waits for what never comes."""
     others = {id(p) for p in training.untrained}
     left = [name for name, p in training.network.named_parameters() if p.requires_grad and id(p) in others]
     if not training.trained:
         raise UserError(
-            f"{where}: expected an optimiser of the model that it is given; it has none of its parameters; make it "
-            "inside: optimiser=lambda model: torch.optim.SGD(model.parameters(), lr=0.1)"
+            f"{where}: expected an optimizer of the model that it is given; it has none of its parameters; make it "
+            "inside: optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1)"
         )
-    if isinstance(training.optimiser, torch.optim.LBFGS):
-        raise UserError(f"{where}: expected an optimiser that steps by gradients; LBFGS needs a loop of your own, run=")
-    if isinstance(training.scheduler, ReduceLROnPlateau) and training.study.evaluate == "last":
+    if isinstance(training.optimizer, torch.optim.LBFGS):
+        raise UserError(f"{where}: expected an optimizer that steps by gradients; LBFGS needs a loop of your own, run=")
+    if isinstance(training.scheduler, ReduceLROnPlateau) and training.settings.evaluate == "last":
         raise UserError(
             f"{where}: ReduceLROnPlateau needs validation data in every epoch; use evaluate='epoch', or another one"
         )
-    return [f"not trained, because the optimiser leaves it out: {some_of(left)}"] if left else []
+    return [f"not trained, because the optimizer leaves it out: {some_of(left)}"] if left else []
 
 
 def check_average(training: Trainer, output: Any, batch: Any, where: str) -> None:
     """An error if the probabilities of several networks cannot be told from the form of their outputs."""
-    if training.study.networks == 1:
+    if training.settings.networks == 1:
         return
     logits, target = prediction_of(output), target_of(batch)
     by_class = logits.dim() > 1 and logits.shape[:1] + logits.shape[2:] == target.shape and logits.shape[1] > 1
     if not by_class and logits[0].numel() != 1:
         raise UserError(
             f"{where}: expected logits [N, classes, ...] and classes [N, ...], or one logit per example, for networks="
-            f"{training.study.networks}; got output {list(logits.shape)} and target {list(target.shape)}"
+            f"{training.settings.networks}; got output {list(logits.shape)} and target {list(target.shape)}"
         )
 
 

@@ -19,13 +19,15 @@ from .user_errors import is_users
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # others make other byte code of the same text
 # By the first steps of a training, which a momentum, for example, does not change.
-UNSEEN = ("metric", "run", "measure", "scheduler", "optimiser")
+UNSEEN = ("metric", "run", "measure", "scheduler", "optimizer")
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 
 
 def of_study(study: Study) -> dict[str, str]:
     """By name, of what decides results beside data and model."""
-    things: dict[str, Any] = {name: getattr(study, name) for name in (*UNSEEN, "loss", "forward")}
+    things: dict[str, Any] = {
+        name: getattr(study.training if name == "scheduler" else study, name) for name in (*UNSEEN, "loss", "forward")
+    }
     things["metric"] = [(each.name, each.of, each.combine, each.function) for each in study.metrics]
     return {name: hashlib.sha256(repr(_plain(each, {})).encode()).hexdigest() for name, each in things.items()}
 

@@ -78,7 +78,7 @@ def dry_run(
     where = f"study {study.name!r}"
     if prepared.fingerprint != known_data:
         _check_data_again(study, prepared, where)
-    chosen = {source: variants[0] for source, variants in (study.candidates or {}).items()}
+    chosen = {source: variants[0] for source, variants in study.selection.candidates.items()}
     planned = [
         plan.PlannedJob(protocol, FINAL, label, 0)
         for label in dict.fromkeys(j.method for j in jobs if j.stage == FINAL)
@@ -150,7 +150,7 @@ def _look(
 
 def _check_keeping(training: Trainer, where: str) -> None:
     """Weights that cannot be kept should not be found out at the end of a training."""
-    if training.study.weights == "last":
+    if training.settings.weights == "last":
         try:
             checkpoint.parts(checkpoint.of_network(training.network))
         except (TypeError, ValueError) as error:
@@ -198,7 +198,7 @@ def _first_steps(
         if without and not warnings:
             warnings.append(f"no gradient reaches {without}")
         figures += [round(float(loss.detach()), 7), round(norm, 7) if math.isfinite(norm) else None]
-        with explained(f"{where}: optimiser step"):
+        with explained(f"{where}: optimizer step"):
             training.update()
     _try_smallest(training, batches, where)
     warnings += _evaluate(training, prepared, where)
@@ -266,7 +266,7 @@ def _of_resumption(job: plan.PlannedJob, variant: plan.Variant, prepared: Prepar
     that would cost more than the dry run.
     """
     one, other = (Trainer(job, variant, prepared, device) for _ in range(2))
-    if one.seconds_to_save or one.study.compile:
+    if one.seconds_to_save or one.settings.compile:
         return []
     batch = to_device(next(iter(one.parts.train.batches(one.order(0)[:1], seed=0))), one.device)
     try:
@@ -309,13 +309,13 @@ def _counting(training: Trainer) -> Iterator[dict[int, int]]:
         return tensor
 
     hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
-    with contextlib.nullcontext() if training.study.compile else hooks:
+    with contextlib.nullcontext() if training.settings.compile else hooks:
         yield found
 
 
 def _memory(training: Trainer) -> int:
-    """Bytes of weights, buffers, gradients and the optimiser's state."""
-    model, state = training.network, training.optimiser.state
+    """Bytes of weights, buffers, gradients and the optimizer's state."""
+    model, state = training.network, training.optimizer.state
     gradients = [p for p in model.parameters() if p.requires_grad]
     moments = [value for values in state.values() for value in values.values() if isinstance(value, torch.Tensor)]
     return sum(each.nbytes for each in (*model.parameters(), *model.buffers(), *gradients, *moments))

@@ -73,7 +73,7 @@ class StudyPlan:
     @functools.cached_property
     def configuration(self) -> dict[str, Any]:
         """Everything that decides the results, as plain data."""
-        candidates = self.study.candidates or {}
+        candidates = self.study.selection.candidates
         return {
             "experiment": self.study.name,
             "masks": MASKS_VERSION,
@@ -85,7 +85,7 @@ class StudyPlan:
                 "runs": self.selection_runs,
                 "epochs": self.selection_epochs,
                 "candidates": {label: list(variants) for label, variants in sorted(candidates.items())},
-                "follows": dict(sorted(self.study.follows.items())),
+                "follows": dict(sorted(self.study.selection.follows.items())),
             },
         }
 
@@ -94,18 +94,18 @@ class StudyPlan:
         """What a report says about it beyond the configuration; changes nothing in the results."""
         study, size = self.study, self.study.sizes.get("paper")
         return {
-            "title": study.title or study.name,
-            "paper": study.paper,
+            "title": study.description.title or study.name,
+            "paper": study.description.paper,
             "reference": study.reference,
             "methods": list(study.methods),
-            "notes": list(study.notes),
+            "notes": list(study.description.notes),
             "task": study.task,
             "metric": study.metrics[0].description,
             "others": [metric.description for metric in study.metrics[1:]],
             "margin": study.margin,
-            "margin_reason": study.margin_reason,
-            "paper_runs": size.runs if size and study.paper else None,
-            "paper_epochs": size.epochs if size and study.paper else None,
+            "margin_reason": study.description.margin_reason,
+            "paper_runs": size.runs if size and study.description.paper else None,
+            "paper_epochs": size.epochs if size and study.description.paper else None,
         }
 
     @functools.cached_property
@@ -191,7 +191,7 @@ def plan(
     for label in chosen:
         methods.check_scale(methods.parse(label), study.scale)
     sources = [source for label in chosen if (source := study.selected_label(label))]
-    variants = [variant for source in sources for variant in (study.candidates or {})[source]]
+    variants = [variant for source in sources for variant in study.selection.candidates[source]]
     jobs = [
         PlannedJob(protocol, SELECTION, variant, run)
         for run in range(size.selection_runs)
@@ -226,7 +226,7 @@ def decided(store: Store, protocol: StudyPlan, label: str) -> SelectionRecord | 
         found = selection.decide(
             protocol.key,
             label,
-            (protocol.study.candidates or {})[label],
+            protocol.study.selection.candidates[label],
             protocol.selection_runs,
             store.jobs(protocol=protocol.key),
             Measure.of(protocol.description),

@@ -1,6 +1,6 @@
-"""What is compared: data, a model, methods, training and a metric. The paper's experiments are studies like any other.
+"""The settings of a study: data, model, methods, training and metric.
 
-The simple case is five lines; everything beyond name, data and model has a default::
+Everything beyond name, data and model has a default::
 
     def data():
         return lab.Data(train=(x, y), test=(x_test, y_test))
@@ -36,31 +36,149 @@ from .labels import OWN, base, without_factor
 if TYPE_CHECKING:
     from ..runner.custom_loop import Job
 
-
 Task = Literal["classification", "regression"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Keep = Literal["last", "best"]
 Weights = Literal["none", "last"]
 Period = Literal["step", "epoch"]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# What a study compares if it does not say: the model as it is, without dropout, and each shape of noise at the strength
-# that each of its layers has. "original" against "bernoulli:match" is the check of the lab itself: they differ in
-# nothing but the random numbers.
+# The default methods: the unchanged model, no dropout, and each shape of noise at the strength of the model's own
+# layers. "original" and "bernoulli:match" differ in their random numbers alone, which checks the lab itself.
 METHODS = ("original", "none", "bernoulli:match", "gaussian:match", "uniform:match")
+
+
+class Configuration:
+    """Base class of frozen dataclasses whose kind and fields are part of a study's key."""
+
+    kind: ClassVar[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the kind and all fields as JSON types; functions by their names."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {"kind": self.kind, **{name: _plain(value) for name, value in values.items()}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Configuration):
+        return value.as_dict()
+    if callable(value):
+        return _name_of(value, value)
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def described_as(name: str) -> Callable[[_Function], _Function]:
+    """Fix the name under which keys hash a function of this package, so that it can be renamed."""
+
+    def fix(function: _Function) -> _Function:
+        function.described_as = name  # type: ignore[attr-defined]
+        return function
+
+    return fix
+
+
+def _name_of(thing: Callable[..., Any], otherwise: Any) -> Any:
+    return getattr(thing, "described_as", getattr(thing, "__qualname__", otherwise))
+
+
+def is_integer_at_least(value: Any, least: int) -> bool:
+    """Return True for an int of at least ``least``; a bool is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is done: runs per method and epochs per run, in the comparison and in the selection before it.
+    """A size of a study, for ``--preset``: runs per method and epochs per run.
 
-    Few epochs may need other ``settings``: fields of the study, by name.
+    Attributes:
+        runs: Runs per method.
+        epochs: Epochs per run.
+        selection_runs: Runs per candidate.
+        selection_epochs: Epochs per candidate; ``epochs`` if None.
+        settings: Other settings at this size, by name, as :meth:`Study.replace` takes them.
     """
 
     runs: int
     epochs: int
     selection_runs: int = 3
-    selection_epochs: int | None = None  # as many as the final runs, if None
+    selection_epochs: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Settings of the training loop.
+
+    Attributes:
+        scheduler: ``(optimizer, total) -> LRScheduler``; ``total`` is the number of steps or epochs it is stepped.
+            ReduceLROnPlateau is given the validation loss of every epoch.
+        schedule_by: "step" or "epoch": when the scheduler is stepped.
+        steps: Optimizer steps after which training ends; ``epochs`` has to be enough for them.
+        epoch_steps: Optimizer steps per epoch, if an epoch is not a pass over the training data. Evaluations,
+            checkpoints and curves go by epochs.
+        evaluation_batch_size: Batch size in evaluation; four times ``batch_size`` if None.
+        clip: Largest norm of the gradient.
+        accumulate: Batches per optimizer step.
+        precision: "float32", or "bfloat16" or "float16" by autocast.
+        compile: Run the model through ``torch.compile``.
+        threads: torch threads per job. They decide the last bits of a result, so they are part of its identity.
+        networks: Networks trained per run, with their own initial weights, data order and masks; their mean
+            probabilities are evaluated. The optimizer is given all of them as one model.
+        evaluate: "epoch", "last", or an interval in epochs.
+        keep: Model that is tested: "last", or "best" by validation.
+        patience: Evaluations without improvement after which training stops; None never stops early.
+        weights: "last" keeps the weights of every final model beside the store.
+    """
+
+    scheduler: Callable[[Optimizer, int], LRScheduler] | None = None
+    schedule_by: Period = "step"
+    steps: int | None = None
+    epoch_steps: int | None = None
+    evaluation_batch_size: int | None = None
+    clip: float | None = None
+    accumulate: int = 1
+    precision: Precision = "float32"
+    compile: bool = False
+    threads: int = 1
+    networks: int = 1
+    evaluate: Literal["epoch", "last"] | int = "epoch"
+    keep: Keep = "last"
+    patience: int | None = None
+    weights: Weights = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Selection of a method's parameters on validation data, in runs of its own before the comparison.
+
+    Attributes:
+        candidates: For a label, the labels to choose from; ``label@0.5`` trains at half the learning rate.
+        follows: For a label, another one whose selected parameters it takes over.
+        runs: Runs per candidate.
+        epochs: Epochs per candidate; those of a final run if None.
+    """
+
+    candidates: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    follows: Mapping[str, str] = field(default_factory=dict)
+    runs: int = 3
+    epochs: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """Texts for reports, without effect on results.
+
+    Attributes:
+        title: Title in one line; the study's name if empty.
+        paper: Table or figure of the paper that the study replicates.
+        notes: Notes for readers of the results.
+        margin_reason: Reason for the study's margin.
+    """
+
+    title: str = ""
+    paper: str = ""
+    notes: Sequence[str] = ()
+    margin_reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,55 +186,36 @@ class Study:
     """A comparison of methods on one model and one data set.
 
     Attributes:
-        name: What it is called in stores and reports.
+        name: Name in stores and reports.
         data: Returns the :class:`Data`; called once per process, and has to return the same each time.
         model: Returns the model with its dropout layers, which each method replaces; or, if it takes an argument, the
             model with that method. Called with seeded generators.
-        methods: Labels of the methods compared; see :mod:`contdrop.lab.study.methods`.
-            ``own:NAME`` is one of your own, which
-            the model function, if it takes the method, or ``run`` knows.
-        task: Decides the default loss and metrics: "classification", "regression", or None.
-        reference: The method that the others are compared with.
+        methods: Labels of the methods, see :mod:`contdrop.lab.study.methods`. ``own:NAME`` is a method of your own,
+            which the model function or ``run`` knows.
+        task: "classification", "regression" or None; decides the default loss and metrics.
+        reference: Method that the others are compared with.
         forward: ``(model, batch) -> output``; see :func:`contdrop.lab.data.batch.default_forward`.
         loss: ``(output, batch) -> scalar``, a mean over the examples; by task, or ``output.loss``, if None.
-        metric: A metric, its name, or several; the first is what methods are compared by.
-        optimiser: ``(model) -> torch.optim.Optimizer``; torch's fused AdamW at a rate of 0.001 if None.
-        scheduler: ``(optimiser, total) -> LRScheduler``; stepped by step, ``total`` being the number of steps, or by
-            epoch. One that waits for a plateau (ReduceLROnPlateau) is given the validation loss of every epoch.
-        schedule_by: "step" or "epoch".
+        metric: A metric, its name, or several; the first is the one that methods are compared by.
+        optimizer: ``(model) -> torch.optim.Optimizer``; torch's fused AdamW with a learning rate of 0.001 if None.
         batch_size: Examples per step.
-        evaluation_batch_size: Examples at a time where nothing is learnt; four times ``batch_size`` if None.
         epochs: Passes over the training data.
-        steps: Optimiser steps, after which training ends; ``epochs`` has to be enough for them.
-        epoch_steps: Optimiser steps that make an epoch, if it is not a pass over the training data: evaluations,
-            checkpoints, curves and whatever else goes by epochs then go by so many steps.
-        networks: Trained in a run beside one another, with initial weights, data order and masks of their own; the mean
-            of their probabilities counts. The optimiser is given all of them as one model.
-        runs: Per method. In a run all methods share data, split, initial weights, order and augmentation.
-        seed: Of everything random.
-        clip: Largest norm of the gradient.
-        accumulate: Batches per optimiser step.
-        precision: Of the forward pass: "float32", or by autocast "bfloat16" or "float16".
-        compile: Whether the model goes through ``torch.compile``.
-        threads: torch threads per job. It decides the last bits, so it is part of what is compared.
-        keep: Which model counts, "last" or "best" by validation.
-        patience: Stop after so many evaluations without a better one; None never stops early.
-        evaluate: "epoch", "last", or every so many epochs.
-        weights: "last" keeps the weights of every final model beside the store.
-        candidates: For a label, the variants to choose from on validation data, by runs of their own. A variant is a
-            label; ``label@0.5`` trains with half the learning rate.
-        follows: Labels that take over the parameters selected for another label.
-        selection_runs: Runs per candidate.
-        selection_epochs: Epochs per candidate; as many as the final runs if None.
-        margin: The smallest difference that matters, in the metric's unit; fixed here, before any result.
-        margin_reason: Why.
+        runs: Runs per method. In a run all methods share data, split, initial weights, order and augmentation.
+        seed: Seed of all random numbers.
+        margin: Smallest difference that matters, in the metric's unit; fixed before any result is seen.
         scale: "inverted" or "paper": how masks are scaled; see :class:`contdrop.Dropout`.
-        measure: ``(model, parts, seed) -> {name: array}``: what else to keep of a final model.
-        run: ``(job) -> number or {metric: number}``: the user's own loop, in place of data, model, loss and optimiser.
-        title: In a line, for reports.
-        paper: Which table or figure of the paper it is; empty if none.
-        notes: What a reader of the result should know.
+        measure: ``(model, parts, seed) -> {name: array}``: arrays to keep of a final model.
+        run: ``(job) -> number or {metric: number}``: a training loop of your own, in place of data, model, loss and
+            optimizer.
+        training: Settings of the training loop.
+        selection: Selection of parameters before the comparison.
+        description: Texts for reports.
         sizes: Other sizes by name, for ``--preset``.
+
+    Example:
+        >>> study = Study("example", run=lambda job: 0.5, metric=Metric("error"), epochs=5)
+        >>> study.replace(runs=3, title="An example").description.title
+        'An example'
     """
 
     name: str
@@ -129,38 +228,18 @@ class Study:
     forward: Callable[[nn.Module, Any], Any] | None = None
     loss: Callable[[Any, Any], Tensor] | None = None
     metric: Metric | str | Sequence[Metric | str] | None = None
-    optimiser: Callable[[nn.Module], Optimizer] | None = None
-    scheduler: Callable[[Optimizer, int], LRScheduler] | None = None
-    schedule_by: Period = "step"
+    optimizer: Callable[[nn.Module], Optimizer] | None = None
     batch_size: int = 64
-    evaluation_batch_size: int | None = None
     epochs: int = 20
-    steps: int | None = None
-    epoch_steps: int | None = None
-    networks: int = 1
     runs: int = 10
     seed: int = 0
-    clip: float | None = None
-    accumulate: int = 1
-    precision: Precision = "float32"
-    compile: bool = False
-    threads: int = 1
-    keep: Keep = "last"
-    patience: int | None = None
-    evaluate: Literal["epoch", "last"] | int = "epoch"
-    weights: Weights = "none"
-    candidates: Mapping[str, Sequence[str]] | None = None
-    follows: Mapping[str, str] = field(default_factory=dict)
-    selection_runs: int = 3
-    selection_epochs: int | None = None
     margin: float | None = None
-    margin_reason: str = ""
     scale: Scale = "inverted"
     measure: Callable[[nn.Module, Parts, int], Mapping[str, Any]] | None = None
     run: Callable[[Job], float | Mapping[str, float]] | None = None
-    title: str = ""
-    paper: str = ""
-    notes: Sequence[str] = ()
+    training: Training = Training()
+    selection: Selection = Selection()
+    description: Description = Description()
     sizes: Mapping[str, Size] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -168,13 +247,13 @@ class Study:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The first is primary."""
+        """The metrics; the first is primary."""
         return chosen(self.metric, self.task)
 
     @property
     def presets(self) -> Mapping[str, Size]:
         """Sizes by name; a study without any has its own."""
-        own = Size(self.runs, self.epochs, self.selection_runs, self.selection_epochs)
+        own = Size(self.runs, self.epochs, self.selection.runs, self.selection.epochs)
         return self.sizes or {ONLY_SIZE: own}
 
     @property
@@ -183,51 +262,71 @@ class Study:
 
     @property
     def takes_method(self) -> bool:
-        """Whether the model function builds the model of a method itself."""
+        """True if the model function builds the model of a method itself."""
         return self.model is not None and _parameters(self.model) == 1
 
+    def replace(self, **settings: Any) -> Study:
+        """Return a copy with other settings; those of a group (``training`` …) are given by their own names."""
+        return dataclasses.replace(self, **group_settings(settings, self))
+
     def at(self, preset: str) -> Study:
-        """The study with the settings of a size."""
-        settings = self.presets[preset].settings
-        return dataclasses.replace(self, **settings) if settings else self
+        """Return the study with the settings of a size."""
+        return self.replace(**self.presets[preset].settings)
 
     def selected_label(self, label: str) -> str | None:
-        """The label whose selection decides the parameters of ``label``; None if they are fixed."""
-        source = self.follows.get(label, label)
-        return source if source in (self.candidates or {}) else None
+        """Return the label whose selection decides the parameters of ``label``; None if they are fixed."""
+        source = self.selection.follows.get(label, label)
+        return source if source in self.selection.candidates else None
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """All that decides results and can be written down; of functions, their names."""
-        plain = ("task", "scale", "keep", "patience", "evaluate", "weights")
-        trained = (
-            *("forward", "loss", "optimiser", "scheduler", "schedule_by", "batch_size", "evaluation_batch_size"),
-            *("steps", "clip", "accumulate", "precision", "compile"),
-        )
-        # Not where they change nothing, so that stores from before there were such settings go on.
-        rarely = {"epoch_steps": self.epoch_steps} if self.epoch_steps else {}
-        rarely |= {"networks": self.networks} if self.networks > 1 else {}
+        """Everything that decides results and can be written down, under the names that keys hash."""
+        training = {
+            "forward": self.forward,
+            "loss": self.loss,
+            "optimiser": self.optimizer,
+            "batch_size": self.batch_size,
+            **{name: getattr(self.training, name) for name in _HASHED},
+        }
+        # Only where they have an effect: they are younger than the oldest keys.
+        rarely = {"epoch_steps": self.training.epoch_steps} if self.training.epoch_steps else {}
+        rarely |= {"networks": self.training.networks} if self.training.networks > 1 else {}
         return {
             "data": describe(self.data),
             "model": describe(self.model),
             "metric": [metric.name for metric in self.metrics],
-            "training": {name: describe(getattr(self, name)) for name in trained} | rarely,
-            **{name: getattr(self, name) for name in plain},
+            "training": {name: describe(value) for name, value in training.items()} | rarely,
+            "task": self.task,
+            "scale": self.scale,
+            **{name: getattr(self.training, name) for name in ("keep", "patience", "evaluate", "weights")},
             "measure": describe(self.measure),
             "run": describe(self.run),
         }
 
 
-def describe(thing: Any) -> Any:
-    """What a configuration says about a setting: plain data, or the name of a function.
+GROUPS: Mapping[str, type] = {"training": Training, "selection": Selection, "description": Description}
+_TOP_LEVEL = {each.name for each in fields(Study)}
+GROUP_OF = {each.name: group for group, kind in GROUPS.items() for each in fields(kind) if each.name not in _TOP_LEVEL}
+_HASHED = ("scheduler", "schedule_by", "evaluation_batch_size", "steps", "clip", "accumulate", "precision", "compile")
 
-    A method of a :class:`Configuration` is described by that.
-    """
+
+def group_settings(settings: Mapping[str, Any], base: Study | type[Study] = Study) -> dict[str, Any]:
+    """Return settings given by their own names as arguments of :class:`Study`, those of groups as changed groups."""
+    found = {name: value for name, value in settings.items() if name not in GROUP_OF}
+    for group in GROUPS:
+        inside = {name: value for name, value in settings.items() if GROUP_OF.get(name) == group}
+        if inside:
+            found[group] = dataclasses.replace(found.get(group, getattr(base, group)), **inside)
+    return found
+
+
+def describe(thing: Any) -> Any:
+    """Return a setting as plain data: a function by its name, a method of a :class:`Configuration` by that."""
     owner = getattr(thing, "__self__", thing)
     if isinstance(owner, Configuration):
         return owner.as_dict()
     if callable(thing):
-        return name_of(thing, type(thing).__qualname__)
+        return _name_of(thing, type(thing).__qualname__)
     return thing
 
 
@@ -239,48 +338,55 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "schedule_by": get_args(Period),
     "scale": SCALES,
 }
-_AT_LEAST_ONE = ("batch_size", "epochs", "runs", "accumulate", "threads", "selection_runs", "networks")
-_MAYBE_AT_LEAST_ONE = ("steps", "epoch_steps", "patience", "evaluation_batch_size", "selection_epochs")
-_FUNCTIONS = ("data", "model", "forward", "loss", "optimiser", "scheduler", "measure", "run")
+_AT_LEAST_ONE = ("batch_size", "epochs", "runs", "accumulate", "threads", "selection.runs", "networks")
+_MAYBE_AT_LEAST_ONE = ("steps", "epoch_steps", "patience", "evaluation_batch_size", "selection.epochs")
+_FUNCTIONS = ("data", "model", "forward", "loss", "optimizer", "scheduler", "measure", "run")
 
 
 def _check(study: Study) -> None:
     where = f"study {study.name!r}"
     if not isinstance(study.name, str) or not re.fullmatch(r"[\w.][\w .+-]{0,99}", study.name):
         raise UserError(f"study: expected a name of letters, digits, dots and dashes; got {study.name!r}")
+    for group, kind in GROUPS.items():
+        if not isinstance(getattr(study, group), kind):
+            got = type(getattr(study, group)).__name__
+            raise UserError(f"{where}: expected {group} to be lab.{kind.__name__}(...); got {got}")
+    training, selection = study.training, study.selection
+    values = vars(study) | vars(training) | {f"selection.{name}": each for name, each in vars(selection).items()}
     for name, choices in _CHOICES.items():
-        if getattr(study, name) not in choices:
-            raise UserError(f"{where}: expected {name} to be one of {_listed(choices)}; got {getattr(study, name)!r}")
+        if values[name] not in choices:
+            raise UserError(f"{where}: expected {name} to be one of {_listed(choices)}; got {values[name]!r}")
     for name in (*_AT_LEAST_ONE, *_MAYBE_AT_LEAST_ONE):
-        value = getattr(study, name)
+        value = values[name]
         if not (value is None and name in _MAYBE_AT_LEAST_ONE) and not is_integer_at_least(value, 1):
             raise UserError(f"{where}: expected {name} to be a whole number of at least 1; got {value!r}")
     if not is_integer_at_least(study.seed, 0) or study.seed > LARGEST_SEED:
         raise UserError(f"{where}: expected seed to be a whole number from 0 to 2^63 - 1; got {study.seed!r}")
-    if study.evaluate not in ("epoch", "last") and not is_integer_at_least(study.evaluate, 1):
-        raise UserError(f"{where}: expected evaluate to be 'epoch', 'last' or a whole number; got {study.evaluate!r}")
+    if training.evaluate not in ("epoch", "last") and not is_integer_at_least(training.evaluate, 1):
+        raise UserError(
+            f"{where}: expected evaluate to be 'epoch', 'last' or a whole number; got {training.evaluate!r}"
+        )
     for name in ("clip", "margin"):
-        value = getattr(study, name)
+        value = values[name]
         if value is not None and not (isinstance(value, (int, float)) and 0 < value < float("inf")):
             raise UserError(f"{where}: expected {name} to be a number above 0, or None; got {value!r}")
-    if study.networks > 1 and study.task != "classification":
+    if training.networks > 1 and study.task != "classification":
         raise UserError(f"{where}: expected task='classification' for networks > 1, whose probabilities are averaged")
+    for name in _FUNCTIONS:
+        if values[name] is not None and not callable(values[name]):
+            raise UserError(f"{where}: expected {name} to be a function; got {type(values[name]).__name__}")
     _check_functions(study, where)
     _check_methods(study, where)
-    if study.evaluate == "last" and (study.keep == "best" or study.patience):
+    if training.evaluate == "last" and (training.keep == "best" or training.patience):
         raise UserError(f"{where}: keep='best' and patience need validation data in every epoch; use evaluate='epoch'")
 
 
 def _check_functions(study: Study, where: str) -> None:
-    for name in _FUNCTIONS:
-        value = getattr(study, name)
-        if value is not None and not callable(value):
-            raise UserError(f"{where}: expected {name} to be a function; got {type(value).__name__}")
-    if isinstance(study.optimiser, type) and issubclass(study.optimiser, Optimizer):
-        name = study.optimiser.__name__
+    if isinstance(study.optimizer, type) and issubclass(study.optimizer, Optimizer):
+        name = study.optimizer.__name__
         raise UserError(
-            f"{where}: expected optimiser to take the model; got torch.optim.{name}, which takes parameters; write "
-            f"optimiser=lambda model: torch.optim.{name}(model.parameters(), lr=...)"
+            f"{where}: expected optimizer to take the model; got torch.optim.{name}, which takes parameters; write "
+            f"optimizer=lambda model: torch.optim.{name}(model.parameters(), lr=...)"
         )
     if isinstance(study.model, nn.Module):
         raise UserError(
@@ -293,28 +399,23 @@ def _check_functions(study: Study, where: str) -> None:
             f"{where}: expected loss to take (output, batch); got torch.nn.{name}, which takes (output, target); write "
             f"loss=lambda output, batch: nn.{name}()(output, batch[1])"
         )
-    if study.run is not None:
-        _check_loop(study, where)
+    if study.run is not None:  # settings that the loop cannot know of are refused, not ignored
+        for name in ("measure", "weights", "keep", "patience", "networks", "clip"):
+            owner, default = (study, Study) if name == "measure" else (study.training, Training)
+            if getattr(owner, name) != getattr(default, name):
+                raise UserError(
+                    f"{where}: a loop of your own (run=) does not use {name}; do it there, and leave it out"
+                )
         return
     for name in ("data", "model"):
         if getattr(study, name) is None:
-            raise UserError(f"{where}: expected a function {name}, or run= for a loop of your own; there is none")
+            raise UserError(f"{where}: expected a function {name}, or run= for a loop of your own; got neither")
     if study.task is None and (study.metric is None or study.loss is None):
         raise UserError(f"{where}: without a task, give loss= and metric=")
     if study.model is not None and _parameters(study.model) not in (0, 1):
         raise UserError(
             f"{where}: expected model to take no argument, or the method; it takes {_parameters(study.model)}"
         )
-
-
-def _check_loop(study: Study, where: str) -> None:
-    """A setting that a loop of one's own would have to heed, and cannot know of, is refused rather than forgotten."""
-    defaults = {each.name: each.default for each in dataclasses.fields(Study)}
-    for name in ("measure", "weights", "keep", "patience", "networks", "clip"):
-        if getattr(study, name) != defaults[name]:
-            raise UserError(
-                f"{where}: with run= the loop is yours, and {name} is not heeded; do it there, and leave it out"
-            )
 
 
 def _check_methods(study: Study, where: str) -> None:
@@ -331,11 +432,7 @@ def _check_methods(study: Study, where: str) -> None:
         raise UserError(f"{where}: expected each method once; got {_listed(study.methods)}")
     if study.reference not in {base(label) for label in study.methods} | set(study.methods):
         raise UserError(f"{where}: the reference is not among the methods; {suggest(study.reference, study.methods)}")
-    _check_candidates(study, where)
-
-
-def _check_candidates(study: Study, where: str) -> None:
-    candidates, follows = study.candidates or {}, study.follows
+    candidates, follows = study.selection.candidates, study.selection.follows
     for name, given in (("candidates", candidates), ("follows", follows)):
         if not isinstance(given, Mapping):
             raise UserError(f"{where}: expected {name} to be a dictionary by label; got {type(given).__name__}")
@@ -350,7 +447,7 @@ def _check_candidates(study: Study, where: str) -> None:
         if wrong:
             raise UserError(f"{where}: expected candidates[{label!r}] to be variants of {law}; got {wrong[0]!r}")
     # The paper's figures have the candidates of its tables, and fewer methods.
-    used = [*study.methods, *follows.values(), *(candidates if study.paper else ())]
+    used = [*study.methods, *follows.values(), *(candidates if study.description.paper else ())]
     for name, labels, known, what in (
         ("candidates", candidates, used, "is not among the methods"),
         ("follows", follows, study.methods, "is not among the methods"),
@@ -362,7 +459,7 @@ def _check_candidates(study: Study, where: str) -> None:
 
 
 def _parameters(function: Callable[..., Any]) -> int:
-    """How many arguments a function needs."""
+    """Return the number of positional arguments that a function requires."""
     try:
         found = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -373,44 +470,3 @@ def _parameters(function: Callable[..., Any]) -> int:
 
 def _listed(values: Sequence[Any]) -> str:
     return ", ".join(map(repr, values))
-
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-class Configuration:
-    """Base of the frozen dataclasses that describe networks and their training."""
-
-    kind: ClassVar[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The kind and all fields, as JSON would give them back; functions by their names."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return {"kind": self.kind, **{name: _plain(value) for name, value in values.items()}}
-
-
-def described_as(name: str) -> Callable[[_Function], _Function]:
-    """Fix the name that a configuration has of one of our own functions: keys hash it, so a new name keeps it."""
-
-    def fix(function: _Function) -> _Function:
-        function.described_as = name  # type: ignore[attr-defined]
-        return function
-
-    return fix
-
-
-def name_of(thing: Callable[..., Any], otherwise: Any) -> Any:
-    """Return what a configuration says of a function."""
-    return getattr(thing, "described_as", getattr(thing, "__qualname__", otherwise))
-
-
-def is_integer_at_least(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Configuration):
-        return value.as_dict()
-    if callable(value):
-        return name_of(value, value)
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value

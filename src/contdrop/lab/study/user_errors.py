@@ -48,12 +48,18 @@ def printable_error(error: BaseException) -> str:
 
 
 def _meant(text: str) -> str:
-    """Which argument of the lab's own classes may have been meant, such as ``optimiser`` by ``optimizer``."""
+    """Suggest an argument of the lab's own classes for an unexpected one."""
     found = _ARGUMENT.search(text)
     lab = sys.modules["contdrop.lab"]
     if found is None or found[1] not in dir(lab):
         return ""
-    return f"; {suggest(found[2], inspect.signature(getattr(lab, found[1])).parameters)}"
+    name = {"optimiser": "optimizer"}.get(found[2], found[2])
+    if found[1] == "Study":
+        for group in ("Selection", "Training", "Description"):
+            inside = name.removeprefix("selection_") if group == "Selection" else name
+            if inside in inspect.signature(getattr(lab, group)).parameters:
+                return f"; write {group.lower()}=lab.{group}({inside}=...)"
+    return f"; {suggest(name, inspect.signature(getattr(lab, found[1])).parameters)}"
 
 
 def place_of(error: BaseException) -> str:

@@ -84,7 +84,7 @@ def _described(tensor: Tensor, tensors: list[memoryview]) -> list[Any]:
 def _order(tensor: Tensor) -> list[int]:
     """The axes as they lie in memory, the slowest first; as they are numbered, if they overlap or have gaps.
 
-    A fused optimiser takes it for granted that its state lies in memory as the parameter does.
+    A fused optimizer takes it for granted that its state lies in memory as the parameter does.
     """
     strides = tensor.stride()
     order = sorted(range(tensor.dim()), key=lambda axis: (-strides[axis], axis))

@@ -128,7 +128,7 @@ def run(
     except DivergenceError as reason:
         store.fail(job_id, f"diverged: {reason}", unsaved)
         return
-    keeps = job.protocol.study.weights == "last" and job.stage == FINAL
+    keeps = job.protocol.study.training.weights == "last" and job.stage == FINAL
     weights = checkpoint.parts(checkpoint.of_network(training.network)) if keeps else ()
     store.finish(job_id, unsaved, results, artefacts, weights)
 
@@ -163,11 +163,11 @@ def seconds_per_epoch(
         evaluation = time.perf_counter() - ends[-1]
     finally:
         torch.set_num_threads(before)
-    if study.evaluate == "last":
+    if study.training.evaluate == "last":
         evaluation /= job.epochs
-    elif isinstance(study.evaluate, int):
-        evaluation /= study.evaluate
-    size = study.evaluation_batch_size or 4 * study.batch_size
+    elif isinstance(study.training.evaluate, int):
+        evaluation /= study.training.evaluate
+    size = study.training.evaluation_batch_size or 4 * study.batch_size
     evaluated = len(parts.validation) + (len(parts.test) if job.stage == FINAL else 0)
-    steps = training.steps_per_epoch * study.accumulate * len(training.members)
+    steps = training.steps_per_epoch * study.training.accumulate * len(training.members)
     return float(np.median(np.diff(ends))) * steps + evaluation * -(-evaluated // size)

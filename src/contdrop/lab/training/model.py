@@ -48,10 +48,11 @@ class Averaged(nn.ModuleList):
 def build(study: Study, method: Method, seed: int) -> BuiltModel:
     """The model with the method, its initial weights drawn by ``seed``; several as one if the study averages them."""
     first = _build(study, method, seed)
-    if study.networks == 1:
+    if study.training.networks == 1:
         return first
     seeds = [
-        random_streams.seed(seed, "network", number, random_streams.WEIGHTS) for number in range(1, study.networks)
+        random_streams.seed(seed, "network", number, random_streams.WEIGHTS)
+        for number in range(1, study.training.networks)
     ]
     others = [_build(study, method, each).model for each in seeds]
     return replace(first, model=Averaged([first.model, *others]))

@@ -89,6 +89,7 @@ class Trainer:
     ) -> None:
         study, self.team = job.protocol.study, team
         self.job, self.variant, self.study, self.device = job, variant, study, torch.device(device)
+        self.settings = study.training
         self.seeds = {
             name: job.seed(name) for name in (random_streams.SPLIT, random_streams.WEIGHTS, random_streams.ORDER)
         }
@@ -101,24 +102,24 @@ class Trainer:
         self.forward = study.forward or default_forward
         self.loss = Loss(study.loss) if study.loss else default_loss(study.task)
         self.metrics = with_loss(study.metrics, study.loss, study.task)
-        self._runnable: Any = torch.compile(self.network) if study.compile else self.network
-        self.members: list[Any] = [self._runnable] if study.networks == 1 else list(self.network.children())
-        with explained(f"study {study.name!r}: optimiser", study.optimiser):
-            self.optimiser = (study.optimiser or _adamw)(self.network)
-        held = {id(p) for group in self.optimiser.param_groups for p in group["params"]}
+        self._runnable: Any = torch.compile(self.network) if study.training.compile else self.network
+        self.members: list[Any] = [self._runnable] if study.training.networks == 1 else list(self.network.children())
+        with explained(f"study {study.name!r}: optimizer", study.optimizer):
+            self.optimizer = (study.optimizer or _adamw)(self.network)
+        held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         self.trained = [p for p in self.network.parameters() if id(p) in held]
         self.untrained = [p for p in self.network.parameters() if id(p) not in held]
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             if variant.rate != 1:
                 group["lr"] *= variant.rate
-        self.steps_per_pass = -(-len(self.order(0)) // study.accumulate)
-        self.steps_per_epoch = study.epoch_steps or self.steps_per_pass
-        self.total_steps = min(study.steps or math.inf, self._steps_of(job.epochs))
-        total = job.epochs if study.schedule_by == "epoch" else int(self.total_steps)
-        self.scheduler = study.scheduler(self.optimiser, total) if study.scheduler else None
+        self.steps_per_pass = -(-len(self.order(0)) // study.training.accumulate)
+        self.steps_per_epoch = study.training.epoch_steps or self.steps_per_pass
+        self.total_steps = min(study.training.steps or math.inf, self._steps_of(job.epochs))
+        total = job.epochs if study.training.schedule_by == "epoch" else int(self.total_steps)
+        self.scheduler = study.training.scheduler(self.optimizer, total) if study.training.scheduler else None
         if variant.rate != 1:
             self._scale_schedule()
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=study.precision == "float16")
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=study.training.precision == "float16")
         self.epoch, self.step = 0, 0  # finished ones
         self.passes, self.shown = 0, 0  # complete passes over the data, and batches of the current one
         self.best = Best()
@@ -143,19 +144,19 @@ class Trainer:
 
     def _steps_of(self, epochs: int) -> int:
         """Return the number of steps in ``epochs``; a user's own batches may be more or fewer in another pass."""
-        if self.study.epoch_steps or not self.parts.train.has_own_batches:
+        if self.settings.epoch_steps or not self.parts.train.has_own_batches:
             return self.steps_per_epoch * epochs
         lengths = (min(map(len, self._orders(number))) for number in range(epochs))
-        return sum(-(-length // self.study.accumulate) for length in lengths)
+        return sum(-(-length // self.settings.accumulate) for length in lengths)
 
     def _scale_schedule(self) -> None:
         """Apply the variant's factor of the learning rate to schedulers that set the rate themselves."""
         if isinstance(self.scheduler, OneCycleLR):
-            for group in self.optimiser.param_groups:
+            for group in self.optimizer.param_groups:
                 group.update({name: group[name] * self.variant.rate for name in ("lr", *_ONE_CYCLE)})
         elif isinstance(self.scheduler, CyclicLR):
             raise UserError(
-                f"study {self.study.name!r}: expected a scheduler that starts from the optimiser's learning rate for "
+                f"study {self.study.name!r}: expected a scheduler that starts from the optimizer's learning rate for "
                 f"{self.variant}; got CyclicLR, which sets its own; take another scheduler, or leave out the factor"
             )
 
@@ -168,7 +169,7 @@ class Trainer:
 
     def check_steps(self) -> None:
         """Refuse more steps than the planned epochs have, which is known only with the data."""
-        steps, epochs = self.study.steps or 0, self.job.protocol.epochs
+        steps, epochs = self.settings.steps or 0, self.job.protocol.epochs
         if steps > self._steps_of(epochs):
             needed = max(epochs + 1, -(-steps // self.steps_per_epoch))
             raise UserError(
@@ -180,15 +181,15 @@ class Trainer:
     @property
     def first(self) -> torch.nn.Module:
         """The network, or the first of several."""
-        return next(self.network.children()) if self.study.networks > 1 else self.network
+        return next(self.network.children()) if self.settings.networks > 1 else self.network
 
     @property
     def learning_rate(self) -> float:
-        return float(self.optimiser.param_groups[0]["lr"])
+        return float(self.optimizer.param_groups[0]["lr"])
 
     @property
     def is_over(self) -> bool:
-        patience = self.study.patience
+        patience = self.settings.patience
         stopped = patience is not None and self.best.since >= patience
         return self.epoch >= self.job.epochs or self.step >= self.total_steps or stopped
 
@@ -205,7 +206,7 @@ class Trainer:
             {
                 "network": self.network.state_dict(),
                 "buffers": checkpoint.beside(self.network),
-                "optimiser": self.optimiser.state_dict(),
+                "optimiser": self.optimizer.state_dict(),
                 "scheduler": self.scheduler.state_dict() if self.scheduler else None,
                 "scaler": self.scaler.state_dict(),
                 "epoch": self.epoch,
@@ -221,7 +222,7 @@ class Trainer:
         content = checkpoint.loads(saved)
         self.network.load_state_dict(content["network"])
         checkpoint.put_beside(self.network, content.get("buffers", {}), self.device)  # old checkpoints have none
-        self.optimiser.load_state_dict(content["optimiser"])
+        self.optimizer.load_state_dict(content["optimiser"])
         if self.scheduler:
             self.scheduler.load_state_dict(content["scheduler"])
         self.scaler.load_state_dict(content["scaler"])
@@ -254,7 +255,7 @@ class Trainer:
 
     def _evaluate_epoch(self) -> tuple[tuple[float | None, float | None], tuple[float | None, float | None]]:
         """Return loss and value on validation and on test data, if this epoch is to be evaluated."""
-        every = self.study.evaluate
+        every = self.settings.evaluate
         is_last = self.epoch >= self.job.epochs or self.step >= self.total_steps
         if not is_last and (every == "last" or (isinstance(every, int) and self.epoch % every)):
             return (None, None), (None, None)
@@ -270,13 +271,13 @@ class Trainer:
         if isinstance(self.scheduler, ReduceLROnPlateau):
             if loss is not None:
                 self.scheduler.step(loss)
-        elif self.scheduler and self.study.schedule_by == "epoch":
+        elif self.scheduler and self.settings.schedule_by == "epoch":
             self.scheduler.step()
-        if value is None or (self.study.keep == "last" and self.study.patience is None):
+        if value is None or (self.settings.keep == "last" and self.settings.patience is None):
             return
         if math.isnan(self.best.value) or self.metrics[0].is_better(value, self.best.value):
             self.best = Best(self.epoch, value, 0)
-            if self.study.keep == "best":
+            if self.settings.keep == "best":
                 self.best.weights = _copied(self.network.state_dict())
                 self.best.buffers = _copied(checkpoint.beside(self.network))
         else:
@@ -286,11 +287,13 @@ class Trainer:
         """Train for one epoch; return the mean loss and the value under dropout."""
         self.network.train()
         losses, tally = epoch_metrics.EpochLoss(), epoch_metrics.EpochMetric(self.metrics[0])
-        last = min(self.total_steps, self.step + self.steps_per_epoch) if self.study.epoch_steps else self.total_steps
+        last = (
+            min(self.total_steps, self.step + self.steps_per_epoch) if self.settings.epoch_steps else self.total_steps
+        )
         waiting, of, is_elsewhere = 0, 1, self.device.type != "cpu"
         for batches, sizes, left in self._batches():
             if not waiting:
-                of = min(self.study.accumulate, left)
+                of = min(self.settings.accumulate, left)
             for member, batch, size in zip(self.members, batches, sizes):
                 if is_elsewhere:
                     batch = to_device(batch, self.device)
@@ -304,7 +307,7 @@ class Trainer:
             if waiting == of:
                 self.update()
                 waiting = 0
-                if self.step >= last or (left == 1 and not self.study.epoch_steps):
+                if self.step >= last or (left == 1 and not self.settings.epoch_steps):
                     break
         return losses.mean(self.team.gather), tally.value(self.team.gather)
 
@@ -348,33 +351,33 @@ class Trainer:
     def update(self) -> None:
         """Take a step with the accumulated gradients."""
         self.team.add_gradients(self.network.parameters())
-        if self.study.clip is not None:
-            self.scaler.unscale_(self.optimiser)
-            torch.nn.utils.clip_grad_norm_(self.trained, self.study.clip)
+        if self.settings.clip is not None:
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.trained, self.settings.clip)
         if self.scaler.is_enabled():
-            self.scaler.step(self.optimiser)
+            self.scaler.step(self.optimizer)
             self.scaler.update()
         else:
-            self.optimiser.step()
+            self.optimizer.step()
         self._forget_gradients()
         self.step += 1
-        if self.scheduler and self.study.schedule_by == "step" and not isinstance(self.scheduler, ReduceLROnPlateau):
+        if self.scheduler and self.settings.schedule_by == "step" and not isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step()
 
     def _forget_gradients(self) -> None:
         for parameter in self.untrained:  # whose gradients no optimizer clears
             parameter.grad = None
-        if type(self.optimiser).zero_grad is not torch.optim.Optimizer.zero_grad:
-            self.optimiser.zero_grad(set_to_none=True)
+        if type(self.optimizer).zero_grad is not torch.optim.Optimizer.zero_grad:
+            self.optimizer.zero_grad(set_to_none=True)
             return
         # As torch does, without its profiling, which takes a twentieth of a small network's step.
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context of the study's precision."""
-        kind = _AUTOCAST.get(self.study.precision)
+        kind = _AUTOCAST.get(self.settings.precision)
         return torch.autocast(self.device.type, dtype=kind) if kind else contextlib.nullcontext()
 
     # ---- evaluation
@@ -394,7 +397,7 @@ class Trainer:
         wanted = self.metrics if wanted is None else wanted
         self.network.eval()
         done: list[tuple[float, int, list[np.ndarray], tuple[np.ndarray, np.ndarray] | None]] = []
-        size = self.study.evaluation_batch_size or 4 * self.study.batch_size
+        size = self.settings.evaluation_batch_size or 4 * self.study.batch_size
         for batch in part.batches(self.team.turns(part.order(None, size)[:batches])):
             batch = to_device(batch, self.device)
             with self.autocast():
@@ -410,7 +413,7 @@ class Trainer:
 
     def results(self) -> tuple[dict[str, float], dict[str, np.ndarray]]:
         """Return the final model's losses and values, and the arrays that are kept of it."""
-        if self.study.keep == "best" and self.best.weights is not None:
+        if self.settings.keep == "best" and self.best.weights is not None:
             self.network.load_state_dict(self.best.weights)
             checkpoint.put_beside(self.network, self.best.buffers or {}, self.device)
         found: dict[str, float] = {}

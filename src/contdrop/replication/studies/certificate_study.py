@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ...lab.study.study import Size, Study
+from ...lab.study.study import Size
 from ..initialization import Glorot
 from ..networks import MLP
 from ..recipes import AdamCosine
+from . import common
 from .study_data import Images
 
-MNIST = Study(
+MNIST = common.study(
     name="mnist-certificate",
     title="MNIST, 784-300-300-10, ReLU, 30,000 training images: networks to certify",
     # Nothing is chosen by the validation images: PAC-Bayes posteriors are trained on them.

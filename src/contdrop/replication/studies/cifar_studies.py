@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...lab.data.data import Data
-from ...lab.study.study import Configuration, Size, Study
+from ...lab.study.study import Configuration, Size
 from .. import datasets, networks, pretrained
 from ..initialization import Glorot
 from ..networks import MLP
@@ -89,7 +89,7 @@ def _divided(count: int, validation: int) -> tuple[npt.NDArray[np.int64], npt.ND
     return np.sort(order[:validation]), np.sort(order[validation:])
 
 
-NIN = Study(
+NIN = common.study(
     name="cifar10-nin",
     title="CIFAR-10, the published network in network fine-tuned, 128 ReLU units with the method",
     paper="Table IV",
@@ -127,7 +127,7 @@ NIN = Study(
 )
 
 
-NIN_HEAD = Study(
+NIN_HEAD = common.study(
     name="cifar10-nin-head",
     title="CIFAR-10, 640 features of the published network in network, 128 ReLU units with the method",
     data=NinFeatures(),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...lab.study.study import Study, group_settings
+
 # The paper's six methods; fast dropout, which it names but does not run; and the controls of the continuous laws,
 # Bernoulli masks of the same mean and relative variance, without which a gain may come from their strength alone.
 METHODS = (
@@ -41,3 +43,8 @@ COMMON: dict[str, Any] = {
     "follows": FOLLOWS,
     "evaluation_batch_size": 1000,
 }
+
+
+def study(**settings: Any) -> Study:
+    """Return a study from settings given by their own names, those of groups too."""
+    return Study(**group_settings(settings))

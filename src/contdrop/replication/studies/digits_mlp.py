@@ -1,13 +1,13 @@
 """The demonstration: a small network on scikit-learn's handwritten digits, in about two minutes."""
 
-from ...lab.study.study import Size, Study
+from ...lab.study.study import Size
 from ..initialization import Glorot
 from ..networks import MLP
 from ..recipes import Adam
 from . import common
 from .study_data import Images
 
-DIGITS = Study(
+DIGITS = common.study(
     name="digits-mlp",
     title="Handwritten digits, 64-128-128-10, ReLU, 100 training images",
     # So few images that a network without dropout fits them perfectly, yet errs on one new image in eight.

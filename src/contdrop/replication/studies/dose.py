@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ...lab.study.study import Size, Study
+from ...lab.study.study import Size
 from ..initialization import Glorot, Normal
 from ..networks import CNN, MLP
 from ..recipes import AdamCosine, Authors
-from . import cifar_studies, mnist_mlp
+from . import cifar_studies, common, mnist_mlp
 from .covariance_study import CommonNoise
 from .study_data import Images
 from .unused_error import UnusedError
@@ -49,7 +49,7 @@ def _size(runs: int, epochs: int) -> dict[str, Size]:
 _COMMON: dict[str, Any] = {"evaluate": "last", "evaluation_batch_size": 1000}
 
 
-DOSE_1000 = Study(
+DOSE_1000 = common.study(
     name="dose-1000",
     title="MNIST, 784-800-800-10, ReLU, 1000 training images: how much noise, and of which shape",
     data=Images("mnist", train=1000, validation=1000),
@@ -64,15 +64,14 @@ DOSE_1000 = Study(
     **_COMMON,
 )
 
-DOSE_5000 = dataclasses.replace(
-    DOSE_1000,
+DOSE_5000 = DOSE_1000.replace(
     name="dose-5000",
     title="MNIST, 784-800-800-10, ReLU, 5000 training images: how much noise, and of which shape",
     data=Images("mnist", train=5000, validation=1000),
     sizes=_size(30, 20),
 )
 
-FULL_RELU = Study(
+FULL_RELU = common.study(
     name="full-relu",
     title="MNIST, 784-800-800-10, ReLU, all 50,000 images, Adam with cosine decay",
     data=mnist_mlp.IMAGES,
@@ -87,8 +86,7 @@ FULL_RELU = Study(
     evaluate=5,  # four points of a curve, for Figure 2
 )
 
-FULL_SIGMOID = dataclasses.replace(
-    FULL_RELU,
+FULL_SIGMOID = FULL_RELU.replace(
     name="full-sigmoid",
     title="MNIST, 784-800-800-10, sigmoid, all 50,000 images, Adam with cosine decay",
     model=_SIGMOID,
@@ -99,7 +97,7 @@ FULL_SIGMOID = dataclasses.replace(
 
 _CNN_METHODS = ("none", "bernoulli", "gaussian", "uniform", "bernoulli-matched")
 
-CNN_GAUSSIAN = Study(
+CNN_GAUSSIAN = common.study(
     name="replication-cnn-gaussian",
     title="MNIST, two convolutions and 150 ReLU units, Gaussian initial weights, Adam with cosine decay",
     data=mnist_mlp.IMAGES,
@@ -113,8 +111,7 @@ CNN_GAUSSIAN = Study(
     **_COMMON,
 )
 
-CNN_UNIFORM = dataclasses.replace(
-    CNN_GAUSSIAN,
+CNN_UNIFORM = CNN_GAUSSIAN.replace(
     name="replication-cnn-uniform",
     title="MNIST, two convolutions and 150 ReLU units, uniform initial weights, Adam with cosine decay",
     model=CNN(initialisation=Glorot()),
@@ -124,8 +121,7 @@ CNN_UNIFORM = dataclasses.replace(
 
 _AUTHORS = Authors()  # all of the schedule, in fewer epochs
 
-AUTHORS_RELU = dataclasses.replace(
-    mnist_mlp.RELU_AUTHORS,
+AUTHORS_RELU = mnist_mlp.RELU_AUTHORS.replace(
     name="replication-authors-relu",
     title="MNIST, 784-800-800-10, ReLU, as the authors' code trains it, in a tenth of its epochs",
     paper="",
@@ -136,16 +132,15 @@ AUTHORS_RELU = dataclasses.replace(
     follows={},
     sizes=_size(3, 300),
     margin=FULL_RELU.margin,
-    margin_reason=FULL_RELU.margin_reason,
+    margin_reason=FULL_RELU.description.margin_reason,
     notes=(
-        mnist_mlp.RELU_AUTHORS.notes[0],
+        mnist_mlp.RELU_AUTHORS.description.notes[0],
         "That code takes the test images for validation, and keeps the lowest test error of any epoch. Here nothing is "
         "selected and the last epoch counts; a table of its own shows what the lowest would be.",
     ),
 )
 
-FASHION_MLP = dataclasses.replace(
-    DOSE_5000,
+FASHION_MLP = DOSE_5000.replace(
     name="fashion-5000",
     title="Fashion-MNIST, 784-800-800-10, ReLU, 5000 training images",
     data=Images("fashion-mnist", train=5000, validation=1000),
@@ -154,19 +149,17 @@ FASHION_MLP = dataclasses.replace(
     margin_reason="two test images in a thousand, where networks like these err on more than a hundred",
 )
 
-FASHION_CNN = dataclasses.replace(
-    CNN_GAUSSIAN,
+FASHION_CNN = CNN_GAUSSIAN.replace(
     name="fashion-cnn",
     title="Fashion-MNIST, two convolutions and 150 ReLU units, uniform initial weights",
     data=Images("fashion-mnist", train=50_000, validation=10_000),
     model=CNN(initialisation=Glorot()),
     sizes=_size(10, 10),
     margin=0.2,
-    margin_reason=FASHION_MLP.margin_reason,
+    margin_reason=FASHION_MLP.description.margin_reason,
 )
 
-COADAPTATION = dataclasses.replace(
-    DOSE_5000,
+COADAPTATION = DOSE_5000.replace(
     name="coadaptation",
     title="MNIST, 784-800-800-10, ReLU, 5000 training images: covariance of units under one common noise",
     methods=("none", "bernoulli:r=1", "normal:r=1", "bernoulli:r=0.3", "gaussian:r=0.3", "uniform:r=0.3"),
@@ -176,8 +169,7 @@ COADAPTATION = dataclasses.replace(
 
 _WIDTHS = tuple(f"gaussian:sigma={tenths / 10:g}" for tenths in range(1, 11))
 
-SIGMA = dataclasses.replace(
-    DOSE_5000,
+SIGMA = DOSE_5000.replace(
     name="sigma-5000",
     title="MNIST, 784-800-800-10, ReLU, 5000 training images: error against the Gaussian's width",
     methods=("bernoulli", *_WIDTHS),

@@ -8,7 +8,6 @@ the same initial weights. The seed differs from that of the first protocol, so e
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from ...lab.study.study import Size, Study
@@ -40,10 +39,9 @@ def _lengths(
 ) -> tuple[Study, ...]:
     """Return the study once for each length, named ``NAME-EPOCHS``."""
     return tuple(
-        dataclasses.replace(
-            study,
+        study.replace(
             name=f"{name}-{epochs}",
-            title=f"{study.title.partition(':')[0]}, {epochs} epochs: strength against length of training",
+            title=f"{study.description.title.partition(':')[0]}, {epochs} epochs: strength against length of training",
             methods=long if epochs == max(LENGTHS) else short,
             sizes=_size(number, epochs),
             seed=SEED,
@@ -56,8 +54,7 @@ MNIST_1000 = _lengths(dose.DOSE_1000, "length-mnist-1000", _ON_MNIST, _ON_MNIST,
 MNIST_5000 = _lengths(dose.DOSE_5000, "length-mnist-5000", _ON_MNIST, _LONG_ON_MNIST, (20, 20, 10))
 FASHION_5000 = _lengths(dose.FASHION_MLP, "length-fashion-5000", _ON_FASHION, _LONG_ON_FASHION, (20, 20, 10))
 
-_SMALL_CNN = dataclasses.replace(
-    dose.FASHION_MLP,
+_SMALL_CNN = dose.FASHION_MLP.replace(
     title="Fashion-MNIST, two convolutions and 150 ReLU units, 1000 training images",
     data=Images("fashion-mnist", train=1000, validation=1000),
     model=CNN(initialisation=Glorot()),
@@ -66,15 +63,14 @@ FASHION_CNN_1000 = _lengths(_SMALL_CNN, "length-fashion-cnn-1000", _ON_MNIST, _L
 
 _FIRST_THIRD: dict[str, Any] = Authors(original_epochs=1000).settings()
 _NOTES = (
-    dose.AUTHORS_RELU.notes[0],
+    dose.AUTHORS_RELU.description.notes[0],
     "That code takes the test images for validation, and keeps the lowest test error of any epoch. Here nothing is "
     "selected, the last epoch counts, and the error is the mean of those of the test and the validation images.",
 )
 
 # The first 100 epochs of the 300 of replication-authors-relu: in both, epoch e has the rate and the momentum of epoch
 # 10 e + 1 of the original 3000.
-AUTHORS_100 = dataclasses.replace(
-    dose.AUTHORS_RELU,
+AUTHORS_100 = dose.AUTHORS_RELU.replace(
     name="authors-relu-100",
     title="MNIST, 784-800-800-10, ReLU, as the authors' code trains it, first third of a tenth of its epochs",
     **_FIRST_THIRD,
@@ -84,18 +80,16 @@ AUTHORS_100 = dataclasses.replace(
     notes=_NOTES,
     seed=SEED,
 )
-AUTHORS_300 = dataclasses.replace(
-    AUTHORS_100,
+AUTHORS_300 = AUTHORS_100.replace(
     name="authors-relu-300",
-    title=dose.AUTHORS_RELU.title,
+    title=dose.AUTHORS_RELU.description.title,
     **Authors().settings(),
     methods=("bernoulli", "gaussian", "bernoulli-matched"),
     sizes=_size(5, 300),
     evaluate=10,
     seed=SEED + 1,  # new runs, not those of the study above
 )
-AUTHORS_1000 = dataclasses.replace(
-    AUTHORS_300,
+AUTHORS_1000 = AUTHORS_300.replace(
     name="authors-relu-1000",
     title="MNIST, 784-800-800-10, ReLU, as the authors' code trains it, in a third of its epochs",
     sizes=_size(2, 1000),
@@ -103,8 +97,7 @@ AUTHORS_1000 = dataclasses.replace(
 
 _WIDTHS = tuple(f"{tenths / 10:g}" for tenths in range(1, 11))
 
-SIGMA_20 = dataclasses.replace(
-    dose.SIGMA,
+SIGMA_20 = dose.SIGMA.replace(
     name="sigma-5000-20",
     # The paper says "variance in {0.1, ..., 1.0}" and plots standard deviations, so both readings are run.
     methods=(
@@ -115,28 +108,25 @@ SIGMA_20 = dataclasses.replace(
     sizes=_size(40, 20),
     seed=SEED,
 )
-SIGMA_80 = dataclasses.replace(
-    SIGMA_20,
+SIGMA_80 = SIGMA_20.replace(
     name="sigma-5000-80",
-    title=f"{dose.SIGMA.title}, 80 epochs",
+    title=f"{dose.SIGMA.description.title}, 80 epochs",
     methods=("bernoulli", *(f"gaussian:sigma={width}" for width in ("0.1", "0.2", "0.3", "0.4", "0.6", "1"))),
     sizes=_size(20, 80),
 )
 
-NIN_HEAD = dataclasses.replace(cifar_studies.NIN_HEAD, name="cifar10-nin-head-fresh", seed=SEED)
+NIN_HEAD = cifar_studies.NIN_HEAD.replace(name="cifar10-nin-head-fresh", seed=SEED)
 
 _TABLE: dict[str, Any] = {**common.COMMON, "seed": SEED}
 
-TABLE_1_RELU = dataclasses.replace(
-    dose.FULL_RELU,
+TABLE_1_RELU = dose.FULL_RELU.replace(
     name="table1-relu",
     title="MNIST, 784-800-800-10, ReLU, all methods of Table I and their controls",
     methods=common.METHODS,
     sizes=_size(30, 20, 10),
     **_TABLE,
 )
-TABLE_1_SIGMOID = dataclasses.replace(
-    dose.FULL_SIGMOID,
+TABLE_1_SIGMOID = dose.FULL_SIGMOID.replace(
     name="table1-sigmoid",
     title="MNIST, 784-800-800-10, sigmoid, all methods of Table I and their controls",
     methods=common.METHODS,
@@ -148,16 +138,14 @@ TABLE_1_SIGMOID = dataclasses.replace(
 # The paper's six, and the Gaussian's control.
 _CONVOLUTIONAL = tuple(each for each in common.METHODS if each not in ("fast", "bernoulli-matched:uniform"))
 
-TABLE_2 = dataclasses.replace(
-    dose.CNN_GAUSSIAN,
+TABLE_2 = dose.CNN_GAUSSIAN.replace(
     name="table2-cnn",
     title="MNIST, two convolutions and 150 ReLU units, Gaussian initial weights, all methods of Table II",
     methods=_CONVOLUTIONAL,
     sizes=_size(30, 10, 5),
     **_TABLE,
 )
-TABLE_3 = dataclasses.replace(
-    dose.CNN_UNIFORM,
+TABLE_3 = dose.CNN_UNIFORM.replace(
     name="table3-cnn",
     title="MNIST, two convolutions and 150 ReLU units, uniform initial weights, all methods of Table III",
     methods=_CONVOLUTIONAL,

@@ -13,23 +13,19 @@ _COMMON: dict[str, Any] = {
     "margin_reason": "two test images in a thousand, where networks like these err on about a hundred",
 }
 
-MLP_SIGMOID = dataclasses.replace(
-    mnist_mlp.SIGMOID, name="fashion-mlp-sigmoid", title="Fashion-MNIST, 784-800-800-10, sigmoid", **_COMMON
+MLP_SIGMOID = mnist_mlp.SIGMOID.replace(
+    name="fashion-mlp-sigmoid", title="Fashion-MNIST, 784-800-800-10, sigmoid", **_COMMON
 )
 
-MLP_RELU = dataclasses.replace(
-    mnist_mlp.RELU, name="fashion-mlp-relu", title="Fashion-MNIST, 784-800-800-10, ReLU", **_COMMON
-)
+MLP_RELU = mnist_mlp.RELU.replace(name="fashion-mlp-relu", title="Fashion-MNIST, 784-800-800-10, ReLU", **_COMMON)
 
-CNN_GAUSSIAN = dataclasses.replace(
-    mnist_cnn.GAUSSIAN,
+CNN_GAUSSIAN = mnist_cnn.GAUSSIAN.replace(
     name="fashion-cnn-gaussian",
     title="Fashion-MNIST, two convolutions and 150 ReLU units, Gaussian initial weights",
     **_COMMON,
 )
 
-CNN_UNIFORM = dataclasses.replace(
-    mnist_cnn.UNIFORM,
+CNN_UNIFORM = mnist_cnn.UNIFORM.replace(
     name="fashion-cnn-uniform",
     title="Fashion-MNIST, two convolutions and 150 ReLU units, uniform initial weights",
     **_COMMON,

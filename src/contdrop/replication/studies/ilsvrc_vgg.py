@@ -9,7 +9,7 @@ import numpy as np
 
 from ...lab.data.augmentation import Crop, as_they_are
 from ...lab.data.data import Data
-from ...lab.study.study import Configuration, Size, Study
+from ...lab.study.study import Configuration, Size
 from .. import datasets, pretrained
 from ..datasets import ilsvrc, registry
 from ..networks import VGG, VGGHead
@@ -100,7 +100,7 @@ _QUICK: dict[str, Any] = {
     "evaluation_batch_size": 100,
 }
 
-VGG16 = Study(
+VGG16 = common.study(
     name="ilsvrc-vgg16",
     title="ILSVRC-2012, VGG-16 fine-tuned, both layers of 4096 units with the method",
     paper="Table VII",

@@ -1,14 +1,12 @@
 """Tables II and III: MNIST, two convolutions and a fully connected layer, two kinds of initial weights."""
 
-import dataclasses
-
-from ...lab.study.study import Size, Study
+from ...lab.study.study import Size
 from ..initialization import Glorot, Normal
 from ..networks import CNN
 from ..recipes import Plateau
 from . import common, mnist_mlp
 
-GAUSSIAN = Study(
+GAUSSIAN = common.study(
     name="mnist-cnn-gaussian",
     title="MNIST, two convolutions and 150 ReLU units, Gaussian initial weights",
     paper="Table II",
@@ -26,8 +24,7 @@ GAUSSIAN = Study(
     margin_reason="about half of the gap between Gaussian and Bernoulli in the paper's Table II, 0.534 and 0.551 %",
 )
 
-UNIFORM = dataclasses.replace(
-    GAUSSIAN,
+UNIFORM = GAUSSIAN.replace(
     name="mnist-cnn-uniform",
     title="MNIST, two convolutions and 150 ReLU units, uniform initial weights",
     paper="Table III",

@@ -7,8 +7,7 @@ from .covariance_study import Covariance
 
 _TENTHS = tuple(f"{tenths / 10:g}" for tenths in range(1, 11))
 
-SIGMA = dataclasses.replace(
-    mnist_mlp.RELU,
+SIGMA = mnist_mlp.RELU.replace(
     name="mnist-sigma",
     title="MNIST, 784-800-800-10, ReLU: error against the Gaussian's width",
     paper="Figure 3, ReLU",
@@ -24,8 +23,7 @@ SIGMA = dataclasses.replace(
     sizes={"paper": mnist_mlp.PAPER, "quick": mnist_mlp.quick(mnist_mlp.RELU_RECIPE, runs=2, epochs=6)},
 )
 
-SIGMA_SIGMOID = dataclasses.replace(
-    SIGMA,
+SIGMA_SIGMOID = SIGMA.replace(
     name="mnist-sigma-sigmoid",
     title="MNIST, 784-800-800-10, sigmoid: error against the Gaussian's width",
     paper="Figure 3, sigmoid",
@@ -33,19 +31,17 @@ SIGMA_SIGMOID = dataclasses.replace(
     **mnist_mlp.SIGMOID_RECIPE.settings(),
     sizes={"paper": mnist_mlp.PAPER, "quick": mnist_mlp.quick(mnist_mlp.SIGMOID_RECIPE, runs=2, epochs=6)},
     margin=mnist_mlp.SIGMOID.margin,
-    margin_reason=mnist_mlp.SIGMOID.margin_reason,
+    margin_reason=mnist_mlp.SIGMOID.description.margin_reason,
 )
 
-EPOCHS = dataclasses.replace(
-    mnist_mlp.RELU,
+EPOCHS = mnist_mlp.RELU.replace(
     name="mnist-epochs",
     title="MNIST, 784-800-800-10, ReLU: test error per epoch",
     paper="Figure 2, ReLU",
     methods=("bernoulli", "uniform", "gaussian", "bernoulli-matched", "bernoulli-matched:uniform"),
 )
 
-EPOCHS_SIGMOID = dataclasses.replace(
-    EPOCHS,
+EPOCHS_SIGMOID = EPOCHS.replace(
     name="mnist-epochs-sigmoid",
     title="MNIST, 784-800-800-10, sigmoid: test error per epoch",
     paper="Figure 2, sigmoid",
@@ -53,11 +49,10 @@ EPOCHS_SIGMOID = dataclasses.replace(
     **mnist_mlp.SIGMOID_RECIPE.settings(),
     sizes=mnist_mlp.SIGMOID.sizes,
     margin=mnist_mlp.SIGMOID.margin,
-    margin_reason=mnist_mlp.SIGMOID.margin_reason,
+    margin_reason=mnist_mlp.SIGMOID.description.margin_reason,
 )
 
-COVARIANCE = dataclasses.replace(
-    mnist_mlp.RELU,
+COVARIANCE = mnist_mlp.RELU.replace(
     name="mnist-covariance",
     title="MNIST, 784-800-800-10, ReLU: covariance between units of a layer",
     paper="Figure 4",

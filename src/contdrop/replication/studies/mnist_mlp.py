@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ...lab.study.study import Size, Study
+from ...lab.study.study import Size
 from ..initialization import Glorot, Normal
 from ..networks import MLP
 from ..recipes import Authors, Hinton, Recipe
@@ -36,7 +36,7 @@ def quick(recipe: Hinton | Authors, runs: int = 3, epochs: int = 16) -> Size:
     )
 
 
-SIGMOID = Study(
+SIGMOID = common.study(
     name="mnist-mlp-sigmoid",
     title="MNIST, 784-800-800-10, sigmoid",
     paper="Table I, left",
@@ -51,8 +51,7 @@ SIGMOID = Study(
     margin_reason="half of what the paper's Table I has between Gaussian and Bernoulli dropout, 1.15 and 1.35 %",
 )
 
-RELU = dataclasses.replace(
-    SIGMOID,
+RELU = SIGMOID.replace(
     name="mnist-mlp-relu",
     title="MNIST, 784-800-800-10, ReLU",
     paper="Table I, right",
@@ -90,8 +89,7 @@ _AUTHORS_MODEL = dataclasses.replace(
     SIGMOID_MODEL, input_keep=0.8, whole_inputs=("none",), initialisation=Glorot(gain=4.0, zero_output=True)
 )
 
-SIGMOID_AUTHORS = dataclasses.replace(
-    SIGMOID,
+SIGMOID_AUTHORS = SIGMOID.replace(
     name="mnist-mlp-sigmoid-authors",
     title="MNIST, 784-800-800-10, sigmoid, as the authors' code trains it",
     data=dataclasses.replace(IMAGES, batches=InOrder(_AUTHORS.batch_size)),
@@ -103,12 +101,11 @@ SIGMOID_AUTHORS = dataclasses.replace(
     notes=_AUTHORS_NOTES,
 )
 
-RELU_AUTHORS = dataclasses.replace(
-    SIGMOID_AUTHORS,
+RELU_AUTHORS = SIGMOID_AUTHORS.replace(
     name="mnist-mlp-relu-authors",
     title="MNIST, 784-800-800-10, ReLU, as the authors' code trains it",
-    paper=RELU.paper,
+    paper=RELU.description.paper,
     model=dataclasses.replace(_AUTHORS_MODEL, activation="relu", initialisation=Glorot(zero_output=True)),
     margin=RELU.margin,
-    margin_reason=RELU.margin_reason,
+    margin_reason=RELU.description.margin_reason,
 )

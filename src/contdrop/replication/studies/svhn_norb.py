@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from ...lab.data.augmentation import Affine
-from ...lab.study.study import Size, Study
+from ...lab.study.study import Size
 from ..networks import ConvLocal
 from ..recipes import LayeredPlateau
 from . import common
@@ -37,7 +37,7 @@ _NOTES = (
 )
 
 _SVHN_CHANGES = Affine(side=28, flip=True)
-SVHN = Study(
+SVHN = common.study(
     name="svhn-local",
     title="SVHN, two convolutions, two local layers, 512 ReLU units, networks averaged",
     paper="Table V",
@@ -62,7 +62,7 @@ SVHN = Study(
 )
 
 _NORB_CHANGES = Affine()
-NORB = Study(
+NORB = common.study(
     name="norb-local",
     title="NORB, jittered and cluttered, two convolutions, two local layers, 512 ReLU units, networks averaged",
     paper="Table VI",

@@ -27,7 +27,7 @@ def serve() -> None:
 
     torch.set_num_threads(1)
     import often  # noqa: F401
-    import torch._dynamo  # optimisers import it when the first is made
+    import torch._dynamo  # optimizers import it when the first is made
 
     import contdrop.cli
     import contdrop.lab.report.page

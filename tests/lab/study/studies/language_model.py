@@ -32,4 +32,7 @@ class Transformer(nn.Module):
         return self.output(hidden)
 
 
-study = lab.Study("language-model", data, Transformer, metric=["perplexity", "error"], epochs=1, runs=2, clip=1.0)
+study = lab.Study(
+    "language-model", data, Transformer, metric=["perplexity", "error"], epochs=1, runs=2,
+    training=lab.Training(clip=1.0),
+)  # fmt: skip

@@ -10,12 +10,12 @@ def run(job):
     model = job.build(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 1)))
     x = torch.randn(64, 4, generator=torch.Generator().manual_seed(job.seed))
     job.same("data", x)
-    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(20):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = (model(x) - x[:, :1]).square().mean()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     return float(loss)
 
 
