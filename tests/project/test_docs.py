@@ -73,6 +73,15 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
+def test_files_that_pages_name_exist():
+    """As code, by their path from the root or from the package; paths with placeholders are examples."""
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for name in re.findall(r"`((?:[\w.]+/)+(?:\w+\.(?:py|cpp|h))?|\w+\.py)`", text):
+            places = (ROOT, ROOT / "src", ROOT / "src" / "contdrop", ROOT / "src/contdrop/kernels")
+            assert any((place / name).exists() for place in places), f"{_name(page)}: {name}"
+
+
 def test_the_readme_table_of_relative_variances_is_true():
     import contdrop as cd
 
