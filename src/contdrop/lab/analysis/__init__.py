@@ -1,1 +1,1 @@
-"""What the results of an experiment say: which runs are compared, and the answer in sentences. Never imports torch."""
+"""Comparisons, verdict and caveats of a study's results. Never imports torch."""

@@ -1,7 +1,4 @@
-"""What a reviewer would ask about, and the answers that the store has.
-
-Whether an experiment has the size of the table of the paper that it is of.
-"""
+"""Limitations of a comparison, as sentences."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _PLACES = re.compile(r"[\d,]+ places? with dropout out of reach: [^;]+")
 
 
 def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: float | None) -> Iterable[str]:
-    """Sentences, those about this store first; ``margin`` is the one chosen after the fact, if any."""
+    """Yield the limitations, those specific to this store first; ``margin`` is one chosen after the fact, if any."""
     description, total = results.protocol.description, len(results.final)
     failed = [job for job in results.final if job.status == "failed"]
     if failed:
@@ -65,7 +62,7 @@ def caveats(results: Results, comparisons: Mapping[str, Comparison], margin: flo
 
 
 def _out_of_reach(description: Mapping[str, Any]) -> str:
-    """Dropout that stays on with every method, as the dry run described it."""
+    """Return a sentence on dropout that stays on with every method, as the dry run described it."""
     given = description.get("sites")
     texts = [str(text) for text in given.values()] if isinstance(given, Mapping) else []
     places = dict.fromkeys(found[0] for text in texts if (found := _PLACES.search(text)))
@@ -107,7 +104,7 @@ def _margin(results: Results, chosen: float | None) -> str:
 
 
 def _changed(change: amendments.PlanChange) -> str:
-    """Of what should be fixed before there are results."""
+    """Describe a change, made after the first results, of something that should be fixed before."""
     there = f"on {moment(change.time)}, when {plural(change.results, 'result')} {_were(change.results)} there"
     if change.what == "methods":
         return f"Added to the methods {there}: {change.after}. Every method added is one more chance of a difference."
@@ -115,7 +112,7 @@ def _changed(change: amendments.PlanChange) -> str:
 
 
 def _always(results: Results, has_two_way: bool) -> Iterable[str]:
-    """What limits every result of this kind."""
+    """Yield the limitations of every result of this kind."""
     configuration = results.protocol.configuration
     is_known = results.protocol.preset != IMPORTED and not configuration.get("run")  # a loop may draw test data too
     start = "All runs share one test set:" if is_known else "Runs may share one test set; then"
@@ -136,14 +133,14 @@ def _always(results: Results, has_two_way: bool) -> Iterable[str]:
 
 
 def _own_loop(results: Results) -> str:
-    """What a loop of the user's own shares within a run is taken on trust, but for what it fingerprinted."""
+    """Say that a custom loop's pairing is by seed and proven only where it recorded fingerprints."""
     proven = sorted({name for job in results.finished for name in job.fingerprints})
     rest = f", but for {', '.join(proven)}" if proven else ""
     return f"The study trains by a loop of its own: the methods of a run are paired by seed, which is not proven{rest}."
 
 
 def _looks(results: Results) -> str:
-    """Whether runs were added when results were there already."""
+    """Say if the number of runs was fixed before the first result."""
     plans, planned = amendments.plans(results.protocol.description), len({job.run for job in results.final})
     if not plans or plans[0].results or max(plan.runs for plan in plans) != planned:
         return (
@@ -164,7 +161,7 @@ def _looks(results: Results) -> str:
 
 
 def _added(results: Results, plans: Sequence[amendments.PlanEntry]) -> Iterable[amendments.PlanEntry]:
-    """Plans for more runs than before, when results were there: in the store of the plan, or in one merged with it."""
+    """Yield plans for more runs than before that were made when there were results, in this or a merged store."""
     most = plans[0].runs
     for plan in plans[1:]:
         there = sum(job.ended is not None and job.ended < plan.time for job in results.finished)
@@ -179,6 +176,6 @@ def _were(number: int) -> str:
 
 
 def falls_short(results: Results, runs: int, epochs: int | None) -> bool:
-    """Whether a method with results has fewer finished runs than these, or shorter ones; more of either is no harm."""
+    """Return True if a method with results has fewer or shorter finished runs than these."""
     fewest = min((len(found) for found in results.errors().values()), default=0)
     return fewest < runs or (epochs is not None and results.protocol.epochs < epochs)

@@ -1,11 +1,7 @@
-"""The one place that decides which runs are compared, so that verdict, table and figures agree.
+"""Comparisons of methods with the reference, their outcomes, and controls of equal noise.
 
-Each method is compared with the reference over the runs that both have finished; a method that failed often takes away
-no runs from the others.
-
-How the reference fares against one method, in a word: the rule that headline, findings, table and figures share.
-
-Which method is the control of another: Bernoulli masks of the same mean and strength, and whether they are that.
+Each method is compared with the reference over the runs that both have finished; a method that failed often removes no
+runs from the others. Verdict, tables and figures all use these comparisons.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ MARGIN_SHARE = 0.1
 
 
 def margin_of(results: Results, wanted: float | None = None) -> float | None:
-    """The smallest difference that matters, in the metric's unit; None if that cannot be said.
+    """Return the smallest difference that matters, in the metric's unit; None if there is none.
 
     In this order: the one asked for after the fact, the experiment's own, a share of the distance of the reference's
     mean to the best value that there can be, which for an error is the error itself.
@@ -45,13 +41,13 @@ def margin_of(results: Results, wanted: float | None = None) -> float | None:
 
 
 def planned_margin(results: Results) -> float | None:
-    """The margin that the experiment fixed before there were results."""
+    """Return the margin that the study fixed before there were results."""
     planned = results.protocol.description.get("margin")
     return float(planned) if isinstance(planned, int | float) and planned > 0 else None
 
 
 def compare(results: Results, margin: float | None = None) -> dict[str, stats.Comparison]:
-    """The reference against every other method that shares finished runs with it, in the experiment's order.
+    """Compare the reference with every other method that shares finished runs with it, in the study's order.
 
     The margin is that of the equivalence test, see :func:`margin_of`.
     """
@@ -73,7 +69,7 @@ def compare(results: Results, margin: float | None = None) -> dict[str, stats.Co
 
 
 def _two_way(results: Results, method: str, runs: Sequence[int]) -> tuple[float, float] | None:
-    """The interval over these runs and the test examples; None without the contributions of each."""
+    """Return the interval over these runs and the test examples; None without the contributions of each example."""
     found = results.contributions
     pairs = [(found.get((results.reference, run)), found.get((method, run))) for run in runs]
     rows = [ours.astype(float) - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
@@ -82,7 +78,7 @@ def _two_way(results: Results, method: str, runs: Sequence[int]) -> tuple[float,
 
 
 def without_limits(found: stats.Comparison) -> stats.Comparison:
-    """Differences that are all equal have no spread: what a t-test says of them is a limit, and no evidence."""
+    """Remove t-test results from a comparison whose differences are all equal: without spread they are only limits."""
     if found.sd != 0:
         return found
     none = math.nan
@@ -100,7 +96,7 @@ OUTCOME_WORDS = {BETTER: "better", WORSE: "worse", EQUIVALENT: "within margin", 
 
 
 def outcome_of(comparison: Comparison) -> str:
-    """How the reference fares in one comparison."""
+    """Classify a comparison from the reference's side."""
     if comparison.runs < ENOUGH_RUNS:
         return FEW
     p = comparison.t_p_two_sided_holm  # none where all differences are equal
@@ -122,12 +118,12 @@ def wilcoxon_rejects(comparison: Comparison) -> bool:
 
 
 def wilcoxon_can_reject(comparison: Comparison, comparisons: int) -> bool:
-    """Whether Wilcoxon's test can reach 5 % at all: with n runs its p-value is at least 2^(1 - n), before Holm."""
+    """Return True if Wilcoxon's test can reach 5 %: with n runs p is at least 2^(1 - n), before Holm."""
     return comparisons * 2.0 ** (1 - comparison.runs) < ALPHA
 
 
 def includes_zero(interval: tuple[float, float] | None) -> bool:
-    """False if there is none."""
+    """Return True if the interval exists and includes 0."""
     return interval is not None and interval[0] <= 0 <= interval[1]
 
 
@@ -136,7 +132,7 @@ _ALIKE = 0.01  # in proportion: strengths that count as equal
 
 
 def control_of(method: str) -> str | None:
-    """The label of the method with as much noise in Bernoulli's shape; None if there is none.
+    """Return the label of the Bernoulli method with the same mean and strength; None if there is none.
 
     >>> control_of("gaussian:sigma=0.3"), control_of("uniform"), control_of("none")
     ('bernoulli-matched:sigma=0.3', 'bernoulli-matched:uniform', None)
@@ -155,7 +151,7 @@ def control_of(method: str) -> str | None:
 
 
 def noise_mismatch(results: Results, first: str, second: str) -> str | None:
-    """Why two methods are not of equal noise: their masks differ in relative variance or in mean, or may do so."""
+    """Return why the noise of two methods is not equal, in relative variance or mean, or not known to be; else None."""
     found = {job.method: job.results for job in results.finished}
     for key, what in (("relative_variance", "relative variance"), ("mean", "mean of the masks")):
         ours, theirs = found[first].get(key), found[second].get(key)
@@ -176,7 +172,7 @@ def noise_mismatch(results: Results, first: str, second: str) -> str | None:
 
 
 def weaker_than_named(results: Results) -> list[tuple[str, float, float]]:
-    """Methods whose law cannot be as strong as the model's own dropout, with their strength and the model's."""
+    """Return methods whose law cannot reach the strength of the model's own dropout, with both strengths."""
     found = {job.method: job.results.get("relative_variance") for job in results.finished}
     own = found.get(ORIGINAL)
     return [

@@ -1,4 +1,4 @@
-"""Methods over several data sets: which results are ranked, for the table and the diagram alike."""
+"""Selection of the results that are ranked over data sets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENOUGH_DATASETS, ENOUGH_METHODS = 3, 3
 
 @dataclass(frozen=True)
 class Ranking:
-    """Mean errors by data set and method, and their comparison; ``sources`` names the experiment of each data set."""
+    """Mean errors by data set and method, their comparison, and the experiment of each data set."""
 
     errors: dict[str, dict[str, float]]
     sources: dict[str, Results]
@@ -22,13 +22,13 @@ class Ranking:
 
     @property
     def first(self) -> str:
-        """What has rank 1, in words."""
+        """Description of rank 1."""
         kinds = {(results.measure.best, mean_of(results.measure.name)) for results in self.sources.values()}
         return " ".join(kinds.pop()) if len(kinds) == 1 else "best mean of its data set's metric"
 
 
 def rank(every: Sequence[Results]) -> Ranking | None:
-    """Over data sets that share at least three methods; None if there are fewer than three such data sets.
+    """Rank methods over data sets that share at least three of them; None for fewer than three such data sets.
 
     Two experiments on one data set are not independent, so each data set, by the fingerprint of its content or its
     name, counts once: with the experiment that has most methods, then most paired runs, then epochs. Results without
@@ -79,7 +79,7 @@ def _sources(every: Sequence[Results]) -> dict[str, Results]:
 
 
 def _means(results: Results, methods: Sequence[str]) -> dict[str, float]:
-    """Over the runs that all of these methods have finished, the lower the better; nothing if there are none."""
+    """Return means over the runs that all of these methods have finished, lower is better; empty without such runs."""
     found = results.errors()
     runs = set.intersection(*(set(found[method]) for method in methods))
     sign = results.measure.sign

@@ -1,4 +1,4 @@
-"""The reference against the methods that a reader asks about first, each in a sentence or two."""
+"""Findings: the reference against the most relevant other methods, in a sentence or two each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BERNOULLI = "bernoulli"
 
 @dataclass(frozen=True)
 class Finding:
-    """The reference against one method; the gap in a few words is empty if there is none to speak of."""
+    """The reference against one method; ``gap`` is empty if there is nothing to report."""
 
     label: str
     gap: str
@@ -44,7 +44,7 @@ class Finding:
 def make_findings(
     results: Results, comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]
 ) -> Iterable[Finding]:
-    """Against Bernoulli dropout, the closest rival, and the control of equal noise."""
+    """Yield the findings against Bernoulli dropout, the closest rival, and the control of equal noise."""
     reference, measure = results.reference, results.measure
     control = control_of(reference)
     rivals = [method for method in comparisons if method != control]
@@ -63,7 +63,7 @@ def make_findings(
 
 
 def _rivalry(comparison: Comparison) -> tuple[bool, float]:
-    """To choose a rival by: what has runs enough, and is ahead of the reference in the runs that both have."""
+    """Return the sort key of a rival: enough runs first, then its lead over the reference."""
     return comparison.runs >= ENOUGH_RUNS, comparison.difference * (-1 if comparison.better == "higher" else 1)
 
 
@@ -167,7 +167,7 @@ def _difference(found: Comparison, measure: Measure, corrected: str, comparisons
 
 
 def _without_spread(found: Comparison, measure: Measure, outcome: str, corrected: str) -> str:
-    """Where all runs differ by the same amount there is no t-test, and no interval."""
+    """Describe a comparison in which all runs differ by the same amount, so that there is no t-test."""
     if found.difference == 0:
         return "There is no difference to test."
     text = f"The difference is the same in all {found.runs} runs, so there is no t-test"
@@ -191,7 +191,7 @@ def _ranks_differ(found: Comparison, corrected: str) -> str:
 
 
 def _alone(found: Comparison, measure: Measure, comparisons: int) -> str:
-    """Why an interval that excludes 0 stands beside an open question."""
+    """Explain an interval that excludes 0 although the question is open."""
     intervals = [each for each in (found.interval, found.two_way) if each is not None and math.isfinite(each[0])]
     excluding = [each for each in intervals if not includes_zero(each)]
     if not excluding:
@@ -206,7 +206,7 @@ def _alone(found: Comparison, measure: Measure, comparisons: int) -> str:
 
 
 def _lesson(reference: str, kind: str, gains: bool) -> str:
-    """What the control teaches; ``gains``: the reference is better than plain Bernoulli, by more than the margin."""
+    """State what the control shows; ``gains``: the reference beats plain Bernoulli by more than the margin."""
     if kind == BETTER:
         return f"So the shape of the noise of {name_in_text(reference)} matters here, not its strength alone."
     if kind == WORSE:

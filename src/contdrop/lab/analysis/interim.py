@@ -1,4 +1,4 @@
-"""How a difference and its interval have moved as pairs of runs were finished: what each look would have said."""
+"""Interim results: the difference and its interval after each finished pair of runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST = 60  # looks: more are not told apart in a picture, and each is a bootstr
 
 @dataclass(frozen=True)
 class InterimResult:
-    """After so many pairs: the mean difference, reference minus method, and its interval, NaN where there is none."""
+    """Mean difference, reference minus method, after ``pairs`` pairs, and its interval (NaN if there is none)."""
 
     pairs: int
     difference: float
@@ -25,7 +25,7 @@ class InterimResult:
 
 
 def followed_method(results: Results) -> str | None:
-    """The method whose comparison with the reference is followed: Bernoulli, the control, or the first other one.
+    """Return the method whose interim results are shown: Bernoulli, the control, or the first other one.
 
     The plan decides, and no result, lest the eye be on whatever looks best.
     """
@@ -35,7 +35,7 @@ def followed_method(results: Results) -> str | None:
 
 
 def interim_results(results: Results, method: str) -> list[InterimResult]:
-    """The looks from the first pair on, in the order in which pairs were complete."""
+    """Return the results after each pair, in the order in which pairs were completed."""
     errors, ended = results.errors(), {(job.method, job.run): job.ended or 0.0 for job in results.finished}
     ours, theirs = errors.get(results.reference, {}), errors.get(method, {})
     order = sorted(
@@ -52,7 +52,7 @@ def _counts(pairs: int) -> list[int]:
 
 @functools.lru_cache(maxsize=1000)
 def _interim_result(pairs: tuple[tuple[int, float, float], ...]) -> InterimResult:
-    """Kept, because one more pair changes none of the earlier looks."""
+    """Compute one interim result; cached, because one more pair changes none of the earlier ones."""
     found = stats.compare_paired({run: ours for run, ours, _ in pairs}, {run: theirs for run, _, theirs in pairs})
     low, high = found.interval if found.sd else (math.nan, math.nan)  # as comparisons.compare has it
     return InterimResult(len(pairs), found.difference, low, high)

@@ -1,4 +1,4 @@
-"""How the metric of a study is named, written and judged, from what a store says of it. Without torch.
+"""Formatting and direction of a study's metric, as its store describes it. Never imports torch.
 
 Every sentence, table and figure asks here: a regression has no "error, %", and a metric that is to be maximised has
 another winner.
@@ -40,13 +40,13 @@ class Measure:
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Measure:
-        """The primary metric of a protocol, by its description; stores from before there were others have errors."""
+        """Return the primary metric of a protocol from its description."""
         found = description.get("metric")
         return cls._read(found) if isinstance(found, Mapping) else cls()
 
     @classmethod
     def others(cls, description: Mapping[str, Any]) -> tuple[Measure, ...]:
-        """The metrics that stand beside the primary one."""
+        """Return the secondary metrics."""
         found = description.get("others")
         return tuple(cls._read(each) for each in found if isinstance(each, Mapping)) if isinstance(found, list) else ()
 
@@ -60,7 +60,7 @@ class Measure:
 
     @property
     def is_error(self) -> bool:
-        """Whether it is what the paper reports: the share of wrong answers, in per cent."""
+        """True for the share of wrong answers in per cent."""
         return (self.name, self.unit) == ("error", "%")
 
     @property
@@ -69,12 +69,12 @@ class Measure:
 
     @property
     def sign(self) -> float:
-        """What to multiply values with, so that lower is better."""
+        """Factor that makes lower values better."""
         return -1.0 if self.better == HIGHER else 1.0
 
     @property
     def ideal(self) -> float | None:
-        """The best value that there can be; None where that is not known, for a metric of one's own to be maximised."""
+        """The best possible value; None where it is unknown, as for a custom metric to be maximised."""
         built_in = self.kind == "built-in"
         if self.better == HIGHER:
             known = built_in or self.name == "accuracy"
@@ -82,7 +82,7 @@ class Measure:
         return 1.0 if built_in and self.name == "perplexity" else 0.0
 
     def room(self, value: float) -> float | None:
-        """What is left to gain: the distance of a value to the best there can be; None where that is not known.
+        """Return the distance of a value to the best possible one; None where that is unknown.
 
         >>> Measure("auroc", "", "higher", "built-in").room(0.75), Measure().room(1.5)
         (0.25, 1.5)
@@ -92,7 +92,7 @@ class Measure:
         return distance
 
     def room_of(self, owner: str) -> str:
-        """That distance in words.
+        """Describe that distance.
 
         >>> Measure().room_of("uniform"), Measure("auroc", "", "higher", "built-in").room_of("uniform")
         ('the error of uniform', 'the distance of the auroc of uniform to 1')
@@ -102,7 +102,7 @@ class Measure:
 
     @property
     def heading(self) -> str:
-        """For a column or an axis: the name and the unit.
+        """Name and unit, for a column or an axis.
 
         >>> Measure().heading, Measure("rmse", "").heading
         ('error, %', 'rmse')
@@ -114,7 +114,7 @@ class Measure:
         return "highest" if self.better == HIGHER else "lowest"
 
     def value(self, value: float, sd: float = math.nan) -> str:
-        """A value with its unit; of a mean, with as many digits as its spread needs.
+        """Format a value with its unit; a mean gets as many digits as its spread needs.
 
         >>> Measure().value(1.349), Measure("rmse", "").value(0.51234), Measure("length", "mm").value(12.5)
         ('1.35 %', '0.5123', '12.5 mm')
@@ -123,7 +123,7 @@ class Measure:
         return f"{shown} {self.unit}" if self.unit else shown
 
     def written(self, value: float, sd: float = math.nan) -> str:
-        """Without its unit: two decimals of a percentage, four digits of anything else, or what its spread needs.
+        """Format without the unit: two decimals of percentages, else four digits, or what the spread needs.
 
         Large values differ in their decimals, so they have some; of a mean, the second digit of the standard deviation
         says how many.
@@ -145,22 +145,22 @@ class Measure:
         return f"{value:.{needed + int(exponent)}e}" if exponent else f"{value:.{min(12, needed)}f}"
 
     def spread(self, sd: float) -> str:
-        """A standard deviation without its unit: three decimals of percentages, three digits of anything else."""
+        """Format a standard deviation without its unit: three decimals of percentages, else three digits."""
         return f"{sd:.3f}" if self.is_percentage else _short(sd, 3)
 
     def full(self, value: float) -> str:
-        """With all its digits."""
+        """Format a value with all its digits."""
         return f"{value} {self.unit}" if self.unit else str(value)
 
     @property
     def is_mean(self) -> bool:
-        """Whether the value is the plain mean of one number per example, so that intervals over examples are exact."""
+        """True if the value is the plain mean of one number per example, so that intervals over examples are exact."""
         return self.kind == "mean" or (
             self.kind == "built-in" and self.name not in {**metric_values.COMBINE, **metric_values.WHOLE}
         )
 
     def of_examples(self, contributions: np.ndarray) -> float | None:
-        """The value, from what each test example contributed; None where only the study's own function knows."""
+        """Compute the value from each test example's contribution; None if only the study's own function can."""
         if self.kind == "own":
             return None
         combine, whole = (found.get(self.name) for found in (metric_values.COMBINE, metric_values.WHOLE))
@@ -169,7 +169,7 @@ class Measure:
         return float(metric_values.value(contributions, combine, whole))
 
     def decimals(self, values: Sequence[float]) -> int:
-        """So many that means of this size show four digits; two of percentages."""
+        """Return the decimals with which means of this size show four digits; two for percentages."""
         largest = max((abs(value) for value in values), default=0.0)
         if self.is_percentage or largest == 0:
             return 2
@@ -177,13 +177,13 @@ class Measure:
 
     @property
     def gap_unit(self) -> str:
-        """What a difference is counted in, with a space in front; empty where values have no unit."""
+        """Unit of a difference with a leading space; empty where values have no unit."""
         if self.is_percentage:
             return " percentage points"
         return f" {self.unit}" if self.unit else ""
 
     def amount(self, gap: float) -> str:
-        """A difference without its unit: of percentages two decimals, or more for a small one; else three digits.
+        """Format a difference without its unit: two or more decimals of percentages, else three digits.
 
         >>> Measure().amount(0.604), Measure().amount(0.0031), Measure("rmse", "").amount(-0.01234)
         ('0.60', '0.0031', '−0.0123')
@@ -194,11 +194,11 @@ class Measure:
         return sign + _short(size, 3)
 
     def signed(self, gap: float) -> str:
-        """A difference without its unit, always with its sign."""
+        """Format a difference without its unit, always with its sign."""
         return f"+{self.amount(gap)}" if gap > 0 else self.amount(gap)
 
     def gap(self, gap: float) -> str:
-        """A difference with its unit in short.
+        """Format a difference with its short unit.
 
         >>> Measure().gap(0.604), Measure("rmse", "").gap(0.01234)
         ('0.60 points', '0.0123')
@@ -209,7 +209,7 @@ class Measure:
         return f"±{self.amount(margin or 0)}{self.gap_unit}"
 
     def states(self, name: str, value: float, sd: float = math.nan) -> str:
-        """What a method has, at the beginning of a sentence.
+        """State a method's value, at the beginning of a sentence.
 
         >>> Measure().states("Gaussian", 1.2), Measure("rmse", "").states("Gaussian", 0.5)
         ('Gaussian errs 1.20 %', 'Gaussian has a test rmse of 0.5')
@@ -218,12 +218,12 @@ class Measure:
         return f"{name} errs {shown}" if self.is_error else f"{name} has a test {self.name} of {shown}"
 
     def compared(self, difference: float) -> str:
-        """In which direction a difference goes."""
+        """Return the comparative for the direction of a difference."""
         low, high = ("less", "more") if self.is_error else ("lower", "higher")
         return low if difference < 0 else high
 
     def sign_rule(self, reference: str) -> str:
-        """What the sign of a difference, reference minus method, means.
+        """Explain the sign of a difference, reference minus method.
 
         >>> Measure().sign_rule("gaussian"), Measure("auroc", "", "higher").sign_rule("gaussian")
         ('negative means that gaussian errs less', 'positive means that gaussian is better')
@@ -234,7 +234,7 @@ class Measure:
 
 
 def _short(value: float, digits: int) -> str:
-    """So many digits, but no exponent where all digits before the point have room.
+    """Format with so many digits, without an exponent where all digits before the point have room.
 
     >>> _short(0.51234, 4), _short(10233.4, 4), _short(1.0362e13, 4)
     ('0.5123', '10233', '1.036e+13')

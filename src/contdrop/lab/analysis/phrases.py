@@ -1,4 +1,4 @@
-"""Words and numbers of the sentences on the page."""
+"""Phrases and numbers for sentences in reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEVEL = 0.05  # of tests
 
 
 def moment(seconds: float) -> str:
-    """A time, as text.
+    """Format a time.
 
     >>> moment(0.0)
     '1970-01-01 00:00 UTC'
@@ -22,7 +22,7 @@ def moment(seconds: float) -> str:
 
 
 def probability(p: float) -> str:
-    """A p-value in a sentence; the tables have all its digits.
+    """Format a p-value for a sentence; the tables have all its digits.
 
     >>> probability(0.0213), probability(2e-7), probability(0.0499)
     ('p = 0.021', 'p < 0.001', 'p = 0.0499')
@@ -41,7 +41,7 @@ def run_count(numbers: Iterable[int], what: str = "run") -> str:
 
 
 def tally(wins: int, ties: int, losses: int) -> str:
-    """How many runs were better, equal and worse.
+    """Describe in how many runs the reference was better, equal and worse.
 
     >>> tally(5, 0, 1), tally(0, 10, 0)
     ('better in 5 of 6 runs and worse in 1', 'equal in all 10 runs')
@@ -58,7 +58,7 @@ def tally(wins: int, ties: int, losses: int) -> str:
 
 
 def mean_of(metric: str) -> str:
-    """What the mean over runs is called.
+    """Return the name of a metric's mean over runs.
 
     >>> mean_of("error"), mean_of("mean IoU")
     ('mean error', 'mean IoU')

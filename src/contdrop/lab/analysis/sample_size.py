@@ -1,4 +1,4 @@
-"""How many runs a study needs to see a difference that matters, from the runs that it has."""
+"""Number of runs that a study needs, estimated from the runs it has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PILOT = 5  # runs: with fewer, their spread says next to nothing
 
 
 def needed_runs(every: Iterable[Results]) -> Iterable[str]:
-    """A line per method: the runs that find a difference of the margin with 80 % power, and how sure that is.
+    """Yield for each method the runs that find a difference of the margin with 80 % power, with an interval.
 
     Never fewer than a verdict takes.
     """

@@ -1,4 +1,4 @@
-"""The answer in sentences: is the reference better here, by how much, and would it survive a reviewer?
+"""Verdict on a study: headline, details, findings and caveats.
 
 Values and gaps are in the metric's unit; see :mod:`~contdrop.lab.analysis.metric_format`.
 A method counts as better or worse if the
@@ -47,7 +47,7 @@ MIXED, NONE = "mixed", "none"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an experiment says.
+    """The conclusions from one experiment.
 
     Attributes:
         outcome: For the reference: one of the outcomes of a finding, "mixed", or "none" if there is nothing to compare.
@@ -96,7 +96,7 @@ def analyze(results: Results, margin: float | None = None) -> Analysis:
 def verdict(
     results: Results, margin: float | None = None, comparisons: Mapping[str, Comparison] | None = None
 ) -> Verdict:
-    """The verdict on one experiment.
+    """Return the verdict on one experiment.
 
     The margin is the one chosen after the fact, if any; the comparisons those of these results with this margin, if
     they have been made already.
@@ -143,7 +143,7 @@ def _nothing(results: Results) -> str:
 
 
 def _two_lines(sentences: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """As many of the sentences as fit the headline, and the others."""
+    """Split the sentences into a headline, with as many as fit, and the rest."""
     for number in range(len(sentences), 1, -1):
         if len(" ".join(sentences[:number])) <= HEADLINE:
             return " ".join(sentences[:number]), sentences[number:]
@@ -151,14 +151,14 @@ def _two_lines(sentences: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def _fitting(*texts: str) -> str:
-    """The first that fits the headline, or the last."""
+    """Return the first text that fits the headline, or the last."""
     return next((text for text in texts if len(text) <= HEADLINE), texts[-1])
 
 
 def _headline(
     results: Results, comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]
 ) -> tuple[str, list[str]]:
-    """The outcome, and sentences, the most important first."""
+    """Return the outcome and the sentences, the most important first."""
     reference, measure = name_in_text(results.reference, longest=_NAME), results.measure
     groups: dict[str, list[str]] = {kind: [] for kind in (BETTER, WORSE, EQUIVALENT, OPEN, FEW)}
     for method, kind in outcomes.items():
@@ -193,7 +193,7 @@ def _headline(
 def _decided(
     reference: str, comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]], measure: Measure
 ) -> Iterable[str]:
-    """Better than which, worse than which, and by how much; names that take too long come in sentences of their own."""
+    """Yield what the reference is better and worse than, and by how much; long lists get sentences of their own."""
     kinds = [kind for kind in (BETTER, WORSE) if groups[kind]]
     every = sum(map(len, groups.values()))
     told, chance = {kind: names(groups[kind]) for kind in kinds}, ""
@@ -226,7 +226,7 @@ def _decided(
 def _briefly(
     comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]], kinds: Sequence[str], measure: Measure
 ) -> tuple[str, str]:
-    """By how much, and whether that matters, where the names of methods are left to a sentence of its own."""
+    """Return the size of the gaps, and which are below the margin, without the names of methods."""
     methods = [method for kind in kinds for method in groups[kind]]
     small = [method for method in methods if is_equivalent(comparisons[method])]
     text = f", by {_span(comparisons, methods, measure)}" if len(kinds) == 1 else ""
@@ -263,7 +263,7 @@ def _rest(comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[s
 
 
 def _strengths(results: Results) -> Iterable[str]:
-    """Where a name promises a strength that the law does not reach."""
+    """Yield the methods whose name promises a strength that the law cannot reach."""
     for method, strength, wanted in weaker_than_named(results):
         yield (
             f"{capital(name_in_text(method))} is weaker than its name says: no such law is as strong as original "
@@ -272,7 +272,7 @@ def _strengths(results: Results) -> Iterable[str]:
 
 
 def _disagreement(comparisons: Mapping[str, Comparison], outcomes: Mapping[str, str]) -> Iterable[str]:
-    """Where Wilcoxon's test says otherwise, whichever of the two sees a difference."""
+    """Yield the methods on which Wilcoxon's test and the t-test disagree."""
     decided = [method for method, kind in outcomes.items() if kind in (BETTER, WORSE)]
     if doubted := [method for method in decided if not wilcoxon_rejects(comparisons[method])]:
         can = any(wilcoxon_can_reject(comparisons[method], family_size(comparisons.values())) for method in doubted)
@@ -284,7 +284,7 @@ def _disagreement(comparisons: Mapping[str, Comparison], outcomes: Mapping[str, 
 
 
 def _other_examples(comparisons: Mapping[str, Comparison], groups: Mapping[str, Sequence[str]]) -> Iterable[str]:
-    """Decisions over runs that the interval over runs and test examples does not bear out."""
+    """Yield decisions that the interval over runs and test examples does not support."""
     decided = [*groups[BETTER], *groups[WORSE]]
     chance = [method for method in decided if includes_zero(comparisons[method].two_way)]
     if chance:

@@ -1,1 +1,1 @@
-"""What a store says, for people: tables, figures, a verdict and one page that can be sent. Never imports torch."""
+"""Tables, figures and pages made from a store. Never imports torch."""

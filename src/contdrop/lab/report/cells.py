@@ -1,4 +1,4 @@
-"""A table as data, and numbers as text."""
+"""Tables as data, and the formatting of their numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THE_LAB, OWN_LOOP, ELSEWHERE = "the lab", "own loop", "elsewhere"
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, what it is sorted by, and whether it is the best of its column."""
+    """Text of a cell, its sort key, and a mark for the best of its column."""
 
     text: str
     value: float | str | None = None
@@ -31,7 +31,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Headings, rows of cells, and notes that go wherever the table goes. ``name`` serves as a file name.
+    """A table: headings, rows of cells, and notes that are always shown with it. ``name`` serves as a file name.
 
     ``data`` is for programs, where a cell says several things at once: rows of plain values by column.
     """
@@ -45,7 +45,7 @@ class Table:
 
 
 def p_value(p: float | None) -> str:
-    """As the paper writes it: 0.031, 9.1e-7.
+    """Format a p-value as in the paper: 0.031, 9.1e-7.
 
     Example:
         >>> p_value(9.127e-7), p_value(0.0314), p_value(0.0)
@@ -62,7 +62,7 @@ def p_value(p: float | None) -> str:
 
 
 def signed(value: float, decimals: int = 2) -> str:
-    """With its sign and a proper minus; a difference that rounds to nothing has none.
+    """Format with a sign and a proper minus; a difference that rounds to 0 has no sign.
 
     Example:
         >>> signed(-0.254), signed(0.001)
@@ -75,7 +75,7 @@ def signed(value: float, decimals: int = 2) -> str:
 
 
 def method_cell(results: Results, method: str) -> Cell:
-    """A method with the parameters it was trained with, under its full name."""
+    """Return a method's display name with the parameters it was trained with."""
     variant = results.variants().get(method, method)
     if variant == method:
         return Cell(labels.display_name(method, longest=10_000))
@@ -84,7 +84,7 @@ def method_cell(results: Results, method: str) -> Cell:
 
 
 def in_full(variant: str, name: Callable[..., str] = labels.display_name) -> str:
-    """What was trained: a method with its parameters, and the factor of the learning rate if it had one of its own.
+    """Return a method with its parameters, and the factor of the learning rate if it had one of its own.
 
     Example:
         >>> in_full("original@0.5")
@@ -95,7 +95,7 @@ def in_full(variant: str, name: Callable[..., str] = labels.display_name) -> str
 
 
 def p_cell(p: float | None, runs: int = ENOUGH_RUNS) -> Cell:
-    """A p-value, marked if it rests on too few runs; of one pair of runs there is none."""
+    """Return a p-value, marked if it rests on too few runs; a single pair of runs has none."""
     if p is None or math.isnan(p) or runs == 1:
         return Cell(NONE)
     return Cell(p_value(p) + doubt(runs), p)
@@ -116,19 +116,19 @@ def title_of(results: Results) -> str:
 
 
 def origin(results: Results) -> str:
-    """Who trained the networks: of the lab's own training all is known, of a study's own loop only what it told."""
+    """Return who trained the networks: the lab, a custom loop of the study, or somebody else (imported numbers)."""
     if results.protocol.preset == IMPORTED:
         return ELSEWHERE
     return OWN_LOOP if results.protocol.configuration.get("run") is not None else THE_LAB
 
 
 def size_of(results: Results) -> str:
-    """Runs, epochs and preset, so that nobody takes a quick run for a replication."""
+    """Return runs, epochs and preset in words."""
     return sized(results, run_count({len(runs) for runs in results.errors().values()} or {0}))
 
 
 def sized(results: Results, runs: str) -> str:
-    """So many runs of how many epochs, if that is known; without the name of a study's only size."""
+    """Describe a number of runs with their epochs, if known, and the preset, if the study has several."""
     protocol = results.protocol
     if origin(results) == ELSEWHERE:
         return f"{runs}, {IMPORTED}"
@@ -139,7 +139,7 @@ def sized(results: Results, runs: str) -> str:
 
 
 def length_of(results: Results) -> str:
-    """The epochs of a run, at most if runs may stop early; empty of a study's own loop that logged other ones."""
+    """Return the epochs of a run in words; empty for a custom loop that logged other numbers of epochs."""
     planned, logged = results.protocol.epochs, {job.epochs_done for job in results.finished}
     if logged == {planned}:
         return plural(planned, "epoch")
@@ -149,5 +149,5 @@ def length_of(results: Results) -> str:
 
 
 def at_most(results: Results, epochs: int) -> str:
-    """So many epochs, of which a run of a study with patience may leave some out."""
+    """Return the number of epochs in words, as a maximum if the study stops early."""
     return f"{'' if results.protocol.configuration.get('patience') is None else 'up to '}{plural(epochs, 'epoch')}"

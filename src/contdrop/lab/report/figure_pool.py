@@ -1,4 +1,4 @@
-"""Figures drawn by other processes, while this one reads the next experiment: of a large report they are most."""
+"""Worker processes that draw figures while the main process reads the next experiment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AT_ONCE = 4  # of a child: to make one costs as much as a small figure
 
 
 class FigurePool:
-    """Does tasks that write files, several at a time, and in order where that cannot be had, or all ``alone``."""
+    """Process pool for tasks that write files; it runs them in order where forking is unsafe, or if ``alone``."""
 
     def __init__(self, *, alone: bool) -> None:
         # A child is a fork of this process, which only Linux and a process without other threads of ours can rely on.

@@ -1,4 +1,4 @@
-"""A table as Markdown, LaTeX, CSV or JSON, whatever its cells hold."""
+"""Writers of tables as Markdown, LaTeX, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .cells import DOUBTFUL, MINUS, NONE, Cell, Table
 
 
 def markdown(table: Table) -> str:
-    r"""A table of GitHub's Markdown, its notes below. What a text holds of Markdown or HTML is shown, not obeyed.
+    r"""Return a GitHub Markdown table with its notes below; Markdown and HTML in texts is escaped.
 
     Example:
         >>> from contdrop.lab.report.cells import Cell, Table
@@ -63,7 +63,7 @@ _LATEX = {
 
 
 def latex(table: Table) -> str:
-    """A floating table for LaTeX with the package booktabs; special characters are escaped, so any text compiles.
+    """Return a floating LaTeX table for booktabs; special characters are escaped, so any text compiles.
 
     Letters that neither ASCII nor this module's own list knows are left as they are: LaTeX wants a font for them.
     """
@@ -113,11 +113,10 @@ def _is_numeric(table: Table, column: int) -> bool:
 
 
 def csv(table: Table) -> str:
-    r"""Comma-separated values as of RFC 4180, headings first, without the notes. Numbers come in full precision, with
-    an ASCII minus; of a table that has data for programs, those: each value in a column of its own.
+    r"""Return comma-separated values as of RFC 4180, headings first, without the notes.
 
-    A text that a spreadsheet would take for a formula, because it starts with = + - @ and is no number, gets an
-    apostrophe in front.
+    Numbers have full precision and an ASCII minus. If the table has data for programs, these are written, each value in
+    a column of its own. Text that a spreadsheet would take for a formula (= + - @, not a number) gets an apostrophe.
 
     Example:
         >>> from contdrop.lab.report.cells import Cell, Table
@@ -138,12 +137,12 @@ def csv(table: Table) -> str:
 
 
 def _plain(value: float | None) -> str:
-    """A number in full precision; nothing for one that does not exist."""
+    """Format a number in full precision; empty for one that does not exist."""
     return "" if value is None or not math.isfinite(value) else repr(value)
 
 
 def json(table: Table) -> str:
-    """Title, notes and the data for programs; a number that does not exist is null.
+    """Return title, notes and the data for programs; a number that does not exist is null.
 
     Example:
         >>> print(json(Table("t", "Title", (), (), ("A note.",), ({"p": 0.5, "sd": math.nan},))), end="")

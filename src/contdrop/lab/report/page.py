@@ -1,4 +1,4 @@
-"""The page: one HTML file that holds everything, and the tables and figures as files beside it.
+"""The report: one self-contained HTML file, with tables and figures as files beside it.
 
 Nothing on it is loaded from elsewhere, and its security policy forbids that; every text from the store is escaped by
 the template. All files are written under a temporary name and renamed, so a reader never meets half a page.
@@ -37,7 +37,7 @@ _WIDE = 6.5  # inches: a picture that is wider gets the whole width
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """What was written, and what it says."""
+    """Paths of the files written, the verdicts, and the number of failed jobs."""
 
     index: pathlib.Path
     tables: tuple[pathlib.Path, ...]
@@ -113,7 +113,7 @@ def _write_text(path: pathlib.Path, text: str) -> None:
 
 
 class _Files:
-    """Writes tables and figures, and keeps for the page what it shows of each."""
+    """Writer of tables and figures that records what the page shows of each."""
 
     def __init__(self, out: pathlib.Path, formats: Sequence[str], pool: FigurePool) -> None:
         self.out, self.formats, self._pool = out, formats, pool
@@ -124,7 +124,7 @@ class _Files:
         self._views: list[tuple[pathlib.Path, str, dict[str, Any]]] = []  # of pictures: the SVG, its words, its place
 
     def _name(self, *parts: str) -> str:
-        """A file name out of any text, not used before."""
+        """Return an unused file name for a text."""
         text = "-".join(re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-.") for part in parts)[:100] or "unnamed"
         name, number = text, 2
         while name in self._taken:
@@ -162,7 +162,7 @@ class _Files:
         return view
 
     def embed(self) -> None:
-        """Puts the pictures into what is shown of them, once all are drawn."""
+        """Embed the figures into their views, once all are drawn."""
         self._pool.finish()
         for number, (path, alt, view) in enumerate(self._views):
             svg = path.read_text(encoding="utf-8")
@@ -210,7 +210,7 @@ def _content(
 
 
 def _terms(everything: Sequence[Results]) -> Iterator[tuple[str, str]]:
-    """Words in tables of the paper and in the names of methods, where there are such."""
+    """Yield terms of the tables and method names, with their explanations."""
     if any(extension().published_table(results.protocol.experiment) for results in everything):
         means = "One-sided, in the form of the paper: the paired t-test's and Wilcoxon's, of “the reference is better”."
         yield "p-value-T, p-value-W", means
@@ -230,7 +230,7 @@ def _terms(everything: Sequence[Results]) -> Iterator[tuple[str, str]]:
 
 
 def _parts(view: dict[str, Any], number: int) -> list[tuple[str, str]]:
-    """What the table of contents lists of an experiment."""
+    """Return the entries of an experiment in the table of contents."""
     parts = [("tables", "Results")] if view["tables"] else []
     parts += [("figures", "Figures")] if view["pictures"] else []
     parts += [("protocol", "Protocol"), ("runs", "Failed and missing"), ("commands", "Do it again")]
@@ -284,7 +284,7 @@ def compared(analysis: Analysis) -> dict[str, Any]:
 
 
 def chip(found: Verdict) -> str:
-    """The verdict in a word or a few."""
+    """Return the verdict in a few words."""
     counts = {kind: list(found.outcomes.values()).count(kind) for kind in OUTCOME_WORDS}
     total = len(found.outcomes)
     if found.outcome == "none":

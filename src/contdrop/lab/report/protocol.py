@@ -1,4 +1,4 @@
-"""What the page says about how an experiment was done, from what the store keeps of it."""
+"""Description of how an experiment was done, from its store."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _AGAIN = {
 
 
 def size(results: Results) -> str:
-    """The size in a few words, which stand beside every verdict."""
+    """Return the size in a few words."""
     return sized(results, plural(_runs(results.finished), "run"))
 
 
 def protocol(results: Results) -> Entries:
-    """What was done, as terms and what is said of each."""
+    """Return the protocol as terms with their descriptions."""
     configuration, notes = results.protocol.configuration, results.protocol.description.get("notes")
     is_known = origin(results) != ELSEWHERE  # how the numbers were made
     shared = sorted({name for job in results.finished for name in job.fingerprints})
@@ -56,7 +56,7 @@ def protocol(results: Results) -> Entries:
 
 
 def _training(results: Results) -> Entries:
-    """How networks were trained, as far as the lab did it; a loop of the study's own heeds what it likes."""
+    """Describe the training as far as the lab did it; a custom loop may ignore the settings."""
     configuration, by = results.protocol.configuration, origin(results)
     if by == ELSEWHERE:
         return []
@@ -79,12 +79,12 @@ def _training(results: Results) -> Entries:
 
 
 def again(results: Results) -> str:
-    """What the commands bring back."""
+    """State what repeating the commands reproduces."""
     return _AGAIN[origin(results)]
 
 
 def _data(results: Results) -> str:
-    """Their name and sizes, and when the lab looked at the test data; empty if nothing is known."""
+    """Describe the data and when the test data were used; empty if unknown."""
     given, sizes = results.protocol.configuration.get("data"), results.sizes
     name = given.get("name") if isinstance(given, Mapping) else given
     name = name or results.protocol.configuration.get("dataset")
@@ -100,7 +100,7 @@ _VERBS = {"train": "train on", "validation": "validate on", "test": "test on"}
 
 
 def _sites(results: Results) -> list[str]:
-    """How much of the model's own dropout each method changed."""
+    """Describe how much of the model's own dropout each method changed."""
     given = results.protocol.description.get("sites")
     found: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
     lines = [f"{_shown(method)}: {text}" for method, text in found.items()]
@@ -110,7 +110,7 @@ def _sites(results: Results) -> list[str]:
 
 
 def tally(results: Results) -> list[tuple[int, str]]:
-    """Planned runs and what became of them; the rest add up to the first. Of numbers from elsewhere, how many."""
+    """Return planned runs and their states, which add up to the first; for imports the number of runs."""
     jobs = (*results.selection, *results.final)
     if origin(results) == ELSEWHERE:
         return [(len(jobs), IMPORTED)]
@@ -125,7 +125,7 @@ def tally(results: Results) -> list[tuple[int, str]]:
 
 
 def missing(results: Results) -> list[str]:
-    """By method the runs that are not done."""
+    """Return the unfinished runs of each method."""
     waiting = [job for job in results.selection if job.status not in (FINISHED, FAILED)]
     lines = [f"selection: {plural(len(waiting), 'job')}"] if waiting else []
     by_method: dict[str, list[int]] = {}
@@ -137,7 +137,7 @@ def missing(results: Results) -> list[str]:
 
 
 def commands(results: Results, store: str) -> str:
-    """What to type to get these results again, in a new store."""
+    """Return the commands that reproduce these results in a new store."""
     description = results.protocol.description
     if origin(results) == ELSEWHERE:
         first = _import(results, store)
@@ -168,7 +168,7 @@ def _command(results: Results, store: str) -> str:
 
 
 def _call(results: Results, store: str) -> str:
-    """In Python; the loop around ``lab.ask`` is the user's own, and has neither epochs nor a seed to give."""
+    """Return the Python call; a loop around ``lab.ask`` is the user's own and takes neither epochs nor a seed."""
     record, settings = results.protocol, _settings(results)
     is_asked = "code" not in record.description
     given = {name: settings[name] for name in ("methods", "runs") if name in settings} if is_asked else settings
@@ -178,7 +178,7 @@ def _call(results: Results, store: str) -> str:
 
 
 def _settings(results: Results) -> dict[str, Any]:
-    """What differs from the study, and its size; as options and as arguments they have the same names."""
+    """Return the settings that differ from the study, and its size, by the name of the option or argument."""
     record = results.protocol
     found: dict[str, Any] = {"preset": record.preset} if record.preset != ONLY_SIZE else {}
     if results.methods and set(results.methods) != set(record.description.get("methods", [])):
@@ -189,7 +189,7 @@ def _settings(results: Results) -> dict[str, Any]:
 
 
 def plain(value: Any) -> str:
-    """Nested configuration in words.
+    """Describe a nested configuration.
 
     >>> plain({"kind": "mlp", "widths": [64, 128, 10], "activation": "relu"})
     'mlp; widths 64-128-10; activation relu'
@@ -208,7 +208,7 @@ def plain(value: Any) -> str:
 
 
 def _noise(results: Results) -> list[str]:
-    """Mean and strength of each method's mask. Those of equal noise have both in common."""
+    """Describe mean and strength of each method's mask."""
     found = []
     for method, of_it in {job.method: job.results for job in results.finished}.items():
         mean, strength = of_it.get("mean"), of_it.get("relative_variance")
@@ -264,7 +264,7 @@ def _selection(results: Results) -> Iterable[str]:
 
 
 def _methods(results: Results) -> Iterable[str]:
-    """What stands for each method on the command line, and which parameters it had."""
+    """Yield each method's label on the command line and its parameters."""
     for method, variant in results.variants().items():
         trained = "" if variant == method else f", trained as {variant}"
         yield f"{_shown(method)}: on the command line {method}{trained}"
@@ -275,12 +275,12 @@ def _shown(method: str) -> str:
 
 
 def _runs(jobs: Iterable[JobRecord]) -> int:
-    """The most that a method has."""
+    """Return the largest number of runs of a method."""
     return max(collections.Counter(job.method for job in jobs).values(), default=0)
 
 
 def _distinct(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Each different one in words, with the number of jobs if there are several."""
+    """Describe each distinct record, with its number of jobs if there are several."""
     counts = collections.Counter(
         ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in sorted(record.items())) for record in records
     )
@@ -300,7 +300,7 @@ def _time(results: Results) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Of training, rounded.
+    """Format a duration, rounded.
 
     >>> [_duration(s) for s in (42, 185, 7500, 200000)]
     ['42 s', '3.1 min', '2.1 h', '55.6 h']
@@ -311,7 +311,7 @@ def _duration(seconds: float) -> str:
 
 
 def _ranges(runs: Sequence[int]) -> str:
-    """Run numbers in short.
+    """Format run numbers as ranges.
 
     >>> _ranges([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'

@@ -1,4 +1,4 @@
-"""One colour, marker and line style per method, the same in every figure and on the page.
+"""One color, marker and line style per method, the same in every figure and on the page.
 
 The colours of the methods are from M. Okabe and K. Ito's set, which people with any common colour blindness can tell
 apart (https://jfly.uni-koeln.de/color/), some of them darkened to be seen on white. Colour never stands alone: markers
@@ -27,7 +27,7 @@ _LONG, _DOUBLE = (0.0, (9.0, 2.0)), (0.0, (5.0, 1.2, 1.2, 1.2, 1.2, 1.2))
 
 @dataclass(frozen=True)
 class Style:
-    """How a method is drawn; ``dark`` is its colour on a dark page."""
+    """Colors, marker and line style of a method; ``dark`` is its color on a dark page."""
 
     colour: str
     dark: str
@@ -55,7 +55,7 @@ _LINES: tuple[Line, ...] = ("solid", _DASHED, _DASH_DOT, _LONG, _DOUBLE)
 
 
 def style(method: str) -> Style:
-    """Of a method by its label, such as "gaussian" or "gaussian:sigma=0.3"; it depends on nothing else.
+    """Return the style of a method by its label, such as "gaussian:sigma=0.3"; it depends on nothing else.
 
     Variants of the Gaussian get a colour by their width, from yellow (narrow) over red to violet (wide); other names
     get theirs by a hash.
@@ -83,7 +83,7 @@ def _rgb(hue: float, lightness: float, saturation: float) -> str:
 
 
 def dark(colour: str) -> str:
-    """What stands for a colour on a dark page: of an unknown one, a lighter shade."""
+    """Return the dark page's shade of a color: a lighter one if the color is unknown."""
     known = {**_DARK, **{style.colour: style.dark for style in _KNOWN.values()}}
     if colour in known:
         return known[colour]

@@ -1,4 +1,4 @@
-"""Tables about how the result came about, and over several data sets."""
+"""Supplementary tables: selection, failures, cost, uncertainty, single networks and ranks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UNCERTAINTY = "test:uncertainty_"
 
 
 def selections(results: Results) -> Table | None:
-    """Which parameters were chosen, from which validation errors."""
+    """Return the selected parameters and the validation values they were selected by."""
     rows, measure = [], results.measure
     for label, selection in results.selections.items():
         for candidate, score in selection.candidates.items():
@@ -74,7 +74,7 @@ def selections(results: Results) -> Table | None:
 
 
 def clearness(selection: SelectionRecord, measure: Measure = Measure()) -> str:
-    """A sentence on how far apart the candidates were, and whether the choice is more than luck."""
+    """Describe how far apart the candidates were, and if the choice is beyond chance."""
     name = labels.display_name(selection.method, longest=60)
     found = lead(selection, measure)
     if found is None:
@@ -96,7 +96,7 @@ def clearness(selection: SelectionRecord, measure: Measure = Measure()) -> str:
 
 
 def lowest_epochs(results: Results, store: Store) -> Table | None:
-    """The best test value of any epoch beside that of the last one: what choosing an epoch on test data is worth."""
+    """Return the best test value of any epoch beside the last one's: the bias of selecting an epoch on test data."""
     measure = results.measure
     best = max if measure.better == HIGHER else min
     curves = store.curves(results.protocol.key)
@@ -140,7 +140,7 @@ def lowest_epochs(results: Results, store: Store) -> Table | None:
 
 
 def secondary_metrics(results: Results) -> Table | None:
-    """What stands beside the metric that methods are compared by: other metrics, and what each method costs."""
+    """Return the metrics that methods are not compared by, and the cost of each method."""
     jobs = results.by_method
     columns: dict[str, dict[str, Cell]] = {}
     known = {f"test:{measure.name}": measure for measure in Measure.others(results.protocol.description)}
@@ -170,7 +170,7 @@ def secondary_metrics(results: Results) -> Table | None:
 
 
 def _seconds(jobs: Sequence[JobRecord]) -> float:
-    """Per epoch, in the middle; 0 if that is not known."""
+    """Return the median seconds per epoch; 0 if unknown."""
     found = [job.seconds / job.epochs_done for job in jobs if job.epochs_done and job.seconds]
     return float(np.median(found)) if found else 0.0
 
@@ -180,7 +180,7 @@ def _figure(value: float) -> Cell:
 
 
 def uncertainty(results: Results) -> Table | None:
-    """How well each method's networks know how sure they can be, in each way to predict; if it was measured."""
+    """Return the calibration and uncertainty metrics for each way to predict, if they were measured."""
     found = {name for job in results.finished for name in job.results if name.startswith(_UNCERTAINTY)}
     values = {name: head for name, head in UNCERTAINTY.items() if any(each.endswith(f"_{name}") for each in found)}
     rows = []
@@ -209,7 +209,7 @@ def _summed(values: Sequence[float], measure: Measure) -> Cell:
 
 
 def failures(results: Results) -> Table | None:
-    """Every job that failed, with its reason."""
+    """Return every failed job with its reason."""
     rows = tuple(
         (
             Cell(labels.display_name(job.method, longest=10_000)),
@@ -227,7 +227,7 @@ def failures(results: Results) -> Table | None:
 
 
 def mcnemar(results: Results, store: Store) -> Table | None:
-    """Of each pair of trained networks: on which test examples only one of them is right."""
+    """Return for each pair of trained networks the test examples on which only one of them is right."""
     reference = results.reference
     called, begun = (name(reference, longest=40) for name in (labels.name_in_text, labels.display_name))
     rows, read = [], functools.cache(store.artefact)  # the reference's are looked at once for each method
@@ -278,7 +278,7 @@ def _mcnemar(
 
 
 def ranks(every: Sequence[Results]) -> Table | None:
-    """Of each method on each data set, and on average; if there are at least three data sets."""
+    """Return the ranks of each method on each data set, and their average, if there are at least three data sets."""
     found = dataset_ranks.rank(every)
     if found is None:
         return None

@@ -1,9 +1,7 @@
-"""Figures as part of the page: inline SVG that follows its colours and its security policy.
+"""Inline SVG for the page: matplotlib figures and forest plots under its security policy and color scheme.
 
-Style attributes would need a policy that allows any, so they become classes; colours become custom properties with the
-light colours as fallback, so that a dark page can set others.
-
-Every comparison of an experiment as a strip: the difference, its intervals and the margin, from 0 to 100.
+Style attributes would need a policy that allows any, so they become classes; colors become custom properties with the
+light colors as fallback, so that a dark page can set others.
 """
 
 from __future__ import annotations
@@ -30,13 +28,13 @@ _HARMLESS = re.compile(r"[\w\s:;#%.,'()+-]*")
 
 @dataclass
 class InlineFigures:
-    """Collects what the figures of one page need in its style sheet."""
+    """Converter of figures to inline SVG, and collector of the style sheet they need."""
 
     classes: dict[str, str] = field(default_factory=dict)  # names by the style they stand for
     colours: set[str] = field(default_factory=set)  # as "rrggbb"
 
     def embed(self, svg: str, prefix: str, alt: str) -> str:
-        """A file that matplotlib wrote, as an element of a page on which the prefix makes its identifiers unique."""
+        """Return an SVG file of matplotlib as an element; the prefix makes its identifiers unique on the page."""
         root = ElementTree.fromstring(svg)
         for size in ("width", "height"):
             root.attrib.pop(size, None)
@@ -44,7 +42,7 @@ class InlineFigures:
         return "".join(self._write(root, prefix))
 
     def rules(self) -> str:
-        """The style sheet's part for all pictures embedded."""
+        """Return the style rules of all embedded figures."""
         styles = {name: _COLOUR.sub(r"var(--c-\1, #\1)", style) for style, name in self.classes.items()}
         return "\n".join(f".{name} {{ {style} }}" for name, style in styles.items())
 
@@ -82,7 +80,7 @@ class InlineFigures:
 
 
 def forest(comparisons: Mapping[str, Comparison], measure: Measure) -> dict[str, Any] | None:
-    """Reference minus method, as everywhere; the strongest rival on top. Positions from 0 to 100."""
+    """Return the comparisons as rows of a forest plot, the strongest rival first; positions are from 0 to 100."""
     if not comparisons:
         return None
     first = next(iter(comparisons.values()))
@@ -124,5 +122,5 @@ def forest(comparisons: Mapping[str, Comparison], measure: Measure) -> dict[str,
 
 
 def _known(ends: tuple[float, float] | None) -> tuple[float, ...]:
-    """Of an interval, unless there is none."""
+    """Return the ends of an interval; empty if there is none."""
     return () if ends is None or math.isnan(ends[0]) else ends

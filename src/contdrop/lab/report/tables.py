@@ -1,8 +1,6 @@
-"""The tables of the result.
+"""Main tables of a result: :func:`overview`, :func:`comparison` and :func:`differences`.
 
-There are two: :func:`comparison`, which for a table of the paper has its layout, with the paper's own
-figures beside ours; and :func:`differences`, what a careful reader asks for. Means are over all finished runs of a
-method; whatever compares two methods, over the runs that both have finished.
+Means are over all finished runs of a method; comparisons of two methods over the runs that both have finished.
 """
 
 from __future__ import annotations
@@ -79,7 +77,7 @@ def _noise(method: str, noise: float | None) -> Cell:
 
 
 def comparison(analysis: Analysis) -> Table:
-    """Of a table of the paper in its layout: error and one-sided p-values of the reference against each method."""
+    """Return the table in its published layout, with the published figures beside ours; else the overview."""
     results, comparisons = analysis.results, analysis.comparisons
     theirs = extension().published_table(results.protocol.experiment)
     if theirs is None:
@@ -116,7 +114,7 @@ def comparison(analysis: Analysis) -> Table:
 
 
 def _summaries(results: Results) -> dict[str, tuple[stats.Summary, bool]]:
-    """Of each method, and whether it has the best mean."""
+    """Return the summary of each method, and if it has the best mean."""
     found = {method: stats.summary(list(runs.values())) for method, runs in results.errors().items()}
     sign = results.measure.sign
     best = sign * min((sign * each.mean for each in found.values()), default=0.0)
@@ -129,7 +127,7 @@ def _data(
     names: Sequence[str],
     theirs: PublishedTable | None = None,
 ) -> tuple[dict[str, Value], ...]:
-    """With these figures of the comparisons."""
+    """Return rows for programs, with these fields of the comparisons."""
     variants = results.variants()
     return tuple(
         {
@@ -169,7 +167,7 @@ def _notes(results: Results, comparisons: Mapping[str, stats.Comparison], size: 
 
 
 def _limits(results: Results, comparisons: Mapping[str, stats.Comparison]) -> list[str]:
-    """What a reader has to know before he believes a p-value."""
+    """Return the notes on the limits of the p-values."""
     pairs = {each.runs for each in comparisons.values()}
     notes = []
     if 1 in pairs:
@@ -237,7 +235,7 @@ def _origin(results: Results, chosen: float | None) -> str:
 
 
 def _decimals(comparisons: Mapping[str, stats.Comparison]) -> int:
-    """Two digits of the smallest spread are enough; of the smallest difference, where none has a spread."""
+    """Return decimals that show two digits of the smallest spread, or of the smallest difference without one."""
     spreads = [found.sd for found in comparisons.values() if found.sd > 0]
     smallest = min(spreads or [abs(found.difference) for found in comparisons.values() if found.difference], default=1)
     means = max((abs(found.reference.mean) for found in comparisons.values()), default=1.0)
@@ -280,12 +278,12 @@ def _difference_row(results: Results, method: str, found: stats.Comparison, deci
 
 
 def _finite(value: float) -> float | None:
-    """What can be sorted by."""
+    """Return the value as a sort key; None if it is not finite."""
     return value if math.isfinite(value) else None
 
 
 def _difference_data(results: Results, comparisons: Mapping[str, stats.Comparison]) -> tuple[dict[str, Value], ...]:
-    """Every figure of the comparisons, one to a column."""
+    """Return every figure of the comparisons, one to a column."""
     variants = results.variants()
     return tuple(
         {
@@ -320,7 +318,7 @@ def _difference_data(results: Results, comparisons: Mapping[str, stats.Compariso
 
 
 def _in_papers_form(mean: float, sd: float, t_p: float | None, wilcoxon_p: float | None, decimals: int) -> str:
-    """For example "1.35 ± 0.049 (3.1e-17/9.1e-7)"."""
+    """Format as in the paper, for example "1.35 ± 0.049 (3.1e-17/9.1e-7)"."""
     spread = "" if math.isnan(sd) else f" ± {sd:.{_SPREAD}f}"
     tests = "" if t_p is None or wilcoxon_p is None else f" ({p_value(t_p)}/{p_value(wilcoxon_p)})"
     return f"{mean:.{decimals}f}{spread}{tests}"

@@ -1,7 +1,4 @@
-"""HTML of templates: everything from a store is escaped, and a policy forbids what the page does not bring itself.
-
-The directory of a page: what may be there, and what may not be overwritten. Quick to import, to be asked early.
-"""
+"""HTML from templates, escaped and with a content security policy, and the directory of a report."""
 
 from __future__ import annotations
 
@@ -25,12 +22,12 @@ _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 
 
 def render(template: str, **content: Any) -> str:
-    """A part of a page."""
+    """Render a template."""
     return _environment().get_template(template).render(version=__version__, **content)
 
 
 def render_page(name: str, drawings: str, *, polls: bool = False, **content: Any) -> str:
-    """A whole page: the template with its script, and the style sheet that all pages share with a part for drawings.
+    """Render a page with its script and the shared style sheet, extended by the style of its drawings.
 
     If it ``polls``, the script may ask the server that the page comes from.
     """
@@ -41,7 +38,7 @@ def render_page(name: str, drawings: str, *, polls: bool = False, **content: Any
 
 
 def dark_colours(names: Iterable[str]) -> str:
-    """Rules that give colours, named "rrggbb", their other shades on a dark page, as custom properties."""
+    """Return rules that give colors, named "rrggbb", their shade on a dark page, as custom properties."""
     dark = " ".join(f"--c-{name}: {style.dark('#' + name)};" for name in sorted(names))
     return (
         f'@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{ {dark} }} }}\n'
@@ -66,17 +63,17 @@ def _environment() -> jinja2.Environment:
 
 
 def _without_control(value: Any) -> Any:
-    """Texts from a store may hold what a terminal obeys, which a page passes on to whoever prints it there."""
+    """Make control characters in texts from a store visible."""
     return value if isinstance(value, markupsafe.Markup) or not isinstance(value, str) else visible(value)
 
 
 def _unbroken(text: str) -> str:
-    """Keeps a number and its unit, and p and its value, on one line."""
+    """Keep a number and its unit, and p and its value, on one line."""
     return re.sub(r"(?<=\d) (?=%)|(?<=\bp) (?=[=<])|(?<=\bp [=<]) (?=\d)", "\N{NO-BREAK SPACE}", text)
 
 
 def _policy(style: str, script: str, polls: bool) -> str:
-    """A content security policy under which nothing is loaded, and nothing runs but this style and this script."""
+    """Return a content security policy that allows only this style and this script."""
     style_hash, script_hash = (
         base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)
     )
@@ -92,7 +89,7 @@ _GENERATOR = b'<meta name="generator" content="contdrop'
 
 
 def check_directory(out: pathlib.Path) -> None:
-    """Refuses a file, and a directory with a page of somebody else's."""
+    """Raise if the path is a file, or a directory with a page that contdrop did not write."""
     if out.exists() and not out.is_dir():
         raise UserError(f"--out: expected a directory; {out} is a file")
     index = out / INDEX

@@ -1,4 +1,4 @@
-"""Statistics of paired runs, numpy and scipy only: is the reference better, by how much, and would we have seen it?
+"""Statistics of paired runs: comparisons, intervals, corrections and power. Needs numpy and scipy only.
 
 One sign everywhere: a difference is **reference - other**. Values are errors, so negative means that the reference is
 better. A figure that does not exist (the spread of one run) is NaN; one that was not asked for is None.

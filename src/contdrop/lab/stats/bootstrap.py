@@ -28,7 +28,7 @@ def bca_interval(
     resamples: int = 10_000,
     small_sample: bool = True,
 ) -> tuple[float, float]:
-    """Bias-corrected and accelerated bootstrap interval of the mean (Efron 1987), widened for few runs.
+    """Compute the bias-corrected and accelerated bootstrap interval of the mean (Efron 1987), widened for few runs.
 
     The ends are the quantiles of the resampled means at ::
 

@@ -1,7 +1,4 @@
-"""The paired comparison of two methods, and the correction for several of them.
-
-From the results of two methods to paired differences: what is refused, and which differences count as equal.
-"""
+"""Paired comparison of two methods, and corrections for several comparisons."""
 
 from __future__ import annotations
 
@@ -105,17 +102,17 @@ class Comparison:
 
     @property
     def is_better(self) -> bool:
-        """Whether the reference's mean is the better one."""
+        """True if the reference's mean is the better one."""
         return self.difference > 0 if self.better == "higher" else self.difference < 0
 
     @property
     def losses(self) -> int:
-        """Runs in which the reference is worse."""
+        """Number of runs in which the reference is worse."""
         return self.runs - self.wins - self.ties
 
 
 def summary(values: Sequence[float] | Array) -> Summary:
-    """Mean and standard deviation of results.
+    """Compute mean and standard deviation of results.
 
     Examples:
         >>> summary([1.0, 2.0, 3.0])
@@ -194,7 +191,7 @@ def compare_paired(
 
 
 def adjusted(comparisons: Mapping[str, Comparison], family: int = 0) -> dict[str, Comparison]:
-    """The same comparisons, with Holm's adjustment of each kind of p-value, and intervals, over all of them.
+    """Adjust p-values (Holm), intervals and detectable differences for the number of comparisons.
 
     Args:
         comparisons: By whatever names them.
@@ -222,12 +219,12 @@ def adjusted(comparisons: Mapping[str, Comparison], family: int = 0) -> dict[str
 
 
 def family_size(comparisons: Iterable[Comparison]) -> int:
-    """How many of them chance can be told from: one run has no test, but runs that all differ alike have Wilcoxon's."""
+    """Return the number of comparisons with at least two runs."""
     return sum(each.runs > 1 for each in comparisons)
 
 
 def holm(p_values: Sequence[float], family: int = 0) -> list[float]:
-    """Holm's step-down adjustment, in the order given: to reject those below alpha keeps the family's error below it.
+    """Adjust p-values by Holm's step-down procedure, which keeps the family-wise error rate; the order is kept.
 
     The i-th smallest of m becomes the largest of (m - j + 1) p_(j) over j <= i, at most 1. NaN, a test that does not
     exist, stays NaN and does not count, unless the ``family`` has more members than there are p-values.
@@ -254,7 +251,7 @@ def _interval(change: Array, confidence: float, seed: int) -> tuple[float, float
 
 
 def _simultaneous(comparison: Comparison, tested: int) -> tuple[float, float]:
-    """Bonferroni's: each interval misses with a ``tested``-th of the probability that all of them together may."""
+    """Return Bonferroni's interval: each misses with a ``tested``-th of the probability that any may."""
     if math.isnan(comparison.t_p) or math.isnan(comparison.simultaneous[0]):
         return math.nan, math.nan
     miss = (1 - comparison.confidence) / max(1, tested)
@@ -300,7 +297,7 @@ Results: TypeAlias = Mapping[int, float] | Sequence[float] | Sequence[tuple[int,
 
 
 def match_runs(reference: Results, other: Results, names: tuple[str, str]) -> tuple[Array, Array]:
-    """The values of both in the same order of runs; refuses what is not paired."""
+    """Return the values of both methods in the same order of runs; raise if they are not paired."""
     first, second = _by_run(names[0], reference), _by_run(names[1], other)
     if (first.runs is None) != (second.runs is None):
         with_runs, without = names if second.runs is None else names[::-1]
@@ -356,7 +353,7 @@ def _listed(runs: list[int]) -> str:
 
 
 def differences(reference: Array, other: Array) -> Array:
-    """reference - other, where differences that are equal but for rounding are made equal.
+    """Return reference - other, with differences made equal that are equal but for rounding.
 
     Errors are counts over the number of test examples, so 1.15 - 1.13 and 1.07 - 1.05 are the same difference, though
     not the same float. Differences whose sizes lie within ``RESOLUTION`` times the larger value of their runs are

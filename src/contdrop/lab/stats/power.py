@@ -1,4 +1,4 @@
-"""What a number of paired runs can show: power of the two-sided paired t-test, and what follows from it."""
+"""Power of the two-sided paired t-test, detectable differences and required runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_RUNS = 10**9
 
 
 def power(difference: float, sd: float, n: int, alpha: float = 0.05) -> float:
-    """Probability that a two-sided paired t-test at level alpha finds a true mean difference.
+    """Compute the probability that a two-sided paired t-test at level alpha finds a true mean difference.
 
     T has a noncentral t-distribution with n - 1 degrees of freedom and noncentrality difference sqrt(n) / sd.
 
@@ -34,7 +34,7 @@ def power(difference: float, sd: float, n: int, alpha: float = 0.05) -> float:
 
 
 def minimum_detectable(sd: float, n: int, power: float = 0.8, alpha: float = 0.05) -> float:
-    """The mean difference that n paired runs find with the given power; a smaller one would probably go unseen.
+    """Compute the mean difference that n paired runs find with the given power.
 
     Args:
         sd: Standard deviation of the differences.
@@ -48,7 +48,7 @@ def minimum_detectable(sd: float, n: int, power: float = 0.8, alpha: float = 0.0
 
 
 def runs_needed(difference: float, sd: float, power: float = 0.8, alpha: float = 0.05) -> int:
-    """The smallest number of paired runs that finds a true mean difference with the given power.
+    """Compute the smallest number of paired runs that finds a true mean difference with the given power.
 
     Args:
         difference: The true mean difference, not 0.
@@ -82,7 +82,7 @@ def runs_needed(difference: float, sd: float, power: float = 0.8, alpha: float =
 
 
 def sd_interval(sd: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Where the standard deviation of the population may be, given that of n normal values.
+    """Compute a confidence interval of the population's standard deviation from that of n normal values.
 
     (n - 1) sd^2 / sigma^2 is chi-square with n - 1 degrees of freedom.
     """
@@ -94,7 +94,7 @@ def sd_interval(sd: float, n: int, confidence: float = 0.95) -> tuple[float, flo
 
 
 def _power(noncentrality: float, n: int, alpha: float) -> float:
-    """P(|T| > c) = E[Phi(nc - c S) + Phi(-nc - c S)], where S^2 (n - 1) is chi-square with n - 1 degrees of freedom.
+    """Compute P(|T| > c) = E[Phi(nc - c S) + Phi(-nc - c S)], S^2 (n - 1) chi-square with n - 1 degrees of freedom.
 
     By Gauss-Legendre quadrature over the density of S, s^(f-1) exp(-f s^2 / 2) with f = n - 1, in pieces that meet
     where the first term steps; error below 1e-12. (scipy's noncentral t gives NaN for some large noncentralities.)
@@ -114,7 +114,7 @@ def _power(noncentrality: float, n: int, alpha: float) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _noncentrality(n: int, wanted: float, alpha: float) -> float:
-    """Where the power, which grows with the noncentrality, reaches what is wanted."""
+    """Find the noncentrality at which the power, which grows with it, is the wanted one."""
     low, high = 0.0, 1.0
     while _power(high, n, alpha) < wanted:
         low, high = high, 2 * high

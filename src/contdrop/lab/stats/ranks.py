@@ -1,4 +1,4 @@
-"""Several methods on several data sets: ranks, the Friedman test and what may follow it (Demšar 2006)."""
+"""Ranks of methods over data sets, the Friedman test and post-hoc tests (Demšar 2006)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ranks:
 
 @dataclasses.dataclass(frozen=True)
 class RankComparison:
-    """Do the methods differ over the data sets, and which?
+    """Tests of the differences in rank between methods over data sets.
 
     Attributes:
         ranks: With average ranks for ties, which the tests need.
@@ -72,7 +72,7 @@ def ranks(errors: Mapping[str, Mapping[str, float]], *, ties: str = "average") -
 def compare_ranks(
     errors: Mapping[str, Mapping[str, float]], reference: str, *, alpha: float = 0.05, seed: int = 0
 ) -> RankComparison:
-    """Friedman test over data sets, Nemenyi's critical difference, and Holm's test against the reference.
+    """Run the Friedman test over data sets, with Nemenyi's critical difference and Holm's test against the reference.
 
     For n data sets, k methods and average ranks R_j::
 
@@ -150,7 +150,7 @@ def _friedman(ranked: Array) -> float:
 
 
 def _permutation_p(ranked: Array, seed: int) -> float:
-    """Share of random reorderings within data sets, the given one among them, that agree at least as much."""
+    """Return the share of random reorderings within data sets, the given one included, that agree at least as much."""
     shuffled = np.random.default_rng(seed).permuted(np.broadcast_to(ranked, (PERMUTATIONS, *ranked.shape)), axis=2)
     # Chi-square grows with this, and ranks are whole or half numbers: no rounding.
     agreement = np.sum(np.sum(shuffled, axis=1) ** 2, axis=1)

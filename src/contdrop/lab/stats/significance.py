@@ -1,11 +1,4 @@
-"""The distribution functions that the tests need, with types.
-
-The paired t-test, and the equivalence test built of two of them.
-
-Wilcoxon's signed-rank test.
-
-McNemar's test: two models on the same test examples.
-"""
+"""Significance tests of differences, and the distribution functions they need."""
 
 from __future__ import annotations
 
@@ -26,7 +19,7 @@ RESOLUTION = 1e-9
 
 
 class PValues(NamedTuple):
-    """Of the alternative "the reference is less", and of the two-sided one."""
+    """P-values of the alternative "the reference is less" and of the two-sided one."""
 
     less: float
     two_sided: float
@@ -63,7 +56,7 @@ def chi_square_quantiles(probabilities: tuple[float, ...], freedom: int) -> list
 
 @functools.cache
 def studentised_range_quantile(probability: float, groups: int) -> float:
-    """With infinitely many degrees of freedom."""
+    """Return the quantile for infinitely many degrees of freedom."""
     # Half a second to import, and only this one needs it.
     from scipy.stats import studentized_range  # type: ignore[import-untyped]
 
@@ -71,7 +64,7 @@ def studentised_range_quantile(probability: float, groups: int) -> float:
 
 
 def finite(name: str, values: Iterable[float]) -> Array:
-    """One-dimensional, not empty, numbers only."""
+    """Return the values as a one-dimensional, non-empty array of finite numbers, or raise."""
     try:
         array = np.array(list(values), dtype=np.float64)
     except (TypeError, ValueError):
@@ -89,7 +82,7 @@ def finite(name: str, values: Iterable[float]) -> Array:
 
 
 def merged(values: Array, tolerance: Array) -> Array:
-    """Values, each neighbour in size that lies within the tolerance of one below it set to that one."""
+    """Return the values with each that lies within the tolerance of the next smaller one set to that one."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     near = np.diff(ordered) <= np.maximum(tolerance[order][1:], tolerance[order][:-1])
@@ -100,7 +93,7 @@ def merged(values: Array, tolerance: Array) -> Array:
 
 
 def unit_scale(values: Array) -> tuple[Array, float]:
-    """Values divided by the largest size, and that size: squares then neither overflow nor vanish."""
+    """Return the values divided by the largest magnitude, and that magnitude, so that squares do not overflow."""
     scale = float(np.max(np.abs(values)))
     return (values / scale, scale) if scale else (values, 1.0)
 
@@ -111,7 +104,7 @@ def check_confidence(confidence: float) -> None:
 
 
 def t_test(differences: Sequence[float] | Array) -> PValues:
-    """One-sample t-test of the mean difference against 0.
+    """Test the mean difference against 0 by a one-sample t-test.
 
     ::
 
@@ -129,7 +122,7 @@ def t_test(differences: Sequence[float] | Array) -> PValues:
 
 
 def t_interval(differences: Sequence[float] | Array, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Interval of the mean difference: mean -+ q sd / sqrt(n), q Student's quantile with n - 1 degrees of freedom.
+    """Compute the interval of the mean: mean -+ q sd / sqrt(n), q Student's quantile with n - 1 degrees of freedom.
 
     NaN for one difference, which has no spread.
     """
@@ -145,7 +138,7 @@ def t_interval(differences: Sequence[float] | Array, *, confidence: float = 0.95
 
 
 def tost(differences: Sequence[float] | Array, margin: float) -> float:
-    """Equivalence test: is the mean difference within (-margin, margin)?
+    """Test equivalence: the alternative is a mean difference within (-margin, margin).
 
     The larger p-value of two one-sided t-tests (Schuirmann 1987), of mean <= -margin and of mean >= margin. A small
     one is evidence that the methods do *not* differ by as much as the margin; a large p-value of a t-test is not.
@@ -161,7 +154,7 @@ def tost(differences: Sequence[float] | Array, margin: float) -> float:
 
 
 def _lower_tail(values: Array, centre: float) -> float:
-    """P(T <= t) for the mean of the values against the centre."""
+    """Return P(T <= t) for the mean of the values against the centre."""
     n = len(values)
     if n == 1:
         return math.nan
@@ -185,7 +178,7 @@ class SignedRank(NamedTuple):
 
 
 def signed_rank_test(differences: Sequence[float] | Array) -> SignedRank:
-    """Wilcoxon's signed-rank test of paired differences, as the paper uses it.
+    """Run Wilcoxon's signed-rank test of paired differences, as the paper uses it.
 
     W is the sum of the ranks of |d| over the positive d; zeros are left out, ties share their mean rank. W has its
     exact distribution, that of the sum of these ranks, each times a fair coin. Beyond ``EXACT_UP_TO`` differences it is
@@ -218,7 +211,7 @@ def signed_rank_test(differences: Sequence[float] | Array) -> SignedRank:
 
 @functools.lru_cache(maxsize=64)
 def _exact_cdf(doubled: tuple[int, ...]) -> Array:
-    """P(2 W <= w) for w = 0 .. n (n + 1), by the ranks, doubled since those of ties may be halves."""
+    """Return P(2 W <= w) for w = 0 .. n (n + 1); the ranks are doubled since those of ties may be halves."""
     probability = np.zeros(sum(doubled) + 1)
     probability[0] = 1.0
     reached = 1
@@ -232,7 +225,7 @@ def _exact_cdf(doubled: tuple[int, ...]) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class McNemar:
-    """Test examples that one of two models got right; ``p`` is exact and two-sided."""
+    """Numbers of test examples that only one of two models got right; ``p`` is exact and two-sided."""
 
     only_a_right: int
     only_b_right: int
@@ -244,7 +237,7 @@ def mcnemar(
     predictions_b: Sequence[int] | npt.NDArray[np.integer],
     labels: Sequence[int] | npt.NDArray[np.integer],
 ) -> McNemar:
-    """Exact test of "both models have the same error" on one set of examples.
+    """Test "both models have the same error" exactly on one set of examples.
 
     Only examples that one model gets right and the other wrong count. If the models are equally good, a fair coin
     decides which of them is right there, so p = min(1, 2 P(B <= min(a, b))), B ~ Binomial(a + b, 1/2). It concerns

@@ -1,4 +1,4 @@
-"""Interval of a difference over runs **and** test examples: would it hold with other runs and on other examples?"""
+"""Interval of a difference over runs and test examples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .significance import Array, check_confidence, student_quantile, unit_scale
 def two_way_interval(
     contributions: Sequence[Sequence[float]] | Array, *, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Interval of the mean over all runs and all examples of which these are a sample.
+    """Compute the interval of the mean over all runs and all examples of which these are a sample.
 
     For any metric that is a mean over examples: an error is the mean of 0 and 1, a loss that of the losses. With
     crossed random effects, d_ri = mean + run_r + example_i + rest_ri, the variance of the mean of R runs on N examples
@@ -66,7 +66,7 @@ def two_way_interval(
 
 
 def _parts(values: Array) -> tuple[float, float, float, float]:
-    """The mean, and the parts of its variance: of runs, of examples, of the rest."""
+    """Return the mean and its variance components: runs, examples, rest."""
     runs, examples = values.shape
     mean = float(values.mean())
     by_run, by_example = values.mean(axis=1) - mean, values.mean(axis=0) - mean

@@ -1,4 +1,4 @@
-"""All figures. Each is a :class:`Picture`: words, and a function that draws it with matplotlib."""
+"""Figures of a report; each is a :class:`Picture`."""
 
 from __future__ import annotations
 

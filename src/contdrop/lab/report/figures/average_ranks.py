@@ -1,4 +1,4 @@
-"""The critical-difference diagram."""
+"""Critical-difference diagram."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .drawing import SMALL, TINY, WIDTH, Picture, blank, place, short_names, sty
 
 
 def across(every: Sequence[Results]) -> Picture | None:
-    """Average ranks over data sets, if there are at least three (Demšar 2006)."""
+    """Draw average ranks over data sets, if there are at least three (Demšar 2006)."""
     found = rank(every)
     if found is None:
         return None

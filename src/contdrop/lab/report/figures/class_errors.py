@@ -1,4 +1,4 @@
-"""Errors class by class: who wins which class, and what is taken for what."""
+"""Errors by class and confusion matrices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_MATRICES = 12  # of a sweep, matrices show nothing
 
 
 def matrices(store: Store, results: Results) -> dict[str, Array]:
-    """By method, the share of each class's test images (row) that was taken for each class (column), in per cent.
+    """Return by method the percentage of each class's test images (row) predicted as each class (column).
 
     Mean over its finished runs; methods without stored predictions are left out. None of more classes than are drawn:
     their squares would take gigabytes.
@@ -51,12 +51,12 @@ def matrices(store: Store, results: Results) -> dict[str, Array]:
 
 
 def class_errors(shares: Array) -> Array:
-    """In per cent of the class's test images."""
+    """Return the error of each class in per cent."""
     return 100 - np.diagonal(shares)
 
 
 def wins(errors: Mapping[str, Array]) -> dict[str, int]:
-    """On how many classes each method has the lowest error; where several have it, each of them wins."""
+    """Return on how many classes each method has the lowest error; ties count for each."""
     table = np.array(list(errors.values())).round(9)
     best = table == np.nanmin(np.where(np.isnan(table), np.inf, table), axis=0)
     return dict(zip(errors, best.sum(axis=1).tolist()))

@@ -20,7 +20,7 @@ Counts = dict[str, Array]  # by method, the mean over runs
 
 
 def covariances(store: Store, results: Results) -> Picture | None:
-    """If they were measured."""
+    """Draw the histograms, if covariances were measured."""
     found: dict[int, dict[str, list[Array]]] = {}
     edges: Array | None = None
     for job in results.finished:
@@ -107,7 +107,7 @@ def _draw(edges: Array, layers: Mapping[int, Counts]) -> Figure:
 
 
 def _reach(edges: Array, layers: Mapping[int, Counts]) -> float:
-    """How far from 0 there is anything to see."""
+    """Return the largest distance from 0 that is visible."""
     seen = np.sum([counts > 0 for found in layers.values() for counts in found.values()], axis=0) > 0
     ends = np.concatenate([abs(edges[:-1][seen]), abs(edges[1:][seen])])
     return float(ends.max()) * 1.04 if ends.size else float(edges[-1])

@@ -1,4 +1,4 @@
-"""Test error per epoch."""
+"""Learning curves: test value per epoch."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def curves(store: Store, results: Results) -> Picture | None:
 
 
 def _runs(store: Store, results: Results) -> dict[str, list[Array]]:
-    """By method the test values after each epoch, of every run that has some; not a number where none was measured."""
+    """Return by method the test values after each epoch of every run that has some; NaN where none was measured."""
     curves_of = store.curves(results.protocol.key)
     found: dict[str, list[Array]] = {}
     for method, jobs in results.by_method.items():
@@ -84,18 +84,18 @@ def _runs(store: Store, results: Results) -> dict[str, list[Array]]:
 
 
 def _filled(run: Array, epochs: int) -> Array:
-    """With the last value that was measured in all epochs after the end of the run: its network stayed as it was."""
+    """Repeat the last measured value for all epochs after an early stop."""
     return np.pad(run, (0, epochs - len(run)), constant_values=run[np.isfinite(run)][-1])
 
 
 def _epochs(errors: Mapping[str, Array]) -> Array:
-    """Numbers, from 1, of those after which all runs of a method were measured."""
+    """Return the epochs, from 1, after which all runs of a method were measured."""
     whole = [np.isfinite(runs).all(axis=0) for runs in errors.values()]
     return np.flatnonzero(np.any(whole, axis=0)).astype(np.float64) + 1
 
 
 def _mean(runs: Array, epochs: Array) -> tuple[Array, Array]:
-    """Epochs of these after which all runs were measured, and the mean after each."""
+    """Return the epochs after which all runs were measured, and the mean after each."""
     values = runs[:, epochs.astype(int) - 1]
     whole = np.isfinite(values).all(axis=0)
     return epochs[whole], values[:, whole].mean(axis=0)
@@ -116,7 +116,7 @@ def _caption(results: Results, errors: Mapping[str, Array], banded: Collection[s
 
 
 def _thinned(epochs: Array) -> Array:
-    """Those to draw, the first and the last among them."""
+    """Return the points to draw, the first and the last among them."""
     places = np.linspace(0, len(epochs) - 1, min(len(epochs), _MOST_POINTS)).round().astype(np.int64)
     return np.array(epochs[places])
 
@@ -153,7 +153,7 @@ def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], t
 
 
 def _is_positive(errors: Mapping[str, Array], epochs: Array) -> bool:
-    """Whether all means that are drawn are, as a logarithmic axis needs."""
+    """Return True if all means drawn are positive, as a logarithmic axis needs."""
     return all((_mean(runs, epochs)[1] > 0).all() for runs in errors.values())
 
 

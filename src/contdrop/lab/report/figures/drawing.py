@@ -1,4 +1,4 @@
-"""What all figures share: how they look, where things are put, and how they are written.
+"""Shared layout, text and style of all figures.
 
 Nothing here touches matplotlib's state for longer than a call, and pyplot is not used. Sizes are in inches; a figure is
 5.4 wide, so that its text stays legible on a telephone and fits a column in print.
@@ -82,7 +82,7 @@ _FAMILY = "'DejaVu Sans', Verdana, 'Segoe UI', Roboto, Arial, sans-serif"
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure to be drawn, with the words that go with it."""
+    """A figure as a drawing function, with its title, caption and text alternative."""
 
     name: str  # of its files, without directory and ending
     title: str
@@ -93,7 +93,7 @@ class Picture:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """The look of all figures, whatever the user's own settings of matplotlib are."""
+    """Apply the style of all figures, whatever the user's matplotlib settings are."""
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)  # type: ignore[arg-type]  # its keys are literals
@@ -104,7 +104,7 @@ def styled() -> Iterator[None]:
 
 
 class _Shown(Figure):
-    """Shows itself in a notebook, where only figures of pyplot, which nothing here uses, do so of their own accord."""
+    """Figure that displays itself in a notebook without pyplot."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
@@ -117,14 +117,14 @@ def blank(height: float, width: float = WIDTH) -> Figure:
 
 
 def place(figure: Figure, left: float, top: float, width: float, height: float, **options: Any) -> Axes:
-    """Axes at so many inches from the left and from the top."""
+    """Add axes at these inches from the left and from the top."""
     full_width, full_height = figure.get_size_inches()
     box = (left / full_width, 1 - (top + height) / full_height, width / full_width, height / full_height)
     return figure.add_axes(box, **options)
 
 
 def text_width(texts: Sequence[str], size: float, *, bold: bool = False) -> float:
-    """Of the widest, in inches."""
+    """Return the width of the widest text in inches."""
     with styled():
         measure = TextToPath().get_text_width_height_descent
         font = FontProperties(family="DejaVu Sans", size=size, weight="bold" if bold else "normal")
@@ -132,7 +132,7 @@ def text_width(texts: Sequence[str], size: float, *, bold: bool = False) -> floa
 
 
 def fitting(text: str, size: float, width: float, *, bold: bool = False) -> str:
-    """A text in one line of so many inches, cut if it is longer."""
+    """Shorten a text to one line of so many inches."""
     length = len(text)
     while length > 1 and text_width([labels.shorten(text, length)], size, bold=bold) > width:
         length -= 1
@@ -147,7 +147,7 @@ def short_names(
     width: float = math.inf,
     bold: bool = False,
 ) -> dict[str, str]:
-    """By method what stands beside a plot: cut if it has more characters or inches, but so that no two are alike."""
+    """Return display names cut to a number of characters or inches, but so that no two are alike."""
     whole = {method: labels.display_name(method, longest=10_000) for method in methods}
 
     def cut(method: str, tail: int = 0, mark: str = "") -> str:
@@ -167,7 +167,7 @@ def short_names(
 
 
 def _cut(name: str, longest: int, tail: int) -> str:
-    """The end is left out, or the middle if so many of its last characters are to stay."""
+    """Cut the end of a text, or its middle if so many of its last characters are to stay."""
     if not tail or len(name) <= longest:
         return labels.shorten(name, longest)
     return f"{name[: longest - tail - 1].rstrip()}…{name[-tail:].lstrip()}"
@@ -176,7 +176,7 @@ def _cut(name: str, longest: int, tail: int) -> str:
 def _told_apart(
     methods: Sequence[str], cut: Callable[..., str], taken: Collection[str], longest: int
 ) -> dict[str, str]:
-    """Names that begin alike, with as much of their ends as makes them differ; numbered where nothing short does."""
+    """Shorten names that begin alike so that they differ; number them where nothing short does."""
     for tail in range(longest // 3, longest - 2):
         found = [cut(method, tail) for method in methods]
         if len({*found, *taken}) == len(found) + len(taken):
@@ -185,14 +185,14 @@ def _told_apart(
 
 
 def names_width(methods: Iterable[str]) -> float:
-    """Of the widest name beside a plot, in inches."""
+    """Return the width of the widest name beside a plot, in inches."""
     return text_width(list(short_names(methods).values()), SMALL)
 
 
 def wrapped(
     text: str, size: float, width: float, *, bold: bool = False, mono: bool = False, most: int = 100
 ) -> list[str]:
-    """A text in lines of so many inches; what exceeds the most lines ends in an ellipsis."""
+    """Break a text into lines of so many inches; the last of ``most`` lines ends in an ellipsis if text is left."""
     with styled():
         measure = TextToPath().get_text_width_height_descent
         family = "DejaVu Sans Mono" if mono else "DejaVu Sans"
@@ -218,7 +218,7 @@ def wrapped(
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions as near as can be to those wanted, at least ``gap`` apart, between ``low`` and ``high`` if they fit.
+    """Return positions near the wanted ones, at least ``gap`` apart and between ``low`` and ``high`` if they fit.
 
     Example:
         >>> spread([0.5, 0.5, 0.9], 0.2, 0.0, 1.0)
@@ -251,7 +251,7 @@ def _start(block: list[float], gap: float) -> float:
 
 
 def label_ends(axes: Axes, ends: dict[str, tuple[float, float]], height: float) -> None:
-    """Names the lines of methods where they end, beside the plot, whose limits are final; its height is in inches."""
+    """Name the lines at their ends, beside a plot whose limits are final; its height is in inches."""
     points = [axes.transAxes.inverted().transform(axes.transData.transform(point)) for point in ends.values()]
     heights = spread([float(y) for _, y in points], 1.25 * SMALL / _POINTS / height, 0.02, 0.98)
     for (method, name), (x, y), beside in zip(short_names(ends).items(), points, heights):
@@ -263,7 +263,7 @@ def label_ends(axes: Axes, ends: dict[str, tuple[float, float]], height: float) 
 
 
 def make_room(figure: Figure) -> None:
-    """Moves the left ends of plots to the right, where what stands beside them, long numbers say, would be cut off."""
+    """Move the left ends of plots to the right where labels beside them would be cut off."""
     boxes = [box for axes in figure.axes if (box := axes.yaxis.get_tightbbox()) is not None]
     missing = -min(box.x0 for box in boxes) / figure.bbox.width
     for axes in figure.axes if missing > 0 else ():
@@ -272,7 +272,7 @@ def make_room(figure: Figure) -> None:
 
 
 def plain_ticks(axis: Any) -> None:
-    """Ticks of a logarithmic axis as ordinary numbers: 1, 2, 5, 10; matplotlib's own are formulas."""
+    """Label a logarithmic axis with ordinary numbers: 1, 2, 5, 10."""
     low, high = sorted(axis.get_view_interval())
     steps = (1, 2, 5) if high / low < 2000 else (1,)
     ticks = [step * 10.0**power for power in range(-12, 13) for step in steps]
@@ -286,12 +286,12 @@ def _number(value: float) -> str:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """Standard deviation with n - 1; 0, for no bar, if there is one value."""
+    """Return the standard deviation with n - 1; 0, for no bar, of a single value."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 def save(figure: Figure, directory: pathlib.Path, name: str, formats: Sequence[str] = FORMATS) -> list[pathlib.Path]:
-    """Writes a figure as SVG, PNG and PDF. The same figure gives the same bytes."""
+    """Write a figure in these formats. The same figure gives the same bytes."""
     written = []
     for ending in formats:
         path = directory / f"{name}.{ending}"

@@ -1,4 +1,4 @@
-"""Every run of every method, with what is paired joined by a line, and the paired differences."""
+"""Every run of every method, joined by run, and the paired differences."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def pairs(analysis: Analysis) -> Picture | None:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How the two plots share a width: what stands beside and below them, and the inches that each has."""
+    """Shared width of the two plots: margins and inches of each."""
 
     names: list[str]
     titles: tuple[str, str]  # of the two axes, in as many lines as they need
@@ -102,7 +102,7 @@ def draw_into(
     order: Sequence[str],
     box: tuple[float, float, float, float],
 ) -> None:
-    """Draws these methods into a part of a figure: inches from the left, from the top, width and height."""
+    """Draw these methods into a part of a figure: inches from the left, from the top, width and height."""
     errors, reference, measure = results.errors(), results.reference, results.measure
     x, y, full, tall = box
     with styled():
@@ -123,7 +123,7 @@ def draw_into(
 
 
 def _name_sides(axes: Axes, reference: str, measure: Measure) -> None:
-    """Says above the differences which of their sides is better."""
+    """Label the better side above the differences."""
     left_word, right_word = ("worse", "better") if measure.better == HIGHER else ("better", "worse")
     short = labels.display_name(reference, longest=14)
     short = short if len(short) <= _SHORT else "reference"  # or the two ends meet
@@ -133,7 +133,7 @@ def _name_sides(axes: Axes, reference: str, measure: Measure) -> None:
 
 
 def _number_ticks(axes: Axes, width: float) -> None:
-    """As many ticks as have room for all digits of their numbers: an offset would stand over the axis's name."""
+    """Set as many ticks as have room for all digits of their numbers; an offset would cover the axis label."""
     axes.ticklabel_format(axis="x", style="sci", scilimits=PLAIN, useOffset=False)
     axes.locator_params(axis="x", nbins=4)
     low, high = axes.get_xlim()

@@ -1,4 +1,4 @@
-"""Reliability diagrams: how often predictions of a certain confidence are right, where a study measured it."""
+"""Reliability diagrams: accuracy against confidence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENOUGH = 10  # examples of a bin, all runs together; the share of fewer says no
 
 @dataclass(frozen=True)
 class Calibration:
-    """Of one method, predicting in one way."""
+    """Calibration of one method with one way to predict."""
 
     confidence: Array  # the mean in each bin that has enough examples, all runs together
     accuracy: Array  # the share of them that is right
@@ -38,7 +38,7 @@ Calibrations = Mapping[str, Mapping[str, Calibration]]  # by way and method
 
 
 def reliability(store: Store, results: Results) -> Picture | None:
-    """If it was measured."""
+    """Draw the diagrams, if calibration was measured."""
     measured = calibrations(store, results)
     if not measured:
         return None
@@ -64,7 +64,7 @@ def reliability(store: Store, results: Results) -> Picture | None:
 
 
 def calibrations(store: Store, results: Results) -> dict[str, dict[str, Calibration]]:
-    """By way and method, over its finished runs; what was not measured is left out."""
+    """Return the calibration by way and method over finished runs; what was not measured is left out."""
     found: dict[str, dict[str, Calibration]] = {}
     for way in WAYS:
         for method, jobs in results.by_method.items():
@@ -140,7 +140,7 @@ def _diagram(axes: Axes, found: Mapping[str, Calibration], way: str, *, is_first
 def _errors(
     axes: Axes, found: Mapping[str, Calibration], methods: list[str], names: list[str] | None, reach: float
 ) -> None:
-    """A row for each method, which also tells whose colour is whose."""
+    """Draw the calibration errors, with a row for each method that also serves as a legend."""
     for row, method in enumerate(methods):
         if method in found:
             look, each = style.style(method), found[method]

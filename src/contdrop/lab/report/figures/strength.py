@@ -1,9 +1,4 @@
-"""Error against the width of the Gaussian.
-
-Errors and the bounds on them, method by method.
-
-The confound: error against the strength of the noise, for all laws.
-"""
+"""Error against the strength of the noise: Gaussian width, certificates, relative variance."""
 
 from __future__ import annotations
 
@@ -44,7 +39,7 @@ _ENOUGH = 3  # widths; two of them are no curve
 
 
 def sweep(results: Results) -> Picture | None:
-    """If several Gaussian variants were trained."""
+    """Draw the error against the width of the Gaussian, if several widths were trained."""
     errors = {method: list(runs.values()) for method, runs in results.errors().items()}
     widths = {method: width for method in errors if (width := labels.gaussian_width(method)) is not None}
     if len(set(widths.values())) < _ENOUGH:
@@ -146,7 +141,7 @@ _FEWEST = 2  # strengths, for which a curve says nothing
 
 
 def certificates(found: Sequence[Any], delta: float) -> Picture:
-    """Of what ``contdrop certify`` found."""
+    """Draw the bounds that ``contdrop certify`` found."""
     return Picture(
         "certificates",
         "Errors and certificates",
@@ -194,7 +189,7 @@ def _rows(axes: Axes, found: Sequence[Any]) -> None:
 
 
 def _against_strength(axes: Axes, found: Sequence[Any]) -> None:
-    """Bounds against r; where several methods have one strength, the line goes through their mean."""
+    """Draw bounds against r; methods of equal strength are joined at their mean."""
     for number, (_, marker) in enumerate(_KINDS):
         bounds: dict[float, list[float]] = {}
         for each in found:
@@ -226,7 +221,7 @@ _ENOUGH_POINTS = 3  # points; two of them say nothing about strength
 
 
 def noise(results: Results) -> Picture | None:
-    """If at least three methods have a law, and so a relative variance."""
+    """Draw the error against the relative variance, if at least three methods have one."""
     errors = results.errors()
     strengths: dict[str, float] = {}
     for job in results.finished:
@@ -263,7 +258,7 @@ def noise(results: Results) -> Picture | None:
 
 
 def _controls(results: Results, methods: Collection[str]) -> Iterator[str]:
-    """Of each method that stands beside its control: whether a gap between the two says something about the law."""
+    """Yield for each method with its control if a gap between the two says something about the law."""
     for method in methods:
         control = control_of(method)
         if control not in methods or control is None:
@@ -278,7 +273,7 @@ def _controls(results: Results, methods: Collection[str]) -> Iterator[str]:
 
 
 def _offsets(strengths: Mapping[str, float], width: float) -> dict[str, float]:
-    """Where to draw each point, so that none hides another."""
+    """Return offsets so that no point hides another."""
     near: list[list[str]] = []
     for method in sorted(strengths, key=strengths.__getitem__):
         if near and strengths[method] - strengths[near[-1][-1]] < 0.012 * width:

@@ -1,4 +1,4 @@
-"""Line charts of the live page: places from 0 to 100, for a template to draw within milliseconds.
+"""Line charts of the live page, as positions from 0 to 100 for a template.
 
 The template stretches the lines to whatever width there is, and sets the words beside them at their own size.
 """
@@ -49,7 +49,7 @@ class _Axis:
 
 
 def _written(ticks: Sequence[float]) -> list[str]:
-    """Numbers with as many decimals as their distance needs; with an exponent where they are very large or small."""
+    """Format ticks with the decimals that their distance needs; with an exponent if very large or small."""
     step = min((after - before for before, after in itertools.pairwise(ticks)), default=max(map(abs, ticks), default=1))
     kept = [0.0 if abs(tick) < step / 100 else tick for tick in ticks]
     largest = max(map(abs, kept), default=0.0)
@@ -62,7 +62,7 @@ def _written(ticks: Sequence[float]) -> list[str]:
 
 
 def interim_chart(looks: Sequence[InterimResult], planned: int, margin: float | None, method: str) -> dict[str, Any]:
-    """Estimate and interval against the number of finished pairs, up to all that are planned."""
+    """Return estimate and interval against the number of finished pairs, up to all that are planned."""
     finite = [look for look in looks if math.isfinite(look.low)]
     width = _WIDEST * (finite[-1].high - finite[-1].low) if finite else math.inf
     shown = [0.0, *(look.difference for look in looks)]
@@ -85,7 +85,7 @@ def interim_chart(looks: Sequence[InterimResult], planned: int, margin: float | 
 
 
 def curves(running: Sequence[tuple[JobRecord, Sequence[Epoch]]], measure: Measure) -> Iterable[dict[str, Any]]:
-    """What has been measured after each epoch of the jobs that are under way."""
+    """Yield charts of the metrics after each epoch of the running jobs."""
     for names, title in _CURVES:
         name = next((name for name in names if any(_values(epochs, name) for _, epochs in running)), None)
         if name is None:
@@ -120,7 +120,7 @@ def _line(points: Sequence[tuple[float, float]], x: _Axis, y: _Axis, method: str
 
 
 def line_style(method: str) -> dict[str, str]:
-    """Colour and dashes; on a dark page a custom property gives another shade."""
+    """Return color and dashes; on a dark page a custom property gives another shade."""
     look = style.style(method)
     dashes = "" if isinstance(look.line, str) else " ".join(f"{2 * part:g}" for part in look.line[1])
     return {"colour": f"var(--c-{look.colour[1:]}, {look.colour})", "dashes": dashes}

@@ -1,8 +1,7 @@
-"""What there is to see of a store while runs are going on: progress, curves, and the verdict so far.
+"""Live page of a store: progress, curves and the verdict so far.
 
-A look costs what has changed since the last one: rows of jobs are read again when their checksums differ, epochs only
-of jobs that are under way, and comparisons are made anew when a job has ended. Neither predictions nor figures are
-touched; those are the report's.
+An update costs what has changed since the last one: rows of jobs are read again when their checksums differ, epochs
+only of running jobs, and comparisons are recomputed when a job has ended. Predictions and figures are left to the report.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _MOST_CURVES = 12  # jobs drawn at once
 
 
 class LivePage:
-    """Looks at a store again and again."""
+    """Page of a store that is updated at a cost proportional to what has changed."""
 
     def __init__(self, path: pathlib.Path, margin: float | None = None) -> None:
         self._path, self._margin = path, margin
@@ -49,14 +48,14 @@ class LivePage:
 
     @property
     def version(self) -> str:
-        """Of the page, then after a dot of what it shows and the report says.
+        """Identifier of the page, a dot, and a counter of its content.
 
         A tab that has another page, of another start or without a colour that there is now, has to load it again.
         """
         return f"{self._page}.{self._changes}"
 
     def look(self) -> None:
-        """Brings ``fragment`` up to date; ``version`` is another one then, and when the report would be.
+        """Update ``fragment``, and ``version`` if it or the report changes.
 
         Raises:
             UserError: There is no store, or its runs are not paired.
@@ -83,7 +82,7 @@ class LivePage:
             self._shades, self._page = shades, secrets.token_hex(4)
 
     def page(self) -> str:
-        """The whole page, which asks for fragments from then on."""
+        """Return the complete page, which then asks for fragments."""
         store = labels.printable(self._path.name)
         return templating.render_page(
             "live",
@@ -97,7 +96,7 @@ class LivePage:
         )
 
     def _read(self, store: Store) -> set[str]:
-        """Reads the jobs that have changed; returns the protocols whose verdict may have."""
+        """Read the jobs that have changed; return the protocols whose verdict may have changed."""
         file = self._path.stat().st_ino
         if file != self._file:
             self._file, self._checksums, self._jobs, self._judged = file, {}, {}, {}
@@ -155,7 +154,7 @@ def _progress(jobs: Sequence[JobRecord], running: Sequence[JobRecord]) -> dict[s
 
 
 def _methods(jobs: Sequence[JobRecord], held: set[int]) -> Iterable[dict[str, Any]]:
-    """A line per method of the final runs, and one for the selection."""
+    """Yield the progress of each method of the final runs, and of the selection."""
     by_label: dict[str, list[JobRecord]] = {}
     for job in jobs:
         by_label.setdefault(job.method if job.stage == FINAL else "", []).append(job)
@@ -183,7 +182,7 @@ def _job(job: JobRecord, shows_epochs: bool) -> dict[str, Any]:
 
 
 def _said(judged: Analysis, is_done: bool) -> dict[str, Any]:
-    """The verdict so far, and how far that is."""
+    """Return the verdict so far and how many runs it rests on."""
     results, found = judged.results, judged.verdict
     planned = len({job.run for job in results.final})
     others = [method for method in results.methods if method != results.reference]
@@ -223,7 +222,7 @@ def _narrowing(judged: Analysis, planned: int) -> dict[str, Any] | None:
 
 
 def _drawn(store: Store, results: Results, running: Sequence[JobRecord]) -> dict[str, Any]:
-    """Curves of what is under way; of selection and final runs alike."""
+    """Return the curves of running jobs of selection and final runs."""
     drawn = [(job, store.epochs(job.id)) for job in running[:_MOST_CURVES]]
     return {
         "curves": list(charts.curves([(job, epochs) for job, epochs in drawn if epochs], results.measure)),

@@ -1,9 +1,7 @@
-"""A live page and the report on loopback, and nothing else.
+"""HTTP server on the loopback interface for the live page and the report.
 
 ``/`` is the live page while jobs are planned, and leads to ``/report/`` when all are done; ``/live?V`` is what has come
-since version V of it; ``/report/`` is made when it is asked for and the store has changed since.
-
-Noticing that a store has changed, and making the report again.
+since version V of it; ``/report/`` is made when it is requested and the store has changed since.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class _Answer(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """What the live page shows, all of one moment."""
+    """Content of the live page at one moment."""
 
     page: bytes
     fragment: bytes
@@ -50,7 +48,7 @@ class _Shown(NamedTuple):
 
 
 class ReportServer(http.server.ThreadingHTTPServer):
-    """Serves what was last published; no other path leads anywhere.
+    """Server of the last published page and report; no other path exists.
 
     Args:
         port: 0 for any that is free.
@@ -73,14 +71,14 @@ class ReportServer(http.server.ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_address[1]}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Nothing: a browser that goes away, or a request that makes no sense, is no news."""
+        """Ignore browsers that disconnect and malformed requests."""
 
     def publish(self, live: LivePage) -> None:
-        """From now on shows this."""
+        """Show this from now on."""
         self._shown = _Shown(live.page().encode(), live.fragment.encode(), live.version, live.is_done)
 
     def answer(self, path: str, query: str) -> _Answer:
-        """To a request."""
+        """Return the answer to a request."""
         shown = self._shown
         if shown is None:
             return _Answer(404, body=b"Not found.\n")
@@ -106,7 +104,7 @@ class ReportServer(http.server.ThreadingHTTPServer):
             return _Answer(404, body=b"Not found.\n")
 
     def _update_report(self, version: str) -> str:
-        """Makes the report unless it is of this version; returns why that cannot be, in a line."""
+        """Write the report unless it is of this version; return the reason if that fails."""
         if self._of == version:
             return ""
         try:
@@ -176,7 +174,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the terminal is for what the user should know."""
+        """Log nothing; the terminal is for messages to the user."""
 
 
 # An SVG opened by itself is a document, too. A PDF runs nothing, and in a sandbox Safari shows an empty page.
@@ -197,7 +195,7 @@ POLL_SECONDS = 2.0
 
 
 class StoreWatcher:
-    """Tells whether other processes have written to a store since the last look, until it is closed."""
+    """Detector of changes that other processes make to a store."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
@@ -205,7 +203,7 @@ class StoreWatcher:
         self._seen: tuple[int, int] | None = None
 
     def there_are(self) -> bool:
-        """True at the first call, and when something was committed, or the file replaced, since the last one."""
+        """Return True at the first call, and if something was committed or the file replaced since the last one."""
         state = self._state()
         changed, self._seen = state is None or state != self._seen, state
         return changed
@@ -226,7 +224,7 @@ class StoreWatcher:
             return file, self._latest()
 
     def _latest(self) -> int:
-        """When the file or its log was last written to."""
+        """Return when the file or its log was last written to."""
         found = 0
         for path in (self._path, self._path.with_name(f"{self._path.name}-wal")):
             with contextlib.suppress(OSError):
@@ -248,7 +246,7 @@ def rebuild_on_change(
     at_least: float = math.inf,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Calls ``rebuild`` at once and whenever a store has changed, until interrupted.
+    """Call ``rebuild`` at once and whenever a store has changed, until interrupted.
 
     An error in the store is raised the first time; later on it is said, once, for it may be mended.
 
