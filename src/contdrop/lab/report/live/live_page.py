@@ -1,7 +1,7 @@
 """Live page of a store: progress, curves and the verdict so far.
 
 An update costs what has changed since the last one: rows of jobs are read again when their checksums differ, epochs
-only of running jobs, and comparisons are recomputed when a job has ended. Predictions and figures are left to the report.
+only of running jobs, and comparisons are recomputed when a job has ended. Predictions and figures are not read.
 """
 
 from __future__ import annotations
