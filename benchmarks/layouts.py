@@ -22,6 +22,7 @@ import torch
 
 import contdrop as cd
 from contdrop import kernels
+from contdrop._kernel_law import KernelLaw
 from contdrop.bench.environment import keep_freed_memory
 from contdrop.bench.timing import interleave
 
@@ -93,7 +94,7 @@ def dropconnect(rounds: int) -> None:
         one, seed = torch.randn(outputs, inputs), torch.tensor(5)
 
         def draw(tensor: torch.Tensor, seed: torch.Tensor = seed) -> torch.Tensor:
-            return kernels.dropout(tensor, seed, law.kind, law.params, 2.0, [], kernels.STREAM_MASK)
+            return kernels.ops.dropout(tensor, seed, KernelLaw(law.kind, law.params, 2.0), [], kernels.STREAM_MASK)
 
         def draws(one: torch.Tensor = one, examples: int = examples) -> None:
             for _ in range(examples):

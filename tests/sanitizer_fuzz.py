@@ -205,9 +205,10 @@ def _compare(like, expected, bound, lead: int):
 def _dropout_case(rng: random.Random) -> Case:
     import torch
 
-    from contdrop.functional import training_factor
+    from contdrop._kernel_law import KernelLaw
     from contdrop.kernels import reference
     from contdrop.kernels.native import binding
+    from contdrop.laws import training_factor
 
     law = rng.choice(_laws())
     dtype = rng.choice(list(binding.TYPES))
@@ -241,7 +242,7 @@ def _dropout_case(rng: random.Random) -> Case:
         window += [rng.randint(0, size - part) for size, part in zip(window, shape)]
     call.mask_first, call.mask_stride[:axes] = reference.mask_layout(shape, shared, window)
     call.size[:axes], call.x_stride[:axes], call.out_stride[:axes] = shape, x.stride(), out.stride()
-    expected = reference.dropout(x, torch.tensor(seed), law.kind, law.params, factor, shared, stream, window)
+    expected = reference.dropout(x, torch.tensor(seed), KernelLaw(law.kind, law.params, factor), shared, stream, window)
     arrays = [_array(0, x, rng), _array(binding.Dropout.out.offset, out, rng, result=True)]
     bound = 0 if law.kind == "bernoulli" else 1e-6 * abs(factor) * x.double().abs()
     return Case(
@@ -257,19 +258,20 @@ def _dropout_case(rng: random.Random) -> Case:
 def _relu_case(rng: random.Random) -> Case:
     import torch
 
-    from contdrop.functional import training_factor
+    from contdrop._kernel_law import KernelLaw
     from contdrop.kernels import reference
-    from contdrop.kernels.native import binding, structures
+    from contdrop.kernels.native import binding, loader
+    from contdrop.laws import training_factor
 
     law = rng.choice(_laws())
     factor = training_factor("fuzz", law, "inverted")
     x = _random(rng, _size(rng), torch.float32)
     backward = rng.random() < 0.5
     seed = _seed(rng)
-    call = structures.Relu(law=binding.prepare(law.kind, law.params, factor))
+    call = loader.Relu(law=binding.prepare(law.kind, law.params, factor))
     call.count, call.seed, call.stream = len(x), seed, reference.STREAM_MASK
     arrays = [_array(0, x, rng)]
-    mask = (torch.tensor(seed), law.kind, law.params, factor, [], reference.STREAM_MASK)
+    mask = (torch.tensor(seed), KernelLaw(law.kind, law.params, factor), [], reference.STREAM_MASK)
     if backward:
         gate = _random(rng, len(x), torch.float32).relu()
         arrays.append(_array(type(call).gate.offset, gate, rng))
@@ -315,6 +317,7 @@ def _keep_where_case(rng: random.Random) -> Case:
 def _dropconnect_case(rng: random.Random) -> Case:
     import torch
 
+    from contdrop._kernel_law import KernelLaw
     from contdrop.kernels import reference
     from contdrop.kernels.native import binding
 
@@ -341,9 +344,9 @@ def _dropconnect_case(rng: random.Random) -> Case:
     arrays = [_array(getattr(binding.DropConnect, name).offset, tensor, rng) for name, tensor in (first, second)]
     arrays.append(_array(binding.DropConnect.result.offset, result, rng, result=True))
     exact = (first[1].double(), second[1].double(), torch.tensor(seed))
-    expected = function(*exact, law.kind, law.params, 1.0)
+    expected = function(*exact, KernelLaw(law.kind, law.params, 1.0))
     # As if the masks were all one: the sum of the sizes of the terms, but for the size of the masks.
-    sizes = function(*(tensor.abs() for tensor in exact[:2]), torch.tensor(seed), "bernoulli", (1.0,), 1.0)
+    sizes = function(*(tensor.abs() for tensor in exact[:2]), torch.tensor(seed), KernelLaw("bernoulli", (1.0,), 1.0))
     largest = 2.5 if law.kind == "gaussian" else 1.0
     bound = sizes * (1e-6 + (max(examples, outputs, inputs) + 8) * torch.finfo(dtype).eps * largest)
     return Case(
@@ -359,6 +362,7 @@ def _dropconnect_case(rng: random.Random) -> Case:
 def _gradients_case(rng: random.Random) -> Case:
     import torch
 
+    from contdrop._kernel_law import KernelLaw
     from contdrop.kernels import reference
     from contdrop.kernels.native import binding
 
@@ -382,8 +386,10 @@ def _gradients_case(rng: random.Random) -> Case:
     places = [binding.DropConnect.result.offset, binding.DropConnect.second.offset]
     arrays += [_array(place, tensor, rng, result=True) for place, tensor in zip(places, (x, w))]
     exact = [tensor.double() for tensor in (g, w, x)]
-    expected = reference.dropconnect_gradients(*exact, torch.tensor(seed), law.kind, law.params, 1.0, first_example)
-    ones = (torch.tensor(seed), "bernoulli", (1.0,), 1.0)
+    expected = reference.dropconnect_gradients(
+        *exact, torch.tensor(seed), KernelLaw(law.kind, law.params, 1.0), first_example
+    )
+    ones = (torch.tensor(seed), KernelLaw("bernoulli", (1.0,), 1.0))
     sizes = reference.dropconnect_gradients(*(tensor.abs() for tensor in exact), *ones)
     largest = 2.5 if law.kind == "gaussian" else 1.0
     error = 1e-6 + (max(examples, outputs, inputs) + 8) * torch.finfo(dtype).eps * largest

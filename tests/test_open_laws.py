@@ -10,10 +10,11 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import contdrop as cd
-import contdrop.functional.elementwise as F
+import contdrop.functional as F
 from conformance import OPEN, Triangular, fixed
 from contdrop import inference, kernels
-from contdrop.kernels import reference
+from contdrop._kernel_law import KernelLaw
+from contdrop.kernels import masks, reference
 from contdrop.theory import dynamic, penalty, propagation, static
 
 
@@ -110,8 +111,8 @@ def test_per_example_masks_are_bit_for_bit_those_of_the_built_in_law(inputs):
 
 def test_uniform_numbers_are_those_of_the_reference():
     seed = torch.tensor(123456789)
-    got = kernels.uniform(seed, [5, 77], torch.float32, torch.device("cpu"), kernels.STREAM_BIAS)
-    bits = reference.bits_per_element("uniform", (0.0, 1.0))
+    got = masks.uniform(seed, [5, 77], torch.float32, torch.device("cpu"), kernels.STREAM_BIAS)
+    bits = reference.NUMBER_BITS
     drawn = reference.elements(seed, 0, 5 * 77, bits, kernels.STREAM_BIAS)
     assert torch.equal(got, reference.uniforms(drawn, torch.float32).view(5, 77))
     assert 0 < got.min().item() < got.max().item() < 1
@@ -397,22 +398,22 @@ class OfAnotherShape(OfOneNumber):
             lambda: cd.Dropout(Nothing()),
             TypeError,
             r"^Dropout: expected Nothing to have a mean, a finite number, got none; "
-            r"a law gives mean, variance and quantile$",
+            r"a law has mean, variance and quantile$",
         ),
         (
             lambda: cd.FastDropoutLinear(2, 2, law=WithoutVariance()),
             TypeError,
-            r"^FastDropoutLinear: expected WithoutVariance to have a variance, a finite number, got none; a law gives",
+            r"^FastDropoutLinear: expected WithoutVariance to have a variance, a finite number, got none; a law has",
         ),
         (
             lambda: F.dropout(torch.ones(2), Endless()),
             TypeError,
-            r"^dropout: expected Endless to have a mean, a finite number, got nan; a law gives",
+            r"^dropout: expected Endless to have a mean, a finite number, got nan; a law has",
         ),
         (
             lambda: static.linear_moments(torch.ones(2, 2), torch.ones(2), Nothing()),
             TypeError,
-            r"^linear_moments: expected Nothing to have a mean, a finite number, got none; a law gives",
+            r"^linear_moments: expected Nothing to have a mean, a finite number, got none; a law has",
         ),
         (
             lambda: F.dropout(torch.ones(2), OfOneNumber()),
@@ -440,10 +441,10 @@ def test_a_law_without_quantile_is_abstract():
 def test_kernels_refuse_a_kind_they_do_not_know(backend):
     if backend == "triton":
         pytest.importorskip("triton", minversion="3.3")
-    message = r"^kernels: expected a law of bernoulli, uniform, gaussian, got 'triangular'; give a law of your own to "
+    message = r"^kernels: expected a law of bernoulli, uniform, gaussian, got 'triangular'; pass custom laws to "
     seed, x = torch.tensor(1), torch.ones(3, 4)
     with cd.use_backend(backend):
         with pytest.raises(ValueError, match=message):
-            kernels.dropout(x, seed, "triangular", (0.5, 0.3, 0.0, 1.0), 1.0, [], 0)
+            kernels.ops.dropout(x, seed, KernelLaw("triangular", (0.5, 0.3, 0.0, 1.0), 1.0), [], 0)
         with pytest.raises(ValueError, match=message):
-            kernels.dropconnect(x, torch.ones(2, 4), seed, "triangular", (0.5, 0.3, 0.0, 1.0), 1.0)
+            kernels.ops.dropconnect(x, torch.ones(2, 4), seed, KernelLaw("triangular", (0.5, 0.3, 0.0, 1.0), 1.0))

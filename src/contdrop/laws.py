@@ -1,18 +1,16 @@
-"""What a mask value is: the laws from which dropout draws its multipliers.
+"""Distributions of mask values.
 
-A law is an immutable value. It knows the exact moments of what is sampled from it. For the clipped Gaussian these are
-the moments *after* clipping, because that is what a network sees: with ``sigma=0.3`` the clipped law has variance
-0.0754, not 0.09.
+A law is an immutable value with exact moments. For the clipped Gaussian these are the moments *after* clipping,
+because that is what a network sees: with ``sigma=0.3`` the clipped law has variance 0.0754, not 0.09.
 
-``Bernoulli``, ``Uniform`` and ``Gaussian`` are built in: the kernels draw them, and they have a text form that parses
-back::
+``Bernoulli``, ``Uniform`` and ``Gaussian`` are built in: the kernels draw them, and their text form parses back::
 
     >>> str(Gaussian(sigma=0.3))
     'gaussian:sigma=0.3'
     >>> parse_law("gaussian:sigma=0.3")
     Gaussian(sigma=0.3)
 
-Any other law is a subclass of ``Law`` that gives ``mean``, ``variance`` and ``quantile``.
+Any other law is a subclass of ``Law`` with ``mean``, ``variance`` and ``quantile``.
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ import torch
 from torch import Tensor
 
 from . import _clipped_normal
+from ._kernel_law import KernelLaw
 from ._text import parse_label
-from ._torch.checks import check_number
+from ._torch.checks import check_choice, check_number
 from ._torch.private import unobserved, widest
 from .choices import SCALES
 
-# How far the relative variance of a law at the end of a range may be beyond it by rounding.
-_ROUNDING = 2.0**-50
+_ROUNDING = 2.0**-50  # tolerance at the end of a range of relative variances
 _NEARLY_BERNOULLI = 0.999  # the largest relative variance of a clipped Gaussian that matching gives
 
 FloatOrTensor = TypeVar("FloatOrTensor", float, Tensor)
@@ -43,14 +41,14 @@ _Class = TypeVar("_Class", bound=type)
 
 
 class Law(abc.ABC):
-    """A distribution of mask values, with exact moments. Open: derive from it for a law of your own.
+    """A distribution of mask values with exact moments; derive from it for a custom law.
 
-    A subclass gives three things, and works on every layer: ``mean`` and ``variance``, as fields, properties or class
-    attributes, and the method ``quantile``. They must belong together, for the layers scale by the mean.
+    A subclass provides ``mean`` and ``variance``, as fields, properties or class attributes, and the method
+    ``quantile``; it then works on every layer. The three must be consistent: the layers scale by the mean.
 
     Attributes:
-        mean: E[m] of what is sampled.
-        variance: Var(m) of what is sampled.
+        mean: E[m] of the sampled values.
+        variance: Var(m) of the sampled values.
     """
 
     mean: float
@@ -58,21 +56,21 @@ class Law(abc.ABC):
 
     @abc.abstractmethod
     def quantile(self, u: FloatOrTensor) -> FloatOrTensor:
-        """The smallest mask value x with ``cdf(x) >= u``, for u in [0, 1].
+        """Return the smallest mask value x with ``cdf(x) >= u``, for u in [0, 1].
 
-        For a law of your own: turns a tensor of numbers in (0, 1) into mask values, elementwise and in its type, with
-        operations of torch. It does not fall as u grows. The built-in laws take single numbers too.
+        A custom law maps a tensor of numbers in (0, 1) to mask values, elementwise and in the tensor's type, with torch
+        operations. The result must not decrease in u. The built-in laws also take single numbers.
         """
 
     @property
     def relative_variance(self) -> float:
-        """Var(m) / E[m]^2: the noise strength that a network sees once the mask is scaled to mean one."""
+        """Return Var(m) / E[m]^2, the noise strength after the mask is scaled to mean one."""
         return self.variance / self.mean / self.mean if self.mean else math.inf
 
     def cdf(self, x: FloatOrTensor) -> FloatOrTensor:
-        """P(m <= x), right-continuous, for a number or elementwise for a tensor.
+        """Return P(m <= x), right-continuous, for a number or elementwise for a tensor.
 
-        By default the largest u with ``quantile(u) <= x``, found by halving, to 2^-53.
+        The default finds the largest u with ``quantile(u) <= x`` by bisection, to 2^-53.
         """
         if not isinstance(x, Tensor):
             return float(self.cdf(torch.tensor(x, dtype=torch.float64, device="cpu")))
@@ -83,7 +81,7 @@ class Law(abc.ABC):
             middle = (low + high) / 2
             reached = self.quantile(middle) <= wanted
             low, high = torch.where(reached, middle, low), torch.where(reached, high, middle)
-        # Halving never tries the ends, where the quantile may be infinite.
+        # Bisection never evaluates the ends, where the quantile may be infinite.
         return torch.where(high == 1, 1.0, torch.where(low == 0, 0.0, low)).to(x.dtype)
 
     def _draw(self, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
@@ -98,22 +96,22 @@ class Law(abc.ABC):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        """Draws independent mask values with torch's own generator.
+        """Draw independent mask values with torch's own generator.
 
-        This is not how the layers draw (they use a counter-based generator), so it is an independent check on them.
-        Values are drawn in float64 (float32 on devices without it) and cast, so half precision is not biased.
+        The layers use a counter-based generator instead, so this is an independent check on them. Values are drawn in
+        float64 (float32 on devices without it) and cast, so half precision is not biased.
 
         Args:
             shape: Shape of the result.
             generator: Source of randomness; torch's default generator of the device if None.
             dtype: Type of the result; torch's default if None.
-            device: Where the result lives; the generator's device if None, else torch's default.
+            device: Device of the result; the generator's device if None, else torch's default.
         """
         if device is None:
             device = generator.device if generator is not None else torch.empty(0).device
         return self._draw(shape, generator, torch.device(device)).to(dtype or torch.get_default_dtype())
 
-    # A plain class is a value as well: two laws of a class are the same if what they were made of is.
+    # Plain subclasses are values too: equal if their attributes are.
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
@@ -128,57 +126,62 @@ class Law(abc.ABC):
 
 
 class BuiltIn(Law):
-    """A law that the kernels draw by themselves, and that has a text form. Its subclasses are final.
+    """A law that the kernels draw themselves, with a text form. Its subclasses are final.
 
-    A mask value is ``factor`` times what the kernels draw for ``kind`` and ``params``.
+    A mask value is ``factor`` times a value drawn from the law ``kind`` with ``params``.
 
     Attributes:
-        kind: The law's name in text form and in the kernels.
-        params: The parameters in the kernels' order.
-        factor: What the kernels' scale is multiplied by.
+        kind: Name of the law in the text form and in the kernels.
+        params: Parameters in the kernels' order.
+        factor: Factor of the drawn values.
+        for_kernels: Encodings of the scaled law, by scale.
+        for_graphs: Their tensors, as inputs of compiled graphs; None until ``prepare_for_graphs``.
     """
 
     kind: ClassVar[str]
-    # The parameter that names the law's strength, and what it is. It is always written in the text form and in repr;
-    # the others only where they differ from their default.
+    # The parameter that gives the law's strength, and its meaning. The text form and repr always contain it; the others
+    # only if they differ from their defaults.
     _leading: ClassVar[Mapping[str, str]]
 
     params: tuple[float, ...]
     factor: float
-    # For compiled graphs; see prepare_for_graphs. A row for each of choices.SCALES.
-    _numbers: Tensor | None = None
+    for_kernels: dict[str, KernelLaw]
+    for_graphs: dict[str, Tensor] | None = None
 
     def prepare_for_graphs(self) -> None:
-        """Makes the tensor by which a compiled graph knows this law: so another law in its place compiles nothing.
+        """Make the tensors that compiled graphs take as inputs, so that assigning another law does not recompile.
 
-        A layer does this when it gets the law. A law that did not go through this is a constant of the graph.
+        A layer calls this when it gets the law. A law without these tensors is a constant of the graph.
         """
-        rows = []
-        for scale in SCALES:
-            inverse = 1 / divisor(self, scale)
-            by = self.factor / divisor(self, scale)
-            rows.append([by, self.mean * inverse, self.variance * inverse**2, *self.params])
         with torch.inference_mode(False):
-            numbers = torch.tensor(rows, dtype=torch.float64, device="cpu")
-        if type(numbers) is Tensor:  # and nothing that belongs to a mode of torch, such as a fake tensor
-            self._set(_numbers=numbers)
-
-    # The tensor is of this process: torch.load would move it to the device that it maps to.
+            tensors = {scale: law.tensor() for scale, law in self.for_kernels.items()}
+        if all(type(tensor) is Tensor for tensor in tensors.values()):  # not fake tensors of a mode of torch
+            self._set(for_graphs=tensors)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_numbers"}
+        # Without the tensors: torch.load would move them to the device it maps to.
+        return {name: value for name, value in vars(self).items() if name != "for_graphs"}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self._set(**state)
         self.prepare_for_graphs()
+
+    def _finish(self, params: tuple[float, ...], factor: float = 1.0, **values: float) -> None:
+        """Store normalized parameters and everything derived from them in a frozen instance."""
+        self._set(params=params, factor=factor, **values)
+        encoded = {}
+        for scale in SCALES:
+            mean = divisor(self, scale)
+            encoded[scale] = KernelLaw(self.kind, params, factor / mean, *scaled_moments(self, 1 / mean))
+        self._set(for_kernels=encoded)
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         for base in cls.__bases__:
             if "kind" in vars(base):
                 raise TypeError(
-                    f"{cls.__name__}: expected to derive from contdrop.Law, got {base.__name__}, which the kernels "
-                    "draw themselves; derive from Law and give mean, variance and quantile"
+                    f"{cls.__name__}: expected a subclass of contdrop.Law, got one of {base.__name__}, which the "
+                    "kernels draw themselves; derive from Law and provide mean, variance and quantile"
                 )
 
     def _written_params(self) -> list[tuple[str, float]]:
@@ -200,13 +203,12 @@ class BuiltIn(Law):
         return f"{type(self).__name__}({written})"
 
     def _set(self, **values: Any) -> None:
-        """Stores normalised parameters and what is derived from them in a frozen instance."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
 
 def _by_keyword(law: _Class) -> _Class:
-    """Makes a clear line of an argument by position: which of the numbers it is cannot be seen there."""
+    """Raise a one-line error for positional parameters, whose meaning a reader cannot see."""
     initialise: Any = law.__init__  # type: ignore[misc]
 
     @functools.wraps(initialise)
@@ -226,10 +228,10 @@ def _by_keyword(law: _Class) -> _Class:
 @_by_keyword
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class Bernoulli(BuiltIn):
-    """Ordinary dropout: m = ``value`` with probability ``keep``, else 0.
+    """Law of ordinary dropout: m = ``value`` with probability ``keep``, else 0.
 
-    With unscaled masks the kept value matters: see ``matching``. The kernels take ``keep`` exactly if it is a multiple
-    of 2^-16. Otherwise they round it, to a multiple of 2^-21, or of 2^-32 where ``keep`` or 1 - ``keep`` is below 1/64.
+    With unscaled masks the kept value matters: see ``matching``. The kernels use ``keep`` exactly if it is a multiple
+    of 2^-16. Otherwise they round it to a multiple of 2^-21, or of 2^-32 if ``keep`` or 1 - ``keep`` is below 1/64.
     """
 
     kind: ClassVar[str] = "bernoulli"
@@ -246,14 +248,14 @@ class Bernoulli(BuiltIn):
         if value == 0:
             raise ValueError("Bernoulli: value is what a kept unit is multiplied by, not 0; got 0.0")
         mean, variance = keep * value, keep * (1 - keep) * value * value
-        self._set(keep=keep, value=value, mean=mean, variance=variance, params=(keep,), factor=value)
+        self._finish((keep,), value, keep=keep, value=value, mean=mean, variance=variance)
 
     @classmethod
     def matching(cls, law: Law) -> Bernoulli:
-        """The Bernoulli law of the relative variance r and the mean m of ``law``: keep = 1 / (1 + r), value = m / keep.
+        """Return the Bernoulli law with the relative variance r and mean m of ``law``.
 
-        The control for a comparison of distributions: equal noise strength, and with unscaled masks equal means too, so
-        that the layers which read the units learn at the same rate.
+        keep = 1 / (1 + r) and value = m / keep. It is the control for a comparison of distributions: equal noise
+        strength, and with unscaled masks equal means too, so that the next layers learn at the same rate.
         """
         keep = 1 / (1 + _strength("Bernoulli.matching", law))
         return cls(keep=keep, value=law.mean / keep)
@@ -274,7 +276,7 @@ class Bernoulli(BuiltIn):
         return last if u > below or below == 0 else first
 
     def _atoms(self) -> tuple[float, float, float]:
-        """The probability of the lower value, and the two values."""
+        """Return the probability of the lower value, and the two values."""
         return (1 - self.keep, 0.0, self.value) if self.value > 0 else (self.keep, self.value, 0.0)
 
     def _draw(self, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
@@ -284,7 +286,7 @@ class Bernoulli(BuiltIn):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Uniform(BuiltIn):
-    """Uniform dropout: m is uniform on (low, high)."""
+    """Law of uniform dropout: m is uniform on (low, high)."""
 
     kind: ClassVar[str] = "uniform"
     fingerprinted_as: ClassVar[str] = "contdrop.laws.Uniform"
@@ -297,13 +299,13 @@ class Uniform(BuiltIn):
         low, high = (_number("Uniform", name, getattr(self, name)) for name in ("low", "high"))
         _check_interval("Uniform", low, high)
         mean, variance = (low + high) / 2, (high - low) * (high - low) / 12
-        self._set(low=low, high=high, mean=mean, variance=variance, params=(low, high), factor=1.0)
+        self._finish((low, high), low=low, high=high, mean=mean, variance=variance)
 
     @classmethod
     def matching(cls, law: Law) -> Uniform:
-        """The uniform law of the relative variance r and the mean m of ``law``: m (1 - a) to m (1 + a), a = sqrt(3 r).
+        """Return the uniform law with the relative variance r and mean m of ``law``.
 
-        It reaches r up to 1/3, where it begins at 0.
+        It is uniform from m (1 - a) to m (1 + a), a = sqrt(3 r), and needs r of at most 1/3, where it starts at 0.
         """
         r = _strength("Uniform.matching", law)
         a = math.sqrt(3 * r)
@@ -311,7 +313,7 @@ class Uniform(BuiltIn):
         if a > 1 + _ROUNDING or low == high:
             raise ValueError(
                 f"Uniform.matching: expected a relative variance above 0 and at most 1/3, got {r:.6g} of {law!r}; "
-                "Gaussian.matching and Bernoulli.matching reach others"
+                "use Gaussian.matching or Bernoulli.matching for others"
             )
         return cls(low, high) if a <= 1 else cls(*sorted((0.0, 2 * law.mean)))
 
@@ -332,7 +334,7 @@ class Uniform(BuiltIn):
 @_by_keyword
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class Gaussian(BuiltIn):
-    """Gaussian dropout: g ~ N(mu, sigma^2), and m = g clipped to [low, high].
+    """Law of Gaussian dropout: m = g clipped to [low, high], with g ~ N(mu, sigma^2).
 
     ``sigma`` is always a standard deviation; ``Gaussian.from_variance`` takes a variance. ``low=-inf, high=inf`` gives
     the unclipped law. With ``sigma=0`` the mask is constant; as sigma grows the law tends to a Bernoulli law on
@@ -355,12 +357,11 @@ class Gaussian(BuiltIn):
             raise ValueError(f"Gaussian: sigma is a standard deviation, at least 0; got {sigma}")
         _check_interval("Gaussian", low, high)
         mean, variance = _clipped_normal.moments(mu, sigma, low, high)
-        self._set(sigma=sigma, mu=mu, low=low, high=high, mean=mean, variance=variance)
-        self._set(params=(mu, sigma, low, high), factor=1.0)
+        self._finish((mu, sigma, low, high), sigma=sigma, mu=mu, low=low, high=high, mean=mean, variance=variance)
 
     @classmethod
     def from_variance(cls, variance: float, *, mu: float = 0.5, low: float = 0.0, high: float = 1.0) -> Gaussian:
-        """The law whose *unclipped* normal has this variance: the other reading of the paper's N(0.5, 0.2)."""
+        """Return the law whose *unclipped* normal has this variance: the other reading of the paper's N(0.5, 0.2)."""
         variance = _number("Gaussian.from_variance", "variance", variance)
         if variance < 0:
             raise ValueError(f"Gaussian.from_variance: variance is at least 0; got {variance}")
@@ -368,11 +369,11 @@ class Gaussian(BuiltIn):
 
     @classmethod
     def matching(cls, law: Law, *, clip: bool = True) -> Gaussian:
-        """The Gaussian law of the relative variance r and the mean m of ``law``: mu = m, clipped to [0, 2 m].
+        """Return the Gaussian law with the relative variance r and mean m of ``law``: mu = m, clipped to [0, 2 m].
 
-        Sigma is found by search, to the last bit of the clipped variance. It reaches r up to 0.999: there sigma is
+        Sigma is found by bisection, to the last bit of the clipped variance, for r of at most 0.999: there sigma is
         532 m, and one value in 667 is not at a bound; at r = 1 it would be infinite, and the law Bernoulli with
-        keep 0.5. With ``clip=False`` the law is not clipped, and reaches every r with sigma = m sqrt(r).
+        keep 0.5. With ``clip=False`` the law is not clipped, and sigma = m sqrt(r) for every r.
         """
         r = _strength("Gaussian.matching", law)
         m = law.mean
@@ -381,8 +382,7 @@ class Gaussian(BuiltIn):
         if r > _NEARLY_BERNOULLI * (1 + _ROUNDING):
             raise ValueError(
                 f"Gaussian.matching: expected a relative variance of at most {_NEARLY_BERNOULLI}, got {r:.6g} of "
-                f"{law!r}; beyond, a clipped Gaussian is a Bernoulli law; Gaussian.matching(law, clip=False) reaches "
-                "every one"
+                f"{law!r}; use Bernoulli.matching(law) or Gaussian.matching(law, clip=False)"
             )
         low, high = sorted((0.0, 2 * m))
         return cls(sigma=abs(m) * _clipped_normal.sigma_of(r), mu=m, low=low, high=high)
@@ -413,7 +413,7 @@ LAWS: Mapping[str, type[BuiltIn]] = {law.kind: law for law in (Bernoulli, Unifor
 
 
 def parse_law(text: str) -> Law:
-    """Reads a law from its text form, ``name`` or ``name:parameter=number,parameter=number``.
+    """Read a law from its text form, ``name`` or ``name:parameter=number,parameter=number``.
 
     Examples:
         >>> parse_law("bernoulli:keep=0.8")
@@ -440,20 +440,35 @@ def _number(owner: str, name: str, value: object, *, finite: bool = True) -> flo
 
 
 def equal_rate(strength: float) -> float:
-    """The drop rate of Bernoulli masks of that noise strength r: r / (1 + r)."""
+    """Return the drop rate of Bernoulli masks with noise strength r: r / (1 + r)."""
     return strength / (1 + strength) if math.isfinite(strength) else 1.0
 
 
 def divisor(law: Law, scale: str) -> float:
-    """What a mask value is divided by in training: its mean, or one if the mask is not scaled or always zero.
-
-    What the kernels multiply by is ``law.factor / divisor(law, scale)``, in every mode of torch to the bit.
-    """
+    """Return the divisor of mask values in training: the mean, or 1 if masks are not scaled or always zero."""
     return law.mean if scale == SCALES[0] and law.mean else 1.0
 
 
+def scaled_moments(law: Law, factor: float) -> tuple[float, float]:
+    """Return the mean and variance of ``factor`` times a mask value."""
+    try:
+        return law.mean * factor, law.variance * factor**2
+    except OverflowError:  # the mean of the law is nearly 0
+        return law.mean * factor, math.inf
+
+
+def training_factor(owner: str, law: Law, scale: str) -> float:
+    """Return the factor of mask values in training, after checking the law and the scale."""
+    check_law(owner, law)
+    check_choice(owner, "scale", scale, SCALES)
+    # A Bernoulli law that keeps nothing gives zeros, as torch.nn.Dropout(p=1) does.
+    if scale == "inverted" and law.mean == 0 and not isinstance(law, Bernoulli):
+        raise ValueError(f"{owner}: {law!r} has mean 0, so it cannot be scaled to mean one; use scale='paper'")
+    return 1 / divisor(law, scale)
+
+
 def check_law(owner: str, law: object) -> None:
-    """Refuses what is no law, and a law of the user's own that lacks something."""
+    """Raise an error unless ``law`` is a law with a finite mean and variance."""
     if isinstance(law, BuiltIn):
         return
     if not isinstance(law, Law):
@@ -467,12 +482,12 @@ def check_law(owner: str, law: object) -> None:
         if not is_number or not -math.inf < value < math.inf:
             raise TypeError(
                 f"{owner}: expected {type(law).__name__} to have a {name}, a finite number, "
-                f"got {'none' if value is None else value}; a law gives mean, variance and quantile"
+                f"got {'none' if value is None else value}; a law has mean, variance and quantile"
             )
 
 
 def _strength(owner: str, law: Law) -> float:
-    """The relative variance that is to be matched."""
+    """Return the relative variance to match."""
     check_law(owner, law)
     if law.mean == 0:
         raise ValueError(f"{owner}: expected a law whose mean is not 0, got {law!r}; its relative variance is infinite")
@@ -493,13 +508,13 @@ def _check_interval(owner: str, low: float, high: float) -> None:
 
 
 def _floating(x: Tensor) -> Tensor:
-    """Probabilities and mask values are no whole numbers, even where whole numbers are asked about."""
+    """Convert integers, which cannot hold probabilities and mask values, to floating point."""
     return x if x.is_floating_point() else x.to(torch.get_default_dtype())
 
 
 def _check_probability(owner: str, u: float | Tensor) -> None:
     if isinstance(u, Tensor) and not _has_values(u):
-        return  # a law of the user's own may call a built-in one in every mode of torch
+        return  # a custom law may call a built-in one in every mode of torch
     inside = bool(((u >= 0) & (u <= 1)).all()) if isinstance(u, Tensor) else 0 <= u <= 1
     if not inside:
         got = "a tensor with other values" if isinstance(u, Tensor) else str(u)
@@ -507,10 +522,10 @@ def _check_probability(owner: str, u: float | Tensor) -> None:
 
 
 def _has_values(u: Tensor) -> bool:
-    """Whether the numbers in a tensor may be looked at, which ends a trace, and which a batch of vmap refuses."""
+    """Return True if the values may be read: reading ends a trace, and batches of vmap refuse it."""
     return not (torch.compiler.is_compiling() or u.is_meta) and unobserved(u)
 
 
 def _short(value: float) -> str:
-    """The shortest text that reads back as the same number: '1' rather than '1.0'."""
+    """Return the shortest text that parses back to the same number: '1', not '1.0'."""
     return repr(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)

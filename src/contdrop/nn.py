@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import functional as F
-from . import scripting
 from ._torch.checks import check_axes, check_choice, check_generator, check_number, check_whole
-from ._torch.fx import call_node, refuse_generator, scripted_law
+from ._torch.fx import call_node, refuse_script
 from ._torch.private import DropoutBase
 from .choices import (
     ACTIVATIONS,
@@ -25,8 +24,7 @@ from .choices import (
     Masks,
     Scale,
 )
-from .laws import Bernoulli, BuiltIn, Gaussian, Law, Uniform, equal_rate
-from .scripting import is_scripting
+from .laws import Bernoulli, BuiltIn, Gaussian, Law, Uniform, equal_rate, training_factor
 
 
 class Dropout(DropoutBase):
@@ -89,30 +87,22 @@ class Dropout(DropoutBase):
         raise AttributeError(f"{type(self).__name__}: p follows from the law, so it cannot be assigned; assign law")
 
     def forward(self, input: Tensor) -> Tensor:
-        if is_scripting():
-            relu = self.activation is not None
-            return scripting.dropout(input, self.training, self._scripted_law, self.shared_axes, relu, self.inplace)  # type: ignore[arg-type]
-        else:  # noqa: RET505 (what the script compiler leaves out)
-            if type(input) is not Tensor:
-                node = call_node(self, input)
-                if node is not None:
-                    return node  # type: ignore[no-any-return]
-            return F.dropout(
-                input,
-                self._law,
-                training=self.training,
-                shared_axes=self.shared_axes,
-                scale=self.scale,
-                activation=self.activation,
-                inplace=self.inplace,
-                generator=self.generator,
-            )
+        if type(input) is not Tensor:
+            node = call_node(self, input)
+            if node is not None:
+                return node  # type: ignore[no-any-return]
+        return F.dropout(
+            input,
+            self._law,
+            training=self.training,
+            shared_axes=self.shared_axes,
+            scale=self.scale,
+            activation=self.activation,
+            inplace=self.inplace,
+            generator=self.generator,
+        )
 
-    __jit_unused_properties__: ClassVar = ["law", "p", "sigma", "mu", "low", "high"]
-
-    def __prepare_scriptable__(self) -> Dropout:
-        self._scripted_law = scripted_law(type(self).__name__, self._law, self.scale, self.generator)
-        return self
+    __prepare_scriptable__ = refuse_script
 
     def _law_repr(self) -> str:
         return repr(self._law)
@@ -277,19 +267,14 @@ class AdaptiveDropout(torch.nn.Module):
         self.generator = generator
 
     def forward(self, input: Tensor, preactivation: Tensor) -> Tensor:
-        if is_scripting():
-            return scripting.adaptive_dropout(input, preactivation, self.alpha, self.beta, self.training)
-        else:  # noqa: RET505
-            node = call_node(self, input, preactivation)
-            if node is not None:
-                return node  # type: ignore[no-any-return]
-            return F.adaptive_dropout(
-                input, preactivation, self.alpha, self.beta, training=self.training, generator=self.generator
-            )
+        node = call_node(self, input, preactivation)
+        if node is not None:
+            return node  # type: ignore[no-any-return]
+        return F.adaptive_dropout(
+            input, preactivation, self.alpha, self.beta, training=self.training, generator=self.generator
+        )
 
-    def __prepare_scriptable__(self) -> AdaptiveDropout:
-        refuse_generator(type(self).__name__, self.generator)
-        return self
+    __prepare_scriptable__ = refuse_script
 
     def extra_repr(self) -> str:
         return ", ".join([f"alpha={self.alpha}, beta={self.beta}", *_common_repr(self)])
@@ -297,8 +282,6 @@ class AdaptiveDropout(torch.nn.Module):
 
 class _MaskedLinear(torch.nn.Linear):
     """A linear layer with a law, which may be assigned at any time."""
-
-    __jit_unused_properties__: ClassVar = ["law"]
 
     @property
     def law(self) -> Law:
@@ -309,10 +292,7 @@ class _MaskedLinear(torch.nn.Linear):
         layer: Any = self
         self._law = _checked(type(self).__name__, law, layer.scale)
 
-    def __prepare_scriptable__(self) -> _MaskedLinear:
-        layer: Any = self
-        self._scripted_law = scripted_law(type(self).__name__, self._law, layer.scale, layer.generator)
-        return self
+    __prepare_scriptable__ = refuse_script
 
 
 class DropConnectLinear(_MaskedLinear):
@@ -354,37 +334,23 @@ class DropConnectLinear(_MaskedLinear):
         self.generator = generator
 
     def forward(self, input: Tensor) -> Tensor:
-        if is_scripting():
-            return scripting.dropconnect_linear(
-                input,
-                self.weight,
-                self.bias,
-                self._scripted_law,
-                self.training,
-                self.masks,
-                self.inference,
-                self.samples,
-                self.activation,
-                self.mask_bias,
-            )
-        else:  # noqa: RET505
-            node = call_node(self, input)
-            if node is not None:
-                return node  # type: ignore[no-any-return]
-            return F.dropconnect_linear(
-                input,
-                self.weight,
-                self.bias,
-                self._law,
-                training=self.training,
-                masks=self.masks,
-                scale=self.scale,
-                inference=self.inference,
-                samples=self.samples,
-                activation=self.activation,
-                mask_bias=self.mask_bias,
-                generator=self.generator,
-            )
+        node = call_node(self, input)
+        if node is not None:
+            return node  # type: ignore[no-any-return]
+        return F.dropconnect_linear(
+            input,
+            self.weight,
+            self.bias,
+            self._law,
+            training=self.training,
+            masks=self.masks,
+            scale=self.scale,
+            inference=self.inference,
+            samples=self.samples,
+            activation=self.activation,
+            mask_bias=self.mask_bias,
+            generator=self.generator,
+        )
 
     def extra_repr(self) -> str:
         parts = [
@@ -421,21 +387,18 @@ class FastDropoutLinear(_MaskedLinear):
         self.generator = generator
 
     def forward(self, input: Tensor) -> Tensor:
-        if is_scripting():
-            return scripting.fast_dropout_linear(input, self.weight, self.bias, self._scripted_law, self.training)
-        else:  # noqa: RET505
-            node = call_node(self, input)
-            if node is not None:
-                return node  # type: ignore[no-any-return]
-            return F.fast_dropout_linear(
-                input,
-                self.weight,
-                self.bias,
-                self._law,
-                training=self.training,
-                scale=self.scale,
-                generator=self.generator,
-            )
+        node = call_node(self, input)
+        if node is not None:
+            return node  # type: ignore[no-any-return]
+        return F.fast_dropout_linear(
+            input,
+            self.weight,
+            self.bias,
+            self._law,
+            training=self.training,
+            scale=self.scale,
+            generator=self.generator,
+        )
 
     def extra_repr(self) -> str:
         first = f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, law={self.law!r}"
@@ -443,7 +406,7 @@ class FastDropoutLinear(_MaskedLinear):
 
 
 def _checked(owner: str, law: Law, scale: Scale) -> Law:
-    F.training_factor(owner, law, scale)
+    training_factor(owner, law, scale)
     if isinstance(law, BuiltIn):
         law.prepare_for_graphs()
     return law

@@ -109,7 +109,7 @@ def test_evaluation_with_unscaled_masks_has_one_graph(name):
 )
 def test_sampled_inference_has_one_graph_for_all_sizes_of_batches(activation, dtype, monkeypatch):
     monkeypatch.setattr(
-        "contdrop.functional.sampled_linear._AT_ONCE", 500
+        "contdrop.functional.linear._CHUNK", 500
     )  # so that there are several parts, more of them each time
     torch.manual_seed(0)
     layer = cd.DropConnectLinear(6, 4, activation=activation, samples=100, dtype=dtype).eval()
@@ -127,7 +127,7 @@ def test_sampled_inference_has_one_graph_for_all_sizes_of_batches(activation, dt
 
 
 def test_sampled_inference_is_one_node_of_a_graph(monkeypatch):
-    monkeypatch.setattr("contdrop.functional.sampled_linear._AT_ONCE", 500)
+    monkeypatch.setattr("contdrop.functional.linear._CHUNK", 500)
     layer, nodes = cd.DropConnectLinear(6, 4, activation="relu", samples=100).eval(), []
 
     def count(graph, inputs):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import contdrop as cd
-import contdrop.functional.elementwise as F
+import contdrop.functional as F
 from conformance import fixed
 from contdrop._torch import data_parallel
 

@@ -10,7 +10,7 @@ import torch.distributed.device_mesh
 import torch.multiprocessing
 
 import contdrop as cd
-import contdrop.functional.elementwise as F
+import contdrop.functional as F
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="torch without gloo"

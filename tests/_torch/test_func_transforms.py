@@ -7,7 +7,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import contdrop as cd
-import contdrop.functional.elementwise as F
+import contdrop.functional as F
 from conformance import MECHANISMS, bit_equal, fixed, output_and_gradients
 from contdrop._torch.private import GENERATORS_IN_GRAPHS
 

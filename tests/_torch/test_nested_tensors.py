@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import contdrop as cd
-import contdrop.functional.elementwise as F
+import contdrop.functional as F
 
 LAW = cd.Gaussian(sigma=0.3)
 LENGTHS = [2, 5, 1]

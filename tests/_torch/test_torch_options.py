@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import contdrop as cd
-import contdrop.functional.elementwise as F
+import contdrop.functional as F
 from conformance import bit_equal, fixed
 from contdrop import choices
 

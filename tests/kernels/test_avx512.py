@@ -12,6 +12,7 @@ import torch
 from test_native import ALL_LAWS, DTYPES, EDGES, SEED, assert_dropout, assert_same_bits, numbers
 
 import contdrop as cd
+from contdrop._kernel_law import KernelLaw
 from contdrop.kernels import native, reference
 from contdrop.kernels.native import loader
 
@@ -47,7 +48,7 @@ def emulated(tmp_path_factory):
 def test_uniform_numbers_are_those_of_the_reference(emulated, size):
     drawn = reference.elements(SEED, 0, size, 21, 1)
     for dtype in (torch.float32, torch.float64):
-        got = native.dropout(torch.ones(size, dtype=dtype), SEED, "uniform", (0.0, 1.0), 1.0, [], 1)
+        got = native.dropout(torch.ones(size, dtype=dtype), SEED, KernelLaw("uniform", (0.0, 1.0), 1.0), [], 1)
         assert_same_bits(got, reference.uniforms(drawn, dtype))
 
 
@@ -74,6 +75,6 @@ def test_dropconnect_is_that_of_the_reference(emulated, law, inputs):
         ("dropconnect_input_gradient", gradient, weight),
         ("dropconnect_weight_gradient", gradient, x),
     ]:
-        arguments = (left, right, SEED, law.kind, law.params, 1.0)
+        arguments = (left, right, SEED, KernelLaw(law.kind, law.params, 1.0))
         got, expected = (getattr(module, name)(*arguments) for module in (native, reference))
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)

@@ -94,8 +94,8 @@ def test_use_backend_restores_after_an_exception(calls):
     with pytest.raises(KeyError), cd.use_backend("reference"):
         raise KeyError
     assert cd.backend().name == "native"
-    cd.functional.dropout(torch.ones(3), cd.Uniform())
-    assert calls == [("native", "dropout")]
+    cd.functional.adaptive_dropout(torch.ones(3), torch.ones(3))
+    assert calls == [("native", "keep_where")]
 
 
 @pytest.mark.parametrize("name", ["cuda", "", "Native", "backends"])
@@ -224,7 +224,7 @@ def test_without_the_library_the_reference_gives_the_same_numbers_after_one_warn
     assert with_native.stderr == ""
     assert without.stderr.count("Warning") == 1, without.stderr
     assert "contdrop: the native back end cannot be used here" in without.stderr
-    assert "the reference back end gives the same numbers, slower" in without.stderr
+    assert "using the reference back end, which gives the same numbers but is slower" in without.stderr
     got, expected = (torch.tensor(eval(result.stdout)) for result in (without, with_native))
     assert len(expected) == 4 * 600 + 4  # three elementwise results, one of four outputs, and the gradient
     # Masks agree to 1e-6 and are scaled by 2; an output of DropConnect adds up 600 of them, times weights below 0.05.
@@ -269,7 +269,7 @@ def test_a_stale_library_is_not_used(stale, source):
     assert result.stderr.count("Warning") == 1, result.stderr
     expected = (
         "contdrop: the native back end cannot be used here (_contdrop.so was built from another version of contdrop; "
-        "install contdrop again to build it anew); the reference back end gives the same numbers, slower"
+        "reinstall contdrop to rebuild it); using the reference back end, which gives the same numbers but is slower"
     )
     assert expected in result.stderr
 
@@ -278,24 +278,24 @@ def test_a_stale_library_is_refused_where_it_is_forced(stale):
     code = stale(CRASH) + "import contdrop as cd\ntry: cd.backend()\nexcept RuntimeError as error: print(error)"
     expected = (
         "contdrop: the native back end cannot be used here: _contdrop.so was built from another version of contdrop; "
-        "install contdrop again to build it anew (set by CONTDROP_BACKEND)\n"
+        "reinstall contdrop to rebuild it (set by CONTDROP_BACKEND)\n"
     )
     assert run(code, CONTDROP_BACKEND="native").stdout == expected
 
 
 def test_every_difference_of_the_interface_is_seen(monkeypatch):
-    library = native.loader.library()
-    assert native.loader._agrees(library)
+    described = native.library().contdrop_interface().decode()
+    assert described == native.interface()
     monkeypatch.setattr(reference, "MASKS_VERSION", reference.MASKS_VERSION + 1)
-    assert not native.loader._agrees(library)
+    assert described != native.interface()
     monkeypatch.undo()
 
     class Longer(ctypes.Structure):
-        _fields_ = (*native.structures.KeepWhere._fields_, ("more", ctypes.c_int64))
+        _fields_ = (*native.loader.KeepWhere._fields_, ("more", ctypes.c_int64))
 
     Longer.__name__ = "KeepWhere"
-    monkeypatch.setattr(native.structures, "KeepWhere", Longer)
-    assert not native.loader._agrees(library)
+    monkeypatch.setattr(native.loader, "KeepWhere", Longer)
+    assert described != native.interface()
 
 
 # The instruction set.

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from contdrop import kernels
+from contdrop._kernel_law import KernelLaw
 
 BITS = 21  # of every number, from the top
 MATRICES = 40
@@ -19,7 +20,9 @@ PROBABILITIES = (0.2888, 0.5776, 0.1284, 0.0052)
 
 def down_the_columns(width: int, count: int, seed: int) -> list[int]:
     """The numbers behind a uniform mask of shape [count / width, width], column after column."""
-    mask = kernels.dropout(torch.ones(count // width, width), torch.tensor(seed), "uniform", (0.0, 1.0), 1.0, [], 0)
+    mask = kernels.ops.dropout(
+        torch.ones(count // width, width), torch.tensor(seed), KernelLaw("uniform", (0.0, 1.0), 1.0), [], 0
+    )
     return (mask.double().T.flatten() * 2**BITS).long().tolist()
 
 

@@ -11,10 +11,12 @@ import torch
 import contdrop as cd
 from conformance import LAWS
 from contdrop import kernels
+from contdrop._kernel_law import KernelLaw
 from contdrop.kernels import fast_path as express
+from contdrop.kernels import native
 
-native = pytest.mark.skipif(cd.backend().name != "native", reason="needs the native back end")
-pytestmark = native
+needs_native = pytest.mark.skipif(cd.backend().name != "native", reason="needs the native back end")
+pytestmark = needs_native
 each_law = pytest.mark.parametrize("law", LAWS, ids=str)
 each_type = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
 
@@ -36,7 +38,9 @@ def fast(x, law, shared_axes=(), generator=None):
 def general(x, law, shared_axes=()):
     seed = kernels.draw_seed(None)
     axes = [axis % x.dim() for axis in shared_axes]
-    return kernels.dropout(x, seed, law.kind, law.params, 1 / law.mean if law.mean else 1.0, axes, kernels.STREAM_MASK)
+    return kernels.ops.dropout(
+        x, seed, KernelLaw(law.kind, law.params, 1 / law.mean if law.mean else 1.0), axes, kernels.STREAM_MASK
+    )
 
 
 def both(x, law, shared_axes=(), seed=5):
@@ -170,19 +174,19 @@ def test_a_stale_build_is_not_used(monkeypatch):
     from contdrop.kernels.native import _express
 
     monkeypatch.setattr(_express, "interface", lambda: "interface 1")
-    message = "^contdrop: the fast path for small layers was built from another version of contdrop, and is not used; "
+    message = "^contdrop: the fast path for small layers was built from another version of contdrop and is not used; "
     with pytest.warns(UserWarning, match=message):
-        decline = express._connect()
-    assert decline is express._declines
+        decline = express._connect(native)
+    assert decline is express._decline
     monkeypatch.delattr(_express, "interface")
     with pytest.warns(UserWarning, match=message):
-        assert express._connect() is express._declines
+        assert express._connect(native) is express._decline
 
 
 def test_declines_in_a_python_without_a_global_lock(monkeypatch):
     asked = []
     monkeypatch.setattr(express.sysconfig, "get_config_var", lambda name: asked.append(name) or 1)
-    assert express._connect() is express._declines
+    assert express._connect(native) is express._decline
     assert asked == ["Py_GIL_DISABLED"]
 
 
@@ -311,7 +315,7 @@ def test_wrong_law_is_refused_before_a_seed_is_drawn():
 def test_without_pythons_headers_everything_is_declined(monkeypatch):
     monkeypatch.setitem(sys.modules, "contdrop.kernels.native._express", None)
     monkeypatch.delattr("contdrop.kernels.native._express", raising=False)
-    decline = express._connect()
+    decline = express._connect(native)
     before = torch.get_rng_state()
     assert decline(torch.ones(3), "uniform", (0.0, 1.0), 2.0, False, (), None) is None
     assert torch.equal(torch.get_rng_state(), before)
@@ -332,7 +336,7 @@ def test_own_generators_take_it():
     after = generator.get_state()
     generator.manual_seed(4)
     seed = kernels.draw_seed(generator)
-    assert torch.equal(y, kernels.dropout(x, seed, "uniform", (0.0, 1.0), 2.0, [], kernels.STREAM_MASK))
+    assert torch.equal(y, kernels.ops.dropout(x, seed, KernelLaw("uniform", (0.0, 1.0), 2.0), [], kernels.STREAM_MASK))
     assert torch.equal(generator.get_state(), after)
 
 
@@ -369,7 +373,7 @@ def test_other_options_give_the_same_numbers(options, monkeypatch):
     results = []
     for declined in (False, True):
         if declined:
-            monkeypatch.setattr(express, "dropout", express._declines)
+            monkeypatch.setattr(express, "dropout", express._decline)
         torch.manual_seed(5)
         x = torch.randn(6, 7)
         y = cd.functional.dropout(x, cd.Gaussian(sigma=0.3), **options)

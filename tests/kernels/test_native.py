@@ -19,9 +19,10 @@ import oracles
 import sanitizer_fuzz
 from conformance import INFINITY, LAWS, assert_pretended_numbers_are_read
 from contdrop import kernels
-from contdrop.functional import training_factor
+from contdrop._kernel_law import KernelLaw
 from contdrop.kernels import native, ops, reference
 from contdrop.kernels.native import binding, loader
+from contdrop.laws import training_factor
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 SEED = torch.tensor(0x0123456789ABCDEF)
@@ -141,10 +142,10 @@ def layouts(draw, shape: list[int], dtype: torch.dtype) -> tuple[torch.Tensor, t
 def assert_dropout(x, seed, law, scale, shared_axes=(), stream=0, memory=None) -> None:
     factor = training_factor("test", law, scale)
     before = (x if memory is None else memory).clone()
-    got = native.dropout(x, seed, law.kind, law.params, factor, list(shared_axes), stream)
+    got = native.dropout(x, seed, KernelLaw(law.kind, law.params, factor), list(shared_axes), stream)
     assert_same_bits(x if memory is None else memory, before)
     assert got.stride() == torch.empty_like(x).stride()
-    expected = reference.dropout(x, seed, law.kind, law.params, factor, list(shared_axes), stream)
+    expected = reference.dropout(x, seed, KernelLaw(law.kind, law.params, factor), list(shared_axes), stream)
     if law.kind == "bernoulli":
         assert_same_bits(got, expected)
     else:
@@ -225,13 +226,15 @@ def test_uniform_masks_are_the_uniform_numbers(instructions, size):
     numbers = reference.elements(SEED, 0, size, 21, 1)
     with native.use_instructions(instructions):
         for dtype in (torch.float32, torch.float64):
-            got = native.dropout(torch.ones(size, dtype=dtype), SEED, "uniform", (0.0, 1.0), 1.0, [], 1)
+            got = native.dropout(torch.ones(size, dtype=dtype), SEED, KernelLaw("uniform", (0.0, 1.0), 1.0), [], 1)
             assert_same_bits(got, reference.uniforms(numbers, dtype))
 
 
 @functools.cache
 def exact_quantiles() -> torch.Tensor:
-    return reference.dropout(torch.ones(2_000_000), SEED, "gaussian", (0.0, 1.0, -INFINITY, INFINITY), 1.0, [], 0)
+    return reference.dropout(
+        torch.ones(2_000_000), SEED, KernelLaw("gaussian", (0.0, 1.0, -INFINITY, INFINITY), 1.0), [], 0
+    )
 
 
 @each_set
@@ -239,7 +242,7 @@ def exact_quantiles() -> torch.Tensor:
 def test_all_quantiles_agree_to_the_tails(instructions, reach):
     """The kernels have a formula of their own for laws that are clipped within 1.7 and 2.55 standard deviations."""
     with native.use_instructions(instructions):
-        got = native.dropout(torch.ones(2_000_000), SEED, "gaussian", (0.0, 1.0, -reach, reach), 1.0, [], 0)
+        got = native.dropout(torch.ones(2_000_000), SEED, KernelLaw("gaussian", (0.0, 1.0, -reach, reach), 1.0), [], 0)
     assert exact_quantiles().abs().max() > 4.8
     assert (got - exact_quantiles().clamp(-reach, reach)).abs().max() <= 1e-6
 
@@ -261,7 +264,7 @@ def test_elements_far_out_use_the_high_half_of_the_counter(instructions, law, bi
         loader.library().contdrop_dropout(ctypes.byref(call))
     for row, start in zip(out, (0, first)):
         drawn = reference.elements(SEED, start, 700, bits, 0)
-        assert_same_bits(row, reference.mask_values(drawn, law.kind, law.params, torch.float32))
+        assert_same_bits(row, reference.mask_values(drawn, KernelLaw(law.kind, law.params, 1.0), torch.float32))
 
 
 def test_more_axes_than_the_kernels_take_fall_back_to_the_reference():
@@ -279,7 +282,7 @@ def test_nan_and_infinity_come_out_as_from_a_multiplication(instructions, dtype,
     with native.use_instructions(instructions):
         wide = torch.ones(len(x), dtype=reference.compute_dtype(dtype))
         for scale in ("inverted", "paper"):
-            arguments = (SEED, law.kind, law.params, training_factor("test", law, scale), [], 0)
+            arguments = (SEED, KernelLaw(law.kind, law.params, training_factor("test", law, scale)), [], 0)
             expected = (x.to(wide.dtype) * native.dropout(wide, *arguments)).to(dtype)
             got = native.dropout(x, *arguments)
             strided = native.dropout(torch.stack([x, x], 1)[:, 0], *arguments)
@@ -294,7 +297,7 @@ def test_nan_and_infinity_come_out_as_from_a_multiplication(instructions, dtype,
 )
 def test_bfloat16_products_are_rounded_to_nearest(instructions, law):
     x = numbers(20_000).bfloat16()
-    arguments = (SEED, law.kind, law.params, training_factor("test", law, "inverted"), [], 0)
+    arguments = (SEED, KernelLaw(law.kind, law.params, training_factor("test", law, "inverted")), [], 0)
     with native.use_instructions(instructions):
         mask, got = native.dropout(torch.ones(len(x)), *arguments), native.dropout(x, *arguments).double()
     exact = (x.float() * mask).double()
@@ -307,7 +310,7 @@ def test_bfloat16_products_are_rounded_to_nearest(instructions, law):
 def test_where_many_products_are_halfway_bfloat16_rounds_ties_to_even(instructions, law):
     x = numbers(20_000).bfloat16()
     scale = 1.0 if law.kind == "gaussian" else 1.25
-    arguments = (SEED, law.kind, law.params, scale, [], 0)
+    arguments = (SEED, KernelLaw(law.kind, law.params, scale), [], 0)
     with native.use_instructions(instructions):
         mask = native.dropout(torch.ones(len(x)), *arguments)
         got = native.dropout(x, *arguments)
@@ -331,7 +334,7 @@ def test_numbers_that_torch_pretends_are_read(backend):
 def test_a_gate_is_broadcast_as_by_the_reference():
     x = torch.ones(3, 40)
     for keep in (torch.full((40,), 0.5), torch.tensor(0.5), torch.full((3, 1), 0.5)):
-        assert torch.equal(kernels.keep_where(x, SEED, keep, []), reference.keep_where(x, SEED, keep, []))
+        assert torch.equal(kernels.ops.keep_where(x, SEED, keep, []), reference.keep_where(x, SEED, keep, []))
 
 
 def test_tensors_without_memory_do_not_crash():
@@ -409,16 +412,16 @@ def test_dropconnect_agrees(instructions, name, examples, outputs, inputs, law, 
     left, right, terms = operands(name, examples, outputs, inputs, make)
     factor = training_factor("test", law, scale)
     run = getattr(reference, name)
-    exact = run(left.double(), right.double(), SEED, law.kind, law.params, factor)
+    exact = run(left.double(), right.double(), SEED, KernelLaw(law.kind, law.params, factor))
     # The sizes of the terms, added up: with their masks, and without.
     low, high = (law.low, law.high) if law.kind != "bernoulli" else (0.0, 1.0)
     largest = max(-low, high) if math.isfinite(max(-low, high)) else abs(law.mu) + 5.5 * law.sigma
-    sizes = run(left.double().abs(), right.double().abs(), SEED, "bernoulli", (1.0,), 1.0)
+    sizes = run(left.double().abs(), right.double().abs(), SEED, KernelLaw("bernoulli", (1.0,), 1.0))
     # A term takes three roundings (the mask value, two products) and a sum as many as it has terms.
     unit = oracles.UNIT_ROUNDOFF[reference.compute_dtype(dtype)]
     error = sizes * (mask_error(law, factor, dtype) + (terms + 4) * unit * largest * abs(factor))
     with native.use_instructions(instructions):
-        got = getattr(native, name)(left, right, SEED, law.kind, law.params, factor)
+        got = getattr(native, name)(left, right, SEED, KernelLaw(law.kind, law.params, factor))
     assert_close(got, exact.to(dtype), error)
 
 
@@ -437,12 +440,12 @@ def test_both_gradients_from_one_draw_agree_with_one_by_one(
 ):
     g, w, x = numbers(examples, outputs, dtype=dtype), numbers(outputs, inputs, dtype=dtype), numbers(examples, inputs)
     x = x.to(dtype)
-    arguments = (SEED, law.kind, law.params, 1.0, first_example)
+    arguments = (SEED, KernelLaw(law.kind, law.params, 1.0), first_example)
     with native.use_instructions(instructions):
         by_x, by_weight = native.dropconnect_gradients(g, w, x, *arguments)
         assert_same_bits(by_weight, native.dropconnect_weight_gradient(g, x, *arguments))
         expected = native.dropconnect_input_gradient(g, w, *arguments)
-        ones = (SEED, "bernoulli", (1.0,), 1.0)
+        ones = (SEED, KernelLaw("bernoulli", (1.0,), 1.0))
         sizes = native.dropconnect_input_gradient(g.double().abs(), w.double().abs(), *ones)
     # The same terms, added up in another order.
     unit = oracles.UNIT_ROUNDOFF[reference.compute_dtype(dtype)]
@@ -456,7 +459,7 @@ def test_both_gradients_from_one_draw_agree_with_one_by_one(
 def test_both_gradients_do_not_depend_on_how_the_work_is_split(instructions, team_size):
     # More examples than are done at a time.
     g, w, x = numbers(700, 70), numbers(70, 97, seed=1), numbers(700, 97, seed=2)
-    arguments = (g, w, x, SEED, "gaussian", (0.5, 0.3, 0.0, 1.0), 2.0)
+    arguments = (g, w, x, SEED, KernelLaw("gaussian", (0.5, 0.3, 0.0, 1.0), 2.0))
     with native.use_instructions(instructions):
         with threads(1):
             alone = native.dropconnect_gradients(*arguments)
@@ -476,7 +479,7 @@ def test_dropconnect_of_small_whole_numbers_is_exact(instructions, name, keep, d
         return (numbers(rows, columns, seed=rows).round().clamp(-1, 1)).to(dtype)
 
     left, right, _ = operands(name, 11, 19, 200, make)
-    arguments = (left, right, SEED, "bernoulli", (keep,), 1.0)
+    arguments = (left, right, SEED, KernelLaw("bernoulli", (keep,), 1.0))
     with native.use_instructions(instructions):
         assert torch.equal(getattr(native, name)(*arguments), getattr(reference, name)(*arguments))
 
@@ -488,7 +491,7 @@ def large_calls(dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Every operator on more elements than are worth a second thread."""
     results = {}
     for law in (cd.Bernoulli(keep=0.5), cd.Bernoulli(keep=0.3), cd.Uniform(), cd.Gaussian(sigma=0.3), LAWS[-1]):
-        arguments = (SEED, law.kind, law.params, 2.0)
+        arguments = (SEED, KernelLaw(law.kind, law.params, 2.0))
         x = numbers(70_001, dtype=dtype)
         results[f"flat {law}"] = native.dropout(x, *arguments, [], 0)
         results[f"strided {law}"] = native.dropout(torch.stack([x, x], 1)[:, 1], *arguments, [], 0)
@@ -551,7 +554,7 @@ def test_how_the_work_is_split_changes_no_bit(instructions, size):
 
 def test_small_calls_start_no_threads():
     with team(2) as calls, threads(2):
-        native.dropout(numbers(16_000), SEED, "uniform", (0.0, 1.0), 1.0, [], 0)
+        native.dropout(numbers(16_000), SEED, KernelLaw("uniform", (0.0, 1.0), 1.0), [], 0)
         native.keep_where(numbers(16_000), SEED, numbers(16_000, seed=1).sigmoid(), [])
     assert calls == []
 
@@ -611,7 +614,7 @@ def test_elementwise_dropout_saves_less_than_100_bytes_for_backward(way):
     gc.collect()
     before = {id(thing) for thing in gc.get_objects() if type(thing) is torch.Tensor}
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor):
-        y = op(x, torch.tensor(5), "gaussian", (0.5, 0.3, 0.0, 1.0), 2.0, [], 0)
+        y = op(x, torch.tensor(5), KernelLaw("gaussian", (0.5, 0.3, 0.0, 1.0), 2.0), [], 0)
     alive = [thing for thing in gc.get_objects() if type(thing) is torch.Tensor and id(thing) not in before]
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in (*saved, *alive)}
     storages.pop(y.untyped_storage().data_ptr())

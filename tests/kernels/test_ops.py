@@ -8,23 +8,27 @@ from hypothesis import strategies as st
 import contdrop as cd
 from conformance import fixed
 from contdrop import kernels
-from contdrop.functional import sampled_linear
-from contdrop.kernels import backends, ops, reference
+from contdrop._kernel_law import KernelLaw
+from contdrop.functional import linear
+from contdrop.kernels import native, ops, reference
 
 SEED = torch.tensor(1234567890123456789)
-GAUSSIAN = ("gaussian", (0.5, 0.3, 0.0, 1.0), 2.0)
-BERNOULLI = ("bernoulli", (0.5,), 2.0)
+GAUSSIAN = KernelLaw("gaussian", (0.5, 0.3, 0.0, 1.0), 2.0)
+BERNOULLI = KernelLaw("bernoulli", (0.5,), 2.0)
 
 ARGUMENTS = {
-    "dropout": (ops.dropout_operator, (fixed(4, 6), SEED, *GAUSSIAN, [1], 0)),
-    "dropout-window": (ops.dropout_operator, (fixed(4, 6), SEED, *GAUSSIAN, [], 0, [9, 8, 5, 1])),
-    "dropout-batched-seed": (ops.dropout_operator, (fixed(2, 6), torch.tensor([5, 6]), *BERNOULLI, [], 1)),
+    "dropout": (ops.dropout_operator, (fixed(4, 6), SEED, GAUSSIAN.tensor(), [1], 0)),
+    "dropout-window": (ops.dropout_operator, (fixed(4, 6), SEED, GAUSSIAN.tensor(), [], 0, [9, 8, 5, 1])),
+    "dropout-batched-seed": (ops.dropout_operator, (fixed(2, 6), torch.tensor([5, 6]), BERNOULLI.tensor(), [], 1)),
     "keep_where": (ops.keep_where, (fixed(4, 6), SEED, fixed(4, 6, seed=1).sigmoid(), [])),
     "keep_where-window": (ops.keep_where, (fixed(4, 6), SEED, fixed(4, 6, seed=1).sigmoid(), [0], [9, 8, 5, 1])),
-    "dropconnect": (ops.dropconnect, (fixed(4, 6), fixed(3, 6, seed=1), SEED, *GAUSSIAN)),
-    "input-gradient": (ops._input_gradient, (fixed(4, 3), fixed(3, 6, seed=1), SEED, *BERNOULLI)),
-    "weight-gradient": (ops._weight_gradient, (fixed(4, 3), fixed(4, 6, seed=1), SEED, *GAUSSIAN)),
-    "dropconnect-later-examples": (ops.dropconnect, (fixed(4, 6), fixed(3, 6, seed=1), SEED, *GAUSSIAN, 5)),
+    "dropconnect": (ops.dropconnect_operator, (fixed(4, 6), fixed(3, 6, seed=1), SEED, GAUSSIAN.tensor())),
+    "input-gradient": (ops._input_gradient, (fixed(4, 3), fixed(3, 6, seed=1), SEED, BERNOULLI.tensor())),
+    "weight-gradient": (ops._weight_gradient, (fixed(4, 3), fixed(4, 6, seed=1), SEED, GAUSSIAN.tensor())),
+    "dropconnect-later-examples": (
+        ops.dropconnect_operator,
+        (fixed(4, 6), fixed(3, 6, seed=1), SEED, GAUSSIAN.tensor(), 5),
+    ),
 }
 
 
@@ -44,7 +48,7 @@ def test_registration_is_complete(op, arguments):
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_derivatives_against_finite_differences(name):
     op, arguments = ARGUMENTS[name]
-    places = [0, 1] if op in (ops.dropconnect, ops._input_gradient, ops._weight_gradient) else [0]
+    places = [0, 1] if op in (ops.dropconnect_operator, ops._input_gradient, ops._weight_gradient) else [0]
 
     def run(*values):
         filled = list(arguments)
@@ -77,7 +81,7 @@ def test_vmap_of_dropout_equals_a_loop(shape, batch, x_axis, seeds, shared):
     axes = [len(shape) - 1] if shared and shape else []
 
     def one(x, seed):
-        return ops.dropout(x, seed, *GAUSSIAN, axes, 0)
+        return ops.dropout(x, seed, GAUSSIAN, axes, 0)
 
     result = torch.vmap(one, in_dims=(x_axis, None if seeds == "one" else 0))(x, seed)
     loop = [
@@ -97,7 +101,7 @@ def test_nested_vmap_equals_loops(name, inner_seed, outer_seed):
 
     def one(x, seed):
         if name == "dropout":
-            return ops.dropout(x, seed, *GAUSSIAN, [], 0)
+            return ops.dropout(x, seed, GAUSSIAN, [], 0)
         return ops.keep_where(x, seed, keep, [])
 
     result = torch.vmap(torch.vmap(one, in_dims=(0, inner_seed)), in_dims=(0, outer_seed))(x, seeds)
@@ -113,7 +117,7 @@ def test_vmap_of_dropconnect_equals_a_loop():
     seeds = SEED + torch.arange(2)
 
     def one(x, weight, seed):
-        return ops.dropconnect(x, weight, seed, *BERNOULLI)
+        return ops.dropconnect(x, weight, seed, BERNOULLI)
 
     result = torch.vmap(one)(x, weight, seeds)
     assert torch.equal(result, torch.stack([one(x[i], weight[i], seeds[i]) for i in range(2)]))
@@ -125,7 +129,7 @@ def test_vmap_of_dropconnect_equals_a_loop():
 def test_sampled_activation_has_derivatives(activation):
     """Reverse and forward mode against those that torch takes step by step."""
     mean, deviation, tangent = fixed(3, 4), fixed(3, 4, seed=1).abs(), fixed(3, 4, seed=2)
-    ways = [torch.ops.contdrop.sampled_activation, sampled_linear._average]
+    ways = [torch.ops.contdrop.sampled_activation, linear._average]
     options = (torch.tensor(5), 50, activation)
     torch.library.opcheck(ways[0].default, (mean.clone().requires_grad_(), deviation, *options))
     reverse = [torch.func.vjp(lambda m, d, way=way: way(m, d, *options), mean, deviation)[1](tangent) for way in ways]
@@ -154,7 +158,7 @@ def test_streams_of_one_seed_are_independent():
 
 def test_meta_tensors_only_carry_shapes():
     x = torch.empty(3, 4, device="meta")
-    assert kernels.dropout(x, SEED, *GAUSSIAN, [], 0).shape == (3, 4)
+    assert kernels.ops.dropout(x, SEED, GAUSSIAN, [], 0).shape == (3, 4)
 
 
 @pytest.mark.parametrize(
@@ -180,9 +184,9 @@ def test_gradients_of_dropconnect_have_the_type_they_are_computed_in():
         with pytest.raises(
             RuntimeError, match=r"expected matrices of one type, got torch.float64 and torch.float64 and"
         ):
-            backends.dropconnect_gradients(gradient, weight, x.float(), SEED, *GAUSSIAN)
-        both = backends.dropconnect_gradients(gradient, weight, x, SEED, *GAUSSIAN)
-    for got, expected in zip(both, reference.dropconnect_gradients(gradient, weight, x, SEED, *GAUSSIAN)):
+            native.dropconnect_gradients(gradient, weight, x.float(), SEED, GAUSSIAN)
+        both = native.dropconnect_gradients(gradient, weight, x, SEED, GAUSSIAN)
+    for got, expected in zip(both, reference.dropconnect_gradients(gradient, weight, x, SEED, GAUSSIAN)):
         assert got.dtype == expected.dtype
         assert torch.allclose(got, expected, atol=1e-5)
 
@@ -191,5 +195,6 @@ def test_gradients_of_dropconnect_have_the_type_they_are_computed_in():
 def test_native_kernels_refuse_another_device(name):
     op, arguments = ARGUMENTS[name]
     place = 2 if name == "keep_where" else 1
-    with kernels.use_backend("native"), pytest.raises(RuntimeError, match="every tensor on the cpu, got one on meta"):
-        getattr(backends, op._opname)(*arguments[:place], arguments[place].to("meta"), *arguments[place + 1 :])
+    rest = arguments[place + 1 :] if place == 2 else (SEED, GAUSSIAN)
+    with pytest.raises(RuntimeError, match="every tensor on the cpu, got one on meta"):
+        getattr(native, op._opname)(*arguments[:place], arguments[place].to("meta"), *rest)

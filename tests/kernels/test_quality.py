@@ -20,6 +20,7 @@ from scipy.stats import chi2
 import contdrop as cd
 from conformance import LAWS
 from contdrop import kernels
+from contdrop._kernel_law import KernelLaw
 from oracles import FIVE_SIGMA
 
 WIDTH = 4096
@@ -49,7 +50,7 @@ def ones() -> torch.Tensor:
 
 def mask(law: cd.Law, seed: int) -> torch.Tensor:
     """The mask that a tensor [512, 4096] gets for a seed."""
-    return kernels.dropout(ones(), torch.tensor(seed), law.kind, law.params, law.factor, [], 0)
+    return kernels.ops.dropout(ones(), torch.tensor(seed), KernelLaw(law.kind, law.params, law.factor), [], 0)
 
 
 def probabilities(law: cd.Law) -> torch.Tensor:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
 import oracles
+from contdrop._kernel_law import KernelLaw
 from contdrop.kernels import reference
 from oracles import UNIT_ROUNDOFF
 
@@ -292,18 +293,18 @@ def test_uniforms_are_symmetric_about_one_half(dtype):
 )
 def test_bernoulli_bits_are_the_fewest(keep, expected):
     assert reference.bernoulli_bits(keep) == expected == oracles.bernoulli_bits(keep)
-    assert reference.bits_per_element("bernoulli", (keep,)) == expected[0]
+    assert reference.bits_per_element(KernelLaw("bernoulli", (keep,), 1.0)) == expected[0]
 
 
 @pytest.mark.parametrize(("keep", "value"), [(0.0, 0.0), (1.0, 1.0)])
 def test_certain_coins_never_differ(keep, value):
-    mask = reference.mask_values(torch.tensor([0, 1]), "bernoulli", (keep,), torch.float32)
+    mask = reference.mask_values(torch.tensor([0, 1]), KernelLaw(KernelLaw("bernoulli", (keep,), 1.0), torch.float32))
     assert mask.tolist() == [value, value]
 
 
 @pytest.mark.parametrize("kind", ["uniform", "gaussian"])
 def test_continuous_laws_take_21_bits(kind):
-    assert reference.bits_per_element(kind, (0.5, 1.0, 0.0, 1.0)) == 21
+    assert reference.bits_per_element(KernelLaw(kind, (0.5, 1.0, 0.0, 1.0), 1.0)) == 21
 
 
 def test_rounding_of_keep_is_seen_by_nobody():
@@ -320,7 +321,7 @@ def test_rounding_of_keep_is_seen_by_nobody():
 def test_mask_values_match_the_oracle(kind, params, dtype):
     bits = oracles.mask_bits(kind, params)
     drawn = oracle_elements(77, 0, 200, bits, stream=0) + [e % 2**bits for e in EXTREME_NUMBERS]
-    got = reference.mask_values(torch.tensor(drawn), kind, params, dtype)
+    got = reference.mask_values(torch.tensor(drawn), KernelLaw(kind, params, 1.0), dtype)
     assert got.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     expected = torch.tensor([oracles.mask_value(b, kind, params, dtype) for b in drawn], dtype=torch.float64)
     assert ((got.double() - expected).abs() <= oracles.mask_tolerance(kind, params, dtype)).all()
@@ -352,7 +353,7 @@ def wide_unit(dtype: torch.dtype) -> float:
 
 def assert_dropout(x, seeds, kind, params, scale, shared_axes, stream=0) -> None:
     """Checks dropout for one seed, or for a seed per entry of the first axis."""
-    got = reference.dropout(x, seed_tensor(*seeds), kind, params, scale, shared_axes, stream)
+    got = reference.dropout(x, seed_tensor(*seeds), KernelLaw(kind, params, scale), shared_axes, stream)
     shape = [1 if axis in shared_axes else size for axis, size in enumerate(x.shape)]
     if len(seeds) == 1:
         mask = oracle_mask(shape, seeds[0], kind, params, x.dtype, stream)
@@ -440,7 +441,13 @@ def test_gaussian_masks_of_a_device_without_float64_are_made_on_the_cpu(monkeypa
                 self.on_the_cpu = (*self.on_the_cpu, result)
             return result
 
-    arguments = (torch.ones(50), torch.tensor(3), "gaussian", (0.5, 0.3, 0.0, 1.0), 2.0, [], reference.STREAM_MASK)
+    arguments = (
+        torch.ones(50),
+        torch.tensor(3),
+        KernelLaw("gaussian", (0.5, 0.3, 0.0, 1.0), 2.0),
+        [],
+        reference.STREAM_MASK,
+    )
     expected = reference.dropout(*arguments)
     monkeypatch.setattr(reference, "widest", lambda device: torch.float32)
     with WithoutFloat64():
@@ -451,7 +458,7 @@ def test_gaussian_masks_of_a_device_without_float64_are_made_on_the_cpu(monkeypa
 @pytest.mark.parametrize("seeds", [(3,), (3, -4)], ids=str)
 def test_standard_normal_numbers_match_the_oracle(dtype, seeds):
     ones = torch.ones(*seed_tensor(*seeds).shape, 5, 8, dtype=dtype)
-    law = ("gaussian", (0.0, 1.0, -math.inf, math.inf), 1.0)
+    law = KernelLaw("gaussian", (0.0, 1.0, -math.inf, math.inf), 1.0)
     got = reference.dropout(ones, seed_tensor(*seeds), *law, [], reference.STREAM_NORMAL)
     rows = []
     for seed in seeds:
@@ -486,7 +493,7 @@ def assert_dropconnect(kind, params, dtype, examples=3, outputs=2, inputs=17, se
     gradient = fixed(examples, outputs, dtype=dtype, seed=3)
     mask = oracle_example_masks(examples, outputs, inputs, seed, kind, params, dtype) * scale
     error = oracles.mask_tolerance(kind, params, dtype) * scale
-    law = (torch.tensor(seed), kind, params, scale)
+    law = (torch.tensor(seed), KernelLaw(kind, params, scale))
     for got, formula, left, right in [
         (reference.dropconnect(x, weight, *law), "noi,ni,oi->no", x, weight),
         (reference.dropconnect_input_gradient(gradient, weight, *law), "noi,no,oi->ni", gradient, weight),
@@ -509,16 +516,16 @@ def test_dropconnect_and_its_gradients_match_the_oracle(kind, params, dtype):
 @pytest.mark.parametrize(
     ("kind", "params", "inputs"),
     [
-        ("uniform", (0.0, 1.0), 96),
-        ("uniform", (0.0, 1.0), 97),
-        ("bernoulli", (0.99,), 16),
-        ("bernoulli", (0.99,), 17),
-        ("uniform", (0.0, 1.0), 1),
-        ("bernoulli", (0.5,), 512),
-        ("bernoulli", (0.5,), 513),
-        ("bernoulli", (0.75,), 300),
-        ("bernoulli", (0.5,), 0),
-        ("uniform", (0.0, 1.0), 0),
+        KernelLaw("uniform", (0.0, 1.0), 96),
+        KernelLaw("uniform", (0.0, 1.0), 97),
+        KernelLaw("bernoulli", (0.99,), 16),
+        KernelLaw("bernoulli", (0.99,), 17),
+        KernelLaw("uniform", (0.0, 1.0), 1),
+        KernelLaw("bernoulli", (0.5,), 512),
+        KernelLaw("bernoulli", (0.5,), 513),
+        KernelLaw("bernoulli", (0.75,), 300),
+        KernelLaw("bernoulli", (0.5,), 0),
+        KernelLaw("uniform", (0.0, 1.0), 0),
     ],
 )
 def test_dropconnect_matches_the_oracle_at_the_ends_of_runs(kind, params, inputs):
@@ -527,7 +534,7 @@ def test_dropconnect_matches_the_oracle_at_the_ends_of_runs(kind, params, inputs
 
 @pytest.mark.parametrize(("examples", "outputs"), [(0, 2), (1, 1), (2, 0)])
 def test_dropconnect_takes_few_or_no_examples_and_outputs(examples, outputs):
-    assert_dropconnect("bernoulli", (0.5,), torch.float32, examples=examples, outputs=outputs)
+    assert_dropconnect(KernelLaw("bernoulli", (0.5,), torch.float32), examples=examples, outputs=outputs)
 
 
 @each_law
@@ -541,7 +548,12 @@ def test_dropconnect_materialises_no_more_than_a_chunk(monkeypatch):
     monkeypatch.setattr(reference, "_CHUNK", 2 * 3 * 96)  # two examples of 3 x 17 masks at a pitch of 96
     parts = list(
         reference._example_masks(
-            5, torch.Size((3, 17)), torch.tensor(1), "uniform", (0.0, 1.0), 1.0, 0, torch.empty(0, dtype=torch.float32)
+            5,
+            torch.Size((3, 17)),
+            torch.tensor(1),
+            KernelLaw("uniform", (0.0, 1.0), 1.0),
+            0,
+            torch.empty(0, dtype=torch.float32),
         )
     )
     assert [(part.start, part.stop) for part, _ in parts] == [(0, 2), (2, 4), (4, 5)]

@@ -19,6 +19,7 @@ from torch.torch_version import TorchVersion
 
 import contdrop as cd
 from conformance import LAWS, MECHANISMS, assert_pretended_numbers_are_read, fixed, output_and_gradients
+from contdrop._kernel_law import KernelLaw
 from contdrop.kernels import reference
 
 if importlib.util.find_spec("triton") is None:
@@ -61,10 +62,10 @@ if RUNS_HERE:
 INFINITY = math.inf
 SEED = torch.tensor(1234567890123456789)
 SEEDS = [0, 1, 2**31, 3_000_000_000, 2**32, 2**62 + 12345, 2**63 - 1, -1]
-GAUSSIAN = ("gaussian", (0.5, 0.3, 0.0, 1.0), 2.0)
-UNIFORM = ("uniform", (0.2, 0.7), 1.5)
-ONE_BIT = ("bernoulli", (0.5,), 2.0)
-FOUR_BITS = ("bernoulli", (0.3125,), 3.2)
+GAUSSIAN = KernelLaw("gaussian", (0.5, 0.3, 0.0, 1.0), 2.0)
+UNIFORM = KernelLaw("uniform", (0.2, 0.7), 1.5)
+ONE_BIT = KernelLaw("bernoulli", (0.5,), 2.0)
+FOUR_BITS = KernelLaw("bernoulli", (0.3125,), 3.2)
 
 # Back ends may differ by 1e-6 in a mask value, and so by one rounding in the result. To bfloat16 the interpreter cuts
 # off where torch and a GPU round.
@@ -136,7 +137,7 @@ class TestKernels:
     @pytest.mark.parametrize(("seed", "stream"), [*((seed, 0) for seed in SEEDS), (7, 1), (2**63 - 1, 2)])
     def test_uniform_numbers_are_bit_equal(self, seed, stream):
         seed = torch.tensor(seed)
-        law = ("uniform", (0.0, 1.0), 1.0)
+        law = KernelLaw("uniform", (0.0, 1.0), 1.0)
         expected = reference.uniforms(reference.elements(seed, 0, 1500, 21, stream), torch.float32).to(DEVICE)
         contiguous, strided = torch.ones(1500, device=DEVICE), torch.ones(800, device=DEVICE)[::2]
         assert torch.equal(backend.dropout(contiguous, seed, *law, [], stream), expected)
@@ -158,7 +159,7 @@ class TestKernels:
         "keep", [0.5, 0.75, 0.3125, 3 / 256, 12345 / 65536, 0.3, 0.9, 0.99, 0.01, 0.0, 1.0, 1 - 2.0**-40, 2.0**-40]
     )
     def test_bernoulli_masks_are_bit_equal(self, keep):
-        law = ("bernoulli", (keep,), 1.0)
+        law = KernelLaw("bernoulli", (keep,), 1.0)
         contiguous, strided = torch.ones(5000, device=DEVICE), torch.ones(2, 600, device=DEVICE).T
         for x in (contiguous, strided):
             assert torch.equal(backend.dropout(x, SEED, *law, [], 0), reference.dropout(x, SEED, *law, [], 0))
@@ -184,8 +185,8 @@ class TestKernels:
     def test_mask_values_agree(self, law, dtype):
         # The bound holds for the mask scaled to mean one, too.
         x = torch.ones(1100, dtype=dtype, device=DEVICE)
-        got = backend.dropout(x, SEED, law.kind, law.params, 1 / law.mean, [], 0)
-        expected = reference.dropout(x, SEED, law.kind, law.params, 1 / law.mean, [], 0)
+        got = backend.dropout(x, SEED, KernelLaw(law.kind, law.params, 1 / law.mean), [], 0)
+        expected = reference.dropout(x, SEED, KernelLaw(law.kind, law.params, 1 / law.mean), [], 0)
         if dtype in (torch.float32, torch.float64):
             assert (got - expected).abs().max() <= 1e-6
         assert_same_product(got, expected, x)
@@ -195,19 +196,20 @@ class TestKernels:
         # A uniform mask takes no approximation, so it is computed in the type of the reference.
         x = tensor(1100, dtype=dtype)
         got, expected = (
-            module.dropout(x, SEED, "uniform", (0.1, 0.7), 1 / 3, [], 0).double() for module in (backend, reference)
+            module.dropout(x, SEED, KernelLaw("uniform", (0.1, 0.7), 1 / 3), [], 0).double()
+            for module in (backend, reference)
         )
         assert ((got - expected).abs() <= 2 * ROUNDING[dtype] * expected.abs()).all()
 
     @pytest.mark.parametrize(
         "setting",
         [
-            ("gaussian", (0.5, 0.0, 0.0, 1.0), 2.0),
-            ("gaussian", (0.5, 0.3, 0.0, 1.0), -1.0),
-            ("gaussian", (0.5, 0.3, -INFINITY, INFINITY), 0.0),
-            ("gaussian", (0.5, 1e6, 0.25, 0.75), 1.0),
-            ("uniform", (-1.0, 1.0), -2.0),
-            ("bernoulli", (0.5,), -2.0),
+            KernelLaw("gaussian", (0.5, 0.0, 0.0, 1.0), 2.0),
+            KernelLaw("gaussian", (0.5, 0.3, 0.0, 1.0), -1.0),
+            KernelLaw("gaussian", (0.5, 0.3, -INFINITY, INFINITY), 0.0),
+            KernelLaw("gaussian", (0.5, 1e6, 0.25, 0.75), 1.0),
+            KernelLaw("uniform", (-1.0, 1.0), -2.0),
+            KernelLaw("bernoulli", (0.5,), -2.0),
         ],
         ids=str,
     )
@@ -232,7 +234,7 @@ class TestKernels:
     def test_only_more_than_five_axes_go_to_the_reference(self, monkeypatch):
         monkeypatch.setattr(reference, "dropout", lambda *_: "reference")
         for name, (x, shared_axes) in layouts().items():
-            fell_back = isinstance(backend.dropout(x, SEED, *ONE_BIT, shared_axes, 0), str)
+            fell_back = isinstance(backend.dropout(x, SEED, ONE_BIT, shared_axes, 0), str)
             assert fell_back == (name == "seven-axes"), name
 
     def test_counting_in_64_bits(self, monkeypatch):
@@ -322,7 +324,7 @@ class TestKernels:
     def test_standard_normal_numbers(self, size, seeds, dtype):
         seed = SEED + torch.arange(math.prod(seeds)).view(seeds)
         x = torch.ones([*seeds, *size], dtype=dtype, device=DEVICE)
-        law = ("gaussian", (0.0, 1.0, -INFINITY, INFINITY), 1.0)
+        law = KernelLaw("gaussian", (0.0, 1.0, -INFINITY, INFINITY), 1.0)
         got, expected = (module.dropout(x, seed, *law, [], reference.STREAM_NORMAL) for module in (backend, reference))
         assert got.dtype == dtype
         assert got.shape == expected.shape
@@ -360,7 +362,7 @@ class TestKernels:
             *((UNIFORM, shape) for shape in [(2, 11, 70), (3, 1, 128)]),
             *((ONE_BIT, shape) for shape in [(1, 1, 1), (3, 3, 17), (2, 3, 513)]),
             *((FOUR_BITS, shape) for shape in [(2, 9, 70), (2, 3, 513)]),
-            *((("bernoulli", (0.99,), 1.5), shape) for shape in [(2, 9, 16), (2, 3, 150)]),
+            *((KernelLaw("bernoulli", (0.99,), 1.5), shape) for shape in [(2, 9, 16), (2, 3, 150)]),
         ],
         ids=str,
     )
@@ -380,7 +382,7 @@ class TestKernels:
     @pytest.mark.parametrize("seed", [2**63 - 1, 3_000_000_000])
     def test_dropconnect_in_other_types(self, dtype, seed):
         tensors = (tensor(*shape, dtype=dtype, seed=1) for shape in ((2, 37), (9, 37), (2, 9)))
-        self.check_dropconnect(*tensors, ("bernoulli", (0.3,), 1.5), torch.tensor(seed))
+        self.check_dropconnect(*tensors, KernelLaw("bernoulli", (0.3,), 1.5), torch.tensor(seed))
 
     def test_dropconnect_takes_strides(self):
         x, weight = tensor(70, 2).T, tensor(3, 140)[:, ::2]
@@ -439,14 +441,14 @@ def test_kernels_in_the_interpreter():
 
 
 CALLS = {
-    "dropout": lambda module: module.dropout(torch.ones(9), SEED, *GAUSSIAN, [], 0),
-    "dropout-bfloat16": lambda module: module.dropout(torch.ones(9).bfloat16(), SEED, *ONE_BIT, [], 0),
-    "dropout-shared": lambda module: module.dropout(torch.ones(4, 5, 6), SEED, *GAUSSIAN, [1], 0),
-    "dropout-shared-all": lambda module: module.dropout(torch.ones(4).half(), SEED, *FOUR_BITS, [0], 0),
-    "dropout-window": lambda module: module.dropout(torch.ones(4, 5), SEED, *GAUSSIAN, [], 0, [5, 6, 1, 1]),
+    "dropout": lambda module: module.dropout(torch.ones(9), SEED, GAUSSIAN, [], 0),
+    "dropout-bfloat16": lambda module: module.dropout(torch.ones(9).bfloat16(), SEED, ONE_BIT, [], 0),
+    "dropout-shared": lambda module: module.dropout(torch.ones(4, 5, 6), SEED, GAUSSIAN, [1], 0),
+    "dropout-shared-all": lambda module: module.dropout(torch.ones(4).half(), SEED, FOUR_BITS, [0], 0),
+    "dropout-window": lambda module: module.dropout(torch.ones(4, 5), SEED, GAUSSIAN, [], 0, [5, 6, 1, 1]),
     "keep_where": lambda module: module.keep_where(torch.ones(9), SEED, torch.ones(9), []),
     "keep_where-shared": lambda module: module.keep_where(torch.ones(9, 4).double(), SEED, torch.ones(9, 4), [1]),
-    "dropconnect": lambda module: module.dropconnect(torch.ones(2, 64), torch.ones(3, 64), SEED, *GAUSSIAN),
+    "dropconnect": lambda module: module.dropconnect(torch.ones(2, 64), torch.ones(3, 64), SEED, GAUSSIAN),
     "dropconnect-half": lambda module: module.dropconnect(
         torch.ones(2, 9).half(), torch.ones(1, 9).half(), SEED, *ONE_BIT
     ),

@@ -8,15 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance import fixed
+from contdrop._kernel_law import KernelLaw
 from contdrop.kernels import native, ops, reference
 
 SEED = torch.tensor(1234567890123456789)
 LAWS = {
-    "gaussian": ("gaussian", (0.5, 0.3, 0.0, 1.0), 2.0),
-    "uniform": ("uniform", (0.0, 1.0), 2.0),
-    "coin": ("bernoulli", (0.5,), 2.0),
-    "field": ("bernoulli", (3 / 16,), 1.0),
-    "threshold": ("bernoulli", (0.3,), 1.0),
+    "gaussian": KernelLaw("gaussian", (0.5, 0.3, 0.0, 1.0), 2.0),
+    "uniform": KernelLaw("uniform", (0.0, 1.0), 2.0),
+    "coin": KernelLaw("bernoulli", (0.5,), 2.0),
+    "field": KernelLaw("bernoulli", (3 / 16,), 1.0),
+    "threshold": KernelLaw("bernoulli", (0.3,), 1.0),
 }
 each_backend = pytest.mark.parametrize("backend", [reference, native], ids=["reference", "native"])
 each_law = pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
@@ -56,8 +57,8 @@ def test_dropout_of_a_window_is_a_part_of_the_whole(backend, data, window, law, 
     whole, part = window
     shared = data.draw(st.sets(st.integers(0, len(whole) - 1)) if whole else st.just(()))
     x = fixed(*whole).float()
-    expected = backend.dropout(x, SEED, *law, list(shared), 0)[part]
-    got = backend.dropout(placed(x[part], permuted), SEED, *law, list(shared), 0, window_of(whole, part))
+    expected = backend.dropout(x, SEED, law, list(shared), 0)[part]
+    got = backend.dropout(placed(x[part], permuted), SEED, law, list(shared), 0, window_of(whole, part))
     assert_part(got, expected)
 
 
@@ -77,8 +78,8 @@ def test_keep_where_of_a_window_is_a_part_of_the_whole(backend, data, window, pe
 @each_law
 def test_a_seed_per_entry_has_axes_of_its_own_before_the_windows(backend, law):
     x, seeds = fixed(3, 5, 70).float(), SEED + torch.arange(3)
-    expected = backend.dropout(x, seeds, *law, [], 0)[:, 1:4, 9:]
-    assert_part(backend.dropout(x[:, 1:4, 9:], seeds, *law, [], 0, [5, 70, 1, 9]), expected)
+    expected = backend.dropout(x, seeds, law, [], 0)[:, 1:4, 9:]
+    assert_part(backend.dropout(x[:, 1:4, 9:], seeds, law, [], 0, [5, 70, 1, 9]), expected)
 
 
 @each_backend
@@ -87,16 +88,16 @@ def test_a_seed_per_entry_has_axes_of_its_own_before_the_windows(backend, law):
 def test_examples_from_a_number_on_have_the_masks_of_that_number_on(backend, law, inputs):
     x, weight, g = fixed(7, inputs), fixed(3, inputs, seed=1), fixed(7, 3, seed=2)
     rest = slice(4, None)
-    y = backend.dropconnect(x, weight, SEED, *law)
-    assert_part(backend.dropconnect(x[rest], weight, SEED, *law, 4), y[rest])
-    by_x = backend.dropconnect_input_gradient(g, weight, SEED, *law)
-    assert_part(backend.dropconnect_input_gradient(g[rest], weight, SEED, *law, 4), by_x[rest])
+    y = backend.dropconnect(x, weight, SEED, law)
+    assert_part(backend.dropconnect(x[rest], weight, SEED, law, 4), y[rest])
+    by_x = backend.dropconnect_input_gradient(g, weight, SEED, law)
+    assert_part(backend.dropconnect_input_gradient(g[rest], weight, SEED, law, 4), by_x[rest])
     both = [
-        backend.dropconnect_weight_gradient(g[part], x[part], SEED, *law, part.start)
+        backend.dropconnect_weight_gradient(g[part], x[part], SEED, law, part.start)
         for part in (slice(0, 4), slice(4, 7))
     ]
     # A sum of seven terms, taken in two parts.
-    assert torch.allclose(sum(both), backend.dropconnect_weight_gradient(g, x, SEED, *law), rtol=0, atol=1e-13)
+    assert torch.allclose(sum(both), backend.dropconnect_weight_gradient(g, x, SEED, law), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("seed_axis", [0, None])
@@ -107,7 +108,7 @@ def test_vmap_of_windows_equals_a_loop(shared, seed_axis):
     window = [5, 9, 2, 3]
 
     def dropped(x, seed, keep):
-        return ops.dropout_operator(x, seed, *LAWS["gaussian"], shared, 0, window)
+        return ops.dropout_operator(x, seed, LAWS["gaussian"].tensor(), shared, 0, window)
 
     def kept(x, seed, keep):
         return ops.keep_where(x, seed, keep, shared, window)
@@ -130,5 +131,5 @@ def test_vmap_of_windows_equals_a_loop(shared, seed_axis):
 )
 def test_a_window_that_is_no_part_is_refused(backend, window, message):
     with pytest.raises(ValueError, match="window") as caught:
-        backend.dropout(fixed(4, 6), SEED, *LAWS["coin"], [], 0, window)
+        backend.dropout(fixed(4, 6), SEED, LAWS["coin"], [], 0, window)
     assert str(caught.value) == message

@@ -1,7 +1,7 @@
-"""Which back end does the work: native on the CPU, Triton on GPUs, reference everywhere else.
+"""Choice of the back end: native on the CPU, Triton on GPUs, reference everywhere else.
 
-The choice can be forced by the environment variable ``CONTDROP_BACKEND`` or by :func:`use_backend`. All back ends give
-the same random bits, and mask values that agree to 1e-6.
+The environment variable ``CONTDROP_BACKEND`` or :func:`use_backend` forces the choice. All back ends give the same
+random bits, and mask values that agree to 1e-6.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
 NAMES = ("native", "triton", "reference")
 VARIABLE = "CONTDROP_BACKEND"
@@ -24,7 +23,7 @@ VARIABLE = "CONTDROP_BACKEND"
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """What makes the masks: its name, and for the native back end the instruction set in use."""
+    """Name of a back end, and for the native one the instruction set in use."""
 
     name: str
     detail: str = ""
@@ -34,18 +33,19 @@ class Backend:
 
 
 _forced: str | None = None
-chosen: dict[str, Any] = {}  # the module in use for a type of device, until the choice is forced or released
+chosen: dict[str, Any] = {}  # the module in use for each type of device
 
 
 def backend(device: torch.device | str = "cpu") -> Backend:
-    """Says which back end is in use for tensors on a device."""
-    name = _name(torch.device(device).type)
-    return Backend(name, _load(name).detail() if name == "native" else "")
+    """Return the back end in use for tensors on a device."""
+    module = for_device(torch.device(device).type)
+    name = module.__name__.rpartition(".")[2]
+    return Backend(name, module.detail() if name == "native" else "")
 
 
 @contextlib.contextmanager
 def use_backend(name: str) -> Iterator[None]:
-    """Forces a back end for a while: "native", "triton" or "reference".
+    """Force a back end in a ``with`` block: "native", "triton" or "reference".
 
     Raises:
         ValueError: If there is no back end of that name.
@@ -53,13 +53,22 @@ def use_backend(name: str) -> Iterator[None]:
     """
     global _forced
     _check(name)
-    before, _forced = _forced, name
+    before, _forced = (_forced, dict(chosen)), name
     chosen.clear()
     try:
         yield
     finally:
-        _forced = before
+        _forced, modules = before
         chosen.clear()
+        chosen.update(modules)
+
+
+def for_device(device: str) -> Any:
+    """Return the module that handles tensors on a type of device: forced, set by the environment, or automatic."""
+    if device not in chosen:
+        name = _forced or _from_environment()
+        chosen[device] = _load(name) if name else _automatic(device)
+    return chosen[device]
 
 
 def _check(name: str) -> None:
@@ -75,7 +84,7 @@ def _check(name: str) -> None:
 def _load(name: str) -> Any:
     module = importlib.import_module(f".{name}", __package__)
     if name == "native":
-        module.detail()  # loads the library
+        module.library()
     return module
 
 
@@ -91,54 +100,14 @@ def _from_environment() -> str | None:
 
 
 @functools.cache
-def _automatic(device: str) -> str:
+def _automatic(device: str) -> Any:
     name = {"cpu": "native", "cuda": "triton"}.get(device, "reference")
     try:
-        _load(name)
+        return _load(name)
     except (ImportError, OSError) as error:
         warnings.warn(
-            f"contdrop: the {name} back end cannot be used here ({error}); the reference back end gives the same "
-            "numbers, slower",
+            f"contdrop: the {name} back end cannot be used here ({error}); using the reference back end, which gives "
+            "the same numbers but is slower",
             stacklevel=2,
         )
-        return "reference"
-    return name
-
-
-def _name(device: str) -> str:
-    return _forced or _from_environment() or _automatic(device)
-
-
-def _for(tensor: Tensor) -> Any:
-    device = tensor.device.type
-    return chosen.get(device) or _choose(device)
-
-
-def _choose(device: str) -> Any:
-    chosen[device] = _load(_name(device))
-    return chosen[device]
-
-
-def dropout(x: Tensor, *arguments: Any) -> Tensor:
-    return _for(x).dropout(x, *arguments)
-
-
-def keep_where(x: Tensor, *arguments: Any) -> Tensor:
-    return _for(x).keep_where(x, *arguments)
-
-
-def dropconnect(x: Tensor, *arguments: Any) -> Tensor:
-    return _for(x).dropconnect(x, *arguments)
-
-
-def dropconnect_input_gradient(gradient: Tensor, *arguments: Any) -> Tensor:
-    return _for(gradient).dropconnect_input_gradient(gradient, *arguments)
-
-
-def dropconnect_weight_gradient(gradient: Tensor, *arguments: Any) -> Tensor:
-    return _for(gradient).dropconnect_weight_gradient(gradient, *arguments)
-
-
-def dropconnect_gradients(gradient: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    both: tuple[Tensor, Tensor] = _for(gradient).dropconnect_gradients(gradient, *arguments)
-    return both
+        return _load("reference")

@@ -1,7 +1,7 @@
-"""The fast path of elementwise dropout, for plain eager mode on the CPU; see ``native/express.cpp``.
+"""Fast path of elementwise dropout, for plain eager mode on the CPU; see ``native/express.cpp``.
 
 Between two matrix products a line of Python costs microseconds, because the interpreter has left the caches. A layer
-of a small network would cost more for its Python than for its kernel.
+of a small network would spend more time in its Python than in its kernel.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .._kernel_law import KernelLaw
 from .._torch import private
 from . import backends, ops, reference, seeds
 
 
 @functools.lru_cache(maxsize=256)
-def _law_bytes(kind: str, params: tuple[float, ...], scale: float) -> bytes:
+def _law_bytes(kind: str, params: tuple[float, ...], factor: float) -> bytes:
     from .native import binding
 
-    return bytes(binding.prepare(kind, params, scale))
+    return bytes(binding.prepare(kind, params, factor))
 
 
 def _place_for_a_seed() -> Tensor:
@@ -33,42 +34,43 @@ def _place_for_a_seed() -> Tensor:
         return torch.empty((), dtype=torch.int64, device="cpu")
 
 
-# A call as the graph keeps it: seed, bytes of a Law, kind, params, scale, whether to rectify, shared axes.
+# A call as the graph keeps it: seed, bytes of a Law, kind, params, factor, whether to rectify, shared axes.
 _Call = tuple[int, bytes, str, tuple[float, ...], float, bool, tuple[int, ...]]
 
 
 def _general(x: Tensor, call: _Call, gate: Tensor | None) -> Tensor:
-    seed, _, kind, params, scale, relu, shared_axes = call
+    """Do what the fast path began by the operator."""
+    seed, _, kind, params, factor, relu, shared_axes = call
     if relu and gate is None:
         x = torch.relu(x)
     axes = [axis % x.dim() for axis in shared_axes]
-    y = ops.dropout(x, torch.tensor(seed, device="cpu"), kind, params, scale, axes, reference.STREAM_MASK)
+    law = KernelLaw(kind, params, factor)
+    y = ops.dropout(x, torch.tensor(seed, device="cpu"), law, axes, reference.STREAM_MASK)
     return y if gate is None else torch.where(gate != 0, y, 0)
 
 
-def _declines(*_: Any) -> Tensor | None:
+def _decline(*_: Any) -> Tensor | None:
     return None
 
 
-def _connect() -> Callable[..., Tensor | None]:
-    from . import native
-
+def _connect(native: Any) -> Callable[..., Tensor | None]:
+    """Connect the functions in C to torch; return the fast path, or a function that declines every call."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):  # a Python whose objects are not those it was compiled for
-        return _declines
+        return _decline
     try:
-        from .native import _express, structures  # type: ignore[attr-defined]
+        from .native import _express  # type: ignore[attr-defined]
     except ImportError:  # built without Python's headers
-        return _declines
+        return _decline
 
-    if getattr(_express, "interface", str)() != structures.interface():
+    if getattr(_express, "interface", str)() != native.interface():
         warnings.warn(
-            "contdrop: the fast path for small layers was built from another version of contdrop, and is not used; "
-            "install contdrop again to build it anew",
+            "contdrop: the fast path for small layers was built from another version of contdrop and is not used; "
+            "reinstall contdrop to rebuild it",
             stacklevel=2,
         )
-        return _declines
+        return _decline
     if not private.SEES_EVERYBODY or private.dlpack_table is None:
-        return _declines
+        return _decline
 
     class Dropout(private.OneLevelFunction):
         forward = staticmethod(_express.forward)
@@ -83,7 +85,7 @@ def _connect() -> Callable[..., Tensor | None]:
     node = private.node_class(Dropout)
     if node is not None:
         node.apply = _express.method_of(node)
-    library = native.loader.library()
+    library = native.library()
     connected = _express.connect(
         ctypes.cast(library.contdrop_dropout_row, ctypes.c_void_p).value,
         ctypes.cast(library.contdrop_dropout, ctypes.c_void_p).value,
@@ -111,18 +113,21 @@ def _connect() -> Callable[..., Tensor | None]:
         _general,
     )
     found: Callable[..., Tensor | None] = _express.dropout
-    return found if connected else _declines
+    return found if connected else _decline
 
 
-def _dropout_before_native(*arguments: Any) -> Tensor | None:
-    """Declines until the native back end is in use, and then makes place for the function in C."""
+def _first(x: Any, *arguments: Any) -> Tensor | None:
+    """Choose the back end of the CPU, and connect the fast path if it is the native one."""
     global dropout
-    if getattr(backends.chosen.get("cpu"), "__name__", "") != f"{__package__}.native":
+    if not isinstance(x, Tensor) or x.device.type != "cpu":
         return None
-    dropout = _connect()
-    return dropout(*arguments)
+    module = backends.for_device("cpu")
+    if module.__name__ != f"{__package__}.native":
+        return None
+    dropout = _connect(module)
+    return dropout(x, *arguments)
 
 
-# dropout(x, kind, params, scale, relu, shared_axes, generator) draws a seed from the generator, or from torch's default
-# one. It returns None, and has drawn nothing, if the general way has to be taken.
-dropout: Callable[..., Tensor | None] = _dropout_before_native
+# dropout(x, kind, params, factor, relu, shared_axes, generator) draws a seed from the generator, or from torch's
+# default one. If it does not handle a call it returns None, and has drawn nothing.
+dropout: Callable[..., Tensor | None] = _first

@@ -1,91 +1,76 @@
-"""The package's operators as torch sees them: schemas, shapes, derivatives and batching rules.
+"""Operators as torch sees them: schemas, shapes, derivatives and batching rules.
 
-Every operator is a pure function of its arguments, the seed among them, and (multi)linear in its floating-point
-arguments. So its derivative is an operator of the same family with the same seed: backward re-creates the mask instead
-of storing it, and double backward and forward mode follow by applying the same rule again.
+Every operator is a pure function of its arguments, including the seed and the law, and (multi)linear in its
+floating-point arguments. So its derivative is an operator of the same family with the same seed: backward recreates
+the mask instead of storing it, and double backward and forward mode apply the same rule again.
+
+A law is a tensor (:class:`contdrop._kernel_law.KernelLaw`): as constants of a graph its numbers would make
+torch.compile start again for each value of a schedule, and give up after the eighth.
 
 The derivatives are registered below torch.compile's front end, as one autograd function per operator, because
-``torch.library.register_autograd`` knows no forward mode and would return zero tangents.
+``torch.library.register_autograd`` does not support forward mode and would return zero tangents.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._kernel_law import KernelLaw
 from .._torch import private
 from . import backends, reference
-from .library import LIBRARY
 
-_LAW = "Tensor seed, str kind, float[] params, float scale"
+LIBRARY = torch.library.Library("contdrop", "DEF")
 
-LIBRARY.define(f"dropout(Tensor x, {_LAW}, int[] shared_axes, int stream, SymInt[] window=[]) -> Tensor")
+_EXAMPLES = "Tensor seed, Tensor law, SymInt first_example=0"
+LIBRARY.define(
+    "dropout(Tensor x, Tensor seed, Tensor law, int[] shared_axes, int stream, SymInt[] window=[]) -> Tensor"
+)
 LIBRARY.define("keep_where(Tensor x, Tensor seed, Tensor keep, int[] shared_axes, SymInt[] window=[]) -> Tensor")
-_EXAMPLES = f"{_LAW}, SymInt first_example=0"
 LIBRARY.define(f"dropconnect(Tensor x, Tensor weight, {_EXAMPLES}) -> Tensor")
 LIBRARY.define(f"dropconnect_input_gradient(Tensor gradient, Tensor weight, {_EXAMPLES}) -> Tensor")
 LIBRARY.define(f"dropconnect_weight_gradient(Tensor gradient, Tensor x, {_EXAMPLES}) -> Tensor")
 
 dropout_operator: Any = torch.ops.contdrop.dropout.default
 keep_where: Any = torch.ops.contdrop.keep_where.default
-dropconnect: Any = torch.ops.contdrop.dropconnect.default
-_input_gradient = torch.ops.contdrop.dropconnect_input_gradient.default
-_weight_gradient = torch.ops.contdrop.dropconnect_weight_gradient.default
-
-for _name in (
-    "dropout",
-    "keep_where",
-    "dropconnect",
-    "dropconnect_input_gradient",
-    "dropconnect_weight_gradient",
-):
-    LIBRARY.impl(_name, getattr(backends, _name), "CompositeExplicitAutograd")
+dropconnect_operator: Any = torch.ops.contdrop.dropconnect.default
+_input_gradient: Any = torch.ops.contdrop.dropconnect_input_gradient.default
+_weight_gradient: Any = torch.ops.contdrop.dropconnect_weight_gradient.default
 
 
-# Shapes.
+def autograd_kernel(function: type[torch.autograd.Function], op: Any, plain: Callable[..., Tensor]) -> Any:
+    """Return the Autograd kernel of an operator; ``plain`` is differentiated step by step if torch needs that."""
+    if not private.DERIVATIVES:
+        return plain
+
+    def kernel(*args: Any) -> Tensor:
+        return private.apply_one_level(function, op, *args)
+
+    return kernel
 
 
-@torch.library.register_fake("contdrop::dropout", lib=LIBRARY)
-@torch.library.register_fake("contdrop::keep_where", lib=LIBRARY)
 def _fake_like(x: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(x)
 
 
-@torch.library.register_fake("contdrop::dropconnect", lib=LIBRARY)
-def _fake_dropconnect(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
+def _fake_output(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
     return x.new_empty(x.shape[0], weight.shape[0])
 
 
-@torch.library.register_fake("contdrop::dropconnect_input_gradient", lib=LIBRARY)
 def _fake_input_gradient(gradient: Tensor, weight: Tensor, *_: Any) -> Tensor:
     return gradient.new_empty(gradient.shape[0], weight.shape[1])
 
 
-@torch.library.register_fake("contdrop::dropconnect_weight_gradient", lib=LIBRARY)
 def _fake_weight_gradient(gradient: Tensor, x: Tensor, *_: Any) -> Tensor:
     return x.new_empty(gradient.shape[1], x.shape[1])
 
 
-FAKES = {
-    "dropout": _fake_like,
-    "dropconnect": _fake_dropconnect,
-    "dropconnect_input_gradient": _fake_input_gradient,
-    "dropconnect_weight_gradient": _fake_weight_gradient,
-}
-
-
-# Derivatives.
-
-# Of each operator of per-example DropConnect, the three that belong together: see Bilinear.
-_family = (dropconnect, _input_gradient, _weight_gradient)
-DROPCONNECT_FAMILIES: dict[Any, tuple[Any, Any, Any]] = dict.fromkeys(_family, _family)
-
-
 class Linear(private.OneLevelFunction):
-    """The derivative of an operator that is linear in its first argument, elementwise, and constant in the others."""
+    """Derivative of an operator that is elementwise linear in its first argument and constant in the others."""
 
     @staticmethod
     def forward(ctx: Any, op: Any, x: Tensor, *rest: Any) -> Tensor:
@@ -112,7 +97,7 @@ class Linear(private.OneLevelFunction):
 
 
 class Bilinear(private.OneLevelFunction):
-    """The derivatives of the three operators that make up per-example DropConnect.
+    """Derivatives of the three operators of per-example DropConnect.
 
     With T(g, W, x) = sum of mask[n, o, i] g[n, o] W[o, i] x[n, i], the forward pass is dT/dg and the two gradients are
     dT/dx and dT/dW. Each is bilinear, and its derivatives are the other two.
@@ -129,21 +114,19 @@ class Bilinear(private.OneLevelFunction):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         left, right, seed = ctx.saved_tensors
-        if ctx.op is dropconnect and all(ctx.needs_input_grad[1:3]) and _is_final(cotangent, left, right):
-            # The fast path: both from one draw of the masks.
-            both = backends.dropconnect_gradients(cotangent, right, left, seed, *ctx.law)
+        if ctx.op is dropconnect_operator and all(ctx.needs_input_grad[1:3]) and _is_final(cotangent, left, right):
+            # Both from one draw of the masks.
+            both = _kernel("dropconnect_gradients", 4)(cotangent, right, left, seed, *ctx.law)
             return None, *both, None, *(None for _ in ctx.law)
-        # For each operator: the arguments of T that left, right and the cotangent stand for give the derivatives.
-        by_g, by_x, by_w = DROPCONNECT_FAMILIES[ctx.op]
-        if ctx.op is by_g:  # left = x, right = W, cotangent = g
-            by_left = by_x, cotangent, right
-            by_right = by_w, cotangent, left
-        elif ctx.op is by_x:  # left = g, right = W, cotangent = x
-            by_left = by_g, cotangent, right
-            by_right = by_w, left, cotangent
+        if ctx.op is dropconnect_operator:  # left = x, right = W, cotangent = g
+            by_left = _input_gradient, cotangent, right
+            by_right = _weight_gradient, cotangent, left
+        elif ctx.op is _input_gradient:  # left = g, right = W, cotangent = x
+            by_left = dropconnect_operator, cotangent, right
+            by_right = _weight_gradient, left, cotangent
         else:  # left = g, right = x, cotangent = W
-            by_left = by_g, right, cotangent
-            by_right = by_x, left, cotangent
+            by_left = dropconnect_operator, right, cotangent
+            by_right = _input_gradient, left, cotangent
         gradients = [
             op(first, second, seed, *ctx.law) if needed else None
             for (op, first, second), needed in zip((by_left, by_right), ctx.needs_input_grad[1:3])
@@ -161,54 +144,8 @@ class Bilinear(private.OneLevelFunction):
         return sum(terms[1:], terms[0])
 
 
-def autograd_kernel(function: type[torch.autograd.Function], op: Any, plain: Callable[..., Tensor]) -> Any:
-    if not private.DERIVATIVES:
-        return plain  # and torch differentiates every step of it
-
-    def kernel(*args: Any) -> Tensor:
-        return private.apply_one_level(function, op, *args)
-
-    return kernel
-
-
-for _op, _function, _plain in (
-    (dropout_operator, Linear, reference.dropout),
-    (keep_where, Linear, reference.keep_where),
-    (dropconnect, Bilinear, reference.dropconnect),
-    (_input_gradient, Bilinear, reference.dropconnect_input_gradient),
-    (_weight_gradient, Bilinear, reference.dropconnect_weight_gradient),
-):
-    LIBRARY.impl(_op, autograd_kernel(_function, _op, _plain), "Autograd")
-
-
-# The fast path for elementwise dropout in plain eager mode: for a small layer, a pass through the dispatcher would cost
-# more than the kernel.
-
-
-class _PlainDropout(private.OneLevelFunction):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, *arguments: Any) -> Tensor:
-        ctx.arguments = arguments
-        return backends.dropout(x, *arguments)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return dropout(gradient, *ctx.arguments), *(None for _ in ctx.arguments)
-
-
-def dropout(x: Tensor, *arguments: Any) -> Tensor:
-    """The operator ``contdrop::dropout``, by the fast path where there is one; the arguments are those of
-    :func:`contdrop.kernels.reference.dropout`.
-    """
-    if not _is_plain(x):
-        return dropout_operator(x, *arguments)
-    if x.requires_grad and torch.is_grad_enabled():
-        return _PlainDropout.apply(x, *arguments)
-    return backends.dropout(x, *arguments)
-
-
 def _is_plain(x: Tensor) -> bool:
-    """Whether nothing but reverse-mode differentiation looks at what happens to x."""
+    """Return True if nothing but reverse-mode differentiation observes operations on x."""
     return (
         type(x) in (Tensor, torch.nn.Parameter)
         and not torch.compiler.is_compiling()
@@ -218,8 +155,77 @@ def _is_plain(x: Tensor) -> bool:
 
 
 def _is_final(*tensors: Tensor) -> bool:
-    """Whether nothing at all looks at what happens to the tensors: they are not even differentiated again."""
+    """Return True if nothing observes operations on the tensors: not even a second derivative."""
     return not torch.is_grad_enabled() and all(map(_is_plain, tensors))
+
+
+class _Direct(private.OneLevelFunction):
+    """Elementwise dropout without torch's dispatcher, which would take longer than the kernel of a small layer."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *arguments: Any) -> Tensor:
+        ctx.arguments = arguments
+        result: Tensor = backends.for_device(x.device.type).dropout(x, *arguments)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return dropout(gradient, *ctx.arguments), *(None for _ in ctx.arguments)
+
+
+def dropout(x: Tensor, seed: Tensor, law: KernelLaw | Tensor, *arguments: Any) -> Tensor:
+    """Call the operator ``contdrop::dropout``, or the back end itself if that makes no difference.
+
+    The arguments are those of :func:`contdrop.kernels.reference.dropout`.
+    """
+    result: Tensor
+    if isinstance(law, Tensor) or not _is_plain(x):
+        result = dropout_operator(x, seed, law if isinstance(law, Tensor) else law.tensor(), *arguments)
+    elif x.requires_grad and torch.is_grad_enabled():
+        result = _Direct.apply(x, seed, law, *arguments)
+    else:
+        result = backends.for_device(x.device.type).dropout(x, seed, law, *arguments)
+    return result
+
+
+def _kernel(name: str, place: int | None, module: Any = None) -> Callable[..., Any]:
+    """Return a back end's function that takes the law, its argument number ``place``, as a tensor.
+
+    The back end is that of the first argument's device if no module is given.
+    """
+
+    def kernel(*args: Any) -> Any:
+        if place is not None:
+            args = (*args[:place], KernelLaw.of_tensor(args[place]), *args[place + 1 :])
+        return getattr(module or backends.for_device(args[0].device.type), name)(*args)
+
+    return kernel
+
+
+for _op, _name, _place, _function, _fake in (
+    (dropout_operator, "dropout", 2, Linear, _fake_like),
+    (keep_where, "keep_where", None, Linear, _fake_like),
+    (dropconnect_operator, "dropconnect", 3, Bilinear, _fake_output),
+    (_input_gradient, "dropconnect_input_gradient", 3, Bilinear, _fake_input_gradient),
+    (_weight_gradient, "dropconnect_weight_gradient", 3, Bilinear, _fake_weight_gradient),
+):
+    LIBRARY.impl(_op, _kernel(_name, _place), "CompositeExplicitAutograd")
+    LIBRARY.impl(_op, autograd_kernel(_function, _op, _kernel(_name, _place, reference)), "Autograd")
+    torch.library.register_fake(_op, _fake, lib=LIBRARY)
+
+
+@functools.lru_cache(maxsize=256)
+def _kept_tensor(law: KernelLaw) -> Tensor:
+    with torch.inference_mode(False):
+        return law.tensor()
+
+
+def dropconnect(x: Tensor, weight: Tensor, seed: Tensor, law: KernelLaw | Tensor, first_example: int = 0) -> Tensor:
+    """Call the operator ``contdrop::dropconnect``."""
+    if isinstance(law, KernelLaw):
+        law = _kept_tensor(law) if _is_plain(x) else law.tensor()
+    result: Tensor = dropconnect_operator(x, weight, seed, law, first_example)
+    return result
 
 
 # Batching for torch.func.vmap.
@@ -228,10 +234,10 @@ def _is_final(*tensors: Tensor) -> bool:
 def _align(
     batch_size: int, seed: Tensor, seed_axis: int | None, *tensors: tuple[Tensor, int | None]
 ) -> tuple[Tensor, list[Tensor], int]:
-    """Brings the batch axis to where the operators expect it, and says where that is.
+    """Move the batch axis to where the operators expect it, and return its place.
 
-    A batched seed means a mask per example: the new axis joins the seed's, in front. A single seed means that the
-    examples share the mask: the new axis comes behind the seed's, and is shared.
+    A batched seed means a mask per example: the new axis joins the seed's, in front. With a single seed the examples
+    share the mask: the new axis comes after the seed's, and is shared.
     """
     axis = seed.dim() if seed_axis is None else 0
     if seed_axis is not None:
@@ -252,20 +258,11 @@ def _shift_axes(shared_axes: Sequence[int], axis: int, seed_is_batched: bool) ->
 
 
 def _widen(window: Sequence[int], batch_size: int, seed_is_batched: bool) -> list[int]:
-    """The window with a batch axis in front, of which it has all; a batched seed's axis is none of a window's."""
+    """Add a complete batch axis in front of a window; the axes of a batched seed are not part of windows."""
     if not window or seed_is_batched:
         return list(window)
     half = len(window) // 2
     return [batch_size, *window[:half], 0, *window[half:]]
-
-
-def batched_arguments(
-    info: Any, in_dims: Any, x: Tensor, seed: Tensor, shared: Sequence[int], window: Sequence[int]
-) -> tuple[Tensor, Tensor, list[int], list[int], int]:
-    """x, seed, shared axes and window of elementwise dropout under vmap, and the batch axis of the result."""
-    batched = in_dims[1] is not None
-    seed, (x,), axis = _align(info.batch_size, seed, in_dims[1], (x, in_dims[0]))
-    return x, seed, _shift_axes(shared, axis, batched), _widen(window, info.batch_size, batched), axis
 
 
 @torch.library.register_vmap("contdrop::dropout", lib=LIBRARY)
@@ -274,15 +271,15 @@ def _vmap_dropout(
     in_dims: Any,
     x: Tensor,
     seed: Tensor,
-    kind: str,
-    params: Any,
-    scale: float,
+    law: Tensor,
     shared: Any,
     stream: int,
     window: Sequence[int] = (),
 ) -> tuple[Tensor, int]:
-    x, seed, shared, window, axis = batched_arguments(info, in_dims, x, seed, shared, window)
-    return dropout_operator(x, seed, kind, params, scale, shared, stream, window), axis
+    batched = in_dims[1] is not None
+    seed, (x,), axis = _align(info.batch_size, seed, in_dims[1], (x, in_dims[0]))
+    shared, window = _shift_axes(shared, axis, batched), _widen(window, info.batch_size, batched)
+    return dropout_operator(x, seed, law, shared, stream, window), axis
 
 
 @torch.library.register_vmap("contdrop::keep_where", lib=LIBRARY)
@@ -296,11 +293,11 @@ def _vmap_keep_where(
 
 
 def vmap_by_loop(op: Any) -> Callable[..., tuple[Tensor, int]]:
-    """One call per example: a mask of weights is too large to gain anything from batching calls."""
+    """Return a batching rule of one call per example: masks of weights are too large to gain from batching."""
 
     def rule(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
-        if info.batch_size == 0:  # zeros in place of an example show what shape a result would have
-            result = op(*map(_one_of_none, args, in_dims))
+        if info.batch_size == 0:  # zeros in place of an example give the shape of the result
+            result = op(*map(_zeros_like_example, args, in_dims))
             return result.new_empty(0, *result.shape), 0
         calls = (
             [arg.select(axis, i) if isinstance(axis, int) else arg for arg, axis in zip(args, in_dims)]
@@ -311,10 +308,9 @@ def vmap_by_loop(op: Any) -> Callable[..., tuple[Tensor, int]]:
     return rule
 
 
-def _one_of_none(argument: Any, axis: int | None) -> Any:
-    """An example of an empty batch along an axis."""
+def _zeros_like_example(argument: Any, axis: int | None) -> Any:
     return argument.new_zeros(argument.movedim(axis, 0).shape[1:]) if isinstance(axis, int) else argument
 
 
-for _op in _family:
+for _op in (dropconnect_operator, _input_gradient, _weight_gradient):
     torch.library.register_vmap(_op, vmap_by_loop(_op), lib=LIBRARY)

@@ -49,6 +49,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from .._kernel_law import KernelLaw, check_kind
 from .._torch.private import widest
 
 MASKS_VERSION = 3
@@ -58,9 +59,6 @@ STREAM_BIAS = 1  # mask values of a bias beside masked weights
 STREAM_NORMAL = 2  # standard normal numbers
 
 NUMBER_BITS = 21  # of the elements that are numbers, not fields of a word
-# The laws that kernels draw, by the name ``contdrop.laws`` has for them. Their numbers in ``native/api.h`` are their
-# places here.
-KINDS = ("bernoulli", "uniform", "gaussian")
 
 _LOW_32 = 0xFFFFFFFF
 # Bernoulli laws that are rarer than this are resolved to 32 bits.
@@ -147,17 +145,10 @@ def bernoulli_bits(keep: float) -> tuple[int, int]:
     return bits, round(keep * 2**bits)
 
 
-def check_kind(kind: str) -> None:
-    if kind not in KINDS:
-        raise ValueError(
-            f"kernels: expected a law of {', '.join(KINDS)}, got {kind!r}; give a law of your own to "
-            "contdrop.functional or to a layer, which draw it by its quantile"
-        )
-
-
-def bits_per_element(kind: str, params: Sequence[float]) -> int:
-    check_kind(kind)
-    return bernoulli_bits(params[0])[0] if kind == "bernoulli" else NUMBER_BITS
+def bits_per_element(law: KernelLaw) -> int:
+    """Return the number of bits that an element of a mask takes."""
+    check_kind(law.kind)
+    return bernoulli_bits(law.params[0])[0] if law.kind == "bernoulli" else NUMBER_BITS
 
 
 def pitch(inputs: int, bits: int) -> int:
@@ -166,27 +157,19 @@ def pitch(inputs: int, bits: int) -> int:
     return -(-inputs // whole) * whole
 
 
-def row_of_numbers(inputs: int) -> int:
-    """The pitch of a DropConnect mask with a continuous law."""
-    return pitch(inputs, bits_per_element("uniform", (0.0, 1.0)))
-
-
-def _normal_quantile(u: Tensor) -> Tensor:
-    """In float64: on the CPU, if the device has none."""
-    return torch.special.ndtri((u if widest(u.device) == torch.float64 else u.cpu()).double())
-
-
-def mask_values(bits: Tensor, kind: str, params: Sequence[float], dtype: torch.dtype) -> Tensor:
-    """Turns the bits of elements into mask values of a law, in the type masks are computed in."""
+def mask_values(bits: Tensor, law: KernelLaw, dtype: torch.dtype) -> Tensor:
+    """Turn the bits of elements into mask values, in the type masks are computed in."""
     dtype = compute_dtype(dtype)
-    if kind == "bernoulli":
-        return (bits < bernoulli_bits(params[0])[1]).to(dtype)
+    if law.kind == "bernoulli":
+        return (bits < bernoulli_bits(law.params[0])[1]).to(dtype) * law.factor
     u = uniforms(bits, dtype)
-    if kind == "uniform":
-        low, high = params
-        return low + (high - low) * u
-    mu, sigma, low, high = params
-    return (mu + sigma * _normal_quantile(u)).clamp(low, high).to(dtype).to(u.device)
+    if law.kind == "uniform":
+        low, high = law.params
+        return (low + (high - low) * u) * law.factor
+    mu, sigma, low, high = law.params
+    # The quantile needs float64, and is computed on the CPU if the device does not have it.
+    z = torch.special.ndtri((u if widest(u.device) == torch.float64 else u.cpu()).double())
+    return (mu + sigma * z).clamp(low, high).to(dtype).to(u.device) * law.factor
 
 
 def mask_layout(shape: Sequence[int], shared_axes: Sequence[int], window: Sequence[int] = ()) -> tuple[int, list[int]]:
@@ -249,16 +232,14 @@ def multiply(x: Tensor, mask: Tensor) -> Tensor:
 def dropout(
     x: Tensor,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     shared_axes: Sequence[int],
     stream: int,
     window: Sequence[int] = (),
 ) -> Tensor:
     """x times mask times scale."""
-    bits = shared_bits(x, seed, shared_axes, bits_per_element(kind, params), stream, window)
-    return multiply(x, mask_values(bits, kind, params, x.dtype) * scale)
+    bits = shared_bits(x, seed, shared_axes, bits_per_element(law), stream, window)
+    return multiply(x, mask_values(bits, law, x.dtype))
 
 
 def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int], window: Sequence[int] = ()) -> Tensor:
@@ -271,15 +252,13 @@ def _example_masks(
     examples: int,
     weight_shape: torch.Size,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     first_example: int,
     like: Tensor,
 ) -> Iterator[tuple[slice, Tensor]]:
     """Scaled masks [n, out, in] for successive slices of the examples, the first of which has number first_example."""
     outputs, inputs = weight_shape
-    bits = bits_per_element(kind, params)
+    bits = bits_per_element(law)
     row = pitch(inputs, bits)
     per_example = outputs * row
     step = max(1, _CHUNK // max(per_example, 1))
@@ -288,22 +267,20 @@ def _example_masks(
         stop = min(start + step, examples)
         drawn = elements(seed, (first_example + start) * per_example, (stop - start) * per_example, bits, STREAM_MASK)
         mask = drawn.view(stop - start, outputs, row)[..., :inputs]
-        yield slice(start, stop), mask_values(mask, kind, params, like.dtype) * scale
+        yield slice(start, stop), mask_values(mask, law, like.dtype)
 
 
 def dropconnect(
     x: Tensor,
     weight: Tensor,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     first_example: int = 0,
 ) -> Tensor:
     """y[n, o] = sum over i of mask[first_example + n, o, i] weight[o, i] x[n, i]."""
     wide = compute_dtype(x.dtype)
     result = x.new_empty(x.shape[0], weight.shape[0])
-    for part, mask in _example_masks(x.shape[0], weight.shape, seed, kind, params, scale, first_example, x):
+    for part, mask in _example_masks(x.shape[0], weight.shape, seed, law, first_example, x):
         result[part] = torch.bmm(mask.mul_(weight), x[part, :, None].to(wide)).squeeze(2)
     return result
 
@@ -312,17 +289,13 @@ def dropconnect_input_gradient(
     gradient: Tensor,
     weight: Tensor,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     first_example: int = 0,
 ) -> Tensor:
     """The gradient by x of sum(gradient * y): sum over o of mask[n, o, i] weight[o, i] gradient[n, o]."""
     wide = compute_dtype(gradient.dtype)
     result = gradient.new_empty(gradient.shape[0], weight.shape[1])
-    for part, mask in _example_masks(
-        gradient.shape[0], weight.shape, seed, kind, params, scale, first_example, gradient
-    ):
+    for part, mask in _example_masks(gradient.shape[0], weight.shape, seed, law, first_example, gradient):
         result[part] = torch.bmm(gradient[part, None, :].to(wide), mask.mul_(weight)).squeeze(1)
     return result
 
@@ -331,16 +304,14 @@ def dropconnect_weight_gradient(
     gradient: Tensor,
     x: Tensor,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     first_example: int = 0,
 ) -> Tensor:
     """The gradient by weight of sum(gradient * y): sum over n of mask[n, o, i] gradient[n, o] x[n, i]."""
     wide = compute_dtype(x.dtype)
     shape = torch.Size((gradient.shape[1], x.shape[1]))
     result = torch.zeros(shape, dtype=wide, device=x.device)
-    for part, mask in _example_masks(x.shape[0], shape, seed, kind, params, scale, first_example, x):
+    for part, mask in _example_masks(x.shape[0], shape, seed, law, first_example, x):
         outer = gradient[part, :, None].to(wide) * x[part, None, :].to(wide)
         result += mask.mul_(outer).sum(0)
     return result.to(x.dtype)
@@ -351,12 +322,9 @@ def dropconnect_gradients(
     weight: Tensor,
     x: Tensor,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     first_example: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """The gradients by x and by weight. A back end may draw the masks once for both."""
-    arguments = (seed, kind, params, scale, first_example)
-    by_x = dropconnect_input_gradient(gradient, weight, *arguments)
-    return by_x, dropconnect_weight_gradient(gradient, x, *arguments)
+    by_x = dropconnect_input_gradient(gradient, weight, seed, law, first_example)
+    return by_x, dropconnect_weight_gradient(gradient, x, seed, law, first_example)

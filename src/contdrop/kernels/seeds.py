@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from .._torch import private
-from .library import LIBRARY
+from .ops import LIBRARY
 
 LIMIT = 2**63 - 1
 

@@ -35,6 +35,7 @@ import triton.language as tl  # type: ignore[import-untyped, import-not-found, u
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
+from .._kernel_law import KernelLaw, check_kind
 from . import reference
 
 # Older ones take no tuples as arguments of kernels.
@@ -169,21 +170,21 @@ def _quantile(u):
 
 
 @triton.jit
-def _mask(bits, keep, threshold, offset, gain, low, high, scale, KIND: tl.constexpr, WIDE: tl.constexpr):
+def _mask(bits, keep, threshold, offset, gain, low, high, factor, KIND: tl.constexpr, WIDE: tl.constexpr):
     """Mask values in the type WIDE; ``keep`` is used by the kind "where" only. The numbers: see ``_law``."""
     # tl.full, because these are typed scalars on a GPU but plain Python numbers in the interpreter.
-    factor = tl.full((), scale, WIDE)
+    times = tl.full((), factor, WIDE)
     if KIND == "bernoulli":
-        return tl.where(bits.to(tl.int64) < threshold, factor, 0.0)
+        return tl.where(bits.to(tl.int64) < threshold, times, 0.0)
     u = _uniform(bits)
     if KIND == "where":
         return (u < keep).to(WIDE)
     start, slope = tl.full((), offset, WIDE), tl.full((), gain, WIDE)
     if KIND == "uniform":
-        return tl.fma(u.to(WIDE), slope, start) * factor
+        return tl.fma(u.to(WIDE), slope, start) * times
     value = tl.fma(_quantile(u).to(WIDE), slope, start)
     value = tl.minimum(tl.maximum(value, tl.full((), low, WIDE)), tl.full((), high, WIDE))
-    return value * factor
+    return value * times
 
 
 # Elementwise: x times mask.
@@ -210,7 +211,7 @@ def _flat(
     gain: tl.float64,
     low: tl.float64,
     high: tl.float64,
-    scale: tl.float64,
+    factor: tl.float64,
     KIND: tl.constexpr,
     BITS: tl.constexpr,
     GROUPS: tl.constexpr,
@@ -227,7 +228,7 @@ def _flat(
     keep = 0.0
     if KIND == "where":
         keep = tl.load(keep_ptr + element, mask=inside, other=0.0)
-    value = _mask(bits, keep, threshold, offset, gain, low, high, scale, KIND, WIDE)
+    value = _mask(bits, keep, threshold, offset, gain, low, high, factor, KIND, WIDE)
     value *= tl.load(x_ptr + element, mask=inside, other=0.0).to(WIDE)
     tl.store(out_ptr + element, value.to(out_ptr.dtype.element_ty), mask=inside)
 
@@ -251,7 +252,7 @@ def _strided(
     gain: tl.float64,
     low: tl.float64,
     high: tl.float64,
-    scale: tl.float64,
+    factor: tl.float64,
     KIND: tl.constexpr,
     BITS: tl.constexpr,
     AXES: tl.constexpr,
@@ -280,7 +281,7 @@ def _strided(
     keep = 0.0
     if KIND == "where":
         keep = tl.load(keep_ptr + keep_at, mask=inside, other=0.0)
-    value = _mask(bits, keep, threshold, offset, gain, low, high, scale, KIND, WIDE)
+    value = _mask(bits, keep, threshold, offset, gain, low, high, factor, KIND, WIDE)
     value *= tl.load(x_ptr + x_at, mask=inside, other=0.0).to(WIDE)
     tl.store(out_ptr + out_at, value.to(out_ptr.dtype.element_ty), mask=inside)
 
@@ -302,7 +303,7 @@ def _rows(
     gain,
     low,
     high,
-    scale,
+    factor,
     KIND: tl.constexpr,
     BITS: tl.constexpr,
     RUNS: tl.constexpr,
@@ -315,7 +316,7 @@ def _rows(
     run = (start[:, None] + tl.arange(0, RUNS)[None, :]).reshape(ROWS * RUNS)
     bits = _of_groups(seed, stream, run, BITS) if BITS == 21 else _of_runs(seed, stream, run, BITS)
     bits = bits.reshape(ROWS, COLUMNS)
-    return _mask(bits, 0.0, threshold, offset, gain, low, high, scale, KIND, WIDE)
+    return _mask(bits, 0.0, threshold, offset, gain, low, high, factor, KIND, WIDE)
 
 
 @triton.jit(do_not_specialize=_LAW_VALUES)
@@ -334,7 +335,7 @@ def _output(
     gain: tl.float64,
     low: tl.float64,
     high: tl.float64,
-    scale: tl.float64,
+    factor: tl.float64,
     KIND: tl.constexpr,
     BITS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -353,8 +354,8 @@ def _output(
     for first_run in range(0, runs, RUNS):
         i = first_run * RUN + column
         mask = _rows(
-            (first_example + n) * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high, scale,
-            KIND, BITS, RUNS, COLUMNS, WIDE,
+            (first_example + n) * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high,
+            factor, KIND, BITS, RUNS, COLUMNS, WIDE,
         )  # fmt: skip
         present = counts & (i < inputs)
         inside = (o < outputs)[:, None] & present[None, :]
@@ -380,7 +381,7 @@ def _input_gradient(
     gain: tl.float64,
     low: tl.float64,
     high: tl.float64,
-    scale: tl.float64,
+    factor: tl.float64,
     KIND: tl.constexpr,
     BITS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -401,8 +402,8 @@ def _input_gradient(
     for first_output in range(0, outputs, ROWS):
         o = first_output + tl.arange(0, ROWS).to(tl.int64)
         mask = _rows(
-            (first_example + n) * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high, scale,
-            KIND, BITS, RUNS, COLUMNS, WIDE,
+            (first_example + n) * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high,
+            factor, KIND, BITS, RUNS, COLUMNS, WIDE,
         )  # fmt: skip
         inside = (o < outputs)[:, None] & present[None, :]
         w = tl.load(w_ptr + o[:, None] * inputs + i[None, :], mask=inside, other=0.0).to(WIDE)
@@ -428,7 +429,7 @@ def _weight_gradient(
     gain: tl.float64,
     low: tl.float64,
     high: tl.float64,
-    scale: tl.float64,
+    factor: tl.float64,
     KIND: tl.constexpr,
     BITS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -448,8 +449,8 @@ def _weight_gradient(
     total = tl.zeros((ROWS, COLUMNS), WIDE)
     for n in range(examples):
         mask = _rows(
-            (first_example + n) * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high, scale,
-            KIND, BITS, RUNS, COLUMNS, WIDE,
+            (first_example + n) * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high,
+            factor, KIND, BITS, RUNS, COLUMNS, WIDE,
         )  # fmt: skip
         g = tl.load(g_ptr + n * outputs + o, mask=o < outputs, other=0.0).to(WIDE)
         x = tl.load(x_ptr + n * inputs + i, mask=present, other=0.0).to(WIDE)
@@ -484,11 +485,11 @@ def _on(device: torch.device) -> Any:
 
 
 @functools.lru_cache(maxsize=256)
-def _law(kind: str, params: tuple[float, ...], scale: float) -> dict[str, Any]:
+def _law(kind: str, params: tuple[float, ...], factor: float) -> dict[str, Any]:
     """What ``_mask`` needs to know of a law, and the compiler of all.
 
-    A Bernoulli value is ``scale`` if its bits are less than ``threshold``. The others are ``offset + gain * z``, then
-    clipped to [low, high] if Gaussian, then times ``scale``; z is uniform or standard normal.
+    A Bernoulli value is ``factor`` if its bits are less than ``threshold``. The others are ``offset + gain * z``, then
+    clipped to [low, high] if Gaussian, then times ``factor``; z is uniform or standard normal.
     """
     bits, threshold, offset, gain, low, high = reference.NUMBER_BITS, 0, 0.0, 0.0, 0.0, 0.0
     if kind == "bernoulli":
@@ -497,7 +498,7 @@ def _law(kind: str, params: tuple[float, ...], scale: float) -> dict[str, Any]:
         offset, gain = params[0], params[1] - params[0]
     elif kind == "gaussian":
         offset, gain, low, high = params
-    numbers = {"offset": offset, "gain": gain, "low": low, "high": high, "scale": scale}
+    numbers = {"offset": offset, "gain": gain, "low": low, "high": high, "factor": factor}
     numbers = {name: float(value) for name, value in numbers.items()}
     return {"threshold": threshold, **numbers, "KIND": kind, "BITS": bits, **_OPTIONS}
 
@@ -509,20 +510,17 @@ def _wide(dtype: torch.dtype) -> Any:
 def dropout(
     x: Tensor,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     shared_axes: Sequence[int],
     stream: int,
     window: Sequence[int] = (),
 ) -> Tensor:
-    reference.check_kind(kind)
+    check_kind(law.kind)
     x = _in_memory(x)
-    law = _law(kind, tuple(params), scale)
     out = torch.empty_like(x)
-    if _elementwise(x, x, out, seed, law, shared_axes, stream, window):
+    if _elementwise(x, x, out, seed, _law(*law[:3]), shared_axes, stream, window):
         return out
-    return reference.dropout(x, seed, kind, params, scale, shared_axes, stream, window)
+    return reference.dropout(x, seed, law, shared_axes, stream, window)
 
 
 def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int], window: Sequence[int] = ()) -> Tensor:
@@ -616,15 +614,12 @@ def dropconnect(
     x: Tensor,
     weight: Tensor,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     first_example: int = 0,
 ) -> Tensor:
-    reference.check_kind(kind)
     x, weight = _in_memory(x), _in_memory(weight)
     result = x.new_empty(x.shape[0], weight.shape[0])
-    tile = _tile(result, weight.shape[1], seed, kind, params, scale, first_example)
+    tile = _tile(result, weight.shape[1], seed, law, first_example)
     programs = x.shape[0] * triton.cdiv(weight.shape[0], tile["ROWS"])
     if result.numel():
         with _on(x.device):
@@ -636,15 +631,12 @@ def dropconnect_input_gradient(
     gradient: Tensor,
     weight: Tensor,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     first_example: int = 0,
 ) -> Tensor:
-    reference.check_kind(kind)
     gradient, weight = _in_memory(gradient), _in_memory(weight)
     result = gradient.new_empty(gradient.shape[0], weight.shape[1])
-    tile = _tile(result, weight.shape[1], seed, kind, params, scale, first_example)
+    tile = _tile(result, weight.shape[1], seed, law, first_example)
     programs = gradient.shape[0] * triton.cdiv(tile["runs"], tile["RUNS"])
     if result.numel():
         with _on(gradient.device):
@@ -656,15 +648,12 @@ def dropconnect_weight_gradient(
     gradient: Tensor,
     x: Tensor,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     first_example: int = 0,
 ) -> Tensor:
-    reference.check_kind(kind)
     gradient, x = _in_memory(gradient), _in_memory(x)
     result = x.new_empty(gradient.shape[1], x.shape[1])
-    tile = _tile(result, x.shape[1], seed, kind, params, scale, first_example)
+    tile = _tile(result, x.shape[1], seed, law, first_example)
     programs = triton.cdiv(gradient.shape[1], tile["ROWS"]) * triton.cdiv(tile["runs"], tile["RUNS"])
     if result.numel():
         with _on(x.device):
@@ -679,12 +668,10 @@ def dropconnect_gradients(
     weight: Tensor,
     x: Tensor,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     first_example: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    arguments = (seed, kind, params, scale, first_example)
+    arguments = (seed, law, first_example)
     by_x = dropconnect_input_gradient(gradient, weight, *arguments)
     return by_x, dropconnect_weight_gradient(gradient, x, *arguments)
 
@@ -693,19 +680,17 @@ def _tile(
     result: Tensor,
     inputs: int,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     first_example: int,
 ) -> dict[str, Any]:
     """The arguments that the three kernels of DropConnect share: a tile is eight rows of 128 columns, or like it."""
-    law = _law(kind, tuple(params), scale)
-    run = reference.pitch(1, law["BITS"])
-    runs = reference.pitch(inputs, law["BITS"]) // run
+    arguments = _law(*law[:3])
+    run = reference.pitch(1, arguments["BITS"])
+    runs = reference.pitch(inputs, arguments["BITS"]) // run
     columns = _power_of_two(run)
     runs_at_once = max(1, 128 // columns)
     return {
-        **law,
+        **arguments,
         "seed": seed.item(),
         "stream": reference.STREAM_MASK,
         "runs": runs,

@@ -24,8 +24,7 @@ _BERNOULLI = {"aten::bernoulli", "aten::bernoulli_"}
 _DROPOUT = {"aten::native_dropout", "aten::_fused_dropout"}
 _RECURRENT = {"aten::_cudnn_rnn", "aten::miopen_rnn"}
 _RANDOM = {f"aten::{name}" for name in ("rand", "rand_like", "randn", "randn_like", "uniform_", "normal", "normal_")}
-_OURS = {f"contdrop::{name}" for name in ("dropout", "variable_dropout", "keep_where", "dropconnect")}
-_OURS.add("contdrop::variable_dropconnect")
+_OURS = {f"contdrop::{name}" for name in ("dropout", "keep_where", "dropconnect")}
 
 
 class Call(NamedTuple):

@@ -20,8 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from .._torch.checks import is_forward_of
 from .._torch.private import DropoutBase, has_forward_hooks
-from ..functional import training_factor
-from ..laws import Bernoulli, Law
+from ..laws import Bernoulli, Law, training_factor
 from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
 from . import _numerics
 

@@ -1,4 +1,4 @@
-"""Calls into the native library."""
+"""Calls into the compiled library."""
 
 from __future__ import annotations
 
@@ -9,54 +9,53 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..._kernel_law import KINDS, KernelLaw, check_kind
 from .. import reference
-from .loader import library
-from .structures import MAX_AXES, DropConnect, Dropout, KeepWhere, Law
+from .loader import MAX_AXES, DropConnect, Dropout, KeepWhere, Law, library
 
 TYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
-_KINDS = {name: number for number, name in enumerate(reference.KINDS)}
+_KINDS = {name: number for number, name in enumerate(KINDS)}
 _CONTRACTIONS = {"output": 0, "input gradient": 1, "weight gradient": 2, "gradients": 3}
 _RESULTS = {"output": "g", "input gradient": "x", "weight gradient": "w", "gradients": "xw"}  # whose shapes they have
 
 
 @functools.lru_cache(maxsize=256)
-def prepare(kind: str, params: tuple[float, ...], scale: float) -> Law:
-    reference.check_kind(kind)
+def prepare(kind: str, params: tuple[float, ...], factor: float) -> Law:
+    """Return the structure that the compiled code takes for a law."""
+    check_kind(kind)
+    number = _KINDS[kind]
     if kind == "bernoulli":
-        bits, threshold = reference.bernoulli_bits(params[0])
-        return Law(_KINDS[kind], bits, threshold, 0.0, scale, 0.0, 0.0, 0.0)
+        return Law(number, *reference.bernoulli_bits(params[0]), 0.0, factor, 0.0, 0.0, 0.0)
     if kind == "uniform":
         low, high = params
-        return Law(_KINDS[kind], reference.NUMBER_BITS, 0, low * scale, (high - low) * scale, 0.0, 0.0, 0.0)
+        return Law(number, reference.NUMBER_BITS, 0, low * factor, (high - low) * factor, 0.0, 0.0, 0.0)
     mu, sigma, low, high = params
     if sigma == 0:  # one value, which every element keeps
-        return Law(_KINDS["bernoulli"], 1, 2, 0.0, min(max(mu, low), high) * scale, 0.0, 0.0, 0.0)
+        return Law(_KINDS["bernoulli"], 1, 2, 0.0, min(max(mu, low), high) * factor, 0.0, 0.0, 0.0)
     reach = max(abs(low - mu), abs(high - mu)) / sigma
-    # A negative scale turns the interval round; a scale of 0 leaves nothing of an infinite one.
-    bounds = sorted((low * scale, high * scale)) if scale else (0.0, 0.0)
-    return Law(_KINDS[kind], reference.NUMBER_BITS, 0, mu * scale, sigma * scale, *bounds, reach)
+    # A negative factor reverses the interval; a factor of 0 leaves nothing of an infinite one.
+    bounds = sorted((low * factor, high * factor)) if factor else (0.0, 0.0)
+    return Law(number, reference.NUMBER_BITS, 0, mu * factor, sigma * factor, *bounds, reach)
 
 
 def dropout(
     x: Tensor,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     shared_axes: Sequence[int],
     stream: int,
     window: Sequence[int] = (),
 ) -> Tensor:
     if seed.dim():
         own = [axis - seed.dim() for axis in shared_axes]
-        return _per_seed(x, seed, lambda part, s: dropout(part, s, kind, params, scale, own, stream, window))
+        return _per_seed(x, seed, lambda part, s: dropout(part, s, law, own, stream, window))
     x = _in_memory(x)
     out = torch.empty_like(x)
     count = x.numel()
     if count == 0:
         reference.mask_layout(x.shape, shared_axes, window)  # checks the window
         return out
-    law = prepare(kind, tuple(params), scale)
+    prepared = prepare(*law[:3])
     threads = torch.get_num_threads()
     if not shared_axes and not window and x.is_contiguous():
         library().contdrop_dropout_row(
@@ -67,16 +66,16 @@ def dropout(
             seed.item(),
             stream,
             threads,
-            ctypes.addressof(law),
+            ctypes.addressof(prepared),
         )
         return out
     axes = x.dim()
     if axes > MAX_AXES:
-        return reference.dropout(x, seed, kind, params, scale, shared_axes, stream, window)
+        return reference.dropout(x, seed, law, shared_axes, stream, window)
     call = Dropout(x.data_ptr(), out.data_ptr(), TYPES[x.dtype], axes)
     call.mask_first, call.mask_stride[:axes] = reference.mask_layout(x.shape, shared_axes, window)
     call.size[:axes], call.x_stride[:axes], call.out_stride[:axes] = x.shape, x.stride(), out.stride()
-    call.seed, call.stream, call.threads, call.law = seed.item(), stream, threads, law
+    call.seed, call.stream, call.threads, call.law = seed.item(), stream, threads, prepared
     library().contdrop_dropout(ctypes.byref(call))
     return out
 
@@ -104,9 +103,7 @@ def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int]
         u = dropout(
             torch.ones_like(x, dtype=reference.compute_dtype(x.dtype)),
             seed,
-            "uniform",
-            (0.0, 1.0),
-            1.0,
+            KernelLaw("uniform", (0.0, 1.0), 1.0),
             shared_axes,
             reference.STREAM_MASK,
             window,
@@ -131,36 +128,30 @@ def dropconnect(
     x: Tensor,
     weight: Tensor,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     first_example: int = 0,
 ) -> Tensor:
-    return _contract("output", None, weight, x, seed, kind, params, scale, first_example)[0]
+    return _contract("output", None, weight, x, seed, law, first_example)[0]
 
 
 def dropconnect_input_gradient(
     gradient: Tensor,
     weight: Tensor,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     first_example: int = 0,
 ) -> Tensor:
-    return _contract("input gradient", gradient, weight, None, seed, kind, params, scale, first_example)[0]
+    return _contract("input gradient", gradient, weight, None, seed, law, first_example)[0]
 
 
 def dropconnect_weight_gradient(
     gradient: Tensor,
     x: Tensor,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     first_example: int = 0,
 ) -> Tensor:
-    return _contract("weight gradient", gradient, None, x, seed, kind, params, scale, first_example)[0]
+    return _contract("weight gradient", gradient, None, x, seed, law, first_example)[0]
 
 
 def dropconnect_gradients(
@@ -168,12 +159,10 @@ def dropconnect_gradients(
     weight: Tensor,
     x: Tensor,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     first_example: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    by_x, by_weight = _contract("gradients", gradient, weight, x, seed, kind, params, scale, first_example)
+    by_x, by_weight = _contract("gradients", gradient, weight, x, seed, law, first_example)
     return by_x, by_weight
 
 
@@ -183,9 +172,7 @@ def _contract(
     w: Tensor | None,
     x: Tensor | None,
     seed: Tensor,
-    kind: str,
-    params: Sequence[float],
-    scale: float,
+    law: KernelLaw,
     first_example: int,
 ) -> list[Tensor]:
     """One contraction of three matrices, of which those that it needs are given; or two from one draw of the masks."""
@@ -199,7 +186,7 @@ def _contract(
     wide = reference.compute_dtype(dtype)
     g, w, x = (None if tensor is None else _in_memory(tensor.to(wide)).contiguous() for tensor in (g, w, x))
     results = [torch.empty(shapes[name], dtype=wide, device="cpu") for name in _RESULTS[contraction]]
-    law = prepare(kind, tuple(params), scale)
+    prepared = prepare(*law[:3])
     call = DropConnect(
         *(None if tensor is None else tensor.data_ptr() for tensor in (g, w, x)),
         results[0].data_ptr(),
@@ -209,12 +196,12 @@ def _contract(
         examples,
         outputs,
         inputs,
-        reference.pitch(inputs, law.bits),
+        reference.pitch(inputs, prepared.bits),
         first_example,
         seed.item(),
         reference.STREAM_MASK,
         torch.get_num_threads(),
-        law,
+        prepared,
     )
     library().contdrop_dropconnect(ctypes.byref(call))
     return [result.to(dtype) for result in results]

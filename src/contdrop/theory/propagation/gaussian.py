@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ...functional import training_factor
-from ...laws import Law
+from ...laws import Law, training_factor
 from .. import _numerics
 from . import activations
 from .activations import Activation

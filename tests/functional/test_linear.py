@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.special import expit
 
-from contdrop.functional.moments import expected_relu, expected_sigmoid, standard_deviation
+from contdrop.functional.linear import expected_relu, expected_sigmoid, standard_deviation
 from oracles import UNIT_ROUNDOFF, normal_density, normal_expectation
 
 MEANS = (-300.0, -20.0, -3.0, -1.0, -0.1, 0.0, 0.01, 0.5, 1.553, 4.0, 35.0, 1000.0)
