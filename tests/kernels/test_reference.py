@@ -298,7 +298,7 @@ def test_bernoulli_bits_are_the_fewest(keep, expected):
 
 @pytest.mark.parametrize(("keep", "value"), [(0.0, 0.0), (1.0, 1.0)])
 def test_certain_coins_never_differ(keep, value):
-    mask = reference.mask_values(torch.tensor([0, 1]), KernelLaw(KernelLaw("bernoulli", (keep,), 1.0), torch.float32))
+    mask = reference.mask_values(torch.tensor([0, 1]), KernelLaw("bernoulli", (keep,), 1.0), torch.float32)
     assert mask.tolist() == [value, value]
 
 
@@ -459,7 +459,7 @@ def test_gaussian_masks_of_a_device_without_float64_are_made_on_the_cpu(monkeypa
 def test_standard_normal_numbers_match_the_oracle(dtype, seeds):
     ones = torch.ones(*seed_tensor(*seeds).shape, 5, 8, dtype=dtype)
     law = KernelLaw("gaussian", (0.0, 1.0, -math.inf, math.inf), 1.0)
-    got = reference.dropout(ones, seed_tensor(*seeds), *law, [], reference.STREAM_NORMAL)
+    got = reference.dropout(ones, seed_tensor(*seeds), law, [], reference.STREAM_NORMAL)
     rows = []
     for seed in seeds:
         words = oracle_elements(seed, 0, 40, 21, reference.STREAM_NORMAL)
@@ -516,16 +516,16 @@ def test_dropconnect_and_its_gradients_match_the_oracle(kind, params, dtype):
 @pytest.mark.parametrize(
     ("kind", "params", "inputs"),
     [
-        KernelLaw("uniform", (0.0, 1.0), 96),
-        KernelLaw("uniform", (0.0, 1.0), 97),
-        KernelLaw("bernoulli", (0.99,), 16),
-        KernelLaw("bernoulli", (0.99,), 17),
-        KernelLaw("uniform", (0.0, 1.0), 1),
-        KernelLaw("bernoulli", (0.5,), 512),
-        KernelLaw("bernoulli", (0.5,), 513),
-        KernelLaw("bernoulli", (0.75,), 300),
-        KernelLaw("bernoulli", (0.5,), 0),
-        KernelLaw("uniform", (0.0, 1.0), 0),
+        ("uniform", (0.0, 1.0), 96),
+        ("uniform", (0.0, 1.0), 97),
+        ("bernoulli", (0.99,), 16),
+        ("bernoulli", (0.99,), 17),
+        ("uniform", (0.0, 1.0), 1),
+        ("bernoulli", (0.5,), 512),
+        ("bernoulli", (0.5,), 513),
+        ("bernoulli", (0.75,), 300),
+        ("bernoulli", (0.5,), 0),
+        ("uniform", (0.0, 1.0), 0),
     ],
 )
 def test_dropconnect_matches_the_oracle_at_the_ends_of_runs(kind, params, inputs):
@@ -534,7 +534,7 @@ def test_dropconnect_matches_the_oracle_at_the_ends_of_runs(kind, params, inputs
 
 @pytest.mark.parametrize(("examples", "outputs"), [(0, 2), (1, 1), (2, 0)])
 def test_dropconnect_takes_few_or_no_examples_and_outputs(examples, outputs):
-    assert_dropconnect(KernelLaw("bernoulli", (0.5,), torch.float32), examples=examples, outputs=outputs)
+    assert_dropconnect("bernoulli", (0.5,), torch.float32, examples=examples, outputs=outputs)
 
 
 @each_law

@@ -88,8 +88,8 @@ def assert_same_product(got, expected, x, scale=1.0):
 
 def check_dropout(x, setting, shared_axes=(), seed=SEED, stream=0):
     before = x.clone()
-    got = backend.dropout(x, seed, *setting, list(shared_axes), stream)
-    expected = reference.dropout(x, seed, *setting, list(shared_axes), stream)
+    got = backend.dropout(x, seed, setting, list(shared_axes), stream)
+    expected = reference.dropout(x, seed, setting, list(shared_axes), stream)
     assert_same_product(got, expected, x, setting[2])
     assert torch.equal(x, before)
 
@@ -140,8 +140,8 @@ class TestKernels:
         law = KernelLaw("uniform", (0.0, 1.0), 1.0)
         expected = reference.uniforms(reference.elements(seed, 0, 1500, 21, stream), torch.float32).to(DEVICE)
         contiguous, strided = torch.ones(1500, device=DEVICE), torch.ones(800, device=DEVICE)[::2]
-        assert torch.equal(backend.dropout(contiguous, seed, *law, [], stream), expected)
-        assert torch.equal(backend.dropout(strided, seed, *law, [], stream), expected[:400])
+        assert torch.equal(backend.dropout(contiguous, seed, law, [], stream), expected)
+        assert torch.equal(backend.dropout(strided, seed, law, [], stream), expected[:400])
 
     @pytest.mark.parametrize("seed", [5, 3_000_000_000, 2**63 - 1])
     @pytest.mark.parametrize("group", [0, 2**25, 2**28 - 1, 2**28, 2**31 + 3, 2**40 + 1])
@@ -162,7 +162,7 @@ class TestKernels:
         law = KernelLaw("bernoulli", (keep,), 1.0)
         contiguous, strided = torch.ones(5000, device=DEVICE), torch.ones(2, 600, device=DEVICE).T
         for x in (contiguous, strided):
-            assert torch.equal(backend.dropout(x, SEED, *law, [], 0), reference.dropout(x, SEED, *law, [], 0))
+            assert torch.equal(backend.dropout(x, SEED, law, [], 0), reference.dropout(x, SEED, law, [], 0))
 
     @pytest.mark.parametrize(
         ("first", "step"),
@@ -265,20 +265,20 @@ class TestKernels:
     def test_windows_are_parts_of_the_whole(self, setting, shared_axes):
         x, keep = tensor(6, 9, 70), tensor(6, 9, 70, seed=1).sigmoid()
         part, window = (slice(2, 5), slice(0, 9), slice(3, 60)), [6, 9, 70, 2, 0, 3]
-        got = backend.dropout(x[part], SEED, *setting, shared_axes, 0, window)
-        assert torch.equal(got, backend.dropout(x, SEED, *setting, shared_axes, 0)[part])
+        got = backend.dropout(x[part], SEED, setting, shared_axes, 0, window)
+        assert torch.equal(got, backend.dropout(x, SEED, setting, shared_axes, 0)[part])
         kept = backend.keep_where(x[part], SEED, keep[part], shared_axes, window)
         assert torch.equal(kept, backend.keep_where(x, SEED, keep, shared_axes)[part])
 
     @pytest.mark.parametrize("setting", [GAUSSIAN, ONE_BIT], ids=["gaussian", "bernoulli"])
     def test_examples_from_a_number_on(self, setting):
         x, weight, gradient = tensor(5, 70, seed=1), tensor(3, 70, seed=2), tensor(5, 3, seed=3)
-        y = backend.dropconnect(x, weight, SEED, *setting)
-        assert torch.equal(backend.dropconnect(x[2:], weight, SEED, *setting, 2), y[2:])
-        by_x = backend.dropconnect_input_gradient(gradient, weight, SEED, *setting)
-        assert torch.equal(backend.dropconnect_input_gradient(gradient[2:], weight, SEED, *setting, 2), by_x[2:])
-        got = backend.dropconnect_weight_gradient(gradient[2:], x[2:], SEED, *setting, 2)
-        expected = reference.dropconnect_weight_gradient(gradient[2:], x[2:], SEED, *setting, 2)
+        y = backend.dropconnect(x, weight, SEED, setting)
+        assert torch.equal(backend.dropconnect(x[2:], weight, SEED, setting, 2), y[2:])
+        by_x = backend.dropconnect_input_gradient(gradient, weight, SEED, setting)
+        assert torch.equal(backend.dropconnect_input_gradient(gradient[2:], weight, SEED, setting, 2), by_x[2:])
+        got = backend.dropconnect_weight_gradient(gradient[2:], x[2:], SEED, setting, 2)
+        expected = reference.dropconnect_weight_gradient(gradient[2:], x[2:], SEED, setting, 2)
         assert torch.allclose(got, expected, rtol=0, atol=1e-5)
 
     # Adaptive dropout.
@@ -325,7 +325,7 @@ class TestKernels:
         seed = SEED + torch.arange(math.prod(seeds)).view(seeds)
         x = torch.ones([*seeds, *size], dtype=dtype, device=DEVICE)
         law = KernelLaw("gaussian", (0.0, 1.0, -INFINITY, INFINITY), 1.0)
-        got, expected = (module.dropout(x, seed, *law, [], reference.STREAM_NORMAL) for module in (backend, reference))
+        got, expected = (module.dropout(x, seed, law, [], reference.STREAM_NORMAL) for module in (backend, reference))
         assert got.dtype == dtype
         assert got.shape == expected.shape
         assert got.device == expected.device
@@ -344,7 +344,7 @@ class TestKernels:
             "dropconnect_weight_gradient": ("no,ni->oi", gradient, x),
         }
         for name, (formula, left, right) in sums.items():
-            got, expected = (getattr(module, name)(left, right, seed, *setting) for module in (backend, reference))
+            got, expected = (getattr(module, name)(left, right, seed, setting) for module in (backend, reference))
             assert got.dtype == expected.dtype
             assert got.shape == expected.shape
             assert got.is_contiguous()
@@ -450,13 +450,13 @@ CALLS = {
     "keep_where-shared": lambda module: module.keep_where(torch.ones(9, 4).double(), SEED, torch.ones(9, 4), [1]),
     "dropconnect": lambda module: module.dropconnect(torch.ones(2, 64), torch.ones(3, 64), SEED, GAUSSIAN),
     "dropconnect-half": lambda module: module.dropconnect(
-        torch.ones(2, 9).half(), torch.ones(1, 9).half(), SEED, *ONE_BIT
+        torch.ones(2, 9).half(), torch.ones(1, 9).half(), SEED, ONE_BIT
     ),
     "input-gradient": lambda module: module.dropconnect_input_gradient(
-        torch.ones(2, 3), torch.ones(3, 9), SEED, *UNIFORM
+        torch.ones(2, 3), torch.ones(3, 9), SEED, UNIFORM
     ),
     "weight-gradient": lambda module: module.dropconnect_weight_gradient(
-        torch.ones(1, 3).double(), torch.ones(1, 64).double(), SEED, *UNIFORM
+        torch.ones(1, 3).double(), torch.ones(1, 64).double(), SEED, UNIFORM
     ),
 }
 not_interpreted = pytest.mark.skipif(INTERPRETED, reason="needs a process without TRITON_INTERPRET")
