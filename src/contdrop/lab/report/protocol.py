@@ -141,7 +141,7 @@ def commands(results: Results, store: str) -> str:
     description = results.protocol.description
     if origin(results) == ELSEWHERE:
         first = _import(results, store)
-    elif "file" not in description and ("code" in description or origin(results) == OWN_LOOP):
+    elif "file" not in description and ("behaviour" in description or origin(results) == OWN_LOOP):
         first = _call(results, store)  # of a study that neither a file nor the catalogue has
     else:
         first = _command(results, store)
@@ -170,7 +170,7 @@ def _command(results: Results, store: str) -> str:
 def _call(results: Results, store: str) -> str:
     """Return the Python call; a loop around ``lab.ask`` is the user's own and takes neither epochs nor a seed."""
     record, settings = results.protocol, _settings(results)
-    is_asked = "code" not in record.description
+    is_asked = not {"behaviour", "code"} & record.description.keys()
     given = {name: settings[name] for name in ("methods", "runs") if name in settings} if is_asked else settings
     arguments = ", ".join(["study", *(f"{name}={value!r}" for name, value in given.items()), f"store={store!r}"])
     call = f"for job in lab.ask({arguments}): ..." if is_asked else f"lab.compare({arguments})"

@@ -20,7 +20,7 @@ from ..store import integrity, locks
 from ..store.results import Results, collect_all, has_one_name, of_other_data, trained_on
 from ..store.schema import FAILED, FINAL, FINISHED, PROCESSOR, RUNNING, JobRecord, processor
 from ..store.writer import Store
-from ..study import digests, dry_run, plan
+from ..study import amendments, dry_run, plan
 from ..study.plan import PlannedJob
 from ..study.source import StudySource, StudySpec, by_value
 from ..study.study import is_integer_at_least
@@ -191,7 +191,7 @@ class StudyRunner:
 
     def _described(self, planned: PlannedStudy) -> dict[str, Any]:
         """What the store is to say of a study; refuses one that is not what it was begun with."""
-        described = self._behaviour(planned) if planned.protocol.key in self.reports else {}
+        described = self._behaviour(planned) if planned.source.kind != "catalogue" else {}
         data = self._data[planned.protocol.key]
         if data is not None:
             described["sizes"] = data.parts(planned.protocol.seed, FINAL, 0).sizes
@@ -199,11 +199,8 @@ class StudyRunner:
             if data.mark:
                 described["title"] = f"{planned.protocol.description['title']} ({data.mark})"
                 described["mark"] = data.mark
-        if planned.source.kind != "catalogue":
-            described["code"] = self._code(planned)
         if planned.source.kind == "file":
-            described |= {"file": pathlib.Path(planned.source.name).name, "text": planned.source.content.hex()}
-            self._note_changed_text(planned)
+            described["file"] = pathlib.Path(planned.source.name).name
         return described
 
     def _check_jobs(self, planned: PlannedStudy, here: Mapping[str, Any]) -> None:
@@ -260,50 +257,28 @@ class StudyRunner:
         return [(planned.protocol.key, planned.protocol.study) for planned in self.plans]
 
     def _behaviour(self, planned: PlannedStudy) -> dict[str, Any]:
-        """What the store is to remember of a study's first steps; refuses one that takes other steps than before."""
-        found = self.reports[planned.protocol.key]
-        before = self._description(planned).get("behaviour")
-        changed = dry_run.compare_behaviour(found.behaviour, before)
-        if changed:
+        """Return the behaviour of a study for the store; refuse one that behaves otherwise than before."""
+        key, study = planned.protocol.key, planned.protocol.study
+        described = self._description(planned)
+        before = described.get("behaviour") or {}
+        found = self.reports.get(key)
+        file = pathlib.Path(planned.source.name) if planned.source.kind == "file" else None
+        now = {"loop": amendments.loop_digest(study.run, file)} if found is None else found.behaviour
+        if changed := amendments.behaviour_change(before, now):
             raise UserError(
-                f"study {planned.protocol.study.name!r} is not what {self.store.path} was begun with: {changed}; give "
-                "another --store or another name, or put the study back as it was"
+                f"study {study.name!r} is not what {self.store.path} was begun with: {changed}; give another --store "
+                "or another name, or put the study back as it was"
             )
-        methods = {**(before or {}).get("methods", {}), **found.behaviour["methods"]}
-        earlier = (self._description(planned).get("cost") or {}).get("memory") or {}
+        behaviour = {"behaviour": amendments.joined_behaviour(before, now)}
+        if found is None:
+            return behaviour
+        earlier = (described.get("cost") or {}).get("memory") or {}
         cost = {"steps": found.steps_per_epoch, "memory": {**earlier, **found.memory}}
-        return {"behaviour": {**found.behaviour, "methods": methods}, "sites": found.sites, "cost": cost}
-
-    def _code(self, planned: PlannedStudy) -> dict[str, Any]:
-        """Digests of a study's functions, by version of Python; refuses another one that first steps do not show."""
-        before, now = self._description(planned).get("code") or {}, digests.of_study(planned.protocol.study)
-        changed = [name for name, digest in now.items() if before.get(digests.PYTHON, now).get(name, digest) != digest]
-        if changed and self.store.has_results(planned.protocol.key):
-            unseen = [name for name in changed if name in digests.UNSEEN]
-            if unseen:
-                raise UserError(
-                    f"study {planned.protocol.study.name!r}: the code of {unseen[0]} is not what the results in "
-                    f"{self.store.path} were made with; give another --store or another name, or put it back as it was"
-                )
-            self.say(
-                f"contdrop: the code of {', '.join(changed)} has changed since the store was begun; the first steps "
-                "have not, so it goes on"
-            )
-        return {**before, digests.PYTHON: now}
+        return {**behaviour, "sites": found.sites, "cost": cost}
 
     def _description(self, planned: PlannedStudy) -> dict[str, Any]:
         key = planned.protocol.key
         return next((p.description for p in self.store.protocols() if p.key == key), {})
-
-    def _note_changed_text(self, planned: PlannedStudy) -> None:
-        before = self._description(planned).get("text")
-        if before is not None and before != planned.source.content.hex():
-            tried = planned.protocol.key in self.reports
-            same = "its data, weights and first steps have" if tried else "the code of its loop has"
-            self.say(
-                f"contdrop: the text of {pathlib.Path(planned.source.name).name} has changed since the store was begun;"
-                f" {same} not, so it goes on"
-            )
 
     def _plan(self, planned: PlannedStudy, described: dict[str, Any]) -> None:
         added = plan.add_plan(self.store, planned.jobs, **described)

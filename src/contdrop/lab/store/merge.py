@@ -90,9 +90,8 @@ def _other(experiment: str, here: Mapping[str, Any], there: Mapping[str, Any]) -
         if here.get(what) != there.get(what):
             kept, other = here.get(what) or "none", there.get(what) or "none"
             yield f"{experiment}: its {what} is {kept} in the store and {other} in what is added; {kept} stays"
-    ours, theirs = _code(here), _code(there)
-    if changed := sorted({each[1] for each, digest in ours.items() if theirs.get(each, digest) != digest}):
-        yield f"{experiment}: the code of {', '.join(changed)} is not the same in the store and in what is added"
+    if changed := amendments.behaviour_change(here.get("behaviour") or {}, there.get("behaviour") or {}):
+        yield f"{experiment}: the study that is added is not the one in the store: {changed}"
 
 
 def _other_data(
@@ -106,18 +105,6 @@ def _other_data(
         if data is not None and of_other_data(here, data, kind, of_one_name=one_name):
             yield f"{protocol.experiment} was trained on other data there than here"
             return
-
-
-def _code(description: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """Digests of a study's functions, by version of Python and name."""
-    found = description.get("code")
-    versions = found.items() if isinstance(found, Mapping) else ()
-    return {
-        (python, name): each
-        for python, digests in versions
-        if isinstance(digests, Mapping)
-        for name, each in digests.items()
-    }
 
 
 def _add_selection(store: Store, db: sqlite3.Connection, selection: SelectionRecord) -> str | None:

@@ -7,8 +7,14 @@ or its methods became others when results were there.
 
 from __future__ import annotations
 
+import ast
+import hashlib
+import inspect
 import json
+import math
+import pathlib
 import sqlite3
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +24,9 @@ from ..store import schema
 from ..store.schema import FINAL, FINISHED
 
 KEY, CHANGES = "plans", "changes"
+_LOSS_TOLERANCE = 1e-3  # between the first losses of one study on different processors
+_VALUE_TOLERANCE = 0.05  # between metrics after two steps, which on few examples may differ by one of them
+_AMENDABLE = ("runs", "methods", "margin", "reference", "description", "title", "notes", "sizes")
 _YEAR_9999 = 2.5e11  # seconds since 1970; a calendar ends there
 
 
@@ -125,3 +134,59 @@ def _with(description: Mapping[str, Any], found: Sequence[PlanEntry], changed: S
     rest = {name: value for name, value in description.items() if name not in (KEY, CHANGES)}
     told = {KEY: [vars(plan) for plan in found], CHANGES: [vars(change) for change in changed]}
     return rest | {name: lines for name, lines in told.items() if lines}
+
+
+def behaviour_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Return what a study does otherwise than when its store was begun; None if nothing.
+
+    Data, and for each method the figures of its first steps, are compared; of a loop of one's own, its statements.
+    Unknown figures (None, or of a method that is new) are equal to any.
+    """
+    if before.get("data", now.get("data")) != now.get("data"):
+        return "its data are others"
+    if before.get("loop", now.get("loop")) != now.get("loop"):
+        return "the code of its loop is another"
+    for label, figures in now.get("methods", {}).items():
+        names = [f"{what} of step {step}" for step in (1, 2) for what in ("the loss", "the gradient")]
+        for name, new, old in zip(names, figures, before.get("methods", {}).get(label, ())):
+            if None not in (new, old) and not math.isclose(new, old, rel_tol=_LOSS_TOLERANCE, abs_tol=1e-6):
+                return f"with {label}, {name} is {new:.6g} and was {old:.6g}"
+    for label, settings in now.get("settings", {}).items():
+        earlier = before.get("settings", {}).get(label, {})
+        for name, numbers in settings.items():
+            known = earlier.get(name, numbers)
+            if len(known) != len(numbers) or not all(map(_is_alike, numbers, known)):
+                return f"with {label}, {name} has other values"
+        if earlier.keys() - settings.keys():
+            return f"with {label}, {min(earlier.keys() - settings.keys())} is gone"
+    return None
+
+
+def _is_alike(new: float | None, old: float | None) -> bool:
+    return new is None or old is None or math.isclose(new, old, rel_tol=_VALUE_TOLERANCE, abs_tol=1e-9)
+
+
+def joined_behaviour(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the later behaviour with the methods that only the earlier one has."""
+    return {**now, **{name: {**before.get(name, {}), **now[name]} for name in ("methods", "settings") if name in now}}
+
+
+def loop_digest(loop: Any, file: pathlib.Path | None = None) -> str:
+    """Return a digest of the statements of a study file, or else of the loop's own code; empty if unknown.
+
+    Comments, layout and docstrings do not count, nor do arguments of a study that may change while it goes on.
+    """
+    try:
+        text = file.read_text("utf-8") if file else inspect.getsource(loop if inspect.isroutine(loop) else type(loop))
+    except (OSError, TypeError):
+        return ""
+    try:
+        tree = ast.parse(textwrap.dedent(text))
+    except SyntaxError:  # a lambda in the middle of a statement, or a notebook's commands
+        return hashlib.sha256(text.encode()).hexdigest()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Study"):
+            node.keywords = [each for each in node.keywords if each.arg not in _AMENDABLE]
+        elif isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()

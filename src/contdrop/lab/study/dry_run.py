@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..._text import plural, some_of
 from ...errors import UserError
@@ -28,7 +30,7 @@ from .apply_method import MethodReport
 from .user_errors import explained, printable_error
 
 _STEPS = 2
-_TOLERANCE = 1e-3  # between the first losses of one study on different processors
+_SCHEDULED = 1000  # learning rates that are compared
 _ROUNDING = 1e-5  # between losses that are computed twice on one processor
 
 
@@ -116,7 +118,11 @@ def dry_run(
         {label: _sites(steps.applied) for label, steps in found.items() if steps.applied},
         {label: steps.memory for label, steps in found.items() if steps.memory},
         tuple(dict.fromkeys([*warnings, *(warning for steps in found.values() for warning in steps.warnings)])),
-        {"data": prepared.fingerprint, "methods": {label: steps.figures for label, steps in found.items()}},
+        {
+            "data": prepared.fingerprint,
+            "methods": {label: steps.figures for label, steps in found.items()},
+            "settings": {label: steps.settings for label, steps in found.items()},
+        },
     )
 
 
@@ -167,6 +173,7 @@ class _Steps:
     applied: MethodReport | None
     memory: int
     warnings: list[str]
+    settings: dict[str, list[float | None]]  # what losses and gradients of the first steps do not show
 
 
 def _first_steps(
@@ -201,10 +208,31 @@ def _first_steps(
         with explained(f"{where}: optimizer step"):
             training.update()
     _try_smallest(training, batches, where)
-    warnings += _evaluate(training, prepared, where)
+    settings = {"optimizer": _hyperparameters(training), "learning rates": _learning_rates(training)}
+    warnings += _evaluate(training, prepared, where, settings)
     sizes = (len(training.parts.train), len(training.parts.validation), len(training.parts.test))
     extent = training.steps_per_epoch, sum(p.numel() for p in training.network.parameters()), sizes
-    return _Steps(weights, figures, extent, training.built.applied, _memory(training) + kept if kept else 0, warnings)
+    memory = _memory(training) + kept if kept else 0
+    return _Steps(weights, figures, extent, training.built.applied, memory, warnings, settings)
+
+
+def _hyperparameters(training: Trainer) -> list[float | None]:
+    """Return all numbers in the optimizer's parameter groups, in order of their names."""
+    found = [each for group in training.optimizer.param_groups for name, each in sorted(group.items())]
+    plain = [each for value in found for each in (value if isinstance(value, tuple) else (value,))]
+    return [float(each) for each in plain if isinstance(each, bool | int | float)]
+
+
+def _learning_rates(training: Trainer) -> list[float | None]:
+    """Return the next learning rates of the schedule; empty if it has none or waits for a plateau."""
+    scheduler, rates = training.scheduler, []
+    left = int(training.total_steps) - _STEPS if training.settings.schedule_by == "step" else training.job.epochs - 1
+    if scheduler is None or isinstance(scheduler, ReduceLROnPlateau):
+        return []
+    for _ in range(min(left, _SCHEDULED)):
+        scheduler.step()
+        rates.append(training.learning_rate)
+    return list(rates)
 
 
 def _try_smallest(training: Trainer, tried: Sequence[Any], where: str) -> None:
@@ -218,10 +246,13 @@ def _try_smallest(training: Trainer, tried: Sequence[Any], where: str) -> None:
         training.batch_loss(to_device(batch, training.device))
 
 
-def _evaluate(training: Trainer, prepared: PreparedData, where: str) -> list[str]:
-    """One batch of all that the end of a training looks at, so that it does not fail there; what is odd about it.
+def _evaluate(
+    training: Trainer, prepared: PreparedData, where: str, values: dict[str, list[float | None]]
+) -> list[str]:
+    """Evaluate one batch of each part as the end of a training does, and return warnings.
 
-    Where that is too little, such as examples of a single class for an AUROC, all of it.
+    All of a part is evaluated where a batch is too little, such as examples of a single class for an AUROC. The values
+    of metrics and measures are added to ``values``.
     """
     parts, study, is_final = training.parts, training.study, training.job.stage == FINAL
     warnings: list[str] = []
@@ -237,6 +268,7 @@ def _evaluate(training: Trainer, prepared: PreparedData, where: str) -> list[str
                     value = math.nan
                 if math.isnan(value):
                     value = metric.value(training.evaluate(part, (metric,)).contributions[metric.name])
+            values.setdefault(f"metric {metric.name}", []).append(value if math.isfinite(value) else None)
             if math.isnan(value) and metric == training.metrics[0] and part.name == training.deciding:
                 warnings.append(_without_value(metric, part, where))
     if study.measure and is_final:
@@ -246,9 +278,12 @@ def _evaluate(training: Trainer, prepared: PreparedData, where: str) -> list[str
         }
         with explained(f"{where}: measure", study.measure):
             try:
-                measured(training.study, training.metrics, training.network, replace(parts, **few), 0)
+                numbers, arrays = measured(study, training.metrics, training.network, replace(parts, **few), 0)
             except Exception:
-                measured(training.study, training.metrics, training.network, parts, 0)
+                numbers, arrays = measured(study, training.metrics, training.network, parts, 0)
+        means = {name: float(np.mean(array)) for name, array in arrays.items() if array.size}
+        figures = [each for _, each in sorted({**numbers, **means}.items())]
+        values["measure"] = [each if math.isfinite(each) else None for each in figures]
     return warnings
 
 
@@ -345,20 +380,3 @@ def _gradients(model: torch.nn.Module) -> tuple[float, str]:
         return 0.0, "all"
     norm = math.sqrt(sum(float(p.grad.double().pow(2).sum()) for _, p in wanted if p.grad is not None))
     return norm, some_of(missing, 3)
-
-
-def compare_behaviour(now: dict[str, Any], before: dict[str, Any] | None) -> str | None:
-    """What a study does otherwise than when its store was begun; None if nothing."""
-    if not before:
-        return None
-    if before.get("data") != now["data"]:
-        return "its data are others"
-    for label, figures in now["methods"].items():
-        earlier = before.get("methods", {}).get(label)
-        if earlier is None:
-            continue
-        names = [f"{what} of step {step}" for step in range(1, _STEPS + 1) for what in ("the loss", "the gradient")]
-        for name, new, old in zip(names, figures, earlier):
-            if None not in (new, old) and not math.isclose(new, old, rel_tol=_TOLERANCE, abs_tol=1e-6):
-                return f"with {label}, {name} is {new:.6g} and was {old:.6g}"
-    return None
