@@ -10,7 +10,7 @@ from .._text import duration, plural
 from ..errors import UserError
 from ..lab.analysis.verdict import Analysis, analyze
 from ..lab.runner.queue import PlanOutcome
-from ..lab.runner.ray_cluster import Resources
+from ..lab.runner.ray_cluster import RayResources
 from ..lab.runner.runner import PlannedStudy, StudyRunner
 from ..lab.store.schema import FINAL
 from ..lab.study.plan import PlannedJob
@@ -78,7 +78,7 @@ def perform(
     retry_failed: bool,
     redo: bool = False,
     shard: tuple[int, int] | None = None,
-    cluster: Resources | None = None,
+    cluster: RayResources | None = None,
 ) -> Performance:
     """Do all jobs of the plans with a progress display."""
     runner = StudyRunner(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .data.data import Data as Data
     from .runner.custom_loop import Job as Job
     from .runner.custom_loop import ask as ask
+    from .runner.ray_cluster import RayResources as RayResources
     from .study.study import METHODS as METHODS
     from .study.study import Description as Description
     from .study.study import Selection as Selection
@@ -27,6 +28,7 @@ _NAMES = {
     "api": ("Result", "analyze", "compare"),
     "data.data": ("Data",),
     "runner.custom_loop": ("Job", "ask"),
+    "runner.ray_cluster": ("RayResources",),
     "study.study": ("METHODS", "Description", "Selection", "Size", "Study", "Training"),
     "training.metrics": ("Metric",),
     "training.uncertainty": ("uncertainty",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import html
 import pathlib
@@ -15,7 +16,8 @@ from ..errors import UserError, suggest
 from .analysis.verdict import Analysis, Verdict
 from .analysis.verdict import analyze as analyze_results
 from .runner.progress import TextProgress
-from .runner.runner import PlannedStudy, StudyRunner, find_cluster
+from .runner.ray_cluster import RayResources
+from .runner.runner import PlannedStudy, StudyRunner
 from .store import csv_import, merge
 from .store.results import Results, collect
 from .store.writer import Store
@@ -219,48 +221,47 @@ def compare(
     runs: int | None = None,
     epochs: int | None = None,
     methods: Sequence[str] | None = None,
+    seed: int | None = None,
+    preset: str | None = None,
     store: pathlib.Path | str = "runs.db",
     workers: int | None = None,
     device: str = "auto",
-    threads: int | None = None,
     devices: int = 1,
-    seed: int | None = None,
-    preset: str | None = None,
+    threads: int | None = None,
+    cluster: RayResources | None = None,
     retry_failed: bool = False,
     redo: bool = False,
     progress: bool = True,
-    executor: str = "local",
-    address: str | None = None,
-    cpus: float | None = None,
-    gpus: float = 0.0,
 ) -> Result:
-    """Trains all methods of a study, run by run, and compares them.
+    """Train all methods of a study, run by run, and compare them.
 
-    What is in the store already is not done again, so a larger ``runs`` adds runs, and an interrupted call resumes.
+    Finished jobs in the store are not repeated: a larger ``runs`` adds runs, and an interrupted call resumes.
 
     Args:
-        study: What is compared. Its functions may exist in this process only.
-        runs: Paired runs per method; the study's if None.
-        epochs: Per run; the study's if None.
-        methods: Labels; the study's if None.
-        store: File that keeps everything.
-        workers: Processes that train at a time; one per core if None, and 0 trains in this process.
-        device: "cpu", "cuda", "mps", or "auto" for the fastest there is.
-        threads: torch threads in each process; the study's if None.
-        devices: Processes that do each job together, each with its part of every batch.
-        seed: Of everything random; the study's if None.
-        preset: The size, if the study has several.
-        retry_failed: Whether failed jobs are done once more.
-        redo: Whether finished runs are done again that came from another kind of processor, or another number of
-            threads, than what is to be added to them.
-        progress: Whether to show how it goes.
-        executor: "local", or "ray" for a cluster.
-        address: Of the cluster; Ray is started on this machine, on loopback only, if None.
-        cpus: Processors of each job there; one per thread if None.
-        gpus: GPUs of each job there; 0.25 puts four jobs on one.
+        study: The study; its functions may exist in this process only.
+        runs: Runs per method, in place of the study's.
+        epochs: Epochs per run, in place of the study's.
+        methods: Labels of the methods, in place of the study's.
+        seed: Seed of all random numbers, in place of the study's.
+        preset: Name of a size, if the study has several.
+        store: File that keeps all results.
+        workers: Number of processes that train at a time; one per core if None, 0 to train in this process.
+        device: "cpu", "cuda", "mps", or "auto" for the fastest available.
+        devices: Number of processes per job, each with a part of every batch.
+        threads: torch threads per process, in place of the study's.
+        cluster: Ray cluster to train on, ``lab.RayResources()`` for one started on this machine; None trains here.
+        retry_failed: Repeat failed jobs.
+        redo: Repeat finished runs that are to be extended and that came from another kind of processor, or another
+            number of threads.
+        progress: Print progress.
 
     Raises:
-        UserError: Something is wrong with the study; the text says what and where, before anything is trained.
+        UserError: The study has a mistake, described with its place before anything is trained.
+
+    Example:
+        >>> study = Study("doc", run=lambda job: job.run + 0.5, metric="error", methods=["original", "none"], runs=2)
+        >>> len(compare(study, store=getfixture("tmp_path") / "runs.db", workers=0, progress=False).results.finished)
+        4
     """
     jobs = plan.plan(study, preset=preset, labels=methods, runs=runs, epochs=epochs, seed=seed)
     source = StudySource("pickle", study.name) if workers == 0 else of_study(study)
@@ -273,7 +274,7 @@ def compare(
         devices=devices,
         retry_failed=retry_failed,
         redo=redo,
-        cluster=find_cluster(executor, address=address, cpus=cpus, gpus=gpus, workers=workers),
+        cluster=None if cluster is None else dataclasses.replace(cluster, workers=workers),
         say=lambda line: print(line) if progress else None,
     )
     with runner.session(path) as opened:

@@ -90,7 +90,7 @@ def do(nodes, path, jobs, watcher, source=StudySource("catalogue", "digits-mlp")
     protocol = jobs[0].protocol
     data = {protocol.key: None if protocol.study.run else prepare(protocol.study.data(), task="classification")}
     work = WorkerConfig({protocol.key: StudySpec.of(protocol, source)}, data, devices=devices)
-    wanted = ray_cluster.Resources(address=nodes.address, cpus=1.0)
+    wanted = ray_cluster.RayResources(address=nodes.address, cpus=1.0)
     with (
         ray_cluster.Cluster(wanted, threads=1, device="cpu", devices=devices) as cluster,
         Store(path, create=True) as store,
@@ -171,9 +171,9 @@ def test_wrong_options_get_one_line(given, text):
 
 
 def slots(have, **given):
-    asked = ray_cluster.Resources("x", **given)
+    asked = ray_cluster.RayResources("x", **given)
     cluster = ray_cluster.Cluster(asked, threads=1, device="cpu")
-    cluster.nodes = lambda: [{"NodeID": "n", "Alive": True, "Resources": have}]
+    cluster.nodes = lambda: [{"NodeID": "n", "Alive": True, "RayResources": have}]
     return cluster.slots()["n"]
 
 
@@ -188,9 +188,9 @@ def test_as_many_parts_as_there_are_fit(part, whole):
 
 def test_jobs_may_have_a_part_of_a_gpu_and_no_processor():
     assert slots({"CPU": 1.0, "GPU": 2.0}, cpus=0.0, gpus=0.25) == 8
-    asked = ray_cluster.Resources(cpus=0.0, gpus=0.25, workers=4)
+    asked = ray_cluster.RayResources(cpus=0.0, gpus=0.25, workers=4)
     assert ray_cluster.Cluster(asked, threads=3, device="cuda").options["num_cpus"] == 0.0
-    assert ray_cluster.Cluster(ray_cluster.Resources(), threads=3, device="cpu", devices=2).options["num_cpus"] == 6
+    assert ray_cluster.Cluster(ray_cluster.RayResources(), threads=3, device="cpu", devices=2).options["num_cpus"] == 6
 
 
 def test_two_nodes_give_the_same_bits_as_one_worker(nodes, undisturbed, tmp_path):
@@ -260,7 +260,7 @@ def test_nodes_of_another_kind_do_nothing(nodes, tmp_path):
             asked = sorted(node for node, slots in self.slots().items() if slots)  # not the driver's, which has none
             return {**found, "instructions": "none"} if node == asked[0] else found
 
-    wanted = ray_cluster.Resources(address=nodes.address)
+    wanted = ray_cluster.RayResources(address=nodes.address)
     with Other(wanted, threads=1, device="cpu") as cluster:
         assert len(cluster.refused) == 1
         assert cluster.processes == 1

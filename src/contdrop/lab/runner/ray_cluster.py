@@ -50,7 +50,7 @@ _UNITS = 10_000  # per processor or GPU, as Ray counts
 
 
 @dataclass(frozen=True)
-class Resources:
+class RayResources:
     """Address of a Ray cluster, and what to ask of it.
 
     Attributes:
@@ -84,13 +84,13 @@ class Cluster:
     """Connection to Ray, as a context manager.
 
     Args:
-        resources: Resources to ask for.
+        resources: RayResources to ask for.
         threads: torch threads of each job.
         device: Where jobs train.
         devices: Processes of each job.
     """
 
-    def __init__(self, resources: Resources, *, threads: int, device: str, devices: int = 1) -> None:
+    def __init__(self, resources: RayResources, *, threads: int, device: str, devices: int = 1) -> None:
         self.resources, self.threads, self.device, self.devices = resources, threads, device, devices
         self.ray = _import(starts_here=resources.address is None)
         cpus = threads * devices if resources.cpus is None else resources.cpus
@@ -144,7 +144,7 @@ class Cluster:
         found = {}
         for node in self.nodes():
             fits = [
-                _units(node["Resources"].get(name, 0.0)) // _units(wanted)
+                _units(node["RayResources"].get(name, 0.0)) // _units(wanted)
                 for name, wanted in (("CPU", self.options["num_cpus"]), ("GPU", self.options["num_gpus"]))
                 if _units(wanted)
             ]

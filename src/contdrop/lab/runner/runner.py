@@ -32,7 +32,7 @@ from .progress import Estimate
 from .queue import Observer, PlanOutcome, WorkerConfig
 
 if TYPE_CHECKING:
-    from .ray_cluster import Cluster, Resources
+    from .ray_cluster import Cluster, RayResources
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class StudyRunner:
 
     Attributes:
         shard: Part of the plan to do, such as ``(2, 5)``; None for all of it.
-        cluster: Resources to ask of Ray; None to use processes on this machine.
+        cluster: RayResources to ask of Ray; None to use processes on this machine.
         say: Receives one line at a time about anything unusual.
         jobs: The planned jobs by their ids in the store.
         reports: Findings of the dry runs, by the keys of the plans.
@@ -69,7 +69,7 @@ class StudyRunner:
     retry_failed: bool = False
     redo: bool = False
     shard: tuple[int, int] | None = None
-    cluster: Resources | None = None
+    cluster: RayResources | None = None
     say: Callable[[str], None] = lambda line: None
     jobs: dict[int, PlannedJob] = field(default_factory=dict)
     reports: dict[str, dry_run.DryRunReport] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class StudyRunner:
         if self.cluster is not None:
             self._connect(self.cluster)
 
-    def _connect(self, wanted: Resources) -> None:
+    def _connect(self, wanted: RayResources) -> None:
         from .ray_cluster import Cluster
 
         if wanted.address is None and wanted.workers is None:
@@ -363,12 +363,12 @@ def find_cluster(
     cpus: float | None = None,
     gpus: float = 0.0,
     workers: int | None = None,
-) -> Resources | None:
+) -> RayResources | None:
     """Return the resources to ask of Ray; None for the local executor, which takes none of these options."""
     if executor == "ray":
-        from .ray_cluster import Resources
+        from .ray_cluster import RayResources
 
-        return Resources(address, cpus, gpus, workers)
+        return RayResources(address, cpus, gpus, workers)
     if executor != "local":
         raise UserError(f"--executor: expected local or ray; got {executor!r}")
     if address is not None or cpus is not None or gpus:

@@ -349,9 +349,6 @@ class Store(StoreReader):
         """Also where the plan itself is damaged, which only :meth:`add_jobs` mends."""
         return self.jobs(ids=[row["id"] for row in self._read("SELECT id FROM jobs WHERE protocol = ?", (protocol,))])
 
-    def has_results(self, protocol: str) -> bool:
-        return bool(self._read("SELECT 1 FROM jobs WHERE protocol = ? AND status = ?", (protocol, FINISHED)))
-
     def mend(self, protocol: str, keys: Collection[str]) -> list[str]:
         """Takes out what a checksum proves wrong of a protocol, so that it is done again; says what.
 
