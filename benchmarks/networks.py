@@ -25,7 +25,7 @@ from contdrop.lab.study.methods import parse
 from contdrop.lab.study.plan import Variant, plan
 from contdrop.lab.training.trainer import Trainer
 from contdrop.replication.networks import NIN, VGG, ConvLocal, Model
-from contdrop.replication.networks.local_layer import LocallyConnected2d
+from contdrop.replication.networks.conv_local import LocallyConnected2d
 
 GOAL, GOAL_OF_AUGMENTATION = 5.0, 10.0  # per cent
 SHAPES = {"NIN": (NIN(), (3, 32, 32)), "SVHN": (ConvLocal(), (3, 28, 28)), "VGG-16": (VGG(), (3, 224, 224))}

@@ -15,7 +15,7 @@ from contdrop.bench import plot, sheets
 from contdrop.bench.results import Report
 from contdrop.bench.sections import LARGE, SMALL
 from contdrop.bench.sheets import Sheet
-from contdrop.cli.plot_command import save
+from contdrop.cli.theory_commands import save_plot
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- measured by benchmarks/write_docs.py -->", "<!-- end of what is measured -->"
@@ -65,7 +65,7 @@ def main() -> None:
     if options.results:
         report = Report.from_dict(json.loads(options.results.read_text()))
         if report.elementwise:
-            save(plot.draw(report), picture)
+            save_plot(plot.draw(report), picture)
     else:
         command = [sys.executable, "-m", "contdrop.cli", "bench", "--json", "--plot", str(_short(picture))]
         run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)

@@ -17,7 +17,7 @@ from contdrop.lab.store.schema import SELECTION
 from contdrop.lab.study.plan import PlannedJob, StudyPlan, Variant
 from contdrop.lab.training.trainer import Trainer
 from contdrop.replication.recipes import Adam
-from contdrop.replication.studies.digits_mlp import DIGITS
+from contdrop.replication.studies.mnist_studies import DIGITS
 
 SEED, RUNS = 12345, 8
 METHODS = ("none", "bernoulli", "uniform", "gaussian")

@@ -17,10 +17,10 @@ from contdrop.lab.data.data import prepare
 from contdrop.lab.store.schema import SELECTION
 from contdrop.lab.study.plan import PlannedJob, StudyPlan, Variant
 from contdrop.lab.training.trainer import DivergenceError, Trainer
-from contdrop.replication.studies import mnist_mlp
+from contdrop.replication.studies import mnist_studies
 
 SEED = 777
-STUDIES = {"relu": mnist_mlp.RELU, "sigmoid": mnist_mlp.SIGMOID}
+STUDIES = {"relu": mnist_studies.RELU, "sigmoid": mnist_studies.SIGMOID}
 
 
 def main() -> None:
@@ -30,11 +30,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    data = mnist_mlp.RELU.data()
+    data = mnist_studies.RELU.data()
     images = prepare(dataclasses.replace(data, test=1), task="classification")  # no test images
     for setting in options.settings:
         activation, rate, name = setting.split(":", 2)
-        size = mnist_mlp.quick(float(rate))
+        size = mnist_studies.quick(float(rate))
         study = STUDIES[activation].replace(sizes={"quick": size}).at("quick")
         protocol = StudyPlan(study, "quick", options.epochs, 1, options.epochs, SEED)
         training = Trainer(PlannedJob(protocol, SELECTION, name, 0), Variant.parse(name), images)

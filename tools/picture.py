@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from contdrop.lab import stats
-from contdrop.replication.claims import evidence
+from contdrop.replication.claims import verdicts
 from contdrop.replication.claims.claims import UNUSED
-from contdrop.replication.claims.evidence import Runs
+from contdrop.replication.claims.verdicts import Runs
 from contdrop.replication.studies import dose
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -57,7 +57,7 @@ def draw(axes: Axes, runs: Runs, title: str) -> None:
 
 
 def main() -> None:
-    runs = evidence.gather(ROOT / "results")
+    runs = verdicts.gather(ROOT / "results")
     missing = [study for study in PANELS if study not in runs]
     if missing:
         sys.exit(f"results: expected archives of {' and '.join(PANELS)}; missing: {' and '.join(missing)}")

@@ -21,10 +21,8 @@ from contdrop.lab import stats
 from contdrop.lab.store import merge
 from contdrop.lab.store.schema import FINISHED
 from contdrop.replication import studies
-from contdrop.replication.claims import evidence
 from contdrop.replication.claims.claims import CLAIMS, PLANNED, TEST, UNUSED
-from contdrop.replication.claims.evidence import ENDING, Runs
-from contdrop.replication.claims.verdicts import Entry, Equation, in_words, ledger
+from contdrop.replication.claims.verdicts import ENDING, ClaimVerdict, EquationResult, Runs, gather, in_words, judge
 from contdrop.replication.studies import dose
 from contdrop.theory import paper_equations
 
@@ -49,12 +47,12 @@ COMMITS = {
 USUAL_COMMIT = "77443f6"
 
 
-def entries(runs: Mapping[str, Runs]) -> list[Entry]:
+def entries(runs: Mapping[str, Runs]) -> list[ClaimVerdict]:
     found = {
-        check.number: Equation(check.number, check.verdict, check.verdict)
+        check.number: EquationResult(check.number, check.verdict, check.verdict)
         for check in paper_equations.check_equations(DRAWS, 0)
     }
-    return ledger(CLAIMS, runs, found, [each.covariance / each.variance for each in paper_equations.trade_offs()])
+    return judge(CLAIMS, runs, found, [each.covariance / each.variance for each in paper_equations.trade_offs()])
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -62,7 +60,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def verdicts(found: Sequence[Entry]) -> str:
+def verdicts(found: Sequence[ClaimVerdict]) -> str:
     """Return the table of verdicts, one row per claim."""
     rows = [
         (entry.claim.id, entry.claim.text, entry.claim.where, f"**{entry.verdict}**", entry.reason) for entry in found
@@ -70,7 +68,7 @@ def verdicts(found: Sequence[Entry]) -> str:
     return f"{in_words(found)}.\n\n{table(('', 'claim', 'where', 'verdict', 'evidence'), rows)}"
 
 
-def comparisons(found: Sequence[Entry]) -> str:
+def comparisons(found: Sequence[ClaimVerdict]) -> str:
     """Return the table of all complete comparisons that claims are based on."""
     lines = {}
     for entry in found:
@@ -263,7 +261,7 @@ class Blocks:
     """Generated texts by block name, with an optional argument after a colon."""
 
     def __init__(self) -> None:
-        self.runs = evidence.gather(RESULTS)
+        self.runs = gather(RESULTS)
         self.found = entries(self.runs)
 
     def __getitem__(self, name: str) -> str:

@@ -11,8 +11,8 @@ pytest.importorskip("typer")
 pytest.importorskip("pooch")
 
 from contdrop.cli import app, data_commands
-from contdrop.replication.datasets import registry
-from contdrop.replication.datasets.digits import DIGITS
+from contdrop.replication import datasets
+from contdrop.replication.datasets.builtin import DIGITS
 from idx_files import NAMES, idx, make_arrays, make_source, packed, write
 
 ARRAYS = make_arrays()
@@ -28,7 +28,7 @@ def run(monkeypatch, capsys, tmp_path):
         make_source(ARRAYS, UNREACHABLE),
         make_source(OTHERS, UNREACHABLE, name="fashion-mnist"),
     )
-    monkeypatch.setattr(registry, "SOURCES", sources)
+    monkeypatch.setattr(datasets, "SOURCES", sources)
     monkeypatch.setenv("CONTDROP_DATA", str(tmp_path))
     monkeypatch.setenv("no_proxy", "*")
 
@@ -167,7 +167,7 @@ def mirror(run, monkeypatch):
     with _Mirror(("127.0.0.1", 0), _Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         address = f"127.0.0.1:{server.server_port}"
-        monkeypatch.setattr(registry, "SOURCES", (make_source(ARRAYS, [*UNREACHABLE, f"http://{address}/"]),))
+        monkeypatch.setattr(datasets, "SOURCES", (make_source(ARRAYS, [*UNREACHABLE, f"http://{address}/"]),))
         yield address
         server.shutdown()
 
@@ -183,7 +183,7 @@ def test_get_tells_what_it_does_in_plain_lines(run, tmp_path, mirror):
 
 
 def test_slow_downloads_say_how_far_they_are(run, mirror, monkeypatch):
-    monkeypatch.setattr(data_commands._Lines, "SECONDS", 0.0)
+    monkeypatch.setattr(data_commands._DownloadLines, "SECONDS", 0.0)
     _, _, err = run("get", "mnist")
     assert f"{NAMES[0]}.gz: 0.0 of 0.0 MB" in err
 
@@ -205,7 +205,7 @@ def test_after_an_interrupt_the_same_command_completes(run, tmp_path, mirror, mo
         def interrupt(*_):
             raise KeyboardInterrupt
 
-        patch.setattr(data_commands._Lines, "received", interrupt)
+        patch.setattr(data_commands._DownloadLines, "received", interrupt)
         code, out, err = run("get", "mnist")
     assert (code, out) == (130, "")
     assert err.splitlines()[-1] == (

@@ -33,9 +33,8 @@ from contdrop.replication.networks.nin import NIN
 from contdrop.replication.networks.vgg import VGG, dense_forward
 from contdrop.replication.recipes import Adam, AdamCosine, Authors, Hinton, LayeredPlateau, Plateau, Steps
 from contdrop.replication.studies import STUDIES, common
-from contdrop.replication.studies.covariance_study import CommonNoise, Covariance
-from contdrop.replication.studies.study_data import InOrder
-from contdrop.replication.studies.unused_error import UnusedError
+from contdrop.replication.studies.common import InOrder
+from contdrop.replication.studies.study_measures import CommonNoise, Covariance, UnusedError
 
 __all__ = [
     "CNN",

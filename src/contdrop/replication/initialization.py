@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..lab.study.study import Configuration
 
 
-class Initialisation(Configuration, abc.ABC):
+class Initialization(Configuration, abc.ABC):
     """How weights are drawn; biases start at zero."""
 
     @torch.no_grad()
@@ -31,7 +31,7 @@ class Initialisation(Configuration, abc.ABC):
 
 
 @dataclass(frozen=True)
-class Normal(Initialisation):
+class Normal(Initialization):
     """Weights from N(0, std^2)."""
 
     kind: ClassVar[str] = "normal"
@@ -43,7 +43,7 @@ class Normal(Initialisation):
 
 
 @dataclass(frozen=True)
-class Glorot(Initialisation):
+class Glorot(Initialization):
     """Weights uniform within +- gain sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010, equation 16).
 
     Caffe's filler called "xavier" is another one: uniform within +- sqrt(3 / fan_in).
@@ -66,7 +66,7 @@ class Glorot(Initialisation):
 
 
 @dataclass(frozen=True)
-class Layered(Initialisation):
+class Layered(Initialization):
     """Weights from N(0, std^2), with a std for each layer by its name."""
 
     kind: ClassVar[str] = "layered"

@@ -1,8 +1,12 @@
-"""Additions to the lab's reports: the paper's tables and claims, names of classes, and sample images."""
+"""What a store's runs decide of the paper's claims, as a table.
+
+Additions to the lab's reports: the paper's tables and claims, names of classes, and sample images.
+"""
 
 from __future__ import annotations
 
 import pathlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,12 +17,45 @@ from ..lab.report.cells import Cell, Table, size_of
 from ..lab.store.results import Results
 from ..lab.store.writer import Store
 from ..lab.study import labels
-from . import paper_tables
-from .claims import claims_table
-from .datasets import registry
+from . import datasets, paper_tables
+from .claims import verdicts
+from .claims.claims import CLAIMS
+from .claims.verdicts import ClaimVerdict, judge
 
 if TYPE_CHECKING:
     from ..lab.report.figures.drawing import Picture
+
+
+def claims_of(store: Store, everything: Sequence[Results]) -> list[ClaimVerdict]:
+    """The verdicts on all claims that name one of the store's studies, at the size that the protocol planned."""
+    names = Counter(results.protocol.experiment for results in everything)
+    once = [results for results in everything if names[results.protocol.experiment] == 1]  # else: which is meant?
+    runs = verdicts.of_results(store, once)
+    concerned = [claim for claim in CLAIMS if runs.keys() & set(claim.studies)]
+    return judge(concerned, runs, {}, ())
+
+
+def claims_table(found: Sequence[ClaimVerdict]) -> Table | None:
+    """A row for each claim."""
+    if not found:
+        return None
+    rows = tuple(
+        (
+            Cell(f"{entry.claim.id} {entry.claim.text}", entry.claim.id),
+            Cell(entry.claim.where),
+            Cell(entry.verdict, entry.verdict),
+            Cell(entry.reason),
+        )
+        for entry in found
+    )
+    notes = (
+        "By the rules of the replication's protocol: differences corrected over all comparisons of a study that a "
+        "claim names, equivalence within the margin, and nothing decided before all planned runs are there. Claims "
+        "that other studies decide are not here: contdrop claims --results results has them all.",
+    )
+    headings = ("Claim", "Where in the paper", "Verdict", "Evidence")
+    return Table("claims", "The paper's claims that these runs are to decide", headings, rows, notes)
+
 
 # Names of our data sets in the paper's Table VIII.
 _DATASETS = {
@@ -32,22 +69,22 @@ _DATASETS = {
 
 def _class_names(dataset: str) -> tuple[str, ...]:
     try:
-        return registry.find(dataset).classes
+        return datasets.find(dataset).classes
     except UserError:
         return ()
 
 
 def _samples(dataset: str, directory: pathlib.Path | None) -> Picture | None:
-    from .image_samples import samples  # matplotlib takes a second, and tables do without
+    from .paper_figures import samples  # matplotlib takes a second, and tables do without
 
     return samples(dataset, directory)
 
 
 def _overall(store: Store, everything: Sequence[Results]) -> Overall:
-    from .claims.claims_figure import claims
+    from .paper_figures import claims_picture
 
-    entries = claims_table.entries(store, everything)
-    tables, picture = (claims_table.table(entries), paper_ranks(everything)), claims(entries)
+    entries = claims_of(store, everything)
+    tables, picture = (claims_table(entries), paper_ranks(everything)), claims_picture(entries)
     return Overall(tuple(table for table in tables if table), (picture,) if picture else ())
 
 

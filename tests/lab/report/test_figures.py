@@ -29,9 +29,9 @@ from contdrop.lab.store.writer import Store
 from contdrop.lab.study import labels
 from contdrop.replication import datasets
 from contdrop.replication.claims.claims import CLAIMS
-from contdrop.replication.claims.claims_figure import claims as claims_figure
-from contdrop.replication.claims.verdicts import VERDICTS, Entry
-from contdrop.replication.image_samples import samples, samples_of
+from contdrop.replication.claims.verdicts import VERDICTS, ClaimVerdict
+from contdrop.replication.paper_figures import claims_picture as claims_figure
+from contdrop.replication.paper_figures import samples, samples_of
 
 ODD = ("<script>alert(1)</script>", "$x_1$ & 50% \\frac{", "a name that goes on and on, and does not end", "gaussian")
 SWEEP = (
@@ -606,7 +606,7 @@ def test_colours_stand_out_on_light_and_dark(method):
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_verdicts_can_be_read_on_light_and_dark(verdict):
     """By 4.5 to 1, what WCAG 2 asks of text: its ground is light on a dark page too."""
-    axes = claims_figure([Entry(CLAIMS[0], verdict, "")]).draw().axes[0]
+    axes = claims_figure([ClaimVerdict(CLAIMS[0], verdict, "")]).draw().axes[0]
     (word,) = (text.get_color() for text in axes.texts if text.get_text() == verdict)
     ground = to_hex(axes.patches[-1].get_facecolor())
     assert _contrast(word, ground) >= 4.5

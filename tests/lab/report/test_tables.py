@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import stores
 from contdrop import lab
-from contdrop.cli import terminal_summary
+from contdrop.cli import session
 from contdrop.lab import stats
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.metric_format import Measure
@@ -121,7 +121,7 @@ def test_a_study_of_ones_own_shows_what_its_verdict_rests_on(tmp_path, capsys):
     assert table.rows[1][3] == Cell(cells.p_value(found.t_p_two_sided_holm), found.t_p_two_sided_holm)
     assert "positive" not in table.notes[1]
     assert "negative means that no dropout errs less" in table.notes[1]
-    terminal_summary.show(analyze(results))
+    session.show_summary(analyze(results))
     shown = capsys.readouterr().out
     assert all(cell.text in shown for row in table.rows for cell in row)
 
@@ -134,7 +134,7 @@ def test_runs_that_stop_early_are_not_said_to_have_all_epochs(tmp_path, capsys):
         "2 runs of 4 epochs each, preset “quick”",
         "2 runs of up to 4 epochs each, preset “quick”",
     ]
-    terminal_summary.show(analyze(stopped))
+    session.show_summary(analyze(stopped))
     assert "2 paired runs of up to 4 epochs (quick)" in capsys.readouterr().out
     planned = dataclasses.replace(results, final=())
     assert cells.length_of(planned) == "4 epochs"
@@ -145,15 +145,15 @@ def test_runs_that_stop_early_are_not_said_to_have_all_epochs(tmp_path, capsys):
 def test_the_title_in_the_terminal_counts_pairs(tmp_path, capsys):
     missing = [("gaussian", run) for run in range(3, 10)]
     three = _results(tmp_path, runs=10, methods=("none", "gaussian"), missing=missing)
-    terminal_summary.show(analyze(three))
+    session.show_summary(analyze(three))
     assert ": 3 paired runs of" in capsys.readouterr().out
     (tmp_path / "s.db").unlink()
-    terminal_summary.show(
+    session.show_summary(
         analyze(_results(tmp_path, runs=10, methods=("none", "gaussian", "uniform"), missing=[("none", 4)]))
     )
     assert ": 9 to 10 paired runs of" in capsys.readouterr().out
     (tmp_path / "s.db").unlink()
-    terminal_summary.show(analyze(_results(tmp_path, runs=2, methods=("gaussian",))))
+    session.show_summary(analyze(_results(tmp_path, runs=2, methods=("gaussian",))))
     assert ": 2 runs of" in capsys.readouterr().out
 
 

@@ -16,7 +16,7 @@ from contdrop.lab.study.study import Description, Selection, Size, Study
 from contdrop.replication import paper_tables, studies
 from contdrop.replication.networks import MLP
 from contdrop.replication.recipes import Adam
-from contdrop.replication.studies.study_data import Images
+from contdrop.replication.studies.common import Images
 
 EXPERIMENT = Study(
     name="some",

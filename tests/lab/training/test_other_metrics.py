@@ -6,7 +6,7 @@ import pytest
 from test_page import Reader
 
 from contdrop import lab
-from contdrop.cli import terminal_summary
+from contdrop.cli import session
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.dataset_ranks import rank
 from contdrop.lab.analysis.metric_format import Measure
@@ -61,7 +61,7 @@ def test_a_regression_page_has_no_word_of_classification(tmp_path, levels, capsy
     for path in written.tables:
         if path.suffix == ".md":
             assert not ALIEN.search(path.read_text(encoding="utf-8")), path.name
-    terminal_summary.show(analyze(results_of(store)[0]))
+    session.show_summary(analyze(results_of(store)[0]))
     assert not ALIEN.search(capsys.readouterr().out)
 
 

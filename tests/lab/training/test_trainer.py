@@ -19,8 +19,8 @@ from contdrop.lab.training import random_streams, trainer
 from contdrop.lab.training.trainer import DivergenceError, Trainer
 from contdrop.replication.networks import CNN, MLP
 from contdrop.replication.recipes import Adam, Hinton, Plateau, Steps
-from contdrop.replication.studies.covariance_study import Covariance
-from contdrop.replication.studies.study_data import Images, InOrder
+from contdrop.replication.studies.common import Images, InOrder
+from contdrop.replication.studies.study_measures import Covariance
 
 METHODS = (
     *("none", "bernoulli", "uniform", "gaussian", "adaptive", "dropconnect", "fast", "bernoulli-matched"),

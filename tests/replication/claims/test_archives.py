@@ -12,8 +12,8 @@ from contdrop.lab.store import integrity, merge
 from contdrop.lab.store.schema import FINISHED
 from contdrop.lab.store.writer import Store
 from contdrop.lab.training import environment
-from contdrop.replication.claims import evidence
-from contdrop.replication.datasets.dataset_source import MissingError
+from contdrop.replication.claims import verdicts
+from contdrop.replication.datasets.dataset import MissingError
 from contdrop.replication.studies import dose
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -50,7 +50,7 @@ def test_the_lowest_epoch_is_that_of_each_run(tool):
     ]
     errors = {7: [3.0, None, 1.0, 2.0], 8: [5.0, 4.0], 9: [0.0]}
     curves = {id: [types.SimpleNamespace(test_error=error) for error in curve] for id, curve in errors.items()}
-    assert tool._lowest(evidence.Runs("any", tuple(jobs), curves, None), "none") == {0: 1.0, 1: 4.0}
+    assert tool._lowest(verdicts.Runs("any", tuple(jobs), curves, None), "none") == {0: 1.0, 1: 4.0}
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)

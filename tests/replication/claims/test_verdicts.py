@@ -14,10 +14,10 @@ from contdrop.errors import UserError
 from contdrop.lab.report import page
 from contdrop.lab.store import merge
 from contdrop.lab.store.schema import Epoch
-from contdrop.replication.claims import claims_figure, evidence
+from contdrop.replication import paper_figures
+from contdrop.replication.claims import verdicts
 from contdrop.replication.claims.claims import CLAIMS, PLANNED, Claim, Contrast
-from contdrop.replication.claims.evidence import Runs
-from contdrop.replication.claims.verdicts import FAILS, HOLDS, OPEN, OUT, Equation, counts, ledger
+from contdrop.replication.claims.verdicts import FAILS, HOLDS, OPEN, OUT, EquationResult, Runs, counts, judge
 from stores import make_store
 
 METHODS = ("none", "bernoulli", "gaussian", "uniform", "bernoulli-matched", "bernoulli-matched:uniform")
@@ -45,7 +45,7 @@ def claim(*tests, rule="each", **settings):
 
 
 def verdict(of, found):
-    (entry,) = ledger([of], found, {}, ())
+    (entry,) = judge([of], found, {}, ())
     return entry.verdict
 
 
@@ -59,7 +59,7 @@ def test_differences_without_spread_take_no_place_in_holm_s_order():
     for job in found["full-relu"].jobs:
         if job.method == "uniform":
             job.results["test_error"] = found["full-relu"].values("bernoulli", "test_error")[job.run] - 1.0
-    (entry,) = ledger([claim(LESS, OTHER)], found, {}, ())
+    (entry,) = judge([claim(LESS, OTHER)], found, {}, ())
     less, other = entry.evidence
     assert (other.verdict, other.note) == (OPEN, "all runs differ alike, which is no evidence")
     assert less.comparison.t_p_two_sided_holm == pytest.approx(2 * less.comparison.t_p_two_sided)
@@ -76,7 +76,7 @@ def test_less(gap, expected):
 
 def test_a_difference_that_the_runs_cannot_tell_is_open_and_says_what_it_would_take():
     found = runs({"gaussian": 2.0, "bernoulli": 2.0}, noise=1.0)
-    (entry,) = ledger([claim(LESS)], found, {}, ())
+    (entry,) = judge([claim(LESS)], found, {}, ())
     assert entry.verdict == OPEN
     (each,) = entry.evidence
     assert each.needed > 20
@@ -84,7 +84,7 @@ def test_a_difference_that_the_runs_cannot_tell_is_open_and_says_what_it_would_t
 
 
 def test_a_gain_smaller_than_the_margin_holds_and_is_called_small():
-    (entry,) = ledger([claim(LESS)], runs({"gaussian": 1.95, "bernoulli": 2.0}, noise=0.01), {}, ())
+    (entry,) = judge([claim(LESS)], runs({"gaussian": 1.95, "bernoulli": 2.0}, noise=0.01), {}, ())
     assert entry.verdict == HOLDS
     assert entry.evidence[0].note == "by less than matters"
 
@@ -100,10 +100,10 @@ def test_not_worse(gap, noise, expected):
 @pytest.mark.parametrize("number", [0, 1, 2, 19])
 def test_nothing_is_decided_before_the_planned_runs_are_there(number):
     found = runs({"gaussian": 1.0, "bernoulli": 2.0}, number)
-    (entry,) = ledger([claim(LESS)], found, {}, ())
+    (entry,) = judge([claim(LESS)], found, {}, ())
     assert entry.verdict == OPEN
     assert f"full-relu has {20 - number} run" in entry.reason
-    (entry,) = ledger([claim(LESS)], {}, {}, ())
+    (entry,) = judge([claim(LESS)], {}, {}, ())
     assert "full-relu has 20 runs to go" in entry.reason
 
 
@@ -114,7 +114,7 @@ def test_runs_that_failed_are_not_still_to_come():
 
     def reason(*lost):
         found = {"full-relu": Runs("full-relu", jobs, {}, 0.1, len(lost), lost)}
-        return ledger([claim(LESS)], found, {}, ())[0].reason
+        return judge([claim(LESS)], found, {}, ())[0].reason
 
     assert reason().endswith("full-relu has 3 runs to go")
     assert reason(("gaussian", 3)).endswith("full-relu has 2 runs to go and 1 that failed")
@@ -128,19 +128,19 @@ def test_figures_that_do_not_exist_are_left_out(number):
     found = runs({"gaussian": 1.0, "bernoulli": 2.0}, number)
     for job in found["full-relu"].jobs:
         job.results["test_error"] = {"gaussian": 1.0, "bernoulli": 2.0}[job.method]
-    (each,) = ledger([claim(LESS)], found, {}, ())[0].evidence
+    (each,) = judge([claim(LESS)], found, {}, ())[0].evidence
     assert "nan" not in each.text
     assert each.text.startswith(f"full-relu, test_error: gaussian minus bernoulli -1; {number} of 20 runs")
     assert "], p 0" not in each.text
-    whole = ledger([claim(LESS)], runs({"gaussian": 1.0, "bernoulli": 2.0}), {}, ())[0].evidence[0].text
+    whole = judge([claim(LESS)], runs({"gaussian": 1.0, "bernoulli": 2.0}), {}, ())[0].evidence[0].text
     assert "], p " in whole
     assert ", equivalence p 1; 20 of 20 runs" in whole
 
 
 def test_one_run_is_drawn_without_an_interval():
     def lines(number):
-        entries = ledger([claim(LESS)], runs({"gaussian": 2.0, "bernoulli": 2.0}, number), {}, ())
-        return len(claims_figure.claims(entries).draw().axes[0].lines)
+        entries = judge([claim(LESS)], runs({"gaussian": 2.0, "bernoulli": 2.0}, number), {}, ())
+        return len(paper_figures.claims_picture(entries).draw().axes[0].lines)
 
     assert lines(1) == lines(0) + 1  # a dot
     assert lines(2) == lines(0) + 2  # and a line
@@ -149,7 +149,7 @@ def test_one_run_is_drawn_without_an_interval():
 def test_only_runs_that_both_methods_finished_count():
     found = runs({"gaussian": 1.0, "bernoulli": 2.0}, 21)["full-relu"]
     jobs = [job for job in found.jobs if (job.method, job.run) not in {("gaussian", 3), ("bernoulli", 5)}]
-    (entry,) = ledger([claim(LESS)], {"full-relu": Runs("full-relu", tuple(jobs), {}, 0.1)}, {}, ())
+    (entry,) = judge([claim(LESS)], {"full-relu": Runs("full-relu", tuple(jobs), {}, 0.1)}, {}, ())
     assert entry.evidence[0].runs == 19
     assert entry.verdict == OPEN
 
@@ -157,7 +157,7 @@ def test_only_runs_that_both_methods_finished_count():
 def test_the_authors_recipe_decides_nothing():
     test = Contrast("replication-authors-relu", "gaussian", "bernoulli")
     found = runs({"gaussian": 1.0, "bernoulli": 2.0}, 30, study=test.study)
-    (entry,) = ledger([claim(test)], found, {}, ())
+    (entry,) = judge([claim(test)], found, {}, ())
     assert entry.verdict == OPEN
     assert "exploratory" in entry.reason
 
@@ -180,24 +180,24 @@ def test_claims_about_each_case_and_about_a_tendency(gaussian, uniform, each, ge
 
 def test_a_study_s_comparisons_are_corrected_together():
     found = runs({"gaussian": 1.94, "bernoulli": 2.0, "none": 2.0, "uniform": 2.0}, noise=0.08, margin=None, seed=4)
-    alone = ledger([claim(LESS)], found, {}, ())[0].evidence[0]
+    alone = judge([claim(LESS)], found, {}, ())[0].evidence[0]
     more = [
         claim(OTHER),
         claim(Contrast("full-relu", "uniform", "none")),
         claim(Contrast("full-relu", "bernoulli", "none")),
     ]
-    together = ledger([claim(LESS), *more], found, {}, ())[0].evidence[0]
+    together = judge([claim(LESS), *more], found, {}, ())[0].evidence[0]
     assert (alone.family, together.family) == (1, 4)
     assert together.comparison.t_p_two_sided_holm == pytest.approx(4 * alone.comparison.t_p_two_sided)
     # The same comparison in two claims is one test.
-    twice = ledger([claim(LESS), claim(LESS)], found, {}, ())[1].evidence[0]
+    twice = judge([claim(LESS), claim(LESS)], found, {}, ())[1].evidence[0]
     assert twice.comparison.t_p_two_sided_holm == alone.comparison.t_p_two_sided
 
 
 def test_comparisons_without_runs_count_in_the_correction():
     found = runs({"gaussian": 1.94, "bernoulli": 2.0}, noise=0.08, seed=4)
     alone, among = (
-        ledger([claim(LESS, *more)], found, {}, ())[0].evidence[0]
+        judge([claim(LESS, *more)], found, {}, ())[0].evidence[0]
         for more in ((), (OTHER, Contrast("full-relu", "uniform", "none")))
     )
     assert among.family == 3
@@ -223,7 +223,7 @@ def test_margin_as_a_share_and_two_metrics_of_one_method():
         types.SimpleNamespace(id=run, method="none", run=run, results={"a": 5.0 + rng.normal(), "b": 20 + rng.normal()})
         for run in range(10)
     )
-    (entry,) = ledger([claim(test)], {"coadaptation": Runs("coadaptation", jobs, {}, 0.1)}, {}, ())
+    (entry,) = judge([claim(test)], {"coadaptation": Runs("coadaptation", jobs, {}, 0.1)}, {}, ())
     assert entry.verdict == HOLDS
     assert entry.evidence[0].comparison.margin == pytest.approx(2.0, rel=0.05)
 
@@ -240,8 +240,8 @@ def test_errors_after_some_epochs():
 
 def test_equations_and_what_is_out_of_reach():
     exact, near = (claim(equations=("4",), allowed=allowed) for allowed in (("exact",), ("exact", "approximation")))
-    equations = {"4": Equation("4", "approximation", "approximation good to 1 %")}
-    entries = ledger([exact, near, claim(untestable="no data"), claim(unplanned="no time")], {}, equations, ())
+    equations = {"4": EquationResult("4", "approximation", "approximation good to 1 %")}
+    entries = judge([exact, near, claim(untestable="no data"), claim(unplanned="no time")], {}, equations, ())
     assert [entry.verdict for entry in entries] == [FAILS, HOLDS, OUT, OPEN]
     assert entries[1].reason == "(4) approximation good to 1 %"
     assert counts(entries) == {HOLDS: 1, FAILS: 1, OPEN: 1, OUT: 1}
@@ -251,7 +251,7 @@ def test_equations_and_what_is_out_of_reach():
 
 
 def verdict_of_ratios(of, ratios):
-    (entry,) = ledger([of], {}, {}, ratios)
+    (entry,) = judge([of], {}, {}, ratios)
     return entry.verdict
 
 
@@ -263,7 +263,7 @@ def archive(directory, name, **settings):
     plan = PLANNED[name]
     options = {"runs": plan.runs, "epochs": plan.epochs, "images": 2000, "noise": 0.05, "margin": 0.1} | settings
     make_store(store, experiment=name, methods=METHODS, reference="bernoulli", **options)
-    merge.export(store, directory / f"{store.stem}{evidence.ENDING}")
+    merge.export(store, directory / f"{store.stem}{verdicts.ENDING}")
 
 
 @pytest.fixture
@@ -308,13 +308,13 @@ def test_the_command_shows_every_claim_and_counts_them(results, capsys, monkeypa
 
 def test_runs_of_another_size_are_not_those_of_the_protocol(results):
     archive(results, "full-relu", epochs=3)
-    assert evidence.gather(results) == {}
+    assert verdicts.gather(results) == {}
 
 
 def test_a_run_that_failed_is_not_replaced_by_one_that_was_not_planned(results):
     archive(results, "full-relu", runs=22, failed=[("gaussian", 3), ("gaussian", 21)])
-    found = evidence.gather(results)
-    (gain,) = ledger([claim(LESS)], found, {}, ())[0].evidence
+    found = verdicts.gather(results)
+    (gain,) = judge([claim(LESS)], found, {}, ())[0].evidence
     assert (gain.runs, gain.planned, gain.verdict) == (19, 20, OPEN)
     assert found["full-relu"].failed == 2
     assert found["full-relu"].lost == (("gaussian", 3),)
@@ -323,7 +323,7 @@ def test_a_run_that_failed_is_not_replaced_by_one_that_was_not_planned(results):
 
 def test_usage_errors(results):
     with pytest.raises(UserError, match=r"--results: expected a directory with archives \(\*.jsonl.gz\)"):
-        evidence.gather(results / "nowhere")
+        verdicts.gather(results / "nowhere")
 
 
 def test_report_shows_what_its_runs_decide(tmp_path, monkeypatch):

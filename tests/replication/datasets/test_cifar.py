@@ -18,7 +18,7 @@ import pytest
 
 from contdrop.errors import UserError
 from contdrop.replication.datasets import cifar, download, npm, pickles
-from contdrop.replication.datasets.dataset_source import MissingError
+from contdrop.replication.datasets.dataset import MissingError
 from fuzzing import survives
 
 REAL = pathlib.Path(os.environ.get("CONTDROP_DATA") or pathlib.Path(__file__).parents[4] / "shared" / "data")

@@ -14,7 +14,8 @@ import pytest
 
 from contdrop.errors import UserError
 from contdrop.lab.data.data import Data, prepare
-from contdrop.replication.datasets import ilsvrc, registry
+from contdrop.replication import datasets
+from contdrop.replication.datasets import ilsvrc
 from fuzzing import by_file, survives
 
 pillow = pytest.importorskip("PIL.Image")
@@ -88,7 +89,7 @@ def test_some_of_its_classes_are_not_damage(folder, tmp_path_factory):
     for part in ("train", "val"):
         shutil.copytree(folder, place / "ilsvrc" / part)
     assert ilsvrc.WHOLE.missing(place) == ("998 classes of train",)
-    finding = registry.check("ilsvrc", place)
+    finding = datasets.check("ilsvrc", place)
     assert finding.status == "missing"
     assert finding.detail.startswith(f"ilsvrc: expected folders of 1,000 classes in {place}/ilsvrc; got 2, by which ")
 

@@ -10,7 +10,7 @@ import pytest
 
 from contdrop.errors import UserError
 from contdrop.replication.datasets import norb
-from contdrop.replication.datasets.dataset_source import MissingError
+from contdrop.replication.datasets.dataset import MissingError
 from fuzzing import by_file, survives
 
 RANDOM = np.random.default_rng(0)

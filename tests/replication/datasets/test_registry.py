@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contdrop.errors import UserError
+from contdrop.replication import datasets
 from contdrop.replication import datasets as data
-from contdrop.replication.datasets import idx, mnist, registry
-from contdrop.replication.datasets.dataset_source import MissingError
+from contdrop.replication.datasets import download, mnist
+from contdrop.replication.datasets import mnist as idx
+from contdrop.replication.datasets.dataset import MissingError
 from idx_files import NAMES, TEST, TRAIN, make_arrays, make_source, packed, write
 from idx_files import idx as idx_bytes
 
@@ -54,7 +56,7 @@ def assert_whole(found):
 
 
 def real(name):
-    if registry.find(name).missing(REAL):
+    if datasets.find(name).missing(REAL):
         pytest.skip(f"{name} is not here: set CONTDROP_DATA to a directory that holds it")
     return data.load(name, REAL)
 
@@ -304,7 +306,7 @@ def test_files_of_another_data_set_are_recognised(folder, monkeypatch):
 
 
 def test_more_content_than_can_be_is_not_unpacked(folder, monkeypatch):
-    monkeypatch.setattr(idx, "LIMIT", 50_000)
+    monkeypatch.setattr(download, "LIMIT", 50_000)
     (folder / f"{TRAIN_IMAGES}.gz").write_bytes(gzip.compress(bytes(10_000_000)))
     tracemalloc.start()
     try:
@@ -419,17 +421,17 @@ def test_a_wrong_folder_is_noticed(tmp_path, place):
 
 
 def test_check(folder, monkeypatch):
-    monkeypatch.setattr(registry, "SOURCES", (SOURCE,))
-    assert registry.check("mnist", folder.parent).status == "ok"
+    monkeypatch.setattr(datasets, "SOURCES", (SOURCE,))
+    assert datasets.check("mnist", folder.parent).status == "ok"
     (folder / f"{TEST_LABELS}.gz").write_bytes(b"")
-    finding = registry.check("mnist", folder.parent)
+    finding = datasets.check("mnist", folder.parent)
     assert (finding.status, "is empty" in finding.detail) == ("damaged", True)
     (folder / f"{TEST_LABELS}.gz").unlink()
-    assert registry.check("mnist", folder.parent).status == "missing"
+    assert datasets.check("mnist", folder.parent).status == "missing"
 
 
 def test_sizes_are_known_before_loading():
-    for source in registry.SOURCES:
+    for source in datasets.SOURCES:
         assert source.name in data.names()
         assert len(source.classes) in (5, 6, 10, 1000)
     assert (SOURCE.train, SOURCE.test, SOURCE.shape) == (TRAIN, TEST, (1, 28, 28))

@@ -13,7 +13,7 @@ import pytest
 
 from contdrop.errors import UserError
 from contdrop.replication.datasets import matlab, svhn
-from contdrop.replication.datasets.dataset_source import MissingError
+from contdrop.replication.datasets.dataset import MissingError
 from fuzzing import by_file, survives
 
 io = pytest.importorskip("scipy.io")

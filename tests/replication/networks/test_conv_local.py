@@ -11,7 +11,7 @@ from torch import nn
 from contdrop.lab.study.methods import NAMES, parse
 from contdrop.replication.initialization import Layered
 from contdrop.replication.networks import ConvLocal
-from contdrop.replication.networks.local_layer import CrossMapNorm, LocalContrast, LocallyConnected2d
+from contdrop.replication.networks.conv_local import CrossMapNorm, LocalContrast, LocallyConnected2d
 
 RANDOM = np.random.default_rng(0)
 

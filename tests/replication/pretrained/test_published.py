@@ -216,7 +216,7 @@ def test_published_weights_fit():
 def test_published_error():
     """Reader, preprocessing, network and import together; published: 10.4 %."""
     path = _published()
-    if datasets.registry.find("cifar-10").missing(REAL):
+    if datasets.find("cifar-10").missing(REAL):
         pytest.skip("cifar-10 is not here: run contdrop data get cifar-10")
     assert nin_weights.error_on_test_images(path, REAL) <= 10.9
 

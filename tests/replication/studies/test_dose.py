@@ -17,9 +17,8 @@ from contdrop.replication import studies
 from contdrop.replication.initialization import Glorot
 from contdrop.replication.networks import MLP
 from contdrop.replication.studies import dose
-from contdrop.replication.studies.covariance_study import CommonNoise
-from contdrop.replication.studies.study_data import Images
-from contdrop.replication.studies.unused_error import UNUSED, UnusedError, unused
+from contdrop.replication.studies.common import Images
+from contdrop.replication.studies.study_measures import UNUSED, CommonNoise, UnusedError, unused
 
 DIGITS = Images("digits", train=60, validation=100)
 SMALL = MLP((64, 12, 8, 10), divisor=16.0, initialisation=Glorot())

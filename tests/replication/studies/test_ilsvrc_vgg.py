@@ -19,8 +19,8 @@ from contdrop.lab.study.plan import plan
 from contdrop.lab.study.study import Study
 from contdrop.lab.training.trainer import Trainer
 from contdrop.replication import datasets, paper_tables, pretrained, studies
-from contdrop.replication.datasets import generated, registry
-from contdrop.replication.datasets.dataset_source import of_source
+from contdrop.replication.datasets import builtin
+from contdrop.replication.datasets.dataset import of_source
 from contdrop.replication.networks import NIN, VGG, ConvLocal, VGGHead
 from contdrop.replication.networks.nin import published_nin
 from contdrop.replication.networks.vgg import dense_forward, dense_probabilities
@@ -97,7 +97,7 @@ def test_missing_weights_are_one_line(nothing_here):
 # ---- data
 
 
-@pytest.mark.parametrize("source", [generated.SVHN, generated.NORB, generated.ILSVRC], ids=lambda source: source.name)
+@pytest.mark.parametrize("source", [builtin.SVHN, builtin.NORB, builtin.ILSVRC], ids=lambda source: source.name)
 def test_generated_pictures_go_through_the_reader_and_say_what_they_are(source, tmp_path):
     found, again = source.load(tmp_path), source.load(tmp_path)
     assert found.fingerprint == again.fingerprint
@@ -114,19 +114,19 @@ def test_a_stand_in_is_marked_and_the_real_thing_is_not(nothing_here, monkeypatc
     quick = STUDIES[2].at("quick")
     found = quick.data()
     assert (found.name, found.mark) == ("norb-generated", "generated pictures in the format of NORB")
-    real = registry.load("norb-generated")
+    real = datasets.load("norb-generated")
     monkeypatch.setattr(datasets, "load", lambda name: dataclasses.replace(real, name=name))
-    monkeypatch.setattr(registry, "first_here", lambda names: names[0])
+    monkeypatch.setattr(datasets, "first_here", lambda names: names[0])
     assert (quick.data().name, quick.data().mark) == ("norb", "")
 
 
 def test_first_here_is_the_first_that_is_here(nothing_here):
-    assert registry.first_here(("svhn", "svhn-subset", "svhn-generated", "norb-generated")) == "svhn-generated"
-    assert registry.first_here(("svhn", "norb")) == "svhn"
+    assert datasets.first_here(("svhn", "svhn-subset", "svhn-generated", "norb-generated")) == "svhn-generated"
+    assert datasets.first_here(("svhn", "norb")) == "svhn"
 
 
 def test_ilsvrc_gives_crops_to_train_on_and_whole_images_to_test_on(nothing_here):
-    dataclasses.replace(generated.ILSVRC, folder="ilsvrc", training=2, testing=2).write(nothing_here / "data")
+    dataclasses.replace(builtin.ILSVRC, folder="ilsvrc", training=2, testing=2).write(nothing_here / "data")
     with pytest.raises(
         UserError, match=r"^ilsvrc: expected folders of 1,000 classes in \S+; got 10, by which classes "
     ):
@@ -236,7 +236,7 @@ def test_a_head_on_maps_is_the_whole_network(method):
 def test_maps_are_of_the_published_convolutions_if_they_are_here(nothing_here, monkeypatch):
     monkeypatch.setattr(vgg_weights, "VGG", lambda **options: VGG(stages=((2,), (3,)), side=8, **options))
     images = np.random.default_rng(0).integers(0, 256, (3, 3, 8, 8)).astype(np.uint8)
-    found = of_source(generated.ILSVRC, (images, np.arange(3)), (images[:1], np.arange(1)), "")
+    found = of_source(builtin.ILSVRC, (images, np.arange(3)), (images[:1], np.arange(1)), "")
     random = vgg_weights.maps(found, "train")
     assert (random.shape, vgg_weights.here()) == ((3, 2, 3, 2, 2), False)
     torch.manual_seed(1)
@@ -276,7 +276,7 @@ def small_networks(nothing_here, monkeypatch):
     """CIFAR-10 of 60 images, a file of random weights in the published format, and a VGG of two convolutions."""
     pixels = np.random.default_rng(0).integers(0, 256, (90, 3, 32, 32)).astype(np.uint8)
     labels = np.arange(90) % 10
-    here = of_source(registry.find("cifar-10"), (pixels[:60], labels[:60]), (pixels[60:], labels[60:]), "")
+    here = of_source(datasets.find("cifar-10"), (pixels[:60], labels[:60]), (pixels[60:], labels[60:]), "")
     real = datasets.load
     monkeypatch.setattr(datasets, "load", lambda name, *rest: here if name == "cifar-10" else real(name, *rest))
     monkeypatch.setattr(cifar_studies.nin, "whitened", lambda images, fitted: images.astype(np.float32) / 100)

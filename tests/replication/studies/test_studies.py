@@ -13,12 +13,11 @@ from contdrop.lab.study.methods import parse
 from contdrop.lab.study.study import Study
 from contdrop.lab.training import random_streams
 from contdrop.replication import datasets, studies
-from contdrop.replication.datasets import registry
 from contdrop.replication.initialization import Glorot
 from contdrop.replication.networks import CNN, MLP
 from contdrop.replication.studies import dose, evidence
-from contdrop.replication.studies.covariance_study import Covariance
-from contdrop.replication.studies.study_data import Images, InOrder
+from contdrop.replication.studies.common import Images, InOrder
+from contdrop.replication.studies.study_measures import Covariance
 
 every_study = pytest.mark.parametrize("study", studies.STUDIES.values(), ids=list(studies.STUDIES))
 DIVISORS = {"digits": 16.0, "mnist": 255.0, "fashion-mnist": 255.0}
@@ -37,7 +36,7 @@ def test_study_network_and_data_agree(study):
         sized = study.at(preset)
         assert sized.scale == sized.model.scale
         assert sized.model.divisor == DIVISORS[sized.data.name]
-        source = registry.find(sized.data.name)
+        source = datasets.find(sized.data.name)
         assert sized.data.train + sized.data.validation <= source.train
         network = sized.model(parse("gaussian"))
         logits = network(torch.zeros(2, *source.shape, dtype=torch.uint8))
@@ -181,7 +180,7 @@ def test_images_of_a_run():
 
 def test_data_are_read_from_where_they_are_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("CONTDROP_DATA", str(tmp_path))
-    with pytest.raises(registry.MissingError, match=str(tmp_path)):
+    with pytest.raises(datasets.MissingError, match=str(tmp_path)):
         Images("mnist", train=1, validation=1)()
 
 

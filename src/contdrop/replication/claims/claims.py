@@ -16,7 +16,7 @@ Relation = Literal["less", "not worse"]
 TEST, UNUSED = "test_error", "test:unused error"
 
 
-class Plan(NamedTuple):
+class PlannedSize(NamedTuple):
     """Size of a study by the protocol."""
 
     runs: int
@@ -25,18 +25,18 @@ class Plan(NamedTuple):
 
 # With fewer runs than these no claim is decided, and runs of other epochs are not those of the protocol.
 PLANNED = {
-    "dose-1000": Plan(30, 80),
-    "dose-5000": Plan(30, 20),
-    "fashion-5000": Plan(30, 20),
-    "cifar10-nin-head": Plan(30, 10),
-    "full-relu": Plan(20, 20),
-    "coadaptation": Plan(10, 20),
-    "sigma-5000": Plan(10, 20),
-    "replication-cnn-gaussian": Plan(10, 10),
-    "full-sigmoid": Plan(10, 20),
-    "fashion-cnn": Plan(10, 10),
-    "replication-authors-relu": Plan(3, 300),
-    "replication-cnn-uniform": Plan(10, 10),
+    "dose-1000": PlannedSize(30, 80),
+    "dose-5000": PlannedSize(30, 20),
+    "fashion-5000": PlannedSize(30, 20),
+    "cifar10-nin-head": PlannedSize(30, 10),
+    "full-relu": PlannedSize(20, 20),
+    "coadaptation": PlannedSize(10, 20),
+    "sigma-5000": PlannedSize(10, 20),
+    "replication-cnn-gaussian": PlannedSize(10, 10),
+    "full-sigmoid": PlannedSize(10, 20),
+    "fashion-cnn": PlannedSize(10, 10),
+    "replication-authors-relu": PlannedSize(3, 300),
+    "replication-cnn-uniform": PlannedSize(10, 10),
 }
 EXPLORATORY = frozenset({"replication-authors-relu"})  # outside of every family; decides nothing
 

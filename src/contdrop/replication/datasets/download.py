@@ -1,17 +1,83 @@
-"""Getting files over HTTP: whole and checked, from the first mirror that has them. pooch does the work."""
+"""Downloads over HTTP, verified, and safe reading of compressed files and archives."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gzip
+import os
 import pathlib
+import tarfile
 import urllib.parse
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ..._files import remove_old_temporaries, replacing
+from ..._text import printable
 from ...errors import UserError
-from .dataset_source import Progress
+from .dataset import DownloadProgress
+
+LIMIT = 100_000_000  # bytes; twice the largest of these files, so that no compressed bomb fills the memory
+
+
+def read_content(path: pathlib.Path, limit: int | None = None) -> bytes:
+    """The content of a file, unpacked if it is gzipped, unless that is more than ``limit`` bytes.
+
+    Its first bytes tell, not its name: browsers and unpackers are known to change the one and not the other.
+    """
+    limit = limit or LIMIT
+    try:
+        if path.is_symlink() and not path.exists():
+            raise UserError(f"{path}: a symbolic link that leads nowhere, to {os.readlink(path)}")
+        if not path.is_file():
+            raise UserError(f"{path}: expected a file; it is {'a directory' if path.is_dir() else 'something else'}")
+        with path.open("rb") as file:
+            gzipped = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            # As many bytes as are asked for are allocated at once, so no more than there are.
+            size = min(limit, os.fstat(file.fileno()).st_size)
+            content = gzip.GzipFile(fileobj=file).read(limit + 1) if gzipped else file.read(size + 1)
+    except EOFError as error:
+        raise UserError(f"{path}: truncated, it ends in the middle of its gzip data") from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: damaged gzip data ({error})") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(content) > limit:
+        raise UserError(f"{path}: expected at most {limit:,} bytes of content; it holds more")
+    return content
+
+
+def members(archive: pathlib.Path, wanted: Collection[str], title: str) -> Iterator[tuple[str, bytes]]:
+    """Path and content of each wanted file, in the order of the archive, one in memory at a time.
+
+    Args:
+        archive: The file.
+        wanted: Paths in the archive.
+        title: What to call it in an error.
+
+    Raises:
+        UnavailableError: It cannot be read, or lacks a file, or one is larger than any data file is.
+    """
+    left = set(wanted)
+    try:
+        with tarfile.open(archive) as tar:
+            for entry in tar:
+                file = tar.extractfile(entry) if entry.name in left and entry.isreg() else None
+                if file is None:
+                    continue
+                content = file.read(LIMIT + 1)
+                if len(content) <= LIMIT:
+                    left.remove(entry.name)
+                    yield entry.name, content
+    # tarfile raises anything, up to ValueError and IndexError, about headers that make no sense.
+    except Exception as error:
+        said = printable(str(error)[:200]) or type(error).__name__
+        raise UnavailableError(f"{title} is no archive that can be read ({said})") from error
+    if left:
+        raise UnavailableError(f"{title} has no {min(left)} of at most {LIMIT:,} bytes")
+
 
 TIMEOUT = 30.0  # seconds without a byte
 _CHUNK = 1 << 14
@@ -35,7 +101,7 @@ class _MirrorError(UnavailableError):
 
 
 def from_mirrors(
-    mirrors: Sequence[str], wanted: Sequence[Remote], folder: pathlib.Path, progress: Progress
+    mirrors: Sequence[str], wanted: Sequence[Remote], folder: pathlib.Path, progress: DownloadProgress
 ) -> list[str]:
     """Gets each file from the first mirror that has it. A file is complete or not there.
 
@@ -73,7 +139,7 @@ def writing(path: pathlib.Path) -> Iterator[None]:
         ) from error
 
 
-def _get(url: str, remote: Remote, folder: pathlib.Path, progress: Progress) -> None:
+def _get(url: str, remote: Remote, folder: pathlib.Path, progress: DownloadProgress) -> None:
     import pooch
 
     path = folder / remote.name
@@ -109,7 +175,7 @@ class _Bar:
 
     total = 0  # set by pooch, to what the server says; 0 if it does not
 
-    def __init__(self, remote: Remote, file: pathlib.Path, progress: Progress) -> None:
+    def __init__(self, remote: Remote, file: pathlib.Path, progress: DownloadProgress) -> None:
         self._remote, self._file, self._progress = remote, file, progress
         self.done = 0
 

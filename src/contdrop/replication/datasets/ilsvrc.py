@@ -21,8 +21,7 @@ import numpy.typing as npt
 from ..._files import reading
 from ..._text import printable
 from ...errors import UserError
-from .dataset import Dataset
-from .dataset_source import MissingError, Progress, of_source
+from .dataset import Dataset, DownloadProgress, MissingError, of_source
 
 Image = npt.NDArray[np.uint8]  # [3, height, width], red, green and blue
 
@@ -130,7 +129,7 @@ class WholeSource:
             "ilsvrc: 1.3 million images do not fit into memory; contdrop.replication.datasets.ilsvrc.whole reads them"
         )
 
-    def get(self, directory: pathlib.Path, progress: Progress) -> None:
+    def get(self, directory: pathlib.Path, progress: DownloadProgress) -> None:
         self.verify(directory)
 
     def verify(self, directory: pathlib.Path) -> str:
@@ -192,7 +191,7 @@ class FolderSource:
         train, test = (self._part(directory / self.folder / part, count) for part, count in parts)
         return of_source(self, train, test, f"{self.title}, the first images of each class, {self.side} pixels wide")
 
-    def get(self, directory: pathlib.Path, progress: Progress) -> None:
+    def get(self, directory: pathlib.Path, progress: DownloadProgress) -> None:
         self.load(directory)
 
     def _part(self, folder: pathlib.Path, count: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:

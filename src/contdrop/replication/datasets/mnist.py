@@ -1,9 +1,15 @@
-"""MNIST and Fashion-MNIST: the same four IDX files, with other content."""
+"""MNIST and Fashion-MNIST: four IDX files each.
+
+An IDX file has a magic number, the sizes, and then the values. All numbers of the header are big-endian: two zero
+bytes, the type of the values (8 is an unsigned byte, the only one read here), the number of dimensions, and the size of
+each in four bytes (http://yann.lecun.com/exdb/mnist).
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import os
 import pathlib
 import re
@@ -14,9 +20,53 @@ import numpy.typing as npt
 
 from ..._files import TEMPORARY, reading, replacing
 from ...errors import UserError, nearest
-from . import download, idx, location, npm
-from .dataset import Dataset
-from .dataset_source import MissingError, Progress, of_source
+from . import dataset, download, npm
+from .dataset import Dataset, DownloadProgress, MissingError, of_source
+
+_KINDS = {1: "labels", 3: "images"}
+
+
+def parse(content: bytes, dimensions: int, file: str) -> npt.NDArray[np.uint8]:
+    """The values, with the shape that the header states.
+
+    Args:
+        content: The whole file, unpacked.
+        dimensions: How many there must be: 1 for labels, 3 for images.
+        file: What to call it in an error.
+
+    Raises:
+        UserError: It is not such a file, or not a whole one.
+    """
+    kind = _KINDS[dimensions]
+    if not content:
+        raise UserError(f"{file}: expected {kind} in IDX format; it is empty")
+    magic = bytes([0, 0, 8, dimensions])
+    if content[:4] != magic:
+        raise UserError(
+            f"{file}: expected {kind} in IDX format, which start with the bytes {magic.hex(' ')}; {_describe(content)}"
+        )
+    start = 4 + 4 * dimensions
+    if len(content) < start:
+        raise UserError(f"{file}: truncated, {len(content)} bytes are less than its header of {start}")
+    shape = tuple(int.from_bytes(content[at : at + 4], "big") for at in range(4, start, 4))
+    expected = start + math.prod(shape)
+    if len(content) != expected:
+        much = "truncated, it holds" if len(content) < expected else "bytes follow its end, it holds"
+        sizes = "x".join(map(str, shape))
+        raise UserError(f"{file}: {much} {len(content):,} bytes where its header ({sizes}) asks for {expected:,}")
+    # A copy: torch wants memory that may be written to.
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()
+
+
+def _describe(content: bytes) -> str:
+    for dimensions, kind in _KINDS.items():
+        if content[:4] == bytes([0, 0, 8, dimensions]):
+            return f"it holds {kind}: is it wrongly named?"
+    if content[:2] == b"\x1f\x8b":
+        return "it is gzipped twice"
+    if content.lstrip()[:1] == b"<":
+        return "it looks like a web page, not like data"
+    return f"it starts with {content[:4].hex(' ')}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +129,7 @@ class IdxSource:
         try:
             found = [self._read(file, directory) for file in self.files]
         except UserError as problem:
-            again = location.command(self.name, directory)
+            again = dataset.get_command(self.name, directory)
             raise UserError(f"{self.name}: {problem}; to get it again, run: {again}") from problem
         (train_images, train_labels, test_images, test_labels), used = zip(*found)
         return of_source(
@@ -89,7 +139,7 @@ class IdxSource:
             f"{self.title} as published (every file's SHA-256 verified): {', '.join(used)}",
         )
 
-    def get(self, directory: pathlib.Path, progress: Progress) -> None:
+    def get(self, directory: pathlib.Path, progress: DownloadProgress) -> None:
         folder = directory / self.name
         wanted = [file for file in self.files if not self._is_right(file, directory)]
         if not wanted:
@@ -118,7 +168,7 @@ class IdxSource:
                 f"and put them into {folder}{self.other_source}"
             )
 
-    def _copy(self, file: File, folder: pathlib.Path, progress: Progress) -> bool:
+    def _copy(self, file: File, folder: pathlib.Path, progress: DownloadProgress) -> bool:
         """Takes a file from where a package of the system has put it, if it is the published one."""
         for path in file.here(pathlib.Path(self.packaged)) if self.packaged else []:
             target = folder / path.name
@@ -147,7 +197,7 @@ class IdxSource:
 
     def _verified(self, file: File, path: pathlib.Path) -> npt.NDArray[np.uint8]:
         """The values of a file, which is refused if it is not the published one: results must be comparable."""
-        content = idx.read_content(path)
+        content = download.read_content(path)
         sha256 = hashlib.sha256(content).hexdigest()
         if sha256 != file.sha256:
             known = {other.sha256: (source, other) for source in (MNIST, FASHION_MNIST, self) for other in source.files}
@@ -157,7 +207,7 @@ class IdxSource:
                     f"{path}: expected the {file.what}; it holds the {other.what} of {source.title}, which should be "
                     f"called {source.name}/{other.name}{'.gz' if path.suffix == '.gz' else ''}"
                 )
-        values = idx.parse(content, len(file.shape), str(path))
+        values = parse(content, len(file.shape), str(path))
         if values.shape != file.shape:
             expected, got = ("x".join(map(str, shape)) for shape in (file.shape, values.shape))
             raise UserError(f"{path}: expected the {file.what}, {expected}; its header says {got}")
@@ -188,7 +238,7 @@ class IdxSource:
         return (
             f"{self.name}: {len(missing)} of {len(self.files)} files are missing{''.join(f' ({h})' for h in hints)}; "
             f"put {', '.join(missing)} into {folder}, unpacked if you like, or run: "
-            f"{location.command(self.name, directory)}"
+            f"{dataset.get_command(self.name, directory)}"
         )
 
     def _misnamed(self, missing: tuple[str, ...], folder: pathlib.Path) -> dict[str, str]:

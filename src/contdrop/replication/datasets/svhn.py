@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from ..._text import some_of
 from ...errors import UserError
-from . import download, location, matlab
-from .dataset import Dataset
-from .dataset_source import MissingError, Progress, of_source
+from . import dataset, download, matlab
+from .dataset import Dataset, DownloadProgress, MissingError, of_source
 
 _SHAPE = (3, 32, 32)
 _AT_ONCE = 1000  # images
@@ -63,14 +62,14 @@ class SvhnSource:
         if missing:
             raise MissingError(
                 f"{self.name}: {len(missing)} of {len(self.training) + 1} files are missing; put {', '.join(missing)} "
-                f"into {directory / self.folder}, or run: {location.command(self.name, directory)}"
+                f"into {directory / self.folder}, or run: {dataset.get_command(self.name, directory)}"
             )
         train, test = (self._part(files, directory) for files in (self.training, (self.testing,)))
         verified = " (every file's MD5 verified)" if self.testing.md5 else ""
         used = ", ".join(file.name for file in (*self.training, self.testing))
         return of_source(self, train, test, f"{self.title}{verified}: {used}")
 
-    def get(self, directory: pathlib.Path, progress: Progress) -> None:
+    def get(self, directory: pathlib.Path, progress: DownloadProgress) -> None:
         folder = directory / self.folder
         wrong = _wrong((*self.training, self.testing), folder)
         failures: list[str] = []

@@ -16,7 +16,7 @@ from ...lab.study.methods import Method, hidden_layer, output_layer
 from ...lab.study.study import Configuration
 from ...laws import Bernoulli
 from ...nn import Dropout
-from ..initialization import Initialisation, Normal
+from ..initialization import Initialization, Normal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Model(Configuration, abc.ABC):
     scale: Scale = "inverted"
     input_keep: float = 1.0
     whole_inputs: tuple[str, ...] = ()
-    initialisation: Initialisation = field(default_factory=Normal)
+    initialisation: Initialization = field(default_factory=Normal)
     divisor: float = 255.0
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from ...lab.study.methods import Method
-from ..initialization import Glorot, Initialisation
+from ..initialization import Glorot, Initialization
 from .base import Model
 from .cnn import ChannelsLast
 
@@ -57,7 +57,7 @@ class NIN(Model):
 
     hidden: int = 128
     divided: float = 33.0
-    initialisation: Initialisation = field(default_factory=Glorot)
+    initialisation: Initialization = field(default_factory=Glorot)
 
     def _layers(self, method: Method) -> dict[str, nn.Module]:
         layers = convolutions() | {"flatten": nn.Flatten(), "divided": _Divided(self.divided)}

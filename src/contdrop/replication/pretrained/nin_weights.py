@@ -15,8 +15,7 @@ from ..cache import cached
 from ..datasets.dataset import Dataset, fingerprint
 from ..networks.nin import MAPS, SIDE, convolutions
 from ..preprocessing import Whitening, fitted_whitening, global_contrast
-from .assigning import assign, lacking, refuse_lacking
-from .weight_files import read
+from .loading import assign, lacking, read, refuse_lacking
 
 CONTRAST, EPS = 55.0, 0.1  # of global contrast and whitening; with others the network errs far more often
 FEATURES = MAPS * SIDE * SIDE

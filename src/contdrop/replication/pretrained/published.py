@@ -13,14 +13,13 @@ from torch import nn
 from ...errors import UserError, suggest
 from ...lab.study.methods import Method, parse
 from ...lab.study.study import Configuration
-from ..datasets import location
+from ..datasets import dataset
 from ..networks import Model
 from ..networks.nin import published_nin
 from ..networks.vgg import VGG
 from . import nin_weights
-from .assigning import assign, lacking, refuse_lacking
 from .caffe import Layers
-from .weight_files import read
+from .loading import assign, lacking, read, refuse_lacking
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Published:
 
     def path(self, directory: pathlib.Path | None = None) -> pathlib.Path:
         """Of the file that is there; of the owner's if none is."""
-        paths = [location.directory(directory) / self.name / name for name in self.files]
+        paths = [dataset.data_directory(directory) / self.name / name for name in self.files]
         return next((path for path in paths if path.is_file()), paths[0])
 
     def here(self, directory: pathlib.Path | None = None) -> pathlib.Path:

@@ -11,9 +11,8 @@ from ...lab.study.methods import parse
 from ..cache import cached
 from ..datasets.dataset import Dataset, fingerprint
 from ..networks.vgg import VGG, last_maps
-from .assigning import assign, lacking, refuse_lacking
+from .loading import assign, lacking, read, refuse_lacking
 from .published import find
-from .weight_files import read
 
 _BATCH = 10
 _SEED = 0  # of convolutions that have no published weights

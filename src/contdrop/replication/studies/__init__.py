@@ -4,44 +4,33 @@ from __future__ import annotations
 
 from ...errors import UserError, suggest
 from ...lab.study.study import Study
-from . import (
-    certificate_study,
-    cifar_studies,
-    digits_mlp,
-    dose,
-    evidence,
-    fashion_mlp,
-    ilsvrc_vgg,
-    mnist_cnn,
-    mnist_figures,
-    mnist_mlp,
-    svhn_norb,
-)
+from . import cifar_studies, dose, evidence, ilsvrc_vgg, mnist_studies, svhn_norb
+from .mnist_studies import DIGITS, FASHION_CNN_GAUSSIAN, FASHION_CNN_UNIFORM, FASHION_MLP_RELU, FASHION_MLP_SIGMOID
 
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
-        digits_mlp.DIGITS,
-        certificate_study.MNIST,
-        mnist_mlp.SIGMOID,
-        mnist_mlp.RELU,
-        mnist_mlp.SIGMOID_AUTHORS,
-        mnist_mlp.RELU_AUTHORS,
-        mnist_cnn.GAUSSIAN,
-        mnist_cnn.UNIFORM,
-        mnist_figures.SIGMA,
-        mnist_figures.SIGMA_SIGMOID,
-        mnist_figures.EPOCHS,
-        mnist_figures.EPOCHS_SIGMOID,
-        mnist_figures.COVARIANCE,
+        DIGITS,
+        mnist_studies.CERTIFICATE,
+        mnist_studies.SIGMOID,
+        mnist_studies.RELU,
+        mnist_studies.SIGMOID_AUTHORS,
+        mnist_studies.RELU_AUTHORS,
+        mnist_studies.CNN_GAUSSIAN,
+        mnist_studies.CNN_UNIFORM,
+        mnist_studies.SIGMA,
+        mnist_studies.SIGMA_SIGMOID,
+        mnist_studies.EPOCHS,
+        mnist_studies.EPOCHS_SIGMOID,
+        mnist_studies.COVARIANCE,
         cifar_studies.NIN,
         svhn_norb.SVHN,
         svhn_norb.NORB,
         ilsvrc_vgg.VGG16,
-        fashion_mlp.MLP_SIGMOID,
-        fashion_mlp.MLP_RELU,
-        fashion_mlp.CNN_GAUSSIAN,
-        fashion_mlp.CNN_UNIFORM,
+        FASHION_MLP_SIGMOID,
+        FASHION_MLP_RELU,
+        FASHION_CNN_GAUSSIAN,
+        FASHION_CNN_UNIFORM,
         *dose.STUDIES,
         *evidence.STUDIES,
     )
@@ -49,9 +38,9 @@ STUDIES: dict[str, Study] = {
 
 # One name for several.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "mnist-mlp": (mnist_mlp.SIGMOID.name, mnist_mlp.RELU.name),
-    "mnist-mlp-authors": (mnist_mlp.SIGMOID_AUTHORS.name, mnist_mlp.RELU_AUTHORS.name),
-    "fashion-mlp": (fashion_mlp.MLP_SIGMOID.name, fashion_mlp.MLP_RELU.name),
+    "mnist-mlp": (mnist_studies.SIGMOID.name, mnist_studies.RELU.name),
+    "mnist-mlp-authors": (mnist_studies.SIGMOID_AUTHORS.name, mnist_studies.RELU_AUTHORS.name),
+    "fashion-mlp": (FASHION_MLP_SIGMOID.name, FASHION_MLP_RELU.name),
     "replication": tuple(study.name for study in dose.STUDIES),
     "evidence": tuple(study.name for study in evidence.STUDIES),
 }

@@ -1,10 +1,16 @@
-"""What the paper's comparisons have in common."""
+"""Data, methods and settings that the paper's comparisons share."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from ...lab.study.study import Study, group_settings
+from ...lab.data.augmentation import Affine
+from ...lab.data.data import Data
+from ...lab.study.study import Configuration, Study, group_settings
+from .. import datasets
+from ..datasets import first_here
 
 # The paper's six methods; fast dropout, which it names but does not run; and the controls of the continuous laws,
 # Bernoulli masks of the same mean and relative variance, without which a gain may come from their strength alone.
@@ -48,3 +54,81 @@ COMMON: dict[str, Any] = {
 def study(**settings: Any) -> Study:
     """Return a study from settings given by their own names, those of groups too."""
     return Study(**group_settings(settings))
+
+
+@dataclass(frozen=True)
+class InOrder(Configuration):
+    """Mini-batches in the order of the data, the same in every epoch."""
+
+    kind: ClassVar[str] = "in-order"
+
+    batch_size: int
+
+    def __call__(self, examples: Sized, generator: Any) -> Iterable[Sequence[int]]:
+        count, size = len(examples), self.batch_size
+        return [range(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+@dataclass(frozen=True)
+class Images(Configuration):
+    """A data set that ``contdrop data`` knows, from where it is kept, with a split of its own in each run.
+
+    Attributes:
+        name: Of the data set.
+        train: How many images are trained on.
+        validation: How many others are validated on.
+        batches: The mini-batches of an epoch; in a new random order each time if None.
+    """
+
+    kind: ClassVar[str] = "images"
+
+    name: str
+    train: int
+    validation: int
+    batches: InOrder | None = None
+
+    def __call__(self) -> Data:
+        found = datasets.load(self.name)
+        return Data(
+            train=(found.train_images, found.train_labels),
+            test=(found.test_images, found.test_labels),
+            validation=self.validation,
+            subset=self.train,
+            stratify=False,
+            batches=self.batches,
+        )
+
+
+@dataclass(frozen=True)
+class Changed(Configuration):
+    """A data set whose training images are changed at random, with a split of its own in each run.
+
+    Attributes:
+        name: Of the data set.
+        changes: What is done to an image; the study's ``forward`` does it.
+        validation: How many training images are validated on.
+        train: How many of the others are trained on; all if None.
+        test: How many test images, the first ones, are tested on; all if None.
+        instead: Data sets that stand in for it where it is not here, the first of them that is; results say so.
+    """
+
+    kind: ClassVar[str] = "changed"
+
+    name: str
+    changes: Affine
+    validation: int
+    train: int | None = None
+    test: int | None = None
+    instead: tuple[str, ...] = ()
+
+    def __call__(self) -> Data:
+        found = datasets.load(first_here((self.name, *self.instead)))
+        return Data(
+            train=(found.train_images, found.train_labels),
+            test=(found.test_images[: self.test], found.test_labels[: self.test]),
+            validation=self.validation,
+            subset=self.train,
+            transform=self.changes.draw,
+            name=found.name,
+            mark="" if found.name == self.name else found.title,
+        )

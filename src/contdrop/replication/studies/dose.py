@@ -14,10 +14,9 @@ from ...lab.study.study import Size
 from ..initialization import Glorot, Normal
 from ..networks import CNN, MLP
 from ..recipes import AdamCosine, Authors
-from . import cifar_studies, common, mnist_mlp
-from .covariance_study import CommonNoise
-from .study_data import Images
-from .unused_error import UnusedError
+from . import cifar_studies, common, mnist_studies
+from .common import Images
+from .study_measures import CommonNoise, UnusedError
 
 # Relative variances: Bernoulli dropout with rates from 9 to 80 per cent.
 STRENGTHS = ("0.1", "0.2", "0.3", "0.6", "1", "2", "4")
@@ -74,7 +73,7 @@ DOSE_5000 = DOSE_1000.replace(
 FULL_RELU = common.study(
     name="full-relu",
     title="MNIST, 784-800-800-10, ReLU, all 50,000 images, Adam with cosine decay",
-    data=mnist_mlp.IMAGES,
+    data=mnist_studies.IMAGES,
     model=_RELU,
     **_LARGE_STEPS.settings(),
     methods=PAPERS,
@@ -100,7 +99,7 @@ _CNN_METHODS = ("none", "bernoulli", "gaussian", "uniform", "bernoulli-matched")
 CNN_GAUSSIAN = common.study(
     name="replication-cnn-gaussian",
     title="MNIST, two convolutions and 150 ReLU units, Gaussian initial weights, Adam with cosine decay",
-    data=mnist_mlp.IMAGES,
+    data=mnist_studies.IMAGES,
     model=CNN(initialisation=Normal(0.01)),
     **_LARGE_STEPS.settings(),
     methods=_CNN_METHODS,
@@ -121,7 +120,7 @@ CNN_UNIFORM = CNN_GAUSSIAN.replace(
 
 _AUTHORS = Authors()  # all of the schedule, in fewer epochs
 
-AUTHORS_RELU = mnist_mlp.RELU_AUTHORS.replace(
+AUTHORS_RELU = mnist_studies.RELU_AUTHORS.replace(
     name="replication-authors-relu",
     title="MNIST, 784-800-800-10, ReLU, as the authors' code trains it, in a tenth of its epochs",
     paper="",
@@ -134,7 +133,7 @@ AUTHORS_RELU = mnist_mlp.RELU_AUTHORS.replace(
     margin=FULL_RELU.margin,
     margin_reason=FULL_RELU.description.margin_reason,
     notes=(
-        mnist_mlp.RELU_AUTHORS.description.notes[0],
+        mnist_studies.RELU_AUTHORS.description.notes[0],
         "That code takes the test images for validation, and keeps the lowest test error of any epoch. Here nothing is "
         "selected and the last epoch counts; a table of its own shows what the lowest would be.",
     ),

@@ -15,7 +15,7 @@ from ..initialization import Glorot
 from ..networks import CNN
 from ..recipes import Authors
 from . import cifar_studies, common, dose
-from .study_data import Images
+from .common import Images
 
 SEED = 7  # 0 is the seed of the first protocol
 

@@ -11,7 +11,7 @@ from ...lab.data.augmentation import Crop, as_they_are
 from ...lab.data.data import Data
 from ...lab.study.study import Configuration, Size
 from .. import datasets, pretrained
-from ..datasets import ilsvrc, registry
+from ..datasets import first_here, ilsvrc
 from ..networks import VGG, VGGHead
 from ..networks.vgg import dense_forward
 from ..pretrained import vgg_weights
@@ -42,7 +42,7 @@ class Ilsvrc(Configuration):
     classes: int = 1000
 
     def __call__(self) -> Data:
-        folder = datasets.directory() / self.name
+        folder = datasets.data_directory() / self.name
         train, test = ilsvrc.whole(folder, ilsvrc.SmallerSide(self.smaller))
         ilsvrc.check_number(train.classes, self.classes, folder)
         return Data(
@@ -76,7 +76,7 @@ class VggMaps(Configuration):
     validation: int = 40
 
     def __call__(self) -> Data:
-        found = datasets.load(registry.first_here((self.name, *self.instead)))
+        found = datasets.load(first_here((self.name, *self.instead)))
         train, test = (vgg_weights.maps(found, part) for part in ("train", "test"))
         scale = np.float32(np.sqrt(np.mean(np.square(train), dtype=np.float64)))
         marks = [] if found.name == self.name else [found.title]

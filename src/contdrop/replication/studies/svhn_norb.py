@@ -10,7 +10,7 @@ from ...lab.study.study import Size
 from ..networks import ConvLocal
 from ..recipes import LayeredPlateau
 from . import common
-from .study_data import Changed
+from .common import Changed
 
 _RECIPE = LayeredPlateau()
 _QUICK = dataclasses.replace(_RECIPE, batch_size=16)

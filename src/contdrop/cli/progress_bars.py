@@ -1,10 +1,15 @@
-"""What ``contdrop run`` shows while it works: a bar per worker on a terminal, a line per finished job elsewhere."""
+"""Progress on standard error: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from .._text import duration
 from ..lab.analysis.metric_format import Measure
@@ -95,3 +100,25 @@ class Dashboard:
             self._screen.print(line, style="dim" if "FAILED" not in line else "red")
         else:
             terminal.say(line)
+
+
+class Stages:
+    """Reports the stages of a long command, ``total`` in number, one after the other."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._number = 0
+        self._screen = Console(stderr=True)
+
+    @contextlib.contextmanager
+    def __call__(self, name: str, steps: int) -> Iterator[Callable[[], None]]:
+        """Runs one stage; its body calls what it is given once for each of its ``steps``."""
+        self._number += 1
+        label = f"[{self._number}/{self._total}] {name}"
+        start = time.perf_counter()
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self._screen, transient=True, disable=not self._screen.is_terminal) as bar:
+            task = bar.add_task(label, total=steps)
+            yield lambda: bar.advance(task)
+        if not self._screen.is_terminal:
+            print(f"{label}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)

@@ -1,18 +1,24 @@
-"""All claims of the paper at a glance: the verdict on each, and the intervals that it rests on."""
+"""Figures of the replication: verdicts on the claims, and sample images of a data set."""
 
 from __future__ import annotations
 
 import math
+import pathlib
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ...lab.report import style
-from ...lab.report.figures.drawing import SMALL, TINY, Picture, blank, place, styled, text_width
-from .verdicts import FAILS, HOLDS, OPEN, OUT, Entry, Evidence, in_words
+from ..errors import UserError
+from ..lab.report import style
+from ..lab.report.figures.drawing import SMALL, TINY, WIDTH, Picture, blank, place, styled, text_width
+from ..lab.study import labels
+from . import datasets
+from .claims.verdicts import FAILS, HOLDS, OPEN, OUT, ClaimVerdict, ContrastResult, in_words
 
 # Light enough for dark text on them; the verdict is written too, so colour is not all that tells.
 _COLOURS = {HOLDS: "#7fd1ae", FAILS: "#f2a36b", OPEN: "#f3e58b", OUT: "#cfcfcf"}
@@ -21,7 +27,7 @@ _ROW, _TOP, _BELOW = 0.25, 0.5, 0.45
 _PILL, _STRIP = 1.15, 2.6
 
 
-def claims(entries: Sequence[Entry]) -> Picture | None:
+def claims_picture(entries: Sequence[ClaimVerdict]) -> Picture | None:
     """Of a ledger, in its order; None if it is empty."""
     if not entries:
         return None
@@ -33,11 +39,11 @@ def claims(entries: Sequence[Entry]) -> Picture | None:
         "units of the margin below which a difference does not matter (shaded); left of zero is what the claim says. "
         "Hollow dots: planned runs are missing, so they decide nothing yet.",
         f"A row for each claim with its verdict: {found}.",
-        partial(_draw, entries),
+        partial(_draw_claims, entries),
     )
 
 
-def _draw(entries: Sequence[Entry]) -> Figure:
+def _draw_claims(entries: Sequence[ClaimVerdict]) -> Figure:
     with styled():
         texts = [f"{entry.claim.id}  {entry.claim.text}" for entry in entries]
         left = text_width(texts, TINY) + 0.3
@@ -69,7 +75,7 @@ def _strip(axes: Axes, rows: int) -> None:
     axes.text(_REACH, -0.75, "the other way →", ha="right", fontsize=TINY, color=style.FAINT)
 
 
-def _mark(axes: Axes, each: Evidence, height: float) -> None:
+def _mark(axes: Axes, each: ContrastResult, height: float) -> None:
     found = each.comparison
     if found is None or not found.margin:
         return
@@ -82,3 +88,61 @@ def _mark(axes: Axes, each: Evidence, height: float) -> None:
     filled = each.runs >= each.planned
     face = style.INK if filled else style.PAPER
     axes.plot([middle], [height], "o", color=style.INK, markerfacecolor=face, markersize=2.6, clip_on=False)
+
+
+_COLUMNS = 10
+_MOST_CLASSES = 12
+
+
+def samples(name: str, directory: pathlib.Path | None = None) -> Picture | None:
+    """The first training images of each class; None if the data set is unknown or its files are not here."""
+    try:
+        found = datasets.load(name, directory)
+    except UserError:
+        return None
+    return samples_of(found)
+
+
+def samples_of(found: datasets.Dataset) -> Picture:
+    classes = found.classes[:_MOST_CLASSES]
+    images = [
+        found.train_images[np.flatnonzero(found.train_labels == label)[:_COLUMNS]] for label in range(len(classes))
+    ]
+    channels, high, wide = found.train_images.shape[1:]
+    kind = {1: "grey", 2: "grey, the left one of each pair"}.get(channels, "colour")
+    images = [each[:, :1] if channels == 2 else each for each in images]
+    return Picture(
+        f"samples-{found.name}",
+        f"{found.title}: samples",
+        f"The first {_COLUMNS} training images of each class of {found.title}, as they come: {wide}x{high} "
+        f"pixels, {kind}; "
+        f"{len(found.train_labels):,} images to train and validate on, {len(found.test_labels):,} to test on. "
+        f"{found.provenance}.",
+        f"A grid of images: {len(classes)} rows, one per class ({', '.join(classes)}).",
+        partial(_draw_samples, images, classes, found.divisor),
+    )
+
+
+def _draw_samples(images: list[npt.NDArray[np.uint8]], classes: tuple[str, ...], divisor: float) -> Figure:
+    with styled():
+        names = [labels.shorten(labels.printable(name), 16) for name in classes]
+        left = text_width(names, SMALL) + 0.2
+        high, wide = images[0].shape[-2:]
+        cell = min((WIDTH - left - 0.1) / _COLUMNS, 0.36)
+        rows = cell * high / wide
+        figure = blank(rows * len(classes) + 0.2, left + cell * _COLUMNS + 0.1)
+        sheet = np.zeros((len(classes) * (high + 1), _COLUMNS * (wide + 1), 4))  # between images, transparent
+        for row, found in enumerate(images):
+            for column, image in enumerate(found):
+                top, start = row * (high + 1), column * (wide + 1)
+                pixels = np.moveaxis(image, 0, -1) / divisor
+                sheet[top : top + high, start : start + wide, :3] = np.broadcast_to(pixels, (high, wide, 3))
+                sheet[top : top + high, start : start + wide, 3] = 1
+        axes = place(figure, left, 0.1, cell * _COLUMNS, rows * len(classes))
+        axes.imshow(sheet.clip(0, 1), interpolation="nearest", aspect="auto")
+        axes.set_yticks((np.arange(len(classes)) + 0.5) * (high + 1) - 1, labels=names)
+        axes.set_xticks([])
+        axes.tick_params(length=0)
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+        return figure

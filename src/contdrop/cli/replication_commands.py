@@ -1,0 +1,262 @@
+"""The commands on the paper's studies: ``list``, ``run`` and ``claims``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Annotated, Any
+
+import typer
+
+import contdrop
+
+from .._text import plural
+from ..errors import UserError
+from ..lab.runner.runner import PlannedStudy, find_cluster
+from ..lab.study.plan import plan
+from ..lab.study.source import StudySource
+from ..lab.study.study import Size, Study, describe
+from ..replication import datasets, studies
+from ..replication.claims import verdicts
+from ..replication.claims.claims import CLAIMS
+from ..replication.claims.verdicts import (
+    FAILS,
+    HOLDS,
+    OPEN,
+    OUT,
+    ClaimVerdict,
+    ContrastResult,
+    EquationResult,
+    counts,
+    in_words,
+    judge,
+)
+from ..theory import paper_equations
+from . import options, session, terminal, theory_commands
+from .progress_bars import Stages
+from .theory_commands import DRAWS, LEAST_DRAWS
+
+
+def list_command(as_json: options.Json = False) -> None:
+    """Show the experiments: what each compares, its size in the paper, and its affordable size (--preset quick).
+
+    Examples:
+      contdrop list
+      contdrop list --json
+    """
+    experiments = studies.STUDIES.values()
+    if as_json:
+        print(json.dumps([_plain_study(experiment) for experiment in experiments], indent=1))
+        return
+    table = terminal.table(None, ("experiment", "what it compares", "in the paper", "paper's size", "quick"), right=())
+    for experiment in experiments:
+        paper = experiment.sizes.get("paper")
+        table.add_row(
+            experiment.name,
+            experiment.description.title,
+            experiment.description.paper,
+            _size_of(paper) if paper else "",
+            _size_of(experiment.sizes["quick"]),
+        )
+    screen = terminal.screen()
+    screen.print(table)
+    for group, members in studies.GROUPS.items():
+        screen.print(f"{group} stands for {', '.join(members)}.")
+    screen.print("Run one with: contdrop run EXPERIMENT (quick, unless --preset paper is given)", style="dim")
+
+
+def _size_of(size: Size) -> str:
+    return f"{plural(size.runs, 'run')} x {plural(size.epochs, 'epoch')}"
+
+
+def _plain_study(experiment: Study) -> dict[str, object]:
+    return {
+        "experiment": experiment.name,
+        "title": experiment.description.title,
+        "paper": experiment.description.paper,
+        "data": describe(experiment.data),
+        "methods": list(experiment.methods),
+        "reference": experiment.reference,
+        "sizes": {
+            preset: {"runs": size.runs, "epochs": size.epochs, "selection_runs": size.selection_runs}
+            for preset, size in experiment.sizes.items()
+        },
+        "notes": list(experiment.description.notes),
+    }
+
+
+def run(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A name of contdrop list.")],
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The size: quick (default) or paper; see contdrop list.")
+    ] = None,
+    methods: options.Methods = None,
+    runs: options.Runs = None,
+    epochs: options.Epochs = None,
+    seed: options.Seed = None,
+    workers: options.Workers = None,
+    threads: options.Threads = None,
+    devices: options.Devices = 1,
+    device: options.Device = "cpu",
+    shard: options.Shard = None,
+    executor: options.Executor = "local",
+    address: options.Address = None,
+    cpus: options.Cpus = None,
+    gpus: options.Gpus = 0.0,
+    retry_failed: options.RetryFailed = False,
+    redo: options.Redo = False,
+    store: options.Store = options.STORE,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+) -> int:
+    """Train every method of an experiment, run by run, and compare them.
+
+    In run i all methods share the split, the initial weights and the order of the data; only the masks differ.
+    Everything goes into one file, the store: what is finished is never done again, and an interrupted command resumes
+    where it stopped when it is given once more, bit for bit. More runs may be added later with a larger --runs. Two
+    commands may work on one store at the same time. For a model and data of your own, see contdrop compare --help.
+
+    Sigma, alpha and beta are selected first, on validation data, by runs of their own. The size is an affordable one,
+    and no replication, unless --preset paper asks for the paper's: a table then takes a month on two cores. What will
+    take more than a day says so before it begins.
+
+    Examples:
+      contdrop run digits-mlp
+      contdrop run mnist-mlp-relu --runs 3
+      contdrop run mnist-mlp-relu --methods none,bernoulli,gaussian:sigma=0.3
+      contdrop run mnist-mlp --preset paper --store table1.db --workers 4
+    """
+    session.check_workers(workers)
+    datasets.use_directory(data_dir)
+    labels = session.split_labels(methods)
+    plans = [
+        PlannedStudy(
+            plan(study, preset=preset, labels=labels, runs=runs, epochs=epochs, seed=seed),
+            StudySource("catalogue", study.name),
+        )
+        for study in studies.find(experiment)
+    ]
+    cluster = find_cluster(executor, address=address, cpus=cpus, gpus=gpus, workers=workers)
+    performance = session.perform(
+        plans,
+        store,
+        workers=workers,
+        threads=threads,
+        devices=devices,
+        device=device,
+        retry_failed=retry_failed,
+        redo=redo,
+        shard=session.parse_shard(shard),
+        cluster=cluster,
+    )
+    if performance.interrupted:
+        return 130
+    session.show(performance, store, as_json=as_json)
+    return session.complain(performance)
+
+
+_CLAIM_COLOURS = {HOLDS: "green", FAILS: "bold red", OPEN: "yellow", OUT: "dim"}
+
+
+def claims(
+    results: Annotated[
+        pathlib.Path, typer.Option("--results", metavar="DIR", help="Directory with the archives (*.jsonl.gz).")
+    ] = pathlib.Path("results"),
+    draws: Annotated[int, typer.Option(metavar="MASKS", help="Masks per expectation, for the equations.")] = DRAWS,
+    details: Annotated[bool, typer.Option("--details", help="Show every comparison of every claim.")] = False,
+    as_json: options.Json = False,
+    plot_file: Annotated[
+        pathlib.Path | None, typer.Option("--plot", metavar="FILE", help="Draw all claims into a .png or .svg file.")
+    ] = None,
+) -> None:
+    """Print what became of every claim of the paper: holds, does not hold, open, or not testable here.
+
+    Verdicts follow by the rules of results/PROTOCOL.md from the archives of the replication's runs and from the
+    checks of contdrop theory. A claim whose planned runs are not all there is open, and says how many are missing.
+    Takes about half a minute on two cores, most of it for the equations.
+
+    Examples:
+      contdrop claims --results results
+      contdrop claims --results results --details
+      contdrop claims --results results --plot claims.svg
+      contdrop claims --results results --json > claims.json
+    """
+    if draws < LEAST_DRAWS:
+        raise UserError(f"--draws: expected a whole number of at least {LEAST_DRAWS}; got {draws}")
+    if plot_file:
+        theory_commands.check_plot(plot_file)
+    stage = Stages(2)
+    with stage("archives", 1) as after_each:
+        runs = verdicts.gather(results)
+        after_each()
+    with stage("equations", len(paper_equations.EQUATIONS)) as after_each:
+        found = paper_equations.check_equations(draws, 0, after_each)
+    equations = {check.number: EquationResult(check.number, check.verdict, check.verdict_text) for check in found}
+    ratios = [each.covariance / each.variance for each in paper_equations.trade_offs()]
+    entries = judge(CLAIMS, runs, equations, ratios)
+    if as_json:
+        content = {
+            "contdrop": contdrop.__version__,
+            "studies": {name: {"finished": len(each.jobs), "failed": each.failed} for name, each in runs.items()},
+            "counts": counts(entries),
+            "claims": [_plain_claim(entry) for entry in entries],
+        }
+        terminal.print_json(content)
+    else:
+        _show_claims(entries, details)
+    if plot_file:
+        from ..replication import paper_figures  # matplotlib takes a second
+
+        picture = paper_figures.claims_picture(entries)
+        if picture:
+            theory_commands.save_plot(picture.draw(), plot_file)
+
+
+def _show_claims(entries: list[ClaimVerdict], details: bool) -> None:
+    screen = terminal.screen()
+    table = terminal.table("Claims of the paper", ("", "claim", "where", "verdict", "evidence"), right=())
+    for entry in entries:
+        lines = [entry.reason, *(each.text for each in entry.evidence if details)]
+        claim = entry.claim
+        table.add_row(
+            claim.id, claim.text, claim.where, entry.verdict, "\n".join(lines), style=_CLAIM_COLOURS[entry.verdict]
+        )
+    screen.print(table)
+    screen.print(in_words(entries))
+
+
+def _plain_claim(entry: ClaimVerdict) -> dict[str, Any]:
+    claim = entry.claim
+    return {
+        **{name: getattr(claim, name) for name in ("id", "text", "where", "kind", "confirms", "refutes", "rule")},
+        "verdict": entry.verdict,
+        "reason": entry.reason,
+        "equations": [dataclasses.asdict(each) for each in entry.equations],
+        "evidence": [_plain_contrast(each) for each in entry.evidence],
+    }
+
+
+def _plain_contrast(each: ContrastResult) -> dict[str, Any]:
+    test, found = each.test, each.comparison
+    plain: dict[str, Any] = {
+        **dataclasses.asdict(test),
+        "verdict": each.verdict,
+        "note": each.note,
+        "runs": each.runs,
+        "planned": each.planned,
+        "family": each.family,
+        "runs_needed": each.needed,
+    }
+    if found is not None:
+        plain |= {
+            "difference": found.difference,
+            "sd": found.sd,
+            "interval": found.interval,
+            "simultaneous": found.simultaneous,
+            "p": found.t_p_two_sided_holm,
+            "wilcoxon_p": found.wilcoxon_p_two_sided_holm,
+            "margin": found.margin,
+            "equivalence_p": found.equivalence_p_holm,
+        }
+    return plain
