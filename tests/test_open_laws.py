@@ -311,7 +311,7 @@ def test_theory_that_needs_moments_alone_is_that_of_the_built_in_law():
             [
                 *static.linear_moments(weight, x, law),
                 dynamic.expected_gradient(weight[0], x, 0.3, law),
-                torch.tensor(dynamic.regulariser(weight[0], x, 0.3, law)),
+                torch.tensor(dynamic.regularizer(weight[0], x, 0.3, law)),
                 *(beliefs.mean, beliefs.variance),
                 penalty.penalty(model, rows, target, torch.nn.functional.cross_entropy).detach(),
             ]

@@ -1,4 +1,4 @@
-"""Covariance between the units of a layer under the noise of dropout, for any model."""
+"""Covariance between the units of a layer under dropout noise, for any model."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Coadaptation:
         return tuple(self.covariances)
 
     def pairs(self, layer: str, *, include_diagonal: bool = False) -> Tensor:
-        """The covariances of all ordered pairs of units over all inputs, as one vector.
+        """Return the covariances of all ordered pairs of units over all inputs, as one vector.
 
         Both (i, j) and (j, i) are there. The diagonal holds variances, which are no co-adaptation; the paper's "all the
         800 x 800 unit pairs" includes it.
@@ -81,7 +81,7 @@ class Coadaptation:
     def histogram(
         self, layer: str, bins: int | Sequence[float] | Tensor = 101, *, include_diagonal: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Numbers of :meth:`pairs` in bins, and the edges of the bins.
+        """Count :meth:`pairs` in bins; return counts and edges.
 
         Give the edges to compare models. As with numpy.histogram, pairs outside of them are not counted, and the last
         bin contains its right edge.
@@ -111,7 +111,7 @@ class Coadaptation:
     def quantiles(
         self, layer: str, probabilities: Sequence[float] = QUANTILES, *, include_diagonal: bool = False
     ) -> Tensor:
-        """Quantiles of :meth:`pairs`, linear between neighbours, in float64."""
+        """Compute quantiles of :meth:`pairs`, linear between neighbours, in float64."""
         wanted = torch.as_tensor(probabilities, dtype=torch.float64)
         if wanted.dim() != 1 or not ((wanted >= 0) & (wanted <= 1)).all():
             raise ValueError(f"quantiles: expected probabilities from 0 to 1, got {probabilities!r}")
@@ -163,7 +163,7 @@ def coadaptation(
     chunk: int = 2500,
     seed: int | None = None,
 ) -> Coadaptation:
-    """Covariances between the units of a layer under dropout, for each input on its own.
+    """Measure covariances between the units of a layer under dropout, for each input on its own.
 
     For one input after the other the pass is repeated with new masks, and
 
@@ -232,7 +232,7 @@ class _Sums:
         self._count = 0
 
     def add(self, values: Tensor) -> None:
-        """Takes values [draws, units]."""
+        """Add values [draws, units]."""
         self._dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
         values = values.double()
         units = values.shape[1]
@@ -248,20 +248,20 @@ class _Sums:
             self._squares[band, start:] += values[:, band].T @ values[:, start:]
 
     def covariance(self) -> Tensor:
-        """The covariance matrix, exactly symmetric."""
+        """Return the covariance matrix, exactly symmetric."""
         centred = self._squares - torch.outer(self._total, self._total) / self._count
         upper = centred.triu() / (self._count - 1)
         return (upper + upper.triu(1).T).to("cpu", self._dtype)
 
 
 class _Done(Exception):  # noqa: N818
-    """All layers have been reached: the rest of the pass is not needed."""
+    """Raised when all layers have been reached, which ends the pass."""
 
 
 def _run(
     model: torch.nn.Module, batch: Iterable[Tensor], modules: Mapping[str, torch.nn.Module], *, to_the_end: bool = False
 ) -> dict[str, list[object]]:
-    """What the modules give in one pass, call by call. The pass ends when each has been called."""
+    """Return the outputs of the modules in one pass, call by call. The pass ends when each has been called."""
     outputs: dict[str, list[object]] = {name: [] for name in modules}
 
     def note(name: str, output: object) -> None:
@@ -286,7 +286,7 @@ def _run(
 def _chunk(
     model: torch.nn.Module, one: Iterable[Tensor], modules: Mapping[str, torch.nn.Module], copies: int, shared: bool
 ) -> dict[str, Tensor]:
-    """Outputs [copies, units] of every module for one input [1, ...]."""
+    """Return outputs [copies, units] of every module for one input [1, ...]."""
     size = 1 if shared else copies
     rows: dict[str, list[Tensor]] = {name: [] for name in modules}
     for _ in range(copies // size):
@@ -314,7 +314,7 @@ def _rows(name: str, outputs: list[object], copies: int) -> Tensor:
 
 
 def _probe(model: torch.nn.Module, inputs: Sequence[Tensor], modules: Mapping[str, torch.nn.Module]) -> None:
-    """Checks in one whole pass what the layers give."""
+    """Check the outputs of the layers in one complete pass."""
     twice = [each[:1].repeat(2, *[1] * (each.dim() - 1)) for each in inputs]
     count, size = len(inputs[0]), 0
     for name, outputs in _run(model, twice, modules, to_the_end=True).items():
@@ -344,7 +344,7 @@ def _checked_inputs(x: Inputs) -> tuple[Tensor, ...]:
 def _check(
     model: torch.nn.Module, layers: Sequence[str], repeats: int, chunk: int, seed: int | None
 ) -> dict[str, torch.nn.Module]:
-    """Checks the arguments; returns the named modules."""
+    """Check the arguments; return the named modules."""
     owner = "coadaptation"
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{owner}: expected a torch.nn.Module, got {type(model).__name__}")
@@ -367,7 +367,7 @@ def _unknown(layer: str, known: Iterable[str]) -> str:
 
 
 def _off_diagonal(matrices: Tensor) -> Tensor:
-    """The elements off the diagonal of [N, U, U], as a view [N, U - 1, U]."""
+    """Return the elements off the diagonal of [N, U, U], as a view [N, U - 1, U]."""
     count, units, _ = matrices.shape
     # Without its first element, row k of U + 1 elements ends in a diagonal element.
     return matrices.reshape(count, -1)[:, 1:].reshape(count, units - 1, units + 1)[:, :, :-1]

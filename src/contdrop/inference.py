@@ -1,4 +1,4 @@
-"""Predictions of a model whose dropout is left on: by sampling (Monte-Carlo dropout) or by propagated moments."""
+"""Predictions of a model whose dropout is left on, by sampling or by propagated moments."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def predict(
     seed: int | None = None,
     covariance: Covariance = "output",
 ) -> Prediction:
-    """Prediction with dropout on, by one of two methods.
+    """Predict with dropout on, by sampling or by moments.
 
     "monte-carlo" is :func:`mc_predict`. "moments" propagates mean and covariance through the model once
     (:func:`contdrop.theory.propagation.moments`, which says what models it can follow, and what is approximate). With
@@ -161,7 +161,7 @@ def predict(
 
 
 def _drawn(moments: Moments, samples: int) -> Iterator[Tensor]:
-    """Draws of Gaussian logits of these moments, [draws, N, ...], in parts."""
+    """Yield draws of Gaussian logits of these moments, [draws, N, ...], in parts."""
     mean = moments.mean
     at_once = max(1, _LOGITS_AT_ONCE // mean.numel())
     root = None if moments.covariance is None else _root(moments.covariance)
@@ -174,7 +174,7 @@ def _drawn(moments: Moments, samples: int) -> Iterator[Tensor]:
 
 
 def dropout_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
-    """By path, torch's own and ours."""
+    """Return the dropout layers of a model, torch's and contdrop's, by path."""
     layers = {name or type(module).__name__: module for name, module in model.named_modules()}
     return {name: module for name, module in layers.items() if isinstance(module, _STOCHASTIC)}
 
@@ -189,7 +189,7 @@ class _Running:
         self._entropy_of = _binary_entropy if transform == "sigmoid" else _entropy
 
     def add(self, values: Tensor) -> None:
-        """Takes values [draws, N, ...]."""
+        """Add values [draws, N, ...]."""
         values = values.double()
         new = len(values)
         mean = values.mean(0)
@@ -252,7 +252,7 @@ def _check_classes(owner: str, output: Tensor, transform: Transform) -> None:
 
 
 def _tensor_of(owner: str, output: Any, transform: Transform) -> Tensor:
-    """The output itself, or its logits."""
+    """Return the output itself, or its logits."""
     if isinstance(output, Tensor):
         return output
     found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
@@ -272,7 +272,7 @@ def _tensor_of(owner: str, output: Any, transform: Transform) -> Tensor:
 
 
 def _root(covariance: Tensor) -> Tensor:
-    """A square root of a covariance [N, D, D]."""
+    """Return a square root of a covariance [N, D, D]."""
     # Not Cholesky: outputs may be perfectly correlated, which makes the covariance singular.
     values, vectors = torch.linalg.eigh(covariance)
     root: Tensor = vectors * values.clamp(min=0).sqrt().unsqueeze(1)
@@ -281,7 +281,7 @@ def _root(covariance: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def dropout_on(model: torch.nn.Module, layers: dict[str, torch.nn.Module]) -> Iterator[set[tuple[str, int]]]:
-    """Puts these layers into training mode and all others into evaluation mode, and back afterwards.
+    """Put these layers into training mode and all others into evaluation mode; restore all modes at the end.
 
     Yields the layers that have been called, each with the number of axes of its input.
     """
@@ -311,7 +311,7 @@ def _noting(name: str, called: set[tuple[str, int]]) -> Callable[..., None]:
 
 
 def shares_mask(layer: torch.nn.Module, axes: int) -> bool:
-    """Whether the examples of a batch share a mask of this layer, if its input has so many axes."""
+    """Tell whether the examples of a batch share a mask of this layer, for an input of ``axes`` axes."""
     if isinstance(layer, nn.DropConnectLinear):
         return layer.masks == "batch"
     return isinstance(layer, nn.Dropout) and any(axis % axes == 0 for axis in layer.shared_axes)
@@ -319,7 +319,7 @@ def shares_mask(layer: torch.nn.Module, axes: int) -> bool:
 
 @contextlib.contextmanager
 def seeded(layers: dict[str, torch.nn.Module], seed: int | None) -> Iterator[None]:
-    """Seeds torch's generators and the layers' own, and puts all back afterwards."""
+    """Seed torch's generators and those of the layers, and restore all states at the end."""
     if seed is None:
         yield
         return
@@ -338,12 +338,12 @@ def seeded(layers: dict[str, torch.nn.Module], seed: int | None) -> Iterator[Non
 
 
 def _derived(seed: int, number: int) -> int:
-    """A seed for the generator of this number; not a sum, which generators of neighbouring seeds would share."""
+    """Derive a seed for the generator of this number; not a sum, which generators of neighbouring seeds would share."""
     return int.from_bytes(hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest(), "big")
 
 
 def as_inputs(owner: str, x: Inputs) -> tuple[Tensor, ...]:
-    """What a model is called with, as a tuple."""
+    """Return the inputs of a model as a tuple."""
     inputs: tuple[Any, ...] = x if isinstance(x, tuple) and x else (x,)
     for each in inputs:
         if not isinstance(each, Tensor):
@@ -355,7 +355,7 @@ def as_inputs(owner: str, x: Inputs) -> tuple[Tensor, ...]:
 
 
 def _arguments(owner: str, x: Inputs | NamedInputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """What a model is called with: by place, and by name."""
+    """Return the inputs of a model: positional and by keyword."""
     if not isinstance(x, Mapping):
         return as_inputs(owner, x), {}
     named: dict[Any, Any] = dict(x)
@@ -373,7 +373,7 @@ def _arguments(owner: str, x: Inputs | NamedInputs) -> tuple[tuple[Tensor, ...],
 def _check(
     owner: str, model: torch.nn.Module, samples: int, transform: Transform, seed: int | None
 ) -> dict[str, torch.nn.Module]:
-    """Checks the arguments; returns the model's dropout layers by path."""
+    """Check the arguments; return the model's dropout layers by path."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{owner}: expected a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):

@@ -24,12 +24,12 @@ Course = Callable[[float], Law]
 
 
 def linear(start: Law | str, end: Law | str) -> Course:
-    """From one law to another of its family, each parameter in a straight line."""
+    """Interpolate between two laws of a family, each parameter linearly."""
     return _between("linear", start, end, lambda fraction: fraction)
 
 
 def cosine(start: Law | str, end: Law | str) -> Course:
-    """From one law to another of its family, slowly at both ends: by (1 - cos(pi t)) / 2 of the way at fraction t."""
+    """Interpolate between two laws of a family, slowly at both ends: by (1 - cos(pi t)) / 2 of the way at time t."""
     return _between("cosine", start, end, lambda fraction: (1 - math.cos(math.pi * fraction)) / 2)
 
 
@@ -96,14 +96,14 @@ class Schedule:
         self.at(0.0)
 
     def at(self, fraction: float) -> Law:
-        """Assigns, and returns, the law at this fraction of training; fractions beyond 0 and 1 count as these."""
+        """Assign the law at this fraction of training, clamped to [0, 1], and return it."""
         law = self.course(min(max(float(fraction), 0.0), 1.0))
         for layer in self._layers:
             layer.law = law
         return law
 
     def step(self) -> Law:
-        """One step further; at the end the law stays."""
+        """Advance by one step; at the end the law stays."""
         self.done += 1
         return self.at(self.done / self.steps)
 

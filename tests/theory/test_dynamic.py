@@ -57,7 +57,7 @@ def test_linear_unit_agrees_with_monte_carlo(law, inputs, seed, target):
     losses = errors_of(masks @ (weight * x), target, "linear", 1.0)
     sampled = losses.mean().item() - (target - law.mean * (weight @ x).item()) ** 2 / 2
     error = 5 * losses.std().item() / math.sqrt(DRAWS) + 1e-12
-    assert dynamic.regulariser(weight, x, target, law) == pytest.approx(sampled, abs=error)
+    assert dynamic.regularizer(weight, x, target, law) == pytest.approx(sampled, abs=error)
 
 
 @pytest.mark.parametrize("n", [1, 6, 12])
@@ -85,7 +85,7 @@ def test_everything_equals_the_sum_over_all_masks(n, keep, unit, gain):
     else:
         ensemble = -(target * mean.log() + (1 - target) * (1 - mean).log())
     equal(dynamic.ensemble_error(weight, x, target, law, **options), ensemble)
-    equal(dynamic.regulariser(weight, x, target, law, **options), error - ensemble)
+    equal(dynamic.regularizer(weight, x, target, law, **options), error - ensemble)
 
 
 @pytest.mark.parametrize(("unit", "gain"), [("linear", 1.0), ("sigmoid", 2.5)])
@@ -107,14 +107,14 @@ def test_linear_unit_is_the_same_in_every_form(law):
         torch.testing.assert_close(
             dynamic.expected_gradient(weight, x, 0.4, law, form=form), dynamic.expected_gradient(weight, x, 0.4, law)
         )
-        assert dynamic.regulariser(weight, x, 0.4, law, form=form) == dynamic.regulariser(weight, x, 0.4, law)
+        assert dynamic.regularizer(weight, x, 0.4, law, form=form) == dynamic.regularizer(weight, x, 0.4, law)
 
 
 # The sigmoid unit: what "exact" claims.
 
 
 @pytest.mark.parametrize("law", SOME_LAWS, ids=str)
-def test_exact_gradient_and_regulariser_agree_with_monte_carlo(law):
+def test_exact_gradient_and_regularizer_agree_with_monte_carlo(law):
     weight, x, target, gain, rounds, draws = 0.4 * fixed(50, seed=1), fixed(50, seed=2), 0.8, 1.5, 4, 50_000
     generator = torch.Generator().manual_seed(0)
     total = square = torch.zeros(50, dtype=torch.float64)
@@ -182,7 +182,7 @@ def test_steins_lemma_is_exact_for_normal_masks(scale):
     torch.testing.assert_close(exact, stein, rtol=1e-12, atol=1e-13)
     for ensemble in dynamic.ENSEMBLES:
         exact, stein = (
-            dynamic.regulariser(weight, x, 0.6, UNCLIPPED, form=f, ensemble=ensemble, **options)
+            dynamic.regularizer(weight, x, 0.6, UNCLIPPED, form=f, ensemble=ensemble, **options)
             for f in ("exact", "stein")
         )
         assert exact == pytest.approx(stein, rel=1e-12, abs=1e-13)
@@ -208,10 +208,10 @@ def test_expected_gradient_is_the_gradient_of_the_expected_error(law):
 
 @given(law=ANY_LAW, inputs=st.integers(1, 6), seed=st.integers(0, 2**31), target=st.floats(0, 1), gain=st.floats(-5, 5))
 @settings(max_examples=100, derandomize=True, deadline=None)
-def test_exact_regulariser_is_never_negative(law, inputs, seed, target, gain):
+def test_exact_regularizer_is_never_negative(law, inputs, seed, target, gain):
     weight, x = fixed(inputs, seed=seed), fixed(inputs, seed=seed + 1)
     for ensemble in dynamic.ENSEMBLES:
-        value = dynamic.regulariser(weight, x, target, law, unit="sigmoid", gain=gain, ensemble=ensemble)
+        value = dynamic.regularizer(weight, x, target, law, unit="sigmoid", gain=gain, ensemble=ensemble)
         assert value >= -1e-12
 
 
@@ -222,7 +222,7 @@ def test_gain_is_a_factor_of_the_weight(form, law):
     scaled = {"weight": gain * weight, "x": x, "target": 0.2, "law": law, "unit": "sigmoid", "form": form}
     plain = scaled | {"weight": weight, "gain": gain}
     torch.testing.assert_close(dynamic.expected_gradient(**plain), gain * dynamic.expected_gradient(**scaled))
-    assert dynamic.regulariser(**plain) == pytest.approx(dynamic.regulariser(**scaled), rel=1e-10, abs=1e-13)
+    assert dynamic.regularizer(**plain) == pytest.approx(dynamic.regularizer(**scaled), rel=1e-10, abs=1e-13)
 
 
 def test_saturated_units_keep_their_digits():
@@ -232,7 +232,7 @@ def test_saturated_units_keep_their_digits():
     variance = 10 * 8.2**2 * 0.01**2
     for target, w in ((1.0, weight), (0.0, -weight)):
         assert dynamic.ensemble_error(w, x, target, law, unit="sigmoid") == pytest.approx(41 - variance / 2, abs=1e-6)
-        assert dynamic.regulariser(w, x, target, law, unit="sigmoid") == pytest.approx(variance / 2, abs=1e-6)
+        assert dynamic.regularizer(w, x, target, law, unit="sigmoid") == pytest.approx(variance / 2, abs=1e-6)
 
 
 @pytest.mark.parametrize("sigma", [1e-300, 1e-16, 1e-12, 1e-9])
@@ -251,7 +251,7 @@ def test_a_constant_mask_adds_nothing():
             base = dynamic.ensemble_gradient(weight, x, 0.3, law, unit=unit)
             for form in dynamic.FORMS:
                 torch.testing.assert_close(dynamic.expected_gradient(weight, x, 0.3, law, unit=unit, form=form), base)
-                assert dynamic.regulariser(weight, x, 0.3, law, unit=unit, form=form) == pytest.approx(0, abs=1e-14)
+                assert dynamic.regularizer(weight, x, 0.3, law, unit=unit, form=form) == pytest.approx(0, abs=1e-14)
 
 
 # The sigmoid unit: what the paper and its predecessors claim.
@@ -305,25 +305,25 @@ def test_papers_ensemble_gradient_is_one_of_the_geometric_ensemble_only():
 
 
 @pytest.mark.parametrize("law", SOME_LAWS, ids=str)
-def test_regulariser_of_the_geometric_ensemble_is_what_the_noise_adds_to_the_gradient(law):
+def test_regularizer_of_the_geometric_ensemble_is_what_the_noise_adds_to_the_gradient(law):
     weight, x, options = fixed(4, seed=1), fixed(4, seed=2), {"unit": "sigmoid", "gain": 1.5}
-    slope = differences(lambda w: dynamic.regulariser(w, x, 0.9, law, ensemble="geometric", **options), weight)
+    slope = differences(lambda w: dynamic.regularizer(w, x, 0.9, law, ensemble="geometric", **options), weight)
     added = dynamic.expected_gradient(weight, x, 0.9, law, **options) - dynamic.ensemble_gradient(
         weight, x, 0.9, law, ensemble="geometric", **options
     )
     torch.testing.assert_close(slope, added, rtol=1e-7, atol=1e-9)
 
 
-def test_papers_regulariser_is_no_penalty_and_no_integral_of_its_gradient():
+def test_papers_regularizer_is_no_penalty_and_no_integral_of_its_gradient():
     weight, x, options = fixed(5, seed=1).abs(), fixed(5, seed=2).abs(), {"unit": "sigmoid", "form": "paper"}
     # Three small inputs one way, one large one the other way: E[S] > 0, and the sum of cubes is negative.
     mixed = torch.tensor([0.8, 0.8, 0.8, -1.5], dtype=torch.float64)
-    assert dynamic.regulariser(mixed, torch.ones(4), 1.0, UNCLIPPED, **options) < 0
-    assert dynamic.regulariser(mixed, torch.ones(4), 1.0, UNCLIPPED, unit="sigmoid") > 0
-    slope = differences(lambda w: dynamic.regulariser(w, x, 1.0, UNCLIPPED, **options), weight)
+    assert dynamic.regularizer(mixed, torch.ones(4), 1.0, UNCLIPPED, **options) < 0
+    assert dynamic.regularizer(mixed, torch.ones(4), 1.0, UNCLIPPED, unit="sigmoid") > 0
+    slope = differences(lambda w: dynamic.regularizer(w, x, 1.0, UNCLIPPED, **options), weight)
     added = dynamic.expected_gradient(weight, x, 1.0, UNCLIPPED, **options)
     added = added - dynamic.ensemble_gradient(weight, x, 1.0, UNCLIPPED, unit="sigmoid")
-    assert dynamic.regulariser(weight, x, 1.0, UNCLIPPED, **options) == pytest.approx(
+    assert dynamic.regularizer(weight, x, 1.0, UNCLIPPED, **options) == pytest.approx(
         (weight @ added).item(), rel=1e-12
     )
     assert (slope - added).norm() > 0.5 * added.norm()
@@ -343,18 +343,18 @@ def test_papers_last_line_has_lost_a_root_on_its_way():
 
 
 @pytest.mark.parametrize("target", [0.0, 0.4, 1.0])
-def test_second_order_of_the_regulariser(target):
+def test_second_order_of_the_regularizer(target):
     weight, x, gain = fixed(6, seed=1), fixed(6, seed=2), 1.4
     law = cd.Gaussian(sigma=0.01, low=-INFINITY, high=INFINITY)
     options = {"unit": "sigmoid", "gain": gain}
     output = expit(gain * 0.5 * (weight @ x).item())
     half = gain**2 * law.variance * (weight * x).square().sum().item() / 2
-    arithmetic = dynamic.regulariser(weight, x, target, law, **options)
+    arithmetic = dynamic.regularizer(weight, x, target, law, **options)
     assert arithmetic == pytest.approx(half * (target * (1 - output) ** 2 + (1 - target) * output**2), rel=2e-3)
-    geometric = dynamic.regulariser(weight, x, target, law, ensemble="geometric", **options)
+    geometric = dynamic.regularizer(weight, x, target, law, ensemble="geometric", **options)
     assert geometric == pytest.approx(half * output * (1 - output), rel=2e-3)
     assert geometric == pytest.approx(
-        dynamic.regulariser(weight, x, target, law, form="bernoulli", **options), rel=2e-3
+        dynamic.regularizer(weight, x, target, law, form="bernoulli", **options), rel=2e-3
     )
 
 
@@ -395,12 +395,12 @@ class OtherLaw(cd.Law):
         ),
         (lambda: dynamic.expected_gradient(X, X, 2.0, LAW, unit="sigmoid"), ValueError, r"target in \[0, 1\]"),
         (
-            lambda: dynamic.regulariser(X * math.inf, X, 1.0, LAW),
+            lambda: dynamic.regularizer(X * math.inf, X, 1.0, LAW),
             ValueError,
-            "regulariser: expected weight to be finite",
+            "regularizer: expected weight to be finite",
         ),
         (
-            lambda: dynamic.regulariser(X, X, 1.0, LAW, ensemble="mean"),
+            lambda: dynamic.regularizer(X, X, 1.0, LAW, ensemble="mean"),
             ValueError,
             "ensemble to be one of 'arithmetic'",
         ),
@@ -416,7 +416,7 @@ class OtherLaw(cd.Law):
         ),
         (lambda: dynamic.unexplained_share(X, X, 1.0, LAW, gradient=fixed(4)), ValueError, r"shape \(3,\), got \(4,\)"),
         (
-            lambda: dynamic.regulariser(X, X, 1.0, OtherLaw(), unit="sigmoid"),
+            lambda: dynamic.regularizer(X, X, 1.0, OtherLaw(), unit="sigmoid"),
             TypeError,
             "Bernoulli, Uniform or Gaussian law",
         ),
@@ -462,13 +462,13 @@ def test_saturated_unit_with_gaussian_masks(mean, variance, sign):
         above - mean, rel=1e-11
     )
     for form in ("exact", "stein"):
-        got = dynamic.regulariser(terms, torch.ones(10), target, law, form=form, **options)
+        got = dynamic.regularizer(terms, torch.ones(10), target, law, form=form, **options)
         assert got == pytest.approx(above - mean + log_output, rel=1e-9, abs=1e-12)
-        half = dynamic.regulariser(terms, torch.ones(10), 0.5, law, form=form, **options)
-        other = dynamic.regulariser(terms, torch.ones(10), 1 - target, law, form=form, **options)
+        half = dynamic.regularizer(terms, torch.ones(10), 0.5, law, form=form, **options)
+        other = dynamic.regularizer(terms, torch.ones(10), 1 - target, law, form=form, **options)
         assert half == pytest.approx((got + other) / 2, rel=1e-12)
         assert 0 <= other <= above
-        geometric = dynamic.regulariser(terms, torch.ones(10), target, law, form=form, ensemble="geometric", **options)
+        geometric = dynamic.regularizer(terms, torch.ones(10), target, law, form=form, ensemble="geometric", **options)
         assert geometric == pytest.approx(above - softplus(torch.tensor(mean).double(), threshold=50).item(), abs=1e-12)
 
 

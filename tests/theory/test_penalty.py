@@ -1,4 +1,4 @@
-"""The explicit regulariser against closed forms, Monte Carlo with the real layers, and finite differences."""
+"""The explicit regularizer against closed forms, Monte Carlo with the real layers, and finite differences."""
 
 import math
 import pathlib

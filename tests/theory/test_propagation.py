@@ -383,12 +383,12 @@ def test_covariance_of_activations_by_double_quadrature(name, rho):
 
 def test_perfectly_correlated_units():
     """All units follow one mask value, so correlations are 1 and -1: the hardest case of the series."""
-    belief = gaussian.GaussianMoments(
+    x = gaussian.GaussianMoments(
         torch.tensor([[0.2, 0.2, -0.2]], dtype=torch.float64),
         torch.ones(1, 3, dtype=torch.float64),
         torch.tensor([[[1.0, 1, -1], [1, 1, -1], [-1, -1, 1]]], dtype=torch.float64),
     )
-    result = gaussian.activation(belief, activations.RELU).belief
+    result = gaussian.activation(x, activations.RELU).output
     mean, negative = result.mean[0, 0].item(), result.mean[0, 2].item()
     assert result.covariance[0, 0, 1].item() == pytest.approx(result.variance[0, 0].item(), rel=1e-3)
     # relu(X) relu(-X) = 0.
@@ -455,22 +455,22 @@ def test_max_pooling_of_correlated_gaussians(mixing, allowed):
     root = mixing * fixed(16, 16) + torch.eye(16, dtype=torch.float64)
     covariance = root @ root.T
     mean = 0.5 * fixed(1, 1, 4, 4, seed=1)
-    belief = gaussian.GaussianMoments(mean, covariance.diagonal().reshape(1, 1, 4, 4), covariance[None])
+    x = gaussian.GaussianMoments(mean, covariance.diagonal().reshape(1, 1, 4, 4), covariance[None])
     layer = nn.MaxPool2d(2, 1)
-    step = layers.handler(layer)(layer, belief, True)
+    step = layers.handler(layer)(layer, x, True)
     draws = mean.flatten() + fixed(200_000, 16, seed=2) @ root.T
     pooled = layer(draws.reshape(-1, 1, 4, 4)).flatten(1)
     # The maximum of the first three of four is not Gaussian, which is worth up to a tenth of the variance.
     assert_within_errors(
-        pooled, step.belief.mean.flatten(), step.belief.variance.flatten(), bias=0.03, variance_bias=0.12
+        pooled, step.output.mean.flatten(), step.output.variance.flatten(), bias=0.03, variance_bias=0.12
     )
     # The covariance of overlapping windows is an estimate; without it, this would be off by 0.25 and 0.38.
     scale = pooled.var(0).mean()
     expected = torch.cov(pooled.T)
-    assert (expected - step.belief.covariance[0]).abs().max() < allowed * scale
+    assert (expected - step.output.covariance[0]).abs().max() < allowed * scale
     rows = torch.ones(1, 1, 9, dtype=torch.float64)
     pulled = gaussian.adjoint(step.respond, 16, rows)
-    total = (pulled @ covariance @ pulled.transpose(1, 2) + step.fresh(rows)).item()
+    total = (pulled @ covariance @ pulled.transpose(1, 2) + step.added_noise(rows)).item()
     assert abs(total / expected.sum().item() - 1) < 0.25
     with_input = (pooled - pooled.mean(0)).T @ (draws - draws.mean(0)) / len(draws)
     assert (with_input - step.respond(covariance[None])[0]).abs().max() < allowed * scale

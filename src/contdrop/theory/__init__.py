@@ -1,7 +1,7 @@
-"""The theory of the layers, independent of their kernels: what dropout does to a network, in closed form.
+"""Closed forms for dropout networks, independent of the kernels.
 
-- ``static``: moments of a forward pass, for a linear, sigmoid or ReLU unit.
-- ``dynamic``: errors, gradients and regularisers of one unit, and ``penalty``, the regulariser of a whole network.
+- ``static``: moments of a forward pass of a linear, sigmoid or ReLU unit.
+- ``dynamic``: errors, gradients and regularizers of one unit; ``penalty``: the regularizer of a whole network.
 - ``propagation``: moments through whole networks.
 - ``bounds``: confidence bounds on errors, and mixtures of networks.
 - ``paper_equations``: every equation of the paper against Monte Carlo.

@@ -1,4 +1,4 @@
-"""Checks of what the theory is given: one clear line for every mistake. Everything is computed in float64.
+"""Argument checks, densities, quadrature nodes and safe square roots; all in float64.
 
 Densities and nodes for integrals over normal and other variables.
 
@@ -19,7 +19,7 @@ from ..laws import Law, check_law
 
 
 def as_tensor(owner: str, name: str, value: Any, *, axes: int | None = None) -> Tensor:
-    """The value as a float64 tensor; finite, and with that many axes if a number is given."""
+    """Convert a value to a finite float64 tensor, with ``axes`` axes if given."""
     if isinstance(value, complex):
         raise TypeError(f"{owner}: expected {name} to be real, got {value!r}")
     try:
@@ -38,7 +38,7 @@ def as_tensor(owner: str, name: str, value: Any, *, axes: int | None = None) -> 
 
 
 def as_variance(owner: str, name: str, value: Any) -> Tensor:
-    """The value as a float64 tensor of variances."""
+    """Convert a value to a float64 tensor of variances."""
     result = as_tensor(owner, name, value)
     if (result < 0).any():
         raise ValueError(f"{owner}: expected {name} to be at least 0, got {result.min().item():.4g}")
@@ -46,7 +46,7 @@ def as_variance(owner: str, name: str, value: Any) -> Tensor:
 
 
 def as_law(owner: str, value: Any) -> Law:
-    """A law with a finite mean and a finite variance."""
+    """Return a law with finite mean and variance."""
     check_law(owner, value)
     if not (math.isfinite(value.mean) and math.isfinite(value.variance)):
         raise ValueError(f"{owner}: expected a law with finite moments, got {value!r}")
@@ -55,7 +55,7 @@ def as_law(owner: str, value: Any) -> Law:
 
 
 def as_number(owner: str, name: str, value: Any) -> float:
-    """A finite number."""
+    """Convert a value to a finite float."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise ValueError(f"{owner}: expected {name} to be a finite number, got {value!r}")
     return float(value)
@@ -71,7 +71,7 @@ def normal_cdf(z: Tensor) -> Tensor:
 
 @functools.cache
 def gauss_legendre(count: int) -> tuple[Tensor, Tensor]:
-    """Gauss-Legendre nodes and weights on [-1, 1], exact for polynomials of degree 2 count - 1 (Golub-Welsch)."""
+    """Return Gauss-Legendre nodes and weights on [-1, 1], exact up to degree 2 count - 1 (Golub-Welsch)."""
     k = torch.arange(1, count, dtype=torch.float64)
     beside = k / (4 * k * k - 1).sqrt()
     values, vectors = torch.linalg.eigh(torch.diag(beside, 1) + torch.diag(beside, -1))
@@ -79,7 +79,7 @@ def gauss_legendre(count: int) -> tuple[Tensor, Tensor]:
 
 
 def logistic_expectation(mean: Tensor, variance: Tensor, derivative: int = 0) -> Tensor:
-    """E[g(A)] for A ~ N(mean, variance), elementwise, where g is the sigmoid or a neighbour of it.
+    """Compute E[g(A)] for A ~ N(mean, variance), elementwise, where g is the sigmoid, its derivative or its integral.
 
     ``derivative`` is 0 for g = sigmoid, 1 for its derivative and -1 for its integral, log(1 + e^a).
 
@@ -129,16 +129,15 @@ NO_VARIANCE = 1e-150
 
 
 def is_random(variance: Tensor) -> Tensor:
-    """Where a variance is large enough to divide by its root."""
+    """Tell where a variance is large enough to divide by its square root."""
     return variance > NO_VARIANCE
 
 
 def standard_deviation(variance: Tensor) -> Tensor:
-    """The root of a variance, and zero with slope zero where there is no variance.
+    """Return the square root of a variance; where there is no variance, zero with derivative zero.
 
-    The slope of the root is infinite at zero, and infinity times the zero slope of a function that does not use the
-    result, or of the variance itself at its minimum, is NaN. ``torch.where`` behind the root would not help: its slope
-    of zero meets the root's infinite one. So the root is taken of 1 there.
+    The derivative of the root is infinite at zero, and infinity times zero is NaN. ``torch.where`` behind the root does
+    not help, because its zero derivative meets the infinite one. So the root of 1 is taken there.
     """
     random = is_random(variance)
     return torch.where(random, torch.where(random, variance, 1).sqrt(), 0)

@@ -1,7 +1,7 @@
-"""Bounds on errors that hold with a stated confidence, and what a mixture of networks gains over its members.
+"""Confidence bounds on errors, and the gain of a mixture of networks over its members.
 
-Everything is computed in float64 and broadcasts over its arguments. What each bound asks of the data stands in its
-docstring: a bound whose conditions do not hold is worth nothing. docs/certificates.md derives them.
+Everything is computed in float64 and broadcasts over its arguments. Each docstring states the conditions on the data; a
+bound whose conditions do not hold is worth nothing. docs/certificates.md derives them.
 """
 
 from __future__ import annotations
@@ -23,32 +23,31 @@ _MEMBERS, _EXAMPLES, _CLASSES = range(3)
 
 
 def clopper_pearson(errors: Any, n: Any, delta: Any) -> Tensor:
-    """The exact upper confidence bound on an error probability, from errors counted in n independent trials.
+    """Return the exact upper confidence bound on an error probability, from errors counted in n independent trials.
 
-    The largest p for which as few errors as these have a probability of at least delta: P(Bin(n, p) <= errors) = delta.
-    With probability at least 1 - delta over the trials, the error probability is not above it. It holds for every n,
-    and is never wider than discreteness asks (Clopper and Pearson, 1934).
+    It is the p with P(Bin(n, p) <= errors) = delta. With probability at least 1 - delta over the trials, the error
+    probability is not above it, for every n (Clopper and Pearson, 1934).
 
     Conditions: the trials are independent with one error probability, and neither the network nor which of several
     bounds is quoted was chosen by looking at them.
 
     Args:
-        errors: How many of the n trials went wrong; whole numbers from 0 to n.
+        errors: Number of errors; whole numbers from 0 to n.
         n: Number of trials, at least 1.
-        delta: How often the bound may fail, above 0 and at most 1/2.
+        delta: Probability that the bound fails, above 0 and at most 1/2.
 
     Examples:
         >>> round(clopper_pearson(0, 100, 0.05).item(), 6)
         0.029513
     """
     owner = "clopper_pearson"
-    wrong, trials, risk = _together(_whole(owner, "errors", errors, 0), _whole(owner, "n", n, 1), _risk(owner, delta))
+    wrong, trials, risk = _broadcast(_whole(owner, "errors", errors, 0), _whole(owner, "n", n, 1), _risk(owner, delta))
     if (wrong > trials).any():
         raise ValueError(
-            f"{owner}: expected at most n errors, got {_at(wrong, wrong > trials)} of {_at(trials, wrong > trials)}"
+            f"{owner}: expected at most n errors, got {_first(wrong, wrong > trials)} of "
+            f"{_first(trials, wrong > trials)}"
         )
-    if (risk > 0.5).any():  # the bound would be below errors / n, which is no bound to quote
-        raise ValueError(f"{owner}: expected delta to be at most 0.5, got {_at(risk, risk > 0.5)}")
+    _check(owner, "delta to be at most 0.5", risk, risk > 0.5)  # the bound would be below errors / n
     low, high = wrong / trials, torch.ones_like(risk)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -58,7 +57,7 @@ def clopper_pearson(errors: Any, n: Any, delta: Any) -> Tensor:
 
 
 def _lower_tail(errors: Tensor, n: Tensor, p: Tensor) -> Tensor:
-    """The logarithm of P(Bin(n, p) <= errors), for p of at least errors / n."""
+    """Compute log P(Bin(n, p) <= errors), for p of at least errors / n."""
     first = (
         torch.lgamma(n + 1) - torch.lgamma(errors + 1) - torch.lgamma(n - errors + 1)
         + torch.xlogy(errors, p) + torch.special.xlog1py(n - errors, -p)
@@ -73,7 +72,7 @@ def _lower_tail(errors: Tensor, n: Tensor, p: Tensor) -> Tensor:
 
 
 def binary_kl(q: Any, p: Any) -> Tensor:
-    """The divergence of a coin that shows heads with probability q from one with p: q ln(q/p) + (1-q) ln((1-q)/(1-p)).
+    """Compute the divergence between coins with probabilities q and p of heads: q ln(q/p) + (1-q) ln((1-q)/(1-p)).
 
     Args:
         q: Probabilities from 0 to 1.
@@ -84,19 +83,19 @@ def binary_kl(q: Any, p: Any) -> Tensor:
         True
     """
     owner = "binary_kl"
-    first, second = _together(_probability(owner, "q", q), _probability(owner, "p", p))
+    first, second = _broadcast(_probability(owner, "q", q), _probability(owner, "p", p))
     return _divergence(first, second - first)
 
 
 def _divergence(q: Tensor, gap: Tensor) -> Tensor:
-    """Of q from q + gap; by the gap, so that small ones lose no digits."""
+    """Compute the divergence of q from q + gap; in terms of the gap, so that small gaps lose no digits."""
     heads = torch.where(q > 0, -q * torch.log1p(gap / torch.where(q > 0, q, 1)), 0)
     tails = torch.where(q < 1, (q - 1) * torch.log1p(-gap / torch.where(q < 1, 1 - q, 1)), 0)
     return heads + tails
 
 
 def kl_inverse(q: Any, c: Any) -> Tensor:
-    """The largest p with ``binary_kl(q, p) <= c``: what a probability may be if its estimate is q.
+    """Return the largest p with ``binary_kl(q, p) <= c``, an upper bound on a probability estimated by q.
 
     Args:
         q: Probabilities from 0 to 1.
@@ -107,7 +106,7 @@ def kl_inverse(q: Any, c: Any) -> Tensor:
         0.5
     """
     owner = "kl_inverse"
-    estimate, allowed = _together(_probability(owner, "q", q), _numerics.as_variance(owner, "c", c))
+    estimate, allowed = _broadcast(_probability(owner, "q", q), _numerics.as_variance(owner, "c", c))
     low, high = torch.zeros_like(estimate), 1 - estimate
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -118,21 +117,21 @@ def kl_inverse(q: Any, c: Any) -> Tensor:
 
 
 def pac_bayes_kl(empirical: Any, kl: Any, n: Any, delta: Any) -> Tensor:
-    """The PAC-Bayes bound on the error of a randomised network, in the form of Seeger, Langford and Maurer.
+    """Return the PAC-Bayes bound on the error of a randomised network, in the form of Seeger, Langford and Maurer.
 
     With probability at least 1 - delta over n independent examples, for all posteriors at once, the true error R and
     that on the examples, both averaged over the posterior, satisfy binary_kl(empirical, R) <= (KL + ln(2 sqrt(n) /
-    delta)) / n. The bound returned is the largest such R.
+    delta)) / n. The bound is the largest such R.
 
     Conditions: losses lie in [0, 1]; the n examples are independent and of one distribution; the prior was fixed
-    without them (data of which none is among the n may have made it). The posterior may depend on them in any way.
+    without them. The posterior may depend on them in any way.
 
     Args:
-        empirical: Average loss of the posterior on the n examples, from 0 to 1; not an estimate of it by sampled
-            networks: bound that first, as :func:`certificates.pac_bayes_certificate` does.
+        empirical: Average loss of the posterior on the n examples, from 0 to 1. Bound an estimate from sampled networks
+            first, as :func:`certificates.pac_bayes_certificate` does.
         kl: Divergence of the posterior from the prior, at least 0.
         n: Number of examples, at least 8 (Maurer's condition).
-        delta: How often the bound may fail, between 0 and 1 exclusively.
+        delta: Probability that the bound fails, between 0 and 1 exclusively.
 
     Examples:
         >>> round(pac_bayes_kl(0.02, 500.0, 30_000, 0.05).item(), 4)
@@ -145,36 +144,33 @@ def pac_bayes_kl(empirical: Any, kl: Any, n: Any, delta: Any) -> Tensor:
 
 
 def weight_kl(w: Any, w0: Any, scale: Any, law: Law | None = None) -> Tensor:
-    """The divergence of weights N(w, scale^2) from weights N(w0, scale^2), or of what a mask leaves of them to be seen.
+    """Compute the divergence of weights N(w, scale^2) from weights N(w0, scale^2), possibly masked.
 
-    The first is sum (w - w0)^2 / (2 scale^2). A mask costs nothing, because its law does not depend on the data and so
-    stands in prior and posterior alike. If nothing but the product of mask and weight is ever seen, one mask for each
-    weight, the price is at most P(m != 0) times as much, and exactly that for a Bernoulli law.
+    Without masks it is sum (w - w0)^2 / (2 scale^2). A mask costs nothing, because its law does not depend on the data
+    and is the same in prior and posterior. If only the product of mask and weight is ever used, with one mask for each
+    weight, the divergence is at most P(m != 0) times as much, and exactly that for a Bernoulli law.
 
     Args:
         w: Means of the posterior.
         w0: Means of the prior, of the same shape.
         scale: Standard deviation of both, positive.
-        law: Of masks on single weights of which only the product is used; None for weights that are used as they are.
+        law: Law of masks on single weights of which only the product is used; None for unmasked weights.
     """
     owner = "weight_kl"
     means, centres = _numerics.as_tensor(owner, "w", w), _numerics.as_tensor(owner, "w0", w0)
     noise = _numerics.as_tensor(owner, "scale", scale)
     if means.shape != centres.shape:
         raise ValueError(f"{owner}: expected w0 in the shape of w, {tuple(means.shape)}; got {tuple(centres.shape)}")
-    if (noise <= 0).any():
-        raise ValueError(f"{owner}: expected a positive scale, got {_at(noise, noise <= 0)}")
-    shown = 1.0 if law is None else _nonzero(_numerics.as_law(owner, law))
-    return shown * ((means - centres) / noise).square().sum() / 2
-
-
-def _nonzero(law: Law) -> float:
-    """P(m != 0)."""
-    return 1 - float(law.cdf(0.0) - law.cdf(-_TINY))
+    _check(owner, "a positive scale", noise, noise <= 0)
+    nonzero = 1.0
+    if law is not None:
+        given = _numerics.as_law(owner, law)
+        nonzero = 1 - float(given.cdf(0.0) - given.cdf(-_TINY))  # P(m != 0)
+    return nonzero * ((means - centres) / noise).square().sum() / 2
 
 
 class Brier(NamedTuple):
-    """The Brier score of a mixture, and what it owes to the disagreement of its members.
+    """Brier score of a mixture and of its members.
 
     Attributes:
         mixture: Mean over examples of sum_c (p_c - 1{c = y})^2 of the averaged probabilities p.
@@ -189,7 +185,7 @@ class Brier(NamedTuple):
 
 
 def brier_decomposition(probabilities: Any, labels: Any) -> Brier:
-    """Mixture = average member - diversity, for the Brier score.
+    """Split the Brier score of a mixture into that of its members minus their diversity.
 
     Args:
         probabilities: Of T members for N examples and C classes, [T, N, C]; non-negative, summing to 1 over classes.
@@ -220,13 +216,12 @@ def brier_decomposition(probabilities: Any, labels: Any) -> Brier:
 
 
 class Rademacher(NamedTuple):
-    """The empirical Rademacher complexity of linear units of bounded dropout penalty.
+    """Empirical Rademacher complexity of linear units of bounded dropout penalty.
 
     Attributes:
         bound: sqrt(c d / (r n)).
-        value: E sqrt(c / r sum_j g_j^2 / a_j) over random signs, which is exact: all signs if there are few enough
-            examples, else an average over draws of them.
-        error: Standard error of the value; 0 if all signs were gone through.
+        value: E sqrt(c / r sum_j g_j^2 / a_j) over random signs: over all of them for few examples, else over draws.
+        error: Standard error of the value; 0 if all signs were enumerated.
     """
 
     bound: Tensor
@@ -234,23 +229,23 @@ class Rademacher(NamedTuple):
     error: Tensor
 
 
-_ALL_SIGNS = 14  # examples for which 2^n signs are gone through
+_ALL_SIGNS = 14  # examples up to which all 2^n signs are enumerated
 
 
 def linear_rademacher(x: Any, c: float, law: Law, *, draws: int = 2000, seed: int = 0) -> Rademacher:
-    """How well linear units can follow random signs if dropout with that law costs them at most c.
+    """Compute the Rademacher complexity of linear units that pay a dropout penalty of at most c.
 
     Under noise of relative variance r, a linear unit with squared loss pays the penalty r sum_j a_j w_j^2, with a_j the
     mean of x_j^2 over the examples (theory.dynamic). The units that pay at most c have the empirical Rademacher
     complexity E sup_w mean_i s_i w x_i = E sqrt(c / r sum_j g_j^2 / a_j), where s are random signs and g_j the mean of
-    s_i x_ij. It falls with the strength r, which is all that a law contributes.
+    s_i x_ij. It falls with the strength r, the only property of the law that enters.
 
     Args:
         x: Inputs of n examples, [n, d]. Inputs that are always 0 are left out of d.
-        c: The penalty allowed, positive.
-        law: Of the masks; its relative variance has to be positive.
-        draws: Of the signs, where 2^n of them are too many.
-        seed: Of the draws.
+        c: Largest penalty, positive.
+        law: Law of the masks; its relative variance must be positive.
+        draws: Draws of the signs, where 2^n of them are too many.
+        seed: Seed of the draws.
     """
     owner = "linear_rademacher"
     inputs = _numerics.as_tensor(owner, "x", x, axes=2)
@@ -264,50 +259,47 @@ def linear_rademacher(x: Any, c: float, law: Law, *, draws: int = 2000, seed: in
     n, d = inputs.shape
     if not d:
         raise ValueError(f"{owner}: expected an example with an input that is not 0, got shape {tuple(inputs.shape)}")
-    averages = _signs(n, draws, seed) @ inputs / n
+    if n <= _ALL_SIGNS:
+        bits = torch.arange(1 << n)[:, None] >> torch.arange(n) & 1
+    else:
+        bits = torch.randint(2, (draws, n), generator=torch.Generator().manual_seed(seed))
+    averages = (2.0 * bits.to(torch.float64) - 1) @ inputs / n
     lengths = (allowed / strength * (averages.square() / second).sum(1)).sqrt()
     error = lengths.std() / math.sqrt(len(lengths)) if n > _ALL_SIGNS else torch.zeros((), dtype=torch.float64)
     return Rademacher(torch.tensor(allowed * d / (strength * n), dtype=torch.float64).sqrt(), lengths.mean(), error)
 
 
-def _signs(n: int, draws: int, seed: int) -> Tensor:
-    if n <= _ALL_SIGNS:
-        bits = torch.arange(1 << n)[:, None] >> torch.arange(n) & 1
-    else:
-        bits = torch.randint(2, (draws, n), generator=torch.Generator().manual_seed(seed))
-    return 2.0 * bits.to(torch.float64) - 1
-
-
-# ---- what they are given
+# Arguments.
 
 
 def _probability(owner: str, name: str, value: Any) -> Tensor:
     result = _numerics.as_tensor(owner, name, value)
-    if ((result < 0) | (result > 1)).any():
-        outside = _at(result, (result < 0) | (result > 1))
-        raise ValueError(f"{owner}: expected {name} to lie between 0 and 1, got {outside}")
-    return result
+    return _check(owner, f"{name} to lie between 0 and 1", result, (result < 0) | (result > 1))
 
 
 def _risk(owner: str, value: Any) -> Tensor:
     result = _numerics.as_tensor(owner, "delta", value)
-    if ((result <= 0) | (result >= 1)).any():
-        outside = _at(result, (result <= 0) | (result >= 1))
-        raise ValueError(f"{owner}: expected delta, how often a bound may fail, between 0 and 1, got {outside}")
-    return result
+    wrong = (result <= 0) | (result >= 1)
+    return _check(owner, "delta, how often a bound may fail, between 0 and 1", result, wrong)
 
 
 def _whole(owner: str, name: str, value: Any, least: int) -> Tensor:
     result = _numerics.as_tensor(owner, name, value)
-    wrong = (result < least) | (result != result.round())
+    return _check(
+        owner, f"{name} to be whole and at least {least}", result, (result < least) | (result != result.round())
+    )
+
+
+def _check(owner: str, expected: str, values: Tensor, wrong: Tensor) -> Tensor:
+    """Raise ValueError with the first wrong value, if any."""
     if wrong.any():
-        raise ValueError(f"{owner}: expected {name} to be whole and at least {least}, got {_at(result, wrong)}")
-    return result
+        raise ValueError(f"{owner}: expected {expected}, got {_first(values, wrong)}")
+    return values
 
 
-def _together(*values: Tensor) -> tuple[Tensor, ...]:
-    return tuple(torch.broadcast_tensors(*values))  # type: ignore[no-untyped-call]
-
-
-def _at(values: Tensor, where: Tensor) -> str:
+def _first(values: Tensor, where: Tensor) -> str:
     return f"{values[where].flatten()[0].item():g}"
+
+
+def _broadcast(*values: Tensor) -> tuple[Tensor, ...]:
+    return tuple(torch.broadcast_tensors(*values))  # type: ignore[no-untyped-call]

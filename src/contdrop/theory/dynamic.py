@@ -1,4 +1,4 @@
-"""What dropout does to training: the error of one unit over the mask, its gradient, and what the noise adds to both.
+"""Errors and gradients of one unit in training with dropout, and the effect of the noise on both.
 
 A unit has S = sum of w_i m_i x_i. The linear unit has O = S and E_D = (t - O)^2 / 2; the sigmoid unit has
 O = sigmoid(lambda S) and E_D = -(t log O + (1 - t) log(1 - O)), which is log(1 + exp(lambda S)) - t lambda S. Masks are
@@ -9,11 +9,15 @@ not rescaled (``scale="paper"``). Throughout::
     m   mask values with law ``law``   mu_S    E[S] = E[m] sum of w_i x_i
                                        V_S     Var(S) = Var(m) sum of w_i^2 x_i^2
 
-"Exact" expectations of the sigmoid unit are exact for every law, to about 1e-14: see ``transforms``.
+"Exact" expectations of the sigmoid unit are exact for every law, to about 1e-14: see ``sigmoid_expectations``.
 
-There are two ensembles, and the paper mixes them. The paper's output is the arithmetic mean, O_ENS = E[O]; Baldi and
-Sadowski's is the normalised geometric mean, O_ENS = sigmoid(lambda mu_S). The gradient that the paper writes for both,
--lambda (t - O_ENS) E[m] x_i, is the gradient of E_ENS only for the geometric one. For the linear unit they agree.
+The paper mixes two ensembles. Its output is the arithmetic mean, O_ENS = E[O]; Baldi and Sadowski's is the normalised
+geometric mean, O_ENS = sigmoid(lambda mu_S). The gradient that the paper writes for both, -lambda (t - O_ENS) E[m] x_i,
+is the gradient of E_ENS only for the geometric one. For the linear unit they agree.
+
+Arguments that several functions share: ``weight`` w; ``x`` input; ``target`` t; ``law`` of m; ``unit`` "linear" or
+"sigmoid"; ``gain`` lambda; ``form`` one of those of :func:`expected_gradient`; ``ensemble`` "arithmetic" or
+"geometric".
 """
 
 from __future__ import annotations
@@ -45,27 +49,15 @@ def ensemble_gradient(
     gain: float = 1.0,
     ensemble: str = "arithmetic",
 ) -> Tensor:
-    """What the paper calls dE_ENS / dw_i.
+    """Return the gradient that the paper calls dE_ENS / dw_i, of shape [in].
 
     ::
 
         linear:  -(t - mu_S) E[m] x_i          sigmoid:  -lambda (t - O_ENS) E[m] x_i
 
-    The paper approximates O_ENS = E[O] by the probit of a normal S; here it is exact. The sigmoid's expression is a
-    gradient, namely that of E_ENS, for the geometric ensemble only; for the arithmetic one it is the gradient without
-    the noise's own share, which is what expected gradients are compared with.
-
-    Args:
-        weight: w.
-        x: Input.
-        target: t.
-        law: The law of m.
-        unit: "linear" or "sigmoid".
-        gain: lambda.
-        ensemble: O_ENS of the sigmoid unit: "arithmetic", E[O], or "geometric", sigmoid(lambda mu_S).
-
-    Returns:
-        The gradient, of shape [in].
+    The paper approximates O_ENS = E[O] by the probit of a normal S; here it is exact. The sigmoid's expression is the
+    gradient of E_ENS for the geometric ensemble only; for the arithmetic one it is the gradient without the share of
+    the noise, with which expected gradients are compared.
     """
     weight, x, target, gain = _unit("ensemble_gradient", weight, x, target, law, unit, gain)
     check_choice("ensemble_gradient", "ensemble", ensemble, ENSEMBLES)
@@ -78,7 +70,7 @@ def ensemble_gradient(
 def dropout_gradient(
     weight: Tensor, x: Tensor, target: float, masks: Tensor, *, unit: str = "linear", gain: float = 1.0
 ) -> Tensor:
-    """dE_D / dw_i for given masks: -(t - O) m_i x_i, times lambda for the sigmoid unit.
+    """Return dE_D / dw_i for given masks: -(t - O) m_i x_i, times lambda for the sigmoid unit.
 
     Args:
         weight: w.
@@ -113,11 +105,11 @@ def expected_gradient(
     gain: float = 1.0,
     form: str = "exact",
 ) -> Tensor:
-    """E[dE_D / dw_i]: ``ensemble_gradient`` and what the noise adds.
+    """Return E[dE_D / dw_i], of shape [in]: :func:`ensemble_gradient` plus a term from the noise.
 
-    Linear unit, exact for every law and the same in every form: Var(m) w_i x_i^2 is added.
+    Linear unit, exact for every law and the same in every form: the term is Var(m) w_i x_i^2.
 
-    Sigmoid unit, with sigma(a) = 1 / (1 + exp(-a)) and its derivative sigma'(a) = sigma(a) (1 - sigma(a)); is added:
+    Sigmoid unit, with sigma(a) = 1 / (1 + exp(-a)) and its derivative sigma'(a) = sigma(a) (1 - sigma(a)); the term is:
 
     - ``"exact"``: lambda (E[m_i O] - E[m] E[O]) x_i, exact for every law.
     - ``"stein"``: lambda^2 Var(m) w_i x_i^2 E[sigma'(lambda S)] with S ~ N(mu_S, V_S), by quadrature. Stein's lemma,
@@ -127,23 +119,11 @@ def expected_gradient(
       sigma' is a derivative by S and has one lambda inside).
     - ``"paper"``: the paper's last line, with k^2 = 1 + pi lambda^2 V_S / 8,
       lambda E[m] x_i sigma'(lambda mu_S / k) lambda mu_S (pi / 16) lambda^2 Var(m) w_i^2 x_i^2 / k^2.
-      It comes from replacing E[m_i f(S)] by E[m] E[f(S) given m_i = E[m]], which drops the covariance of m_i and S:
-      the leading term. (The lambda^2 beside Var(m) and V_S are ours: the paper has none, and then even its own steps
-      hold at gain 1 only.)
+      It replaces E[m_i f(S)] by E[m] E[f(S) given m_i = E[m]], which drops the covariance of m_i and S: the leading
+      term. (The lambda^2 beside Var(m) and V_S are added here: without them even the paper's own steps hold at gain 1
+      only.)
 
-    All forms add to the same, exact, arithmetic ``ensemble_gradient``, so that they differ in what is added alone.
-
-    Args:
-        weight: w.
-        x: Input.
-        target: t.
-        law: The law of m.
-        unit: "linear" or "sigmoid".
-        gain: lambda.
-        form: One of the four.
-
-    Returns:
-        The expected gradient, of shape [in].
+    All forms are added to the same, exact, arithmetic ``ensemble_gradient``.
     """
     weight, x, target, gain = _unit("expected_gradient", weight, x, target, law, unit, gain)
     check_choice("expected_gradient", "form", form, FORMS)
@@ -173,7 +153,7 @@ def unexplained_share(
     form: str = "paper",
     gradient: Tensor | None = None,
 ) -> float:
-    """The share of what the noise adds to a sigmoid unit's gradient that a form of it leaves unexplained.
+    """Return the share of the noise's effect on a sigmoid unit's gradient that a form of it leaves unexplained.
 
     ::
 
@@ -208,15 +188,13 @@ def unexplained_share(
 def expected_error(
     weight: Tensor, x: Tensor, target: float, law: Law, *, unit: str = "linear", gain: float = 1.0
 ) -> float:
-    """E[E_D], exact for every law.
+    """Compute E[E_D], exact for every law.
 
     ::
 
         linear:  ((t - mu_S)^2 + V_S) / 2          sigmoid:  E[log(1 + exp(lambda S))] - t lambda mu_S
 
     (the latter as t E[log(1 + exp(-lambda S))] + (1 - t) E[log(1 + exp(lambda S))], which subtracts nothing).
-
-    The arguments are those of ``regulariser``.
     """
     weight, x, target, gain = _unit("expected_error", weight, x, target, law, unit, gain)
     terms = weight * x
@@ -237,9 +215,10 @@ def ensemble_error(
     gain: float = 1.0,
     ensemble: str = "arithmetic",
 ) -> float:
-    """E_ENS, the error of the ensemble's output O_ENS: E[O], or sigmoid(lambda mu_S) for the geometric ensemble.
+    """Compute E_ENS, the error of the ensemble's output O_ENS: E[O], or sigmoid(lambda mu_S) for the geometric
+    ensemble.
 
-    The arguments are those of ``regulariser``.
+    The arguments are those of ``regularizer``.
     """
     weight, x, target, gain = _unit("ensemble_error", weight, x, target, law, unit, gain)
     check_choice("ensemble_error", "ensemble", ensemble, ENSEMBLES)
@@ -250,7 +229,7 @@ def ensemble_error(
     return -(target * output + (1 - target) * complement)
 
 
-def regulariser(
+def regularizer(
     weight: Tensor,
     x: Tensor,
     target: float,
@@ -261,46 +240,36 @@ def regulariser(
     form: str = "exact",
     ensemble: str = "arithmetic",
 ) -> float:
-    """E[E_D] - E_ENS: what the noise adds to the error.
+    """Compute E[E_D] - E_ENS, the error that the noise adds.
 
     Linear unit, exact for every law and the same in every form: V_S / 2.
 
-    Sigmoid unit, sigma' as in ``expected_gradient``:
+    Sigmoid unit, sigma' as in :func:`expected_gradient`:
 
     - ``"exact"``: ``expected_error`` - ``ensemble_error``, never negative (Jensen). To second order in the noise it is
       lambda^2 V_S / 2 times sigma'(a) for the geometric ensemble and times t (1 - sigma(a))^2 + (1 - t) sigma(a)^2 for
       the arithmetic one, a = lambda mu_S: the two agree where t = sigma(a).
-    - ``"stein"``: the same with S treated as normal; for the unclipped Gaussian law, where it is, equal to "exact".
+    - ``"stein"``: the same with S treated as normal; equal to "exact" for the unclipped Gaussian law.
     - ``"bernoulli"``: lambda^2 V_S sigma'(lambda mu_S) / 2, after Baldi and Sadowski: the second order of the geometric
-      ensemble's regulariser, whatever ``ensemble`` says.
+      ensemble's regularizer, for either ``ensemble``.
     - ``"paper"``: with k^2 = 1 + pi lambda^2 V_S / 8, as printed last in section III,
       (lambda / 2) sigma'(lambda mu_S / k) lambda mu_S E[m] (pi / 8) lambda^2 Var(m) sum of w_i^3 x_i^3 / k^2.
       It is the sum of w_i times the paper's term of the gradient, which is not an integral of that term, and it is
       negative for one random unit in four: no penalty. The cross products w_i w_j x_i x_j in which the paper sees a
       penalty on co-adaptation are only the factor mu_S.
-
-    Args:
-        weight: w.
-        x: Input.
-        target: t.
-        law: The law of m.
-        unit: "linear" or "sigmoid".
-        gain: lambda.
-        form: One of the four.
-        ensemble: For "exact" and "stein": the output of the ensemble, "arithmetic" as in the paper or "geometric".
     """
-    weight, x, target, gain = _unit("regulariser", weight, x, target, law, unit, gain)
-    check_choice("regulariser", "form", form, FORMS)
-    check_choice("regulariser", "ensemble", ensemble, ENSEMBLES)
+    weight, x, target, gain = _unit("regularizer", weight, x, target, law, unit, gain)
+    check_choice("regularizer", "form", form, FORMS)
+    check_choice("regularizer", "ensemble", ensemble, ENSEMBLES)
     terms = weight * x
     mean, variance = _logistic_moments(gain * terms, law)
     if unit == "linear":
         return law.variance * terms.square().sum().item() / 2
     if form == "exact":
-        return _sigmoid_regulariser(gain * terms, target, law, ensemble)
+        return _sigmoid_regularizer(gain * terms, target, law, ensemble)
     if form == "stein":
         normal = Gaussian(mu=mean.item(), sigma=variance.sqrt().item(), low=-math.inf, high=math.inf)
-        return _sigmoid_regulariser(torch.ones(1, dtype=torch.float64), target, normal, ensemble)
+        return _sigmoid_regularizer(torch.ones(1, dtype=torch.float64), target, normal, ensemble)
     if form == "bernoulli":
         return (variance / 2 * _slope(mean)).item()
     shrink = 1 + math.pi / 8 * variance
@@ -331,18 +300,18 @@ def _logistic_moments(terms: Tensor, law: Law) -> tuple[Tensor, Tensor]:
 
 
 def _slope(argument: Tensor) -> Tensor:
-    """The derivative of the standard sigmoid."""
+    """Return the derivative of the standard sigmoid."""
     return torch.sigmoid(argument) * torch.sigmoid(-argument)
 
 
-def _sigmoid_regulariser(terms: Tensor, target: float, law: Law, ensemble: str) -> float:
-    """E[E_D] - E_ENS, target by target: neither part is negative (Jensen), but for rounding."""
+def _sigmoid_regularizer(terms: Tensor, target: float, law: Law, ensemble: str) -> float:
+    """Compute E[E_D] - E_ENS as one part for each target, neither of which is negative (Jensen) but for rounding."""
     (above, below), (output, complement) = expected_softplus(terms, law), _log_ensemble_output(terms, law, ensemble)
     return target * max(below + output, 0.0) + (1 - target) * max(above + complement, 0.0)
 
 
 def _ensemble_output(terms: Tensor, law: Law, ensemble: str) -> tuple[float, float]:
-    """O_ENS and 1 - O_ENS, the smaller of them accurate."""
+    """Return O_ENS and 1 - O_ENS, the smaller of them accurate."""
     if ensemble == "arithmetic":
         return expected_sigmoid(terms, law)
     mean, _ = _logistic_moments(terms, law)
@@ -350,7 +319,7 @@ def _ensemble_output(terms: Tensor, law: Law, ensemble: str) -> tuple[float, flo
 
 
 def _log_ensemble_output(terms: Tensor, law: Law, ensemble: str) -> tuple[float, float]:
-    """log O_ENS and log(1 - O_ENS), however near O_ENS is to 0 or 1."""
+    """Return log O_ENS and log(1 - O_ENS), also for O_ENS near 0 or 1."""
     if ensemble == "arithmetic":
         return log_expected_sigmoid(terms, law)
     mean, _ = _logistic_moments(terms, law)

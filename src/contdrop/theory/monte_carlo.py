@@ -1,4 +1,4 @@
-"""How an equation is tried: what it gives, what drawing masks gives, and the verdict."""
+"""Comparison of a formula with draws of masks, and the verdict on it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _CHUNK = 20_000
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A formula in one case.
+    """Value of a formula in one case.
 
     Attributes:
-        case: What it was computed for.
-        formula: What the equation gives; a number, or several.
-        sampled: The mean over draws of the masks.
-        standard_error: Of that mean.
-        exact: The exact value, where the theory knows it; else None.
+        case: Description of the case.
+        formula: Value of the equation; a number, or several.
+        sampled: Mean over draws of the masks.
+        standard_error: Standard error of that mean.
+        exact: Exact value, where it is known; else None.
     """
 
     case: str
@@ -38,18 +38,18 @@ class Comparison:
 
     @property
     def drawn(self) -> bool:
-        """Whether masks were drawn; a gradient for a given mask is compared with automatic differentiation."""
+        """True if masks were drawn; gradients for given masks are compared with automatic differentiation."""
         return bool(self.standard_error.any())
 
     @property
     def standard_errors(self) -> float:
-        """How far formula and draws are apart: the largest distance in standard errors of its entry."""
+        """The largest distance of formula and draws, in standard errors."""
         tiny = _ROUNDING * (1 + self.sampled.abs())
         return ((self.formula - self.sampled).abs() / self.standard_error.clamp(min=0).add(tiny)).max().item()
 
     @property
     def relative_error(self) -> float:
-        """Of the formula, against the exact value if there is one and else the draws (Euclidean norms)."""
+        """The relative error of the formula, against the exact value if known, else the draws (Euclidean norms)."""
         truth = self.sampled if self.exact is None else self.exact
         size = torch.linalg.vector_norm(truth).item()
         distance = torch.linalg.vector_norm(self.formula - truth).item()
@@ -74,15 +74,15 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """An equation and what became of it.
+    """An equation, and the comparisons that decide about it.
 
     Attributes:
-        number: Of the equation, counted in the paper's order.
-        what: What it is about.
+        number: Number of the equation in the paper's order.
+        what: Subject.
         statement: The equation as the paper prints it.
         comparisons: One for every case.
         note: What is wrong with it, or what to keep in mind.
-        limit: Whether it holds in a limit only, so that it cannot be exact, whatever few draws show.
+        limit: True if it holds in a limit only, so that it cannot be exact, whatever few draws show.
     """
 
     number: str
@@ -132,11 +132,11 @@ class Check:
 
 
 class MonteCarlo:
-    """The unit and the layer that all equations are tried on, and the masks.
+    """The unit and the layer that all equations are tried on, and the draws of masks.
 
     Args:
         draws: Masks per expectation.
-        seed: Of the unit, the layer and the masks. torch's own generator is neither read nor moved.
+        seed: Seed of the unit, the layer and the masks. Torch's own generator is neither read nor advanced.
     """
 
     def __init__(self, draws: int = 200_000, seed: int = 0) -> None:
@@ -153,7 +153,7 @@ class MonteCarlo:
         self.layer = layer / math.sqrt(INPUTS)
 
     def mean(self, law: Law, statistic: Callable[[Tensor], Tensor], inputs: int = INPUTS) -> tuple[Tensor, Tensor]:
-        """The mean over masks [draws, inputs] of a statistic [draws, ...], and its standard error."""
+        """Return the mean over masks [draws, inputs] of a statistic [draws, ...], and its standard error."""
         total: Tensor | float = 0.0
         squares: Tensor | float = 0.0
         done = 0
@@ -176,10 +176,11 @@ class MonteCarlo:
         statistic: Callable[[Tensor], Tensor],
         exact: Tensor | float | None = None,
     ) -> Comparison:
+        """Compare a formula with the mean of a statistic over masks."""
         sampled, error = self.mean(law, statistic)
         wanted = None if exact is None else torch.as_tensor(exact, dtype=torch.float64)
         return Comparison(case, torch.as_tensor(formula, dtype=torch.float64), sampled, error, wanted)
 
     def product(self, masks: Tensor) -> Tensor:
-        """S = sum of w_i m_i x_i."""
+        """Return S = sum of w_i m_i x_i."""
         return masks @ (self.weight * self.x)

@@ -1,4 +1,4 @@
-"""How normal the sum S = sum of w_j x_j m_j is: a bound, and the distance itself."""
+"""Distance of the sum S = sum of w_j x_j m_j from a normal variable: a bound, and its value."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _DENSITY = 1 / math.sqrt(2 * math.pi)  # the largest of N(0, 1)
 
 
 class Distance(NamedTuple):
-    """A distance, and how far its computation may be off."""
+    """A distance, and the error of its computation."""
 
     value: float
     error: float
 
 
 def third_absolute_moment(law: Law) -> float:
-    """E|m - E[m]|^3, exactly.
+    """Compute E|m - E[m]|^3 exactly.
 
     Bernoulli with p = keep, q = 1 - p: p q (p^2 + q^2) |value|^3. Uniform: (high - low)^3 / 32. Unclipped Gaussian:
     2 sqrt(2 / pi) sigma^3. Clipped Gaussian: its atoms, and Gauss-Legendre panels on either side of the mean.
@@ -51,7 +51,7 @@ def third_absolute_moment(law: Law) -> float:
 
 
 def berry_esseen(weight: Tensor, x: Tensor, law: Law) -> Tensor:
-    """A bound of the Kolmogorov distance between S and the normal variable with its mean and variance.
+    """Bound the Kolmogorov distance between S and the normal variable with its mean and variance.
 
     With t_j = w_j x_j, for independent summands (Berry-Esseen, constant after Shevtsova 2010)::
 
@@ -77,7 +77,7 @@ def berry_esseen(weight: Tensor, x: Tensor, law: Law) -> Tensor:
 
 
 def normal_distance(weight: Tensor, x: Tensor, law: Law) -> Distance:
-    """The Kolmogorov distance itself, sup over s of |P(S <= s) - P(N <= s)|, by computation and not by sampling.
+    """Compute the Kolmogorov distance, sup over s of |P(S <= s) - P(N <= s)|, without sampling.
 
     - Unclipped Gaussian masks: 0, S is normal.
     - Bernoulli masks and at most 2^20 combinations of the numbers of kept inputs among those with equal t_j = w_j x_j:
@@ -148,7 +148,7 @@ def _distance_of_atoms(values: Tensor, probabilities: Tensor) -> Distance:
 
 
 def _lattice(terms: Tensor, counts: Tensor) -> tuple[float, Tensor]:
-    """g, as large as possible, and whole k_j with t_j near g k_j, by Euclid's algorithm.
+    """Find g, as large as possible, and whole k_j with t_j near g k_j, by Euclid's algorithm.
 
     What is smaller than a g whose lattice could be listed counts as rounding.
     """
@@ -165,7 +165,7 @@ def _lattice(terms: Tensor, counts: Tensor) -> tuple[float, Tensor]:
 
 
 def _values_on_lattice(step: float, multiples: Tensor, law: Bernoulli) -> tuple[Tensor, Tensor]:
-    """One input after the other is added to the probabilities of all multiples of the step."""
+    """Return all values of S and their probabilities, adding one input after the other."""
     whole = multiples.long()
     lowest = int(whole.clamp(max=0).sum())
     probabilities = torch.zeros(int(whole.abs().sum()) + 1, dtype=torch.float64)
@@ -196,7 +196,7 @@ def _distance_by_inversion(terms: Tensor, counts: Tensor, law: Law) -> Distance:
 
 
 def _best_band(psi: Tensor, d: float, ceiling: float) -> tuple[float, float]:
-    """T, and how far P(S <= s) may be off with it, if |psi| stays below the ceiling beyond the W that was reached.
+    """Return T, and the error of P(S <= s) with it, if |psi| stays below the ceiling beyond the W that was reached.
 
     The gap is at most the sum of (1 - w / T) |psi| d / T, the images' share 16 / T^2; between W and T the sums have at
     most ceiling times log(T / W) / pi and (1 - W / T)^2 / 2.
@@ -224,7 +224,7 @@ def _smooth_distance(psi: Tensor, d: float, band: float, error: float) -> Distan
 
 
 def _bracketed_distance(psi: Tensor, d: float) -> Distance:
-    """Between the smallest and the largest distance of the monotone functions that the gap leaves room for."""
+    """Bracket the distances of the monotone functions that the gap leaves room for."""
     s, middle, gap = _distribution(psi, d, d * len(psi))
     normal = torch.special.ndtr(s)
     lower = (middle - gap).cummax(0).values
@@ -235,7 +235,7 @@ def _bracketed_distance(psi: Tensor, d: float) -> Distance:
 
 
 def _distribution(psi: Tensor, d: float, band: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Places s in order, the middle of what P(S <= s) may be, and the gap to either side."""
+    """Return places s in order, the middle of the bounds on P(S <= s), and the gap to either side."""
     w = d * (torch.arange(len(psi), dtype=torch.float64) + 0.5)
     u = w / band
     window = math.pi * u * (1 - u) / torch.tan(math.pi * u) + u

@@ -1,17 +1,15 @@
-"""The equations of the paper's section III, in their order: each a function that tries it by Monte Carlo.
+"""Equations of the paper's section III, each tried by Monte Carlo.
 
-Every equation of the paper's section III against Monte Carlo: does it hold, how well, and if not, what does?
-
-An equation becomes a :class:`Check` with one comparison per case. A comparison has what the formula gives, what drawing
-masks gives with its standard error, and where the theory knows it the exact value. The verdict follows from the
-numbers. Equations are numbered in the order in which the paper displays them; a letter marks a second look at one.
+A :class:`.Check` holds one comparison per case: the value of the formula, the mean over drawn masks with its standard
+error, and where it is known the exact value. The verdict follows from these numbers. Equations are numbered in the
+paper's order; a letter marks a second look at one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -24,28 +22,37 @@ CLIPPED = Gaussian(sigma=0.3)
 UNCLIPPED = Gaussian(sigma=0.3, low=-math.inf, high=math.inf)
 LAWS: tuple[Law, ...] = (Bernoulli(keep=0.5), Uniform(), CLIPPED)
 TARGET = 0.8
+EQUATIONS: list[Callable[[MonteCarlo], Check]] = []
+
+
+def _equation(
+    number: str, what: str, statement: str, note: str = "", *, limit: bool = False
+) -> Callable[[Callable[[MonteCarlo], Iterable[Comparison]]], Callable[[MonteCarlo], Check]]:
+    """Register a function that gives the comparisons of an equation; the arguments are those of :class:`.Check`."""
+
+    def register(compare: Callable[[MonteCarlo], Iterable[Comparison]]) -> Callable[[MonteCarlo], Check]:
+        def check(mc: MonteCarlo) -> Check:
+            return Check(number, what, statement, tuple(compare(mc)), note, limit)
+
+        EQUATIONS.append(check)
+        return check
+
+    return register
+
 
 # Static properties.
 
 
-def _sigmoid_definition(mc: MonteCarlo) -> Check:
-    return Check("2", "the sigmoid unit", "O = 1 / (1 + c exp(-lambda S))", ())
-
-
-def _error_definition(mc: MonteCarlo) -> Check:
-    return Check("12", "the sigmoid unit's error, cross entropy", "E_D = -(t log O + (1 - t) log(1 - O))", ())
-
-
-def _expected_sum(mc: MonteCarlo) -> Check:
-    cases = (*LAWS, UNCLIPPED)
+@_equation(
+    "0",
+    "expected pre-activation",
+    "E[S] = 1/2 sum w_j I_j for all three laws",
+    "The paper says that I_j is kept with probability u; it is multiplied by u.",
+)
+def _expected_sum(mc: MonteCarlo) -> Iterator[Comparison]:
     formula = 0.5 * (mc.weight @ mc.x)
-    return Check(
-        "0",
-        "expected pre-activation",
-        "E[S] = 1/2 sum w_j I_j for all three laws",
-        tuple(mc.compare(str(law), law, formula, mc.product, law.mean * (mc.weight @ mc.x)) for law in cases),
-        "The paper says that I_j is kept with probability u; it is multiplied by u.",
-    )
+    for law in (*LAWS, UNCLIPPED):
+        yield mc.compare(str(law), law, formula, mc.product, law.mean * (mc.weight @ mc.x))
 
 
 def _covariances(mc: MonteCarlo, laws: dict[Law, float]) -> Iterator[Comparison]:
@@ -60,31 +67,42 @@ def _covariances(mc: MonteCarlo, laws: dict[Law, float]) -> Iterator[Comparison]
         yield mc.compare(str(law), law, formula, products, exact)
 
 
-def _variance(mc: MonteCarlo) -> Check:
-    return Check(
-        "1",
-        "variances and covariances of a linear layer",
-        "Cov(S_i, S_l) = v sum w_ij w_lj I_j^2, v = 1/12, sigma^2, 1/4",
-        tuple(_covariances(mc, {Uniform(): 1 / 12, UNCLIPPED: 0.3**2, Bernoulli(keep=0.5): 1 / 4})),
-        "Variances and covariances are the same number v times a matrix that does not know the law: there is one knob.",
-    )
+@_equation(
+    "1",
+    "variances and covariances of a linear layer",
+    "Cov(S_i, S_l) = v sum w_ij w_lj I_j^2, v = 1/12, sigma^2, 1/4",
+    "Variances and covariances are the same number v times a matrix that does not know the law: there is one knob.",
+)
+def _variance(mc: MonteCarlo) -> Iterable[Comparison]:
+    return _covariances(mc, {Uniform(): 1 / 12, UNCLIPPED: 0.3**2, Bernoulli(keep=0.5): 1 / 4})
 
 
-def _clipped_variance(mc: MonteCarlo) -> Check:
-    return Check(
-        "1a",
-        "the same for the clipped Gaussian, which is what the paper samples",
-        "Cov(S_i, S_l) = sigma^2 sum w_ij w_lj I_j^2",
-        tuple(_covariances(mc, {Gaussian(sigma=sigma): sigma**2 for sigma in (0.2, 0.3, 0.4, 0.5)})),
-        "Clipping to [0, 1] takes variance away; with the law's own variance it is exact (static.linear_moments).",
-    )
+@_equation(
+    "1a",
+    "the same for the clipped Gaussian, which is what the paper samples",
+    "Cov(S_i, S_l) = sigma^2 sum w_ij w_lj I_j^2",
+    "Clipping to [0, 1] takes variance away; with the law's own variance it is exact (static.linear_moments).",
+)
+def _clipped_variance(mc: MonteCarlo) -> Iterable[Comparison]:
+    return _covariances(mc, {Gaussian(sigma=sigma): sigma**2 for sigma in (0.2, 0.3, 0.4, 0.5)})
 
 
-def _normality(mc: MonteCarlo) -> Check:
-    """The distribution function at its quartiles, for ten inputs, where it is hardest."""
+@_equation("2", "the sigmoid unit", "O = 1 / (1 + c exp(-lambda S))")
+def _sigmoid_definition(mc: MonteCarlo) -> Iterable[Comparison]:
+    return ()
+
+
+@_equation(
+    "3",
+    "S is normal",
+    "S ~ N(mu_U, sigma_U^2) as n grows",
+    "Bounded summands are not enough; the sum of their variances must grow. Distances: static.normal_distance.",
+    limit=True,
+)
+def _normality(mc: MonteCarlo) -> Iterator[Comparison]:
+    """Compare the distribution function at its quantiles, for ten inputs, where it is hardest."""
     few = 10
     terms = mc.weight[:few] * mc.x[:few]
-    comparisons = []
     for law in LAWS:
         mean, deviation = law.mean * terms.sum(), (law.variance * terms.square().sum()).sqrt()
         levels = torch.tensor([0.1, 0.25, 0.5, 0.75, 0.9], dtype=torch.float64)
@@ -94,94 +112,72 @@ def _normality(mc: MonteCarlo) -> Check:
             return ((masks @ terms).unsqueeze(-1) <= places).double()
 
         sampled, error = mc.mean(law, below, few)
-        comparisons.append(Comparison(f"{law}, n = {few}", levels, sampled, error))
-    return Check(
-        "3",
-        "S is normal",
-        "S ~ N(mu_U, sigma_U^2) as n grows",
-        tuple(comparisons),
-        "Bounded summands are not enough; the sum of their variances must grow. Distances: static.normal_distance.",
-        limit=True,
-    )
+        yield Comparison(f"{law}, n = {few}", levels, sampled, error)
 
 
-def _sigmoid(mc: MonteCarlo, method: str, laws: tuple[Law, ...], gain: float = 2.0) -> tuple[Comparison, ...]:
-    found = []
+def _sigmoid(mc: MonteCarlo, method: str, laws: tuple[Law, ...], gain: float = 2.0) -> Iterator[Comparison]:
     for law in laws:
         mean, variance = law.mean * (mc.weight @ mc.x), law.variance * (mc.weight * mc.x).square().sum()
-        found.append(
-            mc.compare(
-                str(law),
-                law,
-                static.expected_sigmoid(mean, variance, gain=gain, method=method),
-                lambda m: torch.sigmoid(gain * mc.product(m)),
-                sigmoid_expectations.expected_sigmoid(gain * mc.weight * mc.x, law)[0],
-            )
+        yield mc.compare(
+            str(law),
+            law,
+            static.expected_sigmoid(mean, variance, gain=gain, method=method),
+            lambda m: torch.sigmoid(gain * mc.product(m)),
+            sigmoid_expectations.expected_sigmoid(gain * mc.weight * mc.x, law)[0],
         )
-    return tuple(found)
 
 
-def _probit(mc: MonteCarlo) -> Check:
-    return Check(
-        "4",
-        "expected output of a sigmoid unit",
-        "E[O] = sigmoid(mu_S / sqrt(1 + pi sigma_S^2 / 8))",
-        _sigmoid(mc, "probit", (*LAWS, UNCLIPPED)),
-        "The probit approximation; its error is never above 0.018. Quadrature: method='quadrature'.",
-    )
+@_equation(
+    "4",
+    "expected output of a sigmoid unit",
+    "E[O] = sigmoid(mu_S / sqrt(1 + pi sigma_S^2 / 8))",
+    "The probit approximation; its error is never above 0.018. Quadrature: method='quadrature'.",
+)
+def _probit(mc: MonteCarlo) -> Iterable[Comparison]:
+    return _sigmoid(mc, "probit", (*LAWS, UNCLIPPED))
 
 
-def _without_root(mc: MonteCarlo) -> Check:
-    comparisons = []
+@_equation(
+    "5",
+    "the recursion through layers",
+    "E[O] = sigmoid(E[S] / (1 + pi Var(S) / 8))",
+    "The root of equation 4 is missing; with it the recursion is as good as the probit.",
+)
+def _without_root(mc: MonteCarlo) -> Iterator[Comparison]:
     for mean, variance in ((1.553, 0.4285), (4.0, 16.0), (20.0, 100.0)):
         # A unit with one input has exactly this mean and variance under N(mean, variance) masks.
         law = Gaussian(mu=mean, sigma=math.sqrt(variance), low=-math.inf, high=math.inf)
         exact = static.expected_sigmoid(mean, variance, method="quadrature")
         formula = static.expected_sigmoid(mean, variance, method="paper")
         sampled, error = mc.mean(law, lambda m: torch.sigmoid(m[:, 0]), 1)
-        comparisons.append(Comparison(f"mu_S = {mean:g}, sigma_S^2 = {variance:g}", formula, sampled, error, exact))
-    return Check(
-        "5",
-        "the recursion through layers",
-        "E[O] = sigmoid(E[S] / (1 + pi Var(S) / 8))",
-        tuple(comparisons),
-        "The root of equation 4 is missing; with it the recursion is as good as the probit.",
-    )
+        yield Comparison(f"mu_S = {mean:g}, sigma_S^2 = {variance:g}", formula, sampled, error, exact)
 
 
-def _means_only(mc: MonteCarlo) -> Check:
-    return Check(
-        "6",
-        "Bernoulli dropout's recursion of means",
-        "E[O] = sigmoid(E[S])",
-        _sigmoid(mc, "mean", (Bernoulli(keep=0.5),)),
-        "Ignores the variance. Nothing in it is peculiar to Bernoulli dropout: equation 4 holds for that as well.",
-    )
+@_equation(
+    "6",
+    "Bernoulli dropout's recursion of means",
+    "E[O] = sigmoid(E[S])",
+    "Ignores the variance. Nothing in it is peculiar to Bernoulli dropout: equation 4 holds for that as well.",
+)
+def _means_only(mc: MonteCarlo) -> Iterable[Comparison]:
+    return _sigmoid(mc, "mean", (Bernoulli(keep=0.5),))
 
 
 # Dynamic properties of the linear unit.
 
 
-def _linear_ensemble(mc: MonteCarlo) -> Check:
-    def by_autograd(law: Law) -> Tensor:
-        weight = mc.weight.clone().requires_grad_()
-        error = (TARGET - law.mean * (weight @ mc.x)).square() / 2
-        (gradient,) = torch.autograd.grad(error, weight)
-        return gradient
-
-    comparisons = []
+@_equation("7", "gradient of the ensemble's error, linear unit", "dE_ENS/dw_i = -(t - O_ENS) mu I_i")
+def _linear_ensemble(mc: MonteCarlo) -> Iterator[Comparison]:
     for law in LAWS:
         formula = dynamic.ensemble_gradient(mc.weight, mc.x, TARGET, law)
-        exact = by_autograd(law)
-        comparisons.append(Comparison(str(law), formula, exact, torch.zeros_like(exact), exact))
-    return Check(
-        "7", "gradient of the ensemble's error, linear unit", "dE_ENS/dw_i = -(t - O_ENS) mu I_i", tuple(comparisons)
-    )
+        weight = mc.weight.clone().requires_grad_()
+        error = (TARGET - law.mean * (weight @ mc.x)).square() / 2
+        (exact,) = torch.autograd.grad(error, weight)
+        yield Comparison(str(law), formula, exact, torch.zeros_like(exact), exact)
 
 
-def _by_autograd(mc: MonteCarlo, unit: str) -> tuple[Comparison, ...]:
-    """The gradient for given masks, against automatic differentiation of the error."""
-    found = []
+def _by_autograd(mc: MonteCarlo, unit: str) -> Iterator[Comparison]:
+    """Compare the gradient for given masks with automatic differentiation of the error."""
     for law in LAWS:
         masks = law.sample((100, INPUTS), generator=mc.generator, dtype=torch.float64)
         weight = mc.weight.clone().requires_grad_()
@@ -194,230 +190,218 @@ def _by_autograd(mc: MonteCarlo, unit: str) -> tuple[Comparison, ...]:
             )
         exact = torch.stack([torch.autograd.grad(error, weight, retain_graph=True)[0] for error in errors])
         formula = dynamic.dropout_gradient(mc.weight, mc.x, TARGET, masks, unit=unit)
-        found.append(Comparison(str(law), formula, exact, torch.zeros_like(exact), exact))
-    return tuple(found)
+        yield Comparison(str(law), formula, exact, torch.zeros_like(exact), exact)
 
 
-def _linear_gradient(mc: MonteCarlo) -> Check:
-    return Check(
-        "8",
-        "gradient of the error for a given mask, linear unit",
-        "dE_D/dw_i = -t g_i I_i + w_i g_i^2 I_i^2 + sum w_j g_i g_j I_i I_j",
-        _by_autograd(mc, "linear"),
-    )
+@_equation(
+    "8",
+    "gradient of the error for a given mask, linear unit",
+    "dE_D/dw_i = -t g_i I_i + w_i g_i^2 I_i^2 + sum w_j g_i g_j I_i I_j",
+)
+def _linear_gradient(mc: MonteCarlo) -> Iterable[Comparison]:
+    return _by_autograd(mc, "linear")
 
 
-def _linear_expected_gradient(mc: MonteCarlo) -> Check:
-    return Check(
-        "9",
-        "expected gradient, linear unit",
-        "E[dE_D/dw_i] = dE_ENS/dw_i + w_i I_i^2 sigma^2",
-        tuple(
-            mc.compare(
-                str(law),
-                law,
-                dynamic.expected_gradient(mc.weight, mc.x, TARGET, law),
-                lambda m: dynamic.dropout_gradient(mc.weight, mc.x, TARGET, m),
-            )
-            for law in (*LAWS, UNCLIPPED)
-        ),
-        "For every law, with sigma^2 the variance of what is sampled.",
-    )
-
-
-def _linear_regulariser(mc: MonteCarlo, number: str, laws: tuple[Law, ...], statement: str, note: str) -> Check:
-    def compare(law: Law) -> Comparison:
-        base = dynamic.ensemble_error(mc.weight, mc.x, TARGET, law)
-        return mc.compare(
+@_equation(
+    "9",
+    "expected gradient, linear unit",
+    "E[dE_D/dw_i] = dE_ENS/dw_i + w_i I_i^2 sigma^2",
+    "For every law, with sigma^2 the variance of what is sampled.",
+)
+def _linear_expected_gradient(mc: MonteCarlo) -> Iterator[Comparison]:
+    for law in (*LAWS, UNCLIPPED):
+        yield mc.compare(
             str(law),
             law,
-            dynamic.regulariser(mc.weight, mc.x, TARGET, law),
-            lambda m: (TARGET - mc.product(m)).square() / 2 - base,
+            dynamic.expected_gradient(mc.weight, mc.x, TARGET, law),
+            lambda m: dynamic.dropout_gradient(mc.weight, mc.x, TARGET, m),
         )
 
-    what = "what the noise adds to the error, linear unit"
-    return Check(number, what, statement, tuple(compare(law) for law in laws), note)
+
+def _linear_regularizer(mc: MonteCarlo, laws: tuple[Law, ...]) -> Iterator[Comparison]:
+    for law in laws:
+        base = dynamic.ensemble_error(mc.weight, mc.x, TARGET, law)
+        formula = dynamic.regularizer(mc.weight, mc.x, TARGET, law)
+        yield mc.compare(str(law), law, formula, lambda m, base=base: (TARGET - mc.product(m)).square() / 2 - base)  # type: ignore[misc]
 
 
-def _linear_continuous(mc: MonteCarlo) -> Check:
-    return _linear_regulariser(
-        mc,
-        "10",
-        (Uniform(), CLIPPED, UNCLIPPED),
-        "E_D = E_ENS + 1/2 sum w_i^2 I_i^2 sigma^2",
-        "In expectation. A ridge penalty, scaled by the inputs: no products of different weights, so nothing in it "
-        "penalises co-adaptation.",
-    )
+@_equation(
+    "10",
+    "what the noise adds to the error, linear unit",
+    "E_D = E_ENS + 1/2 sum w_i^2 I_i^2 sigma^2",
+    "In expectation. A ridge penalty, scaled by the inputs: no products of different weights, so nothing in it "
+    "penalises co-adaptation.",
+)
+def _linear_continuous(mc: MonteCarlo) -> Iterable[Comparison]:
+    return _linear_regularizer(mc, (Uniform(), CLIPPED, UNCLIPPED))
 
 
-def _linear_bernoulli(mc: MonteCarlo) -> Check:
-    return _linear_regulariser(
-        mc,
-        "11",
-        (Bernoulli(keep=0.5), Bernoulli(keep=0.8)),
-        "E_D = E_ENS + 1/2 sum w_i^2 I_i^2 Var(p_i)",
-        "The same penalty.",
-    )
+@_equation(
+    "11",
+    "what the noise adds to the error, linear unit",
+    "E_D = E_ENS + 1/2 sum w_i^2 I_i^2 Var(p_i)",
+    "The same penalty.",
+)
+def _linear_bernoulli(mc: MonteCarlo) -> Iterable[Comparison]:
+    return _linear_regularizer(mc, (Bernoulli(keep=0.5), Bernoulli(keep=0.8)))
 
 
 # Dynamic properties of the sigmoid unit.
 
 
-def _ensemble_output(mc: MonteCarlo) -> Check:
-    return Check(
-        "13",
-        "the ensemble's output, sigmoid unit",
-        "O_ENS = sigmoid(mu_S / sqrt(1 + pi sigma_S^2 / 8))",
-        _sigmoid(mc, "probit", (*LAWS, UNCLIPPED), gain=1.0),
-        "As equation 4. The printed density lacks its normaliser and has (S - mu^2) for (S - mu)^2.",
-    )
+@_equation("12", "the sigmoid unit's error, cross entropy", "E_D = -(t log O + (1 - t) log(1 - O))")
+def _error_definition(mc: MonteCarlo) -> Iterable[Comparison]:
+    return ()
 
 
-def _sigmoid_ensemble_gradient(mc: MonteCarlo) -> Check:
-    def compare(law: Law) -> Comparison:
-        some = 8  # of the weights: every numerical derivative takes four expectations
-        formula = dynamic.ensemble_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid")[:some]
-        exact = _numerical_gradient(
+@_equation(
+    "13",
+    "the ensemble's output, sigmoid unit",
+    "O_ENS = sigmoid(mu_S / sqrt(1 + pi sigma_S^2 / 8))",
+    "As equation 4. The printed density lacks its normaliser and has (S - mu^2) for (S - mu)^2.",
+)
+def _ensemble_output(mc: MonteCarlo) -> Iterable[Comparison]:
+    return _sigmoid(mc, "probit", (*LAWS, UNCLIPPED), gain=1.0)
+
+
+@_equation(
+    "14",
+    "gradient of the ensemble's error, sigmoid unit",
+    "dE_ENS/dw_i = -lambda (t - O_ENS) mu I_i",
+    "Not the gradient of the error of O_ENS = E[O], which depends on the variance too; it is the gradient for "
+    "O_ENS = sigmoid(mu_S), the normalised geometric mean. Compared with numerical differentiation.",
+)
+def _sigmoid_ensemble_gradient(mc: MonteCarlo) -> Iterator[Comparison]:
+    some = 8  # of the weights: every numerical derivative takes four expectations
+
+    def numerical(law: Law) -> Tensor:
+        return _numerical_gradient(
             lambda weight: dynamic.ensemble_error(weight, mc.x, TARGET, law, unit="sigmoid"), mc.weight, some
         )
-        return Comparison(str(law), formula, exact, torch.zeros_like(exact), exact)
 
-    return Check(
-        "14",
-        "gradient of the ensemble's error, sigmoid unit",
-        "dE_ENS/dw_i = -lambda (t - O_ENS) mu I_i",
-        (compare(UNCLIPPED), compare(CLIPPED)),
-        "Not the gradient of the error of O_ENS = E[O], which depends on the variance too; it is the gradient for "
-        "O_ENS = sigmoid(mu_S), the normalised geometric mean. Compared with numerical differentiation.",
-    )
+    for law in (UNCLIPPED, CLIPPED):
+        formula = dynamic.ensemble_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid")[:some]
+        exact = numerical(law)
+        yield Comparison(str(law), formula, exact, torch.zeros_like(exact), exact)
 
 
-def _sigmoid_gradient(mc: MonteCarlo) -> Check:
-    return Check(
-        "15",
-        "gradient of the error for a given mask, sigmoid unit",
-        "dE_D/dw_i = -lambda (t - O) g_i I_i",
-        _by_autograd(mc, "sigmoid"),
-    )
+@_equation(
+    "15",
+    "gradient of the error for a given mask, sigmoid unit",
+    "dE_D/dw_i = -lambda (t - O) g_i I_i",
+)
+def _sigmoid_gradient(mc: MonteCarlo) -> Iterable[Comparison]:
+    return _by_autograd(mc, "sigmoid")
 
 
-def _sigmoid_expected(mc: MonteCarlo, form: str, laws: tuple[Law, ...]) -> tuple[Comparison, ...]:
-    """What is added to the ensemble's gradient: the formula's term, and that of the draws."""
-    found = []
-    for law in laws:
-        base = dynamic.ensemble_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid")
-        exact = dynamic.expected_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid") - base
-        formula = dynamic.expected_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid", form=form) - base
-        sampled, error = mc.mean(law, lambda m: dynamic.dropout_gradient(mc.weight, mc.x, TARGET, m, unit="sigmoid"))
-        found.append(Comparison(str(law), formula, sampled - base, error, exact))
-    return tuple(found)
-
-
-def _conditioned(mc: MonteCarlo) -> Check:
-    comparisons = []
-    law = UNCLIPPED
+def _noise_term(mc: MonteCarlo, law: Law, formula: Tensor) -> Comparison:
+    """Compare the noise's effect on the expected gradient: that of a formula for the gradient, and that of draws."""
     base = dynamic.ensemble_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid")
+    exact = dynamic.expected_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid") - base
+    sampled, error = mc.mean(law, lambda m: dynamic.dropout_gradient(mc.weight, mc.x, TARGET, m, unit="sigmoid"))
+    return Comparison(str(law), formula - base, sampled - base, error, exact)
+
+
+@_equation(
+    "16",
+    "expected gradient, sigmoid unit: what is added to the ensemble's",
+    "E[dE_D/dw_i] = E[-lambda (t - sigmoid(S given g_i = mu)) mu I_i]",
+    "E[g_i f(S)] is not mu E[f(S) given g_i = mu]: that drops the covariance of g_i and S, the leading term.",
+)
+def _conditioned(mc: MonteCarlo) -> Iterator[Comparison]:
+    law = UNCLIPPED
     terms = mc.weight * mc.x
     mean = law.mean * terms.sum()
     others = law.variance * (terms.square().sum() - terms.square())
     conditional = static.expected_sigmoid(mean, others, method="quadrature")
-    formula = -(TARGET - conditional) * law.mean * mc.x - base
-    exact = dynamic.expected_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid") - base
-    sampled, error = mc.mean(law, lambda m: dynamic.dropout_gradient(mc.weight, mc.x, TARGET, m, unit="sigmoid"))
-    comparisons.append(Comparison(str(law), formula, sampled - base, error, exact))
-    return Check(
-        "16",
-        "expected gradient, sigmoid unit: what is added to the ensemble's",
-        "E[dE_D/dw_i] = E[-lambda (t - sigmoid(S given g_i = mu)) mu I_i]",
-        tuple(comparisons),
-        "E[g_i f(S)] is not mu E[f(S) given g_i = mu]: that drops the covariance of g_i and S, the leading term.",
-    )
+    yield _noise_term(mc, law, -(TARGET - conditional) * law.mean * mc.x)
 
 
-def _conditional_output(mc: MonteCarlo) -> Check:
+@_equation(
+    "17",
+    "expected output with one mask value fixed at its mean",
+    "E[O'] = sigmoid(mu_S / sqrt(1 + pi sigma_S'^2 / 8))",
+    "With the 8 inside the root, where the paper has it outside, and Var(S'), where it writes Var(O').",
+)
+def _conditional_output(mc: MonteCarlo) -> Iterator[Comparison]:
     law = UNCLIPPED
     terms = mc.weight * mc.x
     rest = terms.clone()
     rest[0] = 0
     mean, variance = law.mean * terms.sum(), law.variance * rest.square().sum()
-    return Check(
-        "17",
-        "expected output with one mask value fixed at its mean",
-        "E[O'] = sigmoid(mu_S / sqrt(1 + pi sigma_S'^2 / 8))",
-        (
-            mc.compare(
-                str(law),
-                law,
-                static.expected_sigmoid(mean, variance),
-                lambda m: torch.sigmoid(m @ rest + law.mean * terms[0]),
-                static.expected_sigmoid(mean, variance, method="quadrature"),
-            ),
-        ),
-        "With the 8 inside the root, where the paper has it outside, and Var(S'), where it writes Var(O').",
+    yield mc.compare(
+        str(law),
+        law,
+        static.expected_sigmoid(mean, variance),
+        lambda m: torch.sigmoid(m @ rest + law.mean * terms[0]),
+        static.expected_sigmoid(mean, variance, method="quadrature"),
     )
 
 
-def _paper_gradient(mc: MonteCarlo) -> Check:
-    return Check(
-        "17a",
-        "expected gradient, sigmoid unit: what the paper adds to the ensemble's",
-        "lambda mu I_i sigmoid'(.) (pi/16) mu_S w_i^2 I_i^2 sigma^2 / (1 + pi sigma_S^2 / 8)",
-        _sigmoid_expected(mc, "paper", (UNCLIPPED, CLIPPED)),
-        "Follows from equation 16. Stein's lemma gives lambda^2 sigma^2 w_i I_i^2 E[sigmoid'(lambda S)].",
-    )
+def _sigmoid_expected(mc: MonteCarlo, form: str, laws: tuple[Law, ...]) -> Iterator[Comparison]:
+    for law in laws:
+        formula = dynamic.expected_gradient(mc.weight, mc.x, TARGET, law, unit="sigmoid", form=form)
+        yield _noise_term(mc, law, formula)
 
 
-def _stein_gradient(mc: MonteCarlo) -> Check:
-    return Check(
-        "17b",
-        "expected gradient, sigmoid unit: by Stein's lemma",
-        "lambda^2 sigma^2 w_i I_i^2 E[sigmoid'(lambda S)]  (not in the paper)",
-        _sigmoid_expected(mc, "stein", (UNCLIPPED,)),
-        "The right form, exact for the unclipped Gaussian. For any law: form='exact'.",
-    )
+@_equation(
+    "17a",
+    "expected gradient, sigmoid unit: what the paper adds to the ensemble's",
+    "lambda mu I_i sigmoid'(.) (pi/16) mu_S w_i^2 I_i^2 sigma^2 / (1 + pi sigma_S^2 / 8)",
+    "Follows from equation 16. Stein's lemma gives lambda^2 sigma^2 w_i I_i^2 E[sigmoid'(lambda S)].",
+)
+def _paper_gradient(mc: MonteCarlo) -> Iterable[Comparison]:
+    return _sigmoid_expected(mc, "paper", (UNCLIPPED, CLIPPED))
 
 
-def _sigmoid_regulariser(mc: MonteCarlo, form: str, law: Law, ensemble: str) -> Comparison:
+@_equation(
+    "17b",
+    "expected gradient, sigmoid unit: by Stein's lemma",
+    "lambda^2 sigma^2 w_i I_i^2 E[sigmoid'(lambda S)]  (not in the paper)",
+    "The right form, exact for the unclipped Gaussian. For any law: form='exact'.",
+)
+def _stein_gradient(mc: MonteCarlo) -> Iterable[Comparison]:
+    return _sigmoid_expected(mc, "stein", (UNCLIPPED,))
+
+
+def _sigmoid_regularizer(mc: MonteCarlo, form: str, law: Law, ensemble: str) -> Comparison:
     def added(masks: Tensor) -> Tensor:
         s = mc.product(masks)
         errors = torch.nn.functional.softplus(s) - TARGET * s
         return errors - dynamic.ensemble_error(mc.weight, mc.x, TARGET, law, unit="sigmoid", ensemble=ensemble)
 
     options = {"unit": "sigmoid", "ensemble": ensemble}
-    return mc.compare(
-        f"{law}, {ensemble} ensemble",
-        law,
-        dynamic.regulariser(mc.weight, mc.x, TARGET, law, form=form, **options),  # type: ignore[arg-type]
-        added,
-        dynamic.regulariser(mc.weight, mc.x, TARGET, law, form="exact", **options),  # type: ignore[arg-type]
+    formula, exact = (
+        dynamic.regularizer(mc.weight, mc.x, TARGET, law, form=each, **options)  # type: ignore[arg-type]
+        for each in (form, "exact")
     )
+    return mc.compare(f"{law}, {ensemble} ensemble", law, formula, added, exact)
 
 
-def _paper_regulariser(mc: MonteCarlo) -> Check:
-    return Check(
-        "18",
-        "what the noise adds to the error, sigmoid unit",
-        "E_D = E_ENS + lambda/2 sigmoid'(.) sum w_i w_j mu^2 I_i I_j (pi/8) w_i^2 I_i^2 sigma^2 / (1 + pi/8 sigma_S^2)",
-        (
-            _sigmoid_regulariser(mc, "paper", UNCLIPPED, "arithmetic"),
-            _sigmoid_regulariser(mc, "paper", CLIPPED, "arithmetic"),
-        ),
-        "The double sum factorises: sum_j w_j I_j is a number. No pair of units is penalised; it can be negative.",
-    )
+@_equation(
+    "18",
+    "what the noise adds to the error, sigmoid unit",
+    "E_D = E_ENS + lambda/2 sigmoid'(.) sum w_i w_j mu^2 I_i I_j (pi/8) w_i^2 I_i^2 sigma^2 / (1 + pi/8 sigma_S^2)",
+    "The double sum factorises: sum_j w_j I_j is a number. No pair of units is penalised; it can be negative.",
+)
+def _paper_regularizer(mc: MonteCarlo) -> Iterable[Comparison]:
+    return [_sigmoid_regularizer(mc, "paper", law, "arithmetic") for law in (UNCLIPPED, CLIPPED)]
 
 
-def _bernoulli_regulariser(mc: MonteCarlo) -> Check:
-    return Check(
-        "19",
-        "the same for Bernoulli dropout, to second order",
-        "E_D = E_ENS + (lambda/2) sigmoid'(U) sum w_i^2 I_i^2 Var(p_i)",
-        tuple(_sigmoid_regulariser(mc, "bernoulli", law, "geometric") for law in (Bernoulli(keep=0.5), CLIPPED)),
-        "Good for every law, the continuous ones included: to second order only the variance of the mask matters.",
-    )
+@_equation(
+    "19",
+    "the same for Bernoulli dropout, to second order",
+    "E_D = E_ENS + (lambda/2) sigmoid'(U) sum w_i^2 I_i^2 Var(p_i)",
+    "Good for every law, the continuous ones included: to second order only the variance of the mask matters.",
+)
+def _bernoulli_regularizer(mc: MonteCarlo) -> Iterable[Comparison]:
+    return [_sigmoid_regularizer(mc, "bernoulli", law, "geometric") for law in (Bernoulli(keep=0.5), CLIPPED)]
 
 
 def _numerical_gradient(f: Callable[[Tensor], float], at: Tensor, count: int, step: float = 1e-4) -> Tensor:
-    """By the first ``count`` arguments: central differences, extrapolated once (Richardson), to order step^4."""
+    """Differentiate by the first ``count`` arguments: central differences, extrapolated once (Richardson), to order
+    step^4.
+    """
 
     def central(h: float) -> Tensor:
         shifts = h * torch.eye(len(at), dtype=at.dtype)[:count]
@@ -426,55 +410,29 @@ def _numerical_gradient(f: Callable[[Tensor], float], at: Tensor, count: int, st
     return (4 * central(step / 2) - central(step)) / 3
 
 
-EQUATIONS: tuple[Callable[[MonteCarlo], Check], ...] = (
-    _expected_sum,
-    _variance,
-    _clipped_variance,
-    _sigmoid_definition,
-    _normality,
-    _probit,
-    _without_root,
-    _means_only,
-    _linear_ensemble,
-    _linear_gradient,
-    _linear_expected_gradient,
-    _linear_continuous,
-    _linear_bernoulli,
-    _error_definition,
-    _ensemble_output,
-    _sigmoid_ensemble_gradient,
-    _sigmoid_gradient,
-    _conditioned,
-    _conditional_output,
-    _paper_gradient,
-    _stein_gradient,
-    _paper_regulariser,
-    _bernoulli_regulariser,
-)
-
-
 def check_equations(
     draws: int = 200_000, seed: int = 0, after_each: Callable[[], object] = lambda: None
 ) -> list[Check]:
-    """Goes through all equations.
+    """Check all equations.
 
     Args:
         draws: Masks per expectation.
-        seed: Of everything that is random.
+        seed: Seed of everything random.
         after_each: Called after every equation.
     """
     mc = MonteCarlo(draws, seed)
-    results = []
+    found = []
     for check in EQUATIONS:
-        results.append(check(mc))
+        found.append(check(mc))
         after_each()
-    return results
+    return found
 
 
 def unexplained_shares(draws: int = 200_000, seed: int = 0) -> dict[str, float]:
-    """For each form of the expected gradient, the share of the noise's effect that it leaves unexplained.
+    """Return the share of the noise's effect that each form of the expected gradient leaves unexplained.
 
-    Against Monte Carlo with masks of N(0.5, 0.3^2), as the paper derives it; what "exact" leaves is the noise of that.
+    The reference is Monte Carlo with masks of N(0.5, 0.3^2), as in the paper; the share of "exact" is its sampling
+    noise.
     """
     mc = MonteCarlo(draws, seed)
     w, x = mc.weight, mc.x
@@ -485,7 +443,9 @@ def unexplained_shares(draws: int = 200_000, seed: int = 0) -> dict[str, float]:
 
 
 def trade_offs(seed: int = 0) -> list[static.TradeOff]:
-    """Diversity and independence of a linear layer's outputs, for the three laws and the clipped Gaussian's sigmas."""
+    """Return diversity and independence of a linear layer's outputs, for the three laws and other sigmas of the
+    Gaussian.
+    """
     mc = MonteCarlo(seed=seed)
     gaussians = [Gaussian(sigma=sigma) for sigma in (0.1, 0.2, 0.4, 0.5, 1.0)]
     return static.trade_off([*LAWS, *gaussians], mc.layer, mc.x)
@@ -493,13 +453,13 @@ def trade_offs(seed: int = 0) -> list[static.TradeOff]:
 
 @dataclasses.dataclass(frozen=True)
 class Normality:
-    """How normal the sum of a unit with that many inputs is.
+    """Distance of the sum of a unit from a normal variable.
 
     Attributes:
-        law: Of the masks.
-        inputs: Of the unit, with weights from N(0, 1) and inputs from U(0, 1).
+        law: Law of the masks.
+        inputs: Number of inputs, with weights from N(0, 1) and inputs from U(0, 1).
         distance: Largest difference of the distribution functions.
-        bound: The Berry-Esseen bound of that.
+        bound: The Berry-Esseen bound on it.
     """
 
     law: Law
@@ -509,7 +469,7 @@ class Normality:
 
 
 def normality(sizes: Sequence[int] = (10, 100, 800), seed: int = 0) -> list[Normality]:
-    """Kolmogorov distances of S from a normal variable, for the three laws."""
+    """Compute Kolmogorov distances of S from a normal variable, for the three laws."""
     generator = torch.Generator().manual_seed(seed)
     weight = torch.randn(max(sizes), generator=generator, dtype=torch.float64)
     x = torch.rand(max(sizes), generator=generator, dtype=torch.float64)

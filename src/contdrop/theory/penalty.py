@@ -1,4 +1,4 @@
-"""The explicit regulariser of dropout: what the noise adds to the expected loss of a network, without sampling it."""
+"""The explicit regularizer of dropout: the expected loss that the noise adds, without sampling."""
 
 from __future__ import annotations
 
@@ -36,66 +36,55 @@ def penalty(
     probes: int = 1,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """What dropout adds to the expected loss of a network, without sampling; differentiable.
+    """Compute the expected loss that dropout adds to a network, without sampling; differentiable.
 
     Let L(e) be the loss as a function of the noise e_k of all mask values of all dropout layers, independent with mean
     zero and variance v_k, so that L(0) is the loss with mean masks, as in evaluation. Then (Taylor)::
 
         E[L(e)] - L(0) = 1/2 sum over k of v_k d^2 L / d e_k^2 + higher orders in the noise
 
-    and this returns the sum, or for "expectation" and "moments" something better. For an activation h with mask m and
-    ``scale="inverted"``, v_k = Var(m) / E[m]^2 and d^2 L / d e_k^2 = h^2 d^2 L / d h^2; for ``scale="paper"``, v_k =
-    Var(m). Where elements share a mask value, e_k is the noise of the value they share. The higher orders are small if
-    no single mask value changes the loss much; for a loss that is quadratic in the noise there are none.
+    For an activation h with mask m and ``scale="inverted"``, v_k = Var(m) / E[m]^2 and d^2 L / d e_k^2 = h^2 d^2 L / d
+    h^2; for ``scale="paper"``, v_k = Var(m). Where elements share a mask value, e_k is the noise of that value. The
+    higher orders are small if no single mask value changes the loss much, and zero for a loss that is quadratic in the
+    noise.
 
     Train with it instead of sampling: ``loss(model(x), target) + penalty(model, x, target, loss)`` with ``model`` in
-    evaluation mode. Besides the layers of contdrop, torch.nn.Dropout, Dropout1d, 2d and 3d count. Fast dropout and
-    DropConnect put their noise on the pre-activation, with the variance of their docstrings; adaptive dropout has
-    v = p (1 - p) for a unit kept with probability p, and is differentiated through p, which the layer itself is not.
+    evaluation mode. It knows contdrop's layers and torch.nn.Dropout, Dropout1d, 2d and 3d. Fast dropout and DropConnect
+    put their noise on the pre-activation; adaptive dropout has v = p (1 - p) for a unit kept with probability p, and is
+    differentiated through p, which the layer itself is not. During the call the whole model is in evaluation mode, so
+    batch norm uses its running statistics.
 
-    For the call, and not beyond, all of the model is in evaluation mode, whatever its mode before. So batch norm uses
-    its running statistics and does not update them: examples do not touch each other.
+    The methods are:
 
-    How it is found:
-
-    * "expectation": by propagating mean and covariance through the network (:mod:`.propagation`), and averaging the
-      loss over outputs that are Gaussian with these moments (:mod:`.expected_loss`): exactly for squared error, to
-      rounding for ``binary_cross_entropy_with_logits``, over ``samples`` fixed draws for every other loss. It holds for
-      strong noise, because nothing is expanded, and it sees kinks. For networks whose layers ``propagation.moments``
-      knows. The loss must be a mean or a sum over examples, and defined for every output: logits, not probabilities.
-    * "moments": the same with the loss expanded to second order around the mean output: its value there plus half the
-      trace of its second derivatives times the covariance of the outputs. Cheaper, and too low for a network that is
-      sure of its outputs, around which the loss is flat. Needs a loss as "gauss-newton" does.
-    * "gauss-newton": the diagonal of J^T H J, with J the derivatives of the model's output with respect to e and H the
-      second derivatives of the loss with respect to that output. Deterministic, and not negative if the loss is convex.
-      It leaves out the curvature of the model itself, so it equals "exact" where the output is piecewise linear in each
-      e_k (ReLU, max-pooling, linear layers), but not with sigmoid or tanh after the noise. The curvature must be in the
-      loss: logits and ``cross_entropy``, not a model that ends in ``log_softmax``. Costs two backward passes per
-      output; needs a loss that is a mean or a sum over examples, and a model that treats each example, along axis 0,
-      by itself.
-    * "exact": the diagonal of the whole Hessian, by one backward pass per mask value: for small networks and checks.
+    * "expectation": propagates mean and covariance through the network (:mod:`.propagation`), and averages the loss
+      over Gaussian outputs with these moments: exactly for squared error, to rounding for
+      ``binary_cross_entropy_with_logits``, over ``samples`` fixed draws for other losses. It holds for strong noise and
+      sees kinks. Needs layers that ``propagation.moments`` knows, and a loss that is a mean or a sum over examples and
+      defined for every output: logits, not probabilities.
+    * "moments": the same with the loss expanded to second order around the mean output. Cheaper, and too low for a
+      network that is sure of its outputs, around which the loss is flat. Needs a loss as "gauss-newton" does.
+    * "gauss-newton": the diagonal of J^T H J, with J the derivatives of the output with respect to e and H the second
+      derivatives of the loss with respect to the output. Deterministic, and not negative for a convex loss. It leaves
+      out the curvature of the model, so it equals "exact" where the output is piecewise linear in each e_k (ReLU,
+      max-pooling, linear layers), but not with sigmoid or tanh after the noise. The loss must have curvature: use
+      logits and ``cross_entropy``, not a model that ends in ``log_softmax``. Costs two backward passes per output;
+      needs a loss that is a mean or a sum over examples, and a model that treats each example, along axis 0, by itself.
+    * "exact": the diagonal of the Hessian, by one backward pass per mask value: for small networks and checks.
     * "hutchinson": u * (Hessian u) with random signs u, averaged over ``probes``: an unbiased estimate of "exact" for
       any model and loss, by one backward pass per probe.
 
-    Second derivatives do not see the kinks of ReLU and max-pooling, so the last three leave out what noise does to a
-    unit that it carries across its kink. For one input that vanishes faster than v_k as the noise gets weaker; over
-    many inputs, some of which always lie near a kink, it does not. It is zero if only linear layers follow the noise.
-    In a trained 64-128-128-10 network with sigma = 0.05 after both hidden layers, the sum was 86 to 99 % of what Monte
-    Carlo gave with ReLU, and 98 to 100 % with tanh; for a small untrained ReLU network not even the sign need be right.
-    In such 20-32-32-5 networks with sigma from 0.1 to 0.3, "moments" was within 10 % of Monte Carlo, beyond its noise,
-    where "exact" gave 76 to 104 %. Of *trained* networks, "moments" gave 5 to 33 % too little, and "expectation" from
-    4 % too little to 18 % too much (the most with ReLU and Bernoulli(0.5)): ``docs/theory.md`` has the table. It was
-    nearer in all eight cases, which is why it is the default.
+    Second derivatives do not see the kinks of ReLU and max-pooling, so the last three miss the effect of noise that
+    carries a unit across its kink. On trained networks "expectation" was nearest to Monte Carlo in all eight cases
+    measured (4 % too little to 18 % too much), so it is the default; ``docs/theory.md`` has the table.
 
     Args:
         model: A network with dropout layers; called as ``model(x)``.
         x: A batch of inputs.
-        target: What ``loss`` compares the output with.
+        target: Second argument of ``loss``.
         loss: ``loss(output, target)``, a scalar tensor.
-        method: "expectation", "moments", "gauss-newton", "exact" or "hutchinson". None takes "expectation" if all
-            layers are known to it, and else "gauss-newton".
-        samples: Number of draws of "expectation", at least 2; at least four per output are taken. They are the same in
-            every call.
+        method: One of the above. None takes "expectation" if it knows all layers, else "gauss-newton".
+        samples: Draws of "expectation", at least 2; at least four per output are taken. They are the same in every
+            call.
         probes: Number of probes of "hutchinson".
         generator: CPU generator of the probes; torch's default generator if None. The other methods draw nothing.
     """
@@ -135,9 +124,9 @@ def penalty(
 def _derivatives(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], directions: Sequence[Tensor] | None, *, create_graph: bool
 ) -> list[Tensor]:
-    """Derivatives of the outputs along each of the directions (stacked along axis 0), or of a scalar output if None.
+    """Differentiate the outputs along each of the directions (stacked along axis 0), or a scalar output if None.
 
-    What does not depend on an input has derivative zero.
+    An output that does not depend on an input has derivative zero.
     """
     dependent = [i for i, output in enumerate(outputs) if output.requires_grad]
     gradients: Sequence[Tensor | None] = [None] * len(inputs)
@@ -179,6 +168,7 @@ def _propagated(
     samples: int,
     differentiable: bool,
 ) -> Tensor:
+    """Compute the penalty by propagated moments."""
     noise = Noise(by_example=False)
     with replaced_forwards(model, noise):
         output = model(x)
@@ -223,9 +213,9 @@ def _second_order(
 
 @torch.no_grad()
 def _check_additive(loss: Callable[[Any, Any], Tensor], mean: Tensor, variance: Tensor, target: Any) -> None:
-    """Moves two halves of the examples, and both: does the loss change by the sum of what each half changes?
+    """Refuse a loss that couples examples, for which the draws, the same for all of them, would not do.
 
-    Where a loss couples examples, the draws, which are the same for all of them, would not do.
+    Moving each half of the examples, and both, must change the loss additively.
     """
     if len(mean) < 2:
         return
@@ -252,7 +242,7 @@ def _gauss_newton(output: Any, value: Tensor, noise: Sequence[Tensor], different
 
 
 def _loss_curvature(output: Any, value: Tensor, method: str, differentiable: bool) -> tuple[Tensor, Tensor]:
-    """Unit directions [C, N, ...] of each of the C outputs, and the loss's second derivatives along them."""
+    """Return unit directions [C, N, ...] of each of the C outputs, and the loss's second derivatives along them."""
     if not isinstance(output, Tensor) or output.dim() == 0:
         received = "a scalar" if isinstance(output, Tensor) else type(output).__name__
         raise ValueError(
@@ -275,7 +265,7 @@ def _loss_curvature(output: Any, value: Tensor, method: str, differentiable: boo
 
 
 def _check_separable(slope: Tensor, output: Tensor, curvature: Tensor, method: str) -> None:
-    """Compares a product with the loss's whole Hessian to that with each example's block: is there anything else?"""
+    """Refuse a loss whose Hessian is more than each example's block, by comparing a product with both."""
     direction = _signs(output.shape, output, torch.Generator().manual_seed(0))
     (product,) = _derivatives([slope], [output], [direction[None]], create_graph=False)
     blocks = torch.einsum(
@@ -349,7 +339,7 @@ def _check(
 
 
 def _check_layer(name: str, layer: torch.nn.Module, method: str | None) -> bool:
-    """Whether the layer is one whose noise is known; an error if it is noisy in another way."""
+    """Tell whether the noise of a layer is known; raise ValueError if it is noisy in an unknown way."""
     what = f"layer {name!r} ({type(layer).__name__})"
     if isinstance(layer, (torch.nn.RNNBase, torch.nn.MultiheadAttention)) and layer.dropout:
         raise ValueError(f"penalty: {what} has dropout={layer.dropout} inside, which cannot be seen; set it to 0")

@@ -1,4 +1,4 @@
-"""The noise of a model's dropout layers as explicit variables, which are zero and can be differentiated by.
+"""Noise of dropout layers as explicit variables, and the expected loss of Gaussian outputs.
 
 What the spread of a network's outputs adds to its expected loss, the outputs being Gaussian.
 
@@ -27,10 +27,10 @@ from . import _numerics
 
 @dataclasses.dataclass
 class Noise:
-    """The noise e of one forward pass: a tensor of zeros for every call of a dropout layer, and their variances.
+    """Noise e of one forward pass: a tensor of zeros for every call of a dropout layer, and their variances.
 
-    With ``by_example`` nothing is shared between examples: to an expected loss that is a mean over examples it makes no
-    difference, and the Gauss-Newton form needs each value to act on one example only.
+    With ``by_example`` nothing is shared between examples. An expected loss that is a mean over examples does not
+    change, and the Gauss-Newton form needs each value to act on one example only.
     """
 
     by_example: bool
@@ -113,7 +113,7 @@ _FORWARDS: tuple[tuple[tuple[type[torch.nn.Module], ...], Callable[..., Tensor]]
 
 
 def noisy_forward(layer: torch.nn.Module) -> Callable[..., Tensor] | None:
-    """What shows the noise of this layer; None if it is not known. A forward of its own makes it another layer."""
+    """Return the forward that shows the noise of a layer; None if it is not known or has a forward of its own."""
     for kinds, forward in _FORWARDS:
         for kind in kinds:
             if isinstance(layer, kind):
@@ -123,7 +123,7 @@ def noisy_forward(layer: torch.nn.Module) -> Callable[..., Tensor] | None:
 
 @contextlib.contextmanager
 def replaced_forwards(model: torch.nn.Module, noise: Noise) -> Iterator[None]:
-    """Within it, the model is in evaluation mode and its dropout layers show their noise as explicit zeros."""
+    """Put the model into evaluation mode, with the noise of its dropout layers as explicit zeros."""
     forwards = [(module, forward) for module in model.modules() if (forward := noisy_forward(module))]
     with evaluating(model):
         try:
@@ -141,7 +141,7 @@ def evaluating(model: torch.nn.Module) -> contextlib.AbstractContextManager[None
 
 @contextlib.contextmanager
 def switched(model: torch.nn.Module, *, training: bool) -> Iterator[None]:
-    """Within it, all of the model is in that mode; beyond it, each part is in its own."""
+    """Put all modules into one mode, and restore the mode of each at the end."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         for module, _ in modes:
@@ -159,17 +159,17 @@ _ROUNDING = 1e-14
 
 
 def increase(loss: Loss, mean: Tensor, covariance: Tensor, target: Any, samples: int) -> Tensor:
-    """E[loss(Y, target)] - loss(mean, target) for independent examples Y_n ~ N(mean_n, covariance_n).
+    """Compute E[loss(Y, target)] - loss(mean, target) for independent examples Y_n ~ N(mean_n, covariance_n).
 
     Binary cross entropy of logits is a sum of functions of one Gaussian variable each, and integrated to rounding.
     Every other loss is averaged over :func:`draws`, which integrates polynomials of degree three exactly: so squared
-    error is exact, and so is whatever a weak noise adds to a smooth loss.
+    error is exact, and so is the effect of weak noise on a smooth loss.
 
     Args:
         loss: A sum or mean over examples.
         mean: [N, ...].
         covariance: [N, D, D] over the D elements of an example.
-        target: The loss's second argument.
+        target: Second argument of the loss.
         samples: Number of draws.
     """
     if _is_binary_cross_entropy(loss):
@@ -184,7 +184,7 @@ def increase(loss: Loss, mean: Tensor, covariance: Tensor, target: Any, samples:
 
 
 def _each(loss: Loss, outputs: Tensor, target: Any) -> Tensor:
-    """The loss of every draw."""
+    """Return the loss of every draw."""
     try:
         result: Tensor = torch.func.vmap(lambda output: loss(output, target))(outputs)
     except RuntimeError:
@@ -195,11 +195,11 @@ def _each(loss: Loss, outputs: Tensor, target: Any) -> Tensor:
 
 @functools.cache
 def draws(dimension: int, samples: int) -> Tensor:
-    """Points [S, dimension], the same in every call, whose average stands for the expectation over N(0, I).
+    """Return fixed points [S, dimension] whose average approximates the expectation over N(0, I).
 
     They are scrambled Sobol' points through the normal quantile, mirrored (so that odd moments vanish) and multiplied
     by a matrix that makes their covariance exactly the identity. S is ``samples``, but at least four times the
-    dimension: fewer have no covariance to speak of.
+    dimension, below which they have no proper covariance.
     """
     pairs = max((samples + 1) // 2, 2 * dimension)
     sobol = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=0)  # type: ignore[no-untyped-call]
@@ -212,7 +212,7 @@ def draws(dimension: int, samples: int) -> Tensor:
 
 
 def symmetric_root(covariance: Tensor) -> Tensor:
-    """R with R R = covariance and R = R^T, [N, D, D]; differentiable, also where eigenvalues are equal or zero.
+    """Return R with R R = covariance and R = R^T, [N, D, D]; differentiable, also where eigenvalues are equal or zero.
 
     With eigenvectors V and the roots r of the eigenvalues, dR = V (V^T dC V / (r_i + r_j)) V^T. Where r_i and r_j are
     zero, V^T dC V has a zero, because a covariance cannot become negative.
@@ -250,7 +250,7 @@ def _is_binary_cross_entropy(loss: Loss) -> bool:
 
 
 def _binary_cross_entropy(mean: Tensor, variance: Tensor, reduction: str) -> Tensor:
-    """E[log(1 + e^Y)] - log(1 + e^mean), elementwise; then their mean or sum. The rest of the loss is linear in Y."""
+    """Compute the mean or sum of E[log(1 + e^Y)] - log(1 + e^mean). The rest of the loss is linear in Y."""
     centre = mean.to(torch.float64)
     at_mean = torch.nn.functional.softplus(centre, threshold=40)
     values = _numerics.logistic_expectation(centre, variance.to(torch.float64), -1) - at_mean

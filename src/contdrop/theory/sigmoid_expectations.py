@@ -46,7 +46,7 @@ _CELLS = 2_000_000  # of the largest intermediate tensor: 32 MB of complex numbe
 
 
 def support(law: Law) -> tuple[float, float]:
-    """The smallest and the largest mask value."""
+    """Return the smallest and the largest mask value."""
     if isinstance(law, Bernoulli):
         return min(0.0, law.value), max(0.0, law.value)
     if isinstance(law, (Uniform, Gaussian)):
@@ -57,16 +57,16 @@ def support(law: Law) -> tuple[float, float]:
 
 
 def is_normal(law: Law) -> bool:
-    """Whether a mask value is exactly normal: a Gaussian law that clips nothing."""
+    """Tell whether a mask value is exactly normal: a Gaussian law that clips nothing."""
     return isinstance(law, Gaussian) and law.low == -math.inf and law.high == math.inf
 
 
 def points(
     law: Law, frequency: float = 0.0, split: float | None = None, growth: tuple[float, float] = (0.0, 0.0)
 ) -> tuple[Tensor, Tensor]:
-    """Values v and probabilities p with E[f(m)] = sum of p f(v), to rounding for smooth f.
+    """Return values v and probabilities p with E[f(m)] = sum of p f(v), to rounding for smooth f.
 
-    The atoms of the law, and Gauss-Legendre panels over its density.
+    They are the atoms of the law, and Gauss-Legendre panels over its density.
 
     Args:
         law: The law of m.
@@ -116,7 +116,7 @@ def points(
 
 
 def transform(law: Law, z: Tensor) -> tuple[Tensor, Tensor]:
-    """M(z) = E[exp(z m)] and M'(z) = E[m exp(z m)] for complex z."""
+    """Compute M(z) = E[exp(z m)] and M'(z) = E[m exp(z m)] for complex z."""
     if isinstance(law, Bernoulli):
         kept = law.keep * torch.exp(law.value * z)
         return (1 - law.keep) + kept, law.value * kept
@@ -129,7 +129,7 @@ def transform(law: Law, z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def reach(terms: Tensor, law: Law, tilt: float = 0.0) -> float:
-    """A bound of |A - E[A]| that is exceeded with a probability below 1e-18, also if A is weighted by exp(tilt A).
+    """Bound |A - E[A]|, up to a probability of 1e-18, also if A is weighted by exp(tilt A).
 
     With c the width of the law's support or infinity, by Hoeffding's inequality 4.6 c |t|; and since a clipped normal
     is a 1-Lipschitz function of a normal one, by Gaussian concentration 9.2 sigma |t|. Weighted, a clipped normal is an
@@ -147,13 +147,13 @@ def reach(terms: Tensor, law: Law, tilt: float = 0.0) -> float:
 
 
 def expected_sigmoid(terms: Tensor, law: Law) -> tuple[float, float]:
-    """E[sigmoid(A)] and E[sigmoid(-A)], to 1e-15; the smaller one also relatively, down to 1e-308."""
+    """Compute E[sigmoid(A)] and E[sigmoid(-A)], to 1e-15; the smaller one also relatively, down to 1e-308."""
     above, below = log_expected_sigmoid(terms, law)
     return math.exp(above), math.exp(below)
 
 
 def log_expected_sigmoid(terms: Tensor, law: Law) -> tuple[float, float]:
-    """log E[sigmoid(A)] and log E[sigmoid(-A)], for A however far from zero."""
+    """Compute log E[sigmoid(A)] and log E[sigmoid(-A)], for A at any distance from zero."""
     sign = _sign(terms, law)
     small = min(_log_expectation(sign * terms, law, 0), math.log1p(-(2.0**-53)))
     large = math.log1p(-math.exp(small))
@@ -161,7 +161,7 @@ def log_expected_sigmoid(terms: Tensor, law: Law) -> tuple[float, float]:
 
 
 def expected_softplus(terms: Tensor, law: Law) -> tuple[float, float]:
-    """E[log(1 + exp(A))] and E[log(1 + exp(-A))]; they differ by E[A]."""
+    """Compute E[log(1 + exp(A))] and E[log(1 + exp(-A))]; they differ by E[A]."""
     sign = _sign(terms, law)
     small = math.exp(_log_expectation(sign * terms, law, 1))
     large = small + abs(law.mean * terms.sum().item())
@@ -169,12 +169,12 @@ def expected_softplus(terms: Tensor, law: Law) -> tuple[float, float]:
 
 
 def _sign(terms: Tensor, law: Law) -> float:
-    """Makes the mean of A negative."""
+    """Return the sign that makes the mean of A negative."""
     return -1.0 if terms.sum().item() * law.mean > 0 else 1.0
 
 
 def _log_expectation(terms: Tensor, law: Law, order: int) -> float:
-    """log E[sigmoid(A)] for order 0 and log E[log(1 + exp(A))] for order 1; the mean of A must not be positive."""
+    """Compute log E[sigmoid(A)] for order 0 and log E[log(1 + exp(A))] for order 1, for A of mean at most 0."""
     tilt, scale = _tilt(terms, law)
     result = 0.5
     if order == 1 and tilt == 0:
@@ -194,7 +194,7 @@ def _log_expectation(terms: Tensor, law: Law, order: int) -> float:
 
 
 def _tilt(terms: Tensor, law: Law) -> tuple[float, float]:
-    """r, and log E[exp(r A)]: 0 or 1 where these are good enough, as they leave no pole nearby."""
+    """Return r, and log E[exp(r A)]; r is 0 or 1 where these are good enough, as they leave no pole nearby."""
     if _cumulant(terms, law, 1.0)[1] <= 0:
         best = 1.0
     else:
@@ -210,7 +210,7 @@ def _tilt(terms: Tensor, law: Law) -> tuple[float, float]:
 
 
 def _cumulant(terms: Tensor, law: Law, tilt: float) -> tuple[float, float]:
-    """log E[exp(tilt A)] and its derivative by tilt, which is the mean of A weighted by exp(tilt A)."""
+    """Compute log E[exp(tilt A)] and its derivative by tilt, which is the mean of A weighted by exp(tilt A)."""
     if is_normal(law):
         mean, variance = law.mean * terms.sum().item(), law.variance * terms.square().sum().item()
         return tilt * mean + tilt**2 * variance / 2, mean + tilt * variance
@@ -219,7 +219,7 @@ def _cumulant(terms: Tensor, law: Law, tilt: float) -> tuple[float, float]:
 
 
 def _tilted(terms: Tensor, law: Law, tilt: float, w: Tensor) -> Tensor:
-    """E[exp((tilt + i w) A)] / E[exp(tilt A)]."""
+    """Compute E[exp((tilt + i w) A)] / E[exp(tilt A)]."""
     if is_normal(law):
         mean, variance = _cumulant(terms, law, tilt)[1], law.variance * terms.square().sum().item()
         return torch.exp(torch.complex(-variance / 2 * w.square(), mean * w))
@@ -231,14 +231,14 @@ def _tilted(terms: Tensor, law: Law, tilt: float, w: Tensor) -> Tensor:
 
 
 def _tilted_points(terms: Tensor, law: Law, tilt: float, frequency: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Values of m, and for each term the logarithms of their probabilities times exp(tilt t m)."""
+    """Return values of m, and for each term the logarithms of their probabilities times exp(tilt t m)."""
     down, up = tilt * max(-terms.min().item(), 0.0), tilt * max(terms.max().item(), 0.0)
     v, p = points(law, max(down, up, frequency * terms.abs().max().item()), growth=(down, up))
     return v, p.log() + tilt * terms.unsqueeze(-1) * v
 
 
 def expected_masked_sigmoid(terms: Tensor, law: Law) -> Tensor:
-    """E[m_i sigmoid(A)] for every input i."""
+    """Compute E[m_i sigmoid(A)] for every input i."""
     result = torch.full_like(terms, law.mean / 2)
     for w, step in _frequencies(terms, law):
         z = torch.complex(torch.zeros_like(w), w)
@@ -252,7 +252,7 @@ def expected_masked_sigmoid(terms: Tensor, law: Law) -> Tensor:
 
 
 def characteristic(terms: Tensor, counts: Tensor, law: Law, w: Tensor) -> Tensor:
-    """E[exp(i w (A - E[A]))] where A has ``counts[j]`` independent summands with factor ``terms[j]``."""
+    """Compute E[exp(i w (A - E[A]))] where A has ``counts[j]`` independent summands with factor ``terms[j]``."""
     shift = -law.mean * (terms @ counts.to(terms)) * w
     result = torch.complex(shift.cos(), shift.sin())
     left = torch.arange(len(w))
@@ -265,7 +265,7 @@ def characteristic(terms: Tensor, counts: Tensor, law: Law, w: Tensor) -> Tensor
 
 
 def _product(terms: Tensor, counts: Tensor, law: Law, w: Tensor) -> Tensor:
-    """E[exp(i w A)] of some of the terms."""
+    """Compute E[exp(i w A)] of some of the terms."""
     result = [torch.ones(0, dtype=torch.complex128)]
     for part in w.tensor_split(_pieces(w, terms, law)) if len(w) else ():
         angle = part.unsqueeze(-1) * terms
@@ -276,12 +276,12 @@ def _product(terms: Tensor, counts: Tensor, law: Law, w: Tensor) -> Tensor:
 
 
 class Ceiling:
-    """A function c(u) that does not rise, with |E[exp(i v m)]| <= c(u) for all v >= u.
+    """Non-increasing function c(u) with |E[exp(i v m)]| <= c(u) for all v >= u.
 
     With P the probability of the law's atoms and f its density, unimodal: |E[exp(i v m)]| <= P + 2 max f / v (partial
     integration). That is the end of a table of the largest |E[exp(i v m)]| from u on; between two places of it the
     square, E[cos(v (m - m'))] for independent m and m', is larger by at most Var(m) / 4 times the squared spacing.
-    Bernoulli masks have nothing but atoms, so c = 1.
+    Bernoulli masks have only atoms, so c = 1.
     """
 
     def __init__(self, law: Law) -> None:
@@ -295,7 +295,7 @@ class Ceiling:
         self._table = squares.flip(0).cummax(0).values.flip(0).sqrt().clamp(max=1)
 
     def product(self, u: Tensor, counts: Tensor) -> float:
-        """The product of c(|u_j|) to the power of ``counts[j]``."""
+        """Return the product of c(|u_j|) to the power of ``counts[j]``."""
         if self._atoms == 1:
             return 1.0
         u = u.abs()
@@ -305,7 +305,7 @@ class Ceiling:
 
 
 def _atoms_and_slope(law: Law) -> tuple[float, float]:
-    """The probability of all atoms, and twice the largest density."""
+    """Return the probability of all atoms, and twice the largest density."""
     if isinstance(law, Bernoulli):
         return 1.0, 0.0
     low, high = support(law)
@@ -322,7 +322,7 @@ def _transforms(law: Law, z: Tensor, terms: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _frequencies(terms: Tensor, law: Law, tilt: float = 0.0) -> Iterator[tuple[Tensor, float]]:
-    """The nodes of the midpoint rule, in pieces that fit in memory, and its step."""
+    """Yield the nodes of the midpoint rule, in pieces that fit in memory, and its step."""
     largest = abs(_cumulant(terms, law, tilt)[1]) + reach(terms, law, tilt)
     low, high = support(law)
     if math.isfinite(low) and math.isfinite(high):
@@ -334,7 +334,7 @@ def _frequencies(terms: Tensor, law: Law, tilt: float = 0.0) -> Iterator[tuple[T
 
 
 def _pieces(w: Tensor, terms: Tensor, law: Law) -> int:
-    """Into how many pieces the frequencies are to be cut."""
+    """Return the number of pieces to cut the frequencies into."""
     nodes = 1
     if not isinstance(law, Bernoulli) and not is_normal(law):
         nodes = points(law, w.max().item() * terms.abs().max().item())[0].numel()

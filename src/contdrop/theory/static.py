@@ -1,4 +1,4 @@
-"""What dropout does to a forward pass: moments of a layer's output, linear, sigmoid or ReLU, over the mask.
+"""Moments of a forward pass over the mask, for a linear, sigmoid or ReLU unit.
 
 Masks are not rescaled here (``scale="paper"``). For ``scale="inverted"`` divide the input by ``law.mean``.
 """
@@ -24,7 +24,7 @@ METHODS = ("probit", "quadrature", "paper", "mean")
 
 
 def linear_moments(weight: Tensor, x: Tensor, law: Law, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Mean and covariance matrix of S = W (m * x) + b, where the mask values m_j are independent.
+    """Compute mean and covariance matrix of S = W (m * x) + b, where the mask values m_j are independent.
 
     ::
 
@@ -58,7 +58,7 @@ def linear_moments(weight: Tensor, x: Tensor, law: Law, bias: Tensor | None = No
 def expected_sigmoid(
     mean: Tensor | float, variance: Tensor | float, *, gain: float = 1.0, offset: float = 1.0, method: str = "probit"
 ) -> Tensor:
-    """E[O] for O = 1 / (1 + c exp(-lambda S)) and S ~ N(mean, variance).
+    """Compute E[O] for O = 1 / (1 + c exp(-lambda S)) and S ~ N(mean, variance).
 
     With a = lambda E[S] - log c and v = lambda^2 Var(S), the mean and variance of the sigmoid's argument:
 
@@ -91,7 +91,7 @@ def expected_sigmoid(
 def sigmoid_error(
     mean: Tensor | float, variance: Tensor | float, *, gain: float = 1.0, offset: float = 1.0, method: str = "probit"
 ) -> Tensor:
-    """What an approximation of E[O] adds to its value by quadrature: positive where it is too large.
+    """Return an approximation of E[O] minus its value by quadrature.
 
     The arguments are those of ``expected_sigmoid`` and are broadcast, so ``sigmoid_error(mu[:, None], sigma**2)`` is
     the error over a grid.
@@ -102,7 +102,8 @@ def sigmoid_error(
 
 
 def relu_moments(mean: Tensor | float, variance: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Mean and variance of max(0, S), S ~ N(mean, variance), to about 1e-14 of their own size, also in the tails.
+    """Compute mean and variance of max(0, S), S ~ N(mean, variance), to about 1e-14 of their own size, also in the
+    tails.
 
     With s^2 = variance, t = |mean| / s and the part of S beyond zero, N = max(0, -sign(mean) S), whose moments are
     those of the upper tail of a normal density beyond t (Mills ratio R and its continued fraction)::
@@ -135,7 +136,7 @@ def relu_moments(mean: Tensor | float, variance: Tensor | float) -> tuple[Tensor
 
 @dataclasses.dataclass(frozen=True)
 class TradeOff:
-    """Diversity against independence of one law, averaged over outputs and inputs.
+    """Diversity and independence of one law, averaged over outputs and inputs.
 
     Attributes:
         law: The law.
@@ -153,12 +154,12 @@ class TradeOff:
 
 
 def trade_off(laws: Sequence[Law], weight: Tensor, x: Tensor) -> list[TradeOff]:
-    """Section III's balance between the variance of a linear layer's outputs and the covariance between them.
+    """Compute the variance of a linear layer's outputs and the covariance between them, which section III trades off.
 
-    Both are Var(m) times a matrix that does not know the law, W diag(x^2) W^T. So ``ratio`` and ``correlation`` come
-    out the same for every law: there is no balance to strike between the two, only one knob, Var(m), that turns both.
-    (With inverted scaling the knob is Var(m) / E[m]^2.) That the best law differs between problems says which noise
-    strength is best; it does not say that a law makes units more independent.
+    Both are Var(m) times W diag(x^2) W^T, which does not depend on the law. So ``ratio`` and ``correlation`` are the
+    same for every law: Var(m) alone moves both, and there is no balance to strike. (With inverted scaling it is Var(m)
+    / E[m]^2.) That the best law differs between problems shows which noise strength is best, not that a law makes units
+    more independent.
 
     Args:
         laws: The laws to compare.
@@ -211,7 +212,7 @@ def _normal(owner: str, mean: Tensor | float, variance: Tensor | float) -> tuple
 def _logistic_argument(
     owner: str, mean: Tensor | float, variance: Tensor | float, gain: float, offset: float
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance of lambda S - log c."""
+    """Return mean and variance of lambda S - log c."""
     mean, variance = _normal(owner, mean, variance)
     gain, offset = _numerics.as_number(owner, "gain", gain), _numerics.as_number(owner, "offset", offset)
     if offset <= 0:
@@ -220,7 +221,7 @@ def _logistic_argument(
 
 
 def _tail_moments(t: Tensor) -> tuple[Tensor, Tensor]:
-    """E[max(0, Z - t)] and E[max(0, Z - t)^2] for Z ~ N(0, 1) and t >= 0."""
+    """Compute E[max(0, Z - t)] and E[max(0, Z - t)^2] for Z ~ N(0, 1) and t >= 0."""
     # Near zero the closed forms are exact to rounding; further out they cancel, and the continued fraction, all of
     # whose terms are positive, has converged: 80 steps suffice from t = 2 on.
     near = t.clamp(max=2)

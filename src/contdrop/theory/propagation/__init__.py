@@ -1,7 +1,6 @@
 """Mean and (co)variance of every activation of a network with dropout, in one pass and without sampling.
 
-The formulas are in :mod:`contdrop.theory.propagation.gaussian`, :mod:`contdrop.theory.propagation.activations` and
-:mod:`contdrop.theory.propagation.activations`; here the network is walked.
+The formulas are in :mod:`contdrop.theory.propagation.gaussian` and :mod:`contdrop.theory.propagation.activations`.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ class LayerMoments:
     """Mean and variance of the output of one layer.
 
     Attributes:
-        name: Path of the layer in the model, as in ``model.get_submodule``; for a function that the model calls, the
-            function's name.
+        name: Path of the layer in the model, as in ``model.get_submodule``; for a function, its name.
         mean: [N, ...], float64.
         variance: Of the same shape.
     """
@@ -60,38 +58,33 @@ class Moments:
 
 
 def moments(model: torch.nn.Module, x: Tensor, *, covariance: str = "diagonal") -> Moments:
-    """Mean and (co)variance of all activations of a model whose dropout layers are on, for inputs x that are given.
+    """Propagate mean and (co)variance of all activations of a model whose dropout layers are on, for given inputs.
 
-    Dropout counts as on whatever the mode of the model, which is not changed. Everything is computed in float64. The
-    model's forward must call its dropout layers in either mode: they know by themselves when to do nothing.
+    Dropout counts as on in either mode of the model, which is not changed; its forward must call the dropout layers in
+    either mode. Everything is computed in float64.
 
     Exact: linear layers, convolutions, average pooling, batch normalisation in evaluation mode, additions, dropout
     with any law, DropConnect and fast dropout. Approximate: ReLU, sigmoid, tanh and max pooling take their input as
     Gaussian, which is good behind a linear layer of many inputs, and poor right behind dropout. (A ReLU right behind
     dropout is as good as before it if masks are not negative: relu(m x) = m relu(x).)
 
-    What is done about correlations between units:
+    Correlations between units:
 
-    - ``"diagonal"``: units of a layer are taken as uncorrelated, and so are the two branches of a residual addition.
-      Means are good; deviations miss what correlated units add up to.
-    - ``"output"``: the same, but the covariance of the *outputs* is then collected by one pass backward, from all noise
-      in the network, with expected slopes in place of the activations. It knows of the correlations between units and
-      between branches, to first order. It costs as much as D backward passes for D outputs.
-    - ``"full"``: the covariance matrix of every layer, and those between branches, [N, D, D]; the activations' to all
-      orders.
+    - ``"diagonal"`` ignores them, within a layer and between the branches of a residual addition. Means are good;
+      deviations miss the sum of correlated units.
+    - ``"output"`` ignores them too, but computes the covariance of the *outputs* by one pass backward from all noise in
+      the network, with expected slopes in place of the activations: correct to first order. It costs as much as D
+      backward passes for D outputs.
+    - ``"full"`` keeps the covariance matrix of every layer, and those between branches, [N, D, D], to all orders.
 
-    Measured on 784-800-800-10 networks, ReLU and sigmoid, with Gaussian (sigma .2, .3) and Bernoulli (.5) dropout on
-    both hidden layers, against 10 000 passes (root mean square over units, relative to the mean magnitude; 0.7 % and
-    more is the noise of those passes): means are within 2 % in every mode. Deviations of random networks are within
-    3 % in every mode; those of a *trained* network's outputs are off by 19 to 25 % with "diagonal", and within 1 %
-    with "output" and "full". One input takes 3 ms, 5 ms and 40 ms, and 10 000 passes one after the other take 3 s; of
-    32 inputs together each takes 0.3 ms, 0.7 ms and 80 ms. On a trained ReLU network of four hidden layers of 256 with
-    Bernoulli dropout, deviations of the output are off by 44 %, 2.5 % and 2.5 %, those of the last hidden layer by
-    29 %, 29 % and 1 %. So "output" is the one to use for a prediction, and "full" for hidden units of deep networks.
+    On 784-800-800-10 networks with dropout on both hidden layers, means are within 2 % of 10 000 passes in every mode.
+    Deviations of a trained network's outputs are off by 19 to 25 % with "diagonal", and within 1 % with "output" and
+    "full"; 32 inputs take 0.3 ms, 0.7 ms and 80 ms each. With four hidden layers of 256, deviations of the last hidden
+    layer are off by 29 %, 29 % and 1 %. So use "output" for predictions, and "full" for hidden units of deep networks.
 
     The model may be a ``Sequential``, or any module that torch.fx can trace: its forward may add, subtract, scale,
-    reshape and flatten, and call the layers above or their functions. (What torch.fx cannot see: ``h += 1`` changes h
-    for all who hold it, but is traced as ``h = h + 1``.)
+    reshape and flatten, and call the layers above or their functions. (torch.fx traces ``h += 1``, which changes h for
+    all who hold it, as ``h = h + 1``.)
 
     Args:
         model: With parameters of any floating-point type.
@@ -110,29 +103,29 @@ def moments(model: torch.nn.Module, x: Tensor, *, covariance: str = "diagonal") 
 
 
 def propagate(model: torch.nn.Module, batch: Tensor, covariance: str) -> Moments:
-    """What ``moments`` computes, for arguments that it has checked; differentiable, unless gradients are off."""
+    """Propagate moments for checked arguments; differentiable, unless gradients are off."""
     walk = _Walk(model, covariance)
-    belief = walk.run(batch)
+    found = walk.run(batch)
     matrix = None
     if covariance == "full":
-        matrix = belief.matrix()
+        matrix = found.full_covariance()
     elif covariance == "output":
         try:
-            matrix = walk.output_covariance(belief.mean)
+            matrix = walk.output_covariance(found.mean)
         except RefusedError as refusal:
             raise ValueError(f"moments: {refusal}") from None
-        belief = GaussianMoments(belief.mean, matrix.diagonal(dim1=1, dim2=2).reshape(belief.mean.shape).clone())
-        walk.correct_output(belief.spread())
-    return Moments(belief.mean, belief.spread(), matrix, tuple(walk.layers))
+        found = GaussianMoments(found.mean, matrix.diagonal(dim1=1, dim2=2).reshape(found.mean.shape).clone())
+        walk.correct_output(found.full_variance())
+    return Moments(found.mean, found.full_variance(), matrix, tuple(walk.layers))
 
 
 class _Walk:
-    """One evaluation of a traced model.
+    """Evaluation of a traced model.
 
     Args:
         model: The model.
         covariance: "full" follows the covariances of each value, and between any two that are still needed; "output"
-            keeps the steps for ``output_covariance``.
+            keeps the layers for ``output_covariance``.
     """
 
     def __init__(self, model: torch.nn.Module, covariance: str) -> None:
@@ -207,14 +200,14 @@ class _Walk:
             raise ValueError(f"moments: {self._name(node)} failed on an input of shape {shapes}: {reason}") from error
 
     def _inputs(self, node: torch.fx.Node) -> tuple[torch.fx.Node]:
-        """The one activation that a layer or function takes."""
+        """Return the one activation that a layer or function takes."""
         random = [n for n in node.all_input_nodes if isinstance(self._values[n], GaussianMoments)]
         if len(random) != 1 or (node.op == "call_module" and (len(node.args) != 1 or node.kwargs)):
             raise graph.unsupported()
         return (random[0],)
 
     def _call(self, node: torch.fx.Node) -> None:
-        """A function, or a method of a tensor."""
+        """Evaluate a function, or a method of a tensor."""
         args, kwargs = self._value(node.args), self._value(node.kwargs)
         target: Any = node.target
         if target in graph.SHAPES:
@@ -231,7 +224,7 @@ class _Walk:
             self._finish(node, graph.function(target, args, kwargs, self.full), source)
 
     def _add(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """A sum or difference of two activations, or of one and a constant.
+        """Evaluate a sum or difference of two activations, or of one and a constant.
 
         Cov(a + b) = Cov(a) + Cov(b) + Cov(a, b) + Cov(b, a). Diagonal propagation takes Cov(a, b) as 0, unless a and b
         are the same.
@@ -242,9 +235,9 @@ class _Walk:
         sources = [source for source in node.args if isinstance(source, torch.fx.Node)]
         a, b = args
         if not (isinstance(a, GaussianMoments) and isinstance(b, GaussianMoments)):
-            belief, constant, signs = (a, b, signs) if isinstance(a, GaussianMoments) else (b, a, signs[::-1])
+            found, constant, signs = (a, b, signs) if isinstance(a, GaussianMoments) else (b, a, signs[::-1])
             (source,) = self._inputs(node)
-            self._finish(node, gaussian.scaling(belief, signs[0], signs[1] * constant), source)
+            self._finish(node, gaussian.scaling(found, signs[0], signs[1] * constant), source)
             return
         if a.mean.shape != b.mean.shape:
             raise RefusedError(f"expected two of one shape, got {tuple(a.mean.shape)} and {tuple(b.mean.shape)}")
@@ -253,21 +246,21 @@ class _Walk:
             return
         mean = signs[0] * a.mean + signs[1] * b.mean
         parts = [one for one in (a, b) if one.variance is not None]
-        variance = a.spread() * signs[0] ** 2 + b.spread() * signs[1] ** 2 if parts else None
-        belief = GaussianMoments(mean, variance)
+        variance = a.full_variance() * signs[0] ** 2 + b.full_variance() * signs[1] ** 2 if parts else None
+        found = GaussianMoments(mean, variance)
         if self.full and parts:
             both = self._covariance(sources[0], sources[1])
             if both is not None or any(one.covariance is not None for one in parts):
-                matrix = signs[0] ** 2 * a.matrix() + signs[1] ** 2 * b.matrix()
+                matrix = signs[0] ** 2 * a.full_covariance() + signs[1] ** 2 * b.full_covariance()
                 if both is not None:
                     matrix += signs[0] * signs[1] * (both + both.transpose(1, 2))
                 diagonal = matrix.diagonal(dim1=1, dim2=2).clamp_(min=0)
-                belief = GaussianMoments(mean, diagonal.reshape(mean.shape).clone(), matrix)
+                found = GaussianMoments(mean, diagonal.reshape(mean.shape).clone(), matrix)
         responses: list[Map] = [lambda c, sign=sign: sign * c for sign in signs]  # type: ignore[misc]
-        self._store(node, belief, list(zip(sources, responses)), None)
+        self._store(node, found, list(zip(sources, responses)), None)
 
     def _behind_dropout(self, node: torch.fx.Node) -> None:
-        """A ReLU right behind dropout: relu(m x) = m relu(x), which needs no Gaussian m x."""
+        """Evaluate a ReLU right behind dropout: relu(m x) = m relu(x), which needs no Gaussian m x."""
         before = self._commuted[node]
         if node.op == "call_module":
             _check_hooks(self._module(node))
@@ -275,10 +268,10 @@ class _Walk:
         relu = gaussian.activation(self._value(source), activations.RELU)
         dropout = layers.handler(self._module(before))
         assert dropout is not None
-        self._finish(node, gaussian.composed(relu, dropout(self._module(before), relu.belief, self.full)), source)
+        self._finish(node, gaussian.composed(relu, dropout(self._module(before), relu.output, self.full)), source)
 
     def _dropout_before(self, node: torch.fx.Node) -> torch.fx.Node | None:
-        """The dropout layer that this ReLU, and nothing else, takes its input from."""
+        """Return the dropout layer whose output only this ReLU takes, if masks are not negative."""
         relu = node.target in graph.RELUS or (node.op == "call_module" and layers.is_relu(self._module(node)))
         if not relu or len(node.all_input_nodes) != 1:
             return None
@@ -291,25 +284,26 @@ class _Walk:
     # Values, and the covariances between them.
 
     def _finish(self, node: torch.fx.Node, step: PropagatedLayer, source: torch.fx.Node) -> None:
-        self._store(node, step.belief, [(source, step.respond)], step.fresh)
+        self._store(node, step.output, [(source, step.respond)], step.added_noise)
 
     def _store(
         self,
         node: torch.fx.Node,
-        belief: GaussianMoments,
+        found: GaussianMoments,
         sources: Sequence[tuple[torch.fx.Node, Map]],
-        fresh: Map | None,
+        added_noise: Map | None,
     ) -> None:
-        self._values[node] = belief
+        """Keep the moments of a value, and its covariances with the values that are still needed."""
+        self._values[node] = found
         name = str(node.target) if node.op == "call_module" else node.name
         self._reported[node] = len(self.layers)
-        self.layers.append(LayerMoments(name, belief.mean, belief.spread()))
-        if self._keep_steps and belief.variance is not None:
+        self.layers.append(LayerMoments(name, found.mean, found.full_variance()))
+        if self._keep_steps and found.variance is not None:
             random = [
                 (s, self._values[s].mean[0].numel(), r) for s, r in sources if self._values[s].variance is not None
             ]
-            self._steps.append((node, fresh, random))
-        if not self.full or belief.variance is None:
+            self._steps.append((node, added_noise, random))
+        if not self.full or found.variance is None:
             return
         for other, value in self._values.items():
             if other is node or not isinstance(value, GaussianMoments) or self._last_use[other] <= self._order[node]:
@@ -322,40 +316,40 @@ class _Walk:
                     self._between[node, other] = part if known is None else known + part
 
     def _covariance(self, a: torch.fx.Node, b: torch.fx.Node) -> Tensor | None:
-        """Between two values, [N, D_a, D_b]; None if they are not correlated."""
+        """Return the covariance of two values, [N, D_a, D_b]; None if they are not correlated."""
         if self._values[a].variance is None or self._values[b].variance is None:
             return None
         if a is b:
-            matrix: Tensor = self._values[a].matrix()
+            matrix: Tensor = self._values[a].full_covariance()
             return matrix
         if (b, a) in self._between:
             return self._between[b, a].transpose(1, 2)
         return self._between.get((a, b))
 
     def correct_output(self, variance: Tensor) -> None:
-        """Reports this variance for the layer that gives the output."""
+        """Report this variance for the layer that gives the output."""
         for node in self._output:
             if node in self._reported:
                 place = self._reported[node]
                 self.layers[place] = dataclasses.replace(self.layers[place], variance=variance)
 
     def output_covariance(self, mean: Tensor) -> Tensor:
-        """The sum over all steps of G F G^T, F being the step's fresh covariance, G the response of the output to it.
+        """Sum G F G^T over all layers: F is the covariance of a layer's added noise, G the response of the output to it.
 
-        G is found from the output backward: the response to a value is the sum, over the steps that use it, of the
-        response to the step times the step's own.
+        G is found from the output backward: the response to a value is the sum, over the layers that use it, of the
+        response to the layer times the layer's own.
         """
         examples, elements = mean.reshape(len(mean), -1).shape
         gaussian.check_size(examples, elements)
         eye = torch.eye(elements, dtype=mean.dtype, device=mean.device).expand(examples, -1, -1)
         result = torch.zeros_like(eye)
         responses: dict[torch.fx.Node, Tensor] = dict.fromkeys(self._output, eye)
-        for node, fresh, sources in reversed(self._steps):
+        for node, added_noise, sources in reversed(self._steps):
             rows = responses.pop(node, None)
             if rows is None:
                 continue
-            if fresh is not None:
-                result = result + fresh(rows)
+            if added_noise is not None:
+                result = result + added_noise(rows)
             for source, count, respond in sources:
                 part = gaussian.adjoint(respond, count, rows)
                 responses[source] = responses[source] + part if source in responses else part
@@ -363,7 +357,7 @@ class _Walk:
         return result
 
     def _forget(self, node: torch.fx.Node) -> None:
-        """Drops what no later node needs: the matrices are large."""
+        """Delete the values that no later node needs, because their matrices are large."""
         place = self._order[node]
         for old in [old for old in self._values if self._last_use[old] <= place and old is not node]:
             del self._values[old]
@@ -407,7 +401,7 @@ def _mask_law(module: torch.nn.Module) -> Law | None:
 
 
 def _least(law: Law) -> float:
-    """The smallest mask value."""
+    """Return the smallest mask value."""
     if isinstance(law, BuiltIn):
         return law.quantile(0.0)
     # Laws of the user's own promise tensors in (0, 1) only; masks are drawn from nothing smaller than this.

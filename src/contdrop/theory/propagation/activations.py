@@ -1,10 +1,8 @@
-"""Moments of activation functions of Gaussian variables: mean, variance, expected slope and covariances.
+"""Moments of activation functions, and of maxima, of Gaussian variables.
 
 For X, Y jointly Gaussian with correlation rho, Mehler's formula gives the covariance of f(X) and g(Y) as a power series
-in rho (:func:`covariance`). Its coefficients belong to one unit each, so that a layer of D units takes D quadratures
-and one pass over its D x D correlations per term.
-
-The maximum of Gaussian variables, two at a time (Clark, 1961), and the windows of max pooling.
+in rho (:func:`covariance`). Each coefficient belongs to one unit, so that a layer of D units takes D quadratures
+and one pass over its D x D correlations per term. Maxima are taken two at a time (:func:`clark`).
 """
 
 from __future__ import annotations
@@ -38,11 +36,11 @@ _UNITS_AT_ONCE = 1 << 14
 
 @dataclasses.dataclass(frozen=True)
 class Activation:
-    """An elementwise function of a Gaussian variable.
+    """Elementwise function of a Gaussian variable.
 
     Attributes:
         function: f itself, for an input that is not random.
-        slope: f', for an input that is not random; between both at a kink.
+        slope: f', for an input that is not random; the mean of both sides at a kink.
         moments: (mean, variance) of X to (E[f(X)], Var f(X), E[f'(X)]), elementwise, for positive variances.
         coefficients: (mean, variance) of X, each [N, D], to c_1 ... c_64 of f(X) = sum of c_k h_k(Z), where h_k are the
             Hermite polynomials of variance one and Z is X standardised; [N, D, 64].
@@ -55,7 +53,7 @@ class Activation:
 
 
 def covariance(activation: Activation, mean: Tensor, variance: Tensor, covariance: Tensor, slope: Tensor) -> Tensor:
-    """Cov(f(X_i), f(X_j)) for jointly Gaussian X, by Mehler's formula (Mehler, 1866)::
+    """Compute Cov(f(X_i), f(X_j)) for jointly Gaussian X, by Mehler's formula (Mehler, 1866)::
 
         Cov(f(X_i), f(X_j)) = sum over k >= 1 of c_ik c_jk rho_ij^k
 
@@ -64,17 +62,17 @@ def covariance(activation: Activation, mean: Tensor, variance: Tensor, covarianc
     With K terms the error is at most sqrt(t_i t_j) |rho|^(K+1), t_i being the part of Var f(X_i) beyond c_iK (Cauchy
     and Schwarz), so K is chosen from the largest correlation, for an error of 1e-6 of sqrt(Var f(X_i) Var f(X_j)). At
     most 64 terms are taken: for |rho| -> 1 the error of a ReLU is below 1e-3 of the variances, that of a sigmoid or
-    tanh is as small unless the deviation of X is so large (above 10) that it acts as a step.
+    tanh too unless the deviation of X is so large (above 10) that it acts as a step.
 
     Args:
         activation: f.
-        mean: Of X, [N, D].
-        variance: Of X, [N, D]; all positive where X is random.
-        covariance: Of X, [N, D, D].
+        mean: Mean of X, [N, D].
+        variance: Variance of X, [N, D]; all positive where X is random.
+        covariance: Covariance of X, [N, D, D].
         slope: E[f'(X)], [N, D].
 
     Returns:
-        [N, D, D]. The diagonal is that of the series; whoever knows the exact variances should set it.
+        [N, D, D]. The diagonal is that of the series; set it where the exact variances are known.
     """
     coefficients = activation.coefficients(mean, variance)
     random = _numerics.is_random(variance)
@@ -102,7 +100,7 @@ def _terms_needed(coefficients: Tensor, variance: Tensor, correlation: Tensor) -
 
 
 def _relu_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Exactly, with s^2 = variance, z = mean / s, phi and Phi the normal density and distribution function::
+    """Compute the moments of a ReLU exactly, with s^2 = variance, z = mean / s, normal density phi and cdf Phi::
 
         E[relu(X)]   = s (z Phi(z) + phi(z))
         Var relu(X)  = s^2 ((z^2 + 1) Phi(z) + z phi(z)) - E[relu(X)]^2
@@ -125,7 +123,7 @@ def _relu_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 def _relu_coefficients(mean: Tensor, variance: Tensor) -> Tensor:
-    """c_1 = s Phi(z) and c_k = s phi(z) (-1)^k h_{k-2}(z) / sqrt(k (k - 1)): the derivatives of relu are known."""
+    """Compute c_1 = s Phi(z) and c_k = s phi(z) (-1)^k h_{k-2}(z) / sqrt(k (k - 1)), from the derivatives of ReLU."""
     deviation, random = _numerics.standard_deviation(variance), _numerics.is_random(variance)
     # Beyond 39 the density is zero in float64, and so are all coefficients but the first; powers of z would overflow.
     z = torch.where(random, mean / torch.where(random, deviation, 1), 0).clamp(-39, 39)
@@ -144,7 +142,7 @@ def _relu_coefficients(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def _sigmoid_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """By quadrature; for very wide X by :func:`.quadrature.logistic_expectation`, which has no limit but costs more.
+    """Compute the moments of a sigmoid by quadrature; for very wide X by :func:`.logistic_expectation`, a slower rule.
 
     The second moment then needs no integral of its own: sigmoid^2 = sigmoid - sigmoid'.
     """
@@ -170,7 +168,7 @@ def _sigmoid_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Te
 
 
 def _sigmoid_coefficients(mean: Tensor, variance: Tensor) -> Tensor:
-    """c_k = E[sigmoid(X) h_k(Z)] by quadrature."""
+    """Compute c_k = E[sigmoid(X) h_k(Z)] by quadrature."""
     z, weighted = _hermite(mean.device)
     parts = [
         torch.sigmoid(mu.unsqueeze(-1) + _numerics.standard_deviation(v).unsqueeze(-1) * z) @ weighted
@@ -182,7 +180,7 @@ def _sigmoid_coefficients(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def _tanh_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """From tanh(x) = 2 sigmoid(2 x) - 1."""
+    """Compute the moments of tanh(x) = 2 sigmoid(2 x) - 1."""
     expected, spread, slope = _sigmoid_moments(2 * mean, 4 * variance)
     return 2 * expected - 1, 4 * spread, 4 * slope
 
@@ -193,7 +191,7 @@ def _tanh_coefficients(mean: Tensor, variance: Tensor) -> Tensor:
 
 @functools.cache
 def _nodes(step: float, reach: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes and weights of the trapezoidal rule for E[f(Z)], Z ~ N(0, 1)."""
+    """Return nodes and weights of the trapezoidal rule for E[f(Z)], Z ~ N(0, 1)."""
     count = round(reach / step)
     with torch.inference_mode(False):  # they are kept, and later calls may need gradients
         z = step * torch.arange(-count, count + 1, dtype=torch.float64, device=device)
@@ -202,7 +200,7 @@ def _nodes(step: float, reach: float, device: torch.device) -> tuple[Tensor, Ten
 
 @functools.cache
 def _hermite(device: torch.device) -> tuple[Tensor, Tensor]:
-    """The nodes z_j, and w_j h_k(z_j) for k = 1 ... 64, [nodes, 64]."""
+    """Return the nodes z_j, and w_j h_k(z_j) for k = 1 ... 64, [nodes, 64]."""
     z, weights = _nodes(_HERMITE_STEP, _HERMITE_REACH, device)
     with torch.inference_mode(False):
         columns = [torch.ones_like(z), z]
@@ -223,7 +221,7 @@ TANH = Activation(torch.tanh, lambda x: 1 - torch.tanh(x).square(), _tanh_moment
 def clark(
     mean_a: Tensor, variance_a: Tensor, mean_b: Tensor, variance_b: Tensor, covariance: Tensor | float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and variance of max(A, B) for jointly Gaussian A and B, exactly, and P(A > B), elementwise.
+    """Compute mean and variance of max(A, B) for jointly Gaussian A and B, and P(A > B), exactly (Clark, 1961).
 
     With t^2 = Var(A - B), a = (E[A] - E[B]) / t, phi and Phi the normal density and distribution function::
 
@@ -259,7 +257,7 @@ def pooling_windows(
     padding: tuple[int, int],
     dilation: tuple[int, int],
 ) -> Tensor:
-    """The elements of [C, H, W] (flattened) under each window of max pooling, [C * H_out * W_out, slots].
+    """Return the elements of [C, H, W] (flattened) under each window of max pooling, [C * H_out * W_out, slots].
 
     Padding is -1.
     """
@@ -276,15 +274,15 @@ def pooling_windows(
 
 
 class Maxima:
-    """The maxima of many windows: element by element, the maximum so far being taken as Gaussian.
+    """Maxima of many windows, element by element, each intermediate maximum being taken as Gaussian.
 
     For equal and independent elements the mean is good to 0.01 deviations of the maximum, and the variance is too small
     by 2 % for windows of 3, 5 % for 4 and 11 % for 9. It is worse where elements differ much in deviation.
 
-    Maxima covary by their response to the elements (:meth:`respond`). What this leaves of their variances is shared by
-    windows that overlap, as far as they are likely to have the same element for their maximum: the correlation of that
-    rest is taken as sum of w_i w_j / sqrt(sum of w_i^2 sum of w_j^2), w being the probabilities of each element. This
-    is good to a tenth of the variance for independent elements, and to a fifth for correlated ones.
+    Maxima covary by their response to the elements (:meth:`respond`). The rest of their variances is shared by windows
+    that overlap, as far as they are likely to have the same element for their maximum: its correlation is taken as
+    sum of w_i w_j / sqrt(sum of w_i^2 sum of w_j^2), w being the probabilities of each element. This is good to a tenth
+    of the variance for independent elements, and to a fifth for correlated ones.
 
     Args:
         mean: [N, D].
@@ -293,8 +291,8 @@ class Maxima:
         windows: [M, slots] of elements, -1 for an empty slot; every window has an element.
 
     Attributes:
-        mean: Of the maxima, [N, M].
-        variance: [N, M].
+        mean: Mean of the maxima, [N, M].
+        variance: Variance of the maxima, [N, M].
         covariance: [N, M, M] or None.
     """
 
@@ -342,7 +340,7 @@ class Maxima:
         return bool((last[self._windows] != owner).any())
 
     def respond(self, covariance: Tensor) -> Tensor:
-        """Covariance of the elements with anything else, [N, D, K], to that of the maxima, [N, M, K].
+        """Map the covariance of the elements with anything else, [N, D, K], to that of the maxima, [N, M, K].
 
         Clark's formula, repeated: a weighted mean over the window, with the probability of being the maximum as weight.
         """
@@ -352,14 +350,14 @@ class Maxima:
         return result
 
     def residual_times(self, rows: Tensor) -> Tensor:
-        """G, [N, K, M], to G R with R R^T the covariance of what the response leaves of the maxima: [N, K, D]."""
+        """Map G, [N, K, M], to G R, [N, K, D], with R R^T the covariance of the maxima beyond their response."""
         result = rows.new_zeros(*rows.shape[:2], self._elements)
         for weight, slot in zip(self._weights, self._windows.T):
             result.index_add_(2, slot, rows * (weight * self._rest).unsqueeze(1))
         return result
 
     def _weighted_squares(self, variance: Tensor) -> Tensor:
-        """The variance of the linear response to independent elements of these variances, [N, D] to [N, M]."""
+        """Return the variance of the linear response to independent elements of these variances, [N, D] to [N, M]."""
         total = torch.zeros_like(self.mean)
         for weight, slot in zip(self._weights, self._windows.T):
             total = total + weight.square() * variance[:, slot]

@@ -1,6 +1,6 @@
-"""What is known of an activation, and what the kinds of operations of a network make of it.
+"""Gaussian moments of activations, and the kinds of operations that transform them.
 
-A :class:`Belief` is the mean and (co)variance of one activation. An operation makes a :class:`Step` of it: the belief
+A :class:`Belief` is the mean and (co)variance of one activation. An operation makes a :class:`Step` of it: the x
 of its output, and how its output covaries with anything that its input covaries with. That last part is what lets two
 branches of a network be added correctly.
 """
@@ -27,7 +27,7 @@ Map: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class RefusedError(ValueError):
-    """A layer that is known, but not with these settings or this input. The caller knows its name and adds it."""
+    """Known layer with unsupported settings or input. The caller adds the name of the layer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,38 +45,38 @@ class GaussianMoments:
     variance: Tensor | None = None
     covariance: Tensor | None = None
 
-    def spread(self) -> Tensor:
+    def full_variance(self) -> Tensor:
+        """Return the variance, zeros if the activation is not random."""
         return torch.zeros_like(self.mean) if self.variance is None else self.variance
 
-    def matrix(self) -> Tensor:
-        """The covariance, whatever it is stored as."""
+    def full_covariance(self) -> Tensor:
+        """Return the covariance matrix, diagonal if none is stored."""
         if self.covariance is not None:
             return self.covariance
         check_size(*self.mean.flatten(1).shape)
-        return torch.diag_embed(self.spread().flatten(1))
+        return torch.diag_embed(self.full_variance().flatten(1))
 
 
 @dataclasses.dataclass(frozen=True)
 class PropagatedLayer:
-    """What a layer does.
+    """Output moments of a layer, and its effect on covariances.
 
     Attributes:
-        belief: Of its output.
-        respond: Cov(input, Z), [N, D, K], to Cov(output, Z), [N, D', K], for any Z: multiplies by the expected
+        output: Moments of the output.
+        respond: Maps Cov(input, Z), [N, D, K], to Cov(output, Z), [N, D', K], for any Z: multiplies by the expected
             derivative of the layer.
-        fresh: The covariance of G y, [N, K, K], for a matrix G, [N, K, D'], and y the part of the output that the
-            linear response to the input does not account for: noise of the layer's own, and curvature. None if there
-            is none.
+        added_noise: Maps a matrix G, [N, K, D'], to the covariance of G y, [N, K, K], with y the part of the output
+            beyond the linear response to the input: noise of the layer, and curvature. None if there is none.
     """
 
-    belief: GaussianMoments
+    output: GaussianMoments
     respond: Map
-    fresh: Map | None = None
+    added_noise: Map | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Response:
-    """A response whose transpose is known, which saves finding it by differentiation."""
+    """A response whose transpose is known, which saves differentiating it."""
 
     forward: Map
     transposed: Map
@@ -86,7 +86,7 @@ class Response:
 
 
 def adjoint(respond: Map, elements: int, rows: Tensor) -> Tensor:
-    """The transposed response: G, [N, K, D'], to G J, [N, K, D], where J is the matrix of ``respond``."""
+    """Apply the transposed response: G, [N, K, D'], to G J, [N, K, D], where J is the matrix of ``respond``."""
     if isinstance(respond, Response):
         return respond.transposed(rows)
     n, k, _ = rows.shape
@@ -98,22 +98,22 @@ def adjoint(respond: Map, elements: int, rows: Tensor) -> Tensor:
 
 
 def composed(first: PropagatedLayer, second: PropagatedLayer) -> PropagatedLayer:
-    """Two steps as one."""
-    elements = first.belief.mean[0].numel()
+    """Combine two layers into one."""
+    elements = first.output.mean[0].numel()
 
-    def fresh(rows: Tensor) -> Tensor:
+    def added_noise(rows: Tensor) -> Tensor:
         result = rows.new_zeros(rows.shape[0], rows.shape[1], rows.shape[1])
-        if second.fresh is not None:
-            result = result + second.fresh(rows)
-        if first.fresh is not None:
-            result = result + first.fresh(adjoint(second.respond, elements, rows))
+        if second.added_noise is not None:
+            result = result + second.added_noise(rows)
+        if first.added_noise is not None:
+            result = result + first.added_noise(adjoint(second.respond, elements, rows))
         return result
 
-    return PropagatedLayer(second.belief, lambda c: second.respond(first.respond(c)), fresh)
+    return PropagatedLayer(second.output, lambda c: second.respond(first.respond(c)), added_noise)
 
 
 def check_size(examples: int, elements: int, others: int | None = None) -> None:
-    """Refuses a covariance between so many elements, or between them and so many others."""
+    """Refuse a covariance that is too large, between ``elements`` and themselves or ``others``."""
     others = elements if others is None else others
     size = 8 * examples * elements * others
     if size > LARGEST_COVARIANCE:
@@ -128,121 +128,117 @@ def check_size(examples: int, elements: int, others: int | None = None) -> None:
 
 
 def affine(
-    belief: GaussianMoments, full: bool, weigh: Map, weigh_squares: Map, shift: Tensor | None = None
+    x: GaussianMoments, full: bool, weigh: Map, weigh_squares: Map, shift: Tensor | None = None
 ) -> PropagatedLayer:
-    """A linear map of all elements, plus a constant: exact.
+    """Apply a linear map of all elements, plus a constant: exact.
 
     Args:
-        belief: Of the input.
-        full: Whether to follow covariances.
+        x: Moments of the input.
+        full: True to follow covariances.
         weigh: The map without the constant, of a batch of any size.
         weigh_squares: The map with its coefficients squared.
         shift: The constant.
     """
-    shape = belief.mean.shape[1:]
+    shape = x.mean.shape[1:]
 
     def respond(covariance: Tensor) -> Tensor:
         n, _, k = covariance.shape
         rows = covariance.transpose(1, 2).reshape(n * k, *shape)
         return weigh(rows).reshape(n, k, -1).transpose(1, 2)
 
-    mean = weigh(belief.mean)
+    mean = weigh(x.mean)
     mean = mean if shift is None else mean + shift
-    if belief.variance is None:
+    if x.variance is None:
         return PropagatedLayer(GaussianMoments(mean), respond)
     if not full:
-        return PropagatedLayer(GaussianMoments(mean, weigh_squares(belief.variance)), respond)
+        return PropagatedLayer(GaussianMoments(mean, weigh_squares(x.variance)), respond)
     check_size(*mean.flatten(1).shape)
-    covariance = respond(respond(belief.matrix()).transpose(1, 2))
+    covariance = respond(respond(x.full_covariance()).transpose(1, 2))
     return PropagatedLayer(from_covariance(mean, covariance), respond)
 
 
-def scaling(belief: GaussianMoments, gain: Tensor | float, shift: Tensor | float = 0.0) -> PropagatedLayer:
-    """Every element times a constant of its own, plus a constant: exact."""
-    factor = torch.as_tensor(gain, dtype=belief.mean.dtype, device=belief.mean.device).expand(belief.mean.shape)
-    mean = belief.mean * factor + shift
-    if mean.shape != belief.mean.shape:
+def scaling(x: GaussianMoments, gain: Tensor | float, shift: Tensor | float = 0.0) -> PropagatedLayer:
+    """Multiply every element by a constant of its own, and add a constant: exact."""
+    factor = torch.as_tensor(gain, dtype=x.mean.dtype, device=x.mean.device).expand(x.mean.shape)
+    mean = x.mean * factor + shift
+    if mean.shape != x.mean.shape:
         raise RefusedError(f"expected a constant that fits into shape {tuple(factor.shape)}, got {tuple(mean.shape)}")
     flat = factor.flatten(1)
-    variance = None if belief.variance is None else belief.variance * factor.square()
-    covariance = None if belief.covariance is None else belief.covariance * flat.unsqueeze(2) * flat.unsqueeze(1)
+    variance = None if x.variance is None else x.variance * factor.square()
+    covariance = None if x.covariance is None else x.covariance * flat.unsqueeze(2) * flat.unsqueeze(1)
     return PropagatedLayer(GaussianMoments(mean, variance, covariance), lambda c: c * flat.unsqueeze(2))
 
 
-def reshaping(belief: GaussianMoments, shape: Sequence[int]) -> PropagatedLayer:
-    """Another shape of the elements of an example; their order stays."""
-    mean = belief.mean.reshape(tuple(shape))
-    if mean.dim() < 1 or len(mean) != len(belief.mean):
-        raise RefusedError(
-            f"expected the first axis to stay the batch, got {tuple(belief.mean.shape)} to {tuple(shape)}"
-        )
-    variance = None if belief.variance is None else belief.variance.reshape(mean.shape)
-    return PropagatedLayer(GaussianMoments(mean, variance, belief.covariance), lambda c: c)
+def reshaping(x: GaussianMoments, shape: Sequence[int]) -> PropagatedLayer:
+    """Change the shape of the elements of an example; their order stays."""
+    mean = x.mean.reshape(tuple(shape))
+    if mean.dim() < 1 or len(mean) != len(x.mean):
+        raise RefusedError(f"expected the first axis to stay the batch, got {tuple(x.mean.shape)} to {tuple(shape)}")
+    variance = None if x.variance is None else x.variance.reshape(mean.shape)
+    return PropagatedLayer(GaussianMoments(mean, variance, x.covariance), lambda c: c)
 
 
-def activation(belief: GaussianMoments, function: Activation) -> PropagatedLayer:
-    """An elementwise function of an input taken as Gaussian; exact if it is, see :mod:`.activations`."""
-    if belief.variance is None:
-        return PropagatedLayer(GaussianMoments(function.function(belief.mean)), lambda c: c)
-    random = _numerics.is_random(belief.variance)
-    mean, variance, slope = function.moments(belief.mean, torch.where(random, belief.variance, 1))
-    mean = torch.where(random, mean, function.function(belief.mean))
+def activation(x: GaussianMoments, function: Activation) -> PropagatedLayer:
+    """Apply an elementwise function to an input taken as Gaussian; exact if it is, see :mod:`.activations`."""
+    if x.variance is None:
+        return PropagatedLayer(GaussianMoments(function.function(x.mean)), lambda c: c)
+    random = _numerics.is_random(x.variance)
+    mean, variance, slope = function.moments(x.mean, torch.where(random, x.variance, 1))
+    mean = torch.where(random, mean, function.function(x.mean))
     variance = variance * random
     # It multiplies covariances of zero there, but their derivatives need not be zero.
-    slope = torch.where(random, slope, function.slope(belief.mean))
+    slope = torch.where(random, slope, function.slope(x.mean))
     covariance = None
-    if belief.covariance is not None:
+    if x.covariance is not None:
         covariance = activations.covariance(
-            function, belief.mean.flatten(1), belief.variance.flatten(1), belief.covariance, slope.flatten(1)
+            function, x.mean.flatten(1), x.variance.flatten(1), x.covariance, slope.flatten(1)
         )
         covariance.diagonal(dim1=1, dim2=2).copy_(variance.flatten(1))
     flat = slope.flatten(1).unsqueeze(2)
-    curvature = (variance - slope.square() * belief.variance).clamp(min=0)
+    curvature = (variance - slope.square() * x.variance).clamp(min=0)
     return PropagatedLayer(GaussianMoments(mean, variance, covariance), lambda c: c * flat, independent(curvature))
 
 
-def masking(
-    belief: GaussianMoments, full: bool, law: Law, scale: str, shared_axes: Sequence[int] = ()
-) -> PropagatedLayer:
-    """Every element x_i times a mask value m_i, independent of x: exact. With g = E[m] and v = Var(m), scaled alike::
+def masking(x: GaussianMoments, full: bool, law: Law, scale: str, shared_axes: Sequence[int] = ()) -> PropagatedLayer:
+    """Multiply every element x_i by a mask value m_i, independent of x: exact. With g = E[m], v = Var(m), scaled alike::
 
         E[m_i x_i]               = g E[x_i]
         Cov(m_i x_i, m_j x_j)    = g^2 Cov(x_i, x_j) + [i and j share a mask value] v E[x_i x_j]
 
     Args:
-        belief: Of the input.
-        full: Whether to follow covariances. If not, elements that share a mask value are taken as uncorrelated, too.
-        law: Of the mask values.
+        x: Moments of the input.
+        full: True to follow covariances. If not, elements that share a mask value are taken as uncorrelated, too.
+        law: Law of the mask values.
         scale: "inverted" or "paper".
         shared_axes: Axes along which one value is shared. Sharing along the batch does not change an example's moments.
     """
     factor = training_factor("moments", _numerics.as_law("moments", law), scale)
     gain, noise = law.mean * factor, law.variance * factor**2
     if noise == 0:
-        return scaling(belief, gain)
-    mean, spread = belief.mean * gain, belief.spread()
-    variance = gain**2 * spread + noise * (belief.mean.square() + spread)
+        return scaling(x, gain)
+    mean, spread = x.mean * gain, x.full_variance()
+    variance = gain**2 * spread + noise * (x.mean.square() + spread)
     covariance = None
-    groups = _mask_groups(belief.mean.shape, shared_axes)
-    fresh = independent(noise * (belief.mean.square() + spread))
+    groups = _mask_groups(x.mean.shape, shared_axes)
+    added_noise = independent(noise * (x.mean.square() + spread))
     if groups is not None:
-        groups, centre = groups.to(mean.device), belief.mean.flatten(1)
-        fresh = _shared(noise, centre, independent(noise * spread), groups)
+        groups, centre = groups.to(mean.device), x.mean.flatten(1)
+        added_noise = _shared(noise, centre, independent(noise * spread), groups)
     if full and groups is not None:
-        before = belief.matrix()
+        before = x.full_covariance()
         together = groups.unsqueeze(0) == groups.unsqueeze(1)
         products = torch.baddbmm(before, centre.unsqueeze(2), centre.unsqueeze(1)).mul_(together)
         covariance = products.mul_(noise).add_(before, alpha=gain**2)
-    elif belief.covariance is not None:
-        covariance = gain**2 * belief.covariance
+    elif x.covariance is not None:
+        covariance = gain**2 * x.covariance
         covariance.diagonal(dim1=1, dim2=2).copy_(variance.flatten(1))
-    return PropagatedLayer(GaussianMoments(mean, variance, covariance), lambda c: gain * c, fresh)
+    return PropagatedLayer(GaussianMoments(mean, variance, covariance), lambda c: gain * c, added_noise)
 
 
 def noisy_linear(
-    belief: GaussianMoments, full: bool, module: Any, bias: Tensor | None, masked_bias: bool, shared: bool = False
+    x: GaussianMoments, full: bool, module: Any, bias: Tensor | None, masked_bias: bool, shared: bool = False
 ) -> PropagatedLayer:
-    """A linear layer with one mask value per weight: exact. With g = E[m] and v = Var(m), scaled alike::
+    """Apply a linear layer with one mask value per weight: exact. With g = E[m] and v = Var(m), scaled alike::
 
         mean       = g (W E[x] + b)
         covariance = g^2 W Cov(x) W^T + diag(v ((W * W) E[x * x] + b * b))
@@ -251,12 +247,12 @@ def noisy_linear(
     the covariance v (sum over i of W_oi^2 E[x_si x_ti] + b_o^2) in common.
 
     Args:
-        belief: Of the input x.
-        full: Whether to follow covariances.
-        module: Has weight, law and scale.
+        x: Moments of the input.
+        full: True to follow covariances.
+        module: Layer with weight, law and scale.
         bias: b.
-        masked_bias: Whether the bias is masked; if not, it enters the mean as it is, and not the covariance.
-        shared: Whether all positions of an example share their masks. If covariances are not followed, their inputs are
+        masked_bias: True if the bias is masked; if not, it enters the mean as it is, and not the covariance.
+        shared: True if all positions of an example share their masks. If covariances are not followed, their inputs are
             taken as uncorrelated.
     """
     factor = training_factor("moments", _numerics.as_law("moments", module.law), module.scale)
@@ -265,7 +261,7 @@ def noisy_linear(
     squares = weight.square()
     shift = None if bias is None else gain * bias if masked_bias else bias
     step = affine(
-        belief,
+        x,
         full,
         lambda t: gain * torch.nn.functional.linear(t, weight),
         lambda t: gain**2 * torch.nn.functional.linear(t, squares),
@@ -273,19 +269,19 @@ def noisy_linear(
     )
     if noise == 0:
         return step
-    second = belief.mean.square() + belief.spread()
+    second = x.mean.square() + x.full_variance()
     square_bias = bias.square() if bias is not None and masked_bias else None
     own = noise * torch.nn.functional.linear(second, squares, square_bias)
-    variance = step.belief.spread() + own
-    covariance, fresh = step.belief.covariance, independent(own)
-    if shared and belief.mean.dim() > 2:
-        alone = independent(noise * torch.nn.functional.linear(belief.spread(), squares))
-        fresh = _shared_weights(noise, belief.mean, weight, bias if masked_bias else None, alone)
+    variance = step.output.full_variance() + own
+    covariance, added_noise = step.output.covariance, independent(own)
+    if shared and x.mean.dim() > 2:
+        alone = independent(noise * torch.nn.functional.linear(x.full_variance(), squares))
+        added_noise = _shared_weights(noise, x.mean, weight, bias if masked_bias else None, alone)
         if full:
-            covariance = step.belief.matrix() + noise * _common_covariance(belief, squares, square_bias)
+            covariance = step.output.full_covariance() + noise * _common_covariance(x, squares, square_bias)
     elif covariance is not None:
         covariance.diagonal(dim1=1, dim2=2).copy_(variance.flatten(1))
-    return PropagatedLayer(GaussianMoments(step.belief.mean, variance, covariance), step.respond, fresh)
+    return PropagatedLayer(GaussianMoments(step.output.mean, variance, covariance), step.respond, added_noise)
 
 
 def from_covariance(mean: Tensor, covariance: Tensor) -> GaussianMoments:
@@ -294,35 +290,35 @@ def from_covariance(mean: Tensor, covariance: Tensor) -> GaussianMoments:
 
 
 def independent(variance: Tensor) -> Map:
-    """Fresh noise that is independent between elements."""
+    """Return added noise that is independent between elements."""
     flat = variance.flatten(1).unsqueeze(1)
     return lambda rows: (rows * flat) @ rows.transpose(1, 2)
 
 
 def _shared(noise: float, mean: Tensor, independent: Map, groups: Tensor) -> Map:
-    """Fresh noise of mask values that are shared within groups, of elements taken as uncorrelated."""
+    """Return added noise of mask values shared within groups, of elements taken as uncorrelated."""
 
-    def fresh(rows: Tensor) -> Tensor:
+    def added_noise(rows: Tensor) -> Tensor:
         sums = rows.new_zeros(*rows.shape[:2], int(groups.max()) + 1)
         sums.index_add_(2, groups, rows * mean.unsqueeze(1))
         return noise * sums @ sums.transpose(1, 2) + independent(rows)
 
-    return fresh
+    return added_noise
 
 
 def _shared_weights(noise: float, mean: Tensor, weight: Tensor, bias: Tensor | None, alone: Map) -> Map:
-    """Fresh noise of weight masks that all positions share, of inputs taken as uncorrelated.
+    """Return added noise of weight masks that all positions share, of inputs taken as uncorrelated.
 
     Args:
         noise: Variance of a mask value.
-        mean: Of the input, [N, ..., in].
+        mean: Mean of the input, [N, ..., in].
         weight: [out, in].
         bias: [out], if it is masked.
-        alone: What the variance of the input adds, at each position by itself.
+        alone: Added noise from the variance of the input, at each position by itself.
     """
     positions = mean.flatten(1, -2)
 
-    def fresh(rows: Tensor) -> Tensor:
+    def added_noise(rows: Tensor) -> Tensor:
         check_size(rows.shape[0], rows.shape[1], weight.numel())
         by_position = rows.reshape(*rows.shape[:2], positions.shape[1], -1)
         sums = (torch.einsum("nkto,nti->nkoi", by_position, positions) * weight).flatten(2)
@@ -330,14 +326,14 @@ def _shared_weights(noise: float, mean: Tensor, weight: Tensor, bias: Tensor | N
             sums = torch.cat([sums, by_position.sum(2) * bias], 2)
         return noise * sums @ sums.transpose(1, 2) + alone(rows)
 
-    return fresh
+    return added_noise
 
 
-def _common_covariance(belief: GaussianMoments, squares: Tensor, square_bias: Tensor | None) -> Tensor:
-    """What weight masks of variance 1 that all positions share add to the covariance of the output, [N, D, D]."""
-    mean = belief.mean.flatten(1, -2)
+def _common_covariance(x: GaussianMoments, squares: Tensor, square_bias: Tensor | None) -> Tensor:
+    """Return the covariance [N, D, D] that weight masks of variance 1 add to the output if all positions share them."""
+    mean = x.mean.flatten(1, -2)
     n, positions, inputs = mean.shape
-    between = belief.matrix().reshape(n, positions, inputs, positions, inputs).diagonal(dim1=2, dim2=4)
+    between = x.full_covariance().reshape(n, positions, inputs, positions, inputs).diagonal(dim1=2, dim2=4)
     second = between + mean.unsqueeze(2) * mean.unsqueeze(1)
     outputs = torch.nn.functional.linear(second, squares, square_bias)
     size = positions * len(squares)
@@ -345,7 +341,7 @@ def _common_covariance(belief: GaussianMoments, squares: Tensor, square_bias: Te
 
 
 def _mask_groups(shape: Sequence[int], shared_axes: Sequence[int]) -> Tensor | None:
-    """Which elements of an example share a mask value, as a number each; None if none do."""
+    """Return the number of the mask value of each element of an example; None if none is shared."""
     shared = {axis % len(shape) for axis in shared_axes if -len(shape) <= axis < len(shape)}
     if len(shared) < len(shared_axes):
         raise RefusedError(f"expected different shared_axes within {len(shape)} axes, got {tuple(shared_axes)}")

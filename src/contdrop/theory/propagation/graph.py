@@ -1,4 +1,4 @@
-"""The graph of a model's forward, and the functions in it that can be followed."""
+"""Graph of a model's forward, and the functions in it that can be followed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _OURS = (nn.Dropout, nn.AdaptiveDropout, nn.DropConnectLinear, nn.FastDropoutLin
 
 
 class _Tracer(torch.fx.Tracer):
-    """Stops at the layers that are known, at all dropout layers, and at torch's own."""
+    """Tracer that stops at known layers, all dropout layers, and torch's own layers."""
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, _OURS) or layers.handler(m) is not None or super().is_leaf_module(m, module_qualified_name)
 
 
 def trace(model: torch.nn.Module) -> torch.fx.Graph:
+    """Trace the forward of a model."""
     if layers.handler(model) is not None:  # a single layer; tracing would look inside
         graph = torch.fx.Graph()
         graph.output(graph.call_module("", (graph.placeholder("x"),)))
@@ -56,7 +57,7 @@ def trace(model: torch.nn.Module) -> torch.fx.Graph:
 
 
 def _check_called(model: torch.nn.Module, graph: torch.fx.Graph) -> None:
-    """Refuses a model that calls dropout layers in training mode only, or none of those that it has."""
+    """Refuse a model that calls dropout layers in training mode only, or none of those that it has."""
     dropouts = {name: layer for name, layer in model.named_modules() if _is_dropout(layer)}
     called = _called(model, graph)
     missing = {name: layer for name, layer in dropouts.items() if layer not in called}
@@ -69,7 +70,7 @@ def _check_called(model: torch.nn.Module, graph: torch.fx.Graph) -> None:
 
 
 def _is_dropout(layer: torch.nn.Module) -> bool:
-    """Whether it is a dropout layer and one node of the graph; one with a forward of its own may be looked into."""
+    """Tell whether a layer is dropout and one node of the graph; one with a forward of its own may be traced into."""
     return isinstance(layer, (*TORCH_DROPOUTS, *_OURS)) and _Tracer().is_leaf_module(layer, "")
 
 
@@ -86,7 +87,7 @@ def _called_in_training(model: torch.nn.Module) -> set[torch.nn.Module]:
 
 
 def _chain(module: torch.nn.Module, path: str) -> Iterator[str | None]:
-    """The paths of the layers of nested Sequentials, which need no tracing; None for what is not of that kind."""
+    """Yield the paths of the layers of nested Sequentials, which need no tracing; None for other modules."""
     if layers.handler(module) is not None:
         yield path
     elif is_sequence(module) and not has_forward_hooks(module):
@@ -99,28 +100,28 @@ def _chain(module: torch.nn.Module, path: str) -> Iterator[str | None]:
 
 
 def function(target: Any, args: Sequence[Any], kwargs: dict[str, Any], full: bool) -> PropagatedLayer:
-    """A function or method of one activation and constants."""
+    """Evaluate a function or method of one activation and constants."""
     if sum(isinstance(each, GaussianMoments) for each in args) != 1:
         raise unsupported()
-    belief, rest = args[0], args[1:]
+    x, rest = args[0], args[1:]
     if target in _PRODUCTS and len(args) == 2 and not kwargs:
-        belief, factor = (args[0], args[1]) if isinstance(args[0], GaussianMoments) else (args[1], args[0])
-        return scaling(belief, factor)
-    if not isinstance(belief, GaussianMoments):
+        x, factor = (args[0], args[1]) if isinstance(args[0], GaussianMoments) else (args[1], args[0])
+        return scaling(x, factor)
+    if not isinstance(x, GaussianMoments):
         raise unsupported()
     if target in _QUOTIENTS and len(rest) == 1 and not kwargs:
-        return scaling(belief, 1 / rest[0])
+        return scaling(x, 1 / rest[0])
     if target in _NEGATIVES:
-        return scaling(belief, -1.0)
+        return scaling(x, -1.0)
     if target in _RESHAPES:
-        return reshaping(belief, _RESHAPES[target](belief.mean, *rest, **kwargs).shape)
+        return reshaping(x, _RESHAPES[target](x.mean, *rest, **kwargs).shape)
     if target in _MEANS:
-        return _mean(belief, full, *rest, **kwargs)
+        return _mean(x, full, *rest, **kwargs)
     if target in _MODULES:
         module = _MODULES[target](*rest, **kwargs)
         step = layers.handler(module)
         assert step is not None
-        return step(module, belief, full)
+        return step(module, x, full)
     raise unsupported()
 
 
@@ -130,20 +131,20 @@ def unsupported() -> NotImplementedError:
 
 
 def shape(value: Any, dim: Any = None) -> Any:
-    """x.size(), x.size(dim) and x.shape of an activation."""
+    """Return x.size(), x.size(dim) or x.shape of an activation."""
     if not isinstance(value, GaussianMoments) or dim not in (None, "shape", *range(-8, 8)):
         raise unsupported()
     return value.mean.shape if dim in (None, "shape") else value.mean.shape[dim]
 
 
-def _mean(belief: GaussianMoments, full: bool, dim: Any = None, keepdim: bool = False) -> PropagatedLayer:
-    axes = sorted(axis % belief.mean.dim() for axis in ([dim] if isinstance(dim, int) else dim or [0]))
+def _mean(x: GaussianMoments, full: bool, dim: Any = None, keepdim: bool = False) -> PropagatedLayer:
+    axes = sorted(axis % x.mean.dim() for axis in ([dim] if isinstance(dim, int) else dim or [0]))
     if 0 in axes:
         raise RefusedError("expected a mean over other axes than the batch")
     count = 1
     for axis in axes:
-        count *= belief.mean.shape[axis]
-    return affine(belief, full, lambda t: t.mean(axes, keepdim), lambda t: t.mean(axes, keepdim) / count)
+        count *= x.mean.shape[axis]
+    return affine(x, full, lambda t: t.mean(axes, keepdim), lambda t: t.mean(axes, keepdim) / count)
 
 
 SUMS: dict[Any, float] = {

@@ -1,4 +1,4 @@
-"""The layers that can be followed: what each does to the mean and (co)variance of its input, dropout switched on."""
+"""Layers that can be followed, with dropout switched on."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from .gaussian import (
 )
 
 
-def _linear(module: torch.nn.Linear, belief: GaussianMoments, full: bool) -> PropagatedLayer:
+def _linear(module: torch.nn.Linear, x: GaussianMoments, full: bool) -> PropagatedLayer:
     weight = double(module.weight)
     shift = None if module.bias is None else double(module.bias)
-    if full and belief.mean.dim() == 2 and belief.variance is not None and belief.covariance is None:
+    if full and x.mean.dim() == 2 and x.variance is not None and x.covariance is None:
         # Uncorrelated inputs, as behind a first dropout layer: one product of matrices instead of two.
-        check_size(len(belief.mean), len(weight))
-        mean = torch.nn.functional.linear(belief.mean, weight, shift)
-        covariance = (weight * belief.variance.unsqueeze(1)) @ weight.T
+        check_size(len(x.mean), len(weight))
+        mean = torch.nn.functional.linear(x.mean, weight, shift)
+        covariance = (weight * x.variance.unsqueeze(1)) @ weight.T
         return PropagatedLayer(from_covariance(mean, covariance), lambda c: weight @ c)
     step = affine(
-        belief,
+        x,
         full,
         lambda t: torch.nn.functional.linear(t, weight),
         lambda t: torch.nn.functional.linear(t, weight.square()),
         shift,
     )
-    if belief.mean.dim() > 2:
+    if x.mean.dim() > 2:
         return step
-    return PropagatedLayer(step.belief, Response(step.respond, lambda rows: rows @ weight))
+    return PropagatedLayer(step.output, Response(step.respond, lambda rows: rows @ weight))
 
 
-def _convolution(module: torch.nn.Conv2d, belief: GaussianMoments, full: bool) -> PropagatedLayer:
+def _convolution(module: torch.nn.Conv2d, x: GaussianMoments, full: bool) -> PropagatedLayer:
     if module.padding_mode != "zeros":
         raise RefusedError(f"expected padding_mode='zeros', got {module.padding_mode!r}")
     weight = double(module.weight)
@@ -63,12 +63,12 @@ def _convolution(module: torch.nn.Conv2d, belief: GaussianMoments, full: bool) -
         )
 
     shift = None if module.bias is None else double(module.bias)[:, None, None]
-    _expect_axes(belief, 4)
-    return affine(belief, full, lambda t: convolve(t, weight), lambda t: convolve(t, weight.square()), shift)
+    _expect_axes(x, 4)
+    return affine(x, full, lambda t: convolve(t, weight), lambda t: convolve(t, weight.square()), shift)
 
 
-def _average_pooling(module: torch.nn.AvgPool2d, belief: GaussianMoments, full: bool) -> PropagatedLayer:
-    _expect_axes(belief, 4)
+def _average_pooling(module: torch.nn.AvgPool2d, x: GaussianMoments, full: bool) -> PropagatedLayer:
+    _expect_axes(x, 4)
 
     def pool(t: Tensor, divisor: int | None = module.divisor_override) -> Tensor:
         return torch.nn.functional.avg_pool2d(
@@ -76,37 +76,35 @@ def _average_pooling(module: torch.nn.AvgPool2d, belief: GaussianMoments, full: 
         )
 
     # What torch divides by differs at the border.
-    ones = torch.ones_like(belief.mean[:1, :1])
+    ones = torch.ones_like(x.mean[:1, :1])
     divisor = pool(ones, 1) / pool(ones)
-    return affine(belief, full, pool, lambda t: pool(t) / divisor)
+    return affine(x, full, pool, lambda t: pool(t) / divisor)
 
 
-def _adaptive_average_pooling(
-    module: torch.nn.AdaptiveAvgPool2d, belief: GaussianMoments, full: bool
-) -> PropagatedLayer:
-    _expect_axes(belief, 4)
+def _adaptive_average_pooling(module: torch.nn.AdaptiveAvgPool2d, x: GaussianMoments, full: bool) -> PropagatedLayer:
+    _expect_axes(x, 4)
 
     def pool(t: Tensor) -> Tensor:
         return torch.nn.functional.adaptive_avg_pool2d(t, module.output_size)
 
     counts = []
-    for size, out in zip(belief.mean.shape[2:], pool(belief.mean[:1, :1]).shape[2:]):
-        place = torch.arange(out, device=belief.mean.device)
+    for size, out in zip(x.mean.shape[2:], pool(x.mean[:1, :1]).shape[2:]):
+        place = torch.arange(out, device=x.mean.device)
         counts.append(((place + 1) * size + out - 1) // out - place * size // out)
-    return affine(belief, full, pool, lambda t: pool(t) / (counts[0].unsqueeze(1) * counts[1]))
+    return affine(x, full, pool, lambda t: pool(t) / (counts[0].unsqueeze(1) * counts[1]))
 
 
-def _max_pooling(module: torch.nn.MaxPool2d, belief: GaussianMoments, full: bool) -> PropagatedLayer:
-    _expect_axes(belief, 4)
+def _max_pooling(module: torch.nn.MaxPool2d, x: GaussianMoments, full: bool) -> PropagatedLayer:
+    _expect_axes(x, 4)
     if module.return_indices:
         raise RefusedError("expected return_indices=False, got True")
     pooled = torch.nn.functional.max_pool2d(
-        belief.mean, module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode
+        x.mean, module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode
     )
-    if belief.variance is None:
+    if x.variance is None:
         return PropagatedLayer(GaussianMoments(pooled), lambda c: c)
     windows = pooling_windows(
-        (belief.mean.shape[1], belief.mean.shape[2], belief.mean.shape[3]),
+        (x.mean.shape[1], x.mean.shape[2], x.mean.shape[3]),
         (pooled.shape[2], pooled.shape[3]),
         _pair(module.kernel_size),
         _pair(module.stride if module.stride is not None else module.kernel_size),
@@ -115,22 +113,20 @@ def _max_pooling(module: torch.nn.MaxPool2d, belief: GaussianMoments, full: bool
     )
     # Independent elements have independent maxima, unless windows overlap.
     overlap = windows[windows >= 0].bincount().max() > 1
-    start = belief.matrix() if full and overlap else belief.covariance
+    start = x.full_covariance() if full and overlap else x.covariance
     if start is not None:
         check_size(len(pooled), windows.shape[0])
-    result = Maxima(belief.mean.flatten(1), belief.variance.flatten(1), start, windows)
+    result = Maxima(x.mean.flatten(1), x.variance.flatten(1), start, windows)
     mean, variance = result.mean.reshape(pooled.shape), result.variance.reshape(pooled.shape)
 
-    def fresh(rows: Tensor) -> Tensor:
+    def added_noise(rows: Tensor) -> Tensor:
         shares = result.residual_times(rows)
         return shares @ shares.transpose(1, 2)
 
-    return PropagatedLayer(GaussianMoments(mean, variance, result.covariance), result.respond, fresh)
+    return PropagatedLayer(GaussianMoments(mean, variance, result.covariance), result.respond, added_noise)
 
 
-def _batch_norm(
-    module: torch.nn.BatchNorm1d | torch.nn.BatchNorm2d, belief: GaussianMoments, full: bool
-) -> PropagatedLayer:
+def _batch_norm(module: torch.nn.BatchNorm1d | torch.nn.BatchNorm2d, x: GaussianMoments, full: bool) -> PropagatedLayer:
     if module.training:
         raise RefusedError(
             "expected batch normalisation in evaluation mode, got training mode, in which an example depends on its "
@@ -138,47 +134,47 @@ def _batch_norm(
         )
     if module.running_mean is None or module.running_var is None:
         raise RefusedError("expected batch normalisation with running statistics, got track_running_stats=False")
-    if belief.mean.shape[1] != module.num_features:
-        raise RefusedError(f"expected an input of {module.num_features} channels, got shape {tuple(belief.mean.shape)}")
+    if x.mean.shape[1] != module.num_features:
+        raise RefusedError(f"expected an input of {module.num_features} channels, got shape {tuple(x.mean.shape)}")
     gain = (double(module.running_var) + module.eps).rsqrt()
     gain = gain if module.weight is None else gain * double(module.weight)
     shift = -double(module.running_mean) * gain
     shift = shift if module.bias is None else shift + double(module.bias)
-    per_channel = (-1, *[1] * (belief.mean.dim() - 2))
-    return scaling(belief, gain.reshape(per_channel), shift.reshape(per_channel))
+    per_channel = (-1, *[1] * (x.mean.dim() - 2))
+    return scaling(x, gain.reshape(per_channel), shift.reshape(per_channel))
 
 
-def _flatten(module: torch.nn.Flatten, belief: GaussianMoments, full: bool) -> PropagatedLayer:
-    return reshaping(belief, belief.mean.flatten(module.start_dim, module.end_dim).shape)
+def _flatten(module: torch.nn.Flatten, x: GaussianMoments, full: bool) -> PropagatedLayer:
+    return reshaping(x, x.mean.flatten(module.start_dim, module.end_dim).shape)
 
 
-def _dropout(module: nn.Dropout, belief: GaussianMoments, full: bool) -> PropagatedLayer:
+def _dropout(module: nn.Dropout, x: GaussianMoments, full: bool) -> PropagatedLayer:
     if module.activation is None:
-        return masking(belief, full, module.law, module.scale, module.shared_axes)
-    rectified = activation(belief, activations.RELU)
-    return composed(rectified, masking(rectified.belief, full, module.law, module.scale, module.shared_axes))
+        return masking(x, full, module.law, module.scale, module.shared_axes)
+    rectified = activation(x, activations.RELU)
+    return composed(rectified, masking(rectified.output, full, module.law, module.scale, module.shared_axes))
 
 
-def _torch_dropout(module: torch.nn.Dropout, belief: GaussianMoments, full: bool) -> PropagatedLayer:
-    return masking(belief, full, Bernoulli(keep=1 - module.p), "inverted")
+def _torch_dropout(module: torch.nn.Dropout, x: GaussianMoments, full: bool) -> PropagatedLayer:
+    return masking(x, full, Bernoulli(keep=1 - module.p), "inverted")
 
 
-def _torch_map_dropout(module: torch.nn.Dropout2d, belief: GaussianMoments, full: bool) -> PropagatedLayer:
-    _expect_axes(belief, 4)
-    return masking(belief, full, Bernoulli(keep=1 - module.p), "inverted", (2, 3))
+def _torch_map_dropout(module: torch.nn.Dropout2d, x: GaussianMoments, full: bool) -> PropagatedLayer:
+    _expect_axes(x, 4)
+    return masking(x, full, Bernoulli(keep=1 - module.p), "inverted", (2, 3))
 
 
-def _dropconnect(module: nn.DropConnectLinear, belief: GaussianMoments, full: bool) -> PropagatedLayer:
+def _dropconnect(module: nn.DropConnectLinear, x: GaussianMoments, full: bool) -> PropagatedLayer:
     bias = None if module.bias is None else double(module.bias)
-    linear = noisy_linear(belief, full, module, bias, module.mask_bias, shared=module.masks == "batch")
+    linear = noisy_linear(x, full, module, bias, module.mask_bias, shared=module.masks == "batch")
     if module.activation is None:
         return linear
     function = activations.RELU if module.activation == "relu" else activations.SIGMOID
-    return composed(linear, activation(linear.belief, function))
+    return composed(linear, activation(linear.output, function))
 
 
-def _fast_dropout(module: nn.FastDropoutLinear, belief: GaussianMoments, full: bool) -> PropagatedLayer:
-    return noisy_linear(belief, full, module, None if module.bias is None else double(module.bias), False)
+def _fast_dropout(module: nn.FastDropoutLinear, x: GaussianMoments, full: bool) -> PropagatedLayer:
+    return noisy_linear(x, full, module, None if module.bias is None else double(module.bias), False)
 
 
 HANDLERS: dict[type[torch.nn.Module], Callable[[Any, GaussianMoments, bool], PropagatedLayer]] = {
@@ -190,10 +186,10 @@ HANDLERS: dict[type[torch.nn.Module], Callable[[Any, GaussianMoments, bool], Pro
     torch.nn.BatchNorm1d: _batch_norm,
     torch.nn.BatchNorm2d: _batch_norm,
     torch.nn.Flatten: _flatten,
-    torch.nn.Identity: lambda module, belief, full: PropagatedLayer(belief, lambda c: c),
-    torch.nn.ReLU: lambda module, belief, full: activation(belief, activations.RELU),
-    torch.nn.Sigmoid: lambda module, belief, full: activation(belief, activations.SIGMOID),
-    torch.nn.Tanh: lambda module, belief, full: activation(belief, activations.TANH),
+    torch.nn.Identity: lambda module, x, full: PropagatedLayer(x, lambda c: c),
+    torch.nn.ReLU: lambda module, x, full: activation(x, activations.RELU),
+    torch.nn.Sigmoid: lambda module, x, full: activation(x, activations.SIGMOID),
+    torch.nn.Tanh: lambda module, x, full: activation(x, activations.TANH),
     torch.nn.Dropout: _torch_dropout,
     torch.nn.Dropout2d: _torch_map_dropout,
     nn.Dropout: _dropout,
@@ -203,7 +199,7 @@ HANDLERS: dict[type[torch.nn.Module], Callable[[Any, GaussianMoments, bool], Pro
 
 
 def handler(module: torch.nn.Module) -> Callable[[Any, GaussianMoments, bool], PropagatedLayer] | None:
-    """What computes this layer; None if it is not known. A forward of its own makes it another layer."""
+    """Return the function that propagates through a layer; None if it is not known or has a forward of its own."""
     for kind in type(module).__mro__:
         if kind in HANDLERS:
             return HANDLERS[kind] if is_forward_of(module, kind) else None
@@ -214,9 +210,9 @@ def is_relu(module: torch.nn.Module) -> bool:
     return isinstance(module, torch.nn.ReLU) and is_forward_of(module, torch.nn.ReLU)
 
 
-def _expect_axes(belief: GaussianMoments, axes: int) -> None:
-    if belief.mean.dim() != axes:
-        raise RefusedError(f"expected an input of {axes} axes, got shape {tuple(belief.mean.shape)}")
+def _expect_axes(x: GaussianMoments, axes: int) -> None:
+    if x.mean.dim() != axes:
+        raise RefusedError(f"expected an input of {axes} axes, got shape {tuple(x.mean.shape)}")
 
 
 def _pair(size: int | tuple[int, ...]) -> tuple[int, int]:
