@@ -26,7 +26,7 @@ _BAND = 256
 
 @dataclasses.dataclass(frozen=True)
 class LayerSummary:
-    """How the units of one layer vary together. Pairs are pairs of different units, over all inputs.
+    """Covariances between the units of one layer. Pairs are pairs of different units, over all inputs.
 
     Attributes:
         units: Number of units.
@@ -123,7 +123,7 @@ class Coadaptation:
         return values[below].double().lerp(values[above].double(), position - below)
 
     def summary(self, *, eps: float = 1e-3) -> dict[str, LayerSummary]:
-        """The figures of every layer. ``eps`` is what counts as near zero."""
+        """Return the figures of every layer; values within ``eps`` of zero count as near zero."""
         return {layer: self._summary(layer, eps) for layer in self.layers}
 
     def _summary(self, layer: str, eps: float) -> LayerSummary:

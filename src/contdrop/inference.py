@@ -39,7 +39,7 @@ _LOGITS_AT_ONCE = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What a model says of a batch when its dropout is on. Classes are along axis 1; entropies are in nats.
+    """Prediction for a batch with dropout on. Classes are along axis 1; entropies are in nats.
 
     Attributes:
         mean: E[y], the average output, after the transform.
@@ -65,7 +65,7 @@ def mc_predict(
     transform: Transform = None,
     seed: int | None = None,
 ) -> Prediction:
-    """Monte-Carlo dropout: mean and variance over ``samples`` passes (Gal and Ghahramani, 2016).
+    """Predict by Monte-Carlo dropout: mean and variance over ``samples`` passes (Gal and Ghahramani, 2016).
 
     Only dropout layers are put into training mode: torch's, ours, DropConnectLinear, FastDropoutLinear and
     AdaptiveDropout. All else, batch normalisation among it, is in evaluation mode; afterwards every layer is in the
@@ -219,7 +219,7 @@ def _entropy(probabilities: Tensor, axis: int) -> Tensor:
 
 
 def _binary_entropy(probabilities: Tensor, axis: int) -> Tensor:
-    """Of each yes or no; without the axis if there is one along it, as of the two classes that it stands for."""
+    """Return the entropy of each yes or no; without the class axis, if there is one."""
     entropy = torch.as_tensor(torch.special.entr(probabilities) + torch.special.entr(1 - probabilities))
     return entropy.squeeze(axis) if entropy.dim() > axis else entropy
 
@@ -338,7 +338,7 @@ def seeded(layers: dict[str, torch.nn.Module], seed: int | None) -> Iterator[Non
 
 
 def _derived(seed: int, number: int) -> int:
-    """Derive a seed for the generator of this number; not a sum, which generators of neighbouring seeds would share."""
+    """Return a seed for the generator of this number; not a sum, which generators of neighbouring seeds would share."""
     return int.from_bytes(hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest(), "big")
 
 

@@ -60,7 +60,7 @@ def _mixed(start: float, end: float, done: float) -> float:
 
 
 class Schedule:
-    """Assigns the laws of a schedule to layers, step by step::
+    """Assignment of the laws of a schedule to layers, step by step::
 
         schedule = Schedule(model, linear("gaussian:sigma=0", "gaussian:sigma=0.3"), steps=1000)
         for batch in batches:
@@ -68,10 +68,10 @@ class Schedule:
             schedule.step()
 
     Args:
-        target: A model, all of whose layers with a law are meant (:class:`contdrop.Dropout` and its kin,
+        target: A model, all of whose layers with a law are scheduled (:class:`contdrop.Dropout` and its subclasses,
             DropConnectLinear and FastDropoutLinear), or a :class:`contdrop.surgery.Swap`.
         course: The law as a function of the fraction of training that is done.
-        steps: After how many calls of ``step`` the end is reached.
+        steps: Number of calls of ``step`` until the end is reached.
     """
 
     def __init__(self, target: torch.nn.Module | Swap, course: Course, steps: int = 1) -> None:

@@ -224,7 +224,7 @@ def _smooth_distance(psi: Tensor, d: float, band: float, error: float) -> Distan
 
 
 def _bracketed_distance(psi: Tensor, d: float) -> Distance:
-    """Bracket the distances of the monotone functions that the gap leaves room for."""
+    """Return the middle and half the range of the distances that the gap leaves possible for monotone functions."""
     s, middle, gap = _distribution(psi, d, d * len(psi))
     normal = torch.special.ndtr(s)
     lower = (middle - gap).cummax(0).values

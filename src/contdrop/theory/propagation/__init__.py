@@ -334,7 +334,7 @@ class _Walk:
                 self.layers[place] = dataclasses.replace(self.layers[place], variance=variance)
 
     def output_covariance(self, mean: Tensor) -> Tensor:
-        """Sum G F G^T over all layers: F is the covariance of a layer's added noise, G the response of the output to it.
+        """Sum G F G^T over all layers: F is the covariance of a layer's noise, G the response of the output to it.
 
         G is found from the output backward: the response to a value is the sum, over the layers that use it, of the
         response to the layer times the layer's own.
@@ -357,7 +357,7 @@ class _Walk:
         return result
 
     def _forget(self, node: torch.fx.Node) -> None:
-        """Delete the values that no later node needs, because their matrices are large."""
+        """Drop the values that no later node needs, because their matrices are large."""
         place = self._order[node]
         for old in [old for old in self._values if self._last_use[old] <= place and old is not node]:
             del self._values[old]

@@ -200,7 +200,7 @@ def activation(x: GaussianMoments, function: Activation) -> PropagatedLayer:
 
 
 def masking(x: GaussianMoments, full: bool, law: Law, scale: str, shared_axes: Sequence[int] = ()) -> PropagatedLayer:
-    """Multiply every element x_i by a mask value m_i, independent of x: exact. With g = E[m], v = Var(m), scaled alike::
+    """Multiply every element x_i by a mask value m_i, independent of x: exact. With g = E[m], v = Var(m), scaled::
 
         E[m_i x_i]               = g E[x_i]
         Cov(m_i x_i, m_j x_j)    = g^2 Cov(x_i, x_j) + [i and j share a mask value] v E[x_i x_j]
