@@ -31,13 +31,13 @@ class LayerSummary:
     Attributes:
         units: Number of units.
         mean_absolute: Mean of abs(covariance).
-        root_mean_square: Of the covariances.
-        sampling_error: The root mean square that would be seen if all units were independent, with the variances they
-            have: sqrt(v_i v_j / (repeats - 1)). A root mean square as small as this says nothing of co-adaptation.
-        quantiles: Of the covariances, by probability.
-        near_zero: Share of the pairs with abs(covariance) below the ``eps`` asked for.
+        root_mean_square: Root mean square of the covariances.
+        sampling_error: The root mean square expected if all units were independent, with the variances they have:
+            sqrt(v_i v_j / (repeats - 1)). A root mean square as small as this is no evidence of co-adaptation.
+        quantiles: Quantiles of the covariances, by probability.
+        near_zero: Share of the pairs with abs(covariance) below ``eps``.
         mean_variance: Mean variance of a unit.
-        mean_absolute_correlation: Over the pairs of units that both vary; nan if there are none.
+        mean_absolute_correlation: Mean over the pairs of units that both vary; nan if there are none.
     """
 
     units: int
@@ -87,10 +87,10 @@ class Coadaptation:
         bin contains its right edge.
 
         Args:
-            layer: Its name.
+            layer: Name of the layer.
             bins: Edges, increasing; or a number of equal bins from -m to m, where m is the largest absolute value (1 if
                 that is 0). An odd number has a bin around 0.
-            include_diagonal: Whether to count variances too, as the paper does.
+            include_diagonal: True to count variances too, as the paper does.
 
         Returns:
             Counts [bins] in int64 and edges [bins + 1] in float64.
@@ -169,28 +169,27 @@ def coadaptation(
 
         covariance_ij = sum over passes of (h_i - mean h_i)(h_j - mean h_j) / (repeats - 1)
 
-    where h is the output of the named module. Naming the dropout layer gives what the next layer sees; naming the
-    module before it, such as the activation, gives the units before their own mask. Between different units both have
+    where h is the output of the named module. Name the dropout layer for the inputs of the next layer; name the
+    module before it, such as the activation, for the units before their own mask. Between different units both have
     the same expectation (with ``scale="inverted"``), because their masks are independent, but the latter has the
     smaller sampling error. It follows that different units of the first layer with dropout do not covary.
 
-    Dropout layers are in training mode, all else is in evaluation mode, as in :func:`contdrop.mc_predict`; modes and
-    hooks are as before afterwards. Where there is no noise, for instance in a model without dropout layers, covariances
-    are 0. To measure a model that was trained without dropout under some law, load its parameters into one with dropout
-    layers.
+    Dropout layers are in training mode, all others in evaluation mode, as in :func:`contdrop.mc_predict`; modes and
+    hooks are restored. Without noise, as in a model without dropout layers, covariances are 0. To measure a model that
+    was trained without dropout under some law, load its parameters into one with dropout layers.
 
     Sums are in float64 around the mean of the first chunk, so a covariance is exact to the rounding of its own type
     (relative 6e-8 in float32). The sampling error, sqrt(v_i v_j / repeats) for independent units, is far larger.
 
     Args:
-        model: Any.
-        x: Inputs [inputs, ...] of any type, token ids among them; a tuple of tensors for a model that takes several.
+        model: Any model.
+        x: Inputs [inputs, ...] of any type, such as token ids; a tuple of tensors for a model that takes several.
         layers: Names as in ``model.named_modules()``. Each must be called once in a pass and give [N, ...]; all but
             the first axis are flattened, so every position of a feature map is a unit.
         repeats: Number of passes for each input, at least 2.
         chunk: Copies of one input in a batch. Less takes less memory. Layers that share a mask along the batch
             (``masks="batch"``, or axis 0 in ``shared_axes``) get one copy at a time.
-        seed: Makes the result reproducible (for one ``chunk``) and leaves torch's generators as they were. With None
+        seed: Makes the result reproducible (for one ``chunk``) and restores torch's generators. With None
             the masks follow from torch.manual_seed, or from a layer's own generator.
 
     Raises:

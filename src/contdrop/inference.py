@@ -27,14 +27,13 @@ _STOCHASTIC: tuple[type[torch.nn.Module], ...] = (
     nn.FastDropoutLinear,
 )
 
-# What a model is called with: one tensor, or a tuple of several; or several by the names of its arguments.
+# Inputs of a model: one tensor or a tuple; or tensors by the names of its arguments.
 Inputs = Tensor | tuple[Tensor, ...]
 NamedInputs = Mapping[str, Tensor]
 
 _NOT_RANDOM = ", whose output is not random; call it in evaluation mode instead"
 
-# Logits are drawn from their Gaussian this many numbers at a time.
-_LOGITS_AT_ONCE = 1 << 20
+_LOGITS_AT_ONCE = 1 << 20  # numbers drawn at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +43,11 @@ class Prediction:
     Attributes:
         mean: E[y], the average output, after the transform.
         variance: Var(y), elementwise.
-        entropy: H(E[p]) of the average probabilities p: the whole uncertainty. None if the outputs are not
-            probabilities. Its shape is that of the mean without axis 1; with "sigmoid", where every output is a yes or
-            no with an entropy of its own, that of the mean, and without axis 1 only if there is one output along it.
-        mutual_information: H(E[p]) - E[H(p)], between the class and the mask: how far the passes disagree. None if the
-            outputs are not probabilities. Of the shape of the entropy.
+        entropy: H(E[p]) of the average probabilities p, the total uncertainty. None if the outputs are not
+            probabilities. Its shape is that of the mean without axis 1; with "sigmoid", where every output has an
+            entropy of its own, that of the mean, and without axis 1 only if there is one output along it.
+        mutual_information: H(E[p]) - E[H(p)], between the class and the mask: the disagreement of the passes. None if
+            the outputs are not probabilities. Of the shape of the entropy.
     """
 
     mean: Tensor
@@ -67,21 +66,26 @@ def mc_predict(
 ) -> Prediction:
     """Predict by Monte-Carlo dropout: mean and variance over ``samples`` passes (Gal and Ghahramani, 2016).
 
-    Only dropout layers are put into training mode: torch's, ours, DropConnectLinear, FastDropoutLinear and
-    AdaptiveDropout. All else, batch normalisation among it, is in evaluation mode; afterwards every layer is in the
-    mode it was in. Dropout that is not a layer of its own (a function, or inside torch.nn.MultiheadAttention) stays
-    off. No gradients are recorded, and memory does not grow with ``samples``.
+    Only dropout layers, torch's and contdrop's, are put into training mode. All other layers, such as batch
+    normalisation, are in evaluation mode; modes are restored afterwards. Dropout that is not a layer of its own (a
+    function, or inside torch.nn.MultiheadAttention) stays off. No gradients are recorded, and memory does not grow with
+    ``samples``.
 
     Args:
-        model: With at least one dropout layer. It returns a tensor, or an object or dictionary with ``logits``.
-        x: Batch [N, ...] of any type, token ids among them; for a model of several inputs a tuple, or a dictionary by
+        model: Model with at least one dropout layer that returns a tensor, or an object or dictionary with ``logits``.
+        x: Batch [N, ...] of any type, such as token ids; for a model of several inputs a tuple, or a dictionary by
             the names of its arguments: ``model(**x)``.
         samples: Number of passes, at least 2.
-        transform: None for the outputs as they are; "softmax" for a classifier that gives logits or log-probabilities;
-            "probabilities" for one that gives probabilities; both along axis 1, of at least 2 classes. "sigmoid" for
-            one logit of each yes or no: two classes [N, 1], or K labels [N, K]. All but None give entropies.
-        seed: Makes the result reproducible and leaves torch's generators as they were. With None the masks follow from
+        transform: None keeps the outputs; "softmax" is for a classifier that returns logits or log-probabilities;
+            "probabilities" for one that returns probabilities; both along axis 1, of at least 2 classes. "sigmoid" is
+            for one logit per binary outcome: two classes [N, 1], or K labels [N, K]. All but None give entropies.
+        seed: Makes the result reproducible and restores torch's generators. With None the masks follow from
             torch.manual_seed, or from a layer's own generator.
+
+    Example:
+        >>> prediction = mc_predict(nn.GaussianDropout(0.3), torch.ones(2, 3), seed=0)
+        >>> prediction.mean.shape, prediction.variance.shape
+        (torch.Size([2, 3]), torch.Size([2, 3]))
     """
     owner = "mc_predict"
     inputs, named = _arguments(owner, x)
@@ -115,7 +119,7 @@ def predict(
     """Predict with dropout on, by sampling or by moments.
 
     "monte-carlo" is :func:`mc_predict`. "moments" propagates mean and covariance through the model once
-    (:func:`contdrop.theory.propagation.moments`, which says what models it can follow, and what is approximate). With
+    (:func:`contdrop.theory.propagation.moments`, which lists the supported models and approximations). With
     "softmax" or "sigmoid" as transform the logits are then taken as Gaussian, and the moments and entropies of their
     probabilities are averages over ``samples`` draws of the logits alone: cheap, because the network is not evaluated
     again.
@@ -127,7 +131,7 @@ def predict(
         samples: Number of passes (50 if None), or of draws of the logits (1000 if None).
         transform: As in :func:`mc_predict`; "probabilities" with "monte-carlo" only.
         seed: As in :func:`mc_predict`.
-        covariance: Of the propagation: "diagonal", "output" or "full". Not used by "monte-carlo".
+        covariance: Covariance of the propagation: "diagonal", "output" or "full". Not used by "monte-carlo".
 
     Returns:
         The prediction; in float64 if by moments.
@@ -203,7 +207,7 @@ class _Running:
             self._entropy = self._entropy.to(values.device) + self._entropy_of(values, 2).sum(0)
 
     def prediction(self, dtype: torch.dtype) -> Prediction:
-        # Sums of half-precision outputs are worth more than half precision.
+        # Sums of half-precision outputs are more precise than half precision.
         dtype = dtype if dtype in (torch.float32, torch.float64) else torch.float32
         variance = self._squares / (self._count - 1)
         entropy = information = None
@@ -232,7 +236,7 @@ def _transformed(owner: str, output: Tensor, transform: Transform) -> Tensor:
     _check_classes(owner, output, transform)
     if transform == "softmax":
         return output.double().softmax(1)
-    # Half precision is good to 1e-3, and classes add up.
+    # Half precision is good to 1e-3, and the errors of classes add up.
     if output.min() < 0 or ((output.double().sum(1) - 1).abs() > 1e-2).any():
         raise ValueError(
             f"{owner}: expected outputs that are at least 0 and add up to 1 along axis 1, got others; use "
@@ -287,10 +291,17 @@ def dropout_on(model: torch.nn.Module, layers: dict[str, torch.nn.Module]) -> It
     """
     modes = [(module, module.training) for module in model.modules()]
     called: set[tuple[str, int]] = set()
+
+    def noting(name: str) -> Callable[..., None]:
+        def note(_module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+            called.update((name, each.dim()) for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
+
+        return note
+
     # Hooks also keep torch's transformer layers from their fused evaluation path, which would leave out dropout.
-    hooks = [layer.register_forward_pre_hook(_noting(name, called), with_kwargs=True) for name, layer in layers.items()]
+    hooks = [layer.register_forward_pre_hook(noting(name), with_kwargs=True) for name, layer in layers.items()]
     try:
-        # The flags themselves: a train() of the user's own may do more than set them.
+        # Set the flags themselves: an overridden train() may do more.
         for module, _ in modes:
             module.training = False
         for module in layers.values():
@@ -301,13 +312,6 @@ def dropout_on(model: torch.nn.Module, layers: dict[str, torch.nn.Module]) -> It
             module.training = mode
         for hook in hooks:
             hook.remove()
-
-
-def _noting(name: str, called: set[tuple[str, int]]) -> Callable[..., None]:
-    def note(_module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        called.update((name, each.dim()) for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
-
-    return note
 
 
 def shares_mask(layer: torch.nn.Module, axes: int) -> bool:
@@ -365,7 +369,7 @@ def _arguments(owner: str, x: Inputs | NamedInputs) -> tuple[tuple[Tensor, ...],
         if not isinstance(name, str) or not isinstance(each, Tensor):
             raise TypeError(
                 f"{owner}: expected a dictionary of tensors by the names of the model's arguments, got "
-                f"{type(each).__name__} as {name!r}; leave out what is no tensor"
+                f"{type(each).__name__} as {name!r}; leave out what is not a tensor"
             )
     return (), named
 

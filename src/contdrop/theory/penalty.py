@@ -124,7 +124,7 @@ def penalty(
 def _derivatives(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], directions: Sequence[Tensor] | None, *, create_graph: bool
 ) -> list[Tensor]:
-    """Compute derivatives of the outputs along each of the directions (stacked along axis 0), or of a scalar output if None.
+    """Differentiate the outputs along each of the directions (stacked along axis 0), or a scalar output if None.
 
     An output that does not depend on an input has derivative zero.
     """
