@@ -13,19 +13,10 @@ from torch import Tensor
 
 from . import nn
 from ._torch.checks import check_choice, check_seed, check_whole
-from ._torch.private import TORCH_DROPOUTS
 from .choices import METHODS, TRANSFORMS, Covariance, Method, Transform
-from .surgery.sites import out_of_reach
+from .surgery.sites import DROPOUT_LAYERS, out_of_reach
 from .theory import propagation
 from .theory.propagation import Moments
-
-_STOCHASTIC: tuple[type[torch.nn.Module], ...] = (
-    *TORCH_DROPOUTS,
-    nn.Dropout,
-    nn.AdaptiveDropout,
-    nn.DropConnectLinear,
-    nn.FastDropoutLinear,
-)
 
 # Inputs of a model: one tensor or a tuple; or tensors by the names of its arguments.
 Inputs = Tensor | tuple[Tensor, ...]
@@ -180,7 +171,7 @@ def _drawn(moments: Moments, samples: int) -> Iterator[Tensor]:
 def dropout_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """Return the dropout layers of a model, torch's and contdrop's, by path."""
     layers = {name or type(module).__name__: module for name, module in model.named_modules()}
-    return {name: module for name, module in layers.items() if isinstance(module, _STOCHASTIC)}
+    return {name: module for name, module in layers.items() if isinstance(module, DROPOUT_LAYERS)}
 
 
 class _Running:

@@ -37,6 +37,9 @@ PLAIN: dict[Any, tuple[int, ...]] = {
     torch.nn.Dropout3d: (-3, -2, -1),
 }
 ALPHA = (torch.nn.AlphaDropout, torch.nn.FeatureAlphaDropout)
+# Layers that draw more than a mask on units, and all layers that draw.
+_WHOLE = (nn.AdaptiveDropout, nn.DropConnectLinear, nn.FastDropoutLinear)
+DROPOUT_LAYERS: tuple[type[torch.nn.Module], ...] = (*TORCH_DROPOUTS, nn.Dropout, *_WHOLE)
 
 # Dropout functions by name, with keyword and position of the rate.
 _FUNCTIONS = {
@@ -118,7 +121,7 @@ def _sites(module: torch.nn.Module) -> Iterator[tuple[str, float | None]]:
     elif isinstance(module, torch.nn.RNNBase):
         if module.dropout > 0 and module.num_layers > 1:
             yield f"between the layers of {type(module).__name__}", module.dropout
-    elif isinstance(module, (nn.AdaptiveDropout, nn.DropConnectLinear, nn.FastDropoutLinear)):
+    elif isinstance(module, _WHOLE):
         law = getattr(module, "law", None)
         rate = None if law is None else equal_rate(law.relative_variance)
         if rate != 0:

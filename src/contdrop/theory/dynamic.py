@@ -32,7 +32,7 @@ from ..laws import Gaussian, Law
 from . import _numerics
 from ._numerics import logistic_expectation
 from .penalty import penalty as penalty
-from .sigmoid_expectations import expected_masked_sigmoid, expected_sigmoid, expected_softplus, log_expected_sigmoid
+from .sigmoid_expectations import expected_masked_sigmoid, expected_softplus, log_expected_sigmoid
 
 UNITS = ("linear", "sigmoid")
 FORMS = ("exact", "stein", "paper", "bernoulli")
@@ -63,8 +63,8 @@ def ensemble_gradient(
     check_choice("ensemble_gradient", "ensemble", ensemble, ENSEMBLES)
     if unit == "linear":
         return -(target - law.mean * (weight @ x)) * law.mean * x
-    output, _ = _ensemble_output(gain * weight * x, law, ensemble)
-    return -gain * (target - output) * law.mean * x
+    output, _ = _log_ensemble_output(gain * weight * x, law, ensemble)
+    return -gain * (target - math.exp(output)) * law.mean * x
 
 
 def dropout_gradient(
@@ -308,14 +308,6 @@ def _sigmoid_regularizer(terms: Tensor, target: float, law: Law, ensemble: str) 
     """Compute E[E_D] - E_ENS as one part for each target, neither of which is negative (Jensen) but for rounding."""
     (above, below), (output, complement) = expected_softplus(terms, law), _log_ensemble_output(terms, law, ensemble)
     return target * max(below + output, 0.0) + (1 - target) * max(above + complement, 0.0)
-
-
-def _ensemble_output(terms: Tensor, law: Law, ensemble: str) -> tuple[float, float]:
-    """Return O_ENS and 1 - O_ENS, the smaller of them accurate."""
-    if ensemble == "arithmetic":
-        return expected_sigmoid(terms, law)
-    mean, _ = _logistic_moments(terms, law)
-    return torch.sigmoid(mean).item(), torch.sigmoid(-mean).item()
 
 
 def _log_ensemble_output(terms: Tensor, law: Law, ensemble: str) -> tuple[float, float]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from .._torch.checks import check_choice, check_whole
-from .._torch.private import BATCH_NORMS, TORCH_DROPOUTS
-from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
+from .._torch.private import BATCH_NORMS
+from ..surgery.sites import DROPOUT_LAYERS
 from . import _numerics, penalty_terms
 from .penalty_terms import Noise, evaluating, noisy_forward, replaced_forwards
 from .propagation import Moments, propagate
@@ -349,7 +349,6 @@ def _check_layer(name: str, layer: torch.nn.Module, method: str | None) -> bool:
             "not allow for; use method='hutchinson'"
         )
     known = noisy_forward(layer) is not None
-    noisy = (*TORCH_DROPOUTS, Dropout, AdaptiveDropout, DropConnectLinear, FastDropoutLinear)
-    if isinstance(layer, noisy) and not known:
+    if isinstance(layer, DROPOUT_LAYERS) and not known:
         raise ValueError(f"penalty: {what} is a dropout layer whose noise is not known here; replace it")
     return known

@@ -11,20 +11,22 @@ import torch.fx
 from torch import Tensor
 from torch.nn import functional as F
 
-from ... import nn
-from ..._torch.private import TORCH_DROPOUTS, has_forward_hooks, is_sequence
+from ..._torch.private import has_forward_hooks, is_sequence
+from ...surgery.sites import DROPOUT_LAYERS
 from ..penalty_terms import switched
 from . import layers
 from .gaussian import GaussianMoments, PropagatedLayer, RefusedError, affine, reshaping, scaling
-
-_OURS = (nn.Dropout, nn.AdaptiveDropout, nn.DropConnectLinear, nn.FastDropoutLinear)
 
 
 class _Tracer(torch.fx.Tracer):
     """Tracer that stops at known layers, all dropout layers, and torch's own layers."""
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, _OURS) or layers.handler(m) is not None or super().is_leaf_module(m, module_qualified_name)
+        return (
+            isinstance(m, DROPOUT_LAYERS)
+            or layers.handler(m) is not None
+            or super().is_leaf_module(m, module_qualified_name)
+        )
 
 
 def trace(model: torch.nn.Module) -> torch.fx.Graph:
@@ -71,7 +73,7 @@ def _check_called(model: torch.nn.Module, graph: torch.fx.Graph) -> None:
 
 def _is_dropout(layer: torch.nn.Module) -> bool:
     """Tell whether a layer is dropout and one node of the graph; one with a forward of its own may be traced into."""
-    return isinstance(layer, (*TORCH_DROPOUTS, *_OURS)) and _Tracer().is_leaf_module(layer, "")
+    return isinstance(layer, DROPOUT_LAYERS) and _Tracer().is_leaf_module(layer, "")
 
 
 def _called(model: torch.nn.Module, graph: torch.fx.Graph) -> set[torch.nn.Module]:
