@@ -34,7 +34,7 @@ from ..store.schema import Epoch, processor
 from ..study.user_errors import printable_error
 from ..training.distributed import LostError as LostError
 from ..training.environment import machine, versions
-from ..training.job import JobSink
+from ..training.job import NullStore
 from .queue import Task, WorkerContext, set_up_process
 
 # Environment of a Ray that is started here, which reads some of it when it is imported.
@@ -255,7 +255,7 @@ class Cluster:
 Message = tuple[str, tuple[Any, ...], dict[str, Any]]  # method of the store, and its arguments
 
 
-class RemoteStore(JobSink):
+class RemoteStore(NullStore):
     """Destination of a job on a node: messages to the driver, in order."""
 
     FORWARDED = frozenset({"drop_progress", "progress", "fail", "finish"})

@@ -1,12 +1,12 @@
-"""One job of the lab's own training: begun, resumed, saved on the way, and finished in the store; and what it takes."""
+"""Job of the lab's own training: begun, resumed, saved and finished in a store; and a measurement of its time."""
 
 from __future__ import annotations
 
 import math
 import pathlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -15,58 +15,31 @@ from ..data.batch import to_device
 from ..data.data import PreparedData
 from ..store.blobs import Buffer
 from ..store.schema import FINAL, Epoch
+from ..store.writer import Store
 from ..study.plan import PlannedJob, Variant
 from . import checkpoint
 from .distributed import SINGLE_PROCESS, ProcessGroup, check_division
 from .environment import machine, versions
 from .trainer import DivergenceError, Trainer
 
-_CHECKPOINT_SHARE = 0.05  # of the time, at most, goes into checkpoints
-_TRIED = 12  # batches, to see how long they take
-
-
-class JobSink(Protocol):
-    """Destination for a job's progress: a store, or what stands in for one."""
-
-    path: pathlib.Path
-
-    def begin(
-        self,
-        job: int,
-        *,
-        variant: str,
-        seeds: Mapping[str, int],
-        fingerprints: Mapping[str, str],
-        versions: Mapping[str, str],
-        machine: Mapping[str, Any],
-    ) -> str | None: ...
-    def resume(self, job: int) -> tuple[int, Buffer] | None: ...
-    def drop_progress(self, job: int) -> None: ...
-    def progress(
-        self, job: int, epochs: Sequence[Epoch], checkpoint: tuple[int, Sequence[Buffer]] | None = None
-    ) -> None: ...
-    def fail(self, job: int, reason: str, epochs: Sequence[Epoch] = ()) -> None: ...
-    def finish(
-        self,
-        job: int,
-        epochs: Sequence[Epoch],
-        results: Mapping[str, float],
-        artefacts: Mapping[str, np.ndarray],
-        weights: Sequence[Buffer] = (),
-    ) -> None: ...
+_CHECKPOINT_SHARE = 0.05  # of the time, at most, for checkpoints
+_TRIED = 12  # batches to measure
 
 
 class NullStore:
-    """Destination of a job's other processes, of which only the first writes."""
+    """Destination of the progress of a job's other processes, of which only the first writes."""
 
     path = pathlib.Path()
 
-    def begin(self, job: int, **_: Any) -> str | None: ...
-    def resume(self, job: int) -> tuple[int, Buffer] | None: ...
-    def drop_progress(self, job: int) -> None: ...
-    def progress(self, job: int, *_: Any) -> None: ...
-    def fail(self, job: int, *_: Any) -> None: ...
-    def finish(self, job: int, *_: Any) -> None: ...
+    def begin(self, *_: Any, **__: Any) -> str | None: ...
+    def resume(self, *_: Any, **__: Any) -> tuple[int, Buffer] | None: ...
+    def drop_progress(self, *_: Any, **__: Any) -> None: ...
+    def progress(self, *_: Any, **__: Any) -> None: ...
+    def fail(self, *_: Any, **__: Any) -> None: ...
+    def finish(self, *_: Any, **__: Any) -> None: ...
+
+
+JobSink: TypeAlias = Store | NullStore  # or a subclass, such as the one that writes to a remote driver
 
 
 def run(
@@ -81,10 +54,10 @@ def run(
     checkpoint_seconds: float = 1.0,
     after_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> None:
-    """Does one job, whose lock this process holds, and writes all of it to the store.
+    """Run one job, whose lock this process holds, and write all of it to the store.
 
-    All processes of a team call this, and the first of them writes. The state is saved at the first epoch's end after
-    ``checkpoint_seconds``.
+    All processes of a team call this function, and the first of them writes. The state is saved at the end of the first
+    epoch after ``checkpoint_seconds``.
     """
     training = Trainer(job, variant, prepared, device, team)
     training.check_steps()
@@ -101,11 +74,13 @@ def run(
         return
     if team.size > 1:
         check_division(training)
-    saved = _checkpoint(store, job_id, team)
+    saved = store.resume(job_id)
+    if team.size > 1:  # a large checkpoint is a mapped file, which cannot be sent
+        saved = team.first(saved and (saved[0], bytes(saved[1])))
     if saved:
         try:
             training.restore(saved[1])
-        except (ValueError, KeyError, TypeError, RuntimeError):  # whole, but of another version: it starts over
+        except (ValueError, KeyError, TypeError, RuntimeError):  # intact, but of another version
             store.drop_progress(job_id)
             training = Trainer(job, variant, prepared, device, team)
     unsaved: list[Epoch] = []
@@ -118,7 +93,7 @@ def run(
                 begun = time.monotonic()
                 try:
                     saved_state = training.state()
-                except TypeError:  # of which the dry run has warned: such a job starts over if it is interrupted
+                except TypeError:  # the dry run has warned that such a job cannot be resumed
                     next_save = math.inf
                     continue
                 store.progress(job_id, unsaved, (training.epoch, saved_state))
@@ -133,19 +108,10 @@ def run(
     store.finish(job_id, unsaved, results, artefacts, weights)
 
 
-def _checkpoint(store: JobSink, job_id: int, team: ProcessGroup) -> tuple[int, Buffer] | None:
-    """The last one, in every process of a team."""
-    saved = store.resume(job_id)
-    if saved and team.size > 1:
-        saved = saved[0], bytes(saved[1])  # a large one is a mapped file, which cannot be sent
-    found: tuple[int, Buffer] | None = team.first(saved)
-    return found
-
-
 def seconds_per_epoch(
     job: PlannedJob, variant: Variant, prepared: PreparedData, *, threads: int, device: str = "cpu"
 ) -> float:
-    """About how long an epoch of a job takes here, all in all: a few batches are trained, and nothing is kept."""
+    """Return an estimate of the time of an epoch with its evaluation, from a few batches; nothing is kept."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -157,7 +123,7 @@ def seconds_per_epoch(
             loss, _ = training.batch_loss(to_device(batch, training.device))
             training.backward(loss)
             training.update()
-            loss.item()  # waits for the device
+            loss.item()  # wait for the device
             ends.append(time.perf_counter())
         training.evaluate(parts.validation, training.metrics[:1], batches=1)
         evaluation = time.perf_counter() - ends[-1]

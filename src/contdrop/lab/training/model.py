@@ -1,4 +1,4 @@
-"""A study's model with a method in it: the same initial weights for all methods of a run, by construction."""
+"""Models of a study with a method applied, with the same initial weights for all methods of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from . import random_streams
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A model, and what the method did to it."""
+    """Model with a method, and a report of what the method did to it."""
 
     model: nn.Module
     noise: dict[str, float] = field(default_factory=dict)  # mean, and relative variance averaged over layers
@@ -32,9 +32,9 @@ class BuiltModel:
 
 
 class Averaged(nn.ModuleList):
-    """Several classifiers as one: called as each of them is, it returns the logarithm of their mean probabilities.
+    """Ensemble of classifiers with logits [N, classes, ...], which returns the logarithm of their mean probabilities.
 
-    They have logits [N, classes, ...]; of models with one logit, for two classes, it returns that of the mean.
+    For models with one logit, for two classes, it returns the logit of their mean probability.
     """
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
@@ -46,14 +46,12 @@ class Averaged(nn.ModuleList):
 
 
 def build(study: Study, method: Method, seed: int) -> BuiltModel:
-    """The model with the method, its initial weights drawn by ``seed``; several as one if the study averages them."""
+    """Return the model with the method, or an ensemble, with initial weights drawn by ``seed``."""
     first = _build(study, method, seed)
     if study.training.networks == 1:
         return first
-    seeds = [
-        random_streams.seed(seed, "network", number, random_streams.WEIGHTS)
-        for number in range(1, study.training.networks)
-    ]
+    numbers = range(1, study.training.networks)
+    seeds = [random_streams.seed(seed, "network", number, random_streams.WEIGHTS) for number in numbers]
     others = [_build(study, method, each).model for each in seeds]
     return replace(first, model=Averaged([first.model, *others]))
 
@@ -67,14 +65,14 @@ def _build(study: Study, method: Method, seed: int) -> BuiltModel:
 
 
 def build_with(study: Study, function: Callable[[], nn.Module], method: Method, seed: int) -> BuiltModel:
-    """The model that a function returns, with the method in its dropout layers."""
+    """Return the model that a function makes, with the method in its dropout layers."""
     seed_everything(seed)
     model = _checked(study, function())
     return BuiltModel(model, *put(study, method, model))
 
 
 def put(study: Study, method: Method, model: nn.Module) -> tuple[dict[str, float], MethodReport]:
-    """Puts the method into a model; what noise that is, and what was done."""
+    """Apply the method to a model; return the mean and strength of its noise, and a report."""
     # The default methods fall back where a shape does not reach a layer's strength; one asked for by name is refused.
     applied = apply(method, model, scale=study.scale, fallback=tuple(study.methods) == METHODS)
     return _noise(applied), applied
@@ -97,7 +95,7 @@ def _checked(study: Study, model: object) -> nn.Module:
 
 
 def seed_everything(seed: int) -> None:
-    """torch, NumPy and Python's random, so that whatever a model function draws from is the same for all methods."""
+    """Seed torch, NumPy and Python's random, from which a model function may draw."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
