@@ -63,7 +63,7 @@ def test_jobs_that_several_processes_do_together_leave_fewer_workers(estimate, m
     assert "with 4 workers" in estimate("--devices", "2")[1]
     code, _, err = estimate("--devices", "1000")
     assert (code, err.count("\n")) == (2, 1)
-    assert "--devices: study 'estimated' cannot be done by 1000: its batches have" in err
+    assert "--devices: study 'estimated' cannot be trained by 1000 processes: its batches have" in err
 
 
 def test_failed_jobs_that_are_to_be_retried_are_not_done(estimate):

@@ -552,7 +552,9 @@ def test_finished_runs_are_done_again_only_if_asked(tmp_path):
 
     before = compare(tmp_path, **FEW).results
     assert compared().results.finished == before.finished  # complete
-    with pytest.raises(UserError, match=r"2 finished jobs of runs .* 1 thread\) than .* 2 threads\).* again by --redo"):
+    with pytest.raises(
+        UserError, match=r"2 finished jobs of runs to go on, .* 1 thread\); got .* 2 threads\).* with --redo"
+    ):
         compared(methods=["original", "none", "uniform"])
     with Store(tmp_path / "runs.db") as store:
         assert store.jobs() == list(before.final)

@@ -210,7 +210,7 @@ def test_what_processes_would_do_otherwise_is_refused(divided):
 )
 def test_studies_that_cannot_be_divided_are_refused_before_anything_is_done(changes, reason):
     jobs = plan(STUDY.replace(**changes))
-    with pytest.raises(UserError, match=f"--devices: study 'divided' cannot be done by 2: {reason}"):
+    with pytest.raises(UserError, match=f"--devices: study 'divided' cannot be trained by 2 processes: {reason}"):
         StudyRunner([PlannedStudy(jobs, StudySource("pickle", "divided"))], devices=2)
 
 

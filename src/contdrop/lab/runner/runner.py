@@ -23,7 +23,7 @@ from ..store.writer import Store
 from ..study import amendments, dry_run, plan
 from ..study.plan import PlannedJob
 from ..study.source import StudySource, StudySpec, by_value
-from ..study.study import is_integer_at_least
+from ..study.study import Study, is_integer_at_least
 from ..study.user_errors import explained
 from ..training.environment import find_device, machine
 from ..training.job import seconds_per_epoch
@@ -42,9 +42,23 @@ class PlannedStudy:
     jobs: Sequence[PlannedJob]
     source: StudySource
 
+    def __str__(self) -> str:
+        return f"study {self.study.name!r}"
+
     @property
     def protocol(self) -> plan.StudyPlan:
+        """Plan of the study, which all jobs share."""
         return self.jobs[0].protocol
+
+    @property
+    def key(self) -> str:
+        """Key of the plan in a store."""
+        return self.protocol.key
+
+    @property
+    def study(self) -> Study:
+        """The study at the size of the plan."""
+        return self.protocol.study
 
 
 @dataclass
@@ -82,11 +96,14 @@ class StudyRunner:
                 raise UserError(f"{option}: expected a whole number of at least {least}; got {value!r}")
         if self.cluster is None:
             self.device = find_device(self.device)
-        else:  # whether the nodes have it, they say
-            self.device = self.device if self.device != "auto" else "cuda" if self.cluster.gpus else "cpu"
-        wanted = {planned.protocol.study.training.threads for planned in self.plans}
+        elif self.device == "auto":  # other devices are checked by the nodes
+            self.device = "cuda" if self.cluster.gpus else "cpu"
+        wanted = {planned.study.training.threads for planned in self.plans}
         if self.threads is None and len(wanted) > 1:
-            raise UserError("these studies want different numbers of threads; give --threads, or one study at a time")
+            raise UserError(
+                f"--threads: expected studies with one number of threads; got {sorted(wanted)}; give --threads, or run "
+                "one study at a time"
+            )
         self.threads = self.threads or wanted.pop()
         if self.devices > 1:
             self._check_devices()
@@ -100,14 +117,14 @@ class StudyRunner:
             raise UserError(f"--devices: expected at most as many as there are GPUs, {gpus}; got {self.devices}")
         if self.device not in ("cpu", "cuda"):
             raise UserError(f"--devices: expected --device cpu or cuda for several; got {self.device}")
-        for _, study in self._studies():
+        for planned in self.plans:
             refused = {
-                "it has a loop of its own": study.run is not None,
-                "it is compiled, and a graph holds no part of a mask": study.training.compile,
-                f"its batches have {study.batch_size} examples": study.batch_size < self.devices,
+                "it has a loop of its own": planned.study.run is not None,
+                "it is compiled, and a graph holds no part of a mask": planned.study.training.compile,
+                f"its batches have {planned.study.batch_size} examples": planned.study.batch_size < self.devices,
             }
             for reason in (reason for reason, is_so in refused.items() if is_so):
-                raise UserError(f"--devices: study {study.name!r} cannot be done by {self.devices}: {reason}")
+                raise UserError(f"--devices: {planned} cannot be trained by {self.devices} processes: {reason}")
 
     @contextlib.contextmanager
     def session(self, path: pathlib.Path, *, scratch: bool = False) -> Iterator[Store]:
@@ -144,19 +161,27 @@ class StudyRunner:
         return max(1, cores() // ((self.threads or 1) * self.devices)) if self.workers is None else self.workers
 
     def load(self) -> None:
-        """Loads data, and tries every study that the catalogue does not vouch for; nothing is written."""
+        """Load the data, and try every study that is not of the catalogue; nothing is written."""
         for planned in self.plans:
-            self._load(planned)
-            data = self._data[planned.protocol.key]
-            if data is not None and data.mark:
-                self.say(f"contdrop: {planned.protocol.study.name}: {data.mark}")
-            if planned.source.kind != "catalogue" and data is not None:
+            study = planned.study
+            if study.run is not None or study.data is None:
+                self._data[planned.key] = None
+                continue
+            alike = (p.key for p in self.plans if (p.study.data, p.study.task) == (study.data, study.task))
+            data = next((same for key in alike if (same := self._data.get(key))), None)
+            if data is None:
+                with explained(f"{planned}: data()", study.data):
+                    data = prepare(study.data(), task=study.task)
+            self._data[planned.key] = data
+            if data.mark:
+                self.say(f"contdrop: {study.name}: {data.mark}")
+            if planned.source.kind != "catalogue":
                 before = self._description(planned).get("behaviour") if self._store is not None else None
                 known = (before or {}).get("data")
                 found = dry_run.dry_run(planned.jobs, data, device=self._device_here, known_data=known)
-                self.reports[planned.protocol.key] = found
+                self.reports[planned.key] = found
                 for warning in found.warnings:
-                    self.say(f"contdrop: {planned.protocol.study.name}: {warning}")
+                    self.say(f"contdrop: {study.name}: {warning}")
         if self.cluster is not None:
             self._connect(self.cluster)
 
@@ -170,12 +195,11 @@ class StudyRunner:
         if self._ray.refused:
             self.say(
                 f"contdrop: {plural(len(self._ray.refused), 'node')} of Ray of another kind of processor than "
-                f"{self._ray.kind} {'does' if len(self._ray.refused) == 1 else 'do'} nothing: a run's methods all come "
-                "from one kind"
+                f"{self._ray.kind} will not be used, as all methods of a run need one kind"
             )
 
     def prepare(self, store: Store) -> None:
-        """Puts all jobs into the plan of a store, open for writing, unless it was begun with another study."""
+        """Add all jobs to the plan of a store that is open for writing; refuse one that another study began."""
         self._store = store
         if store.restored:
             self.say(f"contdrop: {store.restored}")
@@ -190,9 +214,9 @@ class StudyRunner:
             self.say(f"contdrop: {line}")
 
     def _described(self, planned: PlannedStudy) -> dict[str, Any]:
-        """What the store is to say of a study; refuses one that is not what it was begun with."""
+        """Return a study's description for the store; refuse a study that is not the one it was begun with."""
         described = self._behaviour(planned) if planned.source.kind != "catalogue" else {}
-        data = self._data[planned.protocol.key]
+        data = self._data[planned.key]
         if data is not None:
             described["sizes"] = data.parts(planned.protocol.seed, FINAL, 0).sizes
             described |= {"dataset": data.name} if data.name else {}
@@ -204,11 +228,11 @@ class StudyRunner:
         return described
 
     def _check_jobs(self, planned: PlannedStudy, here: Mapping[str, Any]) -> None:
-        """Takes out what is damaged; refuses a plan that would do finished jobs again, unless that is asked for."""
+        """Remove damaged jobs; refuse a plan that would repeat finished jobs, unless ``redo`` asks for that."""
         keys = {job.key: job for job in planned.jobs}
-        for what in self.store.mend(planned.protocol.key, keys):
+        for what in self.store.mend(planned.key, keys):
             self.say(f"contdrop: {what}; it is done again")
-        there = {job.key: job for job in self.store.jobs_there(planned.protocol.key)}
+        there = {job.key: job for job in self.store.jobs_there(planned.key)}
         self._check_data(planned, list(there.values()), processor(here))
         runs: dict[tuple[str, int], list[JobRecord | None]] = {}
         for key, job in keys.items():
@@ -219,14 +243,14 @@ class StudyRunner:
         lost = [job for job in self.store.of_other_processors(runs.values(), here) if job.status == FINISHED]
         if lost and not self.redo:
             raise UserError(
-                f"study {planned.protocol.study.name!r}: {plural(len(lost), 'finished job')} of runs that are to go on "
-                f"came from another kind of processor ({lost[0].shared[PROCESSOR]}) than this one ({processor(here)}), "
-                "and a run's methods all come from one kind; go on there, or do them again by --redo"
+                f"{planned}: expected the kind of processor of {plural(len(lost), 'finished job')} of runs to go on, "
+                f"{lost[0].shared[PROCESSOR]}; got {processor(here)}, and all methods of a run need one kind; go on "
+                "there, or repeat these jobs with --redo"
             )
 
     def _check_data(self, planned: PlannedStudy, there: Sequence[JobRecord], here: str) -> None:
-        """Refuses data other than those of earlier jobs: another data set may have stood in for them, or does now."""
-        data = self._data[planned.protocol.key]
+        """Refuse data other than those of earlier jobs, which may have been stand-ins, as these may be."""
+        data = self._data[planned.key]
         counted = (FINISHED, RUNNING) if self.retry_failed else (FINISHED, RUNNING, FAILED)
         begun = [job for job in there if job.status in counted]
         if data is None or not of_other_data(begun, data.fingerprint, here, of_one_name=False):
@@ -238,27 +262,14 @@ class StudyRunner:
             if not all(names) or names[0] == names[1]:
                 names = [f"fingerprint {str(each)[:12]}" for each in (trained_on(others[0]), data.fingerprint)]
             raise UserError(
-                f"study {planned.protocol.study.name!r}: expected the data of its {plural(len(others), 'job')} in "
-                f"{self.store.path}, {printable(str(names[0]))}; got others, {names[1]}; give another --store, or the "
-                "data that it was begun with"
+                f"{planned}: expected the data of its {plural(len(others), 'job')} in {self.store.path}, "
+                f"{printable(str(names[0]))}; got others, {names[1]}; give another --store, or the data that it was "
+                "begun with"
             )
-
-    def _load(self, planned: PlannedStudy) -> None:
-        study, key = planned.protocol.study, planned.protocol.key
-        if study.run is not None or study.data is None:
-            self._data[key] = None
-            return
-        alike = [k for k, other in self._studies() if (other.data, other.task) == (study.data, study.task)]
-        same = next((k for k in alike if self._data.get(k)), None)
-        with explained(f"study {study.name!r}: data()", study.data):
-            self._data[key] = self._data[same] if same else prepare(study.data(), task=study.task)
-
-    def _studies(self) -> list[tuple[str, Any]]:
-        return [(planned.protocol.key, planned.protocol.study) for planned in self.plans]
 
     def _behaviour(self, planned: PlannedStudy) -> dict[str, Any]:
         """Return the behaviour of a study for the store; refuse one that behaves otherwise than before."""
-        key, study = planned.protocol.key, planned.protocol.study
+        key, study = planned.key, planned.study
         described = self._description(planned)
         before = described.get("behaviour") or {}
         found = self.reports.get(key)
@@ -266,7 +277,7 @@ class StudyRunner:
         now = {"loop": amendments.loop_digest(study.run, file)} if found is None else found.behaviour
         if changed := amendments.behaviour_change(before, now):
             raise UserError(
-                f"study {study.name!r} is not what {self.store.path} was begun with: {changed}; give another --store "
+                f"{planned} is not what {self.store.path} was begun with: {changed}; give another --store "
                 "or another name, or put the study back as it was"
             )
         behaviour = {"behaviour": amendments.joined_behaviour(before, now)}
@@ -277,7 +288,7 @@ class StudyRunner:
         return {**behaviour, "sites": found.sites, "cost": cost}
 
     def _description(self, planned: PlannedStudy) -> dict[str, Any]:
-        key = planned.protocol.key
+        key = planned.key
         return next((p.description for p in self.store.protocols() if p.key == key), {})
 
     def _plan(self, planned: PlannedStudy, described: dict[str, Any]) -> None:
@@ -290,27 +301,28 @@ class StudyRunner:
 
     @property
     def _device_here(self) -> str:
-        """Where this process tries a study; the nodes may have what it has not."""
+        """Device on which this process tries a study; the nodes may have other devices."""
         return find_device("auto") if self.cluster is not None and self.device != "cpu" else self.device
 
     @property
     def largest_part(self) -> int:
-        """Examples in the largest training set."""
+        """Number of examples in the largest training set."""
         return max((len(data.sources["train"]) for data in self._data.values() if data is not None), default=0)
 
     def estimate(self) -> Estimate:
+        """Return the estimate of the remaining time, to be updated by epochs."""
         return Estimate(self.store.jobs(ids=list(self.jobs)))
 
     def seconds_left(self, *, try_out: bool) -> float | None:
-        """About how long the rest takes; None if nobody can know. ``try_out`` trains a few batches to find out."""
+        """Return an estimate of the remaining time, or None; ``try_out`` trains a few batches if nothing is known."""
         estimate = self.estimate()
         known = estimate.seconds_left(max(1, self.processes))
         if known is not None or not try_out:
             return known
         total = 0.0
         for planned in self.plans:
-            data, study = self._data[planned.protocol.key], planned.protocol.study
-            left = [self.jobs[i] for i in estimate.left if self.jobs[i].protocol.key == planned.protocol.key]
+            data, study = self._data[planned.key], planned.study
+            left = [self.jobs[i] for i in estimate.left if self.jobs[i].protocol.key == planned.key]
             if data is None or not left:
                 continue
             first = {label: found[0] for label, found in study.selection.candidates.items()}
@@ -320,22 +332,19 @@ class StudyRunner:
         return total / max(1, min(self.processes, len(estimate.left))) if total else None
 
     def memory_and_disk(self, key: str) -> tuple[float, float]:
-        """About how many bytes a worker has in memory, and all jobs of a study take in files."""
-        found, study = self.reports[key], next(s for k, s in self._studies() if k == key)
+        """Return about how many bytes a worker has in memory, and all jobs of a study take in files."""
+        found, study = self.reports[key], next(planned.study for planned in self.plans if planned.key == key)
         jobs = [job for job in self.jobs.values() if job.protocol.key == key]
         per_job = found.sizes[2] * 4 * len(study.metrics) + 120 * sum(job.epochs for job in jobs) / max(1, len(jobs))
         weights = 4.0 * found.parameters
         kept = weights * len(jobs) if study.training.weights == "last" else 0.0
-        checkpoints = 6 * weights * max(1, self.processes)  # with two moments each, of the old one and of the new
+        checkpoints = 6 * weights * max(1, self.processes)  # an old and a new one, each with two moments
         return found.peak_memory, per_job * len(jobs) + kept + checkpoints
 
     def run(self, observer: Observer) -> PlanOutcome:
-        specs = {
-            p.protocol.key: StudySpec.of(
-                p.protocol, p.source if self._ray is None else by_value(p.protocol.study, p.source)
-            )
-            for p in self.plans
-        }
+        """Run all unfinished jobs of the plan."""
+        sources = {p.key: p.source if self._ray is None else by_value(p.study, p.source) for p in self.plans}
+        specs = {p.key: StudySpec.of(p.protocol, sources[p.key]) for p in self.plans}
         shared = {key: data if data is not None and _can_be_sent(data) else None for key, data in self._data.items()}
         work = WorkerConfig(specs, shared, self.threads or 1, self.device, self.devices)
         if self._ray is not None:
@@ -343,17 +352,19 @@ class StudyRunner:
 
             return ray_driver.run(self.store, self.jobs, work, observer, cluster=self._ray)
         if self.processes == 0:
-            protocols = {planned.protocol.key: planned.protocol for planned in self.plans}
+            protocols = {planned.key: planned.protocol for planned in self.plans}
             return local.run_here(self.store, self.jobs, work, observer, protocols)
         return local.run(self.store, self.jobs, work, observer, workers=self.processes)
 
     @property
     def done(self) -> int:
+        """Number of jobs that finished or failed."""
         statuses = self.store.statuses()
         return sum(statuses[job_id] in (FINISHED, FAILED) for job_id in self.jobs)
 
     def results(self) -> list[Results]:
-        return collect_all(self.store, {planned.protocol.key for planned in self.plans})
+        """Return the results of all studies."""
+        return collect_all(self.store, {planned.key for planned in self.plans})
 
 
 def find_cluster(
@@ -390,7 +401,7 @@ def _scratch(path: pathlib.Path) -> Iterator[Store]:
 
 
 def _can_be_sent(data: PreparedData) -> bool:
-    """Arrays can, unless functions of the user's own go with them; what opens files is opened by each process."""
+    """Return True for arrays without functions of the user's own; each process opens other data itself."""
     pipeline = data.pipeline
     functions = (each for each in (pipeline.batches, pipeline.maker.collate, pipeline.maker.transform) if each)
     own = (type(getattr(each, "__self__", each)).__module__ for each in functions)
@@ -398,5 +409,5 @@ def _can_be_sent(data: PreparedData) -> bool:
 
 
 def cores() -> int:
-    """That this process may use; a container may have fewer than the machine."""
+    """Return the number of processors that this process may use, which a container may limit."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
