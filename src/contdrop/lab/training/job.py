@@ -74,9 +74,7 @@ def run(
         return
     if team.size > 1:
         check_division(training)
-    saved = store.resume(job_id)
-    if team.size > 1:  # a large checkpoint is a mapped file, which cannot be sent
-        saved = team.first(saved and (saved[0], bytes(saved[1])))
+    saved = _checkpoint(store, job_id, team)
     if saved:
         try:
             training.restore(saved[1])
@@ -106,6 +104,15 @@ def run(
     keeps = job.protocol.study.training.weights == "last" and job.stage == FINAL
     weights = checkpoint.parts(checkpoint.of_network(training.network)) if keeps else ()
     store.finish(job_id, unsaved, results, artefacts, weights)
+
+
+def _checkpoint(store: JobSink, job_id: int, team: ProcessGroup) -> tuple[int, Buffer] | None:
+    """Return the last checkpoint, in every process of a team."""
+    saved = store.resume(job_id)
+    if saved and team.size > 1:
+        saved = saved[0], bytes(saved[1])  # a large one is a mapped file, which cannot be sent
+    found: tuple[int, Buffer] | None = team.first(saved)
+    return found
 
 
 def seconds_per_epoch(
