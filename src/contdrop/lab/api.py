@@ -1,4 +1,4 @@
-"""The calls of the lab from Python and notebooks: :func:`compare`, :func:`analyze` and their :class:`Result`."""
+"""Python interface of the lab: :func:`compare`, :func:`analyze` and :class:`Result`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Result:
 
     @property
     def verdict(self) -> Verdict:
-        """The answer in sentences; ``str`` of it is the headline."""
+        """The verdict in sentences; ``str`` of it is the headline."""
         return self._analysis.verdict
 
     @functools.cached_property
@@ -59,13 +59,13 @@ class Result:
         return analyze_results(self.results)
 
     def table(self) -> Table:
-        """Every method with its mean and spread, and its paired difference from the reference."""
+        """Return each method's mean and spread, and its paired difference from the reference."""
         from .report import tables
 
         return tables.comparison(self._analysis)
 
     def differences(self) -> Table:
-        """Every method against the reference: difference, intervals, tests."""
+        """Return each method's difference from the reference, with intervals and tests."""
         from .report import tables
 
         found = tables.differences(self._analysis)
@@ -74,7 +74,7 @@ class Result:
         return found
 
     def plot(self) -> Figure:
-        """The paired runs of every method, as a matplotlib figure."""
+        """Draw the paired runs of every method as a matplotlib figure."""
         from .report import figures
 
         picture = figures.pairs(self._analysis)
@@ -83,13 +83,13 @@ class Result:
         return picture.draw()
 
     def report(self, directory: pathlib.Path | str) -> pathlib.Path:
-        """Writes the page with everything, and returns its path."""
+        """Write the report page and return its path."""
         from .report import page
 
         return page.write(self.store, pathlib.Path(directory), analyses=[self._analysis]).index
 
     def model(self, method: str, run: int) -> nn.Module:
-        """The trained model, where the study has ``weights="last"``; in evaluation mode."""
+        """Return the trained model in evaluation mode; the study needs ``weights="last"``."""
         job = self.results.job(method, run)
         if job is None:
             raise UserError(f"{method} run {run} is not among the results; {suggest(method, self.results.methods)}")
@@ -106,7 +106,7 @@ class Result:
         return built.eval()
 
     def to_dataframe(self) -> Any:
-        """One row per finished job, as a pandas data frame."""
+        """Return a pandas data frame with one row per finished job."""
         try:
             import pandas  # type: ignore[import-untyped,import-not-found,unused-ignore]
         except ImportError:
@@ -153,7 +153,7 @@ def analyze(
     margin: float | None = None,
     name: str = "analysis",
 ) -> Result:
-    """Compares finished numbers from anywhere; runs of the same number are taken to be paired.
+    """Compare finished numbers from anywhere; runs of the same number are paired.
 
     Args:
         values: For each method the value of each run, in the same order of runs; or by run.
@@ -180,7 +180,7 @@ def analyze(
 
 
 def _by_run(values: Mapping[str, Any]) -> dict[tuple[str, int], float]:
-    """By method and run; lists have to be of one length, because a missing run would shift the pairs after it."""
+    """Return the values by method and run; lists have to be of one length, because a missing run would shift pairs."""
     if not isinstance(values, Mapping):
         raise UserError(f"analyze: expected the values of each method by its name; got {type(values).__name__}")
     found: dict[tuple[str, int], float] = {}
@@ -209,7 +209,7 @@ def _by_run(values: Mapping[str, Any]) -> dict[tuple[str, int], float]:
 
 
 def _number(run: Any) -> int:
-    """Of a run; 1.0 and "1" are 1, as tables and JSON have them."""
+    """Return the number of a run; 1.0 and "1" are 1, as in tables and JSON."""
     if int(run) != float(run):
         raise ValueError(f"run {run} is not a whole number")
     return int(run)

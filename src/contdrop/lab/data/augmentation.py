@@ -1,4 +1,4 @@
-"""Augmentation of images by one resampling: crop, scaling, rotation and flip together.
+"""Augmentation of images: crop, scaling, rotation and flip in one resampling.
 
 What is done to an image is drawn by a study's ``transform``, so it follows from run, epoch and position and is the same
 for all methods; it is done to a whole batch at once, by the study's ``forward``::
@@ -41,7 +41,7 @@ class Affine(Configuration):
     flip: bool = False
 
     def draw(self, item: tuple[Tensor, Any], generator: torch.Generator) -> tuple[Tensor, Tensor, Any]:
-        """An image and its label to the image, what to do to it as [2, 3], and the label."""
+        """Draw the change of an image: return image, matrix [2, 3] and label."""
         image, label = item
         scale, angle, down, right, mirrored = torch.rand(5, generator=generator).tolist()
         factor = 1 + self.scaling * (2 * scale - 1)
@@ -60,13 +60,13 @@ class Affine(Configuration):
         return image, torch.tensor(matrix), label
 
     def forward(self, model: nn.Module, batch: Any) -> Tensor:
-        """What the model makes of a batch: changed if it was drawn how, else the crop in the middle."""
+        """Call the model with a batch, changed as drawn in training, else cropped in the middle."""
         images = self.changed(batch[0], batch[1], _divisor(model)) if len(batch) == 3 else self.middle(batch[0])
         result: Tensor = model(images)
         return result
 
     def changed(self, images: Tensor, matrices: Tensor, divisor: float = 255.0) -> Tensor:
-        """Images [N, C, H, W] resampled between pixels; beyond an edge the edge repeats.
+        """Return images [N, C, H, W] resampled bilinearly; beyond an edge the edge repeats.
 
         Whole numbers are divided by the divisor, as the model does with those that nothing is done to.
         """
@@ -99,20 +99,20 @@ class Pixels(nn.Module):
 
 
 def _divisor(model: nn.Module) -> float:
-    """What a model of the lab divides whole numbers by; what bytes are divided by, of another."""
+    """Return what a model divides integer pixels by; 255 if it does not say."""
     return next((module.divisor for module in model.modules() if isinstance(module, Pixels)), 255.0)
 
 
 @dataclass(frozen=True)
 class Crop(Configuration):
-    """Random crop and, of half of the images, the mirror image; nothing is resampled, so images may differ in size."""
+    """Random crop and, for half of the images, mirror image; nothing is resampled, so images may differ in size."""
 
     kind: ClassVar[str] = "crop"
 
     side: int
 
     def draw(self, item: tuple[Any, Any], generator: torch.Generator) -> tuple[Tensor, Any]:
-        """Of an image [C, H, W], or of one of an image and its mirror image, [2, C, H, W]."""
+        """Crop an image [C, H, W], or one of an image and its mirror image [2, C, H, W]."""
         image, label = torch.as_tensor(item[0]), item[1]
         mirrored, down, right = torch.rand(3, generator=generator).tolist()
         if image.dim() == 4:
@@ -124,7 +124,7 @@ class Crop(Configuration):
 
 
 def as_they_are(items: list[Any]) -> tuple[Any, Tensor]:
-    """A batch of images and labels: the images as one tensor if they are of one size, else as a list."""
+    """Collate images and labels: the images as one tensor if they are of one size, else as a list."""
     images = [torch.as_tensor(image) for image, _ in items]
     alike = all(image.shape == images[0].shape for image in images)
     return torch.stack(images) if alike else images, torch.tensor([int(label) for _, label in items])

@@ -1,4 +1,4 @@
-"""Batches of any form: nested tuples, lists and dictionaries of tensors, and what of them a model is called with.
+"""Batches: nested tuples, lists and dictionaries of tensors, and the call of a model with them.
 
 What a batch means, unless a study says otherwise by ``forward`` and ``loss``:
 
@@ -33,7 +33,7 @@ TARGETS = ("labels", "label", "targets", "target", "y")  # in this order
 
 
 def map_leaves(function: Callable[[Any], Any], nest: Any) -> Any:
-    """The same nesting, with what ``function`` makes of each leaf.
+    """Return the same nesting with ``function`` applied to each leaf.
 
     >>> mapped(len, {"a": ("xy", ["z"])})
     {'a': (2, [1])}
@@ -50,7 +50,7 @@ def map_leaves(function: Callable[[Any], Any], nest: Any) -> Any:
 
 
 def leaves(nest: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf, and where it is.
+    """Yield every leaf with its path.
 
     >>> [*leaves({"a": (1, 2)}, "train")]
     [("train['a'][0]", 1), ("train['a'][1]", 2)]
@@ -66,7 +66,7 @@ def leaves(nest: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def size_of(batch: Any) -> int:
-    """The number of examples in a batch: the length of its first tensor, or of its first list of text.
+    """Return the number of examples in a batch: the length of its first tensor, or of its first list of text.
 
     >>> size_of({"ids": torch.zeros(3, 7), "labels": torch.zeros(3)})
     3
@@ -92,7 +92,7 @@ def _size(batch: Any) -> int | None:
 
 
 def select_rows(batch: Any, rows: slice) -> Any:
-    """Some examples of a batch that a study's own function has put together.
+    """Return some examples of a batch that a study's own function has collated.
 
     >>> cut({"a": torch.arange(3)}, slice(1, 3))
     {'a': tensor([1, 2])}
@@ -109,12 +109,12 @@ def select_rows(batch: Any, rows: slice) -> Any:
 
 
 def to_device(batch: Any, device: torch.device | str) -> Any:
-    """The same nesting on a device; what cannot be moved, such as text, stays as it is."""
+    """Return the same nesting on a device; leaves that cannot be moved, such as text, are kept."""
     return map_leaves(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, batch)
 
 
 def inputs_and_target(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """What a model is called with by position and by name, and the target; see the table above."""
+    """Return a model's positional and named inputs, and the target; see the table above."""
     if isinstance(batch, Mapping):
         name = _target_name(batch)
         named = {key: value for key, value in batch.items() if key != name}
@@ -132,12 +132,12 @@ def inputs_and_target(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]
 
 
 def target_of(batch: Any) -> Any:
-    """What the model is to predict; None if the form of the batch does not tell."""
+    """Return the target of a batch; None if its form does not tell."""
     return inputs_and_target(batch)[2]
 
 
 def default_forward(model: torch.nn.Module, batch: Any) -> Any:
-    """Calls a model in the way that the form of the batch suggests; see the table above."""
+    """Call a model with a batch; see the table above."""
     if type(batch) is tuple and len(batch) == 2 and isinstance(batch[0], Tensor):
         return model(batch[0])  # what small networks do a million times
     inputs, named, _ = inputs_and_target(batch)

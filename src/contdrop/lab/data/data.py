@@ -1,4 +1,4 @@
-"""From a user's data to the batches of the training loop: what a study's data are, how they are divided, what is shown.
+"""Data of a study, their division into parts, and the batches of the training loop.
 
 Everything that chance decides here follows from seeds of its own, so in a run all methods see the same examples, in the
 same order, changed in the same way. Arrays in memory go the short way: a batch is one ``index_select`` per tensor.
@@ -96,7 +96,7 @@ class Part:
         return len(self.positions)
 
     def order(self, seed: int | None, batch_size: int) -> list[Tensor]:
-        """The batches of an epoch, as positions in this part; without a seed, all examples as they come.
+        """Return the batches of an epoch as positions in this part; without a seed, in the order of the data.
 
         The user's own batches are for training.
         """
@@ -144,7 +144,7 @@ class Part:
         skip: int = 0,
         rows: Callable[[int], slice] | None = None,
     ) -> Iterator[Any]:
-        """The batches themselves.
+        """Return the batches of an order.
 
         Args:
             order: From :meth:`order`.
@@ -169,7 +169,7 @@ class Part:
 
     @functools.cached_property
     def _arrays(self) -> tuple[Any, Tensor | None]:
-        """Tensors and, unless they are those of this part alone, which of them are this part's."""
+        """Return tensors and the positions of this part in them; None if they are of this part alone."""
         assert isinstance(self.source, Arrays)
         share = len(self) / len(self.source)
         if len(self) == len(self.source):
@@ -190,7 +190,7 @@ def _selected(nest: Any, batches: Iterable[Tensor]) -> Iterator[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What one run trains, validates and tests on, and the fingerprint of the division.
+    """Training, validation and test examples of one run, with the fingerprint of the division.
 
     ``groups`` has the group of each test example, if whole groups were drawn.
     """
@@ -208,7 +208,7 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """How batches are made of examples."""
+    """Construction of batches from examples."""
 
     maker: BatchBuilder
     loaders: Loaders
@@ -217,7 +217,7 @@ class Pipeline:
 
 @dataclass(frozen=True, eq=False)
 class PreparedData:
-    """Data that have been checked, ready to be divided for any run. Made by :func:`prepare`.
+    """Checked data that can be divided for any run, from :func:`prepare`.
 
     Attributes:
         sources: The parts as given: ``train``, and ``validation`` and ``test`` unless they are drawn from it.
@@ -243,7 +243,7 @@ class PreparedData:
         return all(isinstance(source, Arrays) for source in self.sources.values())
 
     def share(self) -> PreparedData:
-        """Moves arrays to shared memory, so that handing them to another process copies nothing."""
+        """Move arrays to shared memory, so that no other process copies them."""
         arrays = [source for source in self.sources.values() if isinstance(source, Arrays)]
         tensors = [tensor for source in arrays for tensor in source.tensors]
         for tensor in [*tensors, self.strata, self.groups]:
@@ -252,7 +252,7 @@ class PreparedData:
         return self
 
     def parts(self, root_seed: int, stage: str, run: int) -> Parts:
-        """The division of one run, the same for all methods."""
+        """Return the division of one run, the same for all methods."""
         positions = np.arange(len(self.sources["train"]))
         test = None
         if "test" in self.drawn:
@@ -282,7 +282,7 @@ class PreparedData:
         return positions[chosen[0]], positions[chosen[1]]
 
     def _part(self, name: str, positions: Positions | None) -> Part:
-        """Drawn from the training data; or as given, whole."""
+        """Return a part: drawn from the training data, or as given."""
         source = self.sources[name if positions is None else "train"]
         positions = np.arange(len(source)) if positions is None else positions
         if not len(positions):
@@ -293,7 +293,7 @@ class PreparedData:
 
 
 def prepare(data: Data, *, task: str | None) -> PreparedData:
-    """Checks everything about the data that can be checked before a run; labels, if there is a task."""
+    """Check the data as far as possible before a run, and their labels if there is a task."""
     if not isinstance(data, Data):
         raise UserError(
             f"expected data() to return lab.Data(train=(x, y), test=(x_test, y_test)); got {type(data).__name__}"

@@ -1,4 +1,4 @@
-"""Fingerprints of anything that an example may consist of: by content, the same in every process and on every day."""
+"""Fingerprints of data by content, the same in every process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # by bytes
 
 
 def of_arrays(*arrays: np.ndarray) -> str:
-    """32 hexadecimal digits of SHA-256 over the types, shapes and bytes of some arrays."""
+    """Return 32 hexadecimal digits of SHA-256 over the types, shapes and bytes of arrays."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(f"{array.dtype} {array.shape} ".encode())
@@ -24,7 +24,7 @@ def of_arrays(*arrays: np.ndarray) -> str:
 
 
 def of_content(*values: Any) -> str:
-    """SHA-256 over some values: numbers, text, tensors, arrays, images, and nests of them.
+    """Return SHA-256 over values: numbers, text, tensors, arrays, images, and nests of them.
 
     >>> of_content({"a": 1}, 2.0) == of_content({"a": 1}, 2.0), of_content([1, 2]) == of_content([12])
     (True, False)
@@ -36,7 +36,7 @@ def of_content(*values: Any) -> str:
 
 
 def _add(digest: Any, value: Any) -> None:
-    """Each kind begins with its name and its length, so that no two contents give the same bytes."""
+    """Add a value, preceded by its kind and length, so that no two contents give the same bytes."""
     if isinstance(value, Tensor):
         _add_tensor(digest, value)
     elif isinstance(value, (str, bytes, bytearray)):
@@ -74,7 +74,7 @@ def _add_tensor(digest: Any, value: Tensor) -> None:
 
 
 def _add_object(digest: Any, value: Any) -> None:
-    """An image of PIL and its like by its pixels; anything else by its attributes, never by its address."""
+    """Add the pixels of an image as of PIL, or the attributes of another object, never its address."""
     kind = type(value)
     # Our own classes keep the name that they had when fingerprints were first stored; a subclass has one of its own.
     name = vars(kind).get("fingerprinted_as") or f"{kind.__module__}.{kind.__qualname__}"
@@ -89,7 +89,7 @@ def _add_object(digest: Any, value: Any) -> None:
 
 
 def as_array(parameter: Tensor) -> np.ndarray:
-    """Its numbers; where NumPy has no such type, such as bfloat16, their bits."""
+    """Return the numbers of a tensor; where NumPy has no such type (bfloat16), their bits."""
     plain = parameter.detach()
     try:
         return plain.numpy()

@@ -1,6 +1,6 @@
-"""What users give as data, checked and brought into one of two forms: arrays in memory, or a map-style dataset.
+"""Input data in one of two forms: arrays in memory, or a map-style dataset.
 
-Everything that is wrong with it is told in one line, here and not in the middle of a training.
+Mistakes in the data raise one-line errors here, before any training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HINT = "give (x, y), nested tuples or dicts of equally long arrays, or a Datase
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """Equally long tensors in any nesting. They may lie in memory that several processes share."""
+    """Equally long tensors in any nesting, possibly in shared memory."""
 
     nest: Any
 
@@ -31,7 +31,7 @@ class Arrays:
         return batch.size_of(self.nest)
 
     def __getitem__(self, index: int) -> Any:
-        """One example: copies, so that whoever changes an example in place does not change the data."""
+        """Return copies of one example, so that changes in place do not reach the data."""
         return batch.map_leaves(lambda leaf: leaf[index].clone(), self.nest)
 
     @property
@@ -45,7 +45,7 @@ class Arrays:
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """A map-style dataset. It is never read as a whole."""
+    """A map-style dataset, which is never read completely."""
 
     dataset: Any
 
@@ -61,7 +61,7 @@ class Items:
 
     @property
     def sampled(self) -> list[int]:
-        """Positions of the items that stand for all of them, the first and the last among them."""
+        """Positions of the items whose content is fingerprinted, the first and the last among them."""
         return sorted({int(index) for index in np.linspace(0, len(self) - 1, min(_SAMPLED, len(self)))})
 
 
@@ -69,7 +69,7 @@ Examples: TypeAlias = Arrays | Items
 
 
 def source(value: Any, name: str) -> Examples:
-    """A part as the user gives it."""
+    """Return a part that a user gives, checked."""
     if isinstance(value, (DataLoader, IterableDataset)) or (
         hasattr(value, "__iter__") and not (hasattr(value, "__getitem__") and hasattr(value, "__len__"))
     ):
@@ -110,7 +110,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _nest(value: Any, name: str) -> Any:
-    """The same nesting of tensors. A list or tuple of numbers, or of equally long lists of numbers, is one array."""
+    """Return the same nesting of tensors. A list of numbers, or of equally long lists of numbers, is one array."""
     if isinstance(value, Mapping):
         return {key: _nest(part, f"{name}[{key!r}]") for key, part in value.items()}
     if isinstance(value, (tuple, list)) and not _is_numbers(value):
@@ -174,7 +174,7 @@ def _check_lengths(nest: Any, name: str) -> None:
 
 
 def check_alike(one: Examples, other: Examples, names: tuple[str, str]) -> None:
-    """That arrays of two parts have the same nesting and types, so that what was trained on one can take the other."""
+    """Raise an error unless arrays of two parts have the same nesting and types."""
     if isinstance(one, Items) or isinstance(other, Items):
         return
     first, second = (
@@ -192,7 +192,7 @@ def check_alike(one: Examples, other: Examples, names: tuple[str, str]) -> None:
 
 
 def check_labels(part: Examples, name: str, task: str | None) -> None:
-    """That no label is missing, as far as labels can be had without reading every item."""
+    """Raise an error if a label is missing, as far as labels are known without reading the items."""
     labels = part.labels
     if task is None or not isinstance(labels, Tensor) or not labels.is_floating_point():
         return
@@ -206,7 +206,7 @@ def check_labels(part: Examples, name: str, task: str | None) -> None:
 
 
 def classes(part: Examples) -> np.ndarray | None:
-    """Each example's class, if there is one whole number for each and it can be had without reading the items."""
+    """Return the class of each example, if classes are integers and known without reading the items; else None."""
     labels = part.labels
     if labels is None or isinstance(labels, Mapping):
         return None

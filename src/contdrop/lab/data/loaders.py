@@ -1,4 +1,4 @@
-"""Batches from single examples, in this process or in loader processes, with the same content either way.
+"""Batches from single examples, made in this process or in loader processes with equal content.
 
 Before each example the global generators of torch, NumPy and Python are seeded from (run, epoch, position); collation
 draws on from where the last example left off. So whatever a dataset, a transform or a collate function draws is the
@@ -38,7 +38,7 @@ _GLOBAL = 0x5DEECE66D2B79F35  # what sets the global generators apart from the o
 
 @dataclass(frozen=True)
 class Request:
-    """A batch to be made: which examples of which part, and the seed of each."""
+    """A batch to be made: examples of a part, with a seed for each."""
 
     part: str
     indices: Sequence[int]
@@ -51,13 +51,13 @@ class Request:
 
 @dataclass(frozen=True)
 class _Failure:
-    """What went wrong in a loader process; an exception would come back with its traceback for a text."""
+    """Message of an error in a loader process, as an exception would come back with its traceback as text."""
 
     reason: str
 
 
 def requests(part: str, batches: Sequence[npt.NDArray[np.int64]], seed: int, *, transformed: bool) -> list[Request]:
-    """One for each batch of positions. Positions that come again in an epoch get other seeds each time."""
+    """Return a request per batch; positions that repeat in an epoch get other seeds each time."""
     if not batches:
         return []
     ends = np.cumsum([len(batch) for batch in batches])[:-1]
@@ -78,7 +78,7 @@ def _item_seeds(indices: npt.NDArray[np.int64], seed: int) -> Seeds:
 
 
 def _mix(x: Seeds) -> Seeds:
-    """SplitMix64's last step: neighbours become strangers."""
+    """Compute the last step of SplitMix64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -86,26 +86,26 @@ def _mix(x: Seeds) -> Seeds:
 
 @dataclass(frozen=True, eq=False)
 class BatchBuilder:
-    """Makes batches of examples; ``transform`` is applied to those of the training data."""
+    """Construction of batches; ``transform`` is applied to training examples."""
 
     sources: Mapping[str, Examples]
     collate: Callable[[list[Any]], Any] | None
     transform: Callable[[Any, torch.Generator], Any] | None
 
     def make(self, request: Request) -> Any:
-        """In this process, whose generators are left as they were."""
+        """Make a batch in this process and leave its generators as they were."""
         with _undisturbed():
             return self._make(request)
 
     def __getitem__(self, request: Request) -> Any:
-        """In a loader process."""
+        """Make a batch in a loader process."""
         try:
             return self._make(request)
         except UserError as error:
             return _Failure(str(error))
 
     def items(self, part: str, indices: Sequence[int]) -> list[Any]:
-        """Items as the data give them, always the same ones."""
+        """Return untransformed items, the same ones each time."""
         with _undisturbed():
             return [self._item(part, index, 0) for index in indices]
 
@@ -142,7 +142,7 @@ def _seed_global(seed: int) -> None:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Global generators are put back. One thread, as in a loader process: the order of a sum depends on it."""
+    """Restore the global generators afterwards, and use one thread, as a loader process does."""
     torch_state, numpy_state, state = torch.get_rng_state(), np.random.get_state(), random.getstate()
     threads = torch.get_num_threads()
     if threads > 1:
@@ -158,7 +158,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 class Loaders:
-    """Loader processes, which stay for the next epoch and the next job. They are not sent to other processes.
+    """Loader processes, which are kept for later epochs and jobs and never sent to another process.
 
     There are ``count`` for each iteration that is under way at a time; with none, batches are made in this process.
     """
@@ -171,7 +171,7 @@ class Loaders:
         return Loaders, (self._maker, self._count)
 
     def batches(self, wanted: Sequence[Request]) -> Iterator[Any]:
-        """In the order wanted. An evaluation in the middle of an epoch gets processes of its own."""
+        """Yield batches in the wanted order; an evaluation within an epoch gets processes of its own."""
         return self._loaded(wanted) if self._count else map(self._maker.make, wanted)
 
     def _loaded(self, wanted: Sequence[Request]) -> Iterator[Any]:
@@ -213,7 +213,7 @@ class _Loader:
 
 @contextlib.contextmanager
 def _own_decisions() -> Iterator[None]:
-    """No warnings of more processes than cores, which is up to the user, nor of forking, see _start_method."""
+    """Suppress warnings about more processes than cores, which the user decides, and about forking."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
         warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
@@ -222,7 +222,7 @@ def _own_decisions() -> Iterator[None]:
 
 @dataclass
 class _Sampler:
-    """Of a loader: whatever it is to do next."""
+    """Sampler that yields the wanted requests."""
 
     wanted: Sequence[Request] = ()
 
@@ -238,7 +238,7 @@ def _same(batch: Any) -> Any:
 
 
 def _start_method() -> str:
-    """Forking, as torch itself does on Linux: loader processes set one thread, and make no use of what was held.
+    """Return "fork" on Linux, as torch does: loader processes use one thread and no inherited locks.
 
     So datasets and functions of any kind will do, also those of a notebook, and processes start in no time. macOS's own
     libraries do not survive it, so there processes are spawned, and what they need must be picklable.
@@ -247,7 +247,7 @@ def _start_method() -> str:
 
 
 def _begin(started_by_main_thread: bool, number: int) -> None:
-    """A loader process ends at once with its parent, whose pipes it holds open. (Else torch sees to it in seconds.)"""
+    """Set up a loader process: one thread, and on Linux death with the parent, whose pipes it holds open."""
     torch.set_num_threads(1)
     if sys.platform == "linux" and started_by_main_thread:  # Linux means the thread that started it
         set_signal_at_parents_death = 1

@@ -1,4 +1,4 @@
-"""Which examples a run trains on, which it validates on, and which it is tested on: drawn from a seed, nothing else.
+"""Division of examples into training, validation and test parts by a seed.
 
 Positions ascend within each part, so that they say nothing about the order in which examples are shown.
 """
@@ -18,12 +18,12 @@ Positions = npt.NDArray[np.int64]
 
 
 def is_amount(value: Any) -> bool:
-    """Whether it says how many, rather than being data itself."""
+    """Return True for a number of examples or a fraction, rather than data."""
     return isinstance(value, numbers.Real)
 
 
 def count(amount: Any, available: int, name: str) -> int:
-    """How many examples a fraction or a whole number means.
+    """Return the number of examples that a fraction or an integer means.
 
     >>> count(0.25, 10, "test"), count(3, 10, "test")
     (3, 3)
@@ -48,7 +48,7 @@ def count(amount: Any, available: int, name: str) -> int:
 
 
 def codes(values: Any, available: int, name: str) -> Positions:
-    """Numbers from 0 for arbitrary ids, one per example of train."""
+    """Return numbers from 0 for arbitrary ids, one per example of train."""
     array = np.asarray(values)
     if array.ndim != 1 or len(array) != available:
         raise UserError(
@@ -69,7 +69,7 @@ def divide(
     groups: Positions | None = None,
     leave: int = 1,
 ) -> tuple[Positions, Positions]:
-    """Two disjoint sets of positions, drawn by ``seed``: so many to train on, or all the others, and so many held out.
+    """Draw two disjoint sets of positions by ``seed``: those to train on (all others if None) and those held out.
 
     With the stratum of each example, each part holds every stratum in proportion, to within one example, and at least
     one example of each stratum is trained on as long as that is possible. With the group of each, whole groups are
@@ -86,7 +86,7 @@ def divide(
 
 
 def _stratified(order: Positions, strata: Positions, train: int, held_out: int) -> tuple[Positions, Positions]:
-    """The first examples of each stratum, in the drawn order, are trained on, and the next ones are held out."""
+    """Take the first examples of each stratum, in the drawn order, to train on, and the next to hold out."""
     _, first, codes, sizes = np.unique(strata, return_index=True, return_inverse=True, return_counts=True)
     spare = sizes - 1 if held_out <= (sizes - 1).sum() else sizes
     out = _apportion(held_out, sizes, spare, first)
@@ -100,7 +100,7 @@ def _stratified(order: Positions, strata: Positions, train: int, held_out: int) 
 
 
 def _apportion(total: int, sizes: Positions, most: Positions, tie: Positions) -> Positions:
-    """Divides ``total`` in proportion to ``sizes`` by largest remainders, at most ``most`` each; ``tie`` is random."""
+    """Divide ``total`` in proportion to ``sizes`` by largest remainders, at most ``most`` each; ``tie`` is random."""
     quota = total * sizes / max(sizes.sum(), 1)
     given: Positions = np.minimum(np.floor(quota).astype(np.int64), most)
     while (missing := total - given.sum()) > 0:
@@ -111,7 +111,7 @@ def _apportion(total: int, sizes: Positions, most: Positions, tie: Positions) ->
 
 
 def _grouped(groups: Positions, train: int | None, held_out: int, seed: int, leave: int) -> tuple[Positions, Positions]:
-    """Groups in a drawn order: those that bring the held-out part nearer to its size go there, the others train."""
+    """Hold out groups, in a drawn order, that bring the part nearer to its size, and train on the others."""
     sizes = np.bincount(groups)
     order = random_streams.permutation(len(sizes), seed)
     out = _nearest(order, sizes, held_out, leave)

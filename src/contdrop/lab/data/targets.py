@@ -1,4 +1,4 @@
-"""Which part of a batch is the target, which part of an output the prediction, and how the two go together."""
+"""Targets of batches, predictions of outputs, and their shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HINT = "give loss= and metric= of your own"
 
 
 def target_of(batch: Any) -> Tensor:
-    """The target by the form of the batch, see :mod:`contdrop.lab.data.batch`; refused if there is none."""
+    """Return the target of a batch, see :mod:`contdrop.lab.data.batch`; raise an error if there is none."""
     found = nests.target_of(batch)
     if not isinstance(found, Tensor):
         got = (
@@ -31,7 +31,7 @@ def target_of(batch: Any) -> Tensor:
 
 
 def prediction_of(output: Any) -> Tensor:
-    """The output itself, or its logits."""
+    """Return a tensor output, or the logits of an object."""
     found = output
     if not isinstance(output, Tensor):
         found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
@@ -44,7 +44,7 @@ def prediction_of(output: Any) -> Tensor:
 
 
 def loss_of(output: Any) -> Tensor | None:
-    """The loss that a model returned with its output, if it did."""
+    """Return the loss that a model returned with its output, or None."""
     if isinstance(output, Tensor):
         return None
     found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
@@ -52,7 +52,7 @@ def loss_of(output: Any) -> Tensor | None:
 
 
 def examples_of(batch: Any) -> int:
-    """How many examples a batch has: the length of its target, or else of the first tensor in it."""
+    """Return the number of examples in a batch, from its target or else its first tensor."""
     target = nests.target_of(batch)
     if isinstance(target, Tensor) and target.dim():
         return len(target)
@@ -63,7 +63,7 @@ def examples_of(batch: Any) -> int:
 
 
 def logits_and_classes(output: Any, batch: Any) -> tuple[Tensor, Tensor]:
-    """Logits [N, C, ...] and classes [N, ...] of a classifier.
+    """Return logits [N, C, ...] and classes [N, ...] of a classifier.
 
     Taken are logits [N, C] with classes [N]; [N, C, ...] with [N, ...], as for images whose pixels have classes;
     [N, ..., C] with [N, ...], as of language models; and for two classes one logit each, of the shape of its target or
@@ -84,13 +84,13 @@ def logits_and_classes(output: Any, batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def binary(output: Any, batch: Any) -> tuple[Tensor, Tensor] | None:
-    """Logit and target, of one shape, if there is one logit for two classes."""
+    """Return logit and target of one shape, if there is one logit for two classes; else None."""
     logits, target = _class_axis_first(output, batch)
     return (logits, target) if logits.dim() == target.dim() else None
 
 
 def _class_axis_first(output: Any, batch: Any) -> tuple[Tensor, Tensor]:
-    """Logits [N, C, ...] and classes [N, ...]; or logits of the target's shape, for two classes."""
+    """Return logits [N, C, ...] and classes [N, ...]; for two classes, logits may have the target's shape."""
     logits, target = prediction_of(output), target_of(batch)
     if logits.shape == target.shape:
         return logits, target
@@ -116,7 +116,7 @@ def _class_axis_first(output: Any, batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def _predicts_next(logits: Tensor, target: Tensor, loss: Tensor) -> bool:
-    """Whether a model's own loss is that of the next token's class, as causal language models have it.
+    """Return True if a model's own loss is that of the next token, as in causal language models.
 
     Their targets are their inputs, not shifted, so that shapes do not tell.
     """
@@ -138,7 +138,7 @@ def whole_numbers(target: Tensor) -> Tensor:
 
 
 def prediction_and_target(output: Any, batch: Any) -> tuple[Tensor, Tensor]:
-    """Prediction and target of a regression, which must be of one shape."""
+    """Return prediction and target of a regression; raise an error if their shapes differ."""
     prediction, target = prediction_of(output), target_of(batch)
     if prediction.shape != target.shape:
         raise UserError(
@@ -149,7 +149,7 @@ def prediction_and_target(output: Any, batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def per_example(values: Tensor, target: Tensor) -> Tensor:
-    """Means [N] of values [N, ...] over an example's positions, without those whose target is ignored."""
+    """Return means [N] of values [N, ...] over an example's positions without ignored targets."""
     counted = target != IGNORED
     number = counted.flatten(1).sum(1) if target.dim() > 1 else counted
     if not bool(number.all()):

@@ -1,8 +1,8 @@
-"""When how many runs were planned, what was changed, and how many results were there then.
+"""Changes of a study after its store was begun: its plan, its margin, and its behaviour.
 
-Whoever looks at results and adds runs until the answer pleases finds one more often than p-values say. So a protocol's
-description keeps a line for every time that its number of runs grew, and for every time that its margin, its reference
-or its methods became others when results were there.
+Adding runs until the answer pleases finds a difference more often than p-values say. A study's description in the store
+therefore keeps a line for each time that its number of runs grew, and for each time that margin, reference or methods
+changed when there were results.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _YEAR_9999 = 2.5e11  # seconds since 1970; a calendar ends there
 
 @dataclass(frozen=True, order=True)
 class PlanEntry:
-    """At a time (seconds since 1970) there were to be so many runs, and so many results were there."""
+    """Number of planned runs, and of finished jobs, at a time in seconds since 1970."""
 
     time: float
     runs: int
@@ -41,7 +41,7 @@ class PlanEntry:
 
 @dataclass(frozen=True)
 class PlanChange:
-    """At a time "margin", "reference" or "methods" became another, and so many results were there."""
+    """Change of "margin", "reference" or "methods", with the number of finished jobs at the time."""
 
     time: float
     what: str
@@ -51,7 +51,7 @@ class PlanChange:
 
 
 def plans(description: Mapping[str, Any]) -> list[PlanEntry]:
-    """What a description says; empty if it says nothing that makes sense."""
+    """Return the plans in a description; none if they are malformed."""
     try:
         found = [PlanEntry(float(each["time"]), int(each["runs"]), int(each["results"])) for each in description[KEY]]
     except (KeyError, TypeError, ValueError, OverflowError):
@@ -60,7 +60,7 @@ def plans(description: Mapping[str, Any]) -> list[PlanEntry]:
 
 
 def changes(description: Mapping[str, Any]) -> list[PlanChange]:
-    """What a description says; empty if it says nothing that makes sense."""
+    """Return the changes in a description; none if they are malformed."""
     try:
         found = [
             PlanChange(float(each["time"]), str(each["what"]), each["before"], each["after"], int(each["results"]))
@@ -73,14 +73,14 @@ def changes(description: Mapping[str, Any]) -> list[PlanChange]:
 
 
 def has_moved(description: Mapping[str, Any], what: str) -> bool:
-    """Whether it became another when results were there."""
+    """Return True if a setting changed when there were results."""
     return any(change.what == what for change in changes(description))
 
 
 def noted(
     db: sqlite3.Connection, protocol: str, description: Mapping[str, Any], jobs: Iterable[Mapping[str, Any]], now: float
 ) -> dict[str, Any]:
-    """The description with the plans so far, with this one if it has runs that were not planned yet, and with changes.
+    """Return the description with earlier plans and changes, and with those of this plan.
 
     Raises:
         UserError: What was the better value of a metric is to be the worse one, and there are results.
@@ -108,7 +108,7 @@ def noted(
 
 
 def refuse_other_direction(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """An error if values of a metric that were better are to be worse."""
+    """Raise an error if the better direction of a metric has been reversed."""
     old, new = (
         {
             each.get("name"): each.get("better")
@@ -125,7 +125,7 @@ def refuse_other_direction(then: Mapping[str, Any], now: Mapping[str, Any]) -> N
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """The first description with the plans and the changes of both."""
+    """Return the first description with the plans and changes of both."""
     changed = sorted({*changes(first), *changes(second)}, key=lambda change: change.time)
     return _with(first, sorted({*plans(first), *plans(second)}), changed)
 

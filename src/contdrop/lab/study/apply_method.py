@@ -1,4 +1,4 @@
-"""Methods in any model: what is put where, and what stays as it was.
+"""Application of a method to any model with dropout layers.
 
 The models are the user's own, with dropout layers in them. Whatever the method, parameters keep their names, shapes,
 order and values, so that all methods of a run can start from the same weights.
@@ -32,7 +32,7 @@ _WHOLE = ("adaptive", "adaptive-authors", "dropconnect", "dropconnect-authors", 
 
 @dataclass(frozen=True)
 class MethodReport:
-    """What a method did to a model.
+    """Result of applying a method to a model.
 
     Attributes:
         changed: How many places with dropout were changed.
@@ -59,7 +59,7 @@ def apply(
     fallback: bool = False,
     run: Callable[[], object] | None = None,
 ) -> MethodReport:
-    """Puts a method into a model, in place. Names, shapes, order and values of its parameters stay as they are.
+    """Apply a method to a model in place; names, shapes, order and values of parameters are kept.
 
     Methods with a law, and ``none``, exchange every dropout layer; see :func:`contdrop.swap_dropout`. ``adaptive``,
     ``dropconnect`` and ``fast`` fit where a linear layer, ReLU or sigmoid, and dropout follow each other (and a linear
@@ -123,7 +123,7 @@ def _swap(
 
 
 def _own_noise(model: nn.Module) -> dict[str, dict[str, float]]:
-    """Of the model's own dropout layers that draw; one that drops everything has no relative variance."""
+    """Return the noise of the model's own dropout layers that draw and have a relative variance."""
     layers = [(name, layer, surgery.noise(layer)) for name, layer in model.named_modules() if is_plain(layer)]
     # A layer that is off stays off with every method that matches: it would make the same noise look weaker here.
     drawing = [each for each in layers if each[2].variance > 0] or layers
@@ -131,7 +131,7 @@ def _own_noise(model: nn.Module) -> dict[str, dict[str, float]]:
 
 
 def _matching(method: Method, fallback: bool, beyond: dict[float, list[str]]) -> Callable[[str, nn.Module], Law | None]:
-    """The law for each layer: of its own strength, or the nearest that can be had, which ``beyond`` then tells."""
+    """Return the law of each layer's own strength, or the nearest one, which is recorded in ``beyond``."""
     family: Any = LAWS[method.name]
     reach = REACH.get(method.name, float("inf"))
 
@@ -191,7 +191,7 @@ def _apply_to_chains(method: Method, model: nn.Module, scale: Scale, notes: list
 
 
 def _misfit(method: Method, around: list[linear_chains.Chain], found: linear_chains.Found) -> str:
-    """Why a method does not fit around a dropout layer; empty if it does."""
+    """Return the reason why a method does not fit around a dropout layer; empty if it does."""
     for chain in around:
         if method.name == "fast" and (chain.reader is None or found.calls[id(chain.reader)] > 1):
             return "no torch.nn.Linear of its own reads it"
@@ -203,7 +203,7 @@ def _misfit(method: Method, around: list[linear_chains.Chain], found: linear_cha
 
 
 def _linear(method: Method, old: nn.Linear, activation: Activation, scale: Scale) -> nn.Linear:
-    """A linear layer with the method, and with the very parameters of the old one."""
+    """Return a linear layer with the method and with the parameters of the old one."""
     sizes: dict[str, Any] = {
         "in_features": old.in_features,
         "out_features": old.out_features,
@@ -237,7 +237,7 @@ class _AdaptiveLinear(nn.Linear):
 
 
 def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Puts a module wherever another one is in a model."""
+    """Replace a module wherever it occurs in a model."""
     share_hooks(old, new)
     new.training = old.training
     for parent in list(model.modules()):

@@ -1,4 +1,4 @@
-"""What beginners get wrong in a study, told in the study's words before torch tells it in its own, or not at all."""
+"""Checks for common mistakes in studies, with messages in the study's terms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CLOSE = 1e-3  # to 1, for sums of probabilities, also in half precision
 
 
 def check_first_batch(training: Trainer, prepared: PreparedData, where: str) -> list[str]:
-    """Shows one batch to a model that nobody needs any more.
+    """Call a model that is not used afterwards with one batch.
 
     Returns:
         What is odd but no mistake for certain, a line each.
@@ -54,7 +54,7 @@ def check_first_batch(training: Trainer, prepared: PreparedData, where: str) -> 
 
 
 def check_optimizer(training: Trainer, where: str) -> list[str]:
-    """What the optimizer leaves out; an error if it is another model's, or its schedule waits for what never comes."""
+    """Warn of parameters without optimizer; raise an error for an optimizer or schedule that cannot work."""
     others = {id(p) for p in training.untrained}
     left = [name for name, p in training.network.named_parameters() if p.requires_grad and id(p) in others]
     if not training.trained:
@@ -72,7 +72,7 @@ def check_optimizer(training: Trainer, where: str) -> list[str]:
 
 
 def check_average(training: Trainer, output: Any, batch: Any, where: str) -> None:
-    """An error if the probabilities of several networks cannot be told from the form of their outputs."""
+    """Raise an error if the probabilities of several networks cannot be averaged by the form of their outputs."""
     if training.settings.networks == 1:
         return
     logits, target = prediction_of(output), target_of(batch)
@@ -85,7 +85,7 @@ def check_average(training: Trainer, output: Any, batch: Any, where: str) -> Non
 
 
 def missing_values(prepared: PreparedData) -> str:
-    """Where inputs are not finite, as far as that can be seen without reading every item of a dataset."""
+    """Return a message about inputs that are not finite, as far as known without reading every item."""
     for part, source in prepared.sources.items():
         for name, leaf in leaves(source.nest, part) if isinstance(source, Arrays) else ():
             bad = (~torch.isfinite(leaf)).reshape(len(leaf), -1).any(1).nonzero().flatten()
@@ -95,7 +95,7 @@ def missing_values(prepared: PreparedData) -> str:
 
 
 def other_shape(prepared: PreparedData, part: str) -> str:
-    """Where a part's rows have another shape than those to train on, which may be meant, or why the part fails."""
+    """Return a message about rows whose shape differs from that of training rows; empty if none does."""
     both = [prepared.sources[name] for name in ("train", part) if name in prepared.sources]
     nests_of = [leaves(source.nest) for source in both if isinstance(source, Arrays)]
     for (where, one), (_, other) in zip(*nests_of) if len(nests_of) == 2 else ():
@@ -117,7 +117,7 @@ def _of_types(model: nn.Module, batch: Any, complaint: str) -> str:
 
 
 def _check_classes(prepared: PreparedData, target: Tensor, outputs: int, line: str) -> None:
-    """That every class has an output: of all arrays that are shown as they are, else of this target."""
+    """Raise an error if a class has no output, in all arrays that are shown unchanged, else in this target."""
     maker = prepared.pipeline.maker
     is_shown = prepared.is_arrays and maker.collate is None and maker.transform is None
     shown = {part: source.labels for part, source in prepared.sources.items()} if is_shown else {"train": target}
@@ -143,7 +143,7 @@ def _of_one_hot(target: Tensor) -> list[str]:
 
 
 def _of_probabilities(logits: Tensor, model: nn.Module) -> list[str]:
-    """Whether a model returns probabilities where the loss wants logits, and would train badly without a word."""
+    """Warn of a model that returns probabilities where the loss expects logits."""
     if len(logits) < 2:
         return []
     positive, closed = bool((logits >= 0).all()), any(isinstance(each, nn.Sigmoid) for each in model.modules())

@@ -1,6 +1,6 @@
-"""Before the long run: does the study work at all, with every method? One or two steps of each, and nothing is kept.
+"""Dry run of a study: two steps of every method, whose results are discarded.
 
-Whatever is wrong is one line that names the method and, where there is one, the line of the user's own code.
+Errors are one line with the method and, where known, the line of the user's code.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ROUNDING = 1e-5  # between losses that are computed twice on one processor
 
 @dataclass(frozen=True)
 class DryRunReport:
-    """What a dry run found.
+    """Findings of a dry run.
 
     Attributes:
         steps_per_epoch: Of a final run.
@@ -143,7 +143,7 @@ def _check_data_again(study: Any, prepared: PreparedData, where: str) -> None:
 def _look(
     job: plan.PlannedJob, variant: plan.Variant, prepared: PreparedData, device: str, where: str
 ) -> tuple[str, list[str]]:
-    """The initial weights of a model of its own, and what is odd about what it returns."""
+    """Return the initial weights of a model of its own, and warnings about its outputs."""
     with explained(f"{where}: model()", job.protocol.study.model):
         training = Trainer(job, variant, prepared, device)
     training.check_steps()
@@ -155,7 +155,7 @@ def _look(
 
 
 def _check_keeping(training: Trainer, where: str) -> None:
-    """Weights that cannot be kept should not be found out at the end of a training."""
+    """Raise an error now, not at the end of a training, for weights that cannot be kept."""
     if training.settings.weights == "last":
         try:
             checkpoint.parts(checkpoint.of_network(training.network))
@@ -236,7 +236,7 @@ def _learning_rates(training: Trainer) -> list[float | None]:
 
 
 def _try_smallest(training: Trainer, tried: Sequence[Any], where: str) -> None:
-    """The smallest batch of a pass, which may be one of a single example, that batch normalisation cannot take."""
+    """Try the smallest batch of a pass: batch normalization cannot take a single example."""
     smallest = min(training.order(0), key=len)
     if not tried or len(smallest) >= min(len(each) for each in training.order(0)[: len(tried)]):
         return
@@ -288,7 +288,7 @@ def _evaluate(
 
 
 def _without_value(metric: Metric, part: Part, where: str) -> str:
-    """What to say of a primary metric that has no value; an error if that follows from the targets alone."""
+    """Return a warning about a primary metric without value; raise an error if the targets alone cause that."""
     what = f"the {metric.name} of all {len(part)} {part.name} examples is not a number"
     if metric.description["kind"] == "built-in" and metric.name in ("auroc", "r2"):
         why = "they are of one class" if metric.name == "auroc" else "their target never varies"
@@ -297,9 +297,7 @@ def _without_value(metric: Metric, part: Part, where: str) -> str:
 
 
 def _of_resumption(job: plan.PlannedJob, variant: plan.Variant, prepared: PreparedData, device: str) -> list[str]:
-    """A warning if a training that is saved and resumed does not go on as it was. Of large networks, nothing is known:
-    that would cost more than the dry run.
-    """
+    """Warn if a restored training continues differently. Large networks, whose saving is slow, are not checked."""
     one, other = (Trainer(job, variant, prepared, device) for _ in range(2))
     if one.seconds_to_save or one.settings.compile:
         return []
@@ -321,7 +319,7 @@ def _of_resumption(job: plan.PlannedJob, variant: plan.Variant, prepared: Prepar
 
 
 def _losses(training: Trainer, batch: Any) -> tuple[float, float]:
-    """Before and after a step, from the same random numbers each time."""
+    """Return the losses before and after a step, from the same random numbers each time."""
     seed_everything(0)
     training.network.train()
     loss, _ = training.batch_loss(batch)
@@ -333,7 +331,7 @@ def _losses(training: Trainer, batch: Any) -> tuple[float, float]:
 
 @contextlib.contextmanager
 def _counting(training: Trainer) -> Iterator[dict[int, int]]:
-    """Gives the bytes that backward keeps of what is computed inside, by address; none if compiled. Not parameters."""
+    """Record the bytes that backward keeps, by address and without parameters; nothing if compiled."""
     own = {p.untyped_storage().data_ptr() for p in training.network.parameters()}
     found: dict[int, int] = {}
 
@@ -349,7 +347,7 @@ def _counting(training: Trainer) -> Iterator[dict[int, int]]:
 
 
 def _memory(training: Trainer) -> int:
-    """Bytes of weights, buffers, gradients and the optimizer's state."""
+    """Return the bytes of weights, buffers, gradients and optimizer state."""
     model, state = training.network, training.optimizer.state
     gradients = [p for p in model.parameters() if p.requires_grad]
     moments = [value for values in state.values() for value in values.values() if isinstance(value, torch.Tensor)]
@@ -357,7 +355,7 @@ def _memory(training: Trainer) -> int:
 
 
 def _sites(applied: MethodReport) -> str:
-    """How much of a model's dropout a method changed, in words."""
+    """Describe the number of dropout sites that a method changed."""
     return "; ".join([f"{applied.changed} of {plural(applied.sites, 'dropout site')} changed", *applied.notes])
 
 
@@ -373,7 +371,7 @@ def _check_loss(loss: Any, prepared: PreparedData, where: str) -> None:
 
 
 def _gradients(model: torch.nn.Module) -> tuple[float, str]:
-    """The norm of the gradient, and the names of parameters that have none ("all", if it is all of them)."""
+    """Return the norm of the gradient, and the names of parameters without one ("all" if none has one)."""
     wanted = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     missing = [name for name, p in wanted if p.grad is None]
     if len(missing) == len(wanted):

@@ -1,4 +1,4 @@
-"""The text form of methods, and what they are called: everything about a label that needs no torch.
+"""Labels of methods and their names in reports, without torch.
 
 A label is a name, then after a colon a word or parameters, such as ``gaussian``, ``gaussian:sigma=0.3``,
 ``gaussian:match`` and ``bernoulli-matched:uniform``; ``own:mixup`` is a method that the study itself knows.
@@ -80,7 +80,7 @@ _SYMBOLS = {
 
 @dataclass(frozen=True)
 class Label:
-    """The parts of a label."""
+    """Parts of a label."""
 
     name: str
     word: str = ""  # what stands in place of parameters
@@ -92,7 +92,7 @@ class Label:
 
 
 def read(text: str) -> Label:
-    """Reads the label of a method; parameters that are not given have their defaults.
+    """Parse the label of a method; parameters that are not given have their defaults.
 
     >>> str(read("gaussian")), str(read(" Adaptive : beta = 0.50"))
     ('gaussian:sigma=0.3', 'adaptive:alpha=1,beta=0.5')
@@ -121,7 +121,7 @@ def _is_own(text: str) -> bool:
 
 
 def _own(text: str) -> tuple[str, str]:
-    """The name of a method that the study itself knows. Its letters stay as they are: the study compares them."""
+    """Return the name of a study's own method, in its own letters."""
     word = text.partition(":")[2].strip()
     if not re.fullmatch(r"\w[\w .+-]{0,39}", word):
         raise UserError(
@@ -135,7 +135,7 @@ def _own(text: str) -> tuple[str, str]:
 
 
 def _word(text: str) -> tuple[str, str]:
-    """The name in a label, and the word behind it; empty if there is none."""
+    """Return name and word of a label; the word is empty if there is none."""
     name, _, rest = (part.strip().lower() for part in text.partition(":"))
     words = _WORDS.get(name, ())
     if rest in words:
@@ -163,7 +163,7 @@ def _checked(text: str, name: str, parameter: str, value: float) -> float:
 
 
 def split(text: str) -> Label:
-    """The parts of any text: all of it is the name if it is not of the form of a label.
+    """Split any text into the parts of a label; text of another form is all name.
 
     >>> split("adaptive:alpha=1,beta=0").parameters
     (('alpha', 1.0), ('beta', 0.0))
@@ -179,13 +179,13 @@ def split(text: str) -> Label:
 
 
 def base(text: str) -> str:
-    """The name in a label, without word and parameters; that of a study's own method is all of it."""
+    """Return the name in a label; a study's own method is all name."""
     label = split(text)
     return text if label.name == OWN else label.name
 
 
 def without_factor(text: str) -> tuple[str, str]:
-    """The label of a candidate, and what its learning rate is multiplied by, if it says so.
+    """Split a candidate's label from the factor of its learning rate, if any.
 
     Example:
         >>> without_factor("gaussian:sigma=0.2@0.5"), without_factor("none")
@@ -196,7 +196,7 @@ def without_factor(text: str) -> tuple[str, str]:
 
 
 def gaussian_width(text: str) -> float | None:
-    """The standard deviation, before clipping, that a label such as "gaussian:variance=0.09" states."""
+    """Return the standard deviation, before clipping, in a label such as "gaussian:variance=0.09"; else None."""
     label = split(text)
     if label.name != "gaussian":
         return None
@@ -205,7 +205,7 @@ def gaussian_width(text: str) -> float | None:
 
 
 def name_in_text(text: str, *, longest: int = 60) -> str:
-    """What to call a method in a sentence: a known one by its usual name, with its parameters; nothing unprintable.
+    """Return a method's name within a sentence, with parameters; unknown labels are printed safely.
 
     Example:
         >>> name_in_text("none"), name_in_text("bernoulli-matched:uniform")
@@ -219,7 +219,7 @@ def name_in_text(text: str, *, longest: int = 60) -> str:
 
 
 def display_name(text: str, *, longest: int = 28) -> str:
-    """The same name where it stands alone or begins a sentence; one that is not ours stays as it is written.
+    """Return a method's name at the beginning of a sentence or on its own.
 
     Example:
         >>> display_name("none"), display_name("bernoulli-matched:sigma=0.3"), display_name("my own")

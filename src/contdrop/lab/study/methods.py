@@ -1,4 +1,4 @@
-"""The dropout methods by name, and the one place that builds a layer with each.
+"""Dropout methods by name, and the layers that they build.
 
 A method has a text form that parses back, and missing parameters take their default::
 
@@ -84,14 +84,16 @@ ACTIVATIONS = ("relu", "sigmoid")
 
 @dataclass(frozen=True)
 class Method(Label):
-    """A dropout method with all its parameters, in the method's own order. Made by :func:`parse`."""
+    """A dropout method with all its parameters in order, from :func:`parse`."""
 
     fingerprinted_as: ClassVar[str] = "contdrop.lab.methods.Method"
 
     @property
     def law(self) -> Law | None:
-        """The law of a mask value: of a weight's for dropconnect, the one integrated out for fast, a constant for none.
-        None for adaptive, whose law differs from unit to unit, and for what follows the layers of a model.
+        """The law of a mask value; None for adaptive, whose law differs between units, and methods that follow the
+        model.
+
+        For dropconnect it is the law of a weight, for fast the one integrated out, for none a constant.
         """
         if self.follows_the_model:
             return None
@@ -114,27 +116,27 @@ class Method(Label):
 
     @property
     def follows_the_model(self) -> bool:
-        """Whether the noise is that of a model's own dropout layers, or of their strength, or the study's affair."""
+        """True if the noise is that of the model's layers, of their strength, or the study's own."""
         return self.name in (ORIGINAL, OWN) or self.word == MATCH
 
     def noise(self, scale: Scale) -> dict[str, float]:
-        """Of what units, or weights, are multiplied by in training; empty if there is no law."""
+        """Return mean and relative variance of the factors in training; empty if there is no law."""
         return {} if self.law is None else noise_of(self.law, scale)
 
 
 def noise_of(law: Law, scale: Scale) -> dict[str, float]:
-    """Mean and relative variance of masks. Two methods of equal noise have both in common."""
+    """Return mean and relative variance of masks; two methods of equal noise share both."""
     return {"mean": law.mean if scale == "paper" else 1.0, "relative_variance": law.relative_variance}
 
 
 def parse(text: str) -> Method:
-    """Reads a method from its text form; raises UserError as :func:`contdrop.lab.study.labels.read` does."""
+    """Parse a method; raises UserError as :func:`contdrop.lab.study.labels.read` does."""
     label = labels.read(text)
     return Method(label.name, label.word, label.parameters)
 
 
 def check_scale(method: Method, scale: Scale) -> None:
-    """Refuses a method that would be another one with masks scaled like that."""
+    """Raise an error for a method that is another one with masks scaled like that."""
     if method.name == "none" and method.parameters and scale == "inverted":
         raise UserError(f"{method}: expected masks that are not rescaled; with scale inverted it is none: leave it out")
 
@@ -142,7 +144,7 @@ def check_scale(method: Method, scale: Scale) -> None:
 def hidden_layer(
     method: Method, in_features: int, out_features: int, *, activation: Activation, scale: Scale, reads_hidden: bool
 ) -> nn.Module:
-    """A linear layer with its activation and the method. Parameters are ``linear.weight`` and ``linear.bias`` always.
+    """Return a linear layer with activation and method; parameters are ``linear.weight`` and ``linear.bias``.
 
     It ``reads_hidden`` if its inputs are units of a hidden layer that has the method too. Fast dropout on those units
     is drawn here, so what a hidden layer with fast dropout puts out is not masked itself.
@@ -169,7 +171,7 @@ def hidden_layer(
 def output_layer(
     method: Method, in_features: int, out_features: int, *, scale: Scale, reads_hidden: bool = True
 ) -> nn.Linear:
-    """The linear layer that makes the logits: an ordinary one, unless the method acts on what it reads (fast)."""
+    """Return the layer that makes the logits: linear, unless the method acts on its inputs (fast)."""
     if method.name == "fast" and reads_hidden:
         return FastDropoutLinear(in_features, out_features, law=law_of(method), scale=scale)
     return nn.Linear(in_features, out_features)
@@ -189,14 +191,14 @@ class _AdaptiveLayer(nn.Module):
 
 
 def adaptive_dropout(method: Method) -> AdaptiveDropout:
-    """Standout as the method has it."""
+    """Return the method's Standout layer."""
     gate = dict(method.parameters)
     layer = _AuthorsAdaptiveDropout if method.name == "adaptive-authors" else AdaptiveDropout
     return layer(gate["alpha"], gate["beta"])
 
 
 class _AuthorsAdaptiveDropout(AdaptiveDropout):
-    """Evaluated with 0.5 in place of each unit's probability."""
+    """Standout evaluated with 0.5 in place of each unit's probability."""
 
     def forward(self, input: Tensor, preactivation: Tensor) -> Tensor:
         return super().forward(input, preactivation) if self.training else input * 0.5

@@ -1,12 +1,7 @@
-"""The plan of a study: methods times runs, and what all of them share.
+"""The plan of a study: its jobs, methods times runs, and what they share.
 
-A study at one size is a :class:`Protocol`: everything that its jobs have in common. A :class:`Job` trains one network,
-one method in one run. In run i all methods share the split, the initial weights and the data order; only the masks
-differ.
-
-Parameters that are to be selected are selected by a stage of its own, on validation data, with its own seeds:
-candidates are trained like any method, and the one with the best validation value is what the final runs use. The
-selection never evaluates test data.
+In a run all methods share the split, the initial weights and the data order; only the masks differ. Parameters that are
+to be selected are selected first, on validation data, in jobs with seeds of their own that never see test data.
 """
 
 from __future__ import annotations
@@ -31,14 +26,14 @@ from .study import Study, is_integer_at_least
 
 @dataclass(frozen=True)
 class Variant:
-    """A method with all its parameters, and what the study's learning rate is multiplied by."""
+    """A method with all its parameters, and the factor of its learning rate."""
 
     method: methods.Method
     rate: float = 1.0
 
     @classmethod
     def parse(cls, text: str) -> Variant:
-        """Of a label, or of a label and a factor.
+        """Parse a label, or a label and a factor.
 
         >>> str(Variant.parse("gaussian:sigma=0.2@0.5"))
         'gaussian:sigma=0.2@0.5'
@@ -58,7 +53,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study at one size: what all its jobs share. Results of two protocols are not comparable.
+    """A study at one size, shared by all its jobs. Results of two study plans are not comparable.
 
     The study has the settings of that size, whose name is the preset.
     """
@@ -91,7 +86,7 @@ class StudyPlan:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What a report says about it beyond the configuration; changes nothing in the results."""
+        """Texts and settings for reports that do not change results."""
         study, size = self.study, self.study.sizes.get("paper")
         return {
             "title": study.description.title or study.name,
@@ -115,7 +110,7 @@ class StudyPlan:
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """One network to train. ``method`` is the label; its variant may be known only after the selection."""
+    """One network to train. ``method`` is the label; its variant may depend on the selection."""
 
     protocol: StudyPlan
     stage: str
@@ -127,16 +122,16 @@ class PlannedJob:
         return self.protocol.selection_epochs if self.stage == SELECTION else self.protocol.epochs
 
     def seed(self, stream: str, *detail: object) -> int:
-        """See :func:`.streams.seed`; all methods of a run have the same, unless the detail names them."""
+        """Return a seed; all methods of a run share it unless the detail names them."""
         return random_streams.seed(self.protocol.seed, self.stage, self.run, stream, *detail)
 
     @property
     def waits_for(self) -> str | None:
-        """The label whose selection has to be decided first."""
+        """Label whose selection has to be decided first, or None."""
         return None if self.stage == SELECTION else self.protocol.study.selected_label(self.method)
 
     def variant(self, selected: Mapping[str, str]) -> Variant:
-        """The method with all its parameters, given what was selected for each label."""
+        """Return the method with all its parameters, given the selected variant of each label."""
         source = self.waits_for
         if source is None:
             return Variant.parse(self.method)
@@ -167,7 +162,7 @@ def plan(
     epochs: int | None = None,
     seed: int | None = None,
 ) -> list[PlannedJob]:
-    """All jobs of a study, in the order in which they are best done.
+    """Return all jobs of a study in the order of execution.
 
     The selection comes first, then run by run all methods, so that what is finished early is paired.
     """
@@ -201,15 +196,15 @@ def plan(
 
 
 def is_in(job: PlannedJob, shard: tuple[int, int] | None) -> bool:
-    """Whether a part of a plan has this job: whole runs, and the selection, on which all final runs depend.
+    """Return True if a shard has this job: whole runs, and in every shard the selection.
 
-    The selection is in every part, because it is the same everywhere; part 0 is the selection alone.
+    Shard 0 is the selection alone.
     """
     return shard is None or job.stage == SELECTION or job.run % shard[1] == shard[0] - 1
 
 
 def add_plan(store: Store, jobs: Sequence[PlannedJob], **described: Any) -> dict[int, PlannedJob]:
-    """Puts jobs of one protocol into a store, except those that are there; returns all by their ids in it.
+    """Add the jobs of one study plan to a store and return all by their ids in it.
 
     What is ``described``, a report may say beside the protocol's own description.
     """
@@ -221,7 +216,7 @@ def add_plan(store: Store, jobs: Sequence[PlannedJob], **described: Any) -> dict
 
 
 def decided(store: Store, protocol: StudyPlan, label: str) -> SelectionRecord | None:
-    """What is selected for a label, as soon as its candidates are all done; None while they are not."""
+    """Decide the selection for a label once its candidates are done; None before."""
     if label not in store.selections(protocol.key):
         found = selection.decide(
             protocol.key,

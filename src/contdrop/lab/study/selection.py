@@ -1,4 +1,4 @@
-"""Which of a method's candidates the final runs use, the one with the best validation value, and how clear it is."""
+"""Selection of a method's candidate by validation value, and how clear it was."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..store.schema import FAILED, FINISHED, SELECTION, JobRecord, SelectionReco
 def decide(
     protocol: str, label: str, candidates: Sequence[str], runs: int, jobs: Iterable[JobRecord], measure: Measure
 ) -> SelectionRecord | None:
-    """The selection for a label of a protocol with these jobs, or None while candidates are still to be trained.
+    """Return the selection for a label, or None while candidates are still to be trained.
 
     The best mean validation value of the final models over the selection's runs wins; then the lowest validation loss;
     then the candidate named first. A candidate that failed in any run cannot be selected.
@@ -42,7 +42,7 @@ def decide(
 
 
 def _score(jobs: list[JobRecord]) -> dict[str, Any]:
-    """Means over the runs, and the error of each run, in their order: candidates share what a run shares."""
+    """Return the means over the runs, and the error of each run in order."""
     if any(job.status == FAILED for job in jobs):
         return {"failed": sum(job.status == FAILED for job in jobs)}
     errors = [job.results["val_error"] for job in jobs]
@@ -55,13 +55,13 @@ def _mean(values: list[float]) -> float:
 
 
 def chosen(selections: Mapping[str, SelectionRecord]) -> dict[str, str]:
-    """The selected variants by label, without those for which every candidate failed."""
+    """Return the selected variants by label, without labels whose candidates all failed."""
     return {label: selection.variant for label, selection in selections.items() if selection.variant}
 
 
 @dataclass(frozen=True)
 class Lead:
-    """By how much the selected candidate is ahead, in mean validation value."""
+    """Lead of the selected candidate in mean validation value."""
 
     runner_up: str  # the next best
     spread: float  # from the best to the worst
@@ -71,12 +71,12 @@ class Lead:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out 0. That is generous, for the best of several is ahead by luck, too."""
+        """True if the interval excludes 0; that is lenient, as the best of several is ahead by chance too."""
         return self.interval[0] > 0
 
 
 def lead(selection: SelectionRecord, measure: Measure = Measure()) -> Lead | None:
-    """How far apart the candidates were; None with fewer than two, or without the values of single runs."""
+    """Return the lead; None with fewer than two candidates, or without values of single runs."""
     scores = {variant: score for variant, score in selection.candidates.items() if score.get("val_errors")}
     best = scores.pop(selection.variant, None) if selection.variant else None
     if best is None or not scores:

@@ -1,4 +1,4 @@
-"""Where a study comes from, and how another process gets it: by name, by executing its file again, or pickled.
+"""Transfer of a study to another process: by name, by its file, or pickled.
 
 Pickles pass between live processes of one invocation only; none is ever written to a file.
 """
@@ -25,7 +25,7 @@ from .user_errors import explained, is_users, printable_error
 
 @dataclass(frozen=True)
 class StudySource:
-    """How to get a study."""
+    """Origin of a study, from which another process loads it."""
 
     kind: Literal["catalogue", "file", "pickle"]
     name: str  # in the catalogue, or the file's absolute path
@@ -49,7 +49,7 @@ def of_file(path: pathlib.Path) -> StudySource:
 
 
 def of_study(study: Study) -> StudySource:
-    """For a study that was made in this process: its functions may exist nowhere else."""
+    """Return the source of a study made in this process, whose functions may exist nowhere else."""
     try:
         return StudySource("pickle", study.name, cloudpickle.dumps(study))
     except Exception as error:
@@ -60,7 +60,7 @@ def of_study(study: Study) -> StudySource:
 
 
 def by_value(study: Study, source: StudySource) -> StudySource:
-    """Of the same study for a machine that has none of the user's files: all of their code goes along."""
+    """Return the source of a study for a machine without the user's files, with all of their code."""
     if source.kind == "catalogue":
         return source
     own = [
@@ -79,7 +79,7 @@ def by_value(study: Study, source: StudySource) -> StudySource:
 
 @dataclass(frozen=True)
 class StudySpec:
-    """A protocol on its way to another process: where its study comes from, and all its other fields."""
+    """A study plan for another process: the study's source and all other fields."""
 
     source: StudySource
     settings: Mapping[str, Any]
@@ -94,7 +94,7 @@ class StudySpec:
 
 
 def load_file(path: pathlib.Path) -> Study:
-    """Executes a study file, and returns its ``study``."""
+    """Execute a study file and return its ``study``."""
     if not path.is_file():
         raise UserError(f"there is no file {path}; contdrop compare --init {path} writes one to start from")
     spec = importlib.util.spec_from_file_location(f"contdrop_study_{path.stem}", path)
@@ -121,7 +121,7 @@ def load_file(path: pathlib.Path) -> Study:
 
 
 def _keep_importable(directory: str) -> None:
-    """For imports inside a study's functions: before installed packages, and behind Python's own modules.
+    """Make a directory importable, before installed packages and behind the standard library.
 
     Those are imported at any time by anybody, and a file that happens to have the name of one must not come first.
     """

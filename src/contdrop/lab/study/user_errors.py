@@ -1,4 +1,4 @@
-"""What went wrong in a user's own code, told in one line that says where."""
+"""One-line errors with file and line for exceptions in user code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 @contextlib.contextmanager
 def explained(what: str, of: Any = None) -> Iterator[None]:
-    """Turns whatever the user's code raises into one line, with the line of the user's file.
+    """Convert exceptions raised in user code into one-line errors with file and line.
 
     Args:
         what: Is being done.
@@ -41,7 +41,7 @@ def explained(what: str, of: Any = None) -> Iterator[None]:
 
 
 def printable_error(error: BaseException) -> str:
-    """The kind of error and the first line of its text."""
+    """Return the kind of error and the first line of its text."""
     told = error.msg if isinstance(error, SyntaxError) else str(error)  # str repeats the place
     text = next(iter(told.strip().splitlines()), "")
     return f"{type(error).__name__}: {text}"[:300] + _meant(text) if text else type(error).__name__
@@ -63,7 +63,7 @@ def _meant(text: str) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """The last line of the user's own code that an error came through, if any."""
+    """Return the last line of user code that an error passed through; empty if none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({pathlib.Path(error.filename).name}, line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
@@ -71,7 +71,7 @@ def place_of(error: BaseException) -> str:
 
 
 def line_of(function: Any) -> str:
-    """Where a function of the user's is defined, if that is known."""
+    """Return the line where a user's function is defined; empty if unknown."""
     code = getattr(function, "__code__", None)
     if code is None or not is_users(code.co_filename):
         return ""
@@ -79,7 +79,7 @@ def line_of(function: Any) -> str:
 
 
 def is_users(file: str) -> bool:
-    """Whether a file of code is neither this package's nor another's."""
+    """Return True for a file that is neither this package's nor an installed one."""
     path = pathlib.Path(file)
     return not (
         file.startswith(("<frozen", "<string>"))

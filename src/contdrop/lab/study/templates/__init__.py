@@ -1,4 +1,4 @@
-"""Studies to start from, for ``contdrop compare --init``: each runs as it is, and says what to change."""
+"""Templates of studies for ``contdrop compare --init``; each runs unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read(kind: str) -> str:
 
 
 def write(path: pathlib.Path, kind: str) -> None:
-    """Writes a study file; one that is there already stays as it is."""
+    """Write a template to a new study file."""
     text = read(kind)
     if path.suffix != ".py":
         raise UserError(f"--init: expected a name that ends with .py; got {path}")
