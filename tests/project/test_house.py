@@ -1,4 +1,4 @@
-"""The rules of the house: what may import what, and what the core works without."""
+"""Rules on imports: their directions, the owners of optional packages, and the core without the lab."""
 
 import ast
 import pathlib
@@ -13,7 +13,7 @@ import contdrop
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "contdrop"
 
-# Lower may not import higher.
+# A module may import earlier ones only.
 ORDER = [
     *["choices", "errors", "_text", "_files", "_torch", "_clipped_normal", "_kernel_law", "laws", "kernels"],
     *["functional", "nn", "surgery", "schedules", "theory"],
@@ -21,30 +21,48 @@ ORDER = [
 ]
 
 
-def _imports(path):
-    """Names of the package's own modules that a file imports, at any depth."""
-    package = path.relative_to(SOURCE).parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = package[: len(package) - node.level + 1]
-            parts = [*base, *(node.module or "").split(".")] if node.module else list(base)
-            yield from ([parts[0]] if parts and parts[0] else [a.name for a in node.names if a.name[0] != "_"])
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("contdrop."):
-            yield node.module.split(".")[1]
+FILES = {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def _own(place, nodes=None):
+    """Yield the package's own files that a file imports, at any depth unless nodes are given."""
+    for node in nodes or ast.walk(FILES[place]):
+        if isinstance(node, ast.ImportFrom) and (node.level or node.module.split(".")[0] == "contdrop"):
+            module = (node.module or "") if node.level else node.module.partition(".")[2]
+            base = (SOURCE / place).parents[node.level - 1] if node.level else SOURCE
+            yield from (_file(base / module.replace(".", "/"), alias.name) for alias in node.names)
+
+
+def _file(module, name):
+    """Return the file of a name in a module, which may be a module itself."""
+    candidates = (
+        module / f"{name}.py",
+        module / name / "__init__.py",
+        module.with_suffix(".py"),
+        module / "__init__.py",
+    )
+    return next(path for path in candidates if path.is_file()).relative_to(SOURCE).as_posix()
+
+
+def _others(place):
+    """Yield the modules of other packages that a file imports, at any depth."""
+    for node in ast.walk(FILES[place]):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] != "contdrop")
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module.split(".")[0] != "contdrop":
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _top(place):
+    return place.partition("/")[0].removesuffix(".py")
 
 
 def test_imports_run_one_way():
-    seen = set()
-    for path in SOURCE.rglob("*.py"):
-        name = path.relative_to(SOURCE).with_suffix("").parts[0]
-        if name == "__init__":
-            continue
-        seen.add(name)
-        for imported in _imports(path):
-            place = path.relative_to(SOURCE).as_posix()
-            known = place.startswith("lab/") and imported == "replication"
-            assert known or ORDER.index(imported) <= ORDER.index(name), f"{place} imports {imported}"
-    assert seen == set(ORDER)
+    for place in FILES:
+        for imported in map(_top, _own(place)):
+            allowed = "__init__" in (_top(place), imported)
+            assert allowed or ORDER.index(imported) <= ORDER.index(_top(place)), f"{place} imports {imported}"
+    assert {_top(place) for place in FILES} == {*ORDER, "__init__"}
 
 
 @pytest.mark.parametrize("package", ["", "lab"])
@@ -57,30 +75,28 @@ def test_what_editors_see_of_a_package_is_what_it_offers(package):
     assert dict(map(reversed, seen)) == {**dict.fromkeys(modules, ""), **table["_PLACES"]}
 
 
-def test_theory_does_not_import_what_it_checks():
-    for path in (SOURCE / "theory").rglob("*.py"):
-        assert not {"kernels"} & set(_imports(path)), path.name
+@pytest.mark.parametrize(
+    ("importing", "forbidden"),
+    [("theory/", "kernels/"), ("lab/analysis/", "lab/report")],
+)
+def test_packages_that_must_not_import_another(importing, forbidden):
+    for place in FILES:
+        if place.startswith(importing):
+            assert not any(imported.startswith(forbidden) for imported in _own(place)), place
 
 
 def test_private_parts_of_torch_are_in_one_file():
-    """What torch makes no promise about is looked up in _torch/private.py, each with a way to do without."""
+    """Private parts of torch are looked up in _torch/private.py, each with a fallback."""
     private = re.compile(
         r"\btorch(\.\w+)*\._(?!_)|__dlpack|_DropoutNd\b|\._(current_level|is_zerotensor|backward_cls)\b"
     )
-    for path in SOURCE.rglob("*.py"):
-        if path.name == "private.py":
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [ast.unparse(node)] if isinstance(node, (ast.Attribute, ast.Name)) else []
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            for name in names:
-                assert not private.search(name), f"{path.name} uses {name}"
+    for place in FILES.keys() - {"_torch/private.py"}:
+        nodes = [node for node in ast.walk(FILES[place]) if isinstance(node, (ast.Attribute, ast.Name))]
+        for name in [*map(ast.unparse, nodes), *_others(place)]:
+            assert not private.search(name), f"{place} uses {name}"
 
 
-# Packages beyond torch, and the only place that may import them.
+# Optional packages, and the only places that may import them.
 OWNERS = {
     "cloudpickle": ["lab/study/source.py"],
     "pandas": ["lab/api.py"],
@@ -99,7 +115,7 @@ OWNERS = {
     "triton": ["kernels/triton.py"],
 }
 
-# What a report may import of the lab: files that do without torch.
+# Files that reports may import, and that do not import torch.
 WITHOUT_TORCH = [
     *["lab/analysis", "lab/report", "lab/stats", "lab/store", "lab/training/metric_values.py"],
     *["lab/training/random_streams.py", "lab/runner/progress.py"],
@@ -110,71 +126,32 @@ WITHOUT_TORCH = [
 
 
 def test_optional_packages_are_imported_only_by_their_owner():
-    for path in SOURCE.rglob("*.py"):
-        place = path.relative_to(SOURCE).as_posix()
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                names = [node.module]
-            for name in names:
-                top = name.partition(".")[0]
-                allowed = top in ("torch", "contdrop", *sys.stdlib_module_names)
-                assert allowed or place.startswith(tuple(OWNERS.get(top, ["nowhere"]))), f"{place} imports {name}"
+    for place in FILES:
+        for name in _others(place):
+            top = name.partition(".")[0]
+            allowed = top == "torch" or top in sys.stdlib_module_names
+            assert allowed or place.startswith(tuple(OWNERS.get(top, ["nowhere"]))), f"{place} imports {name}"
 
 
 def test_reports_do_not_import_torch():
-    """Nor anything of the package that does, but for the package itself."""
-    for path in SOURCE.rglob("*.py"):
-        place = path.relative_to(SOURCE).as_posix()
-        if not place.startswith(tuple(WITHOUT_TORCH)):
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                assert all(alias.name.partition(".")[0] != "torch" for alias in node.names), place
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                assert node.module.partition(".")[0] not in ("torch", "contdrop"), place
-            elif isinstance(node, ast.ImportFrom):
-                base = path.parents[node.level - 1]
-                for alias in node.names:
-                    imported = _file(base / (node.module or "").replace(".", "/"), alias.name)
-                    allowed = imported.startswith(("errors.py", "_files.py", "_text.py", "__init__.py", *WITHOUT_TORCH))
-                    assert allowed, f"{place} imports {imported}"
+    allowed = ("errors.py", "_files.py", "_text.py", "__init__.py", *WITHOUT_TORCH)
+    for place in FILES:
+        if place.startswith(tuple(WITHOUT_TORCH)):
+            assert all(name.partition(".")[0] != "torch" for name in _others(place)), place
+            for imported in _own(place):
+                assert imported.startswith(allowed), f"{place} imports {imported}"
 
 
-def test_no_command_waits_for_the_figures_of_another():
-    """matplotlib takes a second, which is half of what ``contdrop status`` may take."""
-    for path in (SOURCE / "cli").glob("*.py"):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lab.report"):
-                assert not {"page", "figures", "changes"} & {alias.name for alias in node.names}, path.name
-
-
-def test_analysis_does_not_import_the_report():
-    """What `run` says after its last job needs no page, no figures and none of their packages."""
-    for path in (SOURCE / "lab" / "analysis").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.level:
-                base = path.parents[node.level - 1]
-                for alias in node.names:
-                    imported = _file(base / (node.module or "").replace(".", "/"), alias.name)
-                    assert not imported.startswith("lab/report"), f"{path.name} imports {imported}"
-
-
-def _file(module, name):
-    """The file of a module, or of a name in it that is a module itself."""
-    for candidate in (
-        module / f"{name}.py",
-        module / name / "__init__.py",
-        module.with_suffix(".py"),
-        module / "__init__.py",
-    ):
-        if candidate.is_file():
-            return candidate.relative_to(SOURCE).as_posix()
-    raise AssertionError(f"no file for {module} {name}")
+def test_commands_do_not_import_figures_on_start():
+    """matplotlib takes a second to import, half of the time that ``contdrop status`` may take."""
+    slow = ("lab/report/page.py", "lab/report/figures", "lab/report/live")
+    for place in FILES:
+        if place.startswith("cli/"):
+            assert not any(imported.startswith(slow) for imported in _own(place, FILES[place].body)), place
 
 
 def test_core_works_with_torch_alone():
-    """In a process where everything but torch and what torch itself needs cannot be imported."""
+    """Run in a process in which only torch and its own requirements can be imported."""
     code = """
 import importlib.machinery, sys, warnings
 FORBIDDEN = {"numpy", "scipy", "sklearn", "matplotlib", "rich", "typer", "pandas", "ray", "triton"}
