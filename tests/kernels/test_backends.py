@@ -16,14 +16,11 @@ from contdrop.kernels import backends, native, reference
 # Put before the first use of the package: the library cannot be found, or is not a library.
 NOT_BUILT = """
 from contdrop.kernels.native import loader
-def _path():
-    raise OSError("the native kernels were not built")
-loader._path = _path
+loader.FILE = "none.so"
 """
 NOT_A_LIBRARY = """
-import pathlib
 from contdrop.kernels.native import loader
-loader._path = lambda: pathlib.Path(loader.__file__)
+loader.FILE = "loader.py"
 """
 NUMBERS = """
 import torch, contdrop as cd
@@ -247,9 +244,7 @@ def stale(tmp_path_factory):
         subprocess.run(
             ["cc", "-shared", "-fPIC", str(place / "stale.c"), "-o", str(place / "_contdrop.so")], check=True
         )
-        return "import pathlib\nfrom contdrop.kernels.native import loader\n" + (
-            f"loader._path = lambda: pathlib.Path({str(place / '_contdrop.so')!r})\n"
-        )
+        return f"from contdrop.kernels.native import loader\nloader.FILE = {str(place / '_contdrop.so')!r}\n"
 
     return build
 

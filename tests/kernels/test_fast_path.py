@@ -2,6 +2,7 @@
 
 import gc
 import math
+import subprocess
 import sys
 import threading
 
@@ -515,3 +516,28 @@ def test_relu_whose_saved_result_comes_back_in_another_type(other):
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.to(other), lambda tensor: tensor):
         (found,) = relu_both(x, cd.Gaussian(sigma=0.3), torch.ones(200, 300))[0][1:]
     assert (found != expected).float().mean() < 1e-3  # float16 rounds a few small results to 0
+
+
+def test_the_first_call_of_a_layer_is_a_short_walk():
+    code = """
+import sys, torch, contdrop as cd
+layer, x, calls = cd.GaussianDropout(0.3), torch.ones(2, 3), []
+def note(frame, event, _):
+    place, _, name = frame.f_code.co_filename.partition("/contdrop/")[2], None, frame.f_code.co_name
+    is_function = frame.f_code.co_flags & 1 and not name.startswith("<")  # neither the body of a class nor of a module
+    if event == "call" and place and is_function:
+        calls.append((place, name))
+sys.setprofile(note)
+layer(x)
+sys.setprofile(None)
+print(calls)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    calls = eval(result.stdout)
+    assert calls[:3] == [
+        ("nn.py", "forward"),
+        ("functional/elementwise.py", "dropout"),
+        ("kernels/fast_path.py", "_first"),
+    ]
+    assert len(calls) <= 12, calls
+    assert len({place for place, _ in calls}) <= 8

@@ -65,9 +65,24 @@ def use_backend(name: str) -> Iterator[None]:
 
 def for_device(device: str) -> Any:
     """Return the module that handles tensors on a type of device: forced, set by the environment, or automatic."""
-    if device not in chosen:
-        name = _forced or _from_environment()
-        chosen[device] = _load(name) if name else _automatic(device)
+    if device in chosen:
+        return chosen[device]
+    wanted = _forced or os.environ.get(VARIABLE)
+    if wanted and not _forced:
+        try:
+            _check(wanted)
+        except (ValueError, RuntimeError) as error:
+            raise type(error)(f"{error} (set by {VARIABLE})") from None
+    name = wanted or {"cpu": "native", "cuda": "triton"}.get(device, "reference")
+    try:
+        chosen[device] = _load(name)
+    except (ImportError, OSError) as error:
+        warnings.warn(
+            f"contdrop: the {name} back end cannot be used here ({error}); using the reference back end, which gives "
+            "the same numbers but is slower",
+            stacklevel=2,
+        )
+        chosen[device] = _load("reference")
     return chosen[device]
 
 
@@ -86,28 +101,3 @@ def _load(name: str) -> Any:
     if name == "native":
         module.library()
     return module
-
-
-@functools.cache
-def _from_environment() -> str | None:
-    name = os.environ.get(VARIABLE) or None
-    if name is not None:
-        try:
-            _check(name)
-        except (ValueError, RuntimeError) as error:
-            raise type(error)(f"{error} (set by {VARIABLE})") from None
-    return name
-
-
-@functools.cache
-def _automatic(device: str) -> Any:
-    name = {"cpu": "native", "cuda": "triton"}.get(device, "reference")
-    try:
-        return _load(name)
-    except (ImportError, OSError) as error:
-        warnings.warn(
-            f"contdrop: the {name} back end cannot be used here ({error}); using the reference back end, which gives "
-            "the same numbers but is slower",
-            stacklevel=2,
-        )
-        return _load("reference")

@@ -29,11 +29,6 @@ def _law_bytes(kind: str, params: tuple[float, ...], factor: float) -> bytes:
     return bytes(binding.prepare(kind, params, factor))
 
 
-def _place_for_a_seed() -> Tensor:
-    with torch.inference_mode(False):  # so that it can be written to in any mode
-        return torch.empty((), dtype=torch.int64, device="cpu")
-
-
 # A call as the graph keeps it: seed, bytes of a Law, kind, params, factor, whether to rectify, shared axes.
 _Call = tuple[int, bytes, str, tuple[float, ...], float, bool, tuple[int, ...]]
 
@@ -62,7 +57,8 @@ def _connect(native: Any) -> Callable[..., Tensor | None]:
     except ImportError:  # built without Python's headers
         return _decline
 
-    if getattr(_express, "interface", str)() != native.interface():
+    library = native.library()
+    if getattr(_express, "interface", str)() != library.contdrop_interface().decode():
         warnings.warn(
             "contdrop: the fast path for small layers was built from another version of contdrop and is not used; "
             "reinstall contdrop to rebuild it",
@@ -85,7 +81,6 @@ def _connect(native: Any) -> Callable[..., Tensor | None]:
     node = private.node_class(Dropout)
     if node is not None:
         node.apply = _express.method_of(node)
-    library = native.library()
     connected = _express.connect(
         ctypes.cast(library.contdrop_dropout_row, ctypes.c_void_p).value,
         ctypes.cast(library.contdrop_dropout, ctypes.c_void_p).value,
@@ -94,7 +89,8 @@ def _connect(native: Any) -> Callable[..., Tensor | None]:
         Tensor,
         torch.nn.Parameter,
         torch.empty_like,
-        _place_for_a_seed,
+        # A place for a seed, which can be written to in any mode.
+        torch.inference_mode(False)(functools.partial(torch.empty, (), dtype=torch.int64, device="cpu")),
         0,
         seeds.LIMIT,
         torch.get_num_threads,

@@ -15,6 +15,7 @@ from .. import reference
 
 INSTRUCTIONS = ("avx512", "avx2", "neon", "portable")
 VARIABLE = "CONTDROP_INSTRUCTIONS"
+FILE = "_contdrop.so"
 
 # Rises whenever functions change, which sizes of structures do not show; the same number is in ``interface.h``.
 INTERFACE = 3
@@ -109,7 +110,12 @@ def library() -> ctypes.CDLL:
         ValueError: If that variable names no instruction set.
         RuntimeError: If it names one that this CPU does not have.
     """
-    loaded = ctypes.CDLL(str(_path()))
+    from . import __path__ as places  # an editable install has more than one
+
+    path = next(filter(pathlib.Path.exists, (pathlib.Path(place) / FILE for place in places)), None)
+    if path is None:
+        raise OSError("the native kernels were not built")
+    loaded = ctypes.CDLL(str(path))
     describe = getattr(loaded, "contdrop_interface", None)
     if describe is not None:
         describe.restype = ctypes.c_char_p
@@ -137,16 +143,6 @@ def library() -> ctypes.CDLL:
         names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
         loaded.contdrop_use_threads(*(ctypes.cast(getattr(openmp, name), ctypes.c_void_p) for name in names))
     return loaded
-
-
-def _path() -> pathlib.Path:
-    from . import __path__ as places  # an editable install has more than one
-
-    for place in places:
-        path = pathlib.Path(place) / "_contdrop.so"
-        if path.exists():
-            return path
-    raise OSError("the native kernels were not built")
 
 
 def _openmp() -> ctypes.CDLL | None:
