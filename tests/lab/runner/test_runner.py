@@ -72,7 +72,7 @@ def test_retry_mends_a_store_whose_candidates_were_retried_in_vain(tmp_path, loo
     failed = compare(path, loop)
     loop.full = False
     with Store(path) as store:
-        store.plan_again(*(job.id for job in failed.selection))
+        store.reset_failed(*(job.id for job in failed.selection))
         store.select(failed.selections["gaussian"])
     compare(path, loop)
     retried = compare(path, loop, retry_failed=True)

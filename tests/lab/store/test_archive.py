@@ -47,7 +47,7 @@ def test_archive_is_the_same_bytes_and_comes_back_whole(cli, full, tmp_path):
             assert other.origin.startswith("one.gz (SHA-256 ")
             assert vars(other) == {**vars(one), "origin": other.origin}
             assert new.epochs(other.id) == old.epochs(one.id)
-            assert new.artefact_names(other.id) == old.artefact_names(one.id)
+            assert new.artefact_digests(other.id) == old.artefact_digests(one.id)
         key = old.protocols()[0].key
         assert new.selections(key) == old.selections(key)
         assert integrity.check(new) == []
@@ -422,7 +422,7 @@ def test_bad_tables_are_one_line(cli, table, message):
 def test_small_archive_shows_the_same_page_and_joins_its_store(cli, full, tmp_path):
     with Store(full) as store:  # as jobs of several metrics leave it
         job = next(job for job in store.jobs() if (job.status, job.stage) == (FINISHED, FINAL))
-        kept = {name: store.artefact(job.id, name) for name in store.artefact_names(job.id)}
+        kept = {name: store.artefact(job.id, name) for name in store.artefact_digests(job.id)}
         wrong = np.where(kept["test_predictions"] != kept["test_labels"], np.float32(100), np.float32(0))
         added = {"test_nll": np.full(60, 0.25, np.float32), "test_error": wrong}
         with store.transaction() as db:
@@ -436,7 +436,7 @@ def test_small_archive_shows_the_same_page_and_joins_its_store(cli, full, tmp_pa
     assert cli("import", "small.gz", "--store", "a/small.db")[0] == 0
     with Store("a/small.db") as small:
         same = next(each for each in small.jobs() if each.key == job.key)
-        assert small.artefact_names(same.id).keys() == kept.keys()
+        assert small.artefact_digests(same.id).keys() == kept.keys()
         assert integrity.check(small) == []
     pages = [page.write(tmp_path / "a" / f"{name}.db", tmp_path / name) for name in ("runs", "small")]
     for one, other in zip(*([*made.tables, *made.figures] for made in pages), strict=True):

@@ -16,7 +16,7 @@ from contdrop.errors import UserError
 from contdrop.lab.store import blobs, integrity, merge
 from contdrop.lab.store.reader import DamageError
 from contdrop.lab.store.schema import FINISHED
-from contdrop.lab.store.writer import Store
+from contdrop.lab.store.writer import Store, reset_job
 from contdrop.lab.study.plan import Variant, add_plan
 from contdrop.lab.training import checkpoint, trainer
 from contdrop.lab.training import job as running
@@ -50,7 +50,7 @@ def test_a_job_resumes_from_a_file_and_leaves_none(images, store, tmp_path):
     number = interrupted(store, images)
     (name,) = names(store)
     assert name == store.job(number).key[:32] + "-1.checkpoint"
-    assert blobs.is_reference(store._read("SELECT state FROM checkpoints")[0]["state"])
+    assert blobs.is_reference(store.read("SELECT state FROM checkpoints")[0]["state"])
     assert integrity.check(store) == []
     assert finish(store, number, images) == [2, 3]
     assert names(store) == []
@@ -114,11 +114,11 @@ def test_files_that_no_job_resumes_from_are_swept(images, store):
     kept = names(store)
     for name in ("f" * 32 + "-3.checkpoint", f".{'f' * 32}-3.checkpoint-x.tmp"):
         (store.files.directory / name).write_bytes(b"of nobody")
-    store.sweep()
+    store.remove_stale_checkpoints()
     assert names(store) == kept
     with store.transaction() as db:
-        store._forget(db, number)
-    store.sweep()
+        reset_job(db, number)
+    store.remove_stale_checkpoints()
     assert names(store) == []
 
 
@@ -126,7 +126,7 @@ def test_weights_stay_beside_the_store_and_are_checked(images, store, tmp_path):
     (number,) = add_plan(store, [job(weights="last")])
     finish(store, number, images, weights="last")
     assert names(store) == [store.job(number).key[:32] + ".weights"]
-    assert "weights" not in store.artefact_names(number)
+    assert "weights" not in store.artefact_digests(number)
     assert integrity.check(store) == []
     assert set(checkpoint.loads(store.weights(number))["network"]) == set(trainer.Trainer(
         job(), Variant.parse("gaussian"), images).network.state_dict())  # fmt: skip

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import functools
+import gzip
 import pathlib
 import random
 import re
@@ -25,11 +26,12 @@ from contdrop.lab.store import integrity, schema
 from contdrop.lab.store.reader import DamageError
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.schema import FINISHED, PLANNED
-from contdrop.lab.store.writer import Store
+from contdrop.lab.store.writer import Store, reset_job
 from contdrop.lab.study.plan import Variant, add_plan
 from contdrop.lab.training import checkpoint
 from contdrop.lab.training import job as running
 
+OLD = pathlib.Path(__file__).with_name("store_of_0_1_0.db.gz")
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -120,7 +122,7 @@ def test_any_bit_of_a_checkpoint_is_noticed_and_the_result_is_the_same(images, t
     path, chooser = tmp_path / "runs.db", random.Random(0)
     with Store(path, create=True) as store:
         number = interrupted(store, images)
-        (whole,) = store._read("SELECT state FROM checkpoints")[0]
+        (whole,) = store.read("SELECT state FROM checkpoints")[0]
         for _ in range(60):
             flipped = bytearray(whole)
             flipped[chooser.randrange(len(flipped))] ^= 1 << chooser.randrange(8)
@@ -148,7 +150,7 @@ def test_resumed_with_a_flipped_bit_every_job_ends_as_if_undisturbed(images, tmp
     for _ in range(flips):
         path.write_bytes(content)
         with Store(path) as store:
-            (whole,) = store._read("SELECT state FROM checkpoints")[0]
+            (whole,) = store.read("SELECT state FROM checkpoints")[0]
             flipped = bytearray(whole)
             flipped[chooser.randrange(len(flipped))] ^= 1 << chooser.randrange(8)
             store._db.execute("UPDATE checkpoints SET state = ?", (bytes(flipped),))
@@ -164,7 +166,7 @@ def _add_job(store):
 
 
 def _outcome(store, number):
-    artefacts = {name: store.artefact(number, name).tobytes() for name in store.artefact_names(number)}
+    artefacts = {name: store.artefact(number, name).tobytes() for name in store.artefact_digests(number)}
     return [exact(epoch) for epoch in store.epochs(number)], store.job(number).results, artefacts
 
 
@@ -228,10 +230,10 @@ def test_other_trouble_with_the_disk_is_called_that(tmp_path):
     with Store(tmp_path / "runs.db", create=True) as store:
         for content, message in ((b"log", "check the disk"), (b"", "was deleted"), (None, "was deleted")):
             log.unlink() if content is None else log.write_bytes(content)
-            with pytest.raises(UserError, match=f"disk I/O error; .*{message}"), store._explained():
+            with pytest.raises(UserError, match=f"disk I/O error; .*{message}"), store.explained():
                 raise broken
         store.path = tmp_path / "device"
-        with pytest.raises(UserError, match="disk I/O error; check the disk"), store._explained():
+        with pytest.raises(UserError, match="disk I/O error; check the disk"), store.explained():
             raise broken
 
 
@@ -262,10 +264,12 @@ EDITS = {
     "INSERT INTO artefacts VALUES (4, 'x', x'00')": "that it did not write",
     "UPDATE protocols SET description = replace(description, 'Methods', 'Others')": "an experiment does not match",
     "UPDATE selections SET variant = 'gaussian:sigma=9'": "a selection does not match its checksum",
-    "DELETE FROM selections": "selections has 0 rows, and 1 were written",
-    "DELETE FROM totals": "protocols has 1 rows, and 0 were written",
+    "DELETE FROM selections": "1 selections were decided, and 0 are there",
+    "DELETE FROM protocols": "the experiment of 8 jobs is missing",
     "INSERT INTO epochs VALUES (99, 1, 1, 1, 1, 1, 1, 1, 1, 1)": "belongs to nothing in jobs",
-    "PRAGMA user_version = 1": "cannot be read, it may be damaged (duplicate column name: planned)",
+    "PRAGMA user_version = 1": "expected version 2 or 3 of a store",
+    "PRAGMA user_version = 2": "cannot be read, it may be damaged (no such table: totals)",
+    "PRAGMA user_version = 0": "cannot be read, it may be damaged (table protocols already exists)",
 }
 
 
@@ -284,7 +288,7 @@ def test_edited_rows_are_found(path, edit, monkeypatch, capsys):
 
 def test_missing_jobs_are_missed(path):
     with Store(path) as store:
-        store._forget(store._db, 4)
+        reset_job(store._db, 4)
         store._db.execute("DELETE FROM jobs WHERE id = 4")
         assert any("8 jobs were planned, and 7 are there" in finding.text for finding in integrity.check(store))
         with pytest.raises(DamageError, match="8 jobs were planned"):
@@ -309,12 +313,12 @@ def test_run_does_damaged_jobs_again(path):
         store._db.execute("UPDATE epochs SET val_loss = 0 WHERE job = 4")
         store._db.execute("UPDATE jobs SET variant = 'other' WHERE id = 5")
         store._db.execute("UPDATE selections SET reason = 'other'")
-        found = store.mend(protocol.key, set(before))
+        found = store.reset_damaged(protocol.key, set(before))
         assert len(found) == 3
         assert (store.job(4).status, store.job(4).results, store.epochs(4)) == (PLANNED, {}, [])
         assert [record.id for record in store.jobs()] == [1, 2, 3, 4, 6, 7, 8]
         assert store.selections(protocol.key) == {}
-        assert store.mend(protocol.key, set(before)) == []
+        assert store.reset_damaged(protocol.key, set(before)) == []
         assert integrity.check(store) == []
 
 
@@ -326,13 +330,13 @@ def test_a_new_checksum_is_never_given_to_damage(path):
             lambda: store.progress(4, []),
             lambda: store.finish(4, [], {}, {}),
             lambda: store.fail(4, "why"),
-            lambda: store.plan_again(4),
+            lambda: store.reset_failed(4),
         ):
             with pytest.raises(DamageError, match="job 4 does not match its checksum"):
                 write()
         store._db.execute("DELETE FROM selections")
         store.add_jobs({**protocol.configuration, "experiment": "new"}, {}, "new", [])
-        with pytest.raises(DamageError, match="selections has 0 rows, and 1 were written"):
+        with pytest.raises(DamageError, match="1 selections were decided, and 0 are there"):
             store.selections(protocol.key)
 
 
@@ -340,7 +344,7 @@ def test_damaged_experiment_is_written_anew(path):
     with Store(path) as store:
         protocol = store.protocols()[0]
         store._db.execute("UPDATE protocols SET configuration = '{}', preset = 'paper'")
-        assert store.mend(protocol.key, ()) == ["an experiment does not match its checksum"]
+        assert store.reset_damaged(protocol.key, ()) == ["an experiment does not match its checksum"]
         store.add_jobs(protocol.configuration, protocol.description, protocol.key, [])
         (mended,) = store.protocols()
         assert (mended.preset, mended.configuration) == (protocol.preset, protocol.configuration)
@@ -355,28 +359,42 @@ def test_row_checksum_covers_names_types_and_values():
     assert len({schema.row_checksum(base), *made}) == len(others) + 1
 
 
-def test_store_of_the_first_version_is_brought_along(tmp_path):
-    """Its results are kept; what it was to resume starts over, for its checkpoints were pickled."""
-    db = sqlite3.connect(tmp_path / "old.db")
-    db.executescript(schema.MIGRATIONS[0])
-    db.execute(f"PRAGMA application_id = {schema.APPLICATION}")
-    db.execute("PRAGMA user_version = 1")
-    db.execute("INSERT INTO protocols VALUES ('p', 'e', 'quick', 2, '{}', '{}', 1.5)")
-    for number, status in ((1, "finished"), (2, "running")):
-        db.execute(
-            "INSERT INTO jobs (id, key, protocol, experiment, stage, method, run, epochs, configuration, status, "
-            f"created, results) "
-            f"VALUES ({number}, {number}, 'p', 'e', 'final', 'm{number}', 0, 2, '{{}}', '{status}', 1, '{{}}')"
-        )
-        db.execute(f"INSERT INTO epochs VALUES ({number}, 1, 1, 2, 3, 4, 5, 6, 7, 0.25)")
-    db.execute("INSERT INTO checkpoints VALUES (2, 1, x'80')")
-    db.commit()
-    db.close()
-    with Store(tmp_path / "old.db") as store:
+@pytest.fixture
+def old(tmp_path):
+    """A store that 0.1.0 wrote: four finished jobs, one that failed, one under way, one selection."""
+    (tmp_path / "old.db").write_bytes(gzip.decompress(OLD.read_bytes()))
+    return tmp_path / "old.db"
+
+
+def test_store_of_0_1_0_is_migrated(old):
+    with contextlib.closing(sqlite3.connect(old)) as db:
+        before = db.execute("SELECT key, status, results, curve, artefacts, checksum FROM jobs ORDER BY id").fetchall()
+    with Store(old) as store:
         assert integrity.check(store) == []
-        first, second = store.jobs()
-        assert (first.status, first.epochs_done, first.seconds) == (FINISHED, 1, 0.25)
-        assert (second.status, second.epochs_done, store.epochs(2)) == (PLANNED, 0, [])
+        after = store.read("SELECT key, status, results, curve, artefacts, checksum FROM jobs ORDER BY id")
+        assert [tuple(row) for row in after] == before
+        assert [row["status"] for row in after] == ["finished"] * 4 + ["failed", "running"]
+        (results,) = collect_all(store)
+        assert results.selections["gaussian"].variant == "gaussian:sigma=0.2"
+        assert results.errors() == {"none": {0: 5.0}, "gaussian": {0: 5.0}}
+        assert [epoch.epoch for epoch in store.epochs(6)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        ("UPDATE jobs SET results = replace(results, '1', '2') WHERE id = 4", "job 4 does not match its checksum"),
+        ("DELETE FROM selections", "selections were decided, and 0 are there"),
+        ("DELETE FROM totals", "2 selections were decided, and 1 are there"),
+        ("DELETE FROM jobs WHERE id = 6", "6 jobs were planned, and 5 are there"),
+        ("UPDATE protocols SET preset = 'paper'", "an experiment does not match its checksum"),
+    ],
+)
+def test_migration_does_not_hide_damage(old, edit, expected):
+    with contextlib.closing(sqlite3.connect(old)) as db, db:
+        db.execute(edit)
+    with Store(old) as store:
+        assert any(expected in found.text for found in integrity.check(store))
 
 
 # ---- one kind of processor
@@ -390,8 +408,8 @@ def test_what_another_kind_of_processor_did_of_an_open_run_is_done_again(tmp_pat
     with Store(path) as store:
         ids = [record.id for record in store.jobs()]
         same = {"architecture": "x86_64", "threads": 1}
-        assert store.plan_other_processors_again(ids, same) == []
-        (line,) = store.plan_other_processors_again(ids, machine)
+        assert store.reset_other_processors(ids, same) == []
+        (line,) = store.reset_other_processors(ids, machine)
         assert line == (
             "2 jobs of unfinished runs came from another kind of processor (x86_64 ?, 1 thread) than this one "
             "(x86_64 AVX512, 1 thread), and are done again: a run's methods all come from one kind"
@@ -399,7 +417,7 @@ def test_what_another_kind_of_processor_did_of_an_open_run_is_done_again(tmp_pat
         assert {(r.method, r.run) for r in store.jobs() if r.status == PLANNED} == {
             ("none", 1), ("gaussian", 1), ("uniform", 1),
         }  # fmt: skip
-        assert store.plan_other_processors_again(ids, machine) == []
+        assert store.reset_other_processors(ids, machine) == []
 
 
 def test_mixed_kinds_in_a_run_are_refused(tmp_path):
@@ -444,7 +462,7 @@ def damaged(content, chooser):
 
 def _edit(chooser):
     table = chooser.choice(schema.TABLES)
-    columns = [name for name, _ in schema.expected_columns(schema.MIGRATIONS)[table]]
+    columns = [name for name, _ in schema.expected_columns()[table]]
     value = chooser.choice(("NULL", "0", "-1", "1e300", "''", "'x'", "x'ff'", "char(27) || '[2J'", "77", "'{}'"))
     place = chooser.randrange(8)
     which = "epoch = 1"

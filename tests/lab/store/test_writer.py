@@ -104,7 +104,7 @@ def test_failure_keeps_its_reason_and_can_be_planned_again(store):
     store.fail(number, "diverged: the loss is nan", [epoch(2)])
     assert (store.job(number).status, store.job(number).error) == (FAILED, "diverged: the loss is nan")
     assert store.checkpoint(number) is None
-    store.plan_again(number)
+    store.reset_failed(number)
     assert (store.job(number).status, store.job(number).error, store.epochs(number)) == (PLANNED, None, [])
 
 
@@ -125,7 +125,7 @@ def test_rate_that_is_no_number_is_stored_as_if_none_were_told(store, rate):
     first, second = store.epochs(number)
     assert (first.learning_rate, first.seconds, second) == (0.0, 0.0, epoch(2))
     assert store.job(number).seconds == 0.5
-    assert store.damage_of(store._row(number)) is None
+    assert store.damage_of(store.job_row(number)) is None
 
 
 @pytest.mark.parametrize("what", FINGERPRINTS)
@@ -177,7 +177,7 @@ def test_failure_planned_again_takes_back_that_nothing_could_be_selected(store):
         store.fail(number, "the disk was full")
     for protocol, method, variant in (("p", "gaussian", None), ("p", "uniform", "uniform"), ("q", "gaussian", None)):
         store.select(SelectionRecord(protocol, method, variant, "why", {}, 1.0))
-    store.plan_again(first, second)
+    store.reset_failed(first, second)
     assert [each.status for each in store.jobs()] == [PLANNED, PLANNED, FAILED, FAILED]
     assert (list(store.selections("p")), list(store.selections("q"))) == (["uniform"], ["gaussian"])
     store.select(SelectionRecord("p", "gaussian", "gaussian:sigma=0.2", "why", {}, 2.0))
@@ -187,8 +187,8 @@ def test_failure_planned_again_takes_back_that_nothing_could_be_selected(store):
 def test_planning_nothing_again_leaves_the_selection(store):
     (number,) = add(store, job("a", stage="selection"))
     store.select(SelectionRecord("p", "gaussian", None, "every candidate failed", {}, 1.0))
-    store.plan_again(number)
-    store.plan_again()
+    store.reset_failed(number)
+    store.reset_failed()
     assert list(store.selections("p")) == ["gaussian"]
 
 
@@ -251,7 +251,7 @@ def test_what_is_held_against_each_other_is_read_at_one_moment(store, path, monk
         store.write_artefacts(db, number, {"test_labels": pack(np.zeros(3))})
         schema.update_checksum(db, "jobs", "id = ?", number)
     before = READS[what](store, number)
-    read, left = store._read, [1]
+    read, left = store.read, [1]
 
     def read_and_let_another_write(*query):
         rows = read(*query)
@@ -471,17 +471,6 @@ def test_full_disk_is_one_line_and_loses_nothing(store):
         store.progress(number, [epoch(2)], (2, [bytes(10_000_000)]))
     assert store.checkpoint(number) == (1, b"state")
     assert store.job(number).epochs_done == 1
-
-
-def test_older_store_is_migrated(path, monkeypatch):
-    with Store(path, create=True) as store:
-        (number,) = add(store, job())
-    newer = (*schema.MIGRATIONS, "ALTER TABLE selections ADD COLUMN remark TEXT")
-    monkeypatch.setattr(schema, "MIGRATIONS", newer)
-    with Store(path) as store:
-        assert store.job(number).status == PLANNED
-        assert "remark" in [row[1] for row in store._db.execute("PRAGMA table_info(selections)")]
-        assert store._version() == 3
 
 
 def results_of(path):

@@ -265,7 +265,7 @@ def ask(
     with Store(store, create=True) as opened:
         planned = plan.add_plan(opened, jobs)
         if retry_failed:
-            opened.plan_again(*(job_id for job_id in planned if opened.status(job_id) == FAILED))
+            opened.reset_failed(*(job_id for job_id in planned if opened.status(job_id) == FAILED))
         seen: set[int] = set()
         for _ in range(2):  # twice, as a lock may be refused while another process only looks
             for job_id, job in planned.items():

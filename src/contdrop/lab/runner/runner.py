@@ -203,14 +203,14 @@ class StudyRunner:
         self._store = store
         if store.restored:
             self.say(f"contdrop: {store.restored}")
-        store.sweep()
+        store.remove_stale_checkpoints()
         here = self._ray.machine if self._ray else {**machine(self.device, self.devices), "threads": self.threads}
         described = [self._described(planned) for planned in self.plans]
         for planned in self.plans:  # all that may refuse, before anything is planned
             self._check_jobs(planned, here)
         for planned, about in zip(self.plans, described):
             self._plan(planned, about)
-        for line in self.store.plan_other_processors_again(list(self.jobs), here):
+        for line in self.store.reset_other_processors(list(self.jobs), here):
             self.say(f"contdrop: {line}")
 
     def _described(self, planned: PlannedStudy) -> dict[str, Any]:
@@ -230,9 +230,9 @@ class StudyRunner:
     def _check_jobs(self, planned: PlannedStudy, here: Mapping[str, Any]) -> None:
         """Remove damaged jobs; refuse a plan that would repeat finished jobs, unless ``redo`` asks for that."""
         keys = {job.key: job for job in planned.jobs}
-        for what in self.store.mend(planned.key, keys):
+        for what in self.store.reset_damaged(planned.key, keys):
             self.say(f"contdrop: {what}; it is done again")
-        there = {job.key: job for job in self.store.jobs_there(planned.key)}
+        there = {job.key: job for job in self.store.jobs_of_damaged_plan(planned.key)}
         self._check_data(planned, list(there.values()), processor(here))
         runs: dict[tuple[str, int], list[JobRecord | None]] = {}
         for key, job in keys.items():
@@ -296,7 +296,7 @@ class StudyRunner:
         mine = {job_id: job for job_id, job in added.items() if plan.is_in(job, self.shard)}
         if self.retry_failed:
             statuses = self.store.statuses()
-            self.store.plan_again(*(job_id for job_id in mine if statuses[job_id] == FAILED))
+            self.store.reset_failed(*(job_id for job_id in mine if statuses[job_id] == FAILED))
         self.jobs |= mine
 
     @property

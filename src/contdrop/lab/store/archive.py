@@ -64,7 +64,7 @@ def _read_snapshot(store: StoreReader) -> StoreContents:
         if job.status not in (FINISHED, FAILED):
             jobs.append(JobContents(as_planned(job), (), {}))
             continue
-        artefacts = {name: store.artefact(job.id, name) for name in store.artefact_names(job.id)}
+        artefacts = {name: store.artefact(job.id, name) for name in store.artefact_digests(job.id)}
         kept = {name: array for name, array in artefacts.items() if array is not None}
         jobs.append(JobContents(job, tuple(store.epochs(job.id)), kept))
     selections = [each for protocol in protocols for each in store.selections(protocol.key).values()]

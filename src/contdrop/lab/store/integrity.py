@@ -1,10 +1,8 @@
-"""Is a store whole? Everything that can be held against something else is.
+"""Verification of a store, and the backup that replaces a file SQLite cannot read.
 
-A copy beside the store, for the day its file is damaged beyond what SQLite can mend.
-
-SQLite survives a full disk, a power cut and a kill by means of its log, ``runs.db-wal``. If that is deleted when a disk
-was full in the middle of moving it into the file, the file is torn. Then the last copy takes its place, and what was
-done since is done again.
+SQLite survives a full disk, a power cut and a kill by its log, ``runs.db-wal``. If that is deleted when a disk was full
+in the middle of moving it into the file, the file is torn. Then the last backup takes its place, so that the jobs
+finished before it are kept, and what was done since is done again.
 """
 
 from __future__ import annotations
@@ -26,24 +24,27 @@ from ..analysis.metric_format import Measure
 from . import schema
 from .reader import WEIGHTS, StoreReader
 from .results import find_wrong_value, mismatches
-from .schema import FAILED, FINISHED, PLANNED, PROCESSOR, RUNNING, JobRecord
+from .schema import FAILED, FINISHED, PLANNED, PROCESSOR, RUNNING
 
-MOST = 20  # findings of SQLite's own, which repeats itself
+BACKUP, DAMAGED = "-backup", "-damaged"  # ends of file names
+_MOST = 20  # findings of SQLite's own, which repeats itself
+_CREATION = 5.0  # seconds that another process may take from an empty file to its first table
+_SECONDS, _SHARE = 600.0, 0.01  # between backups, and of the time that they may take
 
 
 @dataclass(frozen=True)
 class Defect:
-    """What is wrong, and whether ``contdrop run`` mends it by doing the job, or the run, again."""
+    """One thing that is wrong. ``mendable``: ``contdrop run`` repairs it by doing the job, or the run, again."""
 
     text: str
     mendable: bool = False
 
 
 def check(store: StoreReader) -> list[Defect]:
-    """All that is wrong with a store. It reads everything, and writes nothing."""
+    """Return everything that is wrong with a store. Reads all of it, and writes nothing."""
     found: list[Defect] = []
-    with store.snapshot():  # of one moment: another process may be writing
-        for part in (_database, _rows, _jobs, _pairing):
+    with store.snapshot():  # another process may be writing
+        for part in (_check_database, _check_rows, _check_jobs, _check_pairing):
             try:
                 found += part(store)
             except UserError as error:
@@ -51,20 +52,21 @@ def check(store: StoreReader) -> list[Defect]:
     return list(dict.fromkeys(found))
 
 
-def _database(store: StoreReader) -> Iterator[Defect]:
-    for (text,) in store._read(f"PRAGMA integrity_check({MOST})"):
+def _check_database(store: StoreReader) -> Iterator[Defect]:
+    """Yield what SQLite itself finds."""
+    for (text,) in store.read(f"PRAGMA integrity_check({_MOST})"):
         if text != "ok":
             yield Defect(f"the database is inconsistent: {text}")
-    for row in store._read("PRAGMA foreign_key_check"):
+    for row in store.read("PRAGMA foreign_key_check"):
         yield Defect(f"a row of {row['table']} belongs to nothing in {row['parent']}")
 
 
-def _rows(store: StoreReader) -> Iterator[Defect]:
-    """Experiments and selections, and that none is missing."""
+def _check_rows(store: StoreReader) -> Iterator[Defect]:
+    """Yield damage to protocols and selections, and rows that are missing."""
     yield from _damage(store.protocols)
-    for protocol in store._read("SELECT key FROM protocols"):
-        yield from _damage(functools.partial(store.selections, protocol["key"]), mendable=True)
-        yield from _damage(functools.partial(store.jobs, protocol=protocol["key"]), mendable=True)
+    for (key,) in store.read("SELECT key FROM protocols"):
+        yield from _damage(functools.partial(store.selections, key), mendable=True)
+        yield from _damage(functools.partial(store.jobs, protocol=key), mendable=True)
 
 
 def _damage(read: Callable[[], Any], *, mendable: bool = False) -> Iterator[Defect]:
@@ -74,54 +76,49 @@ def _damage(read: Callable[[], Any], *, mendable: bool = False) -> Iterator[Defe
         yield Defect(getattr(error, "what", str(error)), mendable)
 
 
-def _jobs(store: StoreReader) -> Iterator[Defect]:
-    """Each job's row, epochs, artefacts and checkpoint; its error against its predictions."""
+def _check_jobs(store: StoreReader) -> Iterator[Defect]:
+    """Yield damage to jobs and what belongs to them, and test values that their predictions contradict."""
     measures = {protocol.key: Measure.of(protocol.description) for protocol in store.protocols()}
-    for row in store._read("SELECT * FROM jobs ORDER BY id"):
-        what = store.damage_of(row)
-        if what is not None:
-            yield Defect(what, mendable=True)
+    for row in store.read("SELECT * FROM jobs ORDER BY id"):
+        damage = store.find_damage(row)
+        if damage is not None:
+            yield Defect(damage, mendable=True)
             continue
-        job = store._job(row)
+        job = store.job_record(row)
+        name = f"job {job.id} ({job.experiment} {job.method} run {job.run})"
         if job.status not in (PLANNED, RUNNING, FINISHED, FAILED):
-            yield Defect(f"{_name(job)}: expected planned, running, finished or failed; its status is {job.status!r}")
+            yield Defect(f"{name}: expected status planned, running, finished or failed; got {job.status!r}")
         wrong = find_wrong_value(store, job, measures.get(job.protocol, Measure()))
         if wrong:
-            yield Defect(f"{_name(job)}: {wrong}", mendable=False)
-        saved = store._read("SELECT count(*) FROM checkpoints WHERE job = ?", (job.id,))[0][0]
+            yield Defect(f"{name}: {wrong}")
+        saved = store.read("SELECT count(*) FROM checkpoints WHERE job = ?", (job.id,))[0][0]
         if (saved or row["checkpoint"]) and store.checkpoint(job.id) is None:
-            yield Defect(f"{_name(job)}: its checkpoint does not match its checksum", mendable=True)
+            yield Defect(f"{name}: its checkpoint does not match its checksum", mendable=True)
         yield from _damage(functools.partial(store.weights, job.id))
-        kept = {name for (name,) in store._read("SELECT name FROM artefacts WHERE job = ?", (job.id,))}
-        for name in sorted(kept - {WEIGHTS} - set(store.artefact_names(job.id))):
-            yield Defect(f"{_name(job)}: has {schema.digest_bytes(str(name).encode())[:8]} that it did not write")
+        kept = {str(each) for (each,) in store.read("SELECT name FROM artefacts WHERE job = ?", (job.id,))}
+        for each in sorted(kept - {WEIGHTS} - set(store.artefact_digests(job.id))):
+            yield Defect(f"{name}: has {schema.digest_bytes(each.encode())[:8]} that it did not write")
 
 
-def _pairing(store: StoreReader) -> Iterator[Defect]:
+def _check_pairing(store: StoreReader) -> Iterator[Defect]:
+    """Yield runs whose methods do not share what they must."""
     for protocol in store.protocols():
         jobs = [job for job in store.jobs(protocol=protocol.key) if job.status == FINISHED]
         for run, mismatch in mismatches(jobs):
             yield Defect(f"{protocol.experiment}: in run {run} {mismatch}", mendable=PROCESSOR in mismatch)
 
 
-def _name(job: JobRecord) -> str:
-    return f"job {job.id} ({job.experiment} {job.method} run {job.run})"
-
-
-ENDING, DAMAGED = "-backup", "-damaged"
-_MAKING = 5.0  # seconds that another process may take from a new file to its first table
-_OF_SQLITE = ("-wal", "-shm")
-_SECONDS, _SHARE = 600.0, 0.01  # between copies, and of the time that goes into them
+# ---- backups
 
 
 class Backups:
-    """Makes copies of a store from time to time."""
+    """Schedule of a store's backups."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path, self._next = path, 0.0
 
     def make_if_due(self, *, at_once: bool) -> None:
-        """A disk too full for a copy is no reason to stop: the last one stays."""
+        """Make a backup if it is time or ``at_once``. If that fails, as on a full disk, the last one stays."""
         now = time.monotonic()
         if now >= self._next or at_once:
             with contextlib.suppress(sqlite3.DatabaseError, OSError):
@@ -131,56 +128,61 @@ class Backups:
 
 
 def make_backup(path: pathlib.Path) -> None:
-    """Copies a store that may be in use, and lets the copy take the last one's place if it is whole."""
-    _files.remove_old_temporaries(_beside(path, ENDING))
-    with _files.replacing(_beside(path, ENDING), durable=True) as temporary:
+    """Copy a store that may be in use; the copy replaces the last backup if it is intact."""
+    target = _beside(path, BACKUP)
+    _files.remove_old_temporaries(target)
+    with _files.replacing(target, durable=True) as temporary:
         copy_database(path, temporary)
         if not is_intact(temporary):
             raise sqlite3.DatabaseError("the store is damaged")
 
 
 def copy_database(path: pathlib.Path, to: pathlib.Path) -> None:
+    """Copy a database that may be in use."""
     to.touch()
     with contextlib.closing(_connect(path)) as db, contextlib.closing(_connect(to)) as other:
         db.backup(other)
 
 
 def is_intact(path: pathlib.Path) -> bool:
-    """Whether SQLite can read all of a file; the rows themselves have checksums."""
+    """Return False if SQLite finds a file damaged; one that is in use or must not be read counts as intact."""
     try:
         with contextlib.closing(_connect(path)) as db:
             return bool(db.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok")
     except sqlite3.OperationalError:
-        return True  # in use, or not for us to read: opening it says so
+        return True
     except sqlite3.DatabaseError:
         return False
 
 
 def restore_if_damaged(path: pathlib.Path) -> str | None:
-    """Puts the copy in the place of a file that SQLite cannot read, which is kept under another name; says so."""
-    copy = _beside(path, ENDING)
+    """Replace a file that SQLite cannot read by its backup, and return a line about it; None if that was not needed.
+
+    The damaged file is kept under another name.
+    """
+    copy = _beside(path, BACKUP)
     if not copy.exists() or (is_intact(path) and not _is_emptied(path)) or not is_intact(copy):
         return None
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(copy.stat().st_mtime))
-    # At every moment there is a file of this name, and the copy stays: the next one may be long in coming.
+    # At every moment there is a file of this name. The backup stays, because the next one may be long in coming.
     with _files.replacing(path, durable=True) as temporary:
         shutil.copyfile(copy, temporary)
         shutil.copyfile(path, _beside(path, DAMAGED))
-        for ending in _OF_SQLITE:
+        for ending in ("-wal", "-shm"):
             if _beside(path, ending).exists():
                 os.replace(_beside(path, ending), _beside(path, DAMAGED + ending))
     return (
-        f"{path} was damaged, and its copy of {made} has taken its place; what was done since is done again "
+        f"{path} was damaged and has been replaced by its backup of {made}; what was done since is done again "
         f"({_beside(path, DAMAGED).name} is the damaged file)"
     )
 
 
 def _is_emptied(path: pathlib.Path) -> bool:
-    """Whether nothing is left in it, which SQLite takes for a new file; one that is just being made is new indeed."""
+    """Return True for a file that has lost its content, which SQLite takes for a new one; False if it is being made."""
     found, log = path.stat(), _beside(path, "-wal")
     if found.st_size or (log.exists() and log.stat().st_size):
         return False
-    return time.time() - found.st_mtime > _MAKING
+    return time.time() - found.st_mtime > _CREATION
 
 
 def _beside(path: pathlib.Path, ending: str) -> pathlib.Path:

@@ -1,11 +1,7 @@
-"""What the rows of a store are.
+"""Tables of a store, the records made of their rows, and the checksums that prove a row intact.
 
-Checksums of what a store holds: of a row, and of a job's epochs one after the other.
-
-A row's checksum is SHA-256 over the names, types and values of its columns, except those that are NULL (so that a later
-version may add columns) and the checksum itself. It is made from what SQLite gives back, not from what it was given.
-
-The tables of a store, their versions, and the way from each to the next.
+The row of a job has the checksums of everything that belongs to the job: its epochs, its arrays by name and its
+checkpoint. So the checksum of that row is the checksum of the job.
 """
 
 from __future__ import annotations
@@ -23,13 +19,13 @@ PLANNED, RUNNING, FINISHED, FAILED = "planned", "running", "finished", "failed"
 SELECTION, FINAL = "selection", "final"
 ONLY_SIZE = "study"  # the preset of a study that names no sizes
 IMPORTED = "imported"  # the preset of numbers that come from elsewhere
-
+PROCESSOR, ORDER = "kind of processor", "data order"
 METRICS = ("train_loss", "train_error", "val_loss", "val_error", "test_loss", "test_error")
 
 
 @dataclass(frozen=True)
 class ProtocolRecord:
-    """A row of ``protocols``."""
+    """Row of ``protocols``."""
 
     key: str
     experiment: str
@@ -42,11 +38,11 @@ class ProtocolRecord:
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A row of ``jobs``. ``status`` is what the table says; see :meth:`Store.is_interrupted`.
+    """Row of ``jobs``. A process may have ended without changing ``status``; see :meth:`Store.is_interrupted`.
 
     ``results`` of a finished job has the final model's losses and errors (in per cent), in evaluation mode, under the
-    names of ``METRICS``; a selection job has none of the test data. ``seconds`` is the time of its epochs together.
-    ``origin`` is the file that it was imported from, and None if it was done in this store.
+    names of ``METRICS``; a selection job has none of the test data. ``seconds`` is the total time of its epochs.
+    ``origin`` is the file that the job was imported from, and None if it was done in this store.
     """
 
     id: int
@@ -75,15 +71,12 @@ class JobRecord:
 
     @property
     def shared(self) -> dict[str, str]:
-        """What all methods of a run have to have in common."""
+        """Return what must be equal for all methods of a run."""
         return {**self.fingerprints, PROCESSOR: processor(self.machine)}
 
 
-PROCESSOR, ORDER = "kind of processor", "data order"
-
-
 def processor(machine: Mapping[str, Any]) -> str:
-    """What decides the last bits of a result: the same in two places, the results are the same."""
+    """Return what the last bits of a result depend on: architecture, instruction set, threads and devices."""
     threads, devices = machine.get("threads", "?"), machine.get("devices", 1)
     return (
         f"{machine.get('architecture', '?')} {machine.get('instructions', '?')}, "
@@ -93,9 +86,9 @@ def processor(machine: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What was measured in one epoch, counted from 1; None where nothing was.
+    """Row of ``epochs``: measurements of one epoch, counted from 1; None where nothing was measured.
 
-    Training figures are those under dropout, as it went.
+    Training figures are those of the training mode, noise included.
     """
 
     epoch: int
@@ -111,7 +104,10 @@ class Epoch:
 
 @dataclass(frozen=True)
 class SelectionRecord:
-    """Which variant was selected for a label, from which validation errors. ``variant`` is None if all failed."""
+    """Row of ``selections``: the variant selected for a label, with the validation errors of all candidates.
+
+    ``variant`` is None if all failed.
+    """
 
     protocol: str
     method: str
@@ -121,25 +117,139 @@ class SelectionRecord:
     decided: float
 
 
-EMPTY_CURVE = ""  # of no epochs
+# ---- tables
+
+APPLICATION = 0x636F6E74  # "cont": tells our files from other programs' SQLite files
+VERSION = 3  # 0.1.0 wrote version 2; no other was released
+TABLES = ("protocols", "jobs", "epochs", "artefacts", "checkpoints", "selections")
+EPOCH_COLUMNS = tuple(Epoch.__dataclass_fields__)  # in the order in which their checksum covers them
+
+# ``planned`` and ``decided`` are the numbers of a protocol's jobs and selections, so that a lost row is noticed.
+_TABLES = """
+CREATE TABLE protocols (
+    key TEXT PRIMARY KEY, experiment TEXT NOT NULL, preset TEXT NOT NULL, epochs INTEGER NOT NULL,
+    configuration TEXT NOT NULL, description TEXT NOT NULL, created REAL NOT NULL,
+    planned INTEGER NOT NULL DEFAULT 0, checksum TEXT, decided INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, protocol TEXT NOT NULL REFERENCES protocols(key),
+    experiment TEXT NOT NULL, stage TEXT NOT NULL, method TEXT NOT NULL, run INTEGER NOT NULL,
+    epochs INTEGER NOT NULL, configuration TEXT NOT NULL, status TEXT NOT NULL, error TEXT, variant TEXT,
+    seeds TEXT, fingerprints TEXT, versions TEXT, machine TEXT, results TEXT,
+    created REAL NOT NULL, started REAL, ended REAL,
+    epochs_done INTEGER NOT NULL DEFAULT 0, seconds REAL NOT NULL DEFAULT 0, curve TEXT NOT NULL DEFAULT '',
+    artefacts TEXT NOT NULL DEFAULT '{}', checkpoint TEXT, origin TEXT, checksum TEXT
+);
+CREATE INDEX jobs_of_protocol ON jobs (protocol, stage, run);
+CREATE TABLE epochs (
+    job INTEGER NOT NULL REFERENCES jobs(id), epoch INTEGER NOT NULL, train_loss REAL, train_error REAL,
+    val_loss REAL, val_error REAL, test_loss REAL, test_error REAL, learning_rate REAL, seconds REAL NOT NULL,
+    PRIMARY KEY (job, epoch)
+) WITHOUT ROWID;
+CREATE TABLE artefacts (
+    job INTEGER NOT NULL REFERENCES jobs(id), name TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY (job, name)
+);
+CREATE TABLE checkpoints (
+    job INTEGER PRIMARY KEY REFERENCES jobs(id), epoch INTEGER NOT NULL, state BLOB NOT NULL
+);
+CREATE TABLE selections (
+    protocol TEXT NOT NULL REFERENCES protocols(key), method TEXT NOT NULL, variant TEXT, reason TEXT NOT NULL,
+    candidates TEXT NOT NULL, decided REAL NOT NULL, checksum TEXT, PRIMARY KEY (protocol, method)
+)
+"""
+
+
+def migrate(db: sqlite3.Connection, version: int) -> None:
+    """Bring a file to the current version, within a transaction of the caller."""
+    if version == 2:
+        _migrate_from_2(db)
+    elif not version:
+        for statement in _TABLES.split(";"):
+            db.execute(statement)
+    db.execute(f"PRAGMA application_id = {APPLICATION}")
+    db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _migrate_from_2(db: sqlite3.Connection) -> None:
+    """Count selections by protocol instead of in a table of totals. Rows that are damaged stay recognizable as such."""
+    (made,) = db.execute("SELECT count(*) FROM selections").fetchone()
+    noted = [row["selections"] for row in db.execute("SELECT * FROM totals") if row["checksum"] == row_checksum(row)]
+    intact = [row["key"] for row in db.execute("SELECT * FROM protocols") if row["checksum"] == row_checksum(row)]
+    db.execute("ALTER TABLE protocols ADD COLUMN decided INTEGER NOT NULL DEFAULT 0")
+    db.execute("DROP TABLE totals")
+    for key in intact:
+        query = "UPDATE protocols SET decided = ? + (SELECT count(*) FROM selections WHERE protocol = ?) WHERE key = ?"
+        db.execute(query, (noted != [made], key, key))  # 1 too many where one is missing
+        update_checksum(db, "protocols", "key = ?", key)
+
+
+def count_rows(db: sqlite3.Connection, protocol: str) -> None:
+    """Record how many jobs and selections a protocol has."""
+    db.execute(
+        "UPDATE protocols SET planned = (SELECT count(*) FROM jobs WHERE protocol = :key), "
+        "decided = (SELECT count(*) FROM selections WHERE protocol = :key) WHERE key = :key",
+        {"key": protocol},
+    )
+    update_checksum(db, "protocols", "key = ?", protocol)
+
+
+def insert(db: sqlite3.Connection, table: str, row: Mapping[str, object], *, more: str = "") -> int:
+    """Write a row and return its id; ``more`` is what SQL has after the values."""
+    places = ", ".join("?" * len(row))
+    made = db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places}) {more}", tuple(row.values()))
+    return int(made.lastrowid or 0)
+
+
+@functools.cache
+def expected_columns() -> dict[str, list[tuple[str, str]]]:
+    """Return names and types of the columns of every table of a new store."""
+    db = sqlite3.connect(":memory:")
+    try:
+        db.executescript(_TABLES)
+        return {table: columns(db, table) for table in TABLES}
+    finally:
+        db.close()
+
+
+def columns(db: sqlite3.Connection, table: str) -> list[tuple[str, str]]:
+    """Return names and types of the columns of a table."""
+    return [(row[1], row[2]) for row in db.execute(f"PRAGMA table_info({table})").fetchall()]
+
+
+# ---- checksums
+
+EMPTY_CURVE = ""  # the checksum of no epochs
 _FLOAT = struct.Struct("<d")
 
 
 def digest_bytes(content: bytes) -> str:
+    """Return the SHA-256 of bytes in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
-def digest_json(content: Any) -> str:
-    """Of data as JSON has them, whatever the order of their keys."""
-    return digest_bytes(canonical_json(content).encode())
-
-
 def canonical_json(content: Any) -> str:
-    """As JSON, the same for equal contents."""
+    """Return JSON that is the same for equal contents."""
     return json.dumps(content, sort_keys=True, allow_nan=False)
 
 
+def digest_json(content: Any) -> str:
+    """Return the SHA-256 of data as JSON, which does not depend on the order of their keys."""
+    return digest_bytes(canonical_json(content).encode())
+
+
+def update_checksum(db: sqlite3.Connection, table: str, where: str, *values: object) -> None:
+    """Compute the checksums of rows that were just written."""
+    for row in db.execute(f"SELECT rowid AS number, * FROM {table} WHERE {where}", values).fetchall():
+        content = {name: row[name] for name in row.keys() if name != "number"}  # noqa: SIM118 -- a Row is no dict
+        db.execute(f"UPDATE {table} SET checksum = ? WHERE rowid = ?", (row_checksum(content), row["number"]))
+
+
 def row_checksum(row: Mapping[str, Any] | sqlite3.Row) -> str:
+    """Return the SHA-256 of the names, types and values of a row's columns.
+
+    Columns that are NULL, and the checksum itself, are left out. The values are those that SQLite returns, which may
+    differ in type from those that it was given.
+    """
     values = tuple(row if isinstance(row, sqlite3.Row) else row.values())
     parts: list[bytes] = []
     for number, name in _column_codes(tuple(row.keys())):
@@ -150,15 +260,15 @@ def row_checksum(row: Mapping[str, Any] | sqlite3.Row) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _column_codes(names: tuple[str, ...]) -> list[tuple[int, bytes]]:
-    """Places and codes of the columns that count, by name: a store of ten thousand jobs has few kinds of rows."""
+    """Return places and codes of the columns that count, by name; cached because ten thousand rows have few kinds."""
     order = sorted(range(len(names)), key=lambda number: names[number])
     return [(number, _encoded(names[number])) for number in order if names[number] != "checksum"]
 
 
 def extend_curve(before: str, epochs: Iterable[Iterable[Any]]) -> str:
-    """The checksum of a curve that some epochs are added to; of each the values in the table's order.
+    """Return the checksum of a curve after more epochs, each given by its values in the order of ``EPOCH_COLUMNS``.
 
-    They are nearly all floats, and a large store has millions, so these are encoded here, without a call for each.
+    Floats are encoded here without a call for each, because a large store has millions of them.
     """
     for values in epochs:
         codes = [b"f8:" + _FLOAT.pack(value) if type(value) is float else _encoded(value) for value in values]
@@ -166,8 +276,18 @@ def extend_curve(before: str, epochs: Iterable[Iterable[Any]]) -> str:
     return before
 
 
+def checkpoint_digest(epoch: int, state: bytes) -> str:
+    """Return the checksum of a checkpoint."""
+    return digest_bytes(f"{epoch} ".encode() + state)
+
+
+def artefact_digests(contents: Mapping[str, bytes]) -> str:
+    """Return the checksums of a job's artefacts by name, as JSON."""
+    return json.dumps({name: digest_bytes(content) for name, content in contents.items()}, sort_keys=True)
+
+
 def _encoded(value: Any) -> bytes:
-    """No two values have the same code, and none is the beginning of another's."""
+    """Return the code of a value; no two values share one, and none is the beginning of another's."""
     if value is None:
         return b"n"
     if isinstance(value, str):
@@ -179,152 +299,3 @@ def _encoded(value: Any) -> bytes:
     else:
         content, kind = bytes(value), b"b"
     return b"%b%d:%b" % (kind, len(content), content)
-
-
-APPLICATION = 0x636F6E74  # "cont": tells our files from other programs' SQLite files
-TABLES = ("protocols", "jobs", "epochs", "artefacts", "checkpoints", "selections", "totals")
-
-# Step i brings a store from version i to i + 1. A step that was ever released is never changed.
-MIGRATIONS: tuple[str, ...] = (
-    """
-    CREATE TABLE protocols (
-        key TEXT PRIMARY KEY, experiment TEXT NOT NULL, preset TEXT NOT NULL, epochs INTEGER NOT NULL,
-        configuration TEXT NOT NULL, description TEXT NOT NULL, created REAL NOT NULL
-    );
-    CREATE TABLE jobs (
-        id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, protocol TEXT NOT NULL REFERENCES protocols(key),
-        experiment TEXT NOT NULL, stage TEXT NOT NULL, method TEXT NOT NULL, run INTEGER NOT NULL,
-        epochs INTEGER NOT NULL, configuration TEXT NOT NULL, status TEXT NOT NULL, error TEXT, variant TEXT,
-        seeds TEXT, fingerprints TEXT, versions TEXT, machine TEXT, results TEXT,
-        created REAL NOT NULL, started REAL, ended REAL
-    );
-    CREATE INDEX jobs_of_protocol ON jobs (protocol, stage, run);
-    CREATE TABLE epochs (
-        job INTEGER NOT NULL REFERENCES jobs(id), epoch INTEGER NOT NULL, train_loss REAL, train_error REAL,
-        val_loss REAL, val_error REAL, test_loss REAL, test_error REAL, learning_rate REAL, seconds REAL NOT NULL,
-        PRIMARY KEY (job, epoch)
-    ) WITHOUT ROWID;
-    CREATE TABLE artefacts (
-        job INTEGER NOT NULL REFERENCES jobs(id), name TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY (job, name)
-    );
-    CREATE TABLE checkpoints (
-        job INTEGER PRIMARY KEY REFERENCES jobs(id), epoch INTEGER NOT NULL, state BLOB NOT NULL
-    );
-    CREATE TABLE selections (
-        protocol TEXT NOT NULL REFERENCES protocols(key), method TEXT NOT NULL, variant TEXT, reason TEXT NOT NULL,
-        candidates TEXT NOT NULL, decided REAL NOT NULL, PRIMARY KEY (protocol, method)
-    );
-    """,
-    # A job's row has the checksums of what belongs to it: its epochs, its artefacts by name, its checkpoint. What was
-    # to be resumed starts over, because its checkpoints were pickled.
-    """
-    ALTER TABLE protocols ADD COLUMN planned INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE protocols ADD COLUMN checksum TEXT;
-    ALTER TABLE selections ADD COLUMN checksum TEXT;
-    ALTER TABLE jobs ADD COLUMN epochs_done INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE jobs ADD COLUMN seconds REAL NOT NULL DEFAULT 0;
-    ALTER TABLE jobs ADD COLUMN curve TEXT NOT NULL DEFAULT '';
-    ALTER TABLE jobs ADD COLUMN artefacts TEXT NOT NULL DEFAULT '{}';
-    ALTER TABLE jobs ADD COLUMN checkpoint TEXT;
-    ALTER TABLE jobs ADD COLUMN origin TEXT;
-    ALTER TABLE jobs ADD COLUMN checksum TEXT;
-    CREATE TABLE totals (id INTEGER PRIMARY KEY, protocols INTEGER, selections INTEGER, checksum TEXT);
-    DELETE FROM checkpoints;
-    DELETE FROM epochs WHERE job IN (SELECT id FROM jobs WHERE status = 'running');
-    UPDATE jobs SET status = 'planned' WHERE status = 'running';
-    UPDATE protocols SET planned = (SELECT count(*) FROM jobs WHERE protocol = protocols.key)
-    """,
-)
-
-# The columns of an epoch that its checksum covers, in this order.
-EPOCH_COLUMNS = tuple(Epoch.__dataclass_fields__)
-
-
-def migrate(db: sqlite3.Connection, version: int) -> None:
-    """Brings a file from a version to the newest; within a transaction of the caller."""
-    for number, step in enumerate(MIGRATIONS[version:], version + 1):
-        for statement in step.split(";"):
-            db.execute(statement)
-        if number == 2:
-            _seal_all(db)
-    db.execute(f"PRAGMA application_id = {APPLICATION}")
-    db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-
-
-def insert(db: sqlite3.Connection, table: str, row: Mapping[str, object], how: str = "") -> int:
-    """Writes a row; returns its id."""
-    places = ", ".join("?" * len(row))
-    made = db.execute(f"INSERT {how} INTO {table} ({', '.join(row)}) VALUES ({places})", tuple(row.values()))
-    return int(made.lastrowid or 0)
-
-
-def update_checksum(db: sqlite3.Connection, table: str, where: str, *values: object) -> None:
-    """Gives the rows of a table that were just written their checksums."""
-    for row in db.execute(f"SELECT rowid AS number, * FROM {table} WHERE {where}", values).fetchall():
-        content = {name: row[name] for name in row.keys() if name != "number"}  # noqa: SIM118 -- a Row is no dict
-        db.execute(f"UPDATE {table} SET checksum = ? WHERE rowid = ?", (row_checksum(content), row["number"]))
-
-
-def count_rows(db: sqlite3.Connection) -> tuple[int, int]:
-    """Experiments and selections."""
-    protocols, selections = db.execute(
-        "SELECT (SELECT count(*) FROM protocols), (SELECT count(*) FROM selections)"
-    ).fetchone()
-    return protocols, selections
-
-
-def seal_totals(db: sqlite3.Connection, before: tuple[int, int] | None = None) -> None:
-    """Notes how many rows there are, so that one that is lost is missed.
-
-    Args:
-        db: The connection.
-        before: What :func:`count_rows` said before rows were added, so that one lost earlier stays missed; None to take
-            what is there for right.
-    """
-    now = count_rows(db)
-    noted = db.execute("SELECT protocols, selections FROM totals").fetchone()
-    if before is not None and noted is not None:
-        now = (noted[0] + now[0] - before[0], noted[1] + now[1] - before[1])
-    db.execute("INSERT OR REPLACE INTO totals VALUES (1, ?, ?, '')", now)
-    update_checksum(db, "totals", "id = 1")
-
-
-def _seal_all(db: sqlite3.Connection) -> None:
-    columns = ", ".join(EPOCH_COLUMNS)
-    for (job,) in db.execute("SELECT id FROM jobs").fetchall():
-        epochs = db.execute(f"SELECT {columns} FROM epochs WHERE job = ? ORDER BY epoch", (job,)).fetchall()
-        kept = db.execute("SELECT name, content FROM artefacts WHERE job = ? ORDER BY name", (job,)).fetchall()
-        db.execute(
-            "UPDATE jobs SET epochs_done = ?, seconds = ?, curve = ?, artefacts = ? WHERE id = ?",
-            (
-                len(epochs),
-                sum(row["seconds"] for row in epochs),
-                extend_curve(EMPTY_CURVE, epochs),
-                artefact_list({row["name"]: row["content"] for row in kept}),
-                job,
-            ),
-        )
-    for table in ("protocols", "jobs", "selections"):
-        update_checksum(db, table, "1")
-    seal_totals(db)
-
-
-def artefact_list(contents: dict[str, bytes]) -> str:
-    """What a job's row says about its artefacts."""
-    return json.dumps({name: digest_bytes(content) for name, content in contents.items()}, sort_keys=True)
-
-
-@functools.cache
-def expected_columns(migrations: tuple[str, ...]) -> dict[str, list[tuple[str, str]]]:
-    """Names and types of the columns of every table, by the steps themselves."""
-    db = sqlite3.connect(":memory:")
-    try:
-        for step in migrations:
-            db.executescript(step)
-        return {table: columns(db, table) for table in TABLES}
-    finally:
-        db.close()
-
-
-def columns(db: sqlite3.Connection, table: str) -> list[tuple[str, str]]:
-    return [(row[1], row[2]) for row in db.execute(f"PRAGMA table_info({table})").fetchall()]
