@@ -37,7 +37,6 @@ TIMES = {
     "artefacts": set(),
     "checkpoints": set(),
     "selections": {"decided", "checksum"},
-    "totals": set(),
 }
 
 

@@ -21,7 +21,7 @@ from contdrop.lab.store import archive, csv_import, integrity, merge, schema
 from contdrop.lab.store.reader import pack
 from contdrop.lab.store.results import collect_all, remedy
 from contdrop.lab.store.schema import FINAL, FINISHED, PROCESSOR
-from contdrop.lab.store.writer import Store
+from contdrop.lab.store.writer import Store, write_artefacts
 
 OPTIONS = {"methods": ("none", "gaussian", "uniform"), "runs": 3, "epochs": 3, "images": 60, "selection": True}
 
@@ -283,7 +283,7 @@ def test_usage_of_merge(cli):
         (["merge", "all.db", "none.db"], "none.db: cannot be read: No such file or directory"),
         (
             ["export", "--store", "one.db", "--archive", "one.db"],
-            "one.db is there, and no archive; choose another name",
+            "one.db is another file; choose another name",
         ),
         (["import", "none.gz"], "none.gz: cannot be read"),
     ):
@@ -430,7 +430,7 @@ def test_small_archive_shows_the_same_page_and_joins_its_store(cli, full, tmp_pa
                 "UPDATE protocols SET configuration = json_set(configuration, '$.metric', json('[\"error\",\"nll\"]'))"
             )
             schema.update_checksum(db, "protocols", "true")
-            Store.write_artefacts(db, job.id, {name: pack(array) for name, array in sorted((kept | added).items())})
+            write_artefacts(db, job.id, {name: pack(array) for name, array in sorted((kept | added).items())})
             schema.update_checksum(db, "jobs", "id = ?", job.id)
     assert cli("export", "--store", full, "--archive", "small.gz", "--small")[0] == 0
     assert cli("import", "small.gz", "--store", "a/small.db")[0] == 0

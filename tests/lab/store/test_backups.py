@@ -42,7 +42,7 @@ def test_a_damaged_file_is_replaced_by_its_copy(path, damage):
         store.jobs()  # whoever only reads changes nothing
     with Store(path, create=True) as store:
         assert store.restored
-        assert "runs.db was damaged, and its copy of 20" in store.restored
+        assert "runs.db was damaged and has been replaced by its backup of 20" in store.restored
     assert jobs(path) == before
     assert path.with_name("runs.db-damaged").exists()
     with Store(path, create=True) as store:
@@ -98,7 +98,7 @@ def test_a_file_of_which_nothing_is_left_is_damaged(path):
     os.truncate(path, 0)
     os.utime(path, (1, 1))
     with Store(path, create=True) as store:
-        assert "was damaged, and its copy of" in store.restored
+        assert "was damaged and has been replaced by its backup of" in store.restored
     assert jobs(path) == before
 
 

@@ -20,7 +20,7 @@ from contdrop.lab.store import reader, schema
 from contdrop.lab.store.reader import DamageError, pack, unpack
 from contdrop.lab.store.results import collect
 from contdrop.lab.store.schema import FAILED, FINISHED, PLANNED, RUNNING, Epoch, SelectionRecord
-from contdrop.lab.store.writer import Store
+from contdrop.lab.store.writer import Store, write_artefacts
 from stores import make_store
 
 PROTOCOL = {"experiment": "some-experiment", "preset": "quick", "epochs": 3}
@@ -125,7 +125,7 @@ def test_rate_that_is_no_number_is_stored_as_if_none_were_told(store, rate):
     first, second = store.epochs(number)
     assert (first.learning_rate, first.seconds, second) == (0.0, 0.0, epoch(2))
     assert store.job(number).seconds == 0.5
-    assert store.damage_of(store.job_row(number)) is None
+    assert store.find_damage(store.job_row(number)) is None
 
 
 @pytest.mark.parametrize("what", FINGERPRINTS)
@@ -238,7 +238,7 @@ def _change_everything(path, number):
         store.select(SelectionRecord("p", "gaussian", "gaussian:sigma=0.2", "why", {}, 1.0))
         store.progress(number, [epoch(2)], (2, [b"later"]))
         with store.transaction() as db:
-            store.write_artefacts(db, number, {"test_labels": pack(np.ones(3))})
+            write_artefacts(db, number, {"test_labels": pack(np.ones(3))})
             schema.update_checksum(db, "jobs", "id = ?", number)
 
 
@@ -248,7 +248,7 @@ def test_what_is_held_against_each_other_is_read_at_one_moment(store, path, monk
     (number,) = add(store, job())
     store.progress(number, [epoch(1)], (1, [b"state"]))
     with store.transaction() as db:
-        store.write_artefacts(db, number, {"test_labels": pack(np.zeros(3))})
+        write_artefacts(db, number, {"test_labels": pack(np.zeros(3))})
         schema.update_checksum(db, "jobs", "id = ?", number)
     before = READS[what](store, number)
     read, left = store.read, [1]
@@ -260,8 +260,8 @@ def test_what_is_held_against_each_other_is_read_at_one_moment(store, path, monk
             _change_everything(path, number)
         return rows
 
-    monkeypatch.setattr(store, "_read", read_and_let_another_write)
-    store._found.clear()  # what it remembers, it would not read
+    monkeypatch.setattr(store, "read", read_and_let_another_write)
+    store._cache.clear()  # what it remembers, it would not read
     with store.snapshot() if within else contextlib.nullcontext():
         found = READS[what](store, number)
     np.testing.assert_equal(found, before)
@@ -423,7 +423,7 @@ def test_newer_store_is_refused_and_left_alone(path):
         db.execute("PRAGMA user_version = 99")
     db.close()
     before = path.read_bytes()
-    with pytest.raises(UserError, match=r"has version 99, and this contdrop knows versions up to 2; install a newer"):
+    with pytest.raises(UserError, match=r"expected version 2 or 3 of a store; .* has version 99; install a newer"):
         Store(path)
     assert path.read_bytes() == before
 

@@ -1,7 +1,11 @@
-"""What is saved of a training comes back: tensors of every type, counters, and buffers that no state_dict has."""
+"""States of a training: everything comes back, nothing else is written, and reading runs no code."""
 
 import collections
+import contextlib
 import dataclasses
+import io
+import pickle
+import random
 
 import numpy as np
 import pytest
@@ -17,6 +21,9 @@ from contdrop.lab.study.plan import Variant, add_plan, plan
 from contdrop.lab.training import checkpoint
 from contdrop.lab.training import job as running
 from contdrop.lab.training.trainer import Trainer
+
+_HEADER = b'{"dict":[["a",{"tensor":["float32",[2,3],[1,0]]}],["b",[{"tensor":["float32",[]]},{"float":"inf"}]]]}'
+OLD = b"contdrop state 1\n" + len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(28)
 
 X = torch.randn(120, 5, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -107,16 +114,6 @@ def test_the_best_model_is_that_of_its_epoch_in_all_its_buffers():
     assert torch.equal(trained.network.mean, means[best - 1])
 
 
-def test_a_checkpoint_without_these_buffers_is_loaded():
-    first, second = begin(model=Centring), begin(model=Centring)
-    first.run_epoch()
-    content = checkpoint.loads(b"".join(first.state()))
-    del content["buffers"], content["best"]["buffers"]
-    second.restore(saved(content))
-    assert second.epoch == 1
-    assert second.network.mean.eq(0).all()
-
-
 def test_buffers_that_were_replaced_by_others_come_back():
     first, second = begin(model=Centring), begin(model=Centring)
     first.network.mean = torch.arange(3.0)
@@ -143,19 +140,69 @@ def test_counters_come_back_as_counters():
     assert [type(each) for each in back.values()] == [collections.Counter, dict]
 
 
-def test_types_that_could_not_be_read_again_are_not_written():
-    with pytest.raises(TypeError, match=r"^expected tensors of float32, .*bool; got float8_e4m3fn; keep it in one "):
-        checkpoint.parts({"scale": torch.ones(2).to(torch.float8_e4m3fn)})
+def test_tensors_of_every_type_come_back_as_they_lay_in_memory():
+    kinds = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int64, torch.uint8, torch.bool)
+    found = checkpoint.loads(saved([torch.ones(3).to(kind) for kind in kinds]))
+    assert [tensor.dtype for tensor in found] == list(kinds)
+    last = torch.arange(120.0).reshape(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    for tensor in (last, last.transpose(0, 3), last[:, :2], last[:1], torch.ones(2, 1).expand(2, 3), torch.empty(0, 4)):
+        back = checkpoint.loads(saved(tensor))
+        assert torch.equal(back, tensor)
+        assert back.stride() == tensor.stride()
 
 
-def test_numbers_of_numpy_come_back_with_their_types():
-    content = {np.int64(20): np.float32(0.1), "on": np.bool_(True), "far": np.float64("inf"), "n": np.uint8(3)}
+def test_tensors_that_share_memory_share_it_again():
+    whole = torch.zeros(4)
+    found = checkpoint.loads(saved({"whole": whole, "part": whole[1:3]}))
+    found["part"].fill_(1.0)
+    assert found["whole"].tolist() == [0.0, 1.0, 1.0, 0.0]
+
+
+def test_numbers_and_containers_come_back_with_their_types():
+    content = {np.int64(20): np.float32(0.1), "on": np.bool_(True), "far": np.float64("-inf"), "n": np.uint8(3)}
+    content |= {"plain": [None, 1, 2.5, float("inf"), "x", (1, 2)]}
     found = checkpoint.loads(saved(content))
-    assert found == {20: np.float32(0.1), "on": True, "far": np.inf, "n": 3}
-    assert [type(value) for value in found.values()] == [np.float32, np.bool_, np.float64, np.uint8]
-    damaged = saved({"a": np.float32(1)}).replace(b'"float32"', b'"floaty9"')
-    with pytest.raises(checkpoint.StateError, match="a number of type 'floaty9'"):
-        checkpoint.loads(damaged)
+    assert found == content
+    assert [type(value) for value in found.values()] == [np.float32, np.bool_, np.float64, np.uint8, list]
+
+
+@pytest.mark.parametrize("other", [print, lambda: None, object(), nn.Linear(1, 1), np.ones(3)], ids=repr)
+def test_content_that_could_not_be_read_again_is_not_written(other):
+    with pytest.raises(TypeError, match=r"^expected tensors, numbers, texts, lists and dictionaries in a state; got "):
+        checkpoint.parts({"f": other})
+
+
+class Trap:
+    def __reduce__(self):
+        return open, (TRAP, "w")
+
+
+TRAP = "opened-by-a-state"
+
+
+def test_bytes_that_are_no_state_are_refused_and_run_no_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = io.BytesIO()
+    torch.save({"a": Trap()}, file)
+    for data in (file.getvalue(), pickle.dumps(Trap()), b"PK\3\4", b"", b"contdrop state 1\n{}"):
+        with pytest.raises(checkpoint.StateError, match=r"^expected a state of contdrop; torch cannot read it"):
+            checkpoint.loads(data)
+    assert not (tmp_path / TRAP).exists()
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["torch", "0.1.0"])
+def test_a_damaged_state_is_refused_or_differs_only_in_numbers(old):
+    data, chooser = (
+        OLD if old else saved({"a": torch.ones(2, 3), "b": [torch.tensor(2.5), {0: None}]}),
+        random.Random(0),
+    )
+    for _ in range(1000):
+        changed = bytearray(data[: chooser.choice((len(data), chooser.randrange(len(data))))])
+        for _ in range(chooser.randrange(1, 4)):
+            if changed:
+                changed[chooser.randrange(len(changed))] ^= 1 << chooser.randrange(8)
+        with contextlib.suppress(checkpoint.StateError):
+            checkpoint.loads(bytes(changed))
 
 
 def test_a_training_whose_state_cannot_be_saved_ends_all_the_same(tmp_path, monkeypatch):

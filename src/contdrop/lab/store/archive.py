@@ -1,12 +1,10 @@
-"""All that a store holds, apart from any file: what archives are written from, and stores are joined by.
+"""Archive of a store: compressed text for version control and for other machines.
 
-A store as compressed text, for version control and for other machines.
-
-One gzipped file of JSON lines: a header; experiments; selections; jobs with their epochs; arrays, each once, as base64
-of their little-endian bytes (predictions as what they differ from the labels by, which is little); an end. Every line
-has the SHA-256 of the rest of it, and the end that of all before it, so damage is found before anything is made of it.
-The same store gives the same bytes. Nothing is pickled, and states to resume from are left out: a job that was under
-way starts over, and all others are as they were.
+An archive is a gzipped file of JSON lines: a header; protocols; selections; jobs with their epochs; arrays, each once,
+as base64 of their little-endian bytes (predictions as their difference from the labels, which is small); an end. Every
+line has the SHA-256 of the rest of it, and the end has that of all lines before it, so damage is found before anything
+is used. The same store gives the same bytes. Nothing is pickled. Checkpoints are left out: a job that was
+running starts over.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from .schema import FAILED, FINISHED, PLANNED, Epoch, JobRecord, ProtocolRecord,
 
 @dataclass(frozen=True, eq=False)
 class JobContents:
-    """A job with its epochs and artefacts."""
+    """Job with its epochs and arrays."""
 
     job: JobRecord
     epochs: tuple[Epoch, ...]
@@ -44,7 +42,7 @@ class JobContents:
 
 @dataclass(frozen=True, eq=False)
 class StoreContents:
-    """Of a whole store, in the order of its plan. A job that is under way counts as planned: it starts over."""
+    """Contents of a store in the order of its plan. A job that is running counts as planned, for it starts over."""
 
     protocols: tuple[ProtocolRecord, ...]
     selections: tuple[SelectionRecord, ...]
@@ -52,30 +50,26 @@ class StoreContents:
 
 
 def read_store(store: StoreReader) -> StoreContents:
-    """Everything, as it is at one moment, every checksum verified."""
+    """Return everything that a store holds at one moment, with every checksum verified."""
     with store.snapshot():
-        return _read_snapshot(store)
-
-
-def _read_snapshot(store: StoreReader) -> StoreContents:
-    protocols = tuple(store.protocols())
-    jobs = []
-    for job in store.jobs():
-        if job.status not in (FINISHED, FAILED):
-            jobs.append(JobContents(as_planned(job), (), {}))
-            continue
-        artefacts = {name: store.artefact(job.id, name) for name in store.artefact_digests(job.id)}
-        kept = {name: array for name, array in artefacts.items() if array is not None}
-        jobs.append(JobContents(job, tuple(store.epochs(job.id)), kept))
-    selections = [each for protocol in protocols for each in store.selections(protocol.key).values()]
+        protocols = tuple(store.protocols())
+        jobs = []
+        for job in store.jobs():
+            if job.status not in (FINISHED, FAILED):
+                jobs.append(JobContents(as_planned(job), (), {}))
+                continue
+            artefacts = {name: store.artefact(job.id, name) for name in store.artefact_digests(job.id)}
+            kept = {name: array for name, array in artefacts.items() if array is not None}
+            jobs.append(JobContents(job, tuple(store.epochs(job.id)), kept))
+        selections = [each for protocol in protocols for each in store.selections(protocol.key).values()]
     return StoreContents(protocols, tuple(selections), tuple(jobs))
 
 
 def reduced(contents: StoreContents) -> StoreContents:
-    """Without what test examples contributed to metrics that nothing is computed from.
+    """Return contents without the contributions of test examples that no verdict, interval or check reads.
 
-    Verdicts, intervals and checks read the contributions to the metric that methods are compared by, and errors are
-    read from predictions and labels where these are kept. The means of all metrics stay.
+    These read the metric that methods are compared by; errors are computed from predictions and labels where these are
+    kept. The means of all metrics stay.
     """
     measures = {protocol.key: Measure.of(protocol.description) for protocol in contents.protocols}
     metrics = {protocol.key: protocol.configuration.get("metric", ()) for protocol in contents.protocols}
@@ -91,7 +85,7 @@ def reduced(contents: StoreContents) -> StoreContents:
 
 
 def _follows_from_classes(artefacts: Mapping[str, np.ndarray]) -> bool:
-    """Whether errors are those of predictions and labels; an error of the study's own may weigh them."""
+    """Return True if errors follow from predictions and labels; a study may define a weighted error."""
     predictions, labels = (artefacts.get(f"test_{name}") for name in ("predictions", "labels"))
     if predictions is None or labels is None:
         return False
@@ -100,7 +94,7 @@ def _follows_from_classes(artefacts: Mapping[str, np.ndarray]) -> bool:
 
 
 def as_planned(job: JobRecord) -> JobRecord:
-    """The job before anything was done of it."""
+    """Return a job as it was planned."""
     return replace(
         job, status=PLANNED, error=None, variant=None, seeds={}, fingerprints={}, versions={}, machine={}, results={},
         started=None, ended=None, epochs_done=0, seconds=0.0,
@@ -108,22 +102,21 @@ def as_planned(job: JobRecord) -> JobRecord:
 
 
 VERSION = 2
-_READABLE = (1, VERSION)  # the first had no differences
 MAGIC = b"\x1f\x8b"
 LIMIT = 1 << 31  # bytes of text: no compressed bomb fills the memory
 _LONGEST = 1 << 28  # bytes of a line: an array of 200 MB
 _HEADER = 4096  # bytes of the first line, at most
-# Text that is no array takes twenty times its size once it is read. It is packed to a fifth; what is packed to far less
-# is there to fill the memory.
+# Parsed JSON takes twenty times the memory of its text, except arrays. Text compresses to a fifth; a file that is much
+# smaller is a decompression bomb.
 _PLAIN, _RATIO = 1 << 23, 50
 _ARRAY = b'{"data":"'  # how the line of an array begins, for names are sorted
 _BESIDE = 4096  # bytes of an array's line after its data, at most
 _PREDICTIONS, _LABELS = "test_predictions", "test_labels"
-_LEFT_OUT = ("id", "epochs_done", "seconds")  # of a job: follow from the rest
+_LEFT_OUT = ("id", "epochs_done", "seconds")  # of a job, because it follows from the rest
 
 
 def write(contents: StoreContents, path: pathlib.Path) -> None:
-    """Writes an archive; a reader of the file never sees half of it."""
+    """Write an archive, which replaces the file at once when it is complete."""
     lines = [_line(record) for record in _records(contents)]
     text = b"".join(lines)
     text += _line({"record": "end", "lines": len(lines), "all": hashlib.sha256(text).hexdigest()})
@@ -134,7 +127,7 @@ def write(contents: StoreContents, path: pathlib.Path) -> None:
             allowance.take(line)
         with replacing(path, durable=True) as temporary:
             temporary.write_bytes(packed)
-    except ValueError as error:  # better now than when it is to be read
+    except ValueError as error:  # the limits of reading, found now
         raise UserError(f"--archive: cannot write {path}: {error}; leave out what can be by --small") from error
     except OSError as error:
         raise UserError(f"--archive: cannot write {path}: {error.strerror}; choose another place") from error
@@ -165,7 +158,7 @@ def _records(contents: StoreContents) -> Iterator[dict[str, Any]]:
 
 
 def _alike(first: np.ndarray | None, second: np.ndarray | None) -> bool:
-    """Whether one can be written as what it differs from the other by."""
+    """Return True if an array of integers can be written as its difference from another."""
     if first is None or second is None or first.dtype.kind != "i":
         return False
     return (first.dtype, first.shape) == (second.dtype, second.shape) and not np.array_equal(first, second)
@@ -189,7 +182,7 @@ def _text(record: dict[str, Any]) -> bytes:
 
 
 def read(path: pathlib.Path) -> StoreContents:
-    """All of an archive; raises UserError, and nothing else, if it is none or not whole."""
+    """Return the contents of an archive; raise UserError, and nothing else, if it is none or not complete."""
     try:
         return _contents(_read_records(path))
     except EOFError as error:
@@ -204,18 +197,18 @@ def read(path: pathlib.Path) -> StoreContents:
             "one by: contdrop export --small"
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        reason = printable(str(error)[:200]) or "it makes no sense"  # it may quote what the file holds, at any length
-        raise UserError(f"{path}: expected an archive of contdrop, whole; {reason}") from error
+        reason = printable(str(error)[:200]) or "its contents are invalid"  # may quote the file
+        raise UserError(f"{path}: expected a complete archive of contdrop; {reason}") from error
 
 
 class _Allowance:
-    """How much text a file may hold."""
+    """Limit of the text that a file may hold."""
 
     def __init__(self, size: int) -> None:
         self._left, self._plain = LIMIT, max(_PLAIN, _RATIO * size)
 
     def line(self, file: gzip.GzipFile) -> bytes:
-        """The next one, of which no more is read than may be."""
+        """Return the next line, of which no more is read than allowed."""
         line = file.readline(min(self._plain, _LONGEST) + 1)
         if not line.endswith(b"\n") and _is_array(line):
             line += file.readline(_LONGEST + 1 - len(line))
@@ -223,6 +216,7 @@ class _Allowance:
         return line
 
     def take(self, line: bytes) -> None:
+        """Subtract a line; raise ValueError if it is more than allowed."""
         self._left -= len(line)
         self._plain -= 0 if _is_array(line) else len(line)
         if len(line) > _LONGEST:
@@ -234,7 +228,7 @@ class _Allowance:
 
 
 def _is_array(line: bytes) -> bool:
-    """Whether a line, or what there is of it, is one long text and little else, so that reading it takes its size."""
+    """Return True for (the start of) a line with one long text and little else, which takes its own size in memory."""
     end = line.find(b'"', len(_ARRAY))
     return line.startswith(_ARRAY) and (end < 0 or len(line) - end <= _BESIDE)
 
@@ -254,7 +248,7 @@ def _read_records(path: pathlib.Path) -> Iterator[dict[str, Any]]:
             if hashlib.sha256(_text(record)).hexdigest() != claimed:
                 raise ValueError(f"line {number} does not match its checksum")
             last = record["record"]
-            if number == 1 and (last != "contdrop archive" or record.get("version") not in _READABLE):
+            if number == 1 and (last != "contdrop archive" or record.get("version") != VERSION):
                 raise ValueError(f"its first line is not that of version {VERSION}")
             if last == "end" and (record["lines"], record["all"]) != (number - 1, digest.hexdigest()):
                 raise ValueError("lines are missing or changed")
@@ -300,7 +294,7 @@ _KINDS: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "dict":
 
 
 def _made(kind: Any, record: dict[str, Any]) -> Any:
-    """A record of that kind, every field of which has its type."""
+    """Return a record whose fields have their declared types."""
     for name, field in kind.__dataclass_fields__.items():
         value, declared = record[name], str(field.type)
         is_none = value is None and "None" in declared
@@ -312,7 +306,7 @@ def _made(kind: Any, record: dict[str, Any]) -> Any:
 
 
 def _differing(array: np.ndarray, base: np.ndarray) -> np.ndarray:
-    if (array.dtype, array.shape) != (base.dtype, base.shape):  # a row and a column would give as much as both times
+    if (array.dtype, array.shape) != (base.dtype, base.shape):  # broadcasting could fill the memory
         raise ValueError("an array differs in shape or type from what it is written by")
     made: np.ndarray = array ^ base
     return made

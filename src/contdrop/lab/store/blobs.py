@@ -1,8 +1,8 @@
-"""Large contents of a store as files beside it, because a value in SQLite ends at 10^9 bytes.
+"""Files beside a store for large checkpoints and weights, because a value in SQLite is limited to 10^9 bytes.
 
-The database has a reference: the file's name, size and SHA-256. A file is whole and on the disk before its reference is
-committed, and what it replaces is removed afterwards: a process that is killed in between leaves a file too many, which
-:meth:`Sidecar.remove` finds by the job it belongs to, and never one too few.
+The database has a reference: the file's name, size and SHA-256. A file is complete and on disk before its reference is
+committed, and the file that it replaces is removed afterwards. So a process that is killed in between leaves a file too
+many, which :meth:`BlobDirectory.remove` finds by its job, and never one too few.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from ..._files import TEMPORARY, replacing
 from ...errors import UserError
 
-LARGE = 2**24  # bytes; what is larger becomes a file
+LARGE = 2**24  # bytes; larger contents become files
 CHECKPOINT, WEIGHTS = ".checkpoint", ".weights"  # ends of names
 _MAGIC = b"contdrop file 1\n"
 
@@ -25,18 +25,18 @@ Buffer = bytes | memoryview
 
 
 class BlobDirectory:
-    """The directory of a store's files, made when the first is written."""
+    """Directory of a store's files, made when the first is written."""
 
     def __init__(self, store: pathlib.Path) -> None:
         self.directory = store.with_name(store.name + "-files")
 
     @staticmethod
     def owner(key: str) -> str:
-        """The start of a job's key, with which the names of its files start."""
+        """Return the start of a job's key, with which the names of its files start."""
         return key[:32]
 
     def put(self, key: str, end: str, parts: Sequence[Buffer]) -> bytes:
-        """Writes a file that belongs to a job; returns the reference to it."""
+        """Write a file that belongs to a job, and return the reference to it."""
         path = self.directory / (self.owner(key) + end)
         digest, size = hashlib.sha256(), 0
         try:
@@ -47,13 +47,13 @@ class BlobDirectory:
                     size += file.write(part)
         except OSError as error:
             raise UserError(
-                f"cannot write {path}: {error.strerror}; make room or mend its permissions, then give the same command "
-                "again: nothing is lost"
+                f"cannot write {path}: {error.strerror}; make room or change its permissions, then give the same "
+                "command again: nothing is lost"
             ) from error
         return _MAGIC + json.dumps({"name": path.name, "size": size, "sha256": digest.hexdigest()}).encode()
 
     def get(self, reference: bytes) -> Buffer | None:
-        """What a reference stands for; None if the file is gone, or is not what was written."""
+        """Return the content that a reference stands for; None if the file is gone, or is not what was written."""
         stated = _stated(reference)
         path = self.directory / pathlib.PurePath(stated["name"]).name
         try:
@@ -66,19 +66,20 @@ class BlobDirectory:
         return None
 
     def remove(self, key: str, *, keep: bytes = b"") -> None:
-        """Removes a job's checkpoints and what a killed process left of them, except the one that ``keep`` names."""
+        """Remove a job's checkpoints, complete or not, except the one that the reference ``keep`` names."""
         kept = _stated(keep)["name"] if is_reference(keep) else None
         for path, owner in self.checkpoints():
             if owner == self.owner(key) and path.name != kept:
                 path.unlink(missing_ok=True)
 
     def checkpoints(self) -> list[tuple[pathlib.Path, str]]:
-        """Every file that is one or was to become one, with its owner."""
+        """Return every checkpoint, complete or not, with its owner."""
         found = sorted(self.directory.iterdir()) if self.directory.is_dir() else []
         return [(path, self.owner(path.name.lstrip("."))) for path in found if path.suffix in (CHECKPOINT, TEMPORARY)]
 
 
 def is_reference(content: bytes) -> bool:
+    """Return True if the database has a reference to a file instead of the content itself."""
     return content.startswith(_MAGIC)
 
 

@@ -1,6 +1,6 @@
-"""Finished numbers from elsewhere: a table of method, run and value becomes an experiment that can be compared.
+"""Import of finished numbers: a table of method, run and value becomes an experiment that can be compared.
 
-It is marked as imported wherever it is shown: its preset says so, and its notes say that pairing is taken on trust.
+Its preset marks it as imported, and a note says that pairing is taken on trust.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def read(
     metric: Mapping[str, str] = ERROR,
     margin: float | None = None,
 ) -> StoreContents:
-    """An experiment made of a CSV file, UTF-8, with the columns of ``COLUMNS``; see :func:`contents` for the rest.
+    """Return an experiment made of a CSV file (UTF-8, with the columns ``COLUMNS``), by default named after the file.
 
-    Without a name, it has that of the file.
+    The other arguments are those of :func:`from_values`.
     """
     with reading(path), path.open("rb") as file:
         content = file.read(LIMIT + 1)
@@ -69,16 +69,16 @@ def from_values(
     origin: Mapping[str, str] | None = None,
     note: str = "These numbers were not made here. That runs of the same number are paired is taken on trust.",
 ) -> StoreContents:
-    """An experiment made of finished numbers.
+    """Return an experiment made of finished numbers.
 
     Args:
-        values: By method and run.
-        name: What to call it.
-        reference: The method that the others are compared with; the first if None.
-        metric: Name, unit and which values are better, "lower" or "higher".
-        margin: The smallest difference that matters, if it was fixed before the numbers were seen.
-        origin: What tells these numbers from others; the numbers themselves if None.
-        note: For the reader of the result.
+        values: Values by method and run.
+        name: Name of the experiment.
+        reference: Method that the others are compared with; the first if None.
+        metric: Name and unit of the values, and which are better, "lower" or "higher".
+        margin: Smallest difference that matters, if it was fixed before the numbers were seen.
+        origin: Identity of these numbers; by default a digest of them.
+        note: Note for readers of the result.
     """
     methods = list(dict.fromkeys(method for method, _ in values))
     if not methods:

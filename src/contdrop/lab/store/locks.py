@@ -1,7 +1,7 @@
-"""A lock for every job, which the operating system takes away from a process that ends, however it ends.
+"""Locks of jobs, which the operating system releases when their process ends.
 
-One file; job number n is its byte n. The locks are POSIX record locks: they vanish with their process, also when it is
-killed, so nobody waits for a time-out and no stale lock is left behind.
+Job number n is byte n of one file. The locks are POSIX record locks: they vanish with their process, also when it is
+killed, so there are no time-outs and no stale locks.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ...errors import UserError
 
 try:
     import fcntl
-except ImportError:  # Windows: what only reads a store works without
+except ImportError:  # Windows: commands that only read a store work without
     fcntl = None  # type: ignore[assignment]
 
 
 def check_available() -> None:
-    """Raises UserError where the system has no such locks, and so nothing that trains can work."""
+    """Raise UserError where the system has no such locks, so that nothing can be trained."""
     if fcntl is None:
         raise UserError(
             "training in the lab needs POSIX file locks, which this system does not have; use Linux, macOS or WSL "
@@ -30,7 +30,7 @@ def check_available() -> None:
         )
 
 
-# By the names that Linux has for them. SQLite's log needs memory that all processes share, which these do not give.
+# Linux's names of network file systems. SQLite's log needs shared memory, which they do not provide.
 _NETWORK = {
     *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "9p", "afs", "ceph", "gfs2", "glusterfs", "gpfs", "lustre"),
     *("beegfs", "orangefs", "pvfs2", "panfs", "wekafs", "davfs", "ocfs2", "virtiofs", "vboxsf"),
@@ -40,7 +40,7 @@ _MOUNTS = pathlib.Path("/proc/self/mounts")
 
 
 def check_place(path: pathlib.Path) -> None:
-    """Raises UserError if a file to be written is on a network file system, where locks may fail in silence."""
+    """Raise UserError if a file to be written is on a network file system, where locks may fail silently."""
     kind = _file_system(path)
     if kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE):
         raise UserError(
@@ -50,7 +50,7 @@ def check_place(path: pathlib.Path) -> None:
 
 
 def _file_system(path: pathlib.Path) -> str:
-    """The kind of the mount that a file is on, the last one with the longest matching place; "" if unknown."""
+    """Return the type of the file system that a file is on; empty if unknown."""
     if not _MOUNTS.exists():
         return ""
     place, found = path.absolute().parent.resolve(), ("", "")
@@ -64,7 +64,7 @@ def _file_system(path: pathlib.Path) -> str:
 
 @dataclass
 class _Opened:
-    """A file of locks that this process has open, the locks that it has, and how many use it."""
+    """Open file of locks, with the locks that this process has and the number of its users."""
 
     key: tuple[int, int, int]
     descriptor: int
@@ -100,10 +100,10 @@ def _close(opened: _Opened) -> None:
 
 
 class Locks:
-    """The locks of one process. POSIX drops all of them when the process closes *any* descriptor of the file.
+    """Locks of one process, which must share a descriptor: POSIX drops all of them when *any* of the file is closed.
 
-    So all of a process's :class:`Locks` of a file share one, which the last of them closes. Without a path, for a store
-    that cannot be written to, no lock can be had, and none is held.
+    The last :class:`Locks` of a file closes it. Without a path, for a store that cannot be written to, no lock can be
+    acquired, and none is held.
     """
 
     def __init__(self, path: pathlib.Path | None) -> None:
@@ -119,9 +119,9 @@ class Locks:
         self._file, self._mine = self._opened.descriptor, self._opened.mine
 
     def acquire(self, number: int) -> bool:
-        """Takes a lock if no other process has it; says whether it did.
+        """Take a lock unless another process has it; return True if it was taken.
 
-        It may fail by mistake while another process only looks whether the lock is held: try again later.
+        This can fail while another process merely tests the lock: try again later.
         """
         if self._file is None or number in self._mine:
             return False
@@ -134,7 +134,7 @@ class Locks:
 
     @contextlib.contextmanager
     def holding(self, number: int) -> Iterator[bool]:
-        """Holds a lock if it can be had at once; gives whether it is."""
+        """Hold a lock if no other process does; the value is True if it is held."""
         mine = self.acquire(number)
         try:
             yield mine
@@ -144,7 +144,7 @@ class Locks:
 
     @contextlib.contextmanager
     def waiting(self, number: int) -> Iterator[None]:
-        """Holds a lock, once it can be had; without one where there are no locks."""
+        """Wait for a lock and hold it; do nothing where there are no locks."""
         if self._file is None:
             yield
             return
@@ -155,12 +155,13 @@ class Locks:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, number)
 
     def release(self, number: int) -> None:
+        """Release a lock that this process has."""
         assert self._file is not None
         self._mine.discard(number)
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, number)
 
     def is_held(self, number: int) -> bool:
-        """Whether this or another process has the lock."""
+        """Return True if this or another process has the lock."""
         if self._file is None or number in self._mine:
             return self._file is not None
         if self.acquire(number):
@@ -169,6 +170,7 @@ class Locks:
         return True
 
     def close(self) -> None:
+        """Close the file, unless other users of this process need it."""
         if self._opened is not None:
             _close(self._opened)
             self._opened = self._file = None

@@ -103,9 +103,10 @@ class StoreReader:
             raise UserError(f"--store: expected a store of contdrop; {self.path} is a database of another program")
         version = self._version()
         if version not in (0, 2, schema.VERSION):
+            other = "a newer contdrop" if version > schema.VERSION else "the contdrop that wrote it"
             raise UserError(
                 f"--store: expected version 2 or {schema.VERSION} of a store; {self.path} has version {version}; "
-                "install the contdrop that wrote it"
+                f"install {other}"
             )
         return version
 

@@ -1,7 +1,7 @@
-"""What a store says about one protocol: errors by method and run, what failed, and what is still missing.
+"""Results of one protocol, by method and run, and the checks that they are paired.
 
-Only results that are paired may be compared: in every run all methods must have had the same data, split, initial
-weights and data order. :func:`collect` checks that by the fingerprints in the store, and refuses otherwise.
+Only paired results may be compared: in every run all methods must have had the same data, split, initial weights and
+data order. :func:`collect` verifies that by the fingerprints in the store.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Results:
 
     @property
     def reference(self) -> str:
-        """What the others are compared with: the experiment's reference, or its variant that was run instead."""
+        """Return the method that others are compared with: the reference, or its variant that was run instead."""
         wanted = str(self.protocol.description.get("reference"))
         if wanted in self.methods:
             return wanted
@@ -49,17 +49,17 @@ class Results:
 
     @property
     def measure(self) -> Measure:
-        """What methods are compared by."""
+        """Return the metric that methods are compared by."""
         return Measure.of(self.protocol.description)
 
     @property
     def dataset(self) -> str:
-        """The name of the data set; of the experiment where the store has none."""
+        """Return the name of the data set, or of the experiment if the store has none."""
         return self.named_dataset or self.protocol.experiment
 
     @property
     def named_dataset(self) -> str:
-        """The name of the data set, if the store has one."""
+        """Return the name of the data set; empty if the store has none."""
         configuration = self.protocol.configuration
         given = configuration.get("data")
         name = self.protocol.description.get("dataset") or (given.get("name") if isinstance(given, Mapping) else None)
@@ -67,7 +67,7 @@ class Results:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Examples to train, validate and test on, as far as the store says."""
+        """Return the numbers of examples to train, validate and test on, as far as they are stored."""
         found = self.protocol.description.get("sizes") or self.protocol.configuration.get("split")
         given = found if isinstance(found, Mapping) else {}
         return {str(part): number for part, number in given.items() if isinstance(number, int)}
@@ -78,28 +78,28 @@ class Results:
 
     @property
     def failed(self) -> tuple[JobRecord, ...]:
-        """Of both stages."""
+        """Return failed jobs of both stages."""
         return tuple(job for job in (*self.selection, *self.final) if job.status == FAILED)
 
     @property
     def missing(self) -> tuple[JobRecord, ...]:
-        """Final jobs that are planned or under way."""
+        """Return final jobs that are planned or running."""
         return tuple(job for job in self.final if job.status not in (FINISHED, FAILED))
 
     @property
     def by_method(self) -> dict[str, list[JobRecord]]:
-        """Finished jobs; methods without any are left out."""
+        """Return finished jobs by method; methods without any are left out."""
         found: dict[str, list[JobRecord]] = {method: [] for method in self.methods}
         for job in self.finished:
             found[job.method].append(job)
         return {method: jobs for method, jobs in found.items() if jobs}
 
     def errors(self) -> dict[str, dict[int, float]]:
-        """By method and run, of finished jobs."""
+        """Return the test values of finished jobs, by method and run."""
         return {method: {job.run: job.results["test_error"] for job in jobs} for method, jobs in self.by_method.items()}
 
     def complete_runs(self) -> tuple[int, ...]:
-        """Runs that every method with results has finished: what a comparison of all may use."""
+        """Return the runs that every method with results has finished, which a comparison of all may use."""
         errors = self.errors()
         if not errors:
             return ()
@@ -107,14 +107,15 @@ class Results:
 
     @property
     def has_spread(self) -> bool:
-        """Whether a method has several finished runs."""
+        """Return True if a method has several finished runs."""
         return any(len(jobs) > 1 for jobs in self.by_method.values())
 
     def variants(self) -> dict[str, str]:
-        """With which parameters each method was trained."""
+        """Return the label with all parameters that each method was trained with."""
         return {job.method: job.variant for job in self.final if job.variant}
 
     def job(self, method: str, run: int) -> JobRecord | None:
+        """Return the finished job of a method and run; None if there is none."""
         return self._by_place.get((method, run))
 
     @functools.cached_property
@@ -123,14 +124,18 @@ class Results:
 
 
 def collect(store: StoreReader, protocol: ProtocolRecord) -> Results:
-    """Reads one protocol; raises UserError if its runs are not paired, or its errors not those of its predictions."""
+    """Read the results of one protocol.
+
+    Raises:
+        UserError: Its runs are not paired, or its test values are not those of its predictions.
+    """
     with store.snapshot():
         results = assemble(protocol, store.jobs(protocol=protocol.key), store.selections(protocol.key))
         return replace(results, contributions=_contributions(store, results.measure, results.finished))
 
 
 def assemble(protocol: ProtocolRecord, jobs: Sequence[JobRecord], selections: Mapping[str, SelectionRecord]) -> Results:
-    """Of all jobs of a protocol, without what each example contributes; raises UserError if runs are not paired."""
+    """Return the results of a protocol's jobs, without contributions of examples; raise UserError if not paired."""
     final = tuple(job for job in jobs if job.stage == FINAL)
     order = [*protocol.description.get("methods", []), *(job.method for job in final)]
     present = {job.method for job in final}
@@ -156,10 +161,10 @@ def assemble(protocol: ProtocolRecord, jobs: Sequence[JobRecord], selections: Ma
 def _contributions(
     store: StoreReader, measure: Measure, jobs: Iterable[JobRecord]
 ) -> dict[tuple[str, int], np.ndarray]:
-    """Of all jobs that were tested on the same examples, where the value is their plain mean.
+    """Return what each test example contributes, of jobs tested on the same ones, if the value is their plain mean.
 
     Raises:
-        DamageError: They do not give the stored value.
+        DamageError: The contributions do not give the stored value.
     """
     found: dict[tuple[str, int], np.ndarray] = {}
     shared: np.ndarray | None = None
@@ -180,7 +185,7 @@ def _contributions(
 
 
 def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Of values by example, one for each group, of the same mean: examples of a group are not independent.
+    """Return one value for each group of dependent examples, with the same mean as the values by example.
 
     For groups g of n_g of all N examples, mean + G / N sum over g of (value - mean), as of a ratio of two sums.
     """
@@ -190,14 +195,14 @@ def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 
 def remedy(mismatch: str) -> str:
-    """What to do about a run whose methods do not share what they should."""
+    """Return what the user can do about a run whose methods do not share what they should."""
     if PROCESSOR in mismatch:
         return "contdrop run --redo does that run again"
     return "delete the odd runs or use another --store"
 
 
 def mismatches(jobs: Iterable[JobRecord]) -> Iterator[tuple[int, str]]:
-    """Runs whose methods do not share what they should, and what that is."""
+    """Yield runs whose methods do not share what they should, and what that is."""
     by_run: dict[tuple[str, int], dict[str, Mapping[str, str]]] = {}
     for job in jobs:
         by_run.setdefault((job.stage, job.run), {})[job.method] = job.shared
@@ -208,7 +213,7 @@ def mismatches(jobs: Iterable[JobRecord]) -> Iterator[tuple[int, str]]:
 
 
 def find_wrong_value(store: StoreReader, job: JobRecord, measure: Measure) -> str | None:
-    """What does not fit between a finished job's test value and what each test example contributed, if that is kept."""
+    """Return how a finished job's test value contradicts the stored contributions of its examples; None if not."""
     return _wrong_value(job, _kept(store, job, measure), measure) if job.status == FINISHED else None
 
 
@@ -225,7 +230,7 @@ def _wrong_value(job: JobRecord, kept: np.ndarray | None, measure: Measure) -> s
 
 
 def _kept(store: StoreReader, job: JobRecord, measure: Measure) -> np.ndarray | None:
-    """What each test example contributed: kept as that, or of a classifier as predicted and true classes."""
+    """Return what each test example contributed, stored as such or, of a classifier, as predictions and labels."""
     kept = store.artefact(job.id, f"test_{measure.name}")
     if kept is not None or not measure.is_error:
         return kept
@@ -238,14 +243,14 @@ def _kept(store: StoreReader, job: JobRecord, measure: Measure) -> np.ndarray | 
 
 
 def collect_all(store: StoreReader, keys: Collection[str] | None = None) -> list[Results]:
-    """Of every protocol, or of those with these keys."""
+    """Read the results of every protocol, or of those with these keys."""
     return [collect(store, protocol) for protocol in store.protocols() if keys is None or protocol.key in keys]
 
 
 def find_mismatch(shared: Mapping[str, Mapping[str, str]]) -> str | None:
-    """What differs between methods that should share everything but masks; None if nothing does.
+    """Return what differs between methods that must share everything but masks; None if nothing does.
 
-    A loop of the user's own may have no fingerprint of something, or not yet; what the lab trains has all of them.
+    A training loop of the user may lack fingerprints; jobs that the lab trains have all of them.
     """
     (first, mine), *others = shared.items()
     for method, found in others:
@@ -257,9 +262,9 @@ def find_mismatch(shared: Mapping[str, Mapping[str, str]]) -> str | None:
 
 
 def trained_on(job: JobRecord) -> str | None:
-    """The fingerprint of the data that the lab trained a job on, the same for every job of a protocol.
+    """Return the fingerprint of the data that the lab trained a job on, the same for every job of a protocol.
 
-    None if there is none; a loop of the user's own may have other data in each run.
+    None for a training loop of the user, which may have other data in each run.
     """
     return job.fingerprints.get("data") if ORDER in job.fingerprints else None
 
@@ -267,18 +272,15 @@ def trained_on(job: JobRecord) -> str | None:
 def of_other_data(
     jobs: Iterable[JobRecord], fingerprint: str, kind: str, *, of_one_name: bool = True
 ) -> list[JobRecord]:
-    """Of a protocol's jobs, those trained on other data than what has this fingerprint on this kind of processor.
+    """Return a protocol's jobs trained on other data than those of this fingerprint on this kind of processor.
 
-    Another kind may compute features with other last bits: there, data of one name (:func:`has_one_name`) are the same.
+    Another kind of processor may compute features with other last bits. There, data of one name are the same.
     """
     others = [job for job in jobs if trained_on(job) not in (None, fingerprint)]
     return [job for job in others if job.shared[PROCESSOR] == kind or not of_one_name]
 
 
 def has_one_name(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether two descriptions of a protocol name the same data; a data set may stand in for another.
-
-    What an earlier version wrote may have no name.
-    """
+    """Return True if two descriptions of a protocol name the same data; a stand-in has another mark."""
     names = {about["dataset"] for about in (first, second) if isinstance(about.get("dataset"), str)}
     return len(names) < 2 and first.get("mark", "") == second.get("mark", "")

@@ -149,7 +149,7 @@ class Store(StoreReader):
             # A selection without a variant says that every candidate failed. Others stay: jobs were trained with them.
             for protocol in {row["protocol"] for row in failed}:
                 query = "DELETE FROM selections WHERE protocol = ? AND variant IS NULL"
-                self._count_change(db, protocol, db.execute(query, (protocol,)).rowcount)
+                self._count_change(db, protocol, -db.execute(query, (protocol,)).rowcount)
 
     def select(self, selection: SelectionRecord) -> None:
         """Record a selection. An earlier one stays, unless :meth:`reset_failed` has removed it."""

@@ -205,7 +205,7 @@ class Trainer:
         return checkpoint.parts(
             {
                 "network": self.network.state_dict(),
-                "buffers": checkpoint.beside(self.network),
+                "buffers": checkpoint.unsaved_buffers(self.network),
                 "optimiser": self.optimizer.state_dict(),
                 "scheduler": self.scheduler.state_dict() if self.scheduler else None,
                 "scaler": self.scaler.state_dict(),
@@ -221,7 +221,7 @@ class Trainer:
         """Go on from a saved state."""
         content = checkpoint.loads(saved)
         self.network.load_state_dict(content["network"])
-        checkpoint.put_beside(self.network, content.get("buffers", {}), self.device)  # old checkpoints have none
+        checkpoint.restore_buffers(self.network, content["buffers"], self.device)
         self.optimizer.load_state_dict(content["optimiser"])
         if self.scheduler:
             self.scheduler.load_state_dict(content["scheduler"])
@@ -279,7 +279,7 @@ class Trainer:
             self.best = Best(self.epoch, value, 0)
             if self.settings.keep == "best":
                 self.best.weights = _copied(self.network.state_dict())
-                self.best.buffers = _copied(checkpoint.beside(self.network))
+                self.best.buffers = _copied(checkpoint.unsaved_buffers(self.network))
         else:
             self.best.since += 1
 
@@ -415,7 +415,7 @@ class Trainer:
         """Return the final model's losses and values, and the arrays that are kept of it."""
         if self.settings.keep == "best" and self.best.weights is not None:
             self.network.load_state_dict(self.best.weights)
-            checkpoint.put_beside(self.network, self.best.buffers or {}, self.device)
+            checkpoint.restore_buffers(self.network, self.best.buffers or {}, self.device)
         found: dict[str, float] = {}
         artefacts: dict[str, np.ndarray] = {}
         parts = {"train": self.parts.train, "val": self.parts.validation, "test": self.parts.test}
