@@ -182,8 +182,8 @@ def bomb(path, start, part, parts, end):
         (b'{"record":"contdrop archive","curve":[', b"[],", "its first line is not that of version 2"),
         (HEADER + b'{"record":"job","curve":[', b"[],", "it holds more text than a file of its size should"),
         (HEADER + b'{"data":"","shape":[', b"[],", "it holds more text than a file of its size should"),
-        (HEADER, b'{"data":"\n', "expected an archive of contdrop, whole; "),
-        (HEADER, b"\n", "expected an archive of contdrop, whole; "),
+        (HEADER, b'{"data":"\n', "expected a complete archive of contdrop; "),
+        (HEADER, b"\n", "expected a complete archive of contdrop; "),
     ],
 )
 def test_small_file_fills_no_memory(tmp_path, start, part, message):
