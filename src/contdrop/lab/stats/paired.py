@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -165,7 +165,11 @@ def compare_paired(
         runs=len(change),
         difference=0.0 if abs(spread.mean) < _ROUNDING * spread.sd else spread.mean,
         sd=spread.sd,
-        interval=_interval(change, confidence, seed),
+        interval=(
+            t_interval(change, confidence=confidence)
+            if len(change) < ENOUGH_RUNS
+            else bca_interval(change, confidence=confidence, seed=seed)
+        ),
         simultaneous=t_interval(change, confidence=confidence),
         confidence=confidence,
         t_p=t.less,
@@ -177,7 +181,7 @@ def compare_paired(
         t_p_two_sided_holm=t.two_sided,
         wilcoxon_p_holm=wilcoxon.less,
         wilcoxon_p_two_sided_holm=wilcoxon.two_sided,
-        effect=_effect(spread),
+        effect=spread.mean / spread.sd if spread.sd else math.copysign(math.inf, spread.mean) if spread.mean else 0.0,
         wins=int(np.sum(judged < 0)),
         ties=int(np.sum(judged == 0)),
         superiority=float(np.mean(judged < 0) + np.mean(judged == 0) / 2),
@@ -212,7 +216,11 @@ def adjusted(comparisons: Mapping[str, Comparison], family: int = 0) -> dict[str
             wilcoxon_p_holm=wilcoxon[place],
             wilcoxon_p_two_sided_holm=wilcoxon_two[place],
             equivalence_p_holm=None if comparison.equivalence_p is None else equivalence[place],
-            minimum_detectable=_detectable(comparison, members),
+            minimum_detectable=(
+                math.nan
+                if math.isnan(comparison.minimum_detectable)
+                else minimum_detectable(comparison.sd, comparison.runs, alpha=0.05 / max(1, members))
+            ),
         )
         for place, (method, comparison) in enumerate(comparisons.items())
     }
@@ -244,12 +252,6 @@ def holm(p_values: Sequence[float], family: int = 0) -> list[float]:
     return adjusted
 
 
-def _interval(change: Array, confidence: float, seed: int) -> tuple[float, float]:
-    if len(change) < ENOUGH_RUNS:
-        return t_interval(change, confidence=confidence)
-    return bca_interval(change, confidence=confidence, seed=seed)
-
-
 def _simultaneous(comparison: Comparison, tested: int) -> tuple[float, float]:
     """Return Bonferroni's interval: each misses with a ``tested``-th of the probability that any may."""
     if math.isnan(comparison.t_p) or math.isnan(comparison.simultaneous[0]):
@@ -257,18 +259,6 @@ def _simultaneous(comparison: Comparison, tested: int) -> tuple[float, float]:
     miss = (1 - comparison.confidence) / max(1, tested)
     reach = student_quantile(1 - miss / 2, comparison.runs - 1) * comparison.sd / math.sqrt(comparison.runs)
     return comparison.difference - reach, comparison.difference + reach
-
-
-def _detectable(comparison: Comparison, tested: int) -> float:
-    if math.isnan(comparison.minimum_detectable):
-        return math.nan
-    return minimum_detectable(comparison.sd, comparison.runs, alpha=0.05 / max(1, tested))
-
-
-def _effect(spread: Summary) -> float:
-    if spread.sd:
-        return spread.mean / spread.sd
-    return math.copysign(math.inf, spread.mean) if spread.mean else 0.0
 
 
 def _notes(change: Array) -> tuple[str, ...]:
@@ -331,7 +321,11 @@ def _by_run(name: str, results: Results) -> _Results:
         pairs = list(results)  # type: ignore[arg-type]
     else:
         return _Results(None, finite(name, results))  # type: ignore[arg-type]
-    runs = [_run_number(name, run) for run, _ in pairs]
+    runs = [run for run, _ in pairs]
+    for run in runs:
+        if not isinstance(run, (int, np.integer)):
+            raise UserError(f"{name}: expected run numbers that are integers, got {run!r}")
+    runs = [int(run) for run in runs]
     duplicates = sorted(run for run, times in collections.Counter(runs).items() if times > 1)
     if duplicates:
         raise UserError(
@@ -340,12 +334,6 @@ def _by_run(name: str, results: Results) -> _Results:
     values = finite(name, (value for _, value in pairs))
     order = sorted(range(len(runs)), key=runs.__getitem__)
     return _Results([runs[index] for index in order], values[order])
-
-
-def _run_number(name: str, run: Hashable) -> int:
-    if isinstance(run, (int, np.integer)):
-        return int(run)
-    raise UserError(f"{name}: expected run numbers that are integers, got {run!r}")
 
 
 def _listed(runs: list[int]) -> str:

@@ -6,9 +6,10 @@ import functools
 import math
 
 import numpy as np
+import scipy.special  # type: ignore[import-untyped]
 
 from ...errors import UserError
-from .significance import chi_square_quantiles, normal_cdfs, student_quantile
+from .significance import student_quantile
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)
 _MOST_RUNS = 10**9
@@ -89,7 +90,7 @@ def sd_interval(sd: float, n: int, confidence: float = 0.95) -> tuple[float, flo
     _check(sd, n, 1 - confidence)
     if n == 1:
         return math.nan, math.nan
-    low, high = chi_square_quantiles(((1 - confidence) / 2, (1 + confidence) / 2), n - 1)
+    low, high = (float(scipy.special.chdtri(n - 1, (1 + side * confidence) / 2)) for side in (1, -1))
     return sd * math.sqrt((n - 1) / high), sd * math.sqrt((n - 1) / low)
 
 
@@ -108,7 +109,7 @@ def _power(noncentrality: float, n: int, alpha: float) -> float:
     half = np.diff(edges)[:, None] / 2
     s = edges[:-1, None] + half * (1 + _NODES)
     weight = half * _WEIGHTS * np.exp((freedom - 1) * np.log(s) - freedom * (s - 1) * (s + 1) / 2)
-    found = normal_cdfs(noncentrality - critical * s) + normal_cdfs(-noncentrality - critical * s)
+    found = scipy.special.ndtr(noncentrality - critical * s) + scipy.special.ndtr(-noncentrality - critical * s)
     return float(np.sum(weight * found) / np.sum(weight))
 
 

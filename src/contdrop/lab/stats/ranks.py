@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from ...errors import UserError
 from .paired import holm
-from .significance import RESOLUTION, Array, finite, merged, normal_cdf, studentised_range_quantile
+from .significance import RESOLUTION, Array, finite, merged, normal_cdf
 
 TIES = ("average", "competition")
 ENOUGH_DATASETS = 3
@@ -101,7 +102,7 @@ def compare_ranks(
     found = ranks(errors)
     ranked = _rank(table, "average")
     error = math.sqrt(k * (k + 1) / (6 * n))
-    critical = studentised_range_quantile(1 - alpha, k) / math.sqrt(2) * error
+    critical = _studentized_range_quantile(1 - alpha, k) / math.sqrt(2) * error
     others = [method for method in methods if method != reference]
     distances = [abs(found.average[method] - found.average[reference]) / error for method in others]
     return RankComparison(
@@ -114,6 +115,14 @@ def compare_ranks(
         groups=_groups(found.average, critical),
         against_reference=dict(zip(others, holm([2 * normal_cdf(-distance) for distance in distances]))),
     )
+
+
+@functools.cache
+def _studentized_range_quantile(probability: float, groups: int) -> float:
+    """Return the quantile for infinitely many degrees of freedom."""
+    from scipy.stats import studentized_range  # type: ignore[import-untyped]  # takes half a second to import
+
+    return float(studentized_range.ppf(probability, groups, np.inf))
 
 
 def _table(errors: Mapping[str, Mapping[str, float]]) -> tuple[list[str], Array]:

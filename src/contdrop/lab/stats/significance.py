@@ -29,38 +29,12 @@ def normal_cdf(z: float) -> float:
     return float(scipy.special.ndtr(z))
 
 
-def normal_cdfs(z: Array) -> Array:
-    return np.asarray(scipy.special.ndtr(z), dtype=np.float64)
-
-
 def normal_quantile(probability: float) -> float:
     return float(scipy.special.ndtri(probability))
 
 
-def student_cdf(t: float, freedom: int) -> float:
-    return float(scipy.special.stdtr(freedom, t))
-
-
 def student_quantile(probability: float, freedom: float) -> float:
     return float(scipy.special.stdtrit(freedom, probability))
-
-
-def binomial_cdf(successes: int, trials: int) -> float:
-    """Of a fair coin."""
-    return float(scipy.special.bdtr(successes, trials, 0.5))
-
-
-def chi_square_quantiles(probabilities: tuple[float, ...], freedom: int) -> list[float]:
-    return [float(scipy.special.chdtri(freedom, 1 - each)) for each in probabilities]
-
-
-@functools.cache
-def studentised_range_quantile(probability: float, groups: int) -> float:
-    """Return the quantile for infinitely many degrees of freedom."""
-    # Half a second to import, and only this one needs it.
-    from scipy.stats import studentized_range  # type: ignore[import-untyped]
-
-    return float(studentized_range.ppf(probability, groups, np.inf))
 
 
 def finite(name: str, values: Iterable[float]) -> Array:
@@ -162,7 +136,7 @@ def _lower_tail(values: Array, centre: float) -> float:
     shift = float(np.mean(scaled)) - centre / scale
     if np.ptp(scaled) == 0.0:
         return 0.0 if shift < -RESOLUTION else 1.0
-    return student_cdf(shift * math.sqrt(n) / float(np.std(scaled, ddof=1)), n - 1)
+    return float(scipy.special.stdtr(n - 1, shift * math.sqrt(n) / float(np.std(scaled, ddof=1))))
 
 
 # The exact distribution takes n^3 / 3 additions; far beyond this many runs the normal one is as good.
@@ -251,4 +225,5 @@ def mcnemar(
         )
     a_right, b_right = a == truth, b == truth
     only_a, only_b = int(np.sum(a_right & ~b_right)), int(np.sum(b_right & ~a_right))
-    return McNemar(only_a, only_b, min(1.0, 2 * binomial_cdf(min(only_a, only_b), only_a + only_b)))
+    tail = float(scipy.special.bdtr(min(only_a, only_b), only_a + only_b, 0.5))
+    return McNemar(only_a, only_b, min(1.0, 2 * tail))

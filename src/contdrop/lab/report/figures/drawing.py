@@ -7,6 +7,7 @@ Nothing here touches matplotlib's state for longer than a call, and pyplot is no
 from __future__ import annotations
 
 import collections
+import functools
 import io
 import math
 import pathlib
@@ -123,38 +124,30 @@ def place(figure: Figure, left: float, top: float, width: float, height: float, 
     return figure.add_axes(box, **options)
 
 
-def text_width(texts: Sequence[str], size: float, *, bold: bool = False) -> float:
+def text_width(texts: Sequence[str], size: float) -> float:
     """Return the width of the widest text in inches."""
+    return max((_line_width(text, size) for text in texts), default=0.0)
+
+
+@functools.lru_cache(maxsize=4096)
+def _line_width(text: str, size: float) -> float:
     with styled():
-        measure = TextToPath().get_text_width_height_descent
-        font = FontProperties(family="DejaVu Sans", size=size, weight="bold" if bold else "normal")
-        return max((float(measure(text, font, False)[0]) / _POINTS for text in texts), default=0.0)
+        font = FontProperties(family="DejaVu Sans", size=size)
+        return float(TextToPath().get_text_width_height_descent(text, font, False)[0]) / _POINTS
 
 
-def fitting(text: str, size: float, width: float, *, bold: bool = False) -> str:
-    """Shorten a text to one line of so many inches."""
-    length = len(text)
-    while length > 1 and text_width([labels.shorten(text, length)], size, bold=bold) > width:
-        length -= 1
-    return labels.shorten(text, length)
-
-
-def short_names(
-    methods: Iterable[str],
-    *,
-    longest: int = LONGEST,
-    size: float = SMALL,
-    width: float = math.inf,
-    bold: bool = False,
-) -> dict[str, str]:
+def short_names(methods: Iterable[str], *, longest: int = LONGEST, width: float = math.inf) -> dict[str, str]:
     """Return display names cut to a number of characters or inches, but so that no two are alike."""
     whole = {method: labels.display_name(method, longest=10_000) for method in methods}
 
     def cut(method: str, tail: int = 0, mark: str = "") -> str:
         most = max(longest, len(labels.display_name(method, longest=longest)))  # usual names are not counted
         for length in range(most, tail + 2, -1):
-            found = _cut(mark + whole[method], length, tail)
-            if width == math.inf or text_width([found], size, bold=bold) <= width:
+            name = mark + whole[method]
+            found = labels.shorten(name, length)
+            if tail and len(name) > length:  # keep the end, not the middle
+                found = f"{name[: length - tail - 1].rstrip()}…{name[-tail:].lstrip()}"
+            if width == math.inf or text_width([found], SMALL) <= width:
                 break
         return found
 
@@ -164,13 +157,6 @@ def short_names(
             alike = [method for method in whole if names[method] == name]
             names |= _told_apart(alike, cut, set(names.values()), longest)
     return names
-
-
-def _cut(name: str, longest: int, tail: int) -> str:
-    """Cut the end of a text, or its middle if so many of its last characters are to stay."""
-    if not tail or len(name) <= longest:
-        return labels.shorten(name, longest)
-    return f"{name[: longest - tail - 1].rstrip()}…{name[-tail:].lstrip()}"
 
 
 def _told_apart(
@@ -189,32 +175,26 @@ def names_width(methods: Iterable[str]) -> float:
     return text_width(list(short_names(methods).values()), SMALL)
 
 
-def wrapped(
-    text: str, size: float, width: float, *, bold: bool = False, mono: bool = False, most: int = 100
-) -> list[str]:
+def wrapped(text: str, size: float, width: float, *, most: int = 100) -> list[str]:
     """Break a text into lines of so many inches; the last of ``most`` lines ends in an ellipsis if text is left."""
-    with styled():
-        measure = TextToPath().get_text_width_height_descent
-        family = "DejaVu Sans Mono" if mono else "DejaVu Sans"
-        font = FontProperties(family=family, size=size, weight="bold" if bold else "normal")
 
-        def fits(line: str) -> bool:
-            return float(measure(line, font, False)[0]) / _POINTS <= width
+    def fits(line: str) -> bool:
+        return text_width([line], size) <= width
 
-        lines: list[str] = []
-        for word in text.split():
-            while not fits(word):  # a name without a space
-                word = word[: len(word) * 9 // 10 - 1] + "…"
-            if lines and fits(f"{lines[-1]} {word}"):
-                lines[-1] += f" {word}"
-            else:
-                lines.append(word)
-        if len(lines) > most:
-            last = lines[most - 1]
-            while not fits(f"{last} …"):
-                last = last.rpartition(" ")[0]
-            lines = [*lines[: most - 1], f"{last} …"]
-        return lines
+    lines: list[str] = []
+    for word in text.split():
+        while not fits(word):  # a name without a space
+            word = word[: len(word) * 9 // 10 - 1] + "…"
+        if lines and fits(f"{lines[-1]} {word}"):
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    if len(lines) > most:
+        last = lines[most - 1]
+        while not fits(f"{last} …"):
+            last = last.rpartition(" ")[0]
+        lines = [*lines[: most - 1], f"{last} …"]
+    return lines
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

@@ -77,11 +77,11 @@ class _Layout:
     more: float  # height of the lines beyond the first
 
 
-def _layout(results: Results, order: Sequence[str], full: float) -> _Layout:
+def _layout(results: Results, order: Sequence[str]) -> _Layout:
     measure = results.measure
     names = list(short_names(order, width=_NAMES).values())
     left = text_width(names, SMALL) + 0.2
-    width = (full - left - 0.32) / 2
+    width = (WIDTH - left - 0.32) / 2
     difference = "difference, points" if measure.is_percentage else f"difference{measure.gap_unit}"
     lines = [wrapped(title, SIZE, width, most=3) for title in (f"test {measure.heading}", difference)]
     more = (max(map(len, lines)) - 1) * 1.2 * SIZE / 72
@@ -89,27 +89,13 @@ def _layout(results: Results, order: Sequence[str], full: float) -> _Layout:
 
 
 def _draw(results: Results, comparisons: Mapping[str, stats.Comparison], order: Sequence[str]) -> Figure:
-    height = max(_ROW * len(order), 1.3) + 1.1 + _layout(results, order, WIDTH).more
-    figure = blank(height)
-    draw_into(figure, results, comparisons, order, (0.0, 0.0, WIDTH, height))
-    return figure
-
-
-def draw_into(
-    figure: Figure,
-    results: Results,
-    comparisons: Mapping[str, stats.Comparison],
-    order: Sequence[str],
-    box: tuple[float, float, float, float],
-) -> None:
-    """Draw these methods into a part of a figure: inches from the left, from the top, width and height."""
     errors, reference, measure = results.errors(), results.reference, results.measure
-    x, y, full, tall = box
     with styled():
-        layout = _layout(results, order, full)
-        width, height = layout.width, tall - 1.0 - layout.more
-        runs = place(figure, x + layout.left, y + 0.3, width, height)
-        differences = place(figure, x + layout.left + width + _BETWEEN, y + 0.3, width, height)
+        layout = _layout(results, order)
+        width, height = layout.width, max(_ROW * len(order), 1.3) + 0.1
+        figure = blank(height + 1.0 + layout.more)
+        runs = place(figure, layout.left, 0.3, width, height)
+        differences = place(figure, layout.left + width + _BETWEEN, 0.3, width, height)
         _draw_runs(runs, errors, order)
         _draw_differences(differences, errors, order, reference, comparisons)
         _name_sides(differences, reference, measure)
@@ -120,6 +106,7 @@ def draw_into(
             axes.tick_params(axis="y", length=0)
             axes.spines["left"].set_visible(False)
             _number_ticks(axes, width)
+        return figure
 
 
 def _name_sides(axes: Axes, reference: str, measure: Measure) -> None:
