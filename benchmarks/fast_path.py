@@ -14,8 +14,8 @@ import time
 import torch
 
 import contdrop as cd
-from contdrop.bench.sections import BATCH, LAYERS, _Doubled, _training_step
-from contdrop.bench.timing import interleave
+from contdrop_bench.sections import BATCH, LAYERS, _Doubled, _training_step
+from contdrop_bench.timing import interleave
 
 LAW = cd.Gaussian(sigma=0.3)
 

@@ -23,8 +23,8 @@ import torch
 import contdrop as cd
 from contdrop import kernels
 from contdrop._kernel_law import KernelLaw
-from contdrop.bench.environment import keep_freed_memory
-from contdrop.bench.timing import interleave
+from contdrop_bench.environment import keep_freed_memory
+from contdrop_bench.timing import interleave
 
 SHARED = ((32, 16, 5, 5), (64, 32, 7, 7), (32, 64, 14, 14), (64, 128, 28, 28))
 IMAGES = ((32, 16, 5, 5), (32, 64, 14, 14), (64, 128, 28, 28))

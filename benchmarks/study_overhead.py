@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from contdrop import lab
-from contdrop.bench.environment import keep_freed_memory
 from contdrop.lab.data.data import prepare
 from contdrop.lab.study.plan import Variant, plan
 from contdrop.lab.training.trainer import Trainer
+from contdrop_bench.environment import keep_freed_memory
 
 GOAL = 5.0  # per cent
 

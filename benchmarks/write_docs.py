@@ -11,11 +11,11 @@ import pathlib
 import subprocess
 import sys
 
-from contdrop.bench import plot, sheets
-from contdrop.bench.results import Report
-from contdrop.bench.sections import LARGE, SMALL
-from contdrop.bench.sheets import Sheet
 from contdrop.cli.theory_commands import save_plot
+from contdrop_bench import plot, sheets
+from contdrop_bench.results import Report
+from contdrop_bench.sections import LARGE, SMALL
+from contdrop_bench.sheets import Sheet
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- measured by benchmarks/write_docs.py -->", "<!-- end of what is measured -->"

@@ -4,6 +4,8 @@ import contextlib
 import io
 import itertools
 import json
+import os
+import pathlib
 import subprocess
 import sys
 import time
@@ -16,13 +18,13 @@ import scripts
 
 pytest.importorskip("typer")
 
-from contdrop.bench import contestants, plot, sections, sheets
-from contdrop.bench.goals import goals
-from contdrop.bench.results import BOTH, FORWARD, Report, Timing
-from contdrop.bench.timing import interleave, repetitions
 from contdrop.cli import app
-from contdrop.cli.bench_command import SECTIONS, parse_sections, parse_sizes
 from contdrop.errors import UserError
+from contdrop_bench import contestants, plot, sections, sheets
+from contdrop_bench.command import SECTIONS, parse_sections, parse_sizes
+from contdrop_bench.goals import goals
+from contdrop_bench.results import BOTH, FORWARD, Report, Timing
+from contdrop_bench.timing import interleave, repetitions
 
 
 @pytest.fixture
@@ -116,7 +118,8 @@ def test_an_unknown_command_gets_one_line_and_code_2(run):
 )
 def test_what_is_missing_gets_one_line_and_code_2(before, message):
     code = f"import os, sys; {before}; from contdrop.cli import main; main()"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(contestants.__file__).parents[1])}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
     assert (result.returncode, result.stdout) == (2, ""), result.stderr
     assert result.stderr.startswith("contdrop: ")
     assert result.stderr.count("\n") == 1

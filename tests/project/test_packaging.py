@@ -18,7 +18,12 @@ VERSIONS = str(ROOT / "requirements" / "constraints.txt")
 CONSTRAINTS = {"PIP_CONSTRAINT": VERSIONS, "PIP_BUILD_CONSTRAINT": VERSIONS, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 LIBRARY = "contdrop/kernels/native/_contdrop.so"
 EXPRESS = "contdrop/kernels/native/_express.abi3.so"
-SOURCES = {path.relative_to(ROOT).as_posix() for path in (ROOT / "src").rglob("*.*") if "__pycache__" not in path.parts}
+SOURCES = {
+    path.relative_to(ROOT).as_posix()
+    for top in ("src", "benchmarks/contdrop_bench")
+    for path in (ROOT / top).rglob("*.*")
+    if "__pycache__" not in path.parts
+}
 
 
 def run(*command: object, **options) -> str:
@@ -89,7 +94,9 @@ def without_compiler(build, unpacked):
 
 def expected_in_wheel() -> set[str]:
     """The sources but for C++, and the wheel's own description."""
-    files = {path.removeprefix("src/") for path in SOURCES if not path.endswith((".cpp", ".h"))}
+    files = {
+        path.removeprefix("src/").removeprefix("benchmarks/") for path in SOURCES if not path.endswith((".cpp", ".h"))
+    }
     about = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
     return files | {f"contdrop-{version()}.dist-info/{name}" for name in about}
 
@@ -104,9 +111,14 @@ def test_the_source_archive_holds_all_that_a_build_needs_and_no_more(sdist):
         names = archive.getnames()
     assert all(name.startswith(top) for name in names)
     names = {name.removeprefix(top) for name in names}
-    assert {name for name in names if name.startswith("src/")} == SOURCES
+    assert {name for name in names if name.startswith(("src/", "benchmarks/"))} == SOURCES
     about = {"README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "PKG-INFO"}
-    assert {name.partition("/")[0] for name in names} == {"CMakeLists.txt", "pyproject.toml", "src"} | about
+    assert {name.partition("/")[0] for name in names} == {
+        "CMakeLists.txt",
+        "pyproject.toml",
+        "benchmarks",
+        "src",
+    } | about
 
 
 def test_without_a_compiler_the_wheel_has_everything_but_the_library(without_compiler):

@@ -34,7 +34,7 @@ _COMMANDS = {
     "certify": ("theory_commands", "certify_command", "Bound the error of trained networks."),
     "data": ("data_commands", "data", "List, get and check the data sets that experiments use."),
     "weights": ("data_commands", "weights", "List and check the published weights that networks can start from."),
-    "bench": ("bench_command", "bench", "Measure how fast the layers are on this machine."),
+    "bench": ("contdrop_bench.command", "bench", "Measure how fast the layers are on this machine."),
     "theory": ("theory_commands", "theory", "Check every equation of the paper against Monte Carlo."),
 }
 
@@ -60,7 +60,7 @@ class _Commands(typer.core.TyperGroup):
                 raise UserError(
                     f'{cmd_name}: needs {", ".join(missing)}, not installed; run: pip install "contdrop[replication]"'
                 )
-        module = importlib.import_module(f".{place}", __package__)
+        module = importlib.import_module(place if "." in place else f".{place}", __package__)
         found = getattr(module, name)
         if not isinstance(found, typer.Typer):
             command, found = found, typer.Typer(add_completion=False, rich_markup_mode=None)

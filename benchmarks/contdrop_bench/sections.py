@@ -13,9 +13,9 @@ from torch import Tensor
 
 import contdrop as cd
 
-from . import contestants
+from . import contestants, environment
 from .contestants import BERNOULLI, GAUSSIAN, LAWS, NN_DROPOUT, Contestant, Inputs, InTorch
-from .results import BOTH, STEP, Saved, Timing
+from .results import BOTH, STEP, Report, Saved, Timing
 from .timing import Call, interleave
 
 # The name of a stage and the number of its rounds; gives what is to be called after every round.
@@ -207,3 +207,34 @@ def _materialised(linear: torch.nn.Linear, masks: Callable[[], Tensor]) -> Calla
 
 def shape_text(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
+
+
+def measure(settings: Settings, stage: Stage, command: str) -> Report:
+    """Measure the chosen sections; the report names the ``command``, so that anyone can repeat it."""
+    asked = {
+        "command": command,
+        "sections": list(settings.sections),
+        "sizes": [list(shape) for shape in settings.sizes],
+        "rounds": settings.rounds,
+        "steps": settings.steps,
+        "compiled": settings.compiled,
+        "freed_memory_kept": environment.keep_freed_memory(),
+    }
+    report = Report(environment.describe(), asked, left_out={})
+    who: list[Contestant] = []
+    if {"elementwise", "memory"} & set(settings.sections):
+        who, report.left_out = contestants.elementwise(settings.compiled)
+    others = environment.Others()
+    for section in settings.sections:
+        if section == "elementwise":
+            report.elementwise = elementwise(settings, who, stage)
+        elif section == "types":
+            report.types = types(settings, stage)
+        elif section == "memory":
+            report.memory = memory(who, stage)
+        elif section == "step":
+            report.step = step(settings, stage)
+        else:
+            report.dropconnect = dropconnect(settings, stage)
+    report.environment["others"] = others.share()
+    return report

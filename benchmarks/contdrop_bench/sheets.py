@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._text import plural
+from contdrop._text import plural
+
 from . import goals as goals_
 from . import sections
 from .contestants import COUNTERPARTS, NN_DROPOUT, PRODUCT

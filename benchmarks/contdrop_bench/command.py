@@ -1,4 +1,4 @@
-"""``contdrop bench``: the speed of the layers on this machine, against what one would use instead."""
+"""The command ``contdrop bench``."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from rich.console import Console
 from rich.table import Table
 
 import contdrop
+from contdrop.cli import theory_commands
+from contdrop.cli.progress_bars import Stages
+from contdrop.errors import UserError
 
-from ..bench import environment, plot, sheets
-from ..bench.goals import goals
-from ..bench.harness import measure
-from ..bench.results import Report, to_json
-from ..bench.sections import SECTIONS, Settings
-from ..errors import UserError
-from . import theory_commands
-from .progress_bars import Stages
+from . import environment, plot, sheets
+from .goals import goals
+from .results import Report, to_json
+from .sections import SECTIONS, Settings, measure
 
 SIZES, QUICK_SIZES = "1e3,1e4,128x800,1e6,1024x4096,3e7", "1e3,128x800,1024x4096"
 ROUNDS, QUICK_ROUNDS = 15, 6
@@ -214,7 +213,7 @@ def _check_backend() -> None:
 def _force_instructions(name: str, stack: contextlib.ExitStack) -> None:
     if contdrop.backend().name != "native":
         raise UserError(f"--instructions: only the native back end has a choice; in use is {contdrop.backend()}")
-    from ..kernels import native
+    from contdrop.kernels import native
 
     try:
         stack.enter_context(native.use_instructions(name))

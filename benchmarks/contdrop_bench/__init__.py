@@ -1,0 +1,1 @@
+"""The benchmark of ``contdrop bench``: contestants, timing, and what is made of the measurements."""

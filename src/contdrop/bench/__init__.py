@@ -1,1 +1,0 @@
-"""The benchmark behind ``contdrop bench``: who competes, how time is taken, and what is made of it."""
