@@ -57,6 +57,19 @@ def exact(epoch):
     return dataclasses.replace(epoch, seconds=0.0)
 
 
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "runs.db", create=True) as opened:
+        yield opened
+
+
+def run(store, wanted, data, **options):
+    """Run a job in a store; returns its id."""
+    (number,) = add_plan(store, [wanted])
+    running.run(store, number, wanted, Variant.parse(wanted.method), data, **options)
+    return number
+
+
 def weights(training):
     return {name: value.clone() for name, value in training.network.state_dict().items()}
 
@@ -64,35 +77,30 @@ def weights(training):
 RECIPES = {"adam": Adam(batch_size=30), "hinton": Hinton(learning_rate=1.0, batch_size=30), "plateau": Plateau()}
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_resumption_is_bit_exact(images, method, recipe):
-    whole = start(images, method, recipe=RECIPES[recipe], epochs=4)
-    undisturbed = [exact(whole.run_epoch()) for _ in range(4)]
-    first = start(images, method, recipe=RECIPES[recipe], epochs=4)
-    resumed = [exact(first.run_epoch()) for _ in range(2)]
+def resume(images, method="gaussian", *, epochs, interrupted, **options):
+    """Train with an interruption, and check that nothing differs from training without one; returns both trainers."""
+    whole, first, second = (start(images, method, epochs=epochs, **options) for _ in range(3))
+    undisturbed = [exact(whole.run_epoch()) for _ in range(epochs)]
+    resumed = [exact(first.run_epoch()) for _ in range(interrupted)]
     state = b"".join(first.state())
-    torch.rand(17)  # whatever else draws from the global generator
-    second = start(images, method, recipe=RECIPES[recipe], epochs=4)
+    torch.rand(17)  # other draws from the global generator
     second.restore(state)
-    resumed += [exact(second.run_epoch()) for _ in range(2)]
+    resumed += [exact(second.run_epoch()) for _ in range(epochs - interrupted)]
     assert resumed == undisturbed
     for name, value in weights(whole).items():
         assert torch.equal(value, weights(second)[name])
+    return first, second
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_resumption_is_bit_exact(images, method, recipe):
+    resume(images, method, recipe=RECIPES[recipe], epochs=4, interrupted=2)
 
 
 def test_resumption_is_bit_exact_for_a_convolutional_network(images):
-    options = {
-        "model": CNN(maps=(4,), kernel=3, hidden=8, image=(1, 8, 8), divisor=16.0),
-        "recipe": Plateau(batch_size=20),
-    }
-    whole = start(images, **options)
-    undisturbed = [exact(whole.run_epoch()) for _ in range(3)]
-    first = start(images, **options)
-    first.run_epoch()
-    second = start(images, **options)
-    second.restore(b"".join(first.state()))
-    assert [exact(second.run_epoch()) for _ in range(2)] == undisturbed[1:]
+    model = CNN(maps=(4,), kernel=3, hidden=8, image=(1, 8, 8), divisor=16.0)
+    resume(images, model=model, recipe=Plateau(batch_size=20), epochs=3, interrupted=1)
 
 
 def test_methods_of_a_run_share_all_but_masks(images):
@@ -190,40 +198,24 @@ def test_train_and_validation_images_are_disjoint_and_not_test_images(images):
     assert parts.test.source is not parts.train.source
 
 
-def test_selection_never_touches_test_data(images, tmp_path):
+def test_selection_never_touches_test_data(images, store):
     class Blind:
         fingerprint = images.fingerprint
 
         def parts(self, *given):
             return dataclasses.replace(images.parts(*given), test=None)
 
-    blind = Blind()
-    chosen = job("none", stage=SELECTION)
-    with Store(tmp_path / "runs.db", create=True) as store:
-        number = _add(store, chosen)
-        running.run(store, number, chosen, Variant.parse("none"), blind)
-        record = store.job(number)
+    record = store.job(run(store, job("none", stage=SELECTION), Blind()))
     assert record.status == FINISHED
     assert {"val_error", "train_error"} <= set(record.results)
     assert not any(name.startswith("test") for name in record.results)
 
 
-def _add(store, added):
-    (number,) = add_plan(store, [added])
-    return number
-
-
-def test_finished_job_has_everything(images, tmp_path):
-    wanted = job("gaussian:sigma=0.3")
+def test_finished_job_has_everything(images, store):
     epochs = []
-    with Store(tmp_path / "runs.db", create=True) as store:
-        number = _add(store, wanted)
-        running.run(
-            store, number, wanted, Variant.parse(wanted.method), images, checkpoint_seconds=0, after_epoch=epochs.append
-        )
-        record = store.job(number)
-        stored = store.epochs(number)
-        predictions, labels = (store.artefact(number, f"test_{what}") for what in ("predictions", "labels"))
+    number = run(store, job("gaussian:sigma=0.3"), images, checkpoint_seconds=0, after_epoch=epochs.append)
+    record, stored = store.job(number), store.epochs(number)
+    predictions, labels = (store.artefact(number, f"test_{what}") for what in ("predictions", "labels"))
     assert record.status == FINISHED
     assert stored == epochs
     assert [epoch.epoch for epoch in stored] == [1, 2, 3]
@@ -236,9 +228,8 @@ def test_finished_job_has_everything(images, tmp_path):
     assert record.machine["threads"] == 1
 
 
-def test_job_goes_on_from_its_checkpoint(images, tmp_path):
+def test_job_goes_on_from_its_checkpoint(images, store):
     """Interrupted after two of three epochs, of which only the first was saved."""
-    wanted, method = job(), Variant.parse("gaussian")
     undisturbed = start(images)
     expected = [exact(undisturbed.run_epoch()) for _ in range(3)]
 
@@ -249,49 +240,39 @@ def test_job_goes_on_from_its_checkpoint(images, tmp_path):
         if epoch.epoch == 2:
             raise Killed
 
-    with Store(tmp_path / "runs.db", create=True) as store:
-        number = _add(store, wanted)
-        with pytest.raises(Killed):
-            running.run(store, number, wanted, method, images, checkpoint_seconds=0, after_epoch=kill_after_two)
-        assert store.checkpoint(number)[0] == 1
-        seen = []
-        running.run(store, number, wanted, method, images, checkpoint_seconds=0, after_epoch=seen.append)
-        assert [epoch.epoch for epoch in seen] == [2, 3]
-        assert [exact(epoch) for epoch in store.epochs(number)] == expected
+    with pytest.raises(Killed):
+        run(store, job(), images, checkpoint_seconds=0, after_epoch=kill_after_two)
+    (number,) = (record.id for record in store.jobs())
+    assert store.checkpoint(number)[0] == 1
+    seen = []
+    assert run(store, job(), images, checkpoint_seconds=0, after_epoch=seen.append) == number
+    assert [epoch.epoch for epoch in seen] == [2, 3]
+    assert [exact(epoch) for epoch in store.epochs(number)] == expected
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
-def test_divergence_is_a_failed_run_with_its_reason(images, tmp_path):
+def test_divergence_is_a_failed_run_with_its_reason(images, store):
     wanted = job("none", recipe=Plateau(learning_rate=1e30))
     trained = Trainer(wanted, Variant.parse("none"), images)
     with pytest.raises(DivergenceError, match="loss is"):
         list(iter(trained.run_epoch, None))
-    with Store(tmp_path / "runs.db", create=True) as store:
-        number = _add(store, wanted)
-        running.run(store, number, wanted, Variant.parse("none"), images)
-        record = store.job(number)
+    record = store.job(run(store, wanted, images))
     assert record.status == FAILED
     assert "diverged: the" in record.error
     assert "in epoch" in record.error
 
 
-def test_mismatched_job_is_a_failed_run(images, tmp_path):
-    one, two = job("none"), job("uniform")
-    other_images = dataclasses.replace(images, fingerprint="other data")
-    with Store(tmp_path / "runs.db", create=True) as store:
-        numbers = [_add(store, each) for each in (one, two)]
-        running.run(store, numbers[0], one, Variant.parse("none"), images)
-        running.run(store, numbers[1], two, Variant.parse("uniform"), other_images)
-        assert store.job(numbers[1]).error == "uniform and none do not share the same data, so they are not paired"
+def test_mismatched_job_is_a_failed_run(images, store):
+    run(store, job("none"), images)
+    number = run(store, job("uniform"), dataclasses.replace(images, fingerprint="other data"))
+    assert store.job(number).error == "uniform and none do not share the same data, so they are not paired"
 
 
-def test_covariance_is_measured_after_training(images, tmp_path):
+def test_covariance_is_measured_after_training(images, store):
     wanted = job("bernoulli", measure=Covariance(("hidden1", "hidden2"), inputs=3, repeats=50, bins=20, largest=2.0))
-    with Store(tmp_path / "runs.db", create=True) as store:
-        number = _add(store, wanted)
-        running.run(store, number, wanted, Variant.parse("bernoulli"), images)
-        edges = store.artefact(number, "covariance_edges")
-        counts = [store.artefact(number, f"covariance_layer{layer}") for layer in (1, 2)]
+    number = run(store, wanted, images)
+    edges = store.artefact(number, "covariance_edges")
+    counts = [store.artefact(number, f"covariance_layer{layer}") for layer in (1, 2)]
     assert len(edges) == 21
     # All pairs of 24 and 16 units, for 3 inputs; a few may be beyond the edges.
     assert 0.9 * 3 * 24 * 23 < counts[0].sum() <= 3 * 24 * 23
@@ -305,20 +286,9 @@ BY_STEPS = {"epoch_steps": 2, "recipe": Steps(batch_size=30, learning_rate=0.1)}
 
 @pytest.mark.parametrize("networks", [1, 2])
 def test_resumption_from_the_middle_of_a_pass_is_bit_exact(images, networks):
-    options = {**BY_STEPS, "networks": networks, "epochs": 5}
-    whole = start(images, **options)
-    undisturbed = [exact(whole.run_epoch()) for _ in range(5)]
-    first = start(images, **options)
-    resumed = [exact(first.run_epoch()) for _ in range(2)]
+    first, second = resume(images, **BY_STEPS, networks=networks, epochs=5, interrupted=2)
     assert (first.step, first.passes, first.shown) == (4, 1, 1)
-    second = start(images, **options)
-    second.restore(b"".join(first.state()))
-    resumed += [exact(second.run_epoch()) for _ in range(3)]
-    assert second.is_over
-    assert second.step == 10
-    assert resumed == undisturbed
-    for name, value in weights(whole).items():
-        assert torch.equal(value, weights(second)[name])
+    assert (second.is_over, second.step) == (True, 10)
 
 
 def test_epochs_by_steps_show_the_passes_one_after_another(images):

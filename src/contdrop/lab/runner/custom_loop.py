@@ -282,7 +282,7 @@ def ask(
 
 @described_as("around_ask")
 def around_ask(job: Job) -> float:
-    """Stand in for the ``run`` of a study whose jobs are handed out by :func:`ask`."""
+    """Refuse to run: the function of a study whose jobs are handed out by :func:`ask`."""
     raise UserError(
         f"study {job.study.name!r}: expected the loop around lab.ask to run its jobs; got another caller; run that loop"
     )

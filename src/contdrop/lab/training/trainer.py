@@ -218,7 +218,7 @@ class Trainer:
         )
 
     def restore(self, saved: Buffer) -> None:
-        """Go on from a saved state."""
+        """Resume from a saved state."""
         content = checkpoint.loads(saved)
         self.network.load_state_dict(content["network"])
         checkpoint.restore_buffers(self.network, content["buffers"], self.device)
@@ -232,7 +232,7 @@ class Trainer:
 
     @property
     def seconds_to_save(self) -> float:
-        """At most, about, for the first checkpoint; of a small network no time at all."""
+        """Rough upper limit for the first checkpoint; 0 for a small network."""
         size = 4 * sum(p.numel() * p.element_size() for p in self.network.parameters())
         return size / _SLOW_DISK if size > LARGE else 0.0
 
