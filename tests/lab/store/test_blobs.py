@@ -8,7 +8,7 @@ import types
 
 import numpy as np
 import pytest
-from test_damage import _outcome, interrupted
+from test_integrity import interrupted, outcome
 from test_trainer import images as images
 from test_trainer import job
 
@@ -57,7 +57,7 @@ def test_a_job_resumes_from_a_file_and_leaves_none(images, store, tmp_path):
     with Store(tmp_path / "undisturbed.db", create=True) as other:
         (same,) = add_plan(other, [job()])
         finish(other, same, images)
-        assert _outcome(store, number) == _outcome(other, same)
+        assert outcome(store, number) == outcome(other, same)
 
 
 def flip(path):

@@ -216,7 +216,7 @@ class _Allowance:
         return line
 
     def take(self, line: bytes) -> None:
-        """Subtract a line; raise ValueError if it is more than allowed."""
+        """Count a line; raise ValueError if it is more than allowed."""
         self._left -= len(line)
         self._plain -= 0 if _is_array(line) else len(line)
         if len(line) > _LONGEST:

@@ -83,7 +83,7 @@ class StoreReader:
         return "?mode=ro" if log.exists() and log.stat().st_size else "?immutable=1"
 
     def _migrate(self) -> None:
-        """Bring the file to the current version in one transaction; refuse a file of another program or version."""
+        """Migrate the file to the current version in one transaction; refuse a file of another program or version."""
         with self.snapshot():
             version = self._check_version()
         self._db.execute("PRAGMA foreign_keys = ON")

@@ -160,7 +160,7 @@ CREATE TABLE selections (
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:
-    """Bring a file to the current version, within a transaction of the caller."""
+    """Migrate a file to the current version, within a transaction of the caller."""
     if version == 2:
         _migrate_from_2(db)
     elif not version:

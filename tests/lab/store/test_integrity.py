@@ -1,10 +1,11 @@
-"""Damage: found by a checksum, said in one line, done again, and never silently another result."""
+"""Damage: found by a checksum, reported in one line, done again, and never silently another result."""
 
 import collections
 import contextlib
 import functools
 import gzip
 import math
+import os
 import pathlib
 import random
 import re
@@ -17,6 +18,7 @@ import torch
 import typer
 from test_trainer import exact, job, start
 from test_trainer import images as images
+from test_writer import job as planned
 
 import stores
 from contdrop.cli import app
@@ -86,7 +88,7 @@ def test_resumed_with_a_flipped_bit_every_job_ends_as_if_undisturbed(images, tmp
     with Store(tmp_path / "whole.db", create=True) as store:
         number = _add_job(store)
         running.run(store, number, job(), Variant.parse("gaussian"), images)
-        expected = _outcome(store, number)
+        expected = outcome(store, number)
     with Store(tmp_path / "origin.db", create=True) as store:
         number = interrupted(store, images)
     content, chooser, path = (tmp_path / "origin.db").read_bytes(), random.Random(1), tmp_path / "runs.db"
@@ -99,7 +101,7 @@ def test_resumed_with_a_flipped_bit_every_job_ends_as_if_undisturbed(images, tmp
             store._db.execute("UPDATE checkpoints SET state = ?", (bytes(flipped),))
             running.run(store, number, job(), Variant.parse("gaussian"), images)
             assert store.job(number).status == FINISHED
-            assert _outcome(store, number) == expected
+            assert outcome(store, number) == expected
             assert integrity.check(store) == []
 
 
@@ -108,7 +110,7 @@ def _add_job(store):
     return number
 
 
-def _outcome(store, number):
+def outcome(store, number):
     artefacts = {name: store.artefact(number, name).tobytes() for name in store.artefact_digests(number)}
     return [exact(epoch) for epoch in store.epochs(number)], store.job(number).results, artefacts
 
@@ -381,6 +383,112 @@ def test_mixed_kinds_in_a_run_are_refused(tmp_path):
             collect_all(store)
         (finding,) = integrity.check(store)
         assert finding.mendable
+
+
+# ---- backups
+
+
+@pytest.fixture
+def copied(tmp_path):
+    found = tmp_path / "runs.db"
+    with Store(found, create=True) as store:
+        store.add_jobs(
+            {"experiment": "e", "preset": "p", "epochs": 2}, {}, "k", [planned(run=run) for run in range(300)]
+        )
+    integrity.make_backup(found)
+    return found
+
+
+def keys(path):
+    with Store(path) as store:
+        return [each.key for each in store.jobs()]
+
+
+def end_inside_a_page(path):
+    os.truncate(path, path.stat().st_size // 2 + 100)
+
+
+def change_pages(path):
+    with open(path, "r+b") as file:
+        file.seek(3 * 4096)
+        file.write(b"\xff" * 4096)
+
+
+@pytest.mark.parametrize("damage", [end_inside_a_page, change_pages])
+def test_a_damaged_file_is_replaced_by_its_copy(copied, damage):
+    before = keys(copied)
+    damage(copied)
+    with pytest.raises(UserError, match=r"damaged|malformed"), Store(copied) as store:
+        store.jobs()  # whoever only reads changes nothing
+    with Store(copied, create=True) as store:
+        assert store.restored
+        assert "runs.db was damaged and has been replaced by its backup of 20" in store.restored
+    assert keys(copied) == before
+    assert copied.with_name("runs.db-damaged").exists()
+    with Store(copied, create=True) as store:
+        assert store.restored is None
+    damage(copied)  # before there was time for another copy
+    with Store(copied, create=True) as store:
+        assert store.restored
+    assert keys(copied) == before
+
+
+def test_without_a_copy_a_damaged_file_is_refused_and_left_as_it_is(copied):
+    copied.with_name("runs.db-backup").unlink()
+    end_inside_a_page(copied)
+    before = copied.read_bytes()
+    with pytest.raises(UserError), Store(copied, create=True) as store:
+        store.jobs()
+    assert copied.read_bytes() == before
+
+
+def test_a_bad_copy_replaces_nothing(copied):
+    good = copied.with_name("runs.db-backup").read_bytes()
+    change_pages(copied)
+    copies = integrity.Backups(copied)
+    copies.make_if_due(at_once=True)  # and it is no error
+    assert copied.with_name("runs.db-backup").read_bytes() == good
+    assert sorted(file.name for file in copied.parent.iterdir() if file.name.endswith(".tmp")) == []
+    change_pages(copied.with_name("runs.db-backup"))
+    with pytest.raises(UserError), Store(copied, create=True) as store:
+        store.jobs()
+
+
+def test_copies_are_made_from_time_to_time(copied, monkeypatch):
+    made = []
+    monkeypatch.setattr(integrity, "make_backup", made.append)
+    monkeypatch.setattr(integrity.time, "monotonic", lambda: clock)
+    copies, clock = integrity.Backups(copied), 1000.0
+    copies.make_if_due(at_once=False)
+    clock += 599
+    copies.make_if_due(at_once=False)
+    assert len(made) == 1
+    copies.make_if_due(at_once=True)
+    clock += 601
+    copies.make_if_due(at_once=False)
+    assert len(made) == 3
+
+
+def test_a_file_of_which_nothing_is_left_is_damaged(copied):
+    """SQLite takes it for a new one, whose copy would take the place of the good one."""
+    before = keys(copied)
+    os.truncate(copied, 0)
+    Store(copied, create=True).close()  # just made, for all that anybody knows
+    assert keys(copied) == []
+    os.truncate(copied, 0)
+    os.utime(copied, (1, 1))
+    with Store(copied, create=True) as store:
+        assert "was damaged and has been replaced by its backup of" in store.restored
+    assert keys(copied) == before
+
+
+def test_copies_that_a_kill_left_half_are_removed(copied):
+    left = [copied.with_name(f".runs.db-backup-{name}.tmp") for name in ("old", "new")]
+    for each in left:
+        each.write_bytes(b"half")
+    os.utime(left[0], (1, 1))
+    integrity.make_backup(copied)
+    assert [each.exists() for each in left] == [False, True]
 
 
 # ---- many damaged stores
