@@ -1,7 +1,7 @@
 """Augmentation of images: crop, scaling, rotation and flip in one resampling.
 
-What is done to an image is drawn by a study's ``transform``, so it follows from run, epoch and position and is the same
-for all methods; it is done to a whole batch at once, by the study's ``forward``::
+A study's ``transform`` draws the change of an image from run, epoch and position, the same for all methods; the study's
+``forward`` applies it to a whole batch::
 
     changes = Affine(side=28)
     lab.Study(..., data=lambda: lab.Data(..., transform=changes.draw), forward=changes.forward)
@@ -27,10 +27,10 @@ class Affine(Configuration):
     The paper's "15 % scaling and rotation" is read as factors from 0.85 to 1.15 and angles up to 15 degrees.
 
     Attributes:
-        side: Of the crop; images keep their size if None. Evaluation takes the crop in the middle.
-        scaling: A factor is drawn from 1 - scaling to 1 + scaling.
-        degrees: An angle is drawn from -degrees to degrees.
-        flip: Whether half of the images are mirrored.
+        side: Side of the crop; images keep their size if None. Evaluation takes the central crop.
+        scaling: Range of the factor, 1 - scaling to 1 + scaling.
+        degrees: Range of the angle, -degrees to degrees.
+        flip: Mirror half of the images.
     """
 
     kind: ClassVar[str] = "affine"

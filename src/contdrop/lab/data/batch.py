@@ -1,6 +1,6 @@
 """Batches: nested tuples, lists and dictionaries of tensors, and the call of a model with them.
 
-What a batch means, unless a study says otherwise by ``forward`` and ``loss``:
+Defaults for a study without ``forward`` and ``loss``:
 
 ==========================================  ======================  =====================
 batch                                       the model gets          the target is
@@ -13,8 +13,8 @@ batch                                       the model gets          the target i
 ``(x,)``, ``x`` or anything else            ``model(x)``            none
 ==========================================  ======================  =====================
 
-In a dictionary the target is ``labels``, ``label``, ``targets``, ``target`` or ``y``. It is handed to the model as well
-if the model's ``forward`` names a parameter so, as those of Hugging Face do, which then return their own loss.
+In a dictionary the target is ``labels``, ``label``, ``targets``, ``target`` or ``y``. The model gets it too if its
+``forward`` has a parameter of that name, as models of Hugging Face do, which then return their own loss.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TARGETS = ("labels", "label", "targets", "target", "y")  # in this order
 def map_leaves(function: Callable[[Any], Any], nest: Any) -> Any:
     """Return the same nesting with ``function`` applied to each leaf.
 
-    >>> mapped(len, {"a": ("xy", ["z"])})
+    >>> map_leaves(len, {"a": ("xy", ["z"])})
     {'a': (2, [1])}
     """
     if isinstance(nest, Tensor):
@@ -72,7 +72,7 @@ def size_of(batch: Any) -> int:
     3
     """
     if type(batch) is tuple and batch and isinstance(batch[0], Tensor) and batch[0].dim():
-        return batch[0].shape[0]  # what small networks do a million times
+        return batch[0].shape[0]  # fast path for small networks
     size = _size(batch)
     if size is None:
         raise TypeError(f"expected a batch with a tensor or a list of text in it; got {type(batch).__name__}")
@@ -94,7 +94,7 @@ def _size(batch: Any) -> int | None:
 def select_rows(batch: Any, rows: slice) -> Any:
     """Return some examples of a batch that a study's own function has collated.
 
-    >>> cut({"a": torch.arange(3)}, slice(1, 3))
+    >>> select_rows({"a": torch.arange(3)}, slice(1, 3))
     {'a': tensor([1, 2])}
     """
     size = size_of(batch)
@@ -139,7 +139,7 @@ def target_of(batch: Any) -> Any:
 def default_forward(model: torch.nn.Module, batch: Any) -> Any:
     """Call a model with a batch; see the table above."""
     if type(batch) is tuple and len(batch) == 2 and isinstance(batch[0], Tensor):
-        return model(batch[0])  # what small networks do a million times
+        return model(batch[0])  # fast path for small networks
     inputs, named, _ = inputs_and_target(batch)
     if isinstance(batch, Mapping):
         name = _target_name(batch)

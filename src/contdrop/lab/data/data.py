@@ -1,7 +1,7 @@
 """Data of a study, their division into parts, and the batches of the training loop.
 
-Everything that chance decides here follows from seeds of its own, so in a run all methods see the same examples, in the
-same order, changed in the same way. Arrays in memory go the short way: a batch is one ``index_select`` per tensor.
+All random choices have seeds of their own, so that in a run all methods see the same examples, in the same order, with
+the same augmentation. A batch of arrays in memory is one ``index_select`` per tensor.
 """
 
 from __future__ import annotations
@@ -34,29 +34,28 @@ class Data:
     """The data of a study.
 
     A part is ``(x, y)``, or any nesting of tuples, lists and dictionaries of equally long arrays (tensors, NumPy
-    arrays, data frames, lists of numbers), or a map-style ``Dataset`` (anything with ``__len__`` and ``__getitem__``; a
-    list of examples is one). Arrays keep their type. A dataset is never read as a whole, so it may be larger than
-    memory.
+    arrays, data frames, lists of numbers), or a map-style ``Dataset`` (anything with ``__len__`` and ``__getitem__``,
+    such as a list of examples). Arrays keep their type. A dataset may be larger than memory.
 
     Args:
-        train: The data to train on, and to draw ``validation`` and ``test`` from if those say how many.
-        test: A part; or a fraction of ``train``, or a number of examples, which are drawn once for all runs.
+        train: Training data, from which ``validation`` and ``test`` are drawn if they are numbers.
+        test: A part; or a fraction of ``train`` or a number of examples, drawn once for all runs.
         validation: A part; or a fraction of ``train`` as given, or a number of examples. By default a tenth.
-        collate: Makes a batch of a list of items; by default ``torch.utils.data.default_collate``.
+        collate: Makes a batch of a list of items; ``torch.utils.data.default_collate`` if None.
         batches: Called in each epoch as ``batches(dataset, generator)`` with the run's training data, a
             ``torch.utils.data.Subset``; returns lists of positions in it, for example of examples of similar length.
-        transform: ``transform(item, generator)`` returns the item to train on. It may draw from the generator, or from
-            torch, NumPy or random: all are seeded by run, epoch and position.
-        subset: Train on so many of the examples only, or on this fraction of ``train`` as given.
-        groups: An array with the group of each example of ``train``, the key or attribute where ``train`` has it, or a
-            function of ``train`` that returns it. Whole groups are drawn, so sizes are met only approximately.
-        stratify: Whether each class is divided in proportion; or an array of strata. By default this is done for
-            classification if the classes are known without reading all items, and each has at least two examples.
+        transform: ``transform(item, generator)`` returns the item to train on. It may draw from the generator, torch,
+            NumPy or random: all are seeded by run, epoch and position.
+        subset: Number of examples to train on, or fraction of ``train`` as given.
+        groups: Group of each example of ``train``: an array, a key or attribute of ``train``, or a function of
+            ``train``. Whole groups are drawn, so sizes are approximate.
+        stratify: Divide each class in proportion; or an array of strata. By default this is done for classification if
+            classes are known without reading the items and each has at least two examples.
         resplit: Draw validation data and subset anew for each run; else once. All methods share them in any case.
-        loader_workers: Processes that prepare items while the model trains.
-        version: Of a dataset on disk, for its fingerprint, which else knows its length and some of its items.
-        name: Of the data set, as ``contdrop data`` has it; the report shows samples of it.
-        mark: What is odd about these data, such as that they are generated; stands beside the title of every result.
+        loader_workers: Number of processes that prepare items while the model trains.
+        version: Version of a dataset on disk, for its fingerprint, which covers its length and some of its items.
+        name: Name of the data set in ``contdrop data``; the report shows samples of it.
+        mark: Remark shown beside the title of every result, for example that the data are generated.
     """
 
     train: Any
@@ -96,10 +95,7 @@ class Part:
         return len(self.positions)
 
     def order(self, seed: int | None, batch_size: int) -> list[Tensor]:
-        """Return the batches of an epoch as positions in this part; without a seed, in the order of the data.
-
-        The user's own batches are for training.
-        """
+        """Return the batches of an epoch as positions in this part; without a seed, in the order of the data."""
         if seed is None:
             return list(torch.split(torch.arange(len(self)), batch_size))
         if self.has_own_batches:
@@ -147,10 +143,10 @@ class Part:
         """Return the batches of an order.
 
         Args:
-            order: From :meth:`order`.
-            seed: Of the epoch's augmentation. With it, training data are transformed; without it, none are.
-            skip: So many batches of the order were shown before an interruption.
-            rows: Which examples of a batch of so many to show; all if None.
+            order: Batches from :meth:`order`.
+            seed: Seed of the epoch's augmentation; None transforms nothing.
+            skip: Number of batches to leave out, which were shown before an interruption.
+            rows: Maps the size of a batch to the rows to return; all if None.
         """
         transformed = seed is not None and self.name == "train" and self.pipeline.maker.transform is not None
         if isinstance(self.source, Arrays) and self.pipeline.maker.collate is None and not transformed:
@@ -220,12 +216,15 @@ class PreparedData:
     """Checked data that can be divided for any run, from :func:`prepare`.
 
     Attributes:
-        sources: The parts as given: ``train``, and ``validation`` and ``test`` unless they are drawn from it.
-        drawn: How many examples are drawn from ``train``: ``test``, ``validation`` and ``subset``, where they are.
-        strata: The stratum of each example of ``train``, if draws are stratified.
-        groups: The group of each, if whole groups are drawn.
-        resplit: Whether each run draws anew.
-        mark: What is odd about the data.
+        sources: Parts as given: ``train``, and ``validation`` and ``test`` unless they are drawn from it.
+        drawn: Number of examples to draw from ``train``, for ``test``, ``validation`` and ``subset``.
+        strata: Stratum of each example of ``train``, if draws are stratified.
+        groups: Group of each example, if whole groups are drawn.
+        resplit: Draw anew for each run.
+        pipeline: Construction of batches.
+        fingerprint: Fingerprint of the content of all parts.
+        name: Name of the data set, if it has one.
+        mark: Remark shown beside the title of results.
     """
 
     sources: dict[str, Examples]
@@ -309,7 +308,10 @@ def prepare(data: Data, *, task: str | None) -> PreparedData:
             inputs.check_alike(sources["train"], sources[name], ("train", name))
     if data.subset is not None:
         drawn["subset"] = splits.count(data.subset, available, "subset")
-    _check_amounts(drawn, available)
+    if sum(drawn.values()) > available - ("subset" not in drawn):
+        wanted = " and ".join(f"{number} for {name}" for name, number in drawn.items())
+        rest = "" if "subset" in drawn else ", and none would be left to train on"
+        raise UserError(f"data: expected no more than the {available} examples of train; got {wanted}{rest}")
     for name, source in sources.items():
         inputs.check_labels(source, name, task)
     groups = _groups(data, drawn, available)
@@ -317,24 +319,14 @@ def prepare(data: Data, *, task: str | None) -> PreparedData:
     by_part = {name: sources.get(name, sources["train"]) for name in ("train", "validation", "test")}
     maker = BatchBuilder(by_part, data.collate, data.transform)
     pipeline = Pipeline(maker, Loaders(maker, data.loader_workers), data.batches)
-    fingerprint = fingerprints.of_content(
-        data.version, *(_fingerprint(maker, name, source) for name, source in sources.items())
-    )
+    contents = [
+        fingerprints.of_content(name, len(source), maker.items(name, source.sampled))
+        if isinstance(source, Items)
+        else fingerprints.of_content(name, source.nest)
+        for name, source in sources.items()
+    ]
+    fingerprint = fingerprints.of_content(data.version, *contents)
     return PreparedData(sources, drawn, strata, groups, data.resplit, pipeline, fingerprint, data.name, data.mark)
-
-
-def _fingerprint(maker: BatchBuilder, name: str, source: Examples) -> str:
-    if isinstance(source, Items):
-        return fingerprints.of_content(name, len(source), maker.items(name, source.sampled))
-    return fingerprints.of_content(name, source.nest)
-
-
-def _check_amounts(drawn: dict[str, int], available: int) -> None:
-    total = sum(drawn.values())
-    if total > available - ("subset" not in drawn):
-        wanted = " and ".join(f"{number} for {name}" for name, number in drawn.items())
-        rest = "" if "subset" in drawn else ", and none would be left to train on"
-        raise UserError(f"data: expected no more than the {available} examples of train; got {wanted}{rest}")
 
 
 def _groups(data: Data, drawn: dict[str, int], available: int) -> Tensor | None:
@@ -346,7 +338,12 @@ def _groups(data: Data, drawn: dict[str, int], available: int) -> Tensor | None:
     if not (data.stratify is None or data.stratify is False or isinstance(data.stratify, str)):
         raise UserError("data: expected groups or stratify, not both; leave one out")
     if isinstance(groups, str):
-        groups = _named(data.train, groups)
+        name, train = groups, data.train
+        groups = train.get(name) if hasattr(train, "get") else getattr(train, name, None)
+        if groups is None:
+            raise UserError(
+                f"data: groups: expected a key or an attribute of train; got {name!r}, which it does not have"
+            )
     elif callable(groups):
         groups = groups(data.train)
     codes = splits.codes(groups, available, "groups")
@@ -354,13 +351,6 @@ def _groups(data: Data, drawn: dict[str, int], available: int) -> Tensor | None:
     if codes.max() + 1 < wanted:
         raise UserError(f"data: groups: expected at least {wanted} groups, one for each part; got {codes.max() + 1}")
     return torch.from_numpy(codes)
-
-
-def _named(train: Any, name: str) -> Any:
-    found = train.get(name) if hasattr(train, "get") else getattr(train, name, None)
-    if found is None:
-        raise UserError(f"data: groups: expected a key or an attribute of train; got {name!r}, which it does not have")
-    return found
 
 
 def _strata(data: Data, train: Examples, drawn: dict[str, int], task: str | None, *, grouped: bool) -> Tensor | None:

@@ -1,9 +1,8 @@
 """Batches from single examples, made in this process or in loader processes with equal content.
 
-Before each example the global generators of torch, NumPy and Python are seeded from (run, epoch, position); collation
-draws on from where the last example left off. So whatever a dataset, a transform or a collate function draws is the
-same for all methods, and does not depend on how many loader processes there are; and nothing that they draw shifts the
-masks, which come from torch's default generator too.
+The global generators of torch, NumPy and Python are seeded before each example from (run, epoch, position); collation
+continues from the last example. Random numbers of datasets, transforms and collate functions are therefore the same for
+all methods and any number of loader processes, and do not shift the masks, which use torch's default generator too.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from .inputs import Examples
 
 Seeds = npt.NDArray[np.uint64]
 _WEYL = np.array([0x9E3779B97F4A7C15], np.uint64)
-_GLOBAL = 0x5DEECE66D2B79F35  # what sets the global generators apart from the one that a transform is given
+_GLOBAL = 0x5DEECE66D2B79F35  # separates the global generators from that of a transform
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ def _undisturbed() -> Iterator[None]:
 class Loaders:
     """Loader processes, which are kept for later epochs and jobs and never sent to another process.
 
-    There are ``count`` for each iteration that is under way at a time; with none, batches are made in this process.
+    There are ``count`` for each concurrent iteration; with 0, batches are made in this process.
     """
 
     def __init__(self, maker: BatchBuilder, count: int) -> None:
@@ -181,7 +180,7 @@ class Loaders:
                 if isinstance(batch, _Failure):
                     raise UserError(batch.reason)
                 yield batch
-        except (GeneratorExit, UserError):  # what is still under way is thrown away when the next iteration begins
+        except (GeneratorExit, UserError):  # the next iteration discards pending batches
             self._idle.append(loader)
             raise
         self._idle.append(loader)
@@ -189,26 +188,30 @@ class Loaders:
 
 class _Loader:
     def __init__(self, maker: BatchBuilder, count: int) -> None:
-        # No cycle of references: queues must not be collected before the processes that use them.
-        self._sampler = _Sampler()
+        # No cyclic references: queues must not be collected before the processes that use them.
+        self._wanted: list[Request] = []
         with _own_decisions():
             self._loader: DataLoader[Any] = DataLoader(
                 maker,  # type: ignore[arg-type]
                 batch_size=None,
-                sampler=self._sampler,
+                sampler=self._wanted,
                 num_workers=count,
-                collate_fn=_same,
-                generator=torch.Generator(),  # else torch draws a number from the generator of the masks
+                collate_fn=_unchanged,
+                generator=torch.Generator(),  # else torch draws from the masks' generator
                 persistent_workers=True,
                 multiprocessing_context=_start_method(),
                 worker_init_fn=functools.partial(_begin, threading.current_thread() is threading.main_thread()),
             )
 
     def batches(self, wanted: Sequence[Request]) -> Iterator[Any]:
-        self._sampler.wanted = wanted
+        self._wanted[:] = wanted
         with _own_decisions(), children_allowed():
             iterator = iter(self._loader)
         yield from iterator
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
 
 
 @contextlib.contextmanager
@@ -220,28 +223,11 @@ def _own_decisions() -> Iterator[None]:
         yield
 
 
-@dataclass
-class _Sampler:
-    """Sampler that yields the wanted requests."""
-
-    wanted: Sequence[Request] = ()
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self.wanted)
-
-    def __len__(self) -> int:
-        return len(self.wanted)
-
-
-def _same(batch: Any) -> Any:
-    return batch
-
-
 def _start_method() -> str:
     """Return "fork" on Linux, as torch does: loader processes use one thread and no inherited locks.
 
-    So datasets and functions of any kind will do, also those of a notebook, and processes start in no time. macOS's own
-    libraries do not survive it, so there processes are spawned, and what they need must be picklable.
+    Datasets and functions need not be picklable then, and processes start quickly. macOS's libraries do not support
+    forking, so processes are spawned there.
     """
     return "fork" if sys.platform == "linux" else "spawn"
 
@@ -249,6 +235,6 @@ def _start_method() -> str:
 def _begin(started_by_main_thread: bool, number: int) -> None:
     """Set up a loader process: one thread, and on Linux death with the parent, whose pipes it holds open."""
     torch.set_num_threads(1)
-    if sys.platform == "linux" and started_by_main_thread:  # Linux means the thread that started it
+    if sys.platform == "linux" and started_by_main_thread:  # the signal is tied to the starting thread
         set_signal_at_parents_death = 1
         ctypes.CDLL(None).prctl(set_signal_at_parents_death, signal.SIGKILL)

@@ -1,6 +1,6 @@
 """Division of examples into training, validation and test parts by a seed.
 
-Positions ascend within each part, so that they say nothing about the order in which examples are shown.
+Positions ascend within each part; they do not determine the order of training.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def count(amount: Any, available: int, name: str) -> int:
 
     Args:
         amount: A fraction above 0 and below 1, rounded to whole examples (halves up) and to at least 1; or a number.
-        available: How many there are.
-        name: Of the argument, for the message.
+        available: Number of examples.
+        name: Name of the argument, for the message.
     """
     is_bool = isinstance(amount, (bool, np.bool_))
     if isinstance(amount, numbers.Integral) and not is_bool:
@@ -71,10 +71,9 @@ def divide(
 ) -> tuple[Positions, Positions]:
     """Draw two disjoint sets of positions by ``seed``: those to train on (all others if None) and those held out.
 
-    With the stratum of each example, each part holds every stratum in proportion, to within one example, and at least
-    one example of each stratum is trained on as long as that is possible. With the group of each, whole groups are
-    drawn, so sizes are as near to the wanted ones as that allows; ``leave`` is how many groups at least are not held
-    out, one for each part that is still to be drawn.
+    With strata, each part holds every stratum in proportion, to within one example, and at least one example of each is
+    trained on if possible. With groups, whole groups are drawn, so sizes are approximate; at least ``leave`` groups are
+    not held out, one for each part that is still to be drawn.
     """
     if groups is not None:
         return _grouped(groups, train, held_out, seed, leave)
@@ -123,7 +122,7 @@ def _grouped(groups: Positions, train: int | None, held_out: int, seed: int, lea
 def _nearest(order: Positions, sizes: Positions, wanted: int, leave: int) -> Positions:
     chosen: list[int] = []
     total = 0
-    # The last group is never tried, rather than the last few: whoever has splits that left enough gets them again.
+    # The last group is never tried, not the last few: earlier splits that left enough groups come out again.
     for group in order[: len(order) - min(leave, 1)] if wanted else order[:0]:
         if len(chosen) < len(order) - leave and abs(total + sizes[group] - wanted) <= abs(total - wanted):
             chosen.append(group)

@@ -65,10 +65,10 @@ def examples_of(batch: Any) -> int:
 def logits_and_classes(output: Any, batch: Any) -> tuple[Tensor, Tensor]:
     """Return logits [N, C, ...] and classes [N, ...] of a classifier.
 
-    Taken are logits [N, C] with classes [N]; [N, C, ...] with [N, ...], as for images whose pixels have classes;
-    [N, ..., C] with [N, ...], as of language models; and for two classes one logit each, of the shape of its target or
-    with one more axis of length 1, which becomes the logits (0, z): their softmax is the sigmoid of z. Where a model
-    that returns its own loss predicts the next token, positions are shifted as in that loss.
+    Accepted are logits [N, C] with classes [N]; [N, C, ...] with [N, ...], as in segmentation; [N, ..., C] with
+    [N, ...], as in language models; and for two classes one logit z each, of the shape of its target or with one more
+    axis of length 1, which becomes the logits (0, z): their softmax is the sigmoid of z. For a model that returns its
+    own loss for the next token, positions are shifted as in that loss.
     """
     logits, target = _class_axis_first(output, batch)
     if logits.dtype in (torch.float16, torch.bfloat16):

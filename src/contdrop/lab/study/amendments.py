@@ -54,9 +54,9 @@ def plans(description: Mapping[str, Any]) -> list[PlanEntry]:
     """Return the plans in a description; none if they are malformed."""
     try:
         found = [PlanEntry(float(each["time"]), int(each["runs"]), int(each["results"])) for each in description[KEY]]
+        return found if all(0 <= plan.time < _YEAR_9999 for plan in found) else []
     except (KeyError, TypeError, ValueError, OverflowError):
         return []
-    return found if all(0 <= plan.time < _YEAR_9999 for plan in found) else []
 
 
 def changes(description: Mapping[str, Any]) -> list[PlanChange]:
@@ -67,9 +67,9 @@ def changes(description: Mapping[str, Any]) -> list[PlanChange]:
             for each in description[CHANGES]
         ]
         hash(tuple(found))
+        return found if all(0 <= change.time < _YEAR_9999 for change in found) else []
     except (KeyError, TypeError, ValueError, OverflowError):
         return []
-    return found if all(0 <= change.time < _YEAR_9999 for change in found) else []
 
 
 def has_moved(description: Mapping[str, Any], what: str) -> bool:
@@ -83,7 +83,7 @@ def noted(
     """Return the description with earlier plans and changes, and with those of this plan.
 
     Raises:
-        UserError: What was the better value of a metric is to be the worse one, and there are results.
+        UserError: The better direction of a metric has been reversed, and there are results.
     """
     then: dict[str, Any] = {}
     for row in db.execute("SELECT * FROM protocols WHERE key = ?", (protocol,)).fetchall():
@@ -132,8 +132,8 @@ def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 
 def _with(description: Mapping[str, Any], found: Sequence[PlanEntry], changed: Sequence[PlanChange]) -> dict[str, Any]:
     rest = {name: value for name, value in description.items() if name not in (KEY, CHANGES)}
-    told = {KEY: [vars(plan) for plan in found], CHANGES: [vars(change) for change in changed]}
-    return rest | {name: lines for name, lines in told.items() if lines}
+    log = {KEY: [vars(plan) for plan in found], CHANGES: [vars(change) for change in changed]}
+    return rest | {name: lines for name, lines in log.items() if lines}
 
 
 def behaviour_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

@@ -1,7 +1,6 @@
 """Application of a method to any model with dropout layers.
 
-The models are the user's own, with dropout layers in them. Whatever the method, parameters keep their names, shapes,
-order and values, so that all methods of a run can start from the same weights.
+Parameters keep their names, shapes, order and values, so that all methods of a run start from the same weights.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from .labels import MATCH, ORIGINAL, OWN, REACH
 from .methods import Method, adaptive_dropout, check_scale, dropconnect_options, law_of, noise_of, parse
 
 _NOWHERE = "no dropout layer was found to put it into"
-_UNTOUCHED = (ORIGINAL, OWN)  # what a study does beside the model's dropout, its own loop does
-_WHOLE = ("adaptive", "adaptive-authors", "dropconnect", "dropconnect-authors", "fast")
+_UNTOUCHED = (ORIGINAL, OWN)
+_IN_CHAINS = ("adaptive", "adaptive-authors", "dropconnect", "dropconnect-authors", "fast")
 
 
 @dataclass(frozen=True)
@@ -35,13 +34,11 @@ class MethodReport:
     """Result of applying a method to a model.
 
     Attributes:
-        changed: How many places with dropout were changed.
-        sites: How many there are. Counted in a pass if :func:`apply` got one to run, else dropout layers and what is
-            listed as unreachable.
-        unreachable: Dropout that stays as it is, whatever the method.
-        noise: Of each dropout layer that the method put there, or left there if it is ``original``, by name: mean and
-            relative variance of what is multiplied.
-        notes: What the reader of a result should know, one sentence each.
+        changed: Number of changed dropout sites.
+        sites: Number of dropout sites, counted in a pass if :func:`apply` ran one, else layers and unreachable sites.
+        unreachable: Dropout that no method can change.
+        noise: Mean and relative variance of the masks of each dropout layer with the method, by name.
+        notes: Notes for readers of results, one sentence each.
     """
 
     changed: int
@@ -61,18 +58,20 @@ def apply(
 ) -> MethodReport:
     """Apply a method to a model in place; names, shapes, order and values of parameters are kept.
 
-    Methods with a law, and ``none``, exchange every dropout layer; see :func:`contdrop.swap_dropout`. ``adaptive``,
-    ``dropconnect`` and ``fast`` fit where a linear layer, ReLU or sigmoid, and dropout follow each other (and a linear
-    layer that reads the units, for ``fast``); other dropout layers stay as they are, which is noted.
+    Methods with a law, and ``none``, replace every dropout layer; see :func:`contdrop.swap_dropout`. ``adaptive``,
+    ``dropconnect`` and ``fast`` need a linear layer, ReLU or sigmoid, and dropout in sequence (and a linear layer that
+    reads the units, for ``fast``); other dropout layers are kept, with a note. ``match`` reaches a noise strength
+    r = p / (1 - p) of 1/3 with the uniform law (p = 0.25), and of 0.66 with the clipped Gaussian (p = 0.396).
 
-    ``match`` reaches a noise strength r = p / (1 - p) of 1/3 with the uniform law (p = 0.25), and of 0.66 with the
-    clipped Gaussian (p = 0.396).
-
-    With ``fallback``, ``match`` out of reach takes N(1, r) without clipping, or U(0, 1), and notes it, instead of an
-    error. ``run`` calls the model once with some input, to count the dropout that is really drawn before and after.
+    Args:
+        method: The method or its label.
+        model: The model.
+        scale: How masks are scaled.
+        fallback: Take N(1, r) unclipped, or U(0, 1), with a note, where ``match`` is out of reach, instead of an error.
+        run: Calls the model once with some input, to count the dropout that is drawn before and after.
 
     Raises:
-        UserError: The method does not fit the model; the text says why.
+        UserError: The method does not fit the model.
     """
     method = parse(method) if isinstance(method, str) else method
     check_scale(method, scale)
@@ -82,7 +81,7 @@ def apply(
     try:
         if method.name in _UNTOUCHED:
             noise = _own_noise(model)
-        elif method.name in _WHOLE:
+        elif method.name in _IN_CHAINS:
             noise = _apply_to_chains(method, model, scale, notes)
         else:
             noise = _swap(method, model, scale, fallback, notes)
@@ -111,7 +110,13 @@ def _swap(
     if method.word == MATCH:
         beyond: dict[float, list[str]] = {}
         swap = surgery.swap_dropout(model, _matching(method, fallback, beyond), scale=scale)
-        notes += [_beyond(method, r, names) for r, names in beyond.items()]
+        for r, names in beyond.items():
+            where = f"at {some_of(names)} the noise strength {r:.3g} is beyond"
+            if method.name == "uniform":
+                there = "U(0, 1) is there, of strength 0.333; its control is bernoulli-matched:uniform"
+                notes.append(f"{where} a uniform law: {there}")
+            else:
+                notes.append(f"{where} a clipped Gaussian: N(1, {r:.3g}) is there, unclipped")
     else:
         swap = surgery.swap_dropout(model, law, scale=scale)
     if not swap.replaced:
@@ -125,7 +130,7 @@ def _swap(
 def _own_noise(model: nn.Module) -> dict[str, dict[str, float]]:
     """Return the noise of the model's own dropout layers that draw and have a relative variance."""
     layers = [(name, layer, surgery.noise(layer)) for name, layer in model.named_modules() if is_plain(layer)]
-    # A layer that is off stays off with every method that matches: it would make the same noise look weaker here.
+    # Layers of rate 0 stay off with every matching method, so they do not count.
     drawing = [each for each in layers if each[2].variance > 0] or layers
     return {name: noise_of(law, getattr(layer, "scale", "inverted")) for name, layer, law in drawing if law.mean}
 
@@ -153,13 +158,6 @@ def _matching(method: Method, fallback: bool, beyond: dict[float, list[str]]) ->
         return Uniform() if method.name == "uniform" else Gaussian.matching(own, clip=False)
 
     return law_for
-
-
-def _beyond(method: Method, r: float, names: list[str]) -> str:
-    where = f"at {some_of(names)} the noise strength {r:.3g} is beyond"
-    if method.name == "uniform":
-        return f"{where} a uniform law: U(0, 1) is there, of strength 0.333; its control is bernoulli-matched:uniform"
-    return f"{where} a clipped Gaussian: N(1, {r:.3g}) is there, unclipped"
 
 
 def _apply_to_chains(method: Method, model: nn.Module, scale: Scale, notes: list[str]) -> dict[str, dict[str, float]]:

@@ -18,18 +18,18 @@ from ..data.targets import IGNORED, logits_and_classes, loss_of, prediction_of, 
 from ..training.trainer import Trainer
 from .user_errors import explained, line_of
 
-_OF_TYPES = re.compile(r"d?type|not implemented for", re.IGNORECASE)  # how torch's complaints about types read
-_CLOSE = 1e-3  # to 1, for sums of probabilities, also in half precision
+_OF_TYPES = re.compile(r"d?type|not implemented for", re.IGNORECASE)  # in torch's errors about types
+_CLOSE = 1e-3  # to 1, for sums of probabilities in any precision
 
 
 def check_first_batch(training: Trainer, prepared: PreparedData, where: str) -> list[str]:
     """Call a model that is not used afterwards with one batch.
 
     Returns:
-        What is odd but no mistake for certain, a line each.
+        Warnings of possible mistakes, a line each.
 
     Raises:
-        UserError: For what is a mistake.
+        UserError: There is a mistake.
     """
     study = training.study
     training.network.train()
@@ -40,17 +40,17 @@ def check_first_batch(training: Trainer, prepared: PreparedData, where: str) -> 
         try:
             output = training.forward(training.first, batch)
         except Exception as error:
-            if line := _of_types(training.network, batch, str(error)):
+            if line := _type_mismatch(training.network, batch, str(error)):
                 raise UserError(f"{where}: {line}{line_of(study.data)}") from error
             raise
         check_average(training, output, batch, where)
         if study.task != "classification" or study.loss is not None or loss_of(output) is not None:
             return []
         if target_of(batch).is_floating_point():
-            return _of_one_hot(target_of(batch))
+            return _one_hot_warning(target_of(batch))
         logits, target = logits_and_classes(output, batch)
     _check_classes(prepared, target, logits.shape[1], f"{where}: {{}}{line_of(study.data)}")
-    return _of_probabilities(logits, training.network)
+    return _probability_warning(logits, training.network)
 
 
 def check_optimizer(training: Trainer, where: str) -> list[str]:
@@ -105,7 +105,7 @@ def other_shape(prepared: PreparedData, part: str) -> str:
     return ""
 
 
-def _of_types(model: nn.Module, batch: Any, complaint: str) -> str:
+def _type_mismatch(model: nn.Module, batch: Any, complaint: str) -> str:
     computed = {p.dtype for p in model.parameters() if p.is_floating_point()}
     inputs, named, _ = inputs_and_target(batch)
     given = [leaf.dtype for _, leaf in leaves((inputs, named)) if isinstance(leaf, Tensor)]
@@ -135,14 +135,14 @@ def _check_classes(prepared: PreparedData, target: Tensor, outputs: int, line: s
         raise UserError(line.format(f"{expected}; {part} has {low} to {high}; {mend}"))
 
 
-def _of_one_hot(target: Tensor) -> list[str]:
+def _one_hot_warning(target: Tensor) -> list[str]:
     whole = target.dim() == 2 and bool(((target == 0) | (target == 1)).all())
     if not whole or target.shape[1] < 2 or not bool((target.sum(1) == 1).all()):
         return []
     return ["labels look one-hot, and each output is taken for a question of its own; for classes give y.argmax(1)"]
 
 
-def _of_probabilities(logits: Tensor, model: nn.Module) -> list[str]:
+def _probability_warning(logits: Tensor, model: nn.Module) -> list[str]:
     """Warn of a model that returns probabilities where the loss expects logits."""
     if len(logits) < 2:
         return []

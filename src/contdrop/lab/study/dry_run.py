@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,15 +39,15 @@ class DryRunReport:
     """Findings of a dry run.
 
     Attributes:
-        steps_per_epoch: Of a final run.
-        parameters: How many numbers the model has.
-        sizes: Examples to train, validate and test on.
-        peak_memory: Bytes that this process had at most.
-        sites: In words, how many dropout sites each method changed, and which it could not reach.
-        memory: Bytes that a step of each method holds (:func:`_memory`); nothing where that is not known.
-        warnings: What is odd but no mistake for certain.
-        behaviour: Data, initial weights, and the first losses and gradients of each method: a study that shows others
-            later is another study.
+        steps_per_epoch: Optimizer steps per epoch of a final run.
+        parameters: Number of the model's parameters.
+        sizes: Number of examples to train, validate and test on.
+        peak_memory: Peak memory of this process in bytes.
+        sites: Description of the dropout sites that each method changed or could not reach.
+        memory: Bytes that a step of each method holds, where known.
+        warnings: Possible mistakes.
+        behaviour: Data, and for each method first losses and gradients, settings and metric values; compared by
+            :func:`.amendments.behaviour_change`.
     """
 
     steps_per_epoch: int
@@ -66,26 +66,31 @@ def dry_run(
     """Train two steps of each method of these jobs of one study.
 
     Args:
-        jobs: Of one plan.
+        jobs: Jobs of one study plan.
         prepared: The study's data.
-        device: Where to train.
-        known_data: Fingerprint of the data that an earlier invocation loaded. Where it is that of ``prepared``, the
-            data need not be loaded a second time to see that two calls return the same.
+        device: Device to train on.
+        known_data: Fingerprint of the data in an earlier invocation; if equal, data() is not called a second time.
 
     Raises:
-        UserError: Something would go wrong in the long run.
+        UserError: The study would fail in training.
     """
     protocol = jobs[0].protocol
     study = protocol.study
     where = f"study {study.name!r}"
     if prepared.fingerprint != known_data:
-        _check_data_again(study, prepared, where)
+        assert study.data is not None, "a loop of the user's own has no dry run"
+        with explained(f"{where}: data()"):
+            again = prepare(study.data(), task=study.task)
+        if again.fingerprint != prepared.fingerprint:
+            raise UserError(
+                f"{where}: two calls of data() return different data; seed what it draws, or read it from a file"
+            )
     chosen = {source: variants[0] for source, variants in study.selection.candidates.items()}
     planned = [
         plan.PlannedJob(protocol, FINAL, label, 0)
         for label in dict.fromkeys(j.method for j in jobs if j.stage == FINAL)
     ]
-    again, warnings = _look(planned[0], planned[0].variant(chosen), prepared, device, f"{where}, {planned[0].method}")
+    initial, warnings = _look(planned[0], planned[0].variant(chosen), prepared, device, f"{where}, {planned[0].method}")
     found = {
         job.method: _first_steps(job, job.variant(chosen), prepared, device, f"{where}, {job.method}")
         for job in planned
@@ -93,10 +98,13 @@ def dry_run(
     for variant in dict.fromkeys(job.method for job in jobs if job.stage == SELECTION):
         candidate = plan.PlannedJob(protocol, SELECTION, variant, 0)
         _first_steps(candidate, plan.Variant.parse(variant), prepared, device, f"{where}, candidate {variant}")
-    if not any(each is None or each.sites > len(each.unreachable) for each in (s.applied for s in found.values())):
+    applied = [steps.applied for steps in found.values()]
+    if all(each is not None and each.sites <= len(each.unreachable) for each in applied):
+        left = [f"{place.name}: {place.what}" for each in applied if each for place in each.unreachable]
+        beyond = f" (out of reach is {some_of(list(dict.fromkeys(left)))})" if left else ""
         raise UserError(
-            f"{where}: the model has no dropout layer that a method could replace{_out_of_reach(found.values())}; put "
-            "nn.Dropout where it is to act, or let model take the method"
+            f"{where}: the model has no dropout layer that a method could replace{beyond}; put nn.Dropout where it is "
+            "to act, or let model take the method"
         )
     (first_label, first), *others = found.items()
     for label, steps in others:
@@ -105,7 +113,7 @@ def dry_run(
                 f"{where}: {first_label} and {label} start from different weights; make all of the model inside "
                 "model(), and draw from torch, numpy or random only"
             )
-    if again != first.weights:
+    if initial != first.weights:
         raise UserError(
             f"{where}: two calls of model() with one seed give different weights; it draws from something that cannot "
             "be seeded (a generator of its own, the time, a file?)"
@@ -115,7 +123,11 @@ def dry_run(
     return DryRunReport(
         *first.extent,
         peak,
-        {label: _sites(steps.applied) for label, steps in found.items() if steps.applied},
+        {
+            label: "; ".join([f"{each.changed} of {plural(each.sites, 'dropout site')} changed", *each.notes])
+            for label, each in zip(found, applied)
+            if each
+        },
         {label: steps.memory for label, steps in found.items() if steps.memory},
         tuple(dict.fromkeys([*warnings, *(warning for steps in found.values() for warning in steps.warnings)])),
         {
@@ -126,20 +138,6 @@ def dry_run(
     )
 
 
-def _out_of_reach(found: Iterable[_Steps]) -> str:
-    left = [f"{each.name}: {each.what}" for steps in found if steps.applied for each in steps.applied.unreachable]
-    return f" (out of reach is {some_of(list(dict.fromkeys(left)))})" if left else ""
-
-
-def _check_data_again(study: Any, prepared: PreparedData, where: str) -> None:
-    with explained(f"{where}: data()"):
-        again = prepare(study.data(), task=study.task)
-    if again.fingerprint != prepared.fingerprint:
-        raise UserError(
-            f"{where}: two calls of data() return different data; seed what it draws, or read it from a file"
-        )
-
-
 def _look(
     job: plan.PlannedJob, variant: plan.Variant, prepared: PreparedData, device: str, where: str
 ) -> tuple[str, list[str]]:
@@ -147,15 +145,6 @@ def _look(
     with explained(f"{where}: model()", job.protocol.study.model):
         training = Trainer(job, variant, prepared, device)
     training.check_steps()
-    _check_keeping(training, where)
-    optimised = common_mistakes.check_optimizer(training, where)
-    missing = common_mistakes.missing_values(prepared)
-    warnings = common_mistakes.check_first_batch(training, prepared, where)
-    return training.fingerprints["initial weights"], [*optimised, *warnings, *([missing] if missing else [])]
-
-
-def _check_keeping(training: Trainer, where: str) -> None:
-    """Raise an error now, not at the end of a training, for weights that cannot be kept."""
     if training.settings.weights == "last":
         try:
             checkpoint.parts(checkpoint.of_network(training.network))
@@ -163,6 +152,10 @@ def _check_keeping(training: Trainer, where: str) -> None:
             raise UserError(
                 f"{where}: weights='last' cannot keep this model ({printable_error(error)}); leave weights= out"
             ) from error
+    warnings = common_mistakes.check_optimizer(training, where)
+    warnings += common_mistakes.check_first_batch(training, prepared, where)
+    missing = common_mistakes.missing_values(prepared)
+    return training.fingerprints["initial weights"], [*warnings, *([missing] if missing else [])]
 
 
 @dataclass(frozen=True)
@@ -288,7 +281,7 @@ def _evaluate(
 
 
 def _without_value(metric: Metric, part: Part, where: str) -> str:
-    """Return a warning about a primary metric without value; raise an error if the targets alone cause that."""
+    """Return a warning about a primary metric without a value; raise an error if the targets alone cause that."""
     what = f"the {metric.name} of all {len(part)} {part.name} examples is not a number"
     if metric.description["kind"] == "built-in" and metric.name in ("auroc", "r2"):
         why = "they are of one class" if metric.name == "auroc" else "their target never varies"
@@ -352,11 +345,6 @@ def _memory(training: Trainer) -> int:
     gradients = [p for p in model.parameters() if p.requires_grad]
     moments = [value for values in state.values() for value in values.values() if isinstance(value, torch.Tensor)]
     return sum(each.nbytes for each in (*model.parameters(), *model.buffers(), *gradients, *moments))
-
-
-def _sites(applied: MethodReport) -> str:
-    """Describe the number of dropout sites that a method changed."""
-    return "; ".join([f"{applied.changed} of {plural(applied.sites, 'dropout site')} changed", *applied.notes])
 
 
 def _check_loss(loss: Any, prepared: PreparedData, where: str) -> None:

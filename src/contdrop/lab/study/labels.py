@@ -1,10 +1,9 @@
 """Labels of methods and their names in reports, without torch.
 
-A label is a name, then after a colon a word or parameters, such as ``gaussian``, ``gaussian:sigma=0.3``,
-``gaussian:match`` and ``bernoulli-matched:uniform``; ``own:mixup`` is a method that the study itself knows.
-:func:`read` takes the labels of methods only, checks them and fills in what is missing; :func:`split` takes any text,
-for a report shows whatever a store has. Users type labels, and programs find them in files; whatever is to be read has
-the names of :func:`name_in_text` and :func:`display_name`, and no others.
+A label is a name, or a name, a colon and a word or parameters, such as ``gaussian``, ``gaussian:sigma=0.3`` and
+``gaussian:match``; ``own:mixup`` is a study's own method. :func:`read` checks the labels of methods and fills in
+defaults; :func:`split` takes any text that a store may have. Reports show :func:`name_in_text` and
+:func:`display_name`, not labels.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _DEFAULTS: dict[str, dict[str, float]] = {
     "original": {},
 }
 ORIGINAL, MATCH, OWN = "original", "match", "own"
-# Those that need no model with dropout in it.
+# Methods that need no model with dropout layers.
 NAMES: tuple[str, ...] = tuple(name for name in _DEFAULTS if name != ORIGINAL)
 
-# Parameters that stand for the default ones, and words that do.
+# Parameters and words that replace the default parameters.
 _INSTEAD = {
     "bernoulli": ["r"],
     "uniform": ["r"],
@@ -45,12 +44,11 @@ _INSTEAD = {
     "none": ["mean"],
 }
 _WORDS = {"bernoulli-matched": ("uniform",), **dict.fromkeys(["gaussian", "uniform", "bernoulli"], (MATCH,))}
-# The largest noise strength that a law can have: beyond, there is none, or for the clipped Gaussian more than half of
-# the mask values are at the bounds, and it is a Bernoulli law in all but name.
+# Largest noise strengths. Beyond its own, more than half of the values of a clipped Gaussian are at the bounds.
 REACH = {"uniform": 1 / 3, "gaussian": 0.6567}
 _KNOWN = {name: [*given, *_INSTEAD.get(name, [])] for name, given in _DEFAULTS.items()}
 
-# Within a sentence, and so without commas.
+# Names within a sentence, without commas.
 _CALLED = {
     "none": "no dropout",
     "bernoulli": "Bernoulli",
@@ -100,7 +98,8 @@ def read(text: str) -> Label:
     Raises:
         UserError: The text is malformed, or names an unknown method or parameter, or a value that is out of range.
     """
-    name, word = _own(text) if _is_own(text) else _word(text)
+    is_own = text.partition(":")[0].strip().lower() == OWN
+    name, word = (OWN, _own_name(text)) if is_own else _word(text)
     if word:
         return Label(name, word)
     try:
@@ -116,11 +115,7 @@ def read(text: str) -> Label:
     return Label(name, "", tuple((given if instead else _DEFAULTS[name] | given).items()))
 
 
-def _is_own(text: str) -> bool:
-    return text.partition(":")[0].strip().lower() == OWN
-
-
-def _own(text: str) -> tuple[str, str]:
+def _own_name(text: str) -> str:
     """Return the name of a study's own method, in its own letters."""
     word = text.partition(":")[2].strip()
     if not re.fullmatch(r"\w[\w .+-]{0,39}", word):
@@ -131,7 +126,7 @@ def _own(text: str) -> tuple[str, str]:
         raise UserError(
             f"expected another name behind own: than that of a method, got {text!r}; leave own: out, or rename it"
         )
-    return OWN, word
+    return word
 
 
 def _word(text: str) -> tuple[str, str]:

@@ -1,63 +1,44 @@
 """Dropout methods by name, and the layers that they build.
 
-A method has a text form that parses back, and missing parameters take their default::
+A method has a text form that parses back; missing parameters take their default::
 
-    >>> str(parse("gaussian:sigma=0.3"))
-    'gaussian:sigma=0.3'
-    >>> str(parse("adaptive"))
-    'adaptive:alpha=1,beta=0'
+    >>> str(parse("gaussian:sigma=0.3")), str(parse("adaptive"))
+    ('gaussian:sigma=0.3', 'adaptive:alpha=1,beta=0')
 
 ===================  ==================  ==============================================================================
-name                 parameters          what it does to a hidden layer
+name                 parameters          effect on a hidden layer
 ===================  ==================  ==============================================================================
-none                 (none), or mean     nothing; with a mean, multiplies activations by that constant
-bernoulli            keep=0.5, or r      multiplies activations by 0 or 1
-uniform              (none), or r        multiplies activations by U(0, 1)
-gaussian             sigma=0.3, or r     multiplies activations by N(0.5, sigma^2) clipped to [0, 1]
-normal               r=1                 multiplies activations by N(1, r), not clipped
-adaptive             alpha=1, beta=0     keeps unit j with probability sigmoid(alpha a_j + beta), a_j its
-                                         pre-activation
-dropconnect          keep=0.5            multiplies the layer's weights and biases by 0 or 1, anew for every example
-fast                 keep=0.5            as bernoulli, but drawn in the pre-activations of the layer that reads the
-                                         units
-bernoulli-matched    sigma=0.3, or the   0 or one value, with the mean and the relative variance of that Gaussian, or
-                     word uniform        of U(0, 1): the control of a continuous law
-adaptive-authors     alpha=1, beta=0     as adaptive, but evaluated with 0.5 in place of each unit's probability
+none                 (none), or mean     none; with a mean, activations times that constant
+bernoulli            keep=0.5, or r      activations times 0 or 1
+uniform              (none), or r        activations times U(0, 1)
+gaussian             sigma=0.3, or r     activations times N(0.5, sigma^2) clipped to [0, 1]
+normal               r=1                 activations times N(1, r), not clipped
+adaptive             alpha=1, beta=0     unit j kept with probability sigmoid(alpha a_j + beta), a_j its pre-activation
+dropconnect          keep=0.5            weights and biases times 0 or 1, drawn for every example
+fast                 keep=0.5            bernoulli, drawn in the pre-activations of the layer that reads the units
+bernoulli-matched    sigma=0.3, or the   activations times 0 or one value, with mean and relative variance of that
+                     word uniform        Gaussian, or of U(0, 1): the control of a continuous law
+adaptive-authors     alpha=1, beta=0     adaptive, evaluated with 0.5 in place of each unit's probability
 dropconnect-authors  keep=0.5            one mask per mini-batch on the weights, none on the biases; evaluated with the
                                          mean weights
-original             (none)              nothing: the model with its own dropout, for models that have some
-own                  a name              whatever the study does: its ``model(method)`` or ``run(job)`` knows the name
+original             (none)              none: the model with its own dropout
+own                  a name              up to the study, whose ``model(method)`` or ``run(job)`` knows the name
 ===================  ==================  ==============================================================================
 
-Those of the authors are what their MNIST code does; see docs/deviations.md.
+Those of the authors are what their MNIST code does; see docs/deviations.md. ``gaussian``, ``uniform`` and ``bernoulli``
+take the word ``match`` too: each dropout layer of a model gets a law of its own noise strength, so that only the shape
+of the mask differs; see :mod:`contdrop.lab.study.apply_method`.
 
-``gaussian``, ``uniform`` and ``bernoulli`` take the word ``match`` too: each dropout layer of a model gets a law of its
-own noise strength, so that the shape of the mask is all that differs.
-:mod:`contdrop.lab.study.apply_method` puts methods into
-such models.
+``r`` is the relative variance Var(m) / E[m]^2, the strength of the noise. The mean of such a law is 1 / (1 + r), that
+of the Bernoulli law of this strength, so ``bernoulli:r=0.3``, ``gaussian:r=0.3`` and ``uniform:r=0.3`` differ in shape
+alone. The uniform law reaches 1/3, the clipped Gaussian 0.65. ``variance`` may stand for ``sigma``: the variance before
+clipping. The defaults are the values that the paper uses on ILSVRC.
 
-With unscaled masks the mean of a mask matters as much as its variance: it multiplies what the next layer reads, and so
-the steps of that layer's weights. A control therefore has both of what it controls, and ``none:mean=0.5`` is the
-network without noise whose units are as large as under a mask of mean 0.5. With masks scaled to mean one it would be
-``none``, and is refused.
-
-``r`` is the relative variance Var(m) / E[m]^2, the strength of the noise. A law of that strength has the mean of the
-Bernoulli law that has it, 1 / (1 + r), so ``bernoulli:r=0.3``, ``gaussian:r=0.3`` and ``uniform:r=0.3`` differ in the
-shape of the mask alone; with masks scaled to mean one ``normal:r=0.3`` does too. The uniform law reaches 1/3, the
-clipped Gaussian 0.65.
-
-``variance`` may stand for ``sigma``: it is the variance before clipping, the other reading of the paper. The defaults
-are the values the paper uses on ILSVRC, the one place where it states them.
-
-What ``scale`` means:
-
-- bernoulli, uniform, gaussian, normal, bernoulli-matched, fast: "paper" multiplies by m in training and by E[m] in
-  evaluation, "inverted" by m / E[m] and by 1. Fast dropout draws from the moments of just that.
-- dropconnect: the same for the weights' and biases' masks; evaluation takes the expected activation of a Gaussian
-  pre-activation whose moments are those of training ("analytic" inference).
-- dropconnect-authors: the same for the weights' masks.
-- none, adaptive, adaptive-authors: no effect. Standout is not rescaled; evaluation multiplies by each unit's own
-  probability.
+With ``scale="paper"``, bernoulli, uniform, gaussian, normal, bernoulli-matched and fast multiply by m in training and
+by E[m] in evaluation; with "inverted" by m / E[m] and by 1. The same holds for the weights' and biases' masks of
+dropconnect, which evaluates the expected activation of a Gaussian pre-activation, and for the weights' masks of
+dropconnect-authors. Standout and ``none`` are not rescaled. The mean of an unscaled mask changes the steps of the next
+layer's weights, so ``none:mean=0.5`` is the control of masks of mean 0.5.
 """
 
 from __future__ import annotations
@@ -146,8 +127,7 @@ def hidden_layer(
 ) -> nn.Module:
     """Return a linear layer with activation and method; parameters are ``linear.weight`` and ``linear.bias``.
 
-    It ``reads_hidden`` if its inputs are units of a hidden layer that has the method too. Fast dropout on those units
-    is drawn here, so what a hidden layer with fast dropout puts out is not masked itself.
+    ``reads_hidden``: the inputs are units of a hidden layer with the method, whose fast dropout is drawn here.
     """
     check_choice("hidden_layer", "activation", activation, ACTIVATIONS)
     if method.follows_the_model:
@@ -157,15 +137,17 @@ def hidden_layer(
     check_scale(method, scale)
     if method.name in ("dropconnect", "dropconnect-authors"):
         options = dropconnect_options(method, activation, scale)
-        return _sequence(linear=DropConnectLinear(in_features, out_features, **options))
+        return nn.Sequential(OrderedDict(linear=DropConnectLinear(in_features, out_features, **options)))
     linear = output_layer(method, in_features, out_features, scale=scale, reads_hidden=reads_hidden)
     if method.name in ("adaptive", "adaptive-authors"):
         return _AdaptiveLayer(linear, _activation(activation), method)
-    if method.name == "fast" or method == Method("none"):
-        return _sequence(linear=linear, activation=_activation(activation))
-    if activation == "relu":  # one pass for both
-        return _sequence(linear=linear, dropout=Dropout(law_of(method), scale=scale, activation="relu"))
-    return _sequence(linear=linear, activation=_activation(activation), dropout=Dropout(law_of(method), scale=scale))
+    layers: dict[str, nn.Module] = {"linear": linear, "activation": _activation(activation)}
+    if method.name != "fast" and method != Method("none"):
+        is_fused = activation == "relu"  # one pass for both
+        layers["dropout"] = Dropout(law_of(method), scale=scale, activation="relu" if is_fused else None)
+        if is_fused:
+            del layers["activation"]
+    return nn.Sequential(OrderedDict(layers))
 
 
 def output_layer(
@@ -202,10 +184,6 @@ class _AuthorsAdaptiveDropout(AdaptiveDropout):
 
     def forward(self, input: Tensor, preactivation: Tensor) -> Tensor:
         return super().forward(input, preactivation) if self.training else input * 0.5
-
-
-def _sequence(**layers: nn.Module) -> nn.Sequential:
-    return nn.Sequential(OrderedDict(layers))
 
 
 def _activation(name: Activation) -> nn.Module:

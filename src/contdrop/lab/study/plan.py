@@ -164,7 +164,7 @@ def plan(
 ) -> list[PlannedJob]:
     """Return all jobs of a study in the order of execution.
 
-    The selection comes first, then run by run all methods, so that what is finished early is paired.
+    The selection comes first, then all methods run by run, so that finished jobs are paired early.
     """
     if not isinstance(study, Study):
         raise UserError(f"expected a lab.Study; got {type(study).__name__}; a file is for contdrop compare FILE")
@@ -240,7 +240,7 @@ def _labels(study: Study, labels: Iterable[str] | None) -> list[str]:
     chosen = [label.strip() for label in labels]
     if not chosen or not all(chosen):
         raise UserError(f"--methods: expected names separated by commas, such as none,{study.reference}")
-    # A method that is not in the table may be added to it. One way of writing it, lest one network be trained twice.
+    # Labels that are not the study's are normalized, so that no network is trained twice.
     chosen = [label if label in study.methods else _canonical(label) for label in chosen]
     if len(set(chosen)) < len(chosen):
         twice = next(label for label in chosen if chosen.count(label) > 1)

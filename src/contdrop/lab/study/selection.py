@@ -46,12 +46,8 @@ def _score(jobs: list[JobRecord]) -> dict[str, Any]:
     if any(job.status == FAILED for job in jobs):
         return {"failed": sum(job.status == FAILED for job in jobs)}
     errors = [job.results["val_error"] for job in jobs]
-    losses = [job.results.get("val_loss", 0.0) for job in jobs]  # a loop of the user's own tells none
-    return {"val_error": _mean(errors), "val_loss": _mean(losses), "val_errors": errors}
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+    losses = [job.results.get("val_loss", 0.0) for job in jobs]  # a loop of the user's own reports none
+    return {"val_error": sum(errors) / len(jobs), "val_loss": sum(losses) / len(jobs), "val_errors": errors}
 
 
 def chosen(selections: Mapping[str, SelectionRecord]) -> dict[str, str]:

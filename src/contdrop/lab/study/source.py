@@ -1,6 +1,6 @@
 """Transfer of a study to another process: by name, by its file, or pickled.
 
-Pickles pass between live processes of one invocation only; none is ever written to a file.
+Pickles pass between live processes of one invocation only; none is written to a file.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ def load_file(path: pathlib.Path) -> Study:
     found = getattr(module, "study", None)
     if isinstance(found, Study):
         return found
-    others = [name for name, value in vars(module).items() if isinstance(value, Study)]
-    if others:
-        raise UserError(f"{path}: expected a study called study; there is {others[0]}: write study = {others[0]}")
+    named = [name for name, value in vars(module).items() if isinstance(value, Study)]
+    if named:
+        raise UserError(f"{path}: expected a study called study; there is {named[0]}: write study = {named[0]}")
     hint = suggest("study", [name for name in vars(module) if not name.startswith("_")])
     raise UserError(f"{path}: expected a line study = lab.Study(...); there is none ({hint})")
 
@@ -123,7 +123,7 @@ def load_file(path: pathlib.Path) -> Study:
 def _keep_importable(directory: str) -> None:
     """Make a directory importable, before installed packages and behind the standard library.
 
-    Those are imported at any time by anybody, and a file that happens to have the name of one must not come first.
+    A user's file may have the name of a standard module, which must not be shadowed.
     """
     if directory not in sys.path:
         packages = ("site-packages", "dist-packages")

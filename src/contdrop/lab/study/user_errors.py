@@ -26,8 +26,8 @@ def explained(what: str, of: Any = None) -> Iterator[None]:
     """Convert exceptions raised in user code into one-line errors with file and line.
 
     Args:
-        what: Is being done.
-        of: The user's function that it is about, whose line is told where no other is known.
+        what: Description of what is being done.
+        of: The user's function concerned; its line is given if no other is known.
     """
     try:
         yield
@@ -42,8 +42,8 @@ def explained(what: str, of: Any = None) -> Iterator[None]:
 
 def printable_error(error: BaseException) -> str:
     """Return the kind of error and the first line of its text."""
-    told = error.msg if isinstance(error, SyntaxError) else str(error)  # str repeats the place
-    text = next(iter(told.strip().splitlines()), "")
+    reported = error.msg if isinstance(error, SyntaxError) else str(error)  # str repeats the place
+    text = next(iter(reported.strip().splitlines()), "")
     return f"{type(error).__name__}: {text}"[:300] + _meant(text) if text else type(error).__name__
 
 
