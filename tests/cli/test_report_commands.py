@@ -266,7 +266,7 @@ def ask(server, path, method="GET", host=None):
 def test_serves_the_live_page_and_what_changes(server):
     status, headers, body = ask(server, "/")
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    assert b"Looking is not deciding" in body
+    assert b"Interim results" in body
     assert b"connect-src &#39;self&#39;" in body
     assert b'<noscript><meta http-equiv="refresh"' in body
     assert ask(server, f"/live?{server.live.version}")[::2] == (204, b"")

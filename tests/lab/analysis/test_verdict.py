@@ -138,7 +138,7 @@ def test_no_difference_is_claimed_only_by_the_equivalence_test():
     assert found.headline == "Undecided: 12 runs cannot tell Gaussian from any other method."
     detectable = compare(results_of(wild))["bernoulli"].minimum_detectable
     assert (
-        f"12 such runs could only have seen a gap of {detectable:.2f} points or more (with 80 % power after "
+        f"12 such runs could only have detected a gap of {detectable:.2f} points or more (with 80 % power after "
         "correction for 3 comparisons)." in found.findings[0].text
     )
     assert "is open" in found.findings[-1].text
@@ -160,11 +160,11 @@ AUROC = {"name": "auroc", "unit": "", "better": "higher", "kind": "built-in"}
 @pytest.mark.parametrize(
     ("metric", "value", "margin", "said"),
     [
-        (AUROC, 0.96, 0.004, "the distance of the auroc of Gaussian to 1, count as none that matter; a share of"),
+        (AUROC, 0.96, 0.004, "the distance of the auroc of Gaussian to 1, count as negligible; a share of"),
         ({**AUROC, "name": "r2"}, -0.5, 0.15, "the distance of the r2 of Gaussian to 1"),
         ({**AUROC, "name": "accuracy", "unit": "%"}, 97, 0.3, "the distance of the accuracy of Gaussian to 100"),
         ({**AUROC, "name": "perplexity", "better": "lower"}, 21, 2, "the distance of the perplexity of Gaussian to 1"),
-        ({"name": "rmse", "better": "lower"}, 2, 0.2, "0.2, a tenth of the rmse of Gaussian, count as none that"),
+        ({"name": "rmse", "better": "lower"}, 2, 0.2, "0.2, a tenth of the rmse of Gaussian, count as negligible"),
         ({"name": "reward", "better": "higher", "kind": "mean"}, 0.5, None, "How good reward can be is not known, so"),
         ({"name": "loss", "better": "lower", "kind": "mean"}, -3, None, "How good loss can be is not known, so"),
         ({"name": "gain", "unit": "%", "better": "higher", "kind": "mean"}, 12, None, "How good gain can be is not"),
@@ -179,7 +179,7 @@ def test_the_margin_is_a_share_of_what_is_left_to_gain(metric, value, margin, sa
     note = " ".join(tables.differences(analyze(results)).notes)
     assert ("Equivalent:" in note) == (margin is not None)
     (line,) = needed_runs([results])
-    assert ("cannot be said without a difference that matters" in line) == (margin is None)
+    assert ("without a difference that matters" in line) == (margin is None)
 
 
 def test_needed_runs_are_those_of_the_corrected_tests():
@@ -194,7 +194,7 @@ def test_nothing_is_planned_without_a_finished_run_of_the_reference():
     failed = [("gaussian", run) for run in range(12)]
     results = results_of({m: noisy(3, seed=i) for i, m in enumerate(METHODS[1:])}, failed=failed, margin=0.1)
     (line,) = needed_runs([results])
-    assert line == "How many runs it takes cannot be said: Gaussian, the reference, has no run that finished."
+    assert line == "The number of runs needed cannot be estimated: Gaussian, the reference, has no run that finished."
 
 
 def test_no_fewer_runs_are_promised_than_a_verdict_takes():
@@ -209,7 +209,7 @@ def test_runs_that_differ_alike_but_for_rounding_plan_nothing():
     errors = [0.3, 0.7, 1.1, 1.15, 1.4]
     assert len({error - (error - 0.2) for error in errors}) > 1
     results = results_of({"gaussian": errors, "bernoulli": [error - 0.2 for error in errors]}, margin=0.1)
-    assert "all 5 runs differ alike" in " ".join(needed_runs([results]))
+    assert "all 5 runs differ by the same amount" in " ".join(needed_runs([results]))
 
 
 def test_the_margin_is_the_experiments_and_one_chosen_afterwards_is_called_that():
@@ -218,7 +218,7 @@ def test_the_margin_is_the_experiments_and_one_chosen_afterwards_is_called_that(
     assert margin_of(planned) == 0.2
     assert compare(planned)["bernoulli"].margin == 0.2
     assert verdict(planned).caveats[0] == (
-        "Differences of less than 0.20 points count as none that matter, which the experiment fixed before the "
+        "Differences of less than 0.20 points count as negligible, which the experiment fixed before the "
         "results: half of the paper's gap."
     )
     assert verdict(planned, margin=1.0).caveats[0] == (
@@ -274,7 +274,7 @@ def test_a_control_with_other_noise_is_none():
         if each.method == "bernoulli-matched":
             each.results["relative_variance"] = 0.156
     assert verdict(results).findings[-1].text == (
-        "Nothing to say: matched Bernoulli was run with another amount of noise, relative variance 0.156 instead "
+        "Inconclusive: matched Bernoulli was run with another amount of noise, relative variance 0.156 instead "
         "of 0.300."
     )
 
@@ -297,8 +297,7 @@ def test_a_control_with_masks_of_another_mean_is_none():
     for each in results.final:
         each.results["mean"] = 0.77 if each.method == "bernoulli-matched" else 0.5
     assert verdict(results).findings[-1].text == (
-        "Nothing to say: matched Bernoulli was run with masks of another mean, mean of the masks 0.770 instead "
-        "of 0.500."
+        "Inconclusive: matched Bernoulli was run with masks of another mean, mean of the masks 0.770 instead of 0.500."
     )
     for each in results.final:
         each.results["mean"] = 0.5
@@ -332,14 +331,12 @@ def test_each_continuous_law_is_held_against_its_own_control(reference, control)
         if each.method == control:
             del each.results["relative_variance"]
     assert verdict(results).findings[-1].text == (
-        f"Nothing to say: the store does not say whether the masks of {name_in_text(control)} have the strength of "
+        f"Inconclusive: the store does not say whether the masks of {name_in_text(control)} have the strength of "
         f"those of {name_in_text(reference)}."
     )
     del errors[control]
     found = verdict(results_of(errors, reference=reference)).findings[-1]
-    assert found.text.startswith(
-        f"Nothing to say: {name_in_text(control)}, the Bernoulli law with as much noise, has no"
-    )
+    assert found.text.startswith(f"Inconclusive: {name_in_text(control)}, the Bernoulli law with as much noise, has no")
 
 
 def test_no_dropout_is_called_that():
@@ -533,7 +530,7 @@ def test_few_runs_give_no_verdict(runs):
     assert "could only have seen" not in found.findings[0].text
     close = verdict(results_of({m: noisy(2 + i / 1000, runs=runs, seed=i) for i, m in enumerate(METHODS)}))
     assert "Fewer than 6 runs, so a test means little: " in close.findings[0].text
-    assert "could only have seen a gap of" in close.findings[0].text
+    assert "could only have detected a gap of" in close.findings[0].text
 
 
 def test_one_run():
@@ -541,8 +538,7 @@ def test_one_run():
     assert found.headline == "Too few runs to say: 1 run cannot tell the methods from chance."
     assert found.details == ("Gaussian has the second lowest mean error of 3 methods (3.00 %).",)
     assert found.findings[0].text == (
-        "Gaussian errs 3.00 %, Bernoulli 2.00 %: 1.00 points more, worse in the only run. "
-        "One run says nothing about chance."
+        "Gaussian errs 3.00 %, Bernoulli 2.00 %: 1.00 points more, worse in the only run. A single run allows no test."
     )
 
 
@@ -819,5 +815,5 @@ def test_runs_beyond_number_are_said_of_one_method_and_the_next_has_its_line():
     errors = {"gaussian": [2e-7 + 1e-9 * run for run in range(6)], "uniform": noisy(100, 6, 50)}
     lines = list(needed_runs([results_of(errors | {"none": noisy(2e-7, 6, 1e-9)})]))
     assert [line.split(":")[0].split(" against")[0] for line in lines] == ["Uniform", "No dropout"]
-    assert "no number of runs that could be done" in lines[0]
+    assert "no feasible number of runs" in lines[0]
     assert "would find a difference" in lines[1]

@@ -106,7 +106,7 @@ def test_watching_a_run(running, chromium):
         tab.open(address)
         until(tab, "document.querySelector('.chart') !== null")
         assert "not final" in tab.run("document.body.innerText")
-        assert "Looking is not deciding" in tab.run("document.body.innerText")
+        assert "Interim results" in tab.run("document.body.innerText")
         until(tab, "document.querySelectorAll('.plot:not(.tall) polyline').length == 2")  # loss and error, of one job
         before = tab.run(FINISHED)
         tab.run("window.mark = 1; scrollTo({top: 300, behavior: 'instant'})")
@@ -129,7 +129,7 @@ def test_watching_a_run(running, chromium):
             other.call("Page.close")
         hold.unlink()
         assert process.wait(120) == 0
-        until(tab, "document.body.innerText.includes('All planned runs are there.')")
+        until(tab, "document.body.innerText.includes('All planned runs are finished.')")
         assert "not final" not in tab.run("document.body.innerText")
         assert tab.run("[window.mark, scrollY > 0]") == [1, True]  # it was never loaded again
         assert tab.problems == []

@@ -58,9 +58,9 @@ def test_an_unfinished_study_has_no_final_verdict(store):
     assert "5 of 8 planned runs of every method" in text
     assert "So far: " in text
     assert "The verdict is final when all 8 planned runs are there." in text
-    assert "finds one more often than p-values and intervals say" in text
+    assert "makes false findings more frequent than p-values and intervals state" in text
     assert "<b>21</b> of 24 jobs finished" in text
-    assert "Nobody is working on it." in text  # and how to resume it
+    assert "No worker is running." in text  # and how to resume it
     assert "contdrop run digits-mlp" in text
 
 
@@ -77,7 +77,7 @@ def test_a_running_job_has_its_curve_and_its_time(store, monkeypatch):
         assert "epoch 2 of 4" in live.fragment
         assert live.fragment.count('<polyline class="curve"') == 3  # its loss and its error, and the narrowing
         assert "about <b>" in live.fragment
-        assert "Nobody is working on it." not in live.fragment
+        assert "No worker is running." not in live.fragment
         assert "Validation error, %" in live.fragment
     monkeypatch.undo()
     live.look()  # nobody has its lock
@@ -96,7 +96,7 @@ def test_the_last_run_makes_it_final(store):
     live.look()
     assert live.is_done
     assert "not final" not in live.fragment
-    assert "Looking is not deciding" not in live.fragment
+    assert "Interim results" not in live.fragment
     assert 'href="/report/"' in live.fragment
 
 
@@ -113,7 +113,7 @@ def test_the_end_says_how_many_failed(tmp_path):
         live.look()
         return live.fragment.partition('id="done"')[2].partition("</strong>")[0]
 
-    assert "All planned runs are there." in done("whole.db")
+    assert "All planned runs are finished." in done("whole.db")
     assert "All planned jobs have ended, 1 of which failed." in done("failed.db", failed={("none", 1)})
 
 

@@ -330,8 +330,8 @@ def test_selections_show_candidates_and_the_choice(tmp_path):
         ["Gaussian", "Gaussian σ=0.2", "2.40", "chosen"],
         ["Gaussian", "Gaussian σ=0.3", "2.50", ""],
     ]
-    assert "test data were not looked at" in table.notes[0]
-    assert "by 1 run of 5 epochs, with seeds" in table.notes[0]
+    assert "test data were not used" in table.notes[0]
+    assert "by 1 run of 5 epochs, with separate seeds" in table.notes[0]
     assert not any("takes over" in note for note in table.notes)  # Matched Bernoulli was left out
     (tmp_path / "s.db").unlink()
     table = supplementary_tables.selections(_results(tmp_path, selection=True, runs=2, methods=stores.ALL_METHODS))

@@ -16,7 +16,7 @@ VALUES = {"gaussian-dropout": [0.50, 0.52, 0.51, 0.55, 0.53, 0.54], "mine": [0.6
 SHARED = "share the data, the split, the initial weights and the order of the data"
 AGAIN = "The same seeds give the same splits, initial weights, data order and masks."
 LAST = "after the last epoch"
-OF_THE_LAB = (SHARED, AGAIN, LAST, "which share its split, initial weights and data order", "follow from it")
+OF_THE_LAB = (SHARED, AGAIN, LAST, "which share its split, initial weights and data order", "are derived from it")
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,7 @@ def test_of_a_loop_of_ones_own_only_what_is_known_is_said(tmp_path):
         words for words in (*OF_THE_LAB, "unknown", "batch size", "20 epochs", "fixed beforehand") if words in text
     ]
     for known in (
-        "Training a loop of the study's own: own_loop.<locals>.run", "Seed 7; the loop is given seeds that follow",
+        "Training a loop of the study's own: own_loop.<locals>.run", "Seed 7; the loop receives seeds derived",
         "6 runs", "which had the same seed", "methods of a run get the same seed",
     ):  # fmt: skip
         assert known in text, known
@@ -112,8 +112,8 @@ def test_what_a_loop_of_ones_own_selects_by_is_its_word(tmp_path):
     (chosen,) = supplementary_tables.selections(results).notes[:1]
     said = " ".join(dict(protocol.protocol(results))["Selected"])
     for each in (chosen, said):
-        assert "looked at" not in each
-        assert "its loop told" in each
+        assert "not used" not in each
+        assert "its loop reported" in each
 
 
 def test_a_page_on_several_kinds_says_of_each_what_it_shares(imported, tmp_path):

@@ -532,7 +532,7 @@ def test_what_is_chosen_when_results_are_there_is_said(tmp_path):
     later = FEW | {"methods": ["original", "none", "uniform"], "reference": "none", "margin": 40.0}
     compare(tmp_path, **later)
     caveats = " ".join(compare(tmp_path, **later).verdict.caveats)
-    assert "count as none that matter, which the experiment chose when results were there." in caveats
+    assert "count as negligible, which the experiment chose when results were there." in caveats
     for words in ("The margin was changed from 1.0 to 40.0 on", "The reference was changed from original to none on"):
         assert words in caveats
     assert "when 2 results were there: uniform. Every method added is one more chance" in caveats

@@ -83,7 +83,7 @@ def _margin(results: Results, chosen: float | None) -> str:
         because = f": {reason.rstrip('.')}" if reason else ""
         when = "chose when results were there" if moved else "fixed before the results"
         return (
-            f"Differences of less than {measure.gap(planned)} count as none that matter, which the experiment "
+            f"Differences of less than {measure.gap(planned)} count as negligible, which the experiment "
             f"{when}{because}."
         )
     share = margin_of(results)
@@ -99,7 +99,7 @@ def _margin(results: Results, chosen: float | None) -> str:
     reason = "; a share of the value itself could be more than all that is left to gain" if measure.ideal else ""
     return (
         f"Differences of less than {measure.gap(share)}, a tenth of {measure.room_of(reference)}, count as "
-        f"none that matter{reason}; that bound comes from the results, since the experiment fixed none."
+        f"negligible{reason}; that bound comes from the results, since the experiment fixed none."
     )
 
 

@@ -74,11 +74,11 @@ def _at_equal_noise(
     if control not in comparisons:
         text = f"{name_in_text(control)}, the Bernoulli law with as much noise, has no finished run here"
         return Finding(
-            label, "", f"Nothing to say: {text}, so a gap may come from the strength of the noise alone.", OPEN
+            label, "", f"Inconclusive: {text}, so a gap may come from the strength of the noise alone.", OPEN
         )
     refusal = noise_mismatch(results, reference, control)
     if refusal:
-        return Finding(label, "", f"Nothing to say: {refusal}.", OPEN)
+        return Finding(label, "", f"Inconclusive: {refusal}.", OPEN)
     found = _finding(label, results.measure, reference, control, comparisons, outcomes)
     against = comparisons.get(BERNOULLI)
     gains = (
@@ -125,7 +125,7 @@ def _over_examples(found: Comparison, measure: Measure) -> str:
 def _evidence(found: Comparison, measure: Measure, outcome: str, comparisons: int) -> str:
     corrected = f" after correction for {comparisons} comparisons" if comparisons > 1 else ""
     if found.runs == 1:
-        return "One run says nothing about chance."
+        return "A single run allows no test."
     if found.sd == 0:
         return _without_spread(found, measure, outcome, corrected)
     if outcome in (BETTER, WORSE):
@@ -137,7 +137,9 @@ def _evidence(found: Comparison, measure: Measure, outcome: str, comparisons: in
         )
         return f"{text}{_ranks_differ(found, corrected)}."
     gap = measure.gap(found.minimum_detectable)
-    seen = f"{plural(found.runs, 'such run')} could only have seen a gap of {gap} or more (with 80 % power{corrected})"
+    seen = (
+        f"{plural(found.runs, 'such run')} could only have detected a gap of {gap} or more (with 80 % power{corrected})"
+    )
     if abs(found.difference) >= found.minimum_detectable or wilcoxon_rejects(found):
         seen = ""  # the gap itself says otherwise, or another test does
     if outcome == FEW:

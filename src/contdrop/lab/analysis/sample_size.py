@@ -14,6 +14,7 @@ from ..store.results import Results
 from ..study.labels import display_name, name_in_text
 from .comparisons import ALPHA, margin_of
 
+_UNKNOWN = "The number of runs needed cannot be estimated"
 PILOT = 5  # runs: with fewer, their spread says next to nothing
 
 
@@ -26,18 +27,15 @@ def needed_runs(every: Iterable[Results]) -> Iterable[str]:
         errors, reference = results.errors(), results.reference
         runs = results.complete_runs()
         if len(runs) < PILOT:
-            yield (
-                f"How many runs it takes cannot be said from {plural(len(runs), 'complete run')}: do at least {PILOT} "
-                f"first (--runs {PILOT}), then ask again."
-            )
+            done = plural(len(runs), "complete run")
+            yield f"{_UNKNOWN} from {done}: do at least {PILOT} first (--runs {PILOT}), then ask again."
             continue
         if reference not in errors:
-            name = display_name(reference)
-            yield f"How many runs it takes cannot be said: {name}, the reference, has no run that finished."
+            yield f"{_UNKNOWN}: {display_name(reference)}, the reference, has no run that finished."
             continue
         margin = margin_of(results)
         if margin is None:
-            yield "How many runs it takes cannot be said without a difference that matters: give the study a margin."
+            yield f"{_UNKNOWN} without a difference that matters: give the study a margin."
             continue
         others = [method for method in errors if method != reference]
         corrected = f" after correction for {len(others)} comparisons" if len(others) > 1 else ""
@@ -46,7 +44,7 @@ def needed_runs(every: Iterable[Results]) -> Iterable[str]:
             ours, theirs = (np.array([errors[each][run] for run in runs]) for each in (reference, method))
             sd = stats.summary(differences(ours, theirs)).sd
             if not sd:
-                yield f"{name}: all {len(runs)} runs differ alike, so that more of them would say no more."
+                yield f"{name}: all {len(runs)} runs differ by the same amount; more runs would add no information."
                 continue
             low, high = stats.sd_interval(sd, len(runs))
             try:
@@ -55,7 +53,7 @@ def needed_runs(every: Iterable[Results]) -> Iterable[str]:
                     for each in (sd, low, high)
                 )
             except UserError:
-                yield f"{name}: no number of runs that could be done finds {results.measure.gap(margin)}."
+                yield f"{name}: no feasible number of runs would find {results.measure.gap(margin)}."
                 continue
             yield (
                 f"{name} against {name_in_text(reference)}: {plural(needed, 'run')} would find a difference of "

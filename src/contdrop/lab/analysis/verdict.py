@@ -53,7 +53,7 @@ class Verdict:
         outcome: For the reference: one of the outcomes of a finding, "mixed", or "none" if there is nothing to compare.
         headline: The answer in a sentence of at most ``HEADLINE`` characters.
         details: What the headline has no room for.
-        caveats: What a reviewer would ask about.
+        caveats: Limitations.
         outcomes: For the reference, by method.
     """
 

@@ -219,7 +219,7 @@ def _terms(everything: Sequence[Results]) -> Iterator[tuple[str, str]]:
         yield (
             "Equal noise",
             "Matched Bernoulli switches units on or off with as much relative noise, Var(m) / E[m]², as the Gaussian "
-            "has. Whatever the Gaussian gains beyond it, it owes to the shape of its noise.",
+            "has. Any gain of the Gaussian beyond it comes from the shape of its noise.",
         )
     if any(label.word == labels.MATCH for label in methods):
         yield (
@@ -233,7 +233,7 @@ def _parts(view: dict[str, Any], number: int) -> list[tuple[str, str]]:
     """Return the entries of an experiment in the table of contents."""
     parts = [("tables", "Results")] if view["tables"] else []
     parts += [("figures", "Figures")] if view["pictures"] else []
-    parts += [("protocol", "Protocol"), ("runs", "Failed and missing"), ("commands", "Do it again")]
+    parts += [("protocol", "Protocol"), ("runs", "Failed and missing"), ("commands", "Reproduction")]
     return [(f"e{number}-{anchor}", text) for anchor, text in parts]
 
 

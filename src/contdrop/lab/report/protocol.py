@@ -15,9 +15,10 @@ from ..study import amendments, labels
 from .cells import ELSEWHERE, OWN_LOOP, THE_LAB, at_most, in_full, origin, sized
 
 Entries = list[tuple[str, list[str]]]
+_DIGESTS = {"behaviour", "code"}  # of a study's functions; experiments of the catalogue have none
 _AGAIN = {
     THE_LAB: "The same seeds give the same splits, initial weights, data order and masks.",
-    OWN_LOOP: "The loop is given the same seeds; what it makes of them is its own.",
+    OWN_LOOP: "The loop receives the same seeds; their use is up to the loop.",
     ELSEWHERE: "With the same numbers, the result is the same.",
 }
 
@@ -64,7 +65,7 @@ def _training(results: Results) -> Entries:
     if by == OWN_LOOP:
         return [
             ("Training", [f"a loop of the study's own: {plain(configuration['run'])}"]),
-            ("Seed", [f"{seed}; the loop is given seeds that follow from this one"]),
+            ("Seed", [f"{seed}; the loop receives seeds derived from this one"]),
         ]
     patience = configuration.get("patience")
     trained = [plain(configuration.get("training") or configuration.get("recipe"))]
@@ -74,7 +75,7 @@ def _training(results: Results) -> Entries:
     return [
         ("Network", [plain(configuration.get("model"))]),
         ("Training", trained),
-        ("Seed", [f"{seed}; splits, weights, order and masks follow from it"]),
+        ("Seed", [f"{seed}; splits, weights, order and masks are derived from it"]),
     ]
 
 
@@ -93,7 +94,7 @@ def _data(results: Results) -> str:
         return ": ".join(str(each) for each in (name, counts) if each)
     is_best = results.protocol.configuration.get("keep") == "best"
     model = "best by validation" if is_best else "as it is after the last epoch"
-    return f"{name or 'unknown'}{f': {counts}' if counts else ''}; the test data are looked at with the model {model}"
+    return f"{name or 'unknown'}{f': {counts}' if counts else ''}; the test data are evaluated with the model {model}"
 
 
 _VERBS = {"train": "train on", "validation": "validate on", "test": "test on"}
@@ -105,7 +106,7 @@ def _sites(results: Results) -> list[str]:
     found: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
     lines = [f"{_shown(method)}: {text}" for method, text in found.items()]
     if "out of reach" in str(found.get("none", "")):
-        lines.append("No dropout leaves on what is out of reach")
+        lines.append("“No dropout” keeps the dropout that is out of reach")
     return lines
 
 
@@ -141,7 +142,7 @@ def commands(results: Results, store: str) -> str:
     description = results.protocol.description
     if origin(results) == ELSEWHERE:
         first = _import(results, store)
-    elif "file" not in description and ("behaviour" in description or origin(results) == OWN_LOOP):
+    elif "file" not in description and (_DIGESTS & description.keys() or origin(results) == OWN_LOOP):
         first = _call(results, store)  # of a study that neither a file nor the catalogue has
     else:
         first = _command(results, store)
@@ -170,7 +171,7 @@ def _command(results: Results, store: str) -> str:
 def _call(results: Results, store: str) -> str:
     """Return the Python call; a loop around ``lab.ask`` is the user's own and takes neither epochs nor a seed."""
     record, settings = results.protocol, _settings(results)
-    is_asked = not {"behaviour", "code"} & record.description.keys()
+    is_asked = not _DIGESTS & record.description.keys()
     given = {name: settings[name] for name in ("methods", "runs") if name in settings} if is_asked else settings
     arguments = ", ".join(["study", *(f"{name}={value!r}" for name, value in given.items()), f"store={store!r}"])
     call = f"for job in lab.ask({arguments}): ..." if is_asked else f"lab.compare({arguments})"
@@ -245,12 +246,11 @@ def _selection(results: Results) -> Iterable[str]:
         return
     runs = plural(selection.get("runs", 1), "run")
     if origin(results) == OWN_LOOP:
-        yield f"By what its loop told of validation data, in {runs} per candidate with seeds of their own"
+        yield f"By the validation values that its loop reported, in {runs} per candidate with separate seeds"
     else:
         epochs = at_most(results, selection.get("epochs", results.protocol.epochs))
         yield (
-            f"On validation data only, by {runs} of {epochs} per candidate with seeds of their own; test data were not "
-            "looked at"
+            f"On validation data only, by {runs} of {epochs} per candidate with separate seeds; test data were not used"
         )
     for label, variants in candidates.items():
         if label in results.selections:

@@ -61,9 +61,9 @@ def selections(results: Results) -> Table | None:
     runs, epochs = settings.get("runs"), settings.get("epochs")
     each = "" if runs == 1 else " each"
     size = f" by {plural(runs, 'run')} of {at_most(results, epochs)}{each}" if runs and epochs else ""
-    notes = [f"Chosen by validation {measure.name}{size}, with seeds of their own; test data were not looked at."]
+    notes = [f"Chosen by validation {measure.name}{size}, with separate seeds; test data were not used."]
     if origin(results) == OWN_LOOP:
-        notes = [f"Chosen by the validation {measure.name} that its loop told, with seeds of their own."]
+        notes = [f"Chosen by the validation {measure.name} that its loop reported, with separate seeds."]
     for label, source in (settings.get("follows") or {}).items():
         if label in results.methods:
             name = labels.display_name(label, longest=60)
@@ -87,12 +87,12 @@ def clearness(selection: SelectionRecord, measure: Measure = Measure()) -> str:
     if found.runs == 1:
         return f"{text}, in one run, which cannot tell them apart."
     if math.isnan(found.interval[0]):
-        return f"{text}, in each of {found.runs} paired runs alike; without spread, chance cannot be told from it."
+        return f"{text}, in each of {found.runs} paired runs alike; without spread there is no test."
     low, high = (measure.signed(end) for end in found.interval)
     text += f" (mean of {found.runs} paired runs, 95 % interval {low} to {high})"
     if found.is_clear:
         return f"{text}."
-    return f"{text}: these two cannot be told apart, so which of them was chosen may be luck."
+    return f"{text}: these two cannot be told apart, so the choice between them may be chance."
 
 
 def lowest_epochs(results: Results, store: Store) -> Table | None:

@@ -214,7 +214,7 @@ def _narrowing(judged: Analysis, planned: int) -> dict[str, Any] | None:
     now += measure.gap_unit
     return {
         **charts.interim_chart(interim, planned, margin, results.reference),
-        "title": f"{capital(reference)} minus {labels.name_in_text(method)}, as runs come in",
+        "title": f"{capital(reference)} minus {labels.name_in_text(method)}, by finished pairs",
         "now": f"{now} after {last.pairs} of {plural(planned, 'pair')}",
         "alt": f"Mean difference and 95 % interval after each of {plural(last.pairs, 'finished pair')}; now {now}.",
         "margin_text": None if margin is None else f"±{measure.gap(margin)}",
