@@ -13,16 +13,16 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Upper limits. A measure that is still above its target (in the comment) may only fall: lower the number with it.
 LIMITS = {
-    "lines": 43000,  # 33000
-    "lines without replication": 36000,  # 26500
-    "modules": 293,  # 190
-    "modules of over 500 lines": 4,  # 0
-    "packages of over 12 modules": 4,  # 0
-    "module names used twice": 4,  # 0
-    "private names used across modules": 13,  # 0
-    "functions without an imperative": 1260,  # 1 % of the docstrings
-    "classes and modules without a noun phrase": 136,  # 1 %
-    "tests that mirror no module": 29,  # those of EXTRA
+    "lines": 41400,  # 33000
+    "lines without replication": 34500,  # 26500
+    "modules": 231,  # 190
+    "modules of over 500 lines": 1,  # 0
+    "packages of over 12 modules": 0,  # 0
+    "module names used twice": 2,  # 0
+    "private names used across modules": 11,  # 0
+    "functions without an imperative": 430,  # 1 % of the docstrings
+    "classes and modules without a noun phrase": 42,  # 1 %
+    "tests that mirror no module": 4,  # 0, without those of EXTRA
 }
 # What may exceed them: one file that is a whole back end, and packages that are lists.
 LONG = {"kernels/triton.py"}
@@ -63,7 +63,16 @@ visit wait walk warn whiten widen wrap write yield
 """
 
 # Test files that are named after a subject, not a module.
-EXTRA: set[str] = set()
+EXTRA = """
+_torch/test_compile.py _torch/test_func_transforms.py _torch/test_torch_options.py _torch/test_wrappers.py
+kernels/test_avx512.py kernels/test_neon.py kernels/test_quality.py kernels/test_windows.py
+kernels/test_battery_verdicts.py kernels/test_random_streams_for_batteries.py
+lab/report/test_live_in_browser.py lab/report/test_page_in_browser.py lab/report/test_live_page.py
+lab/report/test_reliability.py lab/runner/test_missing_systems.py lab/store/faults/test_faults.py
+lab/store/test_damage.py lab/study/test_known_facts.py lab/study/test_user_studies.py lab/training/test_other_metrics.py
+replication/claims/test_archives.py replication/studies/test_studies.py surgery/test_architectures.py
+test_law_values.py test_matching.py test_open_laws.py theory/test_propagated_gradients.py
+"""
 
 
 @functools.cache
@@ -145,7 +154,7 @@ def _unmirrored():
         module = SOURCE / place.with_name(place.name.removeprefix("test_"))
         known = module.exists() or module.with_name(f"_{module.name}").exists() or module.with_suffix("").is_dir()
         known = known or place.parts[0] in ("project", "golden")
-        if not known and place.as_posix() not in EXTRA:
+        if not known and place.as_posix() not in EXTRA.split():
             yield place.as_posix()
 
 
