@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import contdrop as cd
-from contdrop.kernels import backends, native, reference
+from contdrop.kernels import backends, fast_path, native, reference
 
 # Put before the first use of the package: the library cannot be found, or is not a library.
 NOT_BUILT = """
@@ -140,13 +140,15 @@ def test_forward_and_backward_use_the_forced_back_end(calls, name, mode):
     if mode == "compiled":
         torch.compiler.reset()
         run_all = torch.compile(every_operator, backend="aot_eager", fullgraph=True)
+    # The first layer takes the fast path, which calls none of these functions.
+    fast = int((name, mode) == ("native", "eager") and hasattr(fast_path.dropout, "__self__"))
     x = torch.ones(4, 8, requires_grad=True)
     with cd.use_backend(name):
         total = run_all(x)
-        assert calls == [(name, function) for function in FORWARD]
+        assert calls == [(name, function) for function in FORWARD[fast:]]
         calls.clear()
         total.backward()
-    assert calls == [(name, function) for function in BACKWARD]
+    assert calls == [(name, function) for function in BACKWARD[: len(BACKWARD) - fast]]
 
 
 def test_a_compiled_function_follows_the_choice_without_compiling_again(calls):

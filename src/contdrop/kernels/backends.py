@@ -55,6 +55,7 @@ def use_backend(name: str) -> Iterator[None]:
     _check(name)
     before, _forced = (_forced, dict(chosen)), name
     chosen.clear()
+    for_device("cpu")  # so that the next call may take the fast path
     try:
         yield
     finally:
