@@ -1,4 +1,4 @@
-"""The normal law clipped to an interval: its moments, and the sigma that gives it a wanted variance.
+"""Moments of the clipped normal law, and the sigma that gives it a wanted variance.
 
 With g ~ N(mu, sigma^2), m = g clipped to [low, high], a = (low - mu) / sigma, b = (high - mu) / sigma, phi and Phi the
 normal density and distribution function, m has atoms Phi(a) at low and 1 - Phi(b) at high, and (direct integration)::
@@ -14,7 +14,7 @@ import math
 
 
 def moments(mu: float, sigma: float, low: float, high: float) -> tuple[float, float]:
-    """Mean and variance of the clipped law; sigma is at least 0, low less than high, and either may be infinite."""
+    """Compute mean and variance of the clipped law, for sigma >= 0 and low < high; the bounds may be infinite."""
     constant = min(max(mu, low), high)
     if sigma == 0:
         return constant, 0.0
@@ -50,10 +50,10 @@ def moments(mu: float, sigma: float, low: float, high: float) -> tuple[float, fl
 
 
 def sigma_of(relative_variance: float) -> float:
-    """The sigma with which N(1, sigma^2) clipped to [0, 2] has this variance, at least 0 and well below 1.
+    """Find the sigma with which N(1, sigma^2) clipped to [0, 2] has this variance, at least 0 and well below 1.
 
-    The variance grows with sigma, from 0 towards the 1 of a fair coin on {0, 2}. So the answer is found by halving, to
-    the last bit of sigma or of the variance.
+    The variance grows with sigma, from 0 towards the 1 of a fair coin on {0, 2}. Bisection
+    finds it to the last bit of sigma or of the variance.
     """
     low, high = 0.0, math.sqrt(relative_variance)
     while moments(1.0, high, 0.0, 2.0)[1] < relative_variance:
@@ -76,7 +76,7 @@ def _normal_cdf(z: float) -> float:
 
 @functools.cache
 def _gauss_legendre() -> list[tuple[float, float]]:
-    """24 nodes and weights on [-1, 1], by Newton's method; plain numbers, which no device of torch changes."""
+    """Compute 24 nodes and weights on [-1, 1] by Newton's method, as plain floats."""
     found = []
     for k in range(24):
         x = -math.cos(math.pi * (k + 0.75) / 24.5)
@@ -88,7 +88,7 @@ def _gauss_legendre() -> list[tuple[float, float]]:
 
 
 def _legendre(degree: int, x: float) -> tuple[float, float]:
-    """A Legendre polynomial and its derivative, by its recurrence, for x other than -1 and 1."""
+    """Evaluate a Legendre polynomial and its derivative by recurrence, for x other than -1 and 1."""
     before, value = 1.0, x
     for k in range(2, degree + 1):
         before, value = value, ((2 * k - 1) * x * value - (k - 1) * before) / k

@@ -1,4 +1,4 @@
-"""Reading files with one line if that fails, and writing them so that nobody ever sees half of one."""
+"""File access: one-line errors for reading, and atomic writing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UMASK = threading.Lock()  # of the whole process
 
 @contextlib.contextmanager
 def reading(path: pathlib.Path) -> Iterator[None]:
-    """Turns what the system says about a file that cannot be read into one line."""
+    """Convert an OSError while reading a file into a one-line error."""
     try:
         yield
     except OSError as error:
@@ -30,12 +30,12 @@ def reading(path: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path, *, durable: bool = False) -> Iterator[pathlib.Path]:
-    """Gives a temporary name beside ``path``; what is written there takes its place at the end, or vanishes on error.
+    """Yield a temporary path next to ``path``, which replaces it at the end, or is removed on error.
 
     Args:
-        path: The file to make or replace. Readers see what was there before, or all of what is new.
-        durable: Waits until the content is on the disk before the name points to it. Needed where a file that is
-            there is taken to be whole after a power cut; not for what can be made again at once.
+        path: The file to create or replace. Readers see the old content or all of the new one.
+        durable: Whether to wait until the content is on the disk. Needed for files that must be complete after a power
+            failure; not for files that are easily made again.
     """
     handle, name = tempfile.mkstemp(suffix=TEMPORARY, prefix=_start(path), dir=path.parent)
     os.close(handle)
@@ -52,7 +52,7 @@ def replacing(path: pathlib.Path, *, durable: bool = False) -> Iterator[pathlib.
 
 
 def _mode(path: pathlib.Path) -> int:
-    """The permissions of the file that is there, else those of a new one."""
+    """Return the permissions of the existing file, or those of a new one."""
     with contextlib.suppress(OSError):
         return stat.S_IMODE(path.stat().st_mode)
     with _UMASK:
@@ -62,7 +62,7 @@ def _mode(path: pathlib.Path) -> int:
 
 
 def remove_old_temporaries(path: pathlib.Path) -> None:
-    """Removes what processes that were killed while they wrote this file have left beside it."""
+    """Remove the temporary files of processes that were killed while writing this file."""
     for each in path.parent.glob(f"{glob.escape(_start(path))}*{TEMPORARY}"):
         with contextlib.suppress(OSError):  # gone already, or not ours
             if time.time() - each.stat().st_mtime > _OLD:

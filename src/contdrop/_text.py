@@ -1,4 +1,4 @@
-"""Words that every part of the package writes or reads in the same way."""
+"""Text that all parts of the package write or parse in the same way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .errors import suggest
 
 
 def plural(number: int, noun: str) -> str:
-    """A number and what it counts.
+    """Return a number and its noun, in the plural unless the number is 1.
 
     >>> plural(1, "run"), plural(0, "run"), plural(1500, "epoch")
     ('1 run', '0 runs', '1,500 epochs')
@@ -17,7 +17,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def some_of(names: Iterable[str], most: int = 5) -> str:
-    """The first few, and how many more there are.
+    """List the first few names and count the others.
 
     >>> some_of(["a", "b"]), some_of("abcd", most=2)
     ('a, b', 'a, b and 2 more')
@@ -27,7 +27,7 @@ def some_of(names: Iterable[str], most: int = 5) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In words.
+    """Format a duration with its two largest units.
 
     >>> [duration(s) for s in (0.4, 42, 185, 7500, 200000)]
     ['0 s', '42 s', '3 min 5 s', '2 h 5 min', '2 d 7 h']
@@ -40,7 +40,7 @@ def duration(seconds: float) -> str:
 
 
 def visible(text: str) -> str:
-    r"""Without what a terminal obeys or a page cannot hold: control characters, and those that turn the writing.
+    r"""Replace control characters and those that change the direction of writing.
 
     >>> visible("a\x1b[2Jb\u202ec") == "a\ufffd[2Jb\ufffdc"
     True
@@ -49,12 +49,12 @@ def visible(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """:func:`visible`, on one line."""
+    """Apply :func:`visible` and put the text on one line."""
     return " ".join(visible(text).split())
 
 
 def no_formula(text: str) -> str:
-    """For a cell of a spreadsheet: what would be taken for a formula gets an apostrophe in front.
+    """Prefix text that a spreadsheet would take for a formula with an apostrophe.
 
     >>> no_formula("=1+1"), no_formula("none")
     ("'=1+1", 'none')
@@ -66,18 +66,18 @@ def no_formula(text: str) -> str:
 def parse_label(
     text: str, known: Mapping[str, Sequence[str]] | None = None, kind: str = "label"
 ) -> tuple[str, dict[str, float]]:
-    """Reads the text form of laws and methods, ``name`` or ``name:parameter=number,parameter=number``.
+    """Read the text form of laws and methods, ``name`` or ``name:parameter=number,parameter=number``.
 
     >>> parse_label("gaussian:sigma=0.3", {"gaussian": ["sigma"]}, "law")
     ('gaussian', {'sigma': 0.3})
 
     Args:
-        text: What to read.
-        known: The parameters of every name; if not given, any name and parameter will do. Defaults are the caller's.
-        kind: What the names are names of, for the message.
+        text: Text to parse.
+        known: The parameters of every name; None allows any. Defaults are the caller's.
+        kind: Noun for the names in messages.
 
     Raises:
-        ValueError: The text is malformed, or a name in it is unknown. Its message is one line.
+        ValueError: If the text is malformed or contains an unknown name.
     """
     name, _, rest = text.strip().partition(":")
     name = name.strip().lower()

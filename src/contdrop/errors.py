@@ -1,4 +1,4 @@
-"""Usage errors, and the help that their text gives."""
+"""Usage errors and hints for unknown words."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,11 +7,11 @@ _MOST = 10  # names in one line
 
 
 class UserError(Exception):
-    """A usage error: a wrong option, a bad file. Its text is the one line that the user sees; the exit code is 2."""
+    """A usage error: a wrong option, a bad file. Its text is one line; the exit code is 2."""
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """What the user may have meant by an unknown word.
+    """Return a hint for an unknown word: the most similar known one, or all known ones.
 
     >>> suggest("gausian", ["bernoulli", "gaussian"]), suggest("x", ["bernoulli", "gaussian"])
     ("did you mean 'gaussian'?", 'known: bernoulli, gaussian')
@@ -24,5 +24,5 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> str | None:
-    """The known word that is most like this one; None if none is at least so similar, from 0 to 1."""
+    """Return the most similar known word; None if no similarity, from 0 to 1, reaches ``cutoff``."""
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)

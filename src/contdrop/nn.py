@@ -1,4 +1,4 @@
-"""Every dropout of the family as a module. The formulas are in :mod:`contdrop.functional`."""
+"""Dropout layers. The formulas are in :mod:`contdrop.functional`."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from .laws import Bernoulli, BuiltIn, Gaussian, Law, Uniform, equal_rate, traini
 class Dropout(DropoutBase):
     """Dropout with any law; see :func:`contdrop.functional.dropout`.
 
-    A ``_DropoutNd``, so code that looks for torch's dropout layers finds it. ``law`` may be assigned at any time, for
-    example by a schedule.
+    It is a ``_DropoutNd``, so code that searches for torch's dropout layers finds it. ``law`` may be assigned at any
+    time, for example by a schedule.
 
     Args:
         law: Distribution of the mask values.
         inplace: Whether to write the result into the input, as torch.nn.Dropout does.
         shared_axes: Axes along which one mask value is shared.
-        scale: "inverted" (torch's convention) or "paper". Let :func:`contdrop.swap_dropout` put paper-scaled layers
-            into torch.nn.TransformerEncoderLayer: its fused evaluation passes by those that were put there by hand, and
-            the factor E[m] with them.
-        activation: "relu" makes this layer do the work of a torch.nn.ReLU before it as well, in the same pass.
+        scale: "inverted" (torch's convention) or "paper". Use :func:`contdrop.swap_dropout` to put paper-scaled
+            layers into torch.nn.TransformerEncoderLayer: its fused evaluation skips layers inserted by hand, and their
+            factor E[m].
+        activation: "relu" to apply a ReLU before the dropout, in the same pass.
         generator: CPU generator of this layer alone; torch's default generator if None.
     """
 
@@ -74,9 +74,9 @@ class Dropout(DropoutBase):
 
     @property
     def p(self) -> float:
-        """The drop rate of the Bernoulli law of the same noise strength: r / (1 + r), r the relative variance.
+        """Return the drop rate of the Bernoulli law of the same noise strength: r / (1 + r), r the relative variance.
 
-        So a model that hands ``dropout.p`` on to an attention function gets noise of the same strength there.
+        A model that passes ``dropout.p`` to an attention function gets noise of the same strength there.
         """
         if isinstance(self._law, Bernoulli):
             return _complement(self._law.keep)
@@ -119,7 +119,7 @@ class Dropout(DropoutBase):
 
 
 def _parameter_of_the_law(name: str) -> Any:
-    """A property that reads a parameter of a layer's law, and puts another law in its place when it is assigned."""
+    """Return a property for a parameter of a layer's law; assigning it replaces the law."""
 
     def read(layer: Dropout) -> float:
         value: float = getattr(layer.law, name)
@@ -135,7 +135,7 @@ def _parameter_of_the_law(name: str) -> Any:
 class BernoulliDropout(Dropout, torch.nn.Dropout):
     """Ordinary dropout; ``p`` is the drop rate, as in torch.nn.Dropout, and may be assigned.
 
-    A torch.nn.Dropout, because it is one: libraries such as baal look for that very class. All arguments but ``p`` are
+    It is a subclass of torch.nn.Dropout, because libraries such as baal look for that class. All other arguments are
     those of :class:`Dropout`.
 
     Args:
@@ -163,7 +163,7 @@ class BernoulliDropout(Dropout, torch.nn.Dropout):
 
     @property
     def p(self) -> float:
-        """The drop rate, 1 - keep."""
+        """Return the drop rate, 1 - keep."""
         return Dropout.p.fget(self)  # type: ignore[attr-defined, no-any-return]
 
     @p.setter
@@ -298,7 +298,7 @@ class _MaskedLinear(torch.nn.Linear):
 class DropConnectLinear(_MaskedLinear):
     """A linear layer with masked weights, and its activation; see :func:`contdrop.functional.dropconnect_linear`.
 
-    Parameters are named and initialised as in torch.nn.Linear, so a state dict fits either.
+    Parameters are named and initialized as in torch.nn.Linear, so their state dicts are interchangeable.
     """
 
     def __init__(
@@ -413,7 +413,7 @@ def _checked(owner: str, law: Law, scale: Scale) -> Law:
 
 
 def _common_repr(module: Any) -> list[str]:
-    """The options that are written only where they differ from their default."""
+    """Return the options that repr contains only if they differ from their defaults."""
     parts = []
     if getattr(module, "scale", "inverted") != "inverted":
         parts.append(f"scale={module.scale!r}")
@@ -423,7 +423,7 @@ def _common_repr(module: Any) -> list[str]:
 
 
 def _inside_brackets(law: Law) -> str:
-    """The arguments of the law as its repr writes them."""
+    """Return the arguments in the law's repr."""
     return repr(law).partition("(")[2][:-1]
 
 
@@ -435,7 +435,7 @@ def _bernoulli(p: float) -> Bernoulli:
 
 
 def _complement(keep: float) -> float:
-    """1 - keep with the fewest digits that lead back to keep: 0.1 for 0.9, not 0.09999999999999998."""
+    """Return 1 - keep with the fewest digits that give keep back: 0.1 for 0.9, not 0.09999999999999998."""
     exact = 1 - keep
     for digits in range(1, 17):
         short = float(f"{exact:.{digits}g}")

@@ -1,8 +1,8 @@
 """Laws that change during training.
 
-A schedule is a function of how much of the training is done, from 0 to 1, that gives a law. :class:`Schedule` assigns
-what it gives to all layers of a model. In a compiled model nothing is compiled again, as long as the law stays in its
-family: its numbers are inputs of the graph.
+A schedule is a function from the fraction of training that is done, 0 to 1, to a law. :class:`Schedule` assigns the law
+to all layers of a model. A compiled model is not recompiled as long as the law stays in its family: its numbers are
+inputs of the graph.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Schedule:
     Args:
         target: A model, all of whose layers with a law are scheduled (:class:`contdrop.Dropout` and its subclasses,
             DropConnectLinear and FastDropoutLinear), or a :class:`contdrop.surgery.Swap`.
-        course: The law as a function of the fraction of training that is done.
+        course: The law as a function of the fraction of training done.
         steps: Number of calls of ``step`` until the end is reached.
     """
 

@@ -1,4 +1,4 @@
-"""Checks of what the package is given: one clear line for every mistake. Scalars of NumPy are numbers too."""
+"""Argument checks with one-line errors; they accept NumPy scalars as numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_choice(owner: str, name: str, value: object, choices: Sequence[object]
 
 
 def check_whole(owner: str, name: str, value: object, least: int) -> int:
-    """The number as Python's own."""
+    """Return the number as a Python int."""
     if not _is_whole(value) or value < least:  # type: ignore[operator]
         raise ValueError(f"{owner}: expected {name} to be a whole number of at least {least}, got {value!r}")
     return int(value)  # type: ignore[call-overload, no-any-return]
@@ -42,7 +42,7 @@ def check_seed(owner: str, seed: object) -> None:
 
 
 def check_axes(owner: str, axes: object) -> tuple[int, ...]:
-    """Axes as a tuple of Python's own numbers; whether a tensor has them is not known here."""
+    """Return axes as a tuple of Python ints, without comparing them to a tensor."""
     if not isinstance(axes, (tuple, list, Iterable)):
         raise TypeError(f"{owner}: expected shared_axes to be a sequence of axes, got {axes!r}; write ({axes!r},)")
     given = tuple(axes)
@@ -58,7 +58,7 @@ def _is_whole(value: object) -> bool:
 
 
 def check_number(owner: str, name: str, value: object) -> float:
-    """The number as Python's own: torch would take some of NumPy's scalars for arrays."""
+    """Return the number as a Python float, because torch takes some NumPy scalars for arrays."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{owner}: expected a number for {name}, got {type(value).__name__}")
     try:

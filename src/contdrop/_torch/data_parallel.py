@@ -1,7 +1,7 @@
-"""A batch that is divided among processes: each has some of its rows, and draws those rows of the batch's masks.
+"""Masks of a batch that is divided among processes, each of which draws the rows of its examples.
 
-All processes draw the same seeds, so what they do together is what one process does with the whole batch. Dropout of
-torch's own is drawn for the whole batch, of which the rows are taken, for torch cannot begin in the middle.
+All processes draw the same seeds, so together they do what one process does with the complete batch. torch's own
+dropout is drawn for the complete batch, because torch cannot start in the middle, and the rows are taken from it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from .private import DispatchMode
 
 @dataclass(frozen=True)
 class Rows:
-    """Examples ``first`` to ``first + count - 1`` of ``total``."""
+    """Range of examples ``first`` to ``first + count - 1`` of ``total``."""
 
     first: int
     count: int
     total: int
 
     def window(self, shape: Sequence[int]) -> list[int]:
-        """The shape of the whole tensor, and where the part begins; see :func:`.kernels.reference.mask_layout`."""
+        """Return the shape of the complete tensor and the offset of the part, as a window of a mask."""
         if not shape:
             return []
         each = self._each(shape)
         return [each * self.total, *shape[1:], each * self.first, *[0] * (len(shape) - 1)]
 
     def _each(self, shape: Sequence[int]) -> int:
-        """Rows per example: several where positions of a sequence or heads were folded into the first axis."""
+        """Return the rows per example: several if positions or heads were folded into the first axis."""
         each, rest = divmod(shape[0], self.count)
         if rest:
             raise ValueError(
@@ -47,13 +47,13 @@ _current: Rows | None = None
 
 
 def window(shape: Sequence[int]) -> list[int]:
-    """Of a tensor with the examples along its first axis; empty unless the batch is divided."""
+    """Return the window of a tensor with the examples along its first axis; empty unless the batch is divided."""
     return [] if _current is None else _current.window(shape)
 
 
 @contextlib.contextmanager
 def of_batch(first: int, count: int, total: int) -> Iterator[None]:
-    """What is drawn in here, in forward and in backward passes, is for examples ``first`` and on of a larger batch."""
+    """Draw masks, in forward and backward passes, for the examples from ``first`` on of a larger batch."""
     global _current
     before, _current = _current, Rows(first, count, total)
     try:
@@ -64,7 +64,7 @@ def of_batch(first: int, count: int, total: int) -> Iterator[None]:
 
 
 class _OfTorch(DispatchMode):  # type: ignore[no-untyped-call]
-    """Divides what torch's own dropout draws, and refuses what else would not be rows of a whole."""
+    """Mode that divides the draws of torch's own dropout and refuses other random operators."""
 
     def __init__(self, rows: Rows) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

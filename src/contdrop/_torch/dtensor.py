@@ -1,7 +1,7 @@
 """Tensors that are sharded over processes (``torch.distributed.tensor.DTensor``).
 
-A function is applied to the part that this process holds, and told where that part lies in the whole. So the mask of a
-shard is the slice of the mask of the whole, provided that all processes of the mesh draw the same seed.
+A function is applied to the part that this process holds, with the place of that part in the complete tensor. So the
+mask of a shard is a slice of the complete mask, provided that all processes of the mesh draw the same seed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def is_sharded(x: Tensor) -> bool:
 
 
 def apply(function: Callable[..., Tensor], *tensors: Any) -> Tensor:
-    """function(part, ..., window) on the parts of DTensors of one shape."""
+    """Apply function(part, ..., window) to the local parts of DTensors of one shape."""
     _check_all_sharded(*tensors)
     first: Any = complete(tensors[0])
     mesh, placements = first.device_mesh, first.placements
@@ -38,9 +38,9 @@ def _check_all_sharded(*tensors: Any) -> None:
 
 
 def complete(x: Any) -> Tensor:
-    """The tensor with those sums added up of which each process has a part.
+    """Add up partial sums that are spread over processes.
 
-    torch 2.6 takes wrong gradients of what follows if it is not linear.
+    Without this, torch 2.6 computes wrong gradients of nonlinear functions of the tensor.
     """
     if not is_sharded(x) or not any(each.is_partial() for each in x.placements):
         return x  # type: ignore[no-any-return]
@@ -51,7 +51,7 @@ def complete(x: Any) -> Tensor:
 
 
 def apply_to_rows(function: Callable[..., Tensor], x: Any, weight: Any) -> Tensor:
-    """function(rows, weight, first row) on the rows [N, in] that this process holds; the weight is gathered."""
+    """Apply function(rows, weight, first row) to the local rows [N, in]; the weight is gathered."""
     from torch.distributed.tensor import Partial, Replicate
 
     _check_all_sharded(x, weight)
@@ -74,7 +74,7 @@ def _whole(part: Tensor, mesh: Any, placements: Any, shape: torch.Size) -> Tenso
 
 
 def _offsets(x: Any) -> list[int]:
-    """Where the part of this process begins: each mesh axis cuts an axis into equal parts, the last ones smaller."""
+    """Return the offsets of the local part: mesh axes cut tensor axes into equal parts, the last ones smaller."""
     begin, size = [0] * x.dim(), list(x.shape)
     for axis, placement in enumerate(x.placements):
         if placement.is_replicate():

@@ -1,7 +1,6 @@
 """Nested tensors: batches of sequences of different lengths, jagged or strided.
 
-A function is applied to the rows of all components, one after the other. So a mask is that of the packed rows, and the
-same in both layouts.
+A function is applied to the packed rows of all components. So the mask is that of the packed rows, in both layouts.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from torch import Tensor
 
 
 def apply(owner: str, function: Callable[..., Tensor], *nested: Tensor, shared_axes: Sequence[int] = ()) -> Tensor:
-    """function(values, ..., axes) on the packed values of one or more nested tensors of one shape; axes are theirs."""
+    """Apply function(values, ..., axes) to the packed values of nested tensors of one shape, with their axes."""
     first: Any = nested[0]
     _check_alike(owner, nested)
     if first.layout == torch.jagged:
@@ -32,7 +31,7 @@ def apply(owner: str, function: Callable[..., Tensor], *nested: Tensor, shared_a
 
 
 def _check_alike(owner: str, nested: Sequence[Any]) -> None:
-    """Packed values of other components could have as many rows, and rows of different examples would meet."""
+    """Raise an error if the components differ, because rows of different examples would be paired."""
     first, *others = nested
     for other in others:
         if first.layout == other.layout == torch.jagged and first.shape == other.shape:
@@ -59,7 +58,7 @@ def _ragged_axis(x: Tensor) -> int:
 
 
 def _axes_of_values(owner: str, shared_axes: Sequence[int], dimensions: int, ragged: int) -> list[int]:
-    """The axes of the packed values, which have no batch axis."""
+    """Convert axes to those of the packed values, which have no batch axis."""
     axes = [axis + dimensions if axis < 0 else axis for axis in shared_axes]
     for axis in axes:
         if axis in (0, ragged) or not 0 <= axis < dimensions:

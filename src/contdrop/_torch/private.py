@@ -1,8 +1,8 @@
-"""Every part of torch that torch makes no promise about, and what this package does without it.
+"""Private parts of torch, and the fallbacks of this package without them.
 
-torch may rename, remove or change what begins with an underscore in any release. So each such part is looked up here
-and nowhere else, tried where that is cheap, and belongs to one ability of the package. If a part is missing or behaves
-otherwise, its ability is turned off and the plain way through torch's dispatcher gives the same numbers:
+torch may rename, remove or change names with an underscore in any release. So each such part is looked up only here,
+tried if that is cheap, and belongs to one ability of the package. If a part is missing or behaves differently, its
+ability is turned off and torch's dispatcher gives the same numbers:
 
 ===================  ============================================================================================
 ability              without it
@@ -43,7 +43,7 @@ _without = frozenset(name.strip() for name in os.environ.get(VARIABLE, "").split
 
 
 def find(name: str) -> Any:
-    """What has this dotted name, or None."""
+    """Return the object of a dotted name, or None."""
     if name in _without:
         return None
     try:
@@ -111,7 +111,7 @@ SEES_EVERYBODY = _sees_everybody()
 
 
 def unobserved(x: Tensor) -> bool:
-    """Whether nothing but reverse-mode differentiation looks at what happens to x; False if that cannot be known."""
+    """Return True if only reverse-mode differentiation observes operations on x; False if that is unknown."""
     return (
         SEES_EVERYBODY
         and not transforms_active()  # type: ignore[misc]
@@ -148,7 +148,7 @@ _outside = _Outside()
 
 
 def apply_one_level(function: type[torch.autograd.Function], *args: Any) -> Any:
-    """Applies a subclass of :class:`OneLevelFunction` in an Autograd kernel."""
+    """Apply a subclass of :class:`OneLevelFunction` in an Autograd kernel."""
     if transforms_active():  # type: ignore[misc]
         _outside.gradients = torch.is_grad_enabled()
         with _one_level():
@@ -157,7 +157,7 @@ def apply_one_level(function: type[torch.autograd.Function], *args: Any) -> Any:
 
 
 def below_autograd() -> contextlib.AbstractContextManager[Any]:
-    """The operator that an autograd function calls first in its forward goes past the derivatives of its own level."""
+    """Make the first operator that an autograd function calls in forward skip the derivatives of its own level."""
     context: contextlib.AbstractContextManager[Any] = _to_outer_levels() if transforms_active() else _below_autograd()  # type: ignore[misc]
     return context
 
@@ -198,7 +198,7 @@ def _gradient(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def _tangent(function: Callable[[Tensor], Tensor], one: Tensor) -> float:
-    """The derivative at 1, by one level of torch.func.jvp."""
+    """Compute the derivative at 1 by one level of torch.func.jvp."""
     if _jvp_parts is None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -213,7 +213,7 @@ def _tangent(function: Callable[[Tensor], Tensor], one: Tensor) -> float:
 
 
 def _differentiates() -> bool:
-    """Tries the parts above with an operator that doubles: reverse mode, forward mode, and transforms of both."""
+    """Try the parts above with an operator that doubles: reverse mode, forward mode, and transforms of both."""
     if None in (_below_autograd, _one_level, _base, _forward_mode, transforms_active):
         return False
     try:
@@ -261,7 +261,7 @@ GENERATORS_IN_GRAPHS = DRAWS_IN_GRAPHS and torch.__version__ >= "2.13"
 
 
 def register_draw(library: torch.library.Library, name: str, op: Any) -> None:
-    """Says of an operator that its calls are neither merged, nor reordered, nor run again in backward."""
+    """Register an operator whose calls are neither merged, nor reordered, nor run again in backward."""
     kinds, register = _effects or _older_effects  # type: ignore[misc]
     register(*((library, name) if _effects else (op,)), kinds.ORDERED)
     op.py_impl(functional_mode)(lambda mode, *args, **kwargs: _without_marks(mode, op, args, kwargs))
@@ -269,9 +269,9 @@ def register_draw(library: torch.library.Library, name: str, op: Any) -> None:
 
 
 def _without_marks(mode: Any, op: Any, args: Any, kwargs: Any) -> Any:
-    """Takes the draw out of the nodes that a compiled activation checkpoint computes again in backward.
+    """Exclude the draw from the nodes that a compiled activation checkpoint recomputes in backward.
 
-    The seed is eight bytes; drawing it a second time would give backward another mask than forward.
+    The seed is eight bytes; a second draw would give backward another mask than forward.
     """
     meta: dict[str, Any] = torch.fx.traceback.current_meta
     marks: dict[str, Any] = {name: meta.pop(name) for name in ("recompute", "ac_graph_id") if name in meta}
@@ -282,7 +282,7 @@ def _without_marks(mode: Any, op: Any, args: Any, kwargs: Any) -> Any:
 
 
 def draw_under_vmap(op: Any, generator: int, size: list[int]) -> Tensor:
-    """Draws under torch.func.vmap as torch's own random functions do: all nested levels at once, outermost first."""
+    """Draw under torch.func.vmap like torch's own random functions: all nested levels at once, outermost first."""
     stack, interpreter, vmap, add_batch, key_set, vmap_mode, no_transforms, without_key = _vmap_parts  # type: ignore[misc]
     levels: list[Any] = [interpreter(level) for level in stack() or ()]
     levels = [level for level in levels if level.key() == vmap]
@@ -300,7 +300,7 @@ def draw_under_vmap(op: Any, generator: int, size: list[int]) -> Tensor:
 
 
 def mark_constant(function: Callable[..., Any]) -> None:
-    """Makes torch.compile run a function while tracing, once: what torch.compiler.assume_constant_result does.
+    """Mark a function that torch.compile runs once, while tracing, like torch.compiler.assume_constant_result.
 
     That function imports the whole compiler, which would double the time that importing this package takes.
     """
@@ -314,7 +314,7 @@ backward_task: Callable[[], int] | None = find("torch._C._current_graph_task_id"
 
 
 def in_backward() -> bool:
-    """Whether this thread is in the middle of a backward pass; warns, and says no, if that cannot be known."""
+    """Return True if this thread runs a backward pass; warn and return False if that is unknown."""
     if backward_task is None:
         warnings.warn(
             "contdrop: this version of torch does not tell whether backward is running, so a layer with a generator of "
@@ -332,7 +332,7 @@ dlpack_table: Any = find("torch.Tensor.__dlpack_c_exchange_api__")
 
 
 def node_class(function: type[torch.autograd.Function]) -> Any:
-    """The class of an autograd function's nodes in the graph, or None."""
+    """Return the class of an autograd function's nodes in the graph, or None."""
     return None if "_backward_cls" in _without else getattr(function, "_backward_cls", None)
 
 
@@ -368,13 +368,13 @@ BATCH_NORMS: tuple[type[torch.nn.Module], ...] = (
 
 
 def own_buffers(module: torch.nn.Module) -> dict[str, Tensor | None]:
-    """The buffers of a module itself by name, also those that are None, which named_buffers leaves out."""
+    """Return the module's own buffers by name, including those that are None, which named_buffers omits."""
     found = None if "_buffers" in _without else vars(module).get("_buffers")
     return dict(module.named_buffers(recurse=False) if found is None else found.items())
 
 
 def is_sequence(module: torch.nn.Module) -> bool:
-    """Whether it does what torch.nn.Sequential does. A scripted module's class cannot even be asked for its forward."""
+    """Return True for a torch.nn.Sequential with its own forward; the class of a scripted module has none."""
     return isinstance(module, torch.nn.Sequential) and type(module).forward is torch.nn.Sequential.forward
 
 
@@ -388,14 +388,14 @@ def has_hooks(module: torch.nn.Module) -> bool:
 
 
 def share_hooks(source: torch.nn.Module, target: torch.nn.Module) -> None:
-    """Gives a module the hooks of another, as the same dictionaries: what is registered or removed is so for both."""
+    """Give a module the hook dictionaries of another, so that both share later changes."""
     for name, value in vars(source).items():
         if "hook" in name:
             vars(target)[name] = value
 
 
 def widest(device: torch.device) -> torch.dtype:
-    """The type of most digits that a device has."""
+    """Return the widest floating-point type of a device."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
@@ -405,7 +405,7 @@ DispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 
 
 def argument(op: Any, name: str, args: Any, kwargs: Any) -> Any:
-    """The argument of that name in a call of an operator; None if it has none."""
+    """Return the argument of that name in a call of an operator, or None."""
     if name in kwargs:
         return kwargs[name]
     for place, each in enumerate(op._schema.arguments):
@@ -415,7 +415,7 @@ def argument(op: Any, name: str, args: Any, kwargs: Any) -> Any:
 
 
 def target_name(node: torch.fx.Node) -> str:
-    """What a node of a graph calls, as a reader would write it."""
+    """Return the readable name of the target of a node."""
     plain = str(getattr(node.target, "__name__", node.target))
     if find("torch.fx.Node._pretty_print_target") is None:
         return plain

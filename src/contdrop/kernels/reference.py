@@ -1,4 +1,4 @@
-"""The reference back end: plain torch, and the definition of every random number in the package.
+"""Reference back end in plain torch, which defines every random number of the package.
 
 **Blocks.** Random bits come from Philox-4x32 with 7 rounds (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as
 easy as 1, 2, 3", SC 2011), the fewest rounds that pass BigCrush there. The key is the call's 64-bit seed, low half
@@ -68,7 +68,7 @@ _CHUNK = 1 << 22
 
 
 def philox(counter: Sequence[Tensor], key: Sequence[Tensor], rounds: int = ROUNDS) -> list[Tensor]:
-    """Philox-4x32 on int64 tensors that hold unsigned 32-bit numbers; everything broadcasts."""
+    """Compute Philox-4x32 on int64 tensors that hold unsigned 32-bit numbers; everything broadcasts."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(rounds):
@@ -87,7 +87,7 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor], rounds: int = ROUND
 
 
 def words(seed: Tensor, first_group: int, groups: int, stream: int) -> Tensor:
-    """The words of groups in order of (group, output, lane), as int64 of shape ``[*seed.shape, 64 * groups]``."""
+    """Return the words of groups ordered by group, output and lane, as int64 of shape ``[*seed.shape, 64 * groups]``."""
     group = torch.arange(first_group, first_group + groups, device=seed.device)
     block = (16 * group)[:, None] + torch.arange(16, device=seed.device)
     key = seed[..., None, None]
@@ -99,7 +99,7 @@ def words(seed: Tensor, first_group: int, groups: int, stream: int) -> Tensor:
 
 
 def elements(seed: Tensor, first: int, count: int, bits: int, stream: int) -> Tensor:
-    """The bits of elements ``first`` to ``first + count - 1``, as int64 of shape ``[*seed.shape, count]``."""
+    """Return the bits of elements ``first`` to ``first + count - 1``, as int64 of shape ``[*seed.shape, count]``."""
     size = per_group(bits)
     first_group, last_group = first // size, -(-(first + count) // size)
     group = words(seed, first_group, last_group - first_group, stream).unflatten(-1, (-1, 4, 16))
@@ -109,34 +109,34 @@ def elements(seed: Tensor, first: int, count: int, bits: int, stream: int) -> Te
 
 
 def _fields(group: Tensor, bits: int) -> Tensor:
-    """The elements [..., fields, 16] of groups of words [..., 4, 16]."""
+    """Return the elements [..., fields, 16] of groups of words [..., 4, 16]."""
     shift = torch.arange(0, 32, bits, device=group.device)
     return (group[..., None, :] >> shift[:, None] & (1 << bits) - 1).flatten(-3, -2)
 
 
 def _numbers(group: Tensor) -> Tensor:
-    """The elements [..., 6, 16] of groups of words [..., 4, 16]."""
+    """Return the elements [..., 6, 16] of groups of words [..., 4, 16]."""
     joined = (group[..., 0::2, :] & 0x7FF) << 10 | group[..., 1::2, :] & 0x3FF
     return torch.cat([group >> 11, joined], dim=-2)
 
 
 def per_group(bits: int) -> int:
-    """The number of elements in a group of sixteen blocks."""
+    """Return the number of elements in a group of sixteen blocks."""
     return 96 if bits == NUMBER_BITS else 64 * (32 // bits)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type in which masks are drawn and multiplied for a tensor of this type; the result is rounded once."""
+    """Return the type in which masks for tensors of this type are computed; the result is rounded once."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def uniforms(number: Tensor, dtype: torch.dtype) -> Tensor:
-    """Turns numbers of 21 bits into numbers in (0, 1), exactly, in the type that masks are computed in."""
+    """Convert numbers of 21 bits into numbers in (0, 1), exactly, in the type that masks are computed in."""
     return (2 * number + 1).to(compute_dtype(dtype)) * 2.0**-22
 
 
 def bernoulli_bits(keep: float) -> tuple[int, int]:
-    """The number of bits b an element takes, and the threshold t: keep the element if its bits are less than t."""
+    """Return the number of bits b of an element, and the threshold t below which it is kept."""
     for bits in (1, 2, 4, 8, 16):
         threshold = keep * 2**bits
         if threshold == math.floor(threshold):
@@ -152,13 +152,13 @@ def bits_per_element(law: KernelLaw) -> int:
 
 
 def pitch(inputs: int, bits: int) -> int:
-    """The number of elements from one row of a DropConnect mask to the next."""
+    """Return the number of elements from one row of a DropConnect mask to the next."""
     whole = per_group(bits) if bits == NUMBER_BITS else per_group(bits) // 4
     return -(-inputs // whole) * whole
 
 
 def mask_values(bits: Tensor, law: KernelLaw, dtype: torch.dtype) -> Tensor:
-    """Turn the bits of elements into mask values, in the type masks are computed in."""
+    """Convert the bits of elements to mask values, in the type masks are computed in."""
     dtype = compute_dtype(dtype)
     if law.kind == "bernoulli":
         return (bits < bernoulli_bits(law.params[0])[1]).to(dtype) * law.factor
@@ -173,7 +173,7 @@ def mask_values(bits: Tensor, law: KernelLaw, dtype: torch.dtype) -> Tensor:
 
 
 def mask_layout(shape: Sequence[int], shared_axes: Sequence[int], window: Sequence[int] = ()) -> tuple[int, list[int]]:
-    """The number of the mask's first element, and its strides: how far the number rises along each axis.
+    """Return the number of the mask's first element, and its strides: the step of the number along each axis.
 
     Args:
         shape: Of the tensor.
@@ -199,7 +199,7 @@ def mask_layout(shape: Sequence[int], shared_axes: Sequence[int], window: Sequen
 def _drawn(
     seed: Tensor, shape: Sequence[int], shared_axes: Sequence[int], bits: int, stream: int, window: Sequence[int]
 ) -> Tensor:
-    """The bits of a tensor's mask, of shape ``[*seed.shape, *shape]`` with 1 in place of shared axes."""
+    """Return the bits of a tensor's mask, of shape ``[*seed.shape, *shape]`` with 1 in place of shared axes."""
     first, strides = mask_layout(shape, shared_axes, window)
     shape = [1 if axis in shared_axes else size for axis, size in enumerate(shape)]
     if not window:
@@ -214,7 +214,7 @@ def _drawn(
 def shared_bits(
     x: Tensor, seed: Tensor, shared_axes: Sequence[int], bits: int, stream: int, window: Sequence[int] = ()
 ) -> Tensor:
-    """Bits for every element of x, of a shape that broadcasts to x.
+    """Return bits for every element of x, of a shape that broadcasts to x.
 
     The leading axes of x are those of ``seed``, each entry with a mask of its own; along ``shared_axes`` one value is
     shared. A ``window`` is about the axes after the seed's; see :func:`mask_layout`.
@@ -224,7 +224,7 @@ def shared_bits(
 
 
 def multiply(x: Tensor, mask: Tensor) -> Tensor:
-    """x times mask, in the mask's type; the result is rounded once and laid out like x."""
+    """Multiply x by a mask in the mask's type; the result is rounded once and laid out like x."""
     result = torch.empty_like(x)
     return result.copy_(x.to(mask.dtype) * mask)
 
@@ -237,13 +237,13 @@ def dropout(
     stream: int,
     window: Sequence[int] = (),
 ) -> Tensor:
-    """x times mask times scale."""
+    """Multiply x by the mask."""
     bits = shared_bits(x, seed, shared_axes, bits_per_element(law), stream, window)
     return multiply(x, mask_values(bits, law, x.dtype))
 
 
 def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int], window: Sequence[int] = ()) -> Tensor:
-    """x where a uniform number is less than the element's own ``keep``, and x times zero elsewhere."""
+    """Return x where a uniform number is less than the element's own ``keep``, and x times zero elsewhere."""
     u = uniforms(shared_bits(x, seed, shared_axes, NUMBER_BITS, STREAM_MASK, window), x.dtype)
     return multiply(x, (u < keep).to(u.dtype))
 
@@ -256,7 +256,7 @@ def _example_masks(
     first_example: int,
     like: Tensor,
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Scaled masks [n, out, in] for successive slices of the examples, the first of which has number first_example."""
+    """Yield slices of the examples, numbered from first_example on, and their masks [n, out, in]."""
     outputs, inputs = weight_shape
     bits = bits_per_element(law)
     row = pitch(inputs, bits)
@@ -277,7 +277,7 @@ def dropconnect(
     law: KernelLaw,
     first_example: int = 0,
 ) -> Tensor:
-    """y[n, o] = sum over i of mask[first_example + n, o, i] weight[o, i] x[n, i]."""
+    """Return y[n, o] = sum over i of mask[first_example + n, o, i] weight[o, i] x[n, i]."""
     wide = compute_dtype(x.dtype)
     result = x.new_empty(x.shape[0], weight.shape[0])
     for part, mask in _example_masks(x.shape[0], weight.shape, seed, law, first_example, x):
@@ -292,7 +292,7 @@ def dropconnect_input_gradient(
     law: KernelLaw,
     first_example: int = 0,
 ) -> Tensor:
-    """The gradient by x of sum(gradient * y): sum over o of mask[n, o, i] weight[o, i] gradient[n, o]."""
+    """Return the gradient by x of sum(gradient * y): sum over o of mask[n, o, i] weight[o, i] gradient[n, o]."""
     wide = compute_dtype(gradient.dtype)
     result = gradient.new_empty(gradient.shape[0], weight.shape[1])
     for part, mask in _example_masks(gradient.shape[0], weight.shape, seed, law, first_example, gradient):
@@ -307,7 +307,7 @@ def dropconnect_weight_gradient(
     law: KernelLaw,
     first_example: int = 0,
 ) -> Tensor:
-    """The gradient by weight of sum(gradient * y): sum over n of mask[n, o, i] gradient[n, o] x[n, i]."""
+    """Return the gradient by weight of sum(gradient * y): sum over n of mask[n, o, i] gradient[n, o] x[n, i]."""
     wide = compute_dtype(x.dtype)
     shape = torch.Size((gradient.shape[1], x.shape[1]))
     result = torch.zeros(shape, dtype=wide, device=x.device)
@@ -325,6 +325,6 @@ def dropconnect_gradients(
     law: KernelLaw,
     first_example: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """The gradients by x and by weight. A back end may draw the masks once for both."""
+    """Return the gradients by x and by weight; a back end may draw the masks once for both."""
     by_x = dropconnect_input_gradient(gradient, weight, seed, law, first_example)
     return by_x, dropconnect_weight_gradient(gradient, x, seed, law, first_example)

@@ -1,13 +1,12 @@
-"""Where a call's seed comes from.
+"""Seeds of calls.
 
-One 64-bit seed per call, drawn on the CPU from the caller's generator or from torch's default one. So
-``torch.manual_seed`` governs every mask, on every device, and ``torch.func.vmap`` decides by its ``randomness`` whether
-the examples share a seed.
+Each call draws one 64-bit seed on the CPU, from the caller's generator or torch's default one. So ``torch.manual_seed``
+governs every mask on every device, and the ``randomness`` of ``torch.func.vmap`` decides whether examples share a seed.
 
-Under torch.compile the seed is drawn by an operator of our own, because the compiler replaces torch's random functions
-by a generator of its own, and masks would differ from eager ones. The operator is registered as having an effect:
-otherwise the compiler takes two draws for one expression, and two layers silently share a mask. Where a version of
-torch knows no effects, the graph is broken at the draw instead.
+Under torch.compile an operator of ours draws the seed, because the compiler replaces torch's random functions by its
+own generator, and masks would differ from eager ones. The operator is registered with an effect: otherwise the compiler
+merges two draws into one, and two layers silently share a mask. Versions of torch without effects break the graph at
+the draw instead.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ LIMIT = 2**63 - 1
 
 
 def draw_seed(generator: torch.Generator | None) -> Tensor:
-    """Draws the seed of one call: an int64 scalar tensor on the CPU."""
+    """Draw the seed of one call: an int64 scalar tensor on the CPU."""
     if torch.compiler.is_compiling():
         return _draw_in_graph(generator)
     if generator is None:
@@ -37,7 +36,7 @@ def draw_seed(generator: torch.Generator | None) -> Tensor:
 
 
 class _OwnGenerators(threading.local):
-    """Draws from generators that layers own, recording or replaying the seeds inside ``checkpoint_context``."""
+    """Draws from layers' own generators, recorded or replayed inside ``checkpoint_context``."""
 
     def __init__(self) -> None:
         self.recording: list[Tensor] | None = None
@@ -98,7 +97,7 @@ class _Replay(contextlib.AbstractContextManager[None]):
 
 
 def checkpoint_context() -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]]:
-    """Keeps the masks of layers with a generator of their own under activation checkpointing.
+    """Keep the masks of layers with their own generator under activation checkpointing.
 
     ``torch.utils.checkpoint.checkpoint`` runs a function again in backward. It restores torch's default generators, so
     layers without a generator need nothing. For the others::

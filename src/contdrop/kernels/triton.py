@@ -1,12 +1,12 @@
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 # ruff: noqa: N803, N806, RET505
-"""The Triton back end: kernels for GPUs, with the numbers of the reference back end.
+"""Triton back end: kernels for GPUs, with the numbers of the reference back end.
 
 Tested in Triton's interpreter only (``TRITON_INTERPRET=1``, tensors on the CPU), **not yet on a GPU**. The tests also
 compile every kernel for one, which checks types and shapes but runs nothing.
 
-Same functions as :mod:`contdrop.kernels.reference`, which also defines the random numbers. Masks are never stored: each
-kernel computes them from the seed and the number of the element. Three ways to get at the words, fastest first:
+The functions are those of :mod:`contdrop.kernels.reference`, which also defines the random numbers. Masks are never
+stored: each kernel computes them from the seed and the number of the element, in one of three ways, fastest first:
 
 - whole groups: a tile covers groups of sixteen blocks, and uses all of a block (``_of_groups``). Contiguous tensors
   without shared axes, and DropConnect with elements of 21 bits, whose rows begin with a group;
@@ -57,25 +57,25 @@ _OPTIONS = {"enable_fp_fusion": False}
 
 @triton.jit
 def _philox(seed, stream, block):
-    """The four outputs of Philox for 64-bit numbers of blocks."""
+    """Return the four outputs of Philox for 64-bit numbers of blocks."""
     return tl.philox(seed, (block & 0xFFFFFFFF).to(tl.uint32), (block >> 32).to(tl.uint32), stream, 0, _ROUNDS)
 
 
 @triton.jit
 def _joined(first, second):
-    """The number that is made of what two words have left over."""
+    """Return the number made of the unused bits of two words."""
     return ((first & 0x7FF) << 10) | (second & 0x3FF)
 
 
 @triton.jit
 def _by_output(first, second, third, fourth):
-    """Joins what four outputs of blocks have become: output 2 i + j is at [..., i, j]."""
+    """Join four outputs of blocks: output 2 i + j is at [..., i, j]."""
     return tl.join(tl.join(first, third), tl.join(second, fourth))
 
 
 @triton.jit
 def _of_groups(seed, stream, group, BITS: tl.constexpr):
-    """The elements of groups [n], in the order of ``_columns``."""
+    """Return the elements of groups [n], in the order of ``_columns``."""
     a, b, c, d = _philox(seed, stream, 16 * group[:, None] + tl.arange(0, 16)[None, :])
     if BITS == 21:
         words = _by_output(a >> 11, b >> 11, c >> 11, d >> 11)
@@ -88,7 +88,7 @@ def _of_groups(seed, stream, group, BITS: tl.constexpr):
 
 @triton.jit
 def _pick(outputs, number):
-    """One of four outputs by its number modulo 4."""
+    """Select one of four outputs by its number modulo 4."""
     number = number & 3
     return tl.where(
         number < 2, tl.where(number == 0, outputs[0], outputs[1]), tl.where(number == 2, outputs[2], outputs[3])
@@ -97,14 +97,14 @@ def _pick(outputs, number):
 
 @triton.jit
 def _of_runs(seed, stream, run, BITS: tl.constexpr):
-    """The elements of runs [n], in their order."""
+    """Return the elements of runs [n], in their order."""
     outputs = _philox(seed, stream, (16 * (run >> 2))[:, None] + tl.arange(0, 16)[None, :])
     return _fields(_pick(outputs, run[:, None]), BITS)
 
 
 @triton.jit
 def _fields(words, BITS: tl.constexpr):
-    """The elements of runs [n, 16] of words, in their order."""
+    """Return the elements of runs [n, 16] of words, in their order."""
     if BITS == 32:
         return tl.ravel(words)
     else:
@@ -114,7 +114,7 @@ def _fields(words, BITS: tl.constexpr):
 
 @triton.jit
 def _columns(COUNT: tl.constexpr, BITS: tl.constexpr):
-    """For COUNT columns that begin with a group: how many elements each is after the first, and whether it is one."""
+    """Return the element of each of COUNT columns that begin with a group, and whether it is valid."""
     column = tl.arange(0, COUNT)
     if BITS == 21:
         return column // 128 * 96 + column % 128, column % 128 < 96
@@ -124,7 +124,7 @@ def _columns(COUNT: tl.constexpr, BITS: tl.constexpr):
 
 @triton.jit
 def _element(seed, stream, element, BITS: tl.constexpr):
-    """Single elements."""
+    """Return single elements."""
     if BITS == 21:
         slot = (element % 96) // 16
         a, b, c, d = _philox(seed, stream, 16 * (element // 96) + element % 16)
@@ -142,13 +142,13 @@ def _element(seed, stream, element, BITS: tl.constexpr):
 
 @triton.jit
 def _uniform(number):
-    """(2 e + 1) / 2^22 in float32, exactly."""
+    """Return (2 e + 1) / 2^22 in float32, exactly."""
     return (2 * number.to(tl.int32) + 1).to(tl.float32) * 2.0**-22
 
 
 @triton.jit
 def _quantile(u):
-    """The standard normal quantile of u, in float32.
+    """Compute the standard normal quantile of u, in float32.
 
     With v = u - 1/2 and t = -log(4 u (1 - u)), it is v times a rational function of t: the fit for the far tails
     in ``native/values.h``, where it is explained. Over all 2^21 values of u the error is at most 1.2e-6, and
@@ -171,7 +171,7 @@ def _quantile(u):
 
 @triton.jit
 def _mask(bits, keep, threshold, offset, gain, low, high, factor, KIND: tl.constexpr, WIDE: tl.constexpr):
-    """Mask values in the type WIDE; ``keep`` is used by the kind "where" only. The numbers: see ``_law``."""
+    """Compute mask values in the type WIDE; only the kind "where" uses ``keep``. For the numbers see ``_law``."""
     # tl.full, because these are typed scalars on a GPU but plain Python numbers in the interpreter.
     times = tl.full((), factor, WIDE)
     if KIND == "bernoulli":
@@ -217,7 +217,7 @@ def _flat(
     GROUPS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Everything contiguous, and the mask too: element i of the mask belongs to element i of x. A tile of groups."""
+    """Multiply contiguous tensors: element i of the mask belongs to element i of x. A tile is a number of groups."""
     GROUP: tl.constexpr = 96 if BITS == 21 else 64 * (32 // BITS)
     SIZE: tl.constexpr = GROUPS * (128 if BITS == 21 else GROUP)
     tile = tl.program_id(0).to(tl.int64)
@@ -260,9 +260,9 @@ def _strided(
     SIZE: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Any strides, those of the mask among them (0 along a shared axis), whose first element has number ``first``.
+    """Multiply tensors of any strides by a mask whose first element has number ``first``.
 
-    Axes run from the fastest to the slowest.
+    The mask's stride is 0 along shared axes. Axes run from the fastest to the slowest.
 
     INDEX is the type that counts the elements of x: division is slow in 64 bits.
     """
@@ -310,7 +310,7 @@ def _rows(
     COLUMNS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Mask values [rows, COLUMNS] of RUNS runs or groups from ``first_run`` on, in rows of ``runs`` of them."""
+    """Compute mask values [rows, COLUMNS] of RUNS runs or groups from ``first_run`` on, in rows of ``runs`` of them."""
     ROWS: tl.constexpr = row.shape[0]
     start = row * runs + first_run
     run = (start[:, None] + tl.arange(0, RUNS)[None, :]).reshape(ROWS * RUNS)
@@ -343,7 +343,7 @@ def _output(
     COLUMNS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """y[n, o]: a program takes one example and ROWS outputs, and goes through the inputs."""
+    """Compute y[n, o]: a program takes one example and ROWS outputs, and goes through the inputs."""
     RUN: tl.constexpr = 96 if BITS == 21 else 16 * (32 // BITS)
     column, counts = _columns(COLUMNS, BITS)
     program = tl.program_id(0).to(tl.int64)
@@ -389,7 +389,7 @@ def _input_gradient(
     COLUMNS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """The gradient by x[n, i]: a program takes one example and a tile of inputs, and goes through the outputs."""
+    """Compute the gradient by x[n, i]: a program takes one example and a tile of inputs, and loops over outputs."""
     RUN: tl.constexpr = 96 if BITS == 21 else 16 * (32 // BITS)
     column, counts = _columns(COLUMNS, BITS)
     program = tl.program_id(0).to(tl.int64)
@@ -437,7 +437,7 @@ def _weight_gradient(
     COLUMNS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """The gradient by w[o, i]: a program takes a tile of weights, and goes through the examples."""
+    """Compute the gradient by w[o, i]: a program takes a tile of weights, and goes through the examples."""
     RUN: tl.constexpr = 96 if BITS == 21 else 16 * (32 // BITS)
     column, counts = _columns(COLUMNS, BITS)
     program = tl.program_id(0).to(tl.int64)
@@ -474,19 +474,19 @@ def _check_device(device: torch.device) -> None:
 
 
 def _in_memory(x: Tensor) -> Tensor:
-    """The tensor itself, unless torch only pretends that its numbers are in memory: all zeros, or to be negated."""
+    """Return the tensor with its values in memory: torch represents zeros and negation lazily."""
     _check_device(x.device)
     return x.resolve_neg() if x.data_ptr() else torch.zeros_like(x)
 
 
 def _on(device: torch.device) -> Any:
-    """Triton launches on the current GPU, so the tensors' own has to be that."""
+    """Make the tensors' GPU the current one, on which Triton launches."""
     return torch.cuda.device(device if device.type == "cuda" else -1)
 
 
 @functools.lru_cache(maxsize=256)
 def _law(kind: str, params: tuple[float, ...], factor: float) -> dict[str, Any]:
-    """What ``_mask`` needs to know of a law, and the compiler of all.
+    """Return the arguments of ``_mask`` for a law, and the options of the compiler.
 
     A Bernoulli value is ``factor`` if its bits are less than ``threshold``. The others are ``offset + gain * z``, then
     clipped to [low, high] if Gaussian, then times ``factor``; z is uniform or standard normal.
@@ -542,7 +542,7 @@ def _elementwise(
     stream: int,
     window: Sequence[int],
 ) -> bool:
-    """Fills ``out`` with x times mask; False if the layout takes too many axes.
+    """Fill ``out`` with x times mask; return False if the layout takes too many axes.
 
     A batch of seeds is a loop. Without a ``keep``, x stands in for it.
     """
@@ -586,12 +586,12 @@ def _launch_flat(x: Tensor, keep: Tensor | None, out: Tensor, count: int, argume
 
 
 def _power_of_two(count: int) -> int:
-    """The smallest one that is not below: the columns that Triton takes for so many elements."""
+    """Return the smallest power of two of at least ``count``, the columns that Triton needs."""
     return 1 << (count - 1).bit_length()
 
 
 def _merged_axes(x: Tensor, keep: Tensor, out: Tensor, mask_strides: Sequence[int]) -> list[list[int]]:
-    """Describes the tensors and the mask by as few axes as possible, the one fastest in the result's memory first.
+    """Describe the tensors and the mask by as few axes as possible, the one fastest in the result's memory first.
 
     An axis is its size, and its strides in x, keep, the result and the mask.
     """
@@ -683,7 +683,7 @@ def _tile(
     law: KernelLaw,
     first_example: int,
 ) -> dict[str, Any]:
-    """The arguments that the three kernels of DropConnect share: a tile is eight rows of 128 columns, or like it."""
+    """Return the common arguments of the DropConnect kernels: a tile has about eight rows of 128 columns."""
     arguments = _law(*law[:3])
     run = reference.pitch(1, arguments["BITS"])
     runs = reference.pitch(inputs, arguments["BITS"]) // run

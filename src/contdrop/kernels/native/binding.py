@@ -82,7 +82,7 @@ def dropout(
 
 
 def _in_memory(x: Tensor) -> Tensor:
-    """The tensor itself, unless torch only pretends that its numbers are in memory: all zeros, or to be negated."""
+    """Return the tensor with its values in memory: torch represents zeros and negation lazily."""
     if not x.is_cpu:  # its address means nothing here
         raise RuntimeError(
             f"contdrop: expected every tensor on the cpu, got one on {x.device}; move it there by .cpu()"
@@ -91,7 +91,7 @@ def _in_memory(x: Tensor) -> Tensor:
 
 
 def _per_seed(x: Tensor, seed: Tensor, one: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """One call for every seed of a batch of seeds, which the leading axes of x belong to."""
+    """Call ``one`` for every seed of a batch of seeds, which are the leading axes of x."""
     parts = [one(part, s) for part, s in zip(x.flatten(0, seed.dim() - 1), seed.flatten())]
     stacked = torch.stack(parts) if parts else x.new_empty(0, *x.shape[seed.dim() :])
     return torch.empty_like(x).copy_(stacked.view(x.shape))
@@ -176,7 +176,7 @@ def _contract(
     law: KernelLaw,
     first_example: int,
 ) -> list[Tensor]:
-    """One contraction of three matrices, of which those that it needs are given; or two from one draw of the masks."""
+    """Contract the matrices that are given; "gradients" gives two results from one draw of the masks."""
     given = [tensor for tensor in (g, w, x) if tensor is not None]
     examples = (x if x is not None else g).shape[0]  # type: ignore[union-attr]
     outputs = w.shape[0] if w is not None else g.shape[1]  # type: ignore[union-attr]
@@ -209,7 +209,7 @@ def _contract(
 
 
 def _check_operands(given: list[Tensor], shapes: list[tuple[int, int]]) -> None:
-    """The kernel takes addresses, and would read and write beyond the end of what does not fit."""
+    """Raise an error if the matrices do not fit; the kernel takes addresses and would exceed their memory."""
     if any(tensor.dtype != given[0].dtype for tensor in given):
         types = " and ".join(str(tensor.dtype) for tensor in given)
         raise RuntimeError(f"dropconnect: expected matrices of one type, got {types}")
