@@ -87,7 +87,7 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor], rounds: int = ROUND
 
 
 def words(seed: Tensor, first_group: int, groups: int, stream: int) -> Tensor:
-    """Return the words of groups ordered by group, output and lane, as int64 of shape ``[*seed.shape, 64 * groups]``."""
+    """Return the words of groups by group, output and lane, as int64 of shape ``[*seed.shape, 64 * groups]``."""
     group = torch.arange(first_group, first_group + groups, device=seed.device)
     block = (16 * group)[:, None] + torch.arange(16, device=seed.device)
     key = seed[..., None, None]
