@@ -23,7 +23,7 @@ from ...errors import UserError
 from ..analysis.metric_format import Measure
 from . import schema
 from .reader import WEIGHTS, StoreReader
-from .results import find_wrong_value, mismatches
+from .results import example_values, mismatches
 from .schema import FAILED, FINISHED, PLANNED, PROCESSOR, RUNNING
 
 BACKUP, DAMAGED = "-backup", "-damaged"  # ends of file names
@@ -88,9 +88,9 @@ def _check_jobs(store: StoreReader) -> Iterator[Defect]:
         name = f"job {job.id} ({job.experiment} {job.method} run {job.run})"
         if job.status not in (PLANNED, RUNNING, FINISHED, FAILED):
             yield Defect(f"{name}: expected status planned, running, finished or failed; got {job.status!r}")
-        wrong = find_wrong_value(store, job, measures.get(job.protocol, Measure()))
-        if wrong:
-            yield Defect(f"{name}: {wrong}")
+        if job.status == FINISHED:
+            measure = measures.get(job.protocol, Measure())
+            yield from _damage(functools.partial(example_values, store, job, measure))
         saved = store.read("SELECT count(*) FROM checkpoints WHERE job = ?", (job.id,))[0][0]
         if (saved or row["checkpoint"]) and store.checkpoint(job.id) is None:
             yield Defect(f"{name}: its checkpoint does not match its checksum", mendable=True)

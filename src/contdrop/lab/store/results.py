@@ -161,18 +161,11 @@ def assemble(protocol: ProtocolRecord, jobs: Sequence[JobRecord], selections: Ma
 def _contributions(
     store: StoreReader, measure: Measure, jobs: Iterable[JobRecord]
 ) -> dict[tuple[str, int], np.ndarray]:
-    """Return what each test example contributes, of jobs tested on the same ones, if the value is their plain mean.
-
-    Raises:
-        DamageError: The contributions do not give the stored value.
-    """
+    """Return what each test example contributes, of jobs tested on the same ones, if the value is their plain mean."""
     found: dict[tuple[str, int], np.ndarray] = {}
     shared: np.ndarray | None = None
     for job in jobs:
-        kept = _kept(store, job, measure)
-        wrong = _wrong_value(job, kept, measure)
-        if wrong:
-            raise DamageError(store.path, f"{job.method} run {job.run}: {wrong}")
+        kept = example_values(store, job, measure)
         if kept is None or kept.ndim != 1 or not measure.is_mean:
             continue
         labels = store.artefact(job.id, "test_labels")
@@ -182,6 +175,35 @@ def _contributions(
             found[job.method, job.run] = kept if groups is None else by_group(kept, groups)
     sizes = {len(each) for each in found.values()}
     return found if len(sizes) == 1 else {}
+
+
+def example_values(store: StoreReader, job: JobRecord, measure: Measure) -> np.ndarray | None:
+    """Return what each test example contributed to a finished job's value; None if that was not kept.
+
+    It is stored as such or, of a classifier, as predictions and labels.
+
+    Raises:
+        DamageError: The examples do not give the stored value.
+    """
+    values, wrong = store.artefact(job.id, f"test_{measure.name}"), None
+    if values is None and measure.is_error:
+        predictions, labels = (store.artefact(job.id, f"test_{what}") for what in ("predictions", "labels"))
+        if predictions is None or labels is None:
+            return None
+        if predictions.shape != labels.shape:
+            raise DamageError(store.path, f"job {job.id} has {len(predictions)} predictions for {len(labels)} labels")
+        values = np.where(predictions != labels, np.float32(100), np.float32(0))
+    stored = job.results.get("test_error")
+    if values is None or stored is None:
+        return values
+    found = measure.of_examples(values) if len(values) else None
+    if not len(values):
+        wrong = "it has been tested on no example"
+    elif found is not None and not math.isclose(found, stored, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
+        wrong = f"its test {measure.name} is {measure.full(stored)}, and that of its examples {measure.full(found)}"
+    if wrong:
+        raise DamageError(store.path, f"job {job.id} ({job.experiment} {job.method} run {job.run}): {wrong}")
+    return values
 
 
 def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
@@ -210,36 +232,6 @@ def mismatches(jobs: Iterable[JobRecord]) -> Iterator[tuple[int, str]]:
         mismatch = find_mismatch(shared)
         if mismatch:
             yield run, mismatch
-
-
-def find_wrong_value(store: StoreReader, job: JobRecord, measure: Measure) -> str | None:
-    """Return how a finished job's test value contradicts the stored contributions of its examples; None if not."""
-    return _wrong_value(job, _kept(store, job, measure), measure) if job.status == FINISHED else None
-
-
-def _wrong_value(job: JobRecord, kept: np.ndarray | None, measure: Measure) -> str | None:
-    stored = job.results.get("test_error")
-    if stored is None or kept is None:
-        return None
-    if not len(kept):
-        return "it has been tested on no example"
-    found = measure.of_examples(kept)
-    if found is None or math.isclose(found, stored, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
-        return None
-    return f"its test {measure.name} is {measure.full(stored)}, and that of its examples {measure.full(found)}"
-
-
-def _kept(store: StoreReader, job: JobRecord, measure: Measure) -> np.ndarray | None:
-    """Return what each test example contributed, stored as such or, of a classifier, as predictions and labels."""
-    kept = store.artefact(job.id, f"test_{measure.name}")
-    if kept is not None or not measure.is_error:
-        return kept
-    predictions, labels = (store.artefact(job.id, f"test_{what}") for what in ("predictions", "labels"))
-    if predictions is None or labels is None:
-        return None
-    if predictions.shape != labels.shape:
-        raise DamageError(store.path, f"job {job.id} has {len(predictions)} predictions for {len(labels)} labels")
-    return np.where(predictions != labels, np.float32(100), np.float32(0))
 
 
 def collect_all(store: StoreReader, keys: Collection[str] | None = None) -> list[Results]:
