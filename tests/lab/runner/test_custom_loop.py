@@ -7,7 +7,7 @@ from torch import nn
 from contdrop import lab
 from contdrop.errors import UserError
 from contdrop.lab.runner.custom_loop import around_ask
-from contdrop.lab.store import locks
+from contdrop.lab.store import integrity, locks
 from contdrop.lab.store.schema import FAILED, FINISHED
 from contdrop.lab.store.writer import Store
 
@@ -194,6 +194,7 @@ def test_what_a_program_asked_for_is_not_taken_for_the_labs_training(tmp_path):
     lab.compare(study, store=path, workers=0, device="cpu", progress=False)
     with Store(path) as store:
         found = [protocol.configuration.get("run") for protocol in store.protocols()]
+        assert integrity.check(store) == []
     assert len(found) == 2
     assert sum(run is not None and "around_ask" in str(run) for run in found) == 1
     with pytest.raises(UserError, match=r"expected the loop around lab\.ask to run its jobs"):

@@ -299,18 +299,21 @@ class Store(StoreReader):
 
         Args:
             protocol: Key of the protocol.
-            keys: Keys of its jobs, to find a row that was damaged so that it belongs to another protocol.
+            keys: Keys of its jobs, to find rows of them that belong to another protocol: by damage, or because the same
+                study was trained by another loop, whose jobs have the same keys.
         """
         found: list[str] = []
+        others: set[str] = set()
         with self.transaction() as db:
             query = "SELECT * FROM jobs WHERE protocol = ? OR key IN (SELECT value FROM json_each(?))"
             for row in db.execute(query, (protocol, json.dumps(list(keys)))).fetchall():
-                damage = self.find_damage(row)
-                if damage is not None:
-                    found.append(damage)
+                damage, is_other = self.find_damage(row), row["protocol"] != protocol
+                if damage is not None or is_other:
+                    found.append(damage or f"job {row['id']} was done by another training loop")
                     reset_job(db, row["id"])
-                    if row["checksum"] != row_checksum(row):
+                    if is_other or row["checksum"] != row_checksum(row):
                         db.execute("DELETE FROM jobs WHERE id = ?", (row["id"],))
+                        others |= {row["protocol"]} if is_other and damage is None else set()
             for row in db.execute("SELECT * FROM selections WHERE protocol = ?", (protocol,)).fetchall():
                 if row["checksum"] != row_checksum(row):
                     found.append("a selection does not match its checksum")
@@ -329,6 +332,8 @@ class Store(StoreReader):
                         f"{selections} are there"
                     )
                 count_rows(db, protocol)
+            for other in others:
+                count_rows(db, other)
         return found
 
     def of_other_processors(
