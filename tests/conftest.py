@@ -56,11 +56,28 @@ WITHOUT_LAB = ["faults", "golden", *(path.name for path in HERE.glob("*.py") if 
 collect_ignore = [] if has_lab() else WITHOUT_LAB
 
 
+@pytest.fixture
+def snapshot(request):
+    """Return a function that compares a text with the file of this name in ``snapshots`` beside the test."""
+
+    def check(name, text):
+        path = request.path.parent / "snapshots" / f"{name}.txt"
+        if request.config.getoption("update_snapshots"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8"), "run pytest with --update-snapshots and review the diff"
+
+    return check
+
+
 def pytest_report_header():
     return f"without the lab: {len(collect_ignore)} files of tests are left out" if collect_ignore else None
 
 
 def pytest_addoption(parser):
+    parser.addoption(
+        "--update-snapshots", action="store_true", help="Rewrite the texts under snapshots/ instead of comparing them."
+    )
     parser.addoption("--no-skips", action="store_true", help="fail if a test was skipped, as before a release")
 
 

@@ -51,20 +51,88 @@ def noisy(mean, runs=12, spread=0.1, seed=0):
     return list(mean + values - values.mean())
 
 
-def test_better_than_all():
-    found = verdict(results_of({m: noisy(2 + i, seed=i) for i, m in enumerate(METHODS)}))
-    assert found.outcome == "better"
-    assert found.headline == ("Gaussian is better than every other method, by 1.00 to 3.00 points, beyond chance.")
-    assert set(found.outcomes.values()) == {"better"}
-    first = found.findings[0]
-    assert (first.label, first.gap, first.outcome) == ("Against Bernoulli", "1.00 points less", "better")
-    assert first.text.startswith(
-        "Gaussian errs 2.00 %, Bernoulli 3.00 %: 1.00 points less (95 % interval of the difference \N{MINUS SIGN}1."
-    )
-    assert "better in all 12 runs. That is beyond chance after correction for 3 comparisons (p < 0.001)." in first.text
-    assert found.findings[-1].text.endswith(
-        "So the shape of the noise of Gaussian matters here, not its strength alone."
-    )
+def by_steps(steps, *others):
+    """Errors of the reference, and of others that differ from it by these steps."""
+    return {"gaussian": [3.0] * len(steps)} | {name: [3.0 + step for step in steps] for name in others}
+
+
+def levels(errors, **options):
+    """Errors with these means."""
+    return {m: noisy(e, seed=i, **options) for i, (m, e) in enumerate(errors.items())}
+
+
+def with_other_noise():
+    results = results_of(levels(dict(zip(METHODS, (2, 3, 4, 5)))))
+    for each in results.final:
+        if each.method == "bernoulli-matched":
+            each.results["relative_variance"] = 0.156
+    return results
+
+
+BASE = noisy(3, runs=30)
+CLOSE, FAR = ([e + step + 0.01 * (-1) ** run for run, e in enumerate(BASE)] for step in (0.05, 1))
+SEVEN = (1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.02)
+TEN = noisy(3, runs=10)
+CASES = {
+    "better than all": results_of(levels(dict(zip(METHODS, (2, 3, 4, 5))))),
+    "better and worse": results_of({"gaussian": noisy(3), "bernoulli": noisy(4, seed=1), "uniform": noisy(2, seed=2)}),
+    "worse": results_of({"gaussian": noisy(3), "uniform": noisy(2, seed=2)}),
+    "a gain by the strength of the noise": results_of(
+        levels({"gaussian": 2.0, "bernoulli": 3.0, "bernoulli-matched": 2.0}, spread=0.02, runs=20)
+    ),
+    # The shape may make as much of a difference as the whole gain, and the equivalence test would not see it.
+    "a gain within the margin": results_of(
+        levels({"gaussian": 2.0, "bernoulli": 2.1, "bernoulli-matched": 2.005}, spread=0.02, runs=20)
+    ),
+    "a control with other noise": with_other_noise(),
+    "no dropout, with a failed run": results_of(
+        {"gaussian": noisy(2), "none": noisy(3, seed=1)}, failed=[("none", 12)]
+    ),
+    "no dropout as the reference": results_of(
+        {"none": noisy(2), "bernoulli-matched": noisy(3, seed=1)}, reference="none"
+    ),
+    "a difference below the margin": results_of({"gaussian": BASE, "bernoulli": CLOSE}),
+    "one of two below the margin": results_of({"gaussian": BASE, "bernoulli": CLOSE, "none": FAR}),
+    "ties in all runs": results_of({"gaussian": [3.0] * 10, "bernoulli": [3.0] * 10}),
+    "ties in some runs": results_of({"gaussian": [3.0] * 10, "bernoulli": [3.1] * 5 + [3.0] * 3 + [2.9] * 2}),
+    # Twelve wins of twelve, of which one is so large that the t-test takes the rest for chance.
+    "Wilcoxon alone": results_of({"gaussian": [3.0] * 12, "bernoulli": [3.01 + 0.001 * n for n in range(11)] + [9.0]}),
+    "no errors": results_of({"gaussian": [0.0] * 10, "bernoulli": [0.0] * 10}),
+    "no errors of the reference": results_of({"gaussian": [0.0] * 10, "bernoulli": noisy(1, runs=10)}),
+    # Without spread there is no t-test, no interval and no equivalence test, and none is quoted.
+    "the same difference in every run": results_of({"gaussian": TEN, "bernoulli": [e + 0.125 for e in TEN]}),
+    "the same difference in four runs": results_of({"gaussian": TEN[:4], "bernoulli": [e + 1 for e in TEN[:4]]}),
+    "too few runs for Wilcoxon's test": results_of(by_steps(SEVEN, "bernoulli", "uniform", "fast", "none")),
+    # Alone, seven runs could reach 5 %: 2 / 2^7 is 0.016.
+    "not confirmed by Wilcoxon's test": results_of(by_steps((1.0, 1.1, -0.01, 1.05, 0.95, 1.0, -0.02), "bernoulli")),
+    # They saw a gap of 4 points with a spread of 0.1; which smaller one they could have detected is not said.
+    "two runs": results_of(levels(dict(zip(METHODS, (2, 6, 10, 14))), runs=2)),
+    "five runs": results_of(levels(dict(zip(METHODS, (2, 6, 10, 14))), runs=5)),
+    "two runs, close": results_of(levels(dict(zip(METHODS, (2, 2.001, 2.002, 2.003))), runs=2)),
+    "five runs, close": results_of(levels(dict(zip(METHODS, (2, 2.001, 2.002, 2.003))), runs=5)),
+    "one run": results_of({"gaussian": [3.0], "bernoulli": [2.0], "uniform": [4.0]}),
+    "equal in every run": results_of({"gaussian": noisy(3), "bernoulli": noisy(3)}),
+    "three equal in every run": results_of({m: noisy(3) for m in ("gaussian", "bernoulli", "none")}),
+    "nothing planned": results_of({}),
+    "nothing finished": results_of({}, missing=[("gaussian", 0)]),
+    "everything failed": results_of({}, failed=[("gaussian", 0), ("none", 0)]),
+    "the reference alone": results_of({"gaussian": [1.0]}),
+    "without the reference": results_of({"none": [1.0]}, missing=[("gaussian", 0)]),
+    "no shared run": results_of({"gaussian": {0: 1.0}, "none": {1: 1.0}}),
+}
+
+
+def test_verdicts(snapshot):
+    """Every sentence, for results of every kind."""
+    parts = []
+    for name, results in CASES.items():
+        found = verdict(results)
+        outcomes = ", ".join(f"{method} {outcome}" for method, outcome in found.outcomes.items())
+        parts += [f"## {name}", f"{found.outcome}: {found.headline}", *found.details, f"[{outcomes}]"]
+        parts += [f"- {each.label} ({each.outcome}; {each.gap}): {each.text}" for each in found.findings]
+        parts += [*(f"* {caveat}" for caveat in found.caveats), ""]
+        assert len(found.headline) <= HEADLINE
+    snapshot("verdicts", "\n".join(parts))
 
 
 def test_complete_runs_are_those_that_every_method_has():
@@ -107,21 +175,6 @@ def test_a_comparison_without_a_t_test_counts_in_the_correction_of_the_others():
     assert np.isnan(found["none"].t_p_two_sided)
     assert found["uniform"].t_p_two_sided_holm == 2 * found["uniform"].t_p_two_sided < 1
     assert found["uniform"].minimum_detectable == stats.minimum_detectable(found["uniform"].sd, 12, alpha=0.025)
-
-
-def test_worse_and_mixed():
-    errors = {"gaussian": noisy(3), "bernoulli": noisy(4, seed=1), "uniform": noisy(2, seed=2)}
-    found = verdict(results_of(errors))
-    assert found.outcome == "mixed"
-    assert found.headline == "Gaussian is better than 1 and worse than 1 of 2 methods."
-    assert found.details[0] == "Better than Bernoulli, by 1.00 points."
-    assert found.details[1] == "Worse than uniform, by 1.00 points."
-    assert found.findings[1].label == "The best of the others"
-    assert found.findings[1].gap == "1.00 points more"
-    del errors["bernoulli"]
-    found = verdict(results_of(errors))
-    assert found.outcome == "worse"
-    assert found.headline == "Gaussian is worse than uniform, by 1.00 points."
 
 
 def test_no_difference_is_claimed_only_by_the_equivalence_test():
@@ -249,36 +302,6 @@ def test_small_values_are_told_apart_and_shown_as_large_ones_are(scale):
         assert float(cell.text.split()[0].replace("\N{MINUS SIGN}", "-")) == pytest.approx(cell.value, rel=0.1)
 
 
-def test_a_gain_by_strength_of_noise_alone_is_called_that():
-    errors = {"gaussian": 2.0, "bernoulli": 3.0, "bernoulli-matched": 2.0}
-    found = verdict(results_of({m: noisy(e, spread=0.02, runs=20, seed=i) for i, (m, e) in enumerate(errors.items())}))
-    assert found.headline == ("Gaussian is better than Bernoulli, by 1.00 points.")
-    assert found.details == ("Within ±0.20 percentage points of matched Bernoulli.",)
-    assert found.findings[-1].text.endswith(
-        "So what Gaussian gains over plain Bernoulli comes, but for less than the margin, from the strength of its "
-        "noise and not from its shape."
-    )
-
-
-def test_a_gain_within_the_margin_is_not_laid_to_the_strength_of_the_noise():
-    """The shape may make as much of a difference as the whole gain, and the equivalence test would not see it."""
-    errors = {"gaussian": 2.0, "bernoulli": 2.1, "bernoulli-matched": 2.005}
-    found = verdict(results_of({m: noisy(e, spread=0.02, runs=20, seed=i) for i, (m, e) in enumerate(errors.items())}))
-    assert [each.outcome for each in found.findings] == ["better", "equivalent"]
-    assert found.findings[-1].text.endswith("So with as much noise, its shape makes no difference that matters.")
-
-
-def test_a_control_with_other_noise_is_none():
-    results = results_of({m: noisy(2 + i, seed=i) for i, m in enumerate(METHODS)})
-    for each in results.final:
-        if each.method == "bernoulli-matched":
-            each.results["relative_variance"] = 0.156
-    assert verdict(results).findings[-1].text == (
-        "Inconclusive: matched Bernoulli was run with another amount of noise, relative variance 0.156 instead "
-        "of 0.300."
-    )
-
-
 @pytest.mark.parametrize("runs", [3, 12])
 def test_a_law_that_is_weaker_than_its_name_says_is_called_that(runs):
     methods = ("original", "gaussian:match", "uniform:match")
@@ -337,75 +360,6 @@ def test_each_continuous_law_is_held_against_its_own_control(reference, control)
     del errors[control]
     found = verdict(results_of(errors, reference=reference)).findings[-1]
     assert found.text.startswith(f"Inconclusive: {name_in_text(control)}, the Bernoulli law with as much noise, has no")
-
-
-def test_no_dropout_is_called_that():
-    found = verdict(results_of({"gaussian": noisy(2), "none": noisy(3, seed=1)}, failed=[("none", 12)]))
-    assert found.headline == "Gaussian is better than no dropout, by 1.00 points."
-    assert found.findings[0].text.startswith("Gaussian errs 2.00 %, no dropout 3.00 %")
-    assert "(no dropout 1)" in found.caveats[0]
-    found = verdict(results_of({"none": noisy(2), "bernoulli-matched": noisy(3, seed=1)}, reference="none"))
-    assert found.headline == "No dropout is better than matched Bernoulli, by 1.00 points."
-    assert [finding.label for finding in found.findings] == ["The closest rival"]
-
-
-def test_real_but_too_small_to_matter():
-    base = noisy(3, runs=30)
-    other = [error + 0.05 + 0.01 * (-1) ** run for run, error in enumerate(base)]
-    found = verdict(results_of({"gaussian": base, "bernoulli": other}))
-    assert found.outcome == "better"
-    assert "less than the 0.30 points that would matter" in found.findings[0].text
-    assert found.headline == ("Gaussian is better than Bernoulli, by 0.05 points, less than the 0.30 that matter.")
-    large = [error + 1 + 0.01 * (-1) ** run for run, error in enumerate(base)]
-    found = verdict(results_of({"gaussian": base, "bernoulli": other, "none": large}))
-    assert "by 0.05 to 1.00 points, 1 below the margin." in found.headline
-    assert "by 0.05 to 1.00 points (for Bernoulli less than the 0.30 that matter)." in found.details[0]
-
-
-def test_ties_are_ties():
-    found = verdict(results_of({"gaussian": [3.0] * 10, "bernoulli": [3.0] * 10}))
-    assert "equal in all 10 runs. There is no difference to test." in found.findings[0].text
-    assert "better in" not in found.findings[0].text
-    assert "interval" not in found.findings[0].text
-    some = verdict(results_of({"gaussian": [3.0] * 10, "bernoulli": [3.1] * 5 + [3.0] * 3 + [2.9] * 2}))
-    assert "better in 5 of 10 runs, equal in 3 and worse in 2." in some.findings[0].text
-
-
-def test_wilcoxons_disagreement_is_said_whichever_test_sees_a_difference():
-    """Twelve wins of twelve, of which one is so large that the t-test takes the rest for chance."""
-    other = [3.01 + 0.001 * run for run in range(11)] + [9.0]
-    found = verdict(results_of({"gaussian": [3.0] * 12, "bernoulli": other}))
-    assert found.outcome == "open"
-    assert found.headline == "Undecided: 12 runs cannot tell Gaussian from Bernoulli, by the t-test."
-    assert found.details == ("Wilcoxon's test, unlike the t-test, sees a difference from Bernoulli.",)
-    assert (
-        "The t-test leaves it open (p = 0.33), but Wilcoxon's test sees a difference (p < 0.001), so the two tests "
-        "disagree." in found.findings[0].text
-    )
-    assert "could only have seen" not in found.findings[0].text
-
-
-def test_no_errors_at_all():
-    found = verdict(results_of({"gaussian": [0.0] * 10, "bernoulli": [0.0] * 10}))
-    assert found.findings[0].text == (
-        "Gaussian and Bernoulli both err 0.00 %, equal in all 10 runs. There is no difference to test."
-    )
-    assert any("Gaussian makes no errors, so a share of that cannot say" in caveat for caveat in found.caveats)
-    better = verdict(results_of({"gaussian": [0.0] * 10, "bernoulli": noisy(1, runs=10)}))
-    assert better.headline == "Gaussian is better than Bernoulli, by 1.00 points."
-
-
-def test_the_same_difference_in_every_run():
-    """Without spread there is no t-test, no interval and no equivalence test, and none is quoted."""
-    base = noisy(3, runs=10)
-    found = verdict(results_of({"gaussian": base, "bernoulli": [error + 0.125 for error in base]}))
-    assert found.findings[0].text == (
-        "Gaussian errs 3.00 %, Bernoulli 3.12 %: 0.12 points less, better in all 10 runs. The difference is the same "
-        "in all 10 runs, so there is no t-test; that is beyond chance by Wilcoxon's test alone (p = 0.002); it is "
-        "less than the 0.30 points that would matter."
-    )
-    few = verdict(results_of({"gaussian": base[:4], "bernoulli": [error + 1 for error in base[:4]]}))
-    assert few.findings[0].text.endswith("so there is no t-test, and fewer than 6 runs are too few for Wilcoxon's.")
 
 
 def test_equivalence_is_corrected_for_the_number_of_methods():
@@ -498,50 +452,6 @@ def test_one_test_set_is_not_claimed_of_a_loop_that_may_draw_its_own():
     assert not any("All runs share" in caveat for caveat in told)
 
 
-def test_doubt_where_the_tests_disagree():
-    base = [3.0] * 7
-    steps = [1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.02]
-    errors = {"gaussian": base} | {
-        m: [e + step for e, step in zip(base, steps)] for m in ("bernoulli", "uniform", "fast", "none")
-    }
-    found = verdict(results_of(errors))
-    assert found.headline.endswith("points, by the t-test.")
-    assert found.details == (
-        "Wilcoxon's test needs more runs to confirm the difference from Bernoulli, uniform, fast dropout and no "
-        "dropout.",
-    )
-    assert (
-        "Wilcoxon's test of 7 runs cannot reach 5 % (p = 0.062), so a reviewer may doubt it" in found.findings[0].text
-    )
-    steps = [1.0, 1.1, -0.01, 1.05, 0.95, 1.0, -0.02]  # alone, seven runs could: 2 / 2^7 is 0.016
-    found = verdict(results_of({"gaussian": base, "bernoulli": [e + step for e, step in zip(base, steps)]}))
-    assert "Wilcoxon's test does not confirm the difference from Bernoulli." in found.headline + "".join(found.details)
-    assert "Wilcoxon's test does not reach 5 %" in found.findings[0].text
-
-
-@pytest.mark.parametrize("runs", [2, 5])
-def test_few_runs_give_no_verdict(runs):
-    found = verdict(results_of({m: noisy(2 + 4 * i, runs=runs, seed=i) for i, m in enumerate(METHODS)}))
-    assert found.outcome == "few"
-    assert found.headline == f"Too few runs to say: {runs} runs cannot tell the methods from chance."
-    assert found.details == ("Gaussian has the lowest mean error of 4 methods (2.00 %).",)
-    assert "Fewer than 6 runs, so a test means little" in found.findings[0].text
-    # They saw a gap of 4 points with a spread of 0.1, so it would be odd to say which smaller one they could have seen.
-    assert "could only have seen" not in found.findings[0].text
-    close = verdict(results_of({m: noisy(2 + i / 1000, runs=runs, seed=i) for i, m in enumerate(METHODS)}))
-    assert "Fewer than 6 runs, so a test means little: " in close.findings[0].text
-    assert "could only have detected a gap of" in close.findings[0].text
-
-
-def test_one_run():
-    found = verdict(results_of({"gaussian": [3.0], "bernoulli": [2.0], "uniform": [4.0]}))
-    assert found.headline == "Too few runs to say: 1 run cannot tell the methods from chance."
-    assert found.details == ("Gaussian has the second lowest mean error of 3 methods (3.00 %).",)
-    assert found.findings[0].text == (
-        "Gaussian errs 3.00 %, Bernoulli 2.00 %: 1.00 points more, worse in the only run. A single run allows no test."
-    )
-
-
 @pytest.mark.parametrize(
     ("others", "said"),
     [
@@ -556,43 +466,6 @@ def test_a_tie_is_no_rank_of_its_own(others, said):
         values = dict(zip(("bernoulli", "uniform"), others), gaussian=3.0)
         found = verdict(results_of({name: [values[name]] for name in names}))
         assert found.details == (f"Gaussian {said} (3.00 %).",)
-
-
-def test_equal_in_every_run():
-    found = verdict(results_of({"gaussian": noisy(3), "bernoulli": noisy(3)}))
-    assert found.outcome == "equivalent"
-    assert found.findings[0].gap == "equal"
-    assert found.findings[0].text.startswith("Gaussian and Bernoulli both err 3.00 %")
-    assert found.caveats[0].startswith("Against Bernoulli: the two are equal in every run")
-    several = verdict(results_of({method: noisy(3) for method in ("gaussian", "bernoulli", "none")})).caveats
-    assert [each[:55] for each in several if "every run" in each] == [
-        "Against Bernoulli and no dropout: the two are equal in "
-    ]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "headline"),
-    [
-        ({"errors": {}}, "No verdict yet: parameters are still being selected, and no final run is planned."),
-        ({"errors": {}, "missing": [("gaussian", 0)]}, "No verdict yet: none of 1 planned run has finished."),
-        ({"errors": {}, "failed": [("gaussian", 0), ("none", 0)]}, "No verdict: all 2 runs failed."),
-        (
-            {"errors": {"gaussian": [1.0]}},
-            "No verdict: only Gaussian has finished runs.",
-        ),
-        (
-            {"errors": {"none": [1.0]}, "missing": [("gaussian", 0)]},
-            "No verdict: Gaussian, the reference, has no finished run.",
-        ),
-        (
-            {"errors": {"gaussian": {0: 1.0}, "none": {1: 1.0}}},
-            "No verdict yet: Gaussian shares no finished run with any other.",
-        ),
-    ],
-)  # fmt: skip
-def test_nothing_to_compare(arguments, headline):
-    found = verdict(results_of(**arguments))
-    assert (found.outcome, found.headline, found.findings) == ("none", headline, ())
 
 
 def test_caveats_of_failed_missing_and_size():
