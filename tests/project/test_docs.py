@@ -82,6 +82,18 @@ def test_files_that_pages_name_exist():
             assert any((place / name).exists() for place in places), f"{_name(page)}: {name}"
 
 
+def test_lists_of_files_to_change_name_what_is_in_them():
+    rows = re.findall(r"^\| (`.*?`) \| (.*) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert len(rows) >= 18
+    for files, change in rows:
+        paths = [
+            ROOT / name for name in re.findall("`(.*?)`", files.replace("`native/", "`src/contdrop/kernels/native/"))
+        ]
+        text = "".join(file.read_text() for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path]))
+        for name in re.findall(r"`(\w+)`", change):
+            assert name in text, f"{name} is not in {files}"
+
+
 def test_the_readme_table_of_relative_variances_is_true():
     import contdrop as cd
 

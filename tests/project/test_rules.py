@@ -13,16 +13,16 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Upper limits. A measure that is still above its target (in the comment) may only fall: lower the number with it.
 LIMITS = {
-    "lines": 41400,  # 33000
-    "lines without replication": 34500,  # 26500
-    "modules": 231,  # 190
+    "lines": 39700,  # 33000
+    "lines without replication": 32800,  # 26500
+    "modules": 219,  # 190
     "modules of over 500 lines": 1,  # 0
-    "packages of over 12 modules": 0,  # 0
-    "module names used twice": 2,  # 0
-    "private names used across modules": 11,  # 0
-    "functions without an imperative": 430,  # 1 % of the docstrings
-    "classes and modules without a noun phrase": 42,  # 1 %
-    "tests that mirror no module": 4,  # 0, without those of EXTRA
+    "packages of over 12 modules": 0,
+    "module names used twice": 0,
+    "private names used across modules": 0,
+    "functions without an imperative": 270,  # 1 % of the docstrings
+    "classes and modules without a noun phrase": 26,  # 1 %
+    "tests that mirror no module": 2,  # 0
 }
 # What may exceed them: one file that is a whole back end, and packages that are lists.
 LONG = {"kernels/triton.py"}
