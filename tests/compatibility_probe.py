@@ -109,7 +109,7 @@ def report(name):
         warnings.simplefilter("always")
         answer = {"numbers": numbers()}
     answer["warnings"] = sorted({str(warning.message) for warning in caught})
-    answer["fast"] = fast_path.dropout is not fast_path._declines
+    answer["fast"] = fast_path.dropout is not fast_path._decline
     answer |= {ability: getattr(private, ability) for ability in ("SEES_EVERYBODY", "DERIVATIVES")}
     answer["DRAWS_IN_GRAPHS"] = private.DRAWS_IN_GRAPHS
     answer |= theory()
