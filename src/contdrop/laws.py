@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 import math
 import numbers
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ from torch import Tensor
 from . import _clipped_normal
 from ._kernel_law import KernelLaw
 from ._text import parse_label
-from ._torch.checks import check_choice, check_number
+from ._torch.checks import by_keyword, check_choice, check_finite
 from ._torch.private import unobserved, widest
 from .choices import SCALES
 
@@ -37,7 +36,6 @@ _ROUNDING = 2.0**-50  # tolerance at the end of a range of relative variances
 _NEARLY_BERNOULLI = 0.999  # the largest relative variance of a clipped Gaussian that matching gives
 
 FloatOrTensor = TypeVar("FloatOrTensor", float, Tensor)
-_Class = TypeVar("_Class", bound=type)
 
 
 class Law(abc.ABC):
@@ -207,25 +205,7 @@ class BuiltIn(Law):
             object.__setattr__(self, name, value)
 
 
-def _by_keyword(law: _Class) -> _Class:
-    """Raise a one-line error for positional parameters, whose meaning a reader cannot see."""
-    initialise: Any = law.__init__  # type: ignore[misc]
-
-    @functools.wraps(initialise)
-    def by_keyword(self: Any, *positional: Any, **named: Any) -> None:
-        if positional:
-            ((keyword, meaning),) = law._leading.items()  # type: ignore[attr-defined]
-            raise TypeError(
-                f"{law.__name__}: expected its parameters by keyword, got {', '.join(map(repr, positional))}; "
-                f"write {law.__name__}({keyword}={positional[0]!r}) if it is the {meaning}"
-            )
-        initialise(self, **named)
-
-    law.__init__ = by_keyword  # type: ignore[misc]
-    return law
-
-
-@_by_keyword
+@by_keyword
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class Bernoulli(BuiltIn):
     """Law of ordinary dropout: m = ``value`` with probability ``keep``, else 0.
@@ -242,7 +222,7 @@ class Bernoulli(BuiltIn):
     value: float = 1.0
 
     def __post_init__(self) -> None:
-        keep, value = (_number("Bernoulli", name, getattr(self, name)) for name in ("keep", "value"))
+        keep, value = (check_finite("Bernoulli", name, getattr(self, name)) for name in ("keep", "value"))
         if not 0 <= keep <= 1:
             raise ValueError(f"Bernoulli: keep is the probability of keeping a unit, in [0, 1]; got {keep}")
         if value == 0:
@@ -296,7 +276,7 @@ class Uniform(BuiltIn):
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        low, high = (_number("Uniform", name, getattr(self, name)) for name in ("low", "high"))
+        low, high = (check_finite("Uniform", name, getattr(self, name)) for name in ("low", "high"))
         _check_interval("Uniform", low, high)
         mean, variance = (low + high) / 2, (high - low) * (high - low) / 12
         self._finish((low, high), low=low, high=high, mean=mean, variance=variance)
@@ -331,7 +311,7 @@ class Uniform(BuiltIn):
         return self.low + (self.high - self.low) * u
 
 
-@_by_keyword
+@by_keyword
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class Gaussian(BuiltIn):
     """Law of Gaussian dropout: m = g clipped to [low, high], with g ~ N(mu, sigma^2).
@@ -351,8 +331,8 @@ class Gaussian(BuiltIn):
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        mu, sigma = (_number("Gaussian", name, getattr(self, name)) for name in ("mu", "sigma"))
-        low, high = (_number("Gaussian", name, getattr(self, name), finite=False) for name in ("low", "high"))
+        mu, sigma = (check_finite("Gaussian", name, getattr(self, name)) for name in ("mu", "sigma"))
+        low, high = (check_finite("Gaussian", name, getattr(self, name), finite=False) for name in ("low", "high"))
         if sigma < 0:
             raise ValueError(f"Gaussian: sigma is a standard deviation, at least 0; got {sigma}")
         _check_interval("Gaussian", low, high)
@@ -362,7 +342,7 @@ class Gaussian(BuiltIn):
     @classmethod
     def from_variance(cls, variance: float, *, mu: float = 0.5, low: float = 0.0, high: float = 1.0) -> Gaussian:
         """Return the law whose *unclipped* normal has this variance: the other reading of the paper's N(0.5, 0.2)."""
-        variance = _number("Gaussian.from_variance", "variance", variance)
+        variance = check_finite("Gaussian.from_variance", "variance", variance)
         if variance < 0:
             raise ValueError(f"Gaussian.from_variance: variance is at least 0; got {variance}")
         return cls(sigma=math.sqrt(variance), mu=mu, low=low, high=high)
@@ -430,13 +410,6 @@ def parse_law(text: str) -> Law:
     except ValueError as error:
         raise ValueError(f"parse_law: {error}") from error
     return Gaussian.from_variance(**given) if "variance" in given else LAWS[name](**given)
-
-
-def _number(owner: str, name: str, value: object, *, finite: bool = True) -> float:
-    number = check_number(owner, name, value)
-    if math.isnan(number) or (finite and math.isinf(number)):
-        raise ValueError(f"{owner}: expected a {'finite ' if finite else ''}number for {name}, got {number}")
-    return number
 
 
 def equal_rate(strength: float) -> float:
@@ -513,17 +486,13 @@ def _floating(x: Tensor) -> Tensor:
 
 
 def _check_probability(owner: str, u: float | Tensor) -> None:
-    if isinstance(u, Tensor) and not _has_values(u):
-        return  # a custom law may call a built-in one in every mode of torch
+    # Reading values ends a trace and is refused under vmap, where custom laws may call built-in ones.
+    if isinstance(u, Tensor) and (torch.compiler.is_compiling() or u.is_meta or not unobserved(u)):
+        return
     inside = bool(((u >= 0) & (u <= 1)).all()) if isinstance(u, Tensor) else 0 <= u <= 1
     if not inside:
         got = "a tensor with other values" if isinstance(u, Tensor) else str(u)
         raise ValueError(f"{owner}.quantile: expected probabilities in [0, 1], got {got}")
-
-
-def _has_values(u: Tensor) -> bool:
-    """Return True if the values may be read: reading ends a trace, and batches of vmap refuse it."""
-    return not (torch.compiler.is_compiling() or u.is_meta) and unobserved(u)
 
 
 def _short(value: float) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
+_Class = TypeVar("_Class", bound=type)
 # A tuple: the compiler of torch 2.6 to 2.8 does not follow a search in a frozenset.
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -82,3 +85,29 @@ def check_generator(owner: str, generator: torch.Generator | None) -> None:
 def is_forward_of(module: torch.nn.Module, kind: type[torch.nn.Module]) -> bool:
     """Tell whether a module runs the forward of this class: neither its own class nor the instance overrides it."""
     return type(module).forward is kind.forward and "forward" not in vars(module)
+
+
+def check_finite(owner: str, name: str, value: object, *, finite: bool = True) -> float:
+    """Return the number as a Python float, after refusing NaN and, if ``finite``, infinity."""
+    number = check_number(owner, name, value)
+    if math.isnan(number) or (finite and math.isinf(number)):
+        raise ValueError(f"{owner}: expected a {'finite ' if finite else ''}number for {name}, got {number}")
+    return number
+
+
+def by_keyword(law: _Class) -> _Class:
+    """Make a law refuse positional parameters, whose meaning a reader cannot see, in one line."""
+    original: Any = law.__init__  # type: ignore[misc]
+
+    @functools.wraps(original)
+    def initialize(self: Any, *positional: Any, **named: Any) -> None:
+        if positional:
+            ((keyword, meaning),) = law._leading.items()  # type: ignore[attr-defined]
+            raise TypeError(
+                f"{law.__name__}: expected its parameters by keyword, got {', '.join(map(repr, positional))}; "
+                f"write {law.__name__}({keyword}={positional[0]!r}) if it is the {meaning}"
+            )
+        original(self, **named)
+
+    law.__init__ = initialize  # type: ignore[misc]
+    return law
