@@ -235,11 +235,11 @@ def test_main_process_that_is_gone_is_no_failure_of_the_job(tmp_path, monkeypatc
         (number,) = add_plan(store, [job])
         key = job.protocol.key
         data = {key: prepare(job.protocol.study.data(), task="classification")}
-        shipments = {key: StudySpec.of(job.protocol, StudySource("catalogue", "digits-mlp"))}
+        specs = {key: StudySpec.of(job.protocol, StudySource("catalogue", "digits-mlp"))}
         task = Task(number, key, job.stage, job.method, job.run, str(job.variant({})))
         with pytest.raises(Gone):
-            WorkerContext(WorkerConfig(shipments, data)).claim_and_do(
-                store, task, lambda *message: local._tell(Pipe(), *message)
+            WorkerContext(WorkerConfig(specs, data)).claim_and_do(
+                store, task, lambda *message: local._send(Pipe(), *message)
             )
         assert store.job(number).status == "running"
         assert store.is_interrupted(store.job(number))
