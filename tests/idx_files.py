@@ -31,7 +31,7 @@ def make_arrays(seed=0):
     ]
 
 
-def make_source(arrays, mirrors=(), npm_package=None, name="mnist"):
+def make_source(arrays, mirrors=(), name="mnist"):
     """A data set like MNIST, with these arrays as what was published."""
     files = []
     for file_name, what, array in zip(
@@ -40,7 +40,7 @@ def make_source(arrays, mirrors=(), npm_package=None, name="mnist"):
         gz = packed(idx(array))
         md5, sha256 = hashlib.md5(gz).hexdigest(), hashlib.sha256(idx(array)).hexdigest()
         files.append(File(file_name, what, array.shape, len(gz), md5, sha256))
-    return IdxSource(name, "Tiny", tuple("0123456789"), tuple(files), tuple(mirrors), npm_package)
+    return IdxSource(name, "Tiny", tuple("0123456789"), tuple(files), tuple(mirrors))
 
 
 def write(folder, arrays, suffix=".gz"):

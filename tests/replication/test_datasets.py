@@ -148,16 +148,16 @@ def test_directory(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", "/home/somebody")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     monkeypatch.setenv("CONTDROP_DATA", "/data")
-    assert data.directory("here") == pathlib.Path("here")
-    assert data.directory(tmp_path) == tmp_path
-    assert data.directory("~/here") == pathlib.Path("/home/somebody/here")
-    assert data.directory() == pathlib.Path("/data")
+    assert data.data_directory("here") == pathlib.Path("here")
+    assert data.data_directory(tmp_path) == tmp_path
+    assert data.data_directory("~/here") == pathlib.Path("/home/somebody/here")
+    assert data.data_directory() == pathlib.Path("/data")
     monkeypatch.setenv("CONTDROP_DATA", "")
-    assert data.directory() == pathlib.Path("/cache/contdrop")
+    assert data.data_directory() == pathlib.Path("/cache/contdrop")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert data.directory() == pathlib.Path("/home/somebody/.cache/contdrop")
+    assert data.data_directory() == pathlib.Path("/home/somebody/.cache/contdrop")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert data.directory() == pathlib.Path("/home/somebody/.cache/contdrop")
+    assert data.data_directory() == pathlib.Path("/home/somebody/.cache/contdrop")
 
 
 def test_a_directory_that_is_a_file(monkeypatch, tmp_path):
@@ -166,7 +166,7 @@ def test_a_directory_that_is_a_file(monkeypatch, tmp_path):
     monkeypatch.setenv("CONTDROP_DATA", str(path))
     for option, name in ((None, "CONTDROP_DATA"), (path, "--data-dir")):
         with pytest.raises(UserError, match=f"^{name}: expected a directory; {path} is a file$"):
-            data.directory(option)
+            data.data_directory(option)
 
 
 # The format
