@@ -51,8 +51,8 @@ def cosine(optimizer, total):
 
 study = lab.Study(
     name="small", data=data, model=MODEL, task="classification", methods=METHODS, reference=METHODS[0], epochs=3,
-    runs=1, EXTRA
-)
+    runs=1,
+).replace(EXTRA)
 """
 METHODS = ("original", "none", "gaussian:match")
 
