@@ -132,10 +132,10 @@ def test_transforms_in_place_do_not_reach_the_data():
             "finite label for every example; got nan or infinity in 10 of 40, first in e",
         ),
         ((torch.from_numpy(X).to_sparse(), Y), "train[0]: expected a dense tensor"),
-        (iter([1]), "which can only be read from front to back; give a Dataset with __len__ and __getitem__"),
+        (iter([1]), "which can only be iterated; give a Dataset with __len__ and __getitem__"),
         (
             DataLoader(TensorDataset(torch.zeros(3))),
-            "got DataLoader, which can only be read from front to back; give its",
+            "got DataLoader, which can only be iterated; give its",
         ),
     ],
 )
@@ -155,7 +155,7 @@ def test_datasets_without_length_or_positions_are_refused():
         def __getitem__(self, index):
             return index
 
-    with pytest.raises(UserError, match="got Stream, which can only be read from front to back"):
+    with pytest.raises(UserError, match="got Stream, which can only be iterated"):
         prepare(Data(Stream(), 0.2), task=None)
     with pytest.raises(UserError, match="give it __len__"):
         prepare(Data(Endless(), 0.2), task=None)

@@ -95,6 +95,6 @@ def test_bad_names_get_one_line(name, kind, message, tmp_path):
 def test_file_that_is_there_stays(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("mine")
-    with pytest.raises(UserError, match="is there already, and stays as it is; choose another name"):
+    with pytest.raises(UserError, match="already exists and is not overwritten; choose another name"):
         templates.write(path, "text")
     assert path.read_text() == "mine"

@@ -75,8 +75,8 @@ def source(value: Any, name: str) -> Examples:
     ):
         hint = "give its dataset" if isinstance(value, DataLoader) else "give a Dataset with __len__ and __getitem__"
         raise UserError(
-            f"data: {name}: expected data of which any example can be had by its position; got "
-            f"{type(value).__name__}, which can only be read from front to back; {hint}"
+            f"data: {name}: expected data that can be indexed by position; got {type(value).__name__}, which can only "
+            f"be iterated; {hint}"
         )
     if type(value) is TensorDataset:
         value = value.tensors

@@ -137,10 +137,10 @@ def _with(description: Mapping[str, Any], found: Sequence[PlanEntry], changed: S
 
 
 def behaviour_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return what a study does otherwise than when its store was begun; None if nothing.
+    """Return the first difference between a study's behaviour and that recorded in its store; None if there is none.
 
-    Data, and for each method the figures of its first steps, are compared; of a loop of one's own, its statements.
-    Unknown figures (None, or of a method that is new) are equal to any.
+    The data and each method's figures from the dry run are compared, or the statements of a custom loop. Unknown
+    figures (None, or those of a new method) equal any.
     """
     if before.get("data", now.get("data")) != now.get("data"):
         return "its data are others"
@@ -174,7 +174,7 @@ def joined_behaviour(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[
 def loop_digest(loop: Any, file: pathlib.Path | None = None) -> str:
     """Return a digest of the statements of a study file, or else of the loop's own code; empty if unknown.
 
-    Comments, layout and docstrings do not count, nor do arguments of a study that may change while it goes on.
+    Comments, layout, docstrings and the arguments of Study that may change later (``runs`` …) are left out.
     """
     try:
         text = file.read_text("utf-8") if file else inspect.getsource(loop if inspect.isroutine(loop) else type(loop))

@@ -126,13 +126,13 @@ def _check_classes(prepared: PreparedData, target: Tensor, outputs: int, line: s
         low, high = (int(labels.min()), int(labels.max())) if labels.numel() else (0, 0)
         if low >= 0 and high < outputs:
             continue
-        mend = "number them from 0, for example by numpy.unique(y, return_inverse=True)[1]"
+        fix = "number them from 0, for example by numpy.unique(y, return_inverse=True)[1]"
         if (low, high) == (1, outputs):
-            mend = "number them from 0: y - 1"
+            fix = "number them from 0: y - 1"
         elif low >= 0:
-            mend += f", or let the model return {high + 1}"
+            fix += f", or let the model return {high + 1}"
         expected = f"expected classes from 0 to {outputs - 1}, one for each of the model's {outputs} outputs"
-        raise UserError(line.format(f"{expected}; {part} has {low} to {high}; {mend}"))
+        raise UserError(line.format(f"{expected}; {part} has {low} to {high}; {fix}"))
 
 
 def _one_hot_warning(target: Tensor) -> list[str]:

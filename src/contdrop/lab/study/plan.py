@@ -206,7 +206,7 @@ def is_in(job: PlannedJob, shard: tuple[int, int] | None) -> bool:
 def add_plan(store: Store, jobs: Sequence[PlannedJob], **described: Any) -> dict[int, PlannedJob]:
     """Add the jobs of one study plan to a store and return all by their ids in it.
 
-    What is ``described``, a report may say beside the protocol's own description.
+    ``described`` is added to the study plan's own description, for reports.
     """
     protocol = jobs[0].protocol
     names = ("key", "stage", "method", "run", "epochs", "configuration")

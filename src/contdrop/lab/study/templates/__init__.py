@@ -23,7 +23,7 @@ def write(path: pathlib.Path, kind: str) -> None:
     if path.suffix != ".py":
         raise UserError(f"--init: expected a name that ends with .py; got {path}")
     if path.exists():
-        raise UserError(f"--init: {path} is there already, and stays as it is; choose another name")
+        raise UserError(f"--init: {path} already exists and is not overwritten; choose another name")
     if not path.absolute().parent.is_dir():
         raise UserError(f"--init: there is no directory {path.absolute().parent}; make it first")
     with replacing(path) as temporary:
