@@ -193,3 +193,23 @@ def test_store_without_permission_to_write_can_be_read(cli, monkeypatch):
     assert (code, err) == (0, "")
     assert json.loads(out)["experiments"][0]["finished"] > 0
     assert os.listdir() == ["runs.db"]
+
+
+@pytest.mark.parametrize("command", ["list", "run digits-mlp", "claims", "data list", "weights list"])
+def test_without_the_extra_one_line_says_what_to_install(command):
+    """In a process where the packages of the extra cannot be imported; commands of the lab still work."""
+    code = """
+import importlib.machinery, sys
+real_find = importlib.machinery.PathFinder.find_spec
+def find(name, path=None, target=None):
+    return None if name.partition(".")[0] in {"pooch", "PIL"} else real_find(name, path, target)
+importlib.machinery.PathFinder.find_spec = find
+from contdrop.cli import app
+assert app.app(["--help"], standalone_mode=False) in (None, 0)
+sys.exit(app.run())
+"""
+    run = [sys.executable, "-c", code, *command.split()]
+    result = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert result.returncode == 2, result.stderr
+    advice = 'needs pooch, pillow, not installed; run: pip install "contdrop[replication]"'
+    assert result.stderr == f"contdrop: {command.split()[0]}: {advice}\n"

@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Runs ``contdrop``. Exit codes: 0 done, 1 some jobs failed, 2 wrong usage or bad input, 130 interrupted."""
+    """Run ``contdrop``. Exit codes: 0 done, 1 some jobs failed, 2 wrong usage or bad input, 130 interrupted."""
     try:
         from .app import run
     except KeyboardInterrupt:  # while torch is being imported, which takes a moment
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def spoiled_output(error: OSError) -> int:
-    """What cannot be printed: a reader that has seen enough is no error, a full disk is."""
+    """Return the exit code for output that failed: 0 if the reader closed the pipe, 2 otherwise."""
     # Whatever is left in the buffer cannot be written either.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):

@@ -99,7 +99,7 @@ def contdrop_command(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Continuous dropout for PyTorch: paired experiments, the paper's theory, and the layers' speed.
+    """Run paired experiments on dropout for PyTorch, check the paper's theory, and measure the layers' speed.
 
     Every command explains itself, with examples: contdrop COMMAND --help.
     """
@@ -108,7 +108,7 @@ def contdrop_command(
 
 
 def run() -> int:
-    """Runs the command line and returns the exit code; a usage error is one line on standard error."""
+    """Run the command line and return the exit code; a usage error is one line on standard error."""
     try:
         code = app(prog_name="contdrop", standalone_mode=False)
     except UserError as error:

@@ -112,7 +112,7 @@ class Stages:
 
     @contextlib.contextmanager
     def __call__(self, name: str, steps: int) -> Iterator[Callable[[], None]]:
-        """Runs one stage; its body calls what it is given once for each of its ``steps``."""
+        """Run one stage; its body calls the yielded function once for each of its ``steps``."""
         self._number += 1
         label = f"[{self._number}/{self._total}] {name}"
         start = time.perf_counter()

@@ -98,7 +98,7 @@ def complain(message: str) -> None:
 
 
 def as_plain(written: Any) -> dict[str, Any]:
-    """A report's files and verdicts, as JSON has them."""
+    """Return a report's files and verdicts as plain data."""
     return {
         "index": str(written.index),
         "tables": [str(path) for path in written.tables],

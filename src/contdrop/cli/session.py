@@ -30,7 +30,7 @@ _TRIED_FROM = 10_000_000  # examples trained on: below, no experiment of the cat
 
 @dataclass(frozen=True)
 class Performance:
-    """How it went. ``outcome`` is None if it was interrupted."""
+    """Jobs and results of a command; ``outcome`` is None if it was interrupted."""
 
     outcome: PlanOutcome | None
     jobs: dict[int, PlannedJob]
@@ -42,13 +42,13 @@ class Performance:
 
 
 def check_workers(workers: int | None) -> None:
-    """0, all in this process, is for Python: here it shows how the others are doing."""
+    """Check that ``--workers`` is at least 1; 0, training in this process, is for the Python API."""
     if workers is not None and workers < 1:
         raise UserError(f"--workers: expected a whole number of at least 1; got {workers}")
 
 
 def split_labels(methods: str | None) -> list[str] | None:
-    """Labels out of a list with commas; parameters of one method, which commas separate too, stay together."""
+    """Split a list of labels at commas; parameters of one method, which commas separate too, stay together."""
     if methods is None:
         return None
     joined: list[str] = []
@@ -61,7 +61,7 @@ def split_labels(methods: str | None) -> list[str] | None:
 
 
 def parse_shard(text: str | None) -> tuple[int, int] | None:
-    """Part and number of parts.
+    """Return the part and the number of parts of ``I/N``.
 
     >>> parse_shard("2/5")
     (2, 5)
@@ -116,7 +116,7 @@ def perform(
 
 
 def announce(runner: StudyRunner, path: pathlib.Path) -> None:
-    """What will be done, and what of it is done already."""
+    """Print the number of planned and of finished jobs."""
     statuses = runner.store.statuses()
     for planned in runner.plans:
         protocol = planned.protocol
@@ -132,7 +132,7 @@ def announce(runner: StudyRunner, path: pathlib.Path) -> None:
 
 
 def warn(runner: StudyRunner) -> None:
-    """Says how long it will take, if that is more than a day."""
+    """Warn if the remaining jobs take more than a day."""
     left = runner.estimate().left
     passes = sum(runner.jobs[job_id].epochs for job_id in left) * runner.largest_part
     seconds = runner.seconds_left(try_out=passes > _TRIED_FROM)
@@ -145,7 +145,7 @@ def warn(runner: StudyRunner) -> None:
 
 
 def show(performance: Performance, store: pathlib.Path, *, as_json: bool, page: bool = False) -> None:
-    """Prints the results, and where they are; where there is a ``page``, its own line follows."""
+    """Print the results and the name of the store; with a ``page``, the caller prints where it is."""
     if as_json:
         terminal.print_json([plain_summary(each) for each in performance.analyses])
         return
@@ -156,7 +156,7 @@ def show(performance: Performance, store: pathlib.Path, *, as_json: bool, page: 
 
 
 def complain(performance: Performance) -> int:
-    """Says what did not end well; returns the exit code."""
+    """Report failed jobs and return the exit code."""
     outcome, jobs = performance.outcome, performance.jobs
     assert outcome is not None
     if outcome.failed:

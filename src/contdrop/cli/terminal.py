@@ -1,8 +1,7 @@
-"""How tables and durations look in the terminal, and what never gets there: control characters.
+"""Tables and lines in the terminal, without control characters.
 
-What a command prints may come from a store that somebody sent. So all of it goes
-through :func:`contdrop._text.visible`:
-on a :class:`Screen` by itself, elsewhere by :func:`say` and :func:`print_json`.
+The text may come from a store that somebody sent, so all of it goes through :func:`contdrop._text.visible`: a
+:class:`Screen` does so by itself, as do :func:`say` and :func:`print_json`.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ class _Table(Table):
 
 
 def screen(*, stderr: bool = False) -> Screen:
-    """For plain text: nothing in it is taken for markup, and numbers are not coloured."""
+    """Return a console for plain text, without markup and without coloured numbers."""
     stream = sys.stderr if stderr else sys.stdout
     return Screen(width=None if stream.isatty() else _WIDTH, highlight=False, markup=False, stderr=stderr)
 
 
 def say(line: str) -> None:
-    """One line on standard error, as it is: not wrapped."""
+    """Write one line to standard error, unwrapped."""
     print(printable(line), file=sys.stderr, flush=True)
 
 
 def print_json(content: Any) -> None:
-    """All but ASCII is escaped, as is the one control character that JSON leaves alone; what is no number is null."""
+    """Print JSON with all but printable ASCII escaped; numbers that are not finite become null."""
     print(json.dumps(_finite(content), indent=1).replace("\x7f", "\\u007f"))
 
 
@@ -59,7 +58,7 @@ def _finite(value: Any) -> Any:
 
 
 def table(title: str | None, headings: Sequence[str], *, right: Collection[int] | None = None) -> Table:
-    """An empty table; columns in ``right`` are aligned right, all but the first if None."""
+    """Return an empty table; columns in ``right`` are aligned right, all but the first if None."""
     made = _Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -76,7 +75,7 @@ def table(title: str | None, headings: Sequence[str], *, right: Collection[int] 
 def print_places(
     headings: Sequence[str], rows: Sequence[tuple[tuple[str, ...], str, str]], *, right: Collection[int] | None = None
 ) -> None:
-    """What may be kept on this machine: of each its cells, of which the first is its name, whether it is here, where.
+    """Print a table of files that may be kept on this machine: their cells, whether they are here, and where.
 
     Args:
         headings: Of the cells.

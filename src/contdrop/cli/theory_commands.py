@@ -43,7 +43,7 @@ def theory(
         typer.Option("--plot", metavar="FILE", help="Draw the findings into a .png or .svg file."),
     ] = None,
 ) -> None:
-    """Go through the equations of the paper, and say which hold.
+    """Check every equation of the paper against Monte Carlo, and print which ones hold.
 
     For each equation of section III the formula is computed for a unit of 50 inputs (or a layer of 4 such units), and
     so is the mean over many draws of the masks. The table shows how far they are apart, in standard errors of that
@@ -173,7 +173,7 @@ _GREY = "#777777"
 
 
 def draw_theory(shares: dict[str, float], path: pathlib.Path) -> None:
-    """Draws the trade-off, the normal approximation, the probit's error and the terms of the gradient."""
+    """Draw the trade-off, the normal approximation, the probit's error and the terms of the gradient."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 8.5), layout="constrained")
@@ -247,7 +247,7 @@ PLOT_FORMATS = (".png", ".svg")
 
 
 def check_plot(path: pathlib.Path) -> None:
-    """Everything that would spoil the plot, before time is spent on what it shows."""
+    """Check that a plot can be written, before time is spent on its content."""
     if path.suffix.lower() not in PLOT_FORMATS:
         raise UserError(f"--plot: expected a file name that ends in {' or '.join(PLOT_FORMATS)}; got {str(path)!r}")
     if not path.parent.is_dir():
@@ -257,7 +257,7 @@ def check_plot(path: pathlib.Path) -> None:
 
 
 def save_plot(figure: Any, path: pathlib.Path) -> None:
-    """Writes a figure; the same numbers give the same file."""
+    """Write a figure; the same numbers give the same file."""
     import matplotlib
 
     ending = path.suffix.lower()

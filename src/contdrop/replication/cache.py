@@ -25,7 +25,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def directory() -> pathlib.Path:
-    """``$CONTDROP_CACHE`` if set, else "computed" in the user's cache directory for contdrop."""
+    """Return ``$CONTDROP_CACHE`` if set, else "computed" in the user's cache directory for contdrop."""
     chosen = os.environ.get(VARIABLE)
     try:
         return pathlib.Path(chosen).expanduser() if chosen else dataset.cache_directory() / "computed"
@@ -36,7 +36,7 @@ def directory() -> pathlib.Path:
 
 
 def cached(name: str, key: tuple[object, ...], compute: Callable[[], Arrays]) -> Arrays:
-    """What ``compute`` returns, from the cache if it is there.
+    """Return the result of ``compute``, from the cache if it is there.
 
     Args:
         name: What it is, for people who look into the directory.
@@ -58,7 +58,7 @@ def cached(name: str, key: tuple[object, ...], compute: Callable[[], Arrays]) ->
 
 
 def _read(path: pathlib.Path) -> Arrays | None:
-    """None also for a damaged file: the format has checksums, which numpy verifies."""
+    """Read cached arrays; return None for a missing or damaged file (numpy verifies the format's checksums)."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
             return {name: found[name] for name in found.files}

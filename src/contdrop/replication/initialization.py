@@ -1,4 +1,4 @@
-"""What a network's weights are before training."""
+"""Initial weights of networks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..lab.study.study import Configuration
 
 
 class Initialization(Configuration, abc.ABC):
-    """How weights are drawn; biases start at zero."""
+    """Distribution of initial weights; biases start at zero."""
 
     @torch.no_grad()
     def apply(self, network: nn.Module, generator: torch.Generator) -> None:
-        """Sets all parameters, in the network's order: the same numbers for networks that differ in method only."""
+        """Set all parameters, in the network's order: the same numbers for networks that differ in method only."""
         weights = [parameter for parameter in network.parameters() if parameter.dim() > 1]
         for name, parameter in network.named_parameters():
             if parameter.dim() < 2:

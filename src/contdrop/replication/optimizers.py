@@ -1,8 +1,7 @@
-"""How gradients change weights where torch.optim has nothing of the kind, and how rates change from epoch to epoch.
+"""Optimizers and schedulers of the recipes that torch.optim lacks.
 
-All are what torch calls them, an ``Optimizer`` and ``LRScheduler``; see
-:mod:`contdrop.replication.recipes` for the settings.
-The schedulers are stepped once per epoch, and leave the rate that they begin with to the optimizer.
+All are torch's ``Optimizer`` or ``LRScheduler``; :mod:`contdrop.replication.recipes` has the settings. The schedulers
+are stepped once per epoch, and leave the initial rate to the optimizer.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ class RampOptimizer(Optimizer):
 
 
 def _shorten(weight: Tensor, group: dict[str, Any]) -> None:
-    """Scales down the rows, or columns, that are too long."""
+    """Scale down the rows, or columns, that are too long."""
     axis, largest = BOUNDED.index(group["bounded"]), math.sqrt(group["squared_length"])
     others = tuple(other for other in range(weight.dim()) if other != axis)
     lengths = torch.linalg.vector_norm(weight, dim=others, keepdim=True)
@@ -138,7 +137,7 @@ class EpochTable(LRScheduler):
         return self._table[min(self.last_epoch, len(self._table) - 1)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Without the table, which is as long as the run and known from the start."""
+        """Return the state without the table, which is as long as the run and known from the start."""
         state = super().state_dict()
         del state["_table"]
         return state

@@ -28,7 +28,7 @@ _PILL, _STRIP = 1.15, 2.6
 
 
 def claims_picture(entries: Sequence[ClaimVerdict]) -> Picture | None:
-    """Of a ledger, in its order; None if it is empty."""
+    """Return the picture of verdicts, in their order; None without any."""
     if not entries:
         return None
     found = in_words(entries)
@@ -95,7 +95,7 @@ _MOST_CLASSES = 12
 
 
 def samples(name: str, directory: pathlib.Path | None = None) -> Picture | None:
-    """The first training images of each class; None if the data set is unknown or its files are not here."""
+    """Return a picture of the first training images of each class; None if the data set is unknown or not here."""
     try:
         found = datasets.load(name, directory)
     except UserError:

@@ -1,7 +1,4 @@
-"""What a store's runs decide of the paper's claims, as a table.
-
-Additions to the lab's reports: the paper's tables and claims, names of classes, and sample images.
-"""
+"""Additions to the lab's reports: the paper's tables and claims, names of classes, and sample images."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def claims_of(store: Store, everything: Sequence[Results]) -> list[ClaimVerdict]:
-    """The verdicts on all claims that name one of the store's studies, at the size that the protocol planned."""
+    """Return the verdicts on all claims about the store's studies, at the size that the protocol planned."""
     names = Counter(results.protocol.experiment for results in everything)
     once = [results for results in everything if names[results.protocol.experiment] == 1]  # else: which is meant?
     runs = verdicts.of_results(store, once)
@@ -36,7 +33,7 @@ def claims_of(store: Store, everything: Sequence[Results]) -> list[ClaimVerdict]
 
 
 def claims_table(found: Sequence[ClaimVerdict]) -> Table | None:
-    """A row for each claim."""
+    """Return a table with a row for each claim, or None without claims."""
     if not found:
         return None
     rows = tuple(

@@ -1,4 +1,4 @@
-"""What the paper reports, to be set beside our own results: its tables as plain data, errors in per cent.
+"""The paper's tables as plain data, errors in per cent.
 
 X. Shen, X. Tian, T. Liu, F. Xu, D. Tao: Continuous Dropout. Every table compares Gaussian dropout with the other
 methods over paired runs. Keys of ``TABLES`` are names of experiments.
@@ -121,7 +121,7 @@ _STUDIES = {"svhn-local": "svhn", "norb-local": "norb", "ilsvrc-vgg16": "ilsvrc-
 
 
 def table_of(experiment: str) -> PublishedTable | None:
-    """The table that an experiment is of."""
+    """Return the paper's table that an experiment repeats, or None."""
     name = experiment.removesuffix("-authors")
     table = TABLES.get(_STUDIES.get(name, name))
     if table is None or name == experiment:

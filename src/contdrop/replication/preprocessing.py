@@ -1,4 +1,4 @@
-"""What is done to images before they are trained on. Numpy only; a study's data function calls it."""
+"""Preprocessing of images with numpy, for the data functions of studies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VERSION = 1  # of the formula of whitening and its arithmetic, for the cache
 
 
 def global_contrast(images: npt.NDArray[np.generic], scale: float = 1.0) -> npt.NDArray[np.float32]:
-    """Images without their mean, and all of one length.
+    """Remove each image's mean and scale all images to one length.
 
     With an image as a vector x and the mean of its values m, it is ``scale * (x - m) / |x - m|``; as in pylearn2, with
     which the published network in network was trained (``scale`` 55). An image of one colour stays zero.
@@ -47,7 +47,7 @@ class Whitening:
 
 
 def fit_whitening(images: npt.NDArray[np.generic], eps: float = 0.1) -> Whitening:
-    """The whitening of these images, which should be those to train on.
+    """Fit the whitening of these images, which should be those to train on.
 
     With the mean m and the covariance C = V diag(l) V' of the images as vectors, an image x becomes
     ``V diag((l + eps)^-1/2) V' (x - m)``, so that the covariance of the result is ``V diag(l / (l + eps)) V'``: with
@@ -73,7 +73,7 @@ def fit_whitening(images: npt.NDArray[np.generic], eps: float = 0.1) -> Whitenin
 
 
 def fitted_whitening(images: npt.NDArray[np.generic], eps: float = 0.1) -> Whitening:
-    """As :func:`fit_whitening`, kept in the cache by the content of the images."""
+    """Return :func:`fit_whitening` from the cache, by the content of the images."""
 
     def compute() -> dict[str, np.ndarray]:
         return dataclasses.asdict(fit_whitening(images, eps))

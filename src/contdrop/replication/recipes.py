@@ -1,4 +1,4 @@
-"""How a network is trained: the optimizer, its schedule and the batch size, as settings of a study.
+"""Recipes for training: the optimizer, its schedule and the batch size, as settings of a study.
 
 Schedules depend on the fraction of the run that is over, so a run of few epochs goes through all of it.
 """
@@ -22,7 +22,7 @@ from .optimizers import BOUNDED, AlternatingPlateau, Bounded, EpochTable, RampOp
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Configuration, abc.ABC):
-    """What all recipes have."""
+    """Base class of recipes."""
 
     batch_size: int = 100
 
@@ -32,10 +32,10 @@ class Recipe(Configuration, abc.ABC):
 
     @abc.abstractmethod
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """An optimizer at the rate that the run starts from."""
+        """Build an optimizer at the initial rate."""
 
     def settings(self) -> dict[str, Any]:
-        """The fields of a :class:`.study.Study` that it decides, by name."""
+        """Return the settings of a :class:`.study.Study` that the recipe decides, by name."""
         return {"optimizer": self.optimizer, "scheduler": None, "schedule_by": "epoch", "batch_size": self.batch_size}
 
 
@@ -47,7 +47,7 @@ class ScheduledRecipe(Recipe):
 
     @abc.abstractmethod
     def scheduler(self, optimizer: Optimizer, total: int, /) -> LRScheduler:
-        """A scheduler for a run of so many epochs, or steps."""
+        """Build a scheduler for a run of ``total`` epochs, or steps."""
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "scheduler": self.scheduler, "schedule_by": self.schedule_by}
@@ -55,7 +55,7 @@ class ScheduledRecipe(Recipe):
 
 @dataclass(frozen=True, kw_only=True)
 class _Ramp(ScheduledRecipe):
-    """What is in both MNIST recipes.
+    """Base class of both MNIST recipes.
 
     Attributes:
         learning_rate: eps_0.
@@ -84,7 +84,7 @@ class _Ramp(ScheduledRecipe):
         )
 
     def _table(self, optimizer: Optimizer, epochs: int, first: int) -> EpochTable:
-        """By the epoch of the original run, counted from ``first``."""
+        """Build the table by epochs of the original run, counted from ``first``."""
         original = [first + self.original_epochs * epoch / epochs for epoch in range(epochs)]
         return EpochTable(
             optimizer,
@@ -128,7 +128,7 @@ class Hinton(_Ramp):
 
 @dataclass(frozen=True, kw_only=True)
 class Authors(_Ramp):
-    """What the authors' MNIST code does (Theano; read, not run), compressible to any number of epochs.
+    """The recipe of the authors' MNIST code (Theano; read, not run), compressible to any number of epochs.
 
     With t an epoch of the original run, counted from 1: one more than ``original_epochs`` times the fraction of this
     run that is over before the epoch::
@@ -198,7 +198,7 @@ class Plateau(ScheduledRecipe):
 
 @dataclass(frozen=True, kw_only=True)
 class LayeredPlateau(Plateau):
-    """As :class:`Plateau`, with weight decay by layer, and biases with twice the rate and no weight decay.
+    """A :class:`Plateau` with weight decay by layer; biases have twice the rate and no weight decay.
 
     The defaults are those of SVHN and NORB: cuda-convnet's for the layers of its network, and none for the paper's own.
 
@@ -217,7 +217,7 @@ class LayeredPlateau(Plateau):
 
 
 def _groups(model: nn.Module, rate: float, decay: Callable[[list[str]], float]) -> list[dict[str, Any]]:
-    """A decay for weights, by the names of the layers that they are in, and twice the rate for biases.
+    """Return parameter groups: weight decay by the names of layers, and twice the rate for biases.
 
     As Caffe's networks and cuda-convnet's have it. Parameters that are frozen are left out.
     """

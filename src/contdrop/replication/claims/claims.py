@@ -1,4 +1,4 @@
-"""What the paper claims, in our own words, and what decides each claim: data only, committed before the runs.
+"""The paper's claims in our own words, and the tests that decide each: data only, committed before the runs.
 
 The rules that turn runs and theory checks into verdicts are in
 :mod:`contdrop.replication.claims.verdicts`, the reasons in

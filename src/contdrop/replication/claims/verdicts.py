@@ -45,7 +45,7 @@ class Runs:
     lost: tuple[tuple[str, int], ...] = ()
 
     def values(self, method: str, metric: str) -> dict[int, float]:
-        """By run; "test_error@5" is the test error after five epochs."""
+        """Return the values of a metric by run; "test_error@5" is the test error after five epochs."""
         name, _, epoch = metric.partition("@")
         found: dict[int, float] = {}
         for job in self.jobs:
@@ -59,7 +59,7 @@ class Runs:
 
 
 def gather(directory: pathlib.Path) -> dict[str, Runs]:
-    """The runs of every study that a directory has archives of; of other sizes than planned, none."""
+    """Return the runs of every study with an archive in a directory; runs of other sizes than planned are left out."""
     if not directory.is_dir():
         raise UserError(f"--results: expected a directory with archives (*{ENDING}); there is no {str(directory)!r}")
     archives = sorted(directory.glob(f"*{ENDING}"))
@@ -74,7 +74,7 @@ def gather(directory: pathlib.Path) -> dict[str, Runs]:
 
 
 def of_results(store: Store, everything: Iterable[Results]) -> dict[str, Runs]:
-    """The runs of every planned study among the results of a store."""
+    """Return the runs of every planned study among the results of a store."""
     found: dict[str, Runs] = {}
     for results in everything:
         name, plan = results.protocol.experiment, claims.PLANNED.get(results.protocol.experiment)
@@ -86,7 +86,7 @@ def of_results(store: Store, everything: Iterable[Results]) -> dict[str, Runs]:
 
 
 def _runs(results: Results, planned: int, curves: Mapping[int, list[Epoch]]) -> Runs:
-    """Runs that were added to those of the protocol neither decide anything nor stand in for one that failed."""
+    """Select the runs of the protocol; runs added later neither decide anything nor replace a failed one."""
     jobs = tuple(job for job in results.finished if job.run < planned)
     lost = tuple((job.method, job.run) for job in results.final if job.status == FAILED and job.run < planned)
     return Runs(results.protocol.experiment, jobs, curves, planned_margin(results), len(results.failed), lost)
@@ -100,7 +100,7 @@ _SAME = 1e-6  # how far ratios of covariance to variance may differ and be calle
 
 @dataclass(frozen=True)
 class ContrastResult:
-    """What became of one comparison.
+    """Result of one comparison.
 
     Attributes:
         test: Which.
@@ -126,7 +126,7 @@ class ContrastResult:
 
     @property
     def text(self) -> str:
-        """In a line."""
+        """Return the result in one line."""
         if self.comparison is None:
             return f"{self.test.study}: no runs yet, {self.planned} planned"
         found, metric = self.comparison, self.test.metric.removeprefix("test:")
@@ -140,7 +140,7 @@ class ContrastResult:
 
 @dataclass(frozen=True)
 class EquationResult:
-    """What ``contdrop theory`` found of an equation."""
+    """Result of ``contdrop theory`` for one equation."""
 
     number: str
     verdict: str
@@ -164,7 +164,7 @@ def judge(
     equations: Mapping[str, EquationResult],
     ratios: Sequence[float],
 ) -> list[ClaimVerdict]:
-    """The verdict on every claim.
+    """Return the verdict on every claim.
 
     Args:
         claims: All of them: those of one study are corrected together.
@@ -177,13 +177,13 @@ def judge(
 
 
 def counts(entries: Iterable[ClaimVerdict]) -> dict[str, int]:
-    """How many claims have each verdict."""
+    """Count the claims by verdict."""
     counted = Counter(entry.verdict for entry in entries)
     return {verdict: counted[verdict] for verdict in VERDICTS}
 
 
 def in_words(entries: Iterable[ClaimVerdict]) -> str:
-    """The same in words: "9 hold, 1 does not hold, 17 are open, 4 are not testable here"."""
+    """Return the counts in words: "9 hold, 1 does not hold, 17 are open, 4 are not testable here"."""
     one = {HOLDS: "holds", FAILS: "does not hold", OPEN: "is open", OUT: "is not testable here"}
     many = {HOLDS: "hold", FAILS: "do not hold", OPEN: "are open", OUT: "are not testable here"}
     return ", ".join(
@@ -321,7 +321,7 @@ _SHORT = {HOLDS: ("holds", "hold"), FAILS: ("does not", "do not"), OPEN: ("open"
 
 
 def _wanted(evidence: Sequence[ContrastResult]) -> str:
-    """How many runs an open claim would take."""
+    """Describe the runs that an open claim still needs."""
     missing: dict[str, tuple[int, int]] = {}  # in all, and failed
     more: dict[str, int] = {}
     for each in evidence:
@@ -340,7 +340,7 @@ def _wanted(evidence: Sequence[ContrastResult]) -> str:
 
 
 def _lacking(number: int, failed: int) -> str:
-    """Runs that are still to come, and those that will not."""
+    """Describe missing runs: those still to be done, and those that failed."""
     if not failed:
         return f"{plural(number, 'run')} to go"
     if number == failed:

@@ -39,13 +39,13 @@ def find(name: str) -> DatasetSource:
 
 
 def first_here(names: Sequence[str], directory: pathlib.Path | None = None) -> str:
-    """The first of these data sets that is here; the first of all if none is."""
+    """Return the first of these data sets that is here, or the first one if none is."""
     place = dataset.data_directory(directory)
     return next((name for name in names if not find(name).missing(place)), names[0])
 
 
 def load(name: str, directory: pathlib.Path | None = None) -> Dataset:
-    """Loads a data set and verifies that it is the published one.
+    """Load a data set and verify that it is the published one.
 
     Args:
         name: One of ``names()``.
@@ -58,13 +58,13 @@ def load(name: str, directory: pathlib.Path | None = None) -> Dataset:
 
 
 def get(name: str, directory: pathlib.Path | None, progress: DownloadProgress) -> None:
-    """Sees to it that a data set is here; what is here already and right is left alone."""
+    """Download a data set unless it is here; files that are here and right stay."""
     find(name).get(dataset.data_directory(directory), progress)
 
 
 @dataclasses.dataclass(frozen=True)
 class DatasetCheck:
-    """What a check of a data set found."""
+    """Result of checking a data set."""
 
     name: str
     status: Literal["ok", "missing", "damaged"]
@@ -72,7 +72,7 @@ class DatasetCheck:
 
 
 def check(name: str, directory: pathlib.Path | None = None) -> DatasetCheck:
-    """Reads and verifies all of a data set."""
+    """Read and verify all of a data set."""
     source, place = find(name), dataset.data_directory(directory)
     try:
         detail = WHOLE.verify(place) if source is WHOLE else source.load(place).provenance

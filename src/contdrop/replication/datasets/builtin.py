@@ -75,7 +75,7 @@ _SEED = 0
 
 
 def pictures(count: int, shape: tuple[int, int, int], classes: int, seed: int) -> tuple[Pixels, Labels]:
-    """Noise with a bright spot, whose place tells the class: on a circle, as a clock tells the hour.
+    """Generate noise with a bright spot on a circle, whose angle depends on the class.
 
     Classes take turns, so that any part of the pictures has all of them.
     """
@@ -113,7 +113,7 @@ class _Generated:
         pass
 
     def write(self, directory: pathlib.Path) -> None:
-        """Writes the files that are then loaded."""
+        """Write the files that are then loaded."""
         raise NotImplementedError
 
 

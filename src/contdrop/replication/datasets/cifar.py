@@ -41,7 +41,7 @@ class Batch:
     images: int = 10_000
 
     def here(self, folder: pathlib.Path) -> list[pathlib.Path]:
-        """The version for C first: it is read faster."""
+        """Return the files that hold this batch; the version for C first, since it is read faster."""
         places = [folder / inner / f"{self.name}{ending}" for ending in (".bin", "") for inner in _FOLDERS]
         return [path for path in places if os.path.lexists(path)]
 
@@ -122,14 +122,14 @@ class CifarSource:
         )
 
     def _from_archive(self, wanted: list[Batch], folder: pathlib.Path, progress: DownloadProgress) -> list[str]:
-        """Out of the archive, if it is here; every batch has its own checksum, so another archive may do as well."""
+        """Unpack the archive if it is here; every batch has its own checksum, so another archive will do too."""
         archive = folder / self.archive.name
         if archive.is_file():
             self._unpack(archive, wanted, folder, progress)
         return []
 
     def _from_mirrors(self, wanted: list[Batch], folder: pathlib.Path, progress: DownloadProgress) -> list[str]:
-        """The archive is removed then; one that somebody else has put there stays."""
+        """Download and unpack the archive, then remove it; one that somebody else has put there stays."""
         failures = download.from_mirrors(self.mirrors, [self.archive], folder, progress)
         archive = folder / self.archive.name
         if self.mirrors and archive.is_file() and download.md5_of(archive) == self.archive.md5:
@@ -139,7 +139,7 @@ class CifarSource:
         return failures
 
     def _wrong(self, directory: pathlib.Path) -> list[Batch]:
-        """Batches that are not here, or not whole."""
+        """Return the batches that are missing or damaged."""
         wrong = []
         for batch in self.batches:
             try:
@@ -156,7 +156,7 @@ class CifarSource:
             self._keep(content, paths[path], archive.name, folder, progress)
 
     def _keep(self, content: bytes, batch: Batch, title: str, folder: pathlib.Path, progress: DownloadProgress) -> None:
-        """Writes a batch in the version for C, if it is the published one."""
+        """Write a batch in the version for C, if it is the published one."""
         name = f"{batch.name}.bin"
         if hashlib.sha256(content).hexdigest() != batch.sha256:
             raise download.UnavailableError(f"{title} has another {name}: expected SHA-256 {batch.sha256[:12]}…")
@@ -166,7 +166,7 @@ class CifarSource:
         progress.note(f"{name}: complete, from {title}")
 
     def _read(self, batch: Batch, directory: pathlib.Path) -> tuple[Records, str]:
-        """A batch and the name that it was found by. Of several copies the first whole one will do."""
+        """Read a batch and return the name of its file, too; of several copies, the first intact one."""
         problems: list[UserError] = []
         for path in batch.here(directory / self.name):
             try:
@@ -188,7 +188,7 @@ class CifarSource:
 
 
 def parse(content: bytes, images: int, classes: int, file: str) -> Records:
-    """The records of a batch of either version; the first byte tells which, as no label is so large.
+    """Return the records of a batch of either version; no label is as large as the first byte of a pickle.
 
     Raises:
         UserError: It is neither, or not of so many images, or a label is none.

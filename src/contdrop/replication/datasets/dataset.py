@@ -33,7 +33,7 @@ class Dataset:
 
 
 def fingerprint(*arrays: npt.NDArray[np.generic]) -> str:
-    """SHA-256 over shapes, types and bytes, so that no two different sets of arrays share it by construction."""
+    """Return the SHA-256 of shapes, types and bytes of arrays."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(f"{array.dtype.str}{array.shape}".encode())
@@ -49,10 +49,10 @@ class DownloadProgress(Protocol):
     """Told how far getting a data set has come."""
 
     def note(self, text: str) -> None:
-        """Something happened that the user may want to know."""
+        """Report an event."""
 
     def received(self, file: str, done: int, size: int) -> None:
-        """So many bytes of a file are here."""
+        """Report the number of bytes of a file received so far."""
 
 
 class DatasetSource(Protocol):
@@ -70,19 +70,19 @@ class DatasetSource(Protocol):
     def test(self) -> int: ...
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of an image: channels, height, width."""
+        """Channels, height and width of an image."""
 
     @property
     def classes(self) -> tuple[str, ...]: ...
 
     def place(self, directory: pathlib.Path) -> str:
-        """Where it is looked for, in words or as a path."""
+        """Return the place where it is looked for, in words or as a path."""
 
     def missing(self, directory: pathlib.Path) -> tuple[str, ...]:
-        """Names of the files that are not here. Quick: nothing is read."""
+        """Return the names of missing files; nothing is read."""
 
     def load(self, directory: pathlib.Path) -> Dataset:
-        """Reads and verifies it.
+        """Read and verify the data set.
 
         Raises:
             MissingError: it is not here.
@@ -90,7 +90,7 @@ class DatasetSource(Protocol):
         """
 
     def get(self, directory: pathlib.Path, progress: DownloadProgress) -> None:
-        """Sees to it that it is here, and whole."""
+        """Download what is missing or damaged."""
 
 
 def of_source(
@@ -100,13 +100,13 @@ def of_source(
     provenance: str,
     divisor: float = 255.0,
 ) -> Dataset:
-    """What a source has read: images and labels to train and to test on."""
+    """Return the data set of a source, from images and labels to train and to test on."""
     arrays = *train, *test
     return Dataset(source.name, source.title, *arrays, divisor, source.classes, provenance, fingerprint(*arrays))
 
 
 def data_directory(option: pathlib.Path | str | None = None) -> pathlib.Path:
-    """The option ``--data-dir`` if given, else ``$CONTDROP_DATA``, else "contdrop" in the user's cache directory."""
+    """Return the option ``--data-dir``, else ``$CONTDROP_DATA``, else "contdrop" in the user's cache directory."""
     try:
         chosen = option or os.environ.get(VARIABLE)
         if chosen:
@@ -120,19 +120,19 @@ def data_directory(option: pathlib.Path | str | None = None) -> pathlib.Path:
 
 
 def cache_directory() -> pathlib.Path:
-    """The folder "contdrop" in the user's cache directory."""
+    """Return the folder "contdrop" in the user's cache directory."""
     place = pathlib.Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The XDG specification has relative paths ignored.
     return (place if place.is_absolute() else pathlib.Path.home() / ".cache") / "contdrop"
 
 
 def use_directory(option: pathlib.Path | str | None) -> None:
-    """Lets this process and those it starts look for data sets there; None changes nothing."""
+    """Use a directory for data sets in this process and in those it starts; None changes nothing."""
     if option is not None:
         os.environ[VARIABLE] = str(data_directory(option).absolute())
 
 
 def get_command(name: str, directory_used: pathlib.Path) -> str:
-    """What to type to get a data set into the directory in use."""
+    """Return the command that downloads a data set into the directory in use."""
     option = "" if directory_used == data_directory() else f" --data-dir {shlex.quote(str(directory_used))}"
     return f"contdrop data get {name}{option}"

@@ -22,7 +22,7 @@ LIMIT = 100_000_000  # bytes; twice the largest of these files, so that no compr
 
 
 def read_content(path: pathlib.Path, limit: int | None = None) -> bytes:
-    """The content of a file, unpacked if it is gzipped, unless that is more than ``limit`` bytes.
+    """Return the content of a file, unpacked if it is gzipped; refuse more than ``limit`` bytes.
 
     Its first bytes tell, not its name: browsers and unpackers are known to change the one and not the other.
     """
@@ -50,7 +50,7 @@ def read_content(path: pathlib.Path, limit: int | None = None) -> bytes:
 
 
 def members(archive: pathlib.Path, wanted: Collection[str], title: str) -> Iterator[tuple[str, bytes]]:
-    """Path and content of each wanted file, in the order of the archive, one in memory at a time.
+    """Yield path and content of each wanted file, in the order of the archive, one in memory at a time.
 
     Args:
         archive: The file.
@@ -103,7 +103,7 @@ class _MirrorError(UnavailableError):
 def from_mirrors(
     mirrors: Sequence[str], wanted: Sequence[Remote], folder: pathlib.Path, progress: DownloadProgress
 ) -> list[str]:
-    """Gets each file from the first mirror that has it. A file is complete or not there.
+    """Get each file from the first mirror that has it. A file is complete or not there.
 
     Returns:
         The reasons of failures, mirrors that went before a success among them.
@@ -130,7 +130,7 @@ def from_mirrors(
 
 @contextlib.contextmanager
 def writing(path: pathlib.Path) -> Iterator[None]:
-    """Turns what may go wrong when files are written into one line."""
+    """Convert errors in writing files into one-line errors."""
     try:
         yield
     except OSError as error:
@@ -171,7 +171,7 @@ def md5_of(path: pathlib.Path) -> str:
 
 
 class _Bar:
-    """What pooch calls a progress bar. It also ends a download that cannot be the file."""
+    """Progress bar for pooch; it also ends a download that cannot be the file."""
 
     total = 0  # set by pooch, to what the server says; 0 if it does not
 
@@ -180,7 +180,7 @@ class _Bar:
         self.done = 0
 
     def update(self, _: int) -> None:
-        """Called after every piece is written, with the size of a full one: a server may send smaller ones."""
+        """Report progress after every piece; the argument is the size of a full piece, not of this one."""
         remote = self._remote
         if self.total not in (0, remote.bytes):
             raise UnavailableError(f"has another {remote.name}: expected {remote.bytes:,} bytes, got {self.total:,}")
@@ -198,7 +198,7 @@ class _Bar:
 
 @contextlib.contextmanager
 def _explained(remote: Remote, bar: _Bar) -> Iterator[None]:
-    """Turns what requests raises into a reason to show."""
+    """Convert exceptions of requests into reasons to show."""
     import requests
 
     try:
@@ -215,7 +215,7 @@ def _explained(remote: Remote, bar: _Bar) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """What the system said, which requests wraps in several layers of its own."""
+    """Return the system's own message, which requests wraps in several layers."""
     reason, inner = type(error).__name__, error.__cause__ or error.__context__
     if isinstance(error, TimeoutError) or "timed out" in str(error):
         return f"no answer within {TIMEOUT:g} seconds"

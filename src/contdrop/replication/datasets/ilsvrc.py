@@ -60,7 +60,7 @@ class Images:
 
 
 def whole(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> tuple[Images, Images]:
-    """ILSVRC-2012 to train on and, its validation images, to test on: in "train" and "val" of a folder.
+    """Return ILSVRC-2012's training images and, to test on, its validation images: "train" and "val" of a folder.
 
     Raises:
         MissingError: It is not there.
@@ -80,7 +80,7 @@ def whole(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None)
 
 
 def _check_classes(train: tuple[str, ...], val: tuple[str, ...], folder: pathlib.Path) -> None:
-    """Classes are numbered in each part by itself: with one more in one of them, a number means two classes."""
+    """Check that both parts have the same classes, since classes are numbered in each part separately."""
     odd = min({*train} ^ {*val}, default=None)
     if odd is not None:
         raise UserError(
@@ -90,7 +90,7 @@ def _check_classes(train: tuple[str, ...], val: tuple[str, ...], folder: pathlib
 
 
 def check_number(classes: Sequence[str], expected: int, folder: pathlib.Path) -> None:
-    """Classes are numbered by the folders that are there, which are the numbers of published networks if all are.
+    """Check the number of classes: folders are numbered as in published networks only if all are there.
 
     Raises:
         MissingError: There are fewer, such as the ten of ``ilsvrc-10``.
@@ -133,7 +133,7 @@ class WholeSource:
         self.verify(directory)
 
     def verify(self, directory: pathlib.Path) -> str:
-        """Counts classes and files; what is in the files is seen when they are read."""
+        """Count classes and files; the files' contents are checked when they are read."""
         train, test = whole(directory / self.name)
         check_number(train.classes, len(self.classes), directory / self.name)
         found = len(train.classes), len(train), len(test)
@@ -208,7 +208,7 @@ class FolderSource:
 
 
 def class_folders(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> Images:
-    """The images in folders that are named by their synsets.
+    """Return the images in folders that are named by their synsets.
 
     Raises:
         UserError: There are none.
@@ -231,7 +231,7 @@ def _class_names(folder: pathlib.Path) -> tuple[str, ...]:
 
 
 def _count_classes(folder: pathlib.Path) -> int:
-    """None in a folder that cannot be read: loading says so."""
+    """Count the classes; none in a folder that cannot be read, about which loading complains."""
     try:
         return len(_class_names(folder))
     except UserError:
@@ -239,7 +239,7 @@ def _count_classes(folder: pathlib.Path) -> int:
 
 
 def with_devkit(folder: pathlib.Path, devkit: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> Images:
-    """The validation images, all in one folder, with the labels of the development kit (its folder "data").
+    """Return the validation images, all in one folder, with the labels of the development kit (its folder "data").
 
     Raises:
         UserError: Labels and images do not match, or a file is damaged.
@@ -261,7 +261,7 @@ def with_devkit(folder: pathlib.Path, devkit: pathlib.Path, prepare: Callable[[I
 
 
 def _prepared(path: pathlib.Path, prepare: Callable[[Image], Image] | None) -> Image:
-    """An image and what is made of it; what cannot be made is said of its file."""
+    """Decode and prepare an image; errors name its file."""
     image = decode(path)
     try:
         return prepare(image) if prepare else image
@@ -270,7 +270,7 @@ def _prepared(path: pathlib.Path, prepare: Callable[[Image], Image] | None) -> I
 
 
 def decode(path: pathlib.Path) -> Image:
-    """An image in red, green and blue, whatever the JPEG file has.
+    """Decode an image to red, green and blue, whatever the JPEG file has.
 
     Raises:
         UserError: It is no JPEG file that can be read, or larger than any image of ILSVRC.
@@ -296,7 +296,7 @@ def decode(path: pathlib.Path) -> Image:
 
 
 def _synsets(meta: pathlib.Path) -> dict[str, str]:
-    """By number in the development kit, the synset of each of the 1000 classes."""
+    """Return the synset of each of the 1000 classes by its number in the development kit."""
     from scipy.io import loadmat  # type: ignore[import-untyped]
 
     try:

@@ -52,7 +52,7 @@ class Array:
 
 
 def arrays(path: pathlib.Path) -> Iterator[Array]:
-    """The variables of a file that are arrays of numbers; what is not read of one is skipped.
+    """Yield the variables of a file that are arrays of numbers; values that are not read are skipped.
 
     Raises:
         UserError: It is not such a file, or not a whole one.
@@ -147,7 +147,7 @@ class _Elements:
         self.read, self.order = read, order
 
     def head(self) -> tuple[int, int, bytes | None]:
-        """Type and size, and the content of a small element, which is in the head."""
+        """Read type and size, and the content of a small element, which is in the head."""
         tag = self.read(8)
         kind, size = struct.unpack(f"{self.order}II", tag)
         if kind >> 16:
@@ -157,7 +157,7 @@ class _Elements:
         return kind, size, None
 
     def small(self, most: int) -> bytes:
-        """The content of an element of at most so many bytes."""
+        """Return the content of an element of at most ``most`` bytes."""
         _, size, content = self.head()
         if content is not None:
             return content

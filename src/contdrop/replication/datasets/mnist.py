@@ -27,7 +27,7 @@ _KINDS = {1: "labels", 3: "images"}
 
 
 def parse(content: bytes, dimensions: int, file: str) -> npt.NDArray[np.uint8]:
-    """The values, with the shape that the header states.
+    """Return the values, with the shape that the header states.
 
     Args:
         content: The whole file, unpacked.
@@ -82,7 +82,7 @@ class File:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it may be called. Some unpackers put a dot where the original has a hyphen."""
+        """Accepted file names. Some unpackers put a dot where the original has a hyphen."""
         dotted = self.name.replace("-idx", ".idx")
         return f"{self.name}.gz", self.name, f"{dotted}.gz", dotted
 
@@ -161,7 +161,7 @@ class IdxSource:
             )
 
     def _copy(self, file: File, folder: pathlib.Path, progress: DownloadProgress) -> bool:
-        """Takes a file from where a package of the system has put it, if it is the published one."""
+        """Copy a file from where a package of the system has put it, if it is the published one."""
         for path in file.here(pathlib.Path(self.packaged)) if self.packaged else []:
             target = folder / path.name
             try:
@@ -178,7 +178,7 @@ class IdxSource:
         return False
 
     def _read(self, file: File, directory: pathlib.Path) -> tuple[npt.NDArray[np.uint8], str]:
-        """The file's values and the name that it was found by. Of several copies the first whole one will do."""
+        """Read a file and return its name, too; of several copies, the first intact one."""
         problems: list[UserError] = []
         for path in file.here(directory / self.name):
             try:
@@ -188,7 +188,7 @@ class IdxSource:
         raise problems[0] if problems else MissingError(f"{self.name}: {file.name} is missing")
 
     def _verified(self, file: File, path: pathlib.Path) -> npt.NDArray[np.uint8]:
-        """The values of a file, which is refused if it is not the published one: results must be comparable."""
+        """Return the values of a file; refuse other than the published content, so that results are comparable."""
         content = download.read_content(path)
         sha256 = hashlib.sha256(content).hexdigest()
         if sha256 != file.sha256:
@@ -234,7 +234,7 @@ class IdxSource:
         )
 
     def _misnamed(self, missing: tuple[str, ...], folder: pathlib.Path) -> dict[str, str]:
-        """Files whose names are nearest to those of missing ones, and what they should be called."""
+        """Return files with names close to those of missing ones, and the right names."""
         known = {name for file in self.files for name in file.names}
         plain = {file.name: file.names[0] in missing for file in self.files}
         found = {}
@@ -248,7 +248,7 @@ class IdxSource:
         return found
 
     def _misplaced(self, missing: tuple[str, ...], directory: pathlib.Path) -> list[pathlib.Path]:
-        """Folders that hold missing files: the data directory itself, and the folders of other programs."""
+        """Return folders that hold missing files: the data directory itself, and the folders of other programs."""
         likely = [directory]
         for name in sorted(_listing(directory) - {self.name}):
             if re.sub(r"[^a-z0-9]", "", name.lower()) == self.name.replace("-", ""):

@@ -43,7 +43,7 @@ class Matrix:
     path: pathlib.Path
 
     def rows(self, count: int) -> npt.NDArray[np.generic]:
-        """The next rows, so many."""
+        """Read the next rows."""
         shape = (count, *self.shape[1:])
         wanted = math.prod(shape) * self.kind.itemsize
         with _explained(self.path):
@@ -53,7 +53,7 @@ class Matrix:
         return np.frombuffer(content, self.kind).reshape(shape)
 
     def end(self) -> None:
-        """Raises UserError if anything follows what has been read."""
+        """Raise UserError if anything follows what has been read."""
         with _explained(self.path):
             if self.file.read(1):
                 raise UserError(f"{self.path}: too long, bytes follow its {self.shape[0]:,} rows")
@@ -61,7 +61,7 @@ class Matrix:
 
 @contextlib.contextmanager
 def matrix(path: pathlib.Path, shape: tuple[int, ...]) -> Iterator[Matrix]:
-    """Opens a file, gzipped or not, that has to hold a matrix of this shape.
+    """Open a file, gzipped or not, that has to hold a matrix of this shape.
 
     Raises:
         UserError: It is no such file.
@@ -105,7 +105,7 @@ def _explained(path: pathlib.Path) -> Iterator[None]:
 
 
 def area_matrix(before: int, after: int) -> npt.NDArray[np.float32]:
-    """[after, before]: a pixel of the result is the mean over its area in the original, counting parts of pixels.
+    """Return a matrix [after, before] by which a pixel becomes the mean over its area in the original.
 
     ``R`` reduces the rows of an image x by ``R @ x``, and both directions by ``R @ x @ R.T``.
     """
@@ -117,7 +117,7 @@ def area_matrix(before: int, after: int) -> npt.NDArray[np.float32]:
 
 
 def reduced(images: npt.NDArray[np.uint8], side: int) -> npt.NDArray[np.uint8]:
-    """Images [..., H, H] in fewer pixels, by :func:`area_matrix`, rounded."""
+    """Reduce images [..., H, H] to fewer pixels by :func:`area_matrix`, rounded."""
     if images.shape[-1] == side:
         return images
     reduce = area_matrix(images.shape[-1], side)

@@ -106,7 +106,7 @@ class SvhnSource:
 
 
 def read(path: pathlib.Path, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> None:
-    """Fills images [N, 3, 32, 32] and labels [N], some images at a time.
+    """Fill images [N, 3, 32, 32] and labels [N], some images at a time.
 
     Raises:
         UserError: The file is no such file, or not of N images.
@@ -149,7 +149,7 @@ def _read_labels(array: matlab.Array, labels: npt.NDArray[np.int64]) -> None:
 
 
 def _wrong(files: Iterable[File], folder: pathlib.Path) -> dict[File, str]:
-    """Those that are not here, or not whole, and why not. One that has no checksum is read to know."""
+    """Return missing and damaged files, with the reason; a file without checksum is read to find out."""
     wrong = {}
     for file in files:
         path = folder / file.name

@@ -1,4 +1,4 @@
-"""What every description of a network can do."""
+"""Base class of the networks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Model(Configuration, abc.ABC):
             )
 
     def __call__(self, method: Method) -> nn.Module:
-        """The network, with the method on its hidden layers.
+        """Build the network, with the method on its hidden layers.
 
         Its weights follow from the seed of torch's default generator, not from what was drawn since: building one
         method's layers may draw more than building another's.
@@ -65,10 +65,10 @@ class Model(Configuration, abc.ABC):
 
     @abc.abstractmethod
     def _layers(self, method: Method) -> dict[str, nn.Module]:
-        """What follows the images in floating point, one after another."""
+        """Return the layers after the conversion to floating point, in order."""
 
     def _head(self, method: Method, inputs: int, hidden: int, classes: int) -> dict[str, nn.Module]:
-        """The last layers of most networks: a hidden layer of ReLU units with the method, and the output layer."""
+        """Return the last layers of most networks: hidden ReLU units with the method, and the output layer."""
         return {
             "hidden1": hidden_layer(method, inputs, hidden, activation="relu", scale=self.scale, reads_hidden=False),
             "output": output_layer(method, hidden, classes, scale=self.scale),

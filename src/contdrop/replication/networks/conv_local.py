@@ -129,7 +129,7 @@ class LocalContrast(nn.Module):
         return (centred / torch.maximum(deviations, floor)).view(x.shape)
 
     def _window(self, planes: Tensor) -> Tensor:
-        """Both directions one after the other: a Gaussian is the product of two."""
+        """Apply a Gaussian window, one direction after the other."""
         half = len(self.kernel) // 2
         rows = F.conv2d(planes, self.kernel.view(1, 1, -1, 1), padding=(half, 0))
         return F.conv2d(rows, self.kernel.view(1, 1, 1, -1), padding=(0, half))
@@ -193,5 +193,5 @@ class ConvLocal(Model):
 
 
 def _pooled(side: int) -> int:
-    """The side of a map after max-pooling by 3 with stride 2, rounded up."""
+    """Return the side of a map after max-pooling by 3 with stride 2, rounded up."""
     return -(-(side - 3) // 2) + 1

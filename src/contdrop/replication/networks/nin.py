@@ -23,7 +23,7 @@ MAPS, SIDE = 10, 8  # what the last convolution puts out
 
 
 def convolutions() -> dict[str, nn.Module]:
-    """From images [N, 3, 32, 32] to rectified maps [N, 10, 8, 8]."""
+    """Return the layers from images [N, 3, 32, 32] to rectified maps [N, 10, 8, 8]."""
     layers: dict[str, nn.Module] = {"layout": ChannelsLast()}
     channels = 3
     for number, stage in enumerate(_STAGES, 1):
@@ -39,7 +39,7 @@ def convolutions() -> dict[str, nn.Module]:
 
 
 def published_nin() -> nn.Sequential:
-    """The network as it was published, without its dropout: a class's logit is the mean of its map."""
+    """Return the network as it was published, without its dropout: a class's logit is the mean of its map."""
     return nn.Sequential(OrderedDict(convolutions() | {"pool3": nn.AvgPool2d(SIDE), "flatten": nn.Flatten()}))
 
 

@@ -102,7 +102,7 @@ class _Means(nn.Module):
 
 @torch.no_grad()
 def dense_probabilities(network: nn.Module, images: Tensor) -> Tensor:
-    """Class probabilities [N, classes] of whole images, of any size from that of training on, in evaluation mode.
+    """Return class probabilities [N, classes] of uncropped images, at least as large as in training.
 
     The hidden layers see every window of the last maps that is as large as those in training, as if they were
     convolutions; logits are averaged over the windows, and probabilities over the image and its mirror image.
@@ -116,7 +116,7 @@ def dense_probabilities(network: nn.Module, images: Tensor) -> Tensor:
 
 
 def last_maps(network: nn.Module, images: Tensor) -> Tensor:
-    """What the convolutions of a :class:`VGG` make of images [N, 3, H, W]."""
+    """Return the last maps of a :class:`VGG`'s convolutions for images [N, 3, H, W]."""
     for name in ("pixels", "means", "convolutions"):
         images = network.get_submodule(name)(images)
     return images
@@ -124,7 +124,7 @@ def last_maps(network: nn.Module, images: Tensor) -> Tensor:
 
 @described_as("dense_forward")
 def dense_forward(model: nn.Module, batch: Any) -> Tensor:
-    """For a study: in training the logits of crops, else the logarithm of :func:`dense_probabilities`.
+    """Return the logits of crops in training, else the logarithm of :func:`dense_probabilities`.
 
     Images of one batch may differ in size; they are a list then.
     """

@@ -42,7 +42,7 @@ class _BrokenError(Exception):
 
 
 def read(path: pathlib.Path) -> Layers:
-    """By layer, its blobs: views of the file, of which nothing is in memory until it is used.
+    """Return the blobs of each layer as views of the file, which are loaded when they are used.
 
     Raises:
         UserError: It is not such a file, or not a whole one.
@@ -144,7 +144,7 @@ class _Reader:
             yield number, wire, first, at
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
-        """A whole number of up to 64 bits, seven to a byte, and where it ends."""
+        """Read a whole number of up to 64 bits, seven to a byte, and return where it ends, too."""
         value = 0
         for shift in range(0, 70, 7):
             if at >= end:

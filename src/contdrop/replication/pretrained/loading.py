@@ -19,7 +19,7 @@ from .caffe import Layers
 
 @dataclasses.dataclass(frozen=True)
 class Assigned:
-    """What became of each layer.
+    """Outcome for each layer.
 
     Attributes:
         layers: Layers that got their weights, with the shape of those.
@@ -34,7 +34,7 @@ class Assigned:
 
 @torch.no_grad()
 def assign(network: nn.Module, found: Layers, title: str) -> Assigned:
-    """Copies weights and biases into the layers of the same names, if all that are there fit; others stay random.
+    """Copy weights and biases into the layers of the same names, if all that are there fit; others stay random.
 
     Shapes have to be equal up to dimensions of size one, which Caffe adds in front.
 
@@ -66,12 +66,12 @@ def assign(network: nn.Module, found: Layers, title: str) -> Assigned:
 
 
 def lacking(network: nn.Module, found: Layers) -> tuple[str, ...]:
-    """Layers of a network that a file does not have."""
+    """Return the layers of a network that a file does not have."""
     return tuple(name for name in _layers(network, found) if name not in found)
 
 
 def refuse_lacking(layers: Sequence[str], title: str) -> None:
-    """An error if a file does not have these layers, which would be random and pass for published ones."""
+    """Raise UserError if there are missing layers, which would be random and pass for published ones."""
     if layers:
         raise UserError(
             f"{title}: expected weights of every layer of the published network; got none of {', '.join(layers)}, "
@@ -80,13 +80,13 @@ def refuse_lacking(layers: Sequence[str], title: str) -> None:
 
 
 def _layers(network: nn.Module, found: Layers) -> dict[str, nn.Conv2d | nn.Linear]:
-    """By the names that a file has for them."""
+    """Return the network's layers by their names in a file."""
     modules = network.named_modules()
     return {_called(name, found): module for name, module in modules if isinstance(module, (nn.Conv2d, nn.Linear))}
 
 
 def _called(module: str, found: Layers) -> str:
-    """What a file calls a layer of ours: by its whole name, or without what it is in and its "linear" behind."""
+    """Return a layer's name in a file: the full name, or without its container and the trailing "linear"."""
     return module if module in found else module.removesuffix(".linear").rpartition(".")[2]
 
 
@@ -97,7 +97,7 @@ def _check(layer: str, wanted: list[tuple[int, ...]], found: list[tuple[int, ...
 
 
 def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Without the ones in front."""
+    """Return a shape without leading ones."""
     start = next((at for at, size in enumerate(shape) if size != 1), max(len(shape) - 1, 0))
     return shape[start:] if math.prod(shape) != 1 else (1,)
 
@@ -111,7 +111,7 @@ _TORCH = (b"PK\x03\x04", b"\x80\x02")  # since version 1.6, and before
 
 
 def read(path: pathlib.Path) -> Layers:
-    """By layer, its weights and, if it has them, biases: of a Caffe model, or of a state_dict that torch saved.
+    """Return weights and biases by layer, from a Caffe model or from a state_dict that torch saved.
 
     Raises:
         UserError: It is neither, or damaged, or would execute something.

@@ -26,17 +26,17 @@ Features = npt.NDArray[np.float32]  # [N, 640]: the ten maps of 8x8 after the la
 
 
 def whitening(found: Dataset) -> Whitening:
-    """Fitted on the training images, as the network's own were."""
+    """Fit the whitening on the training images, as for the published network."""
     return fitted_whitening(global_contrast(found.train_images, CONTRAST), EPS)
 
 
 def whitened(images: npt.NDArray[np.uint8], fitted: Whitening) -> npt.NDArray[np.float32]:
-    """Images as the network expects them."""
+    """Prepare images as the network expects them."""
     return fitted(global_contrast(images, CONTRAST))
 
 
 def features(found: Dataset, weights: pathlib.Path, part: str) -> Features:
-    """What the published convolutions make of the images of ``part``, "train" or "test"; computed once, and kept."""
+    """Return the published network's features of ``part``, "train" or "test"; computed once and cached."""
     layers = read(weights)
     with torch.device("meta"):  # without its numbers: what is kept already is looked at too
         refuse_lacking(lacking(nn.Sequential(OrderedDict(convolutions())), layers), str(weights))
@@ -63,7 +63,7 @@ def _features(network: nn.Module, images: npt.NDArray[np.uint8], fitted: Whiteni
 
 
 def error_on_test_images(weights: pathlib.Path, directory: pathlib.Path | None = None) -> float:
-    """Of the published network, in per cent of the test images of CIFAR-10.
+    """Return the published network's error on the test images of CIFAR-10, in per cent.
 
     Raises:
         UserError: CIFAR-10 is not here, or damaged, or the weights are no such network's.

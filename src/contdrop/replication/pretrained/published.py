@@ -1,4 +1,4 @@
-"""Which published weights there are, and networks that start from them."""
+"""Published weights by name, and networks that start from them."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ class Published:
 
     @property
     def parameters(self) -> int:
-        """How many numbers the network has; it is not put into memory for that."""
+        """Number of the network's parameters, without building it in memory."""
         return sum(parameter.numel() for parameter in self._outline().parameters())
 
     def lacking(self, found: Layers) -> tuple[str, ...]:
-        """Layers of the network that a file does not have."""
+        """Return the layers of the network that a file does not have."""
         return lacking(self._outline(), found)
 
     def _outline(self) -> nn.Module:
-        """The network without its numbers."""
+        """Build the network on the meta device, without values."""
         with torch.device("meta"):
             return self.network()
 
     def path(self, directory: pathlib.Path | None = None) -> pathlib.Path:
-        """Of the file that is there; of the owner's if none is."""
+        """Return the path of the file that is there, or of the owner's file if none is."""
         paths = [dataset.data_directory(directory) / self.name / name for name in self.files]
         return next((path for path in paths if path.is_file()), paths[0])
 
     def here(self, directory: pathlib.Path | None = None) -> pathlib.Path:
-        """The file; raises UserError, which says where it is to be had, if it is not there."""
+        """Return the file's path; raise UserError, with the place that offers it, if it is missing."""
         path = self.path(directory)
         if not path.is_file():
             raise UserError(f"{self.name}: the weights are missing; put {path.name} into {path.parent}: {self.offered}")

@@ -1,4 +1,4 @@
-"""What the convolutions of VGG-16 make of images: computed once, and kept."""
+"""Features of images by the convolutions of VGG-16, computed once and cached."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _VERSION = 1  # of what follows, for the cache
 
 
 def here() -> bool:
-    """Whether published weights are; if not, the convolutions are random."""
+    """Return True if the published weights are here; otherwise the convolutions are random."""
     return find("vgg16").path().is_file()
 
 
 def maps(found: Dataset, part: str) -> npt.NDArray[np.float32]:
-    """Of the images of ``part``, "train" or "test", and of their mirror images: [N, 2, 512, H / 32, W / 32]."""
+    """Return maps [N, 2, 512, H / 32, W / 32] of ``part``, "train" or "test": of images and their mirror images."""
     path = find("vgg16").path()
     layers = read(path) if path.is_file() else {}
     if layers:

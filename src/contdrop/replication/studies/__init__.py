@@ -47,7 +47,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 
 def find(name: str) -> list[Study]:
-    """The study, or the studies, of that name."""
+    """Return the studies of a name, or of a group."""
     names = GROUPS.get(name, (name,))
     if names == (name,) and name not in STUDIES:
         hint = suggest(name, [*STUDIES, *GROUPS])

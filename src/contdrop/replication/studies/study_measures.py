@@ -83,7 +83,7 @@ class CommonNoise(Configuration):
 
 
 def _pixels(model: nn.Module, parts: Parts, seed: int, number: int) -> Tensor:
-    """Some validation images; the seed is that of the run, so they are the same for all its methods."""
+    """Return some validation images; the seed is the run's, so they are the same for all its methods."""
     chosen = torch.from_numpy(random_streams.permutation(len(parts.validation), seed)[:number])
     images, _ = next(parts.validation.batches([chosen]))
     pixels: Tensor = model.get_submodule("pixels")(images.to(next(model.parameters()).device))
@@ -124,7 +124,7 @@ class UnusedError(Configuration):
 
 
 def unused(parts: Parts, most: int) -> Part:
-    """Training images, the first ``most``, that a run neither trains nor validates on."""
+    """Return the first ``most`` training images that a run neither trains nor validates on."""
     free = torch.ones(len(parts.train.source), dtype=torch.bool)
     free[parts.train.positions] = False
     free[parts.validation.positions] = False
