@@ -179,8 +179,10 @@ def dropout(x: Tensor, seed: Tensor, law: KernelLaw | Tensor, *arguments: Any) -
     The arguments are those of :func:`contdrop.kernels.reference.dropout`.
     """
     result: Tensor
-    if isinstance(law, Tensor) or not _is_plain(x):
-        result = dropout_operator(x, seed, law if isinstance(law, Tensor) else law.tensor(), *arguments)
+    if not isinstance(law, KernelLaw):
+        result = dropout_operator(x, seed, law, *arguments)
+    elif not _is_plain(x):
+        result = dropout_operator(x, seed, law.tensor(), *arguments)
     elif x.requires_grad and torch.is_grad_enabled():
         result = _Direct.apply(x, seed, law, *arguments)
     else:

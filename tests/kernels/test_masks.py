@@ -1,4 +1,4 @@
-"""A window is a part of a whole: its mask is that part of the whole's mask, in every back end and under vmap."""
+"""Masks of windows: a window is a part of a whole, and has that part of its mask, in every back end and under vmap."""
 
 import math
 
