@@ -65,7 +65,7 @@ visit wait walk warn whiten widen wrap write yield
 # Test files that are named after a subject, not a module.
 EXTRA = """
 _torch/test_compile.py _torch/test_func_transforms.py _torch/test_torch_options.py _torch/test_wrappers.py
-kernels/test_avx512.py kernels/test_neon.py kernels/test_quality.py kernels/test_windows.py
+kernels/test_avx512.py kernels/test_neon.py kernels/test_quality.py
 kernels/test_battery_verdicts.py kernels/test_random_streams_for_batteries.py
 lab/report/test_live_in_browser.py lab/report/test_page_in_browser.py lab/report/test_live_page.py
 lab/report/test_reliability.py lab/runner/test_missing_systems.py lab/store/faults/test_faults.py
