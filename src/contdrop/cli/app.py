@@ -43,6 +43,21 @@ _COMMANDS = {
 _REPLICATION = {"pooch": "pooch", "sklearn": "scikit-learn", "PIL": "pillow"}
 
 
+class _GroupedCommand(typer.core.TyperCommand):
+    """Command whose help lists options under the headings of :mod:`.options`."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            heading = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                panels.setdefault(getattr(parameter, "rich_help_panel", None) or heading, []).append(record)
+        for heading, records in panels.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
 class _Commands(typer.core.TyperGroup):
     """Imports a command when it is given: most need torch, which takes longer than the others take altogether."""
 
@@ -64,7 +79,7 @@ class _Commands(typer.core.TyperGroup):
         found = getattr(module, name)
         if not isinstance(found, typer.Typer):
             command, found = found, typer.Typer(add_completion=False, rich_markup_mode=None)
-            found.command()(command)
+            found.command(cls=_GroupedCommand)(command)
         made = typer.main.get_command(found)
         for each in (made, *getattr(made, "commands", {}).values()):
             # A docstring is the help text; the mark keeps lines of examples from being joined.
