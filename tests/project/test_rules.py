@@ -38,28 +38,29 @@ when where whether which who whose why with without
 # What functions do. A verb that is missing here is added; a word that is no verb is not.
 VERBS = """
 abort accept accumulate add adjust advance aggregate align allocate allow announce answer append apply approximate
-archive arrange ask assemble assert assign attach average backpropagate begin bind bound broadcast build cache
+archive arrange ask assemble assert assign attach average backpropagate begin bind bound break broadcast build cache
 calculate call cancel cap capture cast center certify change check choose claim classify clean clear clip close
-collect combine compare compile complete compose compress compute concatenate configure confirm connect construct
-consume convert copy count create crop cut cycle decide declare decode decompress decorate delete derive describe
-deserialize detach detect determine digest disable discard dispatch display distribute divide do download draw drop
-dump embed emit enable encode end ensure enter enumerate escape estimate evaluate exchange execute exit expand expect
-explain export expose extend extract fail fetch fill filter find finish fit fix flatten flip flush fold follow force
-forget fork format forward freeze fuse gather generate get give group guard handle hash hold identify ignore import
-include increase index infer initialize inject insert inspect install integrate interpolate interpret interrupt invert
-invoke iterate join judge keep label launch leave let limit link list load locate lock log look make map mark mask
-match materialize measure merge migrate minimize mix modify monitor move multiply name narrow normalize note notify
-number observe offer open order overwrite pack pad parse partition pass patch perform permute pickle place plan plot
-poll pool pop populate prefix prepare present preserve prevent print process produce propagate prove provide pull push
-put quantize query queue quote raise randomize rank read rebuild receive recognize recompute record recover reduce
-refer refit refuse register reject release reload remember remove rename render reopen reorder repair repeat replace
-replay report represent request require reraise rescale reserve reset reshape resize resolve restore restrict resume
-retrieve retry return reuse reverse rewrite rotate round run sample save say scale scan search seed select send
-separate serialize serve set shard share shift show shrink shuffle shut sign signal simulate skip slice snapshot solve
-sort spawn split stack standardize start state step stop store stream strip sum summarize suppress swap switch sync
-synchronize take tell terminate test time touch trace track train transfer transform translate transpose traverse
-treat trim truncate try tune undo unflatten unfold unlink unlock unpack unwrap update upgrade use validate verify view
-visit wait walk warn whiten widen wrap write yield
+collate collect combine compare compile complete compose compress compute concatenate configure confirm connect
+construct consume contract convert copy count create crop cut cycle decide declare decode decompress decorate delete
+derive describe deserialize detach detect determine differentiate digest disable discard dispatch display distribute
+divide do download draw drop dump embed emit enable encode end ensure enter enumerate escape estimate evaluate
+exchange exclude execute exit expand expect explain export expose extend extract fail fetch fill filter find finish
+fit fix flatten flip flush fold follow force forget fork format forward freeze fuse gather generate get give go group
+guard handle hash hold identify ignore import include increase index infer initialize inject insert inspect install
+integrate interpolate interpret interrupt invert invoke iterate join judge keep label launch leave let limit link list
+load locate lock log look make map mark mask match materialize measure merge migrate minimize mix modify monitor move
+multiply name narrow normalize note notify number observe offer open order overwrite pack pad parse partition pass
+patch perform permute pickle place plan plot poll pool pop populate predict prefix prepare present preserve prevent
+print process produce propagate prove provide pull push put quantize query queue quote raise randomize rank read
+rebuild receive recognize recompute record recover reduce refer refit refuse register reject release reload remember
+remove rename render reopen reorder repair repeat replace replay report represent request require reraise rescale
+reserve reset reshape resize resolve restore restrict resume retrieve retry return reuse reverse rewrite rotate round
+run sample save say scale scan search seed select send separate serialize serve set shard share shift shorten show
+shrink shuffle shut sign signal simulate skip slice snapshot solve sort spawn split stack standardize start state step
+stop store stream strip suggest sum summarize suppress swap switch sync synchronize take tell terminate test time
+touch trace track train transfer transform translate transpose traverse treat trim truncate try tune turn undo
+unflatten unfold unlink unlock unpack unwrap update upgrade use validate verify view visit wait walk warn whiten widen
+wrap write yield
 """
 
 # Test files that are named after a subject, not a module.

@@ -204,7 +204,7 @@ def _train(
     batch_size: int,
     after_each: Callable[[int], None] | None,
 ) -> None:
-    """Minimise (sqrt(loss + c / 2) + sqrt(c / 2))^2 with c = (KL + price) / n, which bounds the loss (Pinsker)."""
+    """Minimize (sqrt(loss + c / 2) + sqrt(c / 2))^2 with c = (KL + price) / n, which bounds the loss (Pinsker)."""
     optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
     steps = epochs * math.ceil(len(y) / batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps, 1))

@@ -1,1 +1,0 @@
-"""Where jobs are done."""
