@@ -510,7 +510,7 @@ def test_a_changed_loop_is_refused_and_merging_says_so(tmp_path):
     with Store(tmp_path / "one.db") as first, Store(tmp_path / "two.db") as second:
         here, there = (store.protocols()[0].description for store in (first, second))
     words = "own: the study that is added is not the one in the store: the code of its loop is another"
-    assert list(merge._other("own", here, there)) == [words]
+    assert list(merge._differences("own", here, there)) == [words]
 
 
 def test_comments_docstrings_and_more_runs_leave_a_loop_what_it_is(tmp_path):
