@@ -21,7 +21,7 @@ from contdrop.replication.datasets.dataset import MissingError
 from idx_files import NAMES, TEST, TRAIN, make_arrays, make_source, packed, write
 from idx_files import idx as idx_bytes
 
-REAL = pathlib.Path(os.environ.get("CONTDROP_DATA") or pathlib.Path(__file__).parents[4] / "shared" / "data")
+REAL = pathlib.Path(os.environ.get("CONTDROP_DATA") or pathlib.Path(__file__).parents[3] / "shared" / "data")
 ARRAYS = make_arrays()
 SOURCE = make_source(ARRAYS)
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = NAMES
