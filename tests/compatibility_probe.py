@@ -1,4 +1,4 @@
-"""What the package computes without one private part of torch after another; see test_compatibility.py.
+"""What the package computes without one private part of torch after another; see _torch/test_private.py.
 
 Reads names from the command line. torch is imported once; each name gets a fork of this process in which the package is
 imported without it. Prints a JSON object for each.
