@@ -327,7 +327,11 @@ def test_inputs_by_name():
         assert torch.equal(found.mean, expected.mean)
     with pytest.raises(TypeError, match=r"expected one tensor with method='moments', got dict; use method='monte-carl"):
         inference.predict(model, {"ids": ids}, method="moments")
-    for x, got in [({"ids": [1]}, "list as 'ids'; leave out what is no tensor"), ({1: ids}, "Tensor as 1"), ({}, "no")]:
+    for x, got in [
+        ({"ids": [1]}, "list as 'ids'; leave out what is not a tensor"),
+        ({1: ids}, "Tensor as 1"),
+        ({}, "no"),
+    ]:
         with pytest.raises(TypeError, match=f"^mc_predict: expected a dictionary of tensors by the .*, got {got}"):
             inference.mc_predict(model, x)
 

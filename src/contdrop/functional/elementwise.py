@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,9 +110,8 @@ def adaptive_dropout(
         generator: CPU generator to draw the seed from.
     """
     if has_torch_function_variadic(h, preactivation):
-        options: dict[str, Any] = {"training": training, "generator": generator}
         both = (h, preactivation)
-        return handle_torch_function(adaptive_dropout, both, *both, alpha, beta, **options)
+        return handle_torch_function(adaptive_dropout, both, *both, alpha, beta, training=training, generator=generator)
     check_input("adaptive_dropout", h)
     check_input("adaptive_dropout", preactivation)
     if h.is_nested and preactivation.is_nested:
