@@ -16,7 +16,7 @@ from .._torch.private import BATCH_NORMS
 from ..choices import MixtureMasks
 from ..inference import dropout_layers, dropout_on, seeded
 
-_WITNESSES = 8  # examples that show whether others change what a model says of one
+_WITNESSES = 8  # examples that are compared
 
 
 def check_separate(owner: str, model: torch.nn.Module, x: Tensor) -> None:

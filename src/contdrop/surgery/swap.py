@@ -180,7 +180,7 @@ def _disable_fused_encoder(
 ) -> list[tuple[torch.nn.TransformerEncoderLayer, int]]:
     """Turn off the fused evaluation of torch's encoder layers, which would skip the factor of ``scale="paper"``.
 
-    Torch takes it for ReLU and GELU only, so the layers are told that their activation is another one.
+    Torch takes it for ReLU and GELU only, so it is disabled by an attribute that states another activation.
 
     Returns:
         The encoder layers, and the previous value of their attribute.

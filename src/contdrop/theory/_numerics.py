@@ -73,8 +73,8 @@ def normal_cdf(z: Tensor) -> Tensor:
 def gauss_legendre(count: int) -> tuple[Tensor, Tensor]:
     """Return Gauss-Legendre nodes and weights on [-1, 1], exact up to degree 2 count - 1 (Golub-Welsch)."""
     k = torch.arange(1, count, dtype=torch.float64)
-    beside = k / (4 * k * k - 1).sqrt()
-    values, vectors = torch.linalg.eigh(torch.diag(beside, 1) + torch.diag(beside, -1))
+    off_diagonal = k / (4 * k * k - 1).sqrt()
+    values, vectors = torch.linalg.eigh(torch.diag(off_diagonal, 1) + torch.diag(off_diagonal, -1))
     return values, 2 * vectors[0] ** 2
 
 

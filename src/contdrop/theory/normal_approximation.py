@@ -15,9 +15,9 @@ from .sigmoid_expectations import Ceiling, characteristic, is_normal, points, re
 # Shevtsova (2010), for summands that need not be identically distributed.
 BERRY_ESSEEN_CONSTANT = 0.5600
 
-_ATOMS = 1 << 20  # as many values of S are listed at most
-_ADDITIONS = 1 << 29  # and as many steps taken to list them on a lattice
-_SLIP = 1e-5  # S may lie that far beside the lattice
+_ATOMS = 1 << 20  # values of S that are listed at most
+_ADDITIONS = 1 << 29  # steps to list them on a lattice at most
+_SLIP = 1e-5  # tolerated distance of S from the lattice
 _LONGEST = 1 << 17  # nodes of the inversion, where the transform has a closed form
 _LONGEST_BY_QUADRATURE = 1 << 11  # and where every value of it is itself an integral
 _GRID = 1 << 16  # places at least where distribution functions are compared
@@ -91,10 +91,10 @@ def normal_distance(weight: Tensor, x: Tensor, law: Law) -> Distance:
           gap       = sum over the same w of (1 - w / T) Re(exp(-i w s) psi(w)) d / T
 
       with J(u) = pi u (1 - u) cot(pi u) + u. Beurling's functions (Vaaler 1985) make this hold for every S and every T,
-      although nothing beyond the frequency T enters: what S has there, such as jumps, is in the gap. For a law with a
-      density |psi| has a bound that falls, so that the sum may end long before T. A law with atoms has psi come back,
-      to 1 if S lies on a lattice, however small it was before: then T is as large as is affordable, the error about
-      1.3 / T, which is 3e-5 for Bernoulli masks.
+      although nothing beyond the frequency T enters: the part of S there, such as jumps, is in the gap. For a law with
+      a density |psi| has a falling bound, so that the sum may end long before T. For a law with atoms psi rises again,
+      to 1 if S lies on a lattice: then T is as large as is affordable, and the error about 1.3 / T, which is 3e-5 for
+      Bernoulli masks.
 
     Args:
         weight: w, of shape [in].
@@ -102,7 +102,7 @@ def normal_distance(weight: Tensor, x: Tensor, law: Law) -> Distance:
         law: The law of m; its variance must be above 0.
 
     Returns:
-        The distance, and how far this computation of it may be off.
+        The distance, and the error of its computation.
     """
     weight = _numerics.as_tensor("normal_distance", "weight", weight, axes=1)
     x = _numerics.as_tensor("normal_distance", "x", x, axes=1)
@@ -117,7 +117,7 @@ def normal_distance(weight: Tensor, x: Tensor, law: Law) -> Distance:
             return _distance_of_atoms(*_all_values(terms, counts, law))
         step, multiples = _lattice(terms, counts)
         total = (multiples.abs() @ counts.to(terms)).item()
-        # S lies that far beside its lattice, by which the distance changes at most by as much times the normal density.
+        # Distance of S from its lattice; it changes the result by at most as much times the normal density.
         slip = abs(law.value) * ((terms - step * multiples).abs() @ counts.to(terms)).item()
         if slip <= _SLIP and total <= _ATOMS and total * counts.sum().item() <= _ADDITIONS:
             value, error = _distance_of_atoms(*_values_on_lattice(step, multiples.repeat_interleave(counts), law))
@@ -171,7 +171,7 @@ def _values_on_lattice(step: float, multiples: Tensor, law: Bernoulli) -> tuple[
     probabilities = torch.zeros(int(whole.abs().sum()) + 1, dtype=torch.float64)
     probabilities[-lowest] = 1.0
     for k in whole.tolist():
-        # Nothing is carried around the ends: what lies there has probability zero.
+        # Nothing is carried around the ends, whose probability is zero.
         probabilities = (1 - law.keep) * probabilities + law.keep * probabilities.roll(k)
     places = torch.arange(len(probabilities), dtype=torch.float64) + lowest
     return law.value * step * (places - law.keep * int(whole.sum())), probabilities
@@ -190,7 +190,7 @@ def _distance_by_inversion(terms: Tensor, counts: Tensor, law: Law) -> Distance:
         psi = torch.cat([psi, characteristic(terms, counts, law, w)])
         band, error = _best_band(psi, d, ceiling.product(d * len(psi) * terms, counts))
     smooth = _smooth_distance(psi, d, band, error)
-    # Where S has jumps, half of each is in the gap at its place; beside it the gap is small, and P(S <= s) is monotone.
+    # Half of each jump of S is in the gap at its place; elsewhere the gap is small, and P(S <= s) is monotone.
     bracketed = _bracketed_distance(psi, d)
     return bracketed if bracketed.error < smooth.error / 2 else smooth
 

@@ -175,10 +175,10 @@ def increase(loss: Loss, mean: Tensor, covariance: Tensor, target: Any, samples:
     if _is_binary_cross_entropy(loss):
         variance = covariance.diagonal(dim1=1, dim2=2).reshape(mean.shape)
         return _binary_cross_entropy(mean, variance, getattr(loss, "reduction", "mean"))
-    with torch.inference_mode(False):  # they are kept for every mode
+    with torch.inference_mode(False):  # the draws are cached, and later calls may need gradients
         z = draws(mean[0].numel(), samples).to(mean)
     spread = torch.einsum("nij,sj->sni", symmetric_root(covariance).to(mean.dtype), z)
-    # The mean goes along as a draw of its own: what rounding does to it, it does to the others.
+    # The mean is evaluated as one more draw, so that rounding affects all of them alike.
     values = _each(loss, torch.cat([mean.unsqueeze(0), mean + spread.reshape(-1, *mean.shape)]), target)
     return (values[1:] - values[0]).mean()
 
@@ -188,7 +188,7 @@ def _each(loss: Loss, outputs: Tensor, target: Any) -> Tensor:
     try:
         result: Tensor = torch.func.vmap(lambda output: loss(output, target))(outputs)
     except RuntimeError:
-        # A loss that looks at its values cannot be vectorised; if it fails by itself, it does so again.
+        # A loss with control flow on its values cannot be vectorised; any other error is raised again.
         result = torch.stack([loss(output, target) for output in outputs])
     return result
 

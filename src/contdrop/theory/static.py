@@ -65,7 +65,7 @@ def expected_sigmoid(
     - ``"probit"``: sigmoid(a / sqrt(1 + pi v / 8)), off by up to 0.0177 (see ``sigmoid_error``).
     - ``"quadrature"``: the integral, to 1e-13 for every mean and variance.
     - ``"paper"``: sigmoid(a / (1 + pi v / 8)), the recursion as the paper prints it, without the root: off by up to
-      0.5, because it sends E[O] to 1/2 as v grows, however large the mean is beside the standard deviation.
+      0.5, because E[O] tends to 1/2 as v grows, even where the mean is many standard deviations from zero.
     - ``"mean"``: sigmoid(a), the propagation of means that is usual for Bernoulli dropout: off by up to 0.5, because it
       ignores the variance.
 

@@ -235,7 +235,7 @@ def clark(
     difference = variance_a + variance_b - 2 * covariance
     # Rounding may leave a little of the variance of A - B where A and B are one variable.
     random = _numerics.is_random(difference) & (difference > 1e-14 * (variance_a + variance_b))
-    # Nor can means be told apart to less than their rounding, which a smaller spread would magnify in the gradient.
+    # Means differ by their rounding, too, which a smaller spread would magnify in the gradient.
     random = random & (difference > (1e-12 * (mean_a.abs() + mean_b.abs())).square())
     spread = torch.where(random, difference, 1).sqrt()
     alpha = gap / spread
@@ -313,7 +313,7 @@ class Maxima:
                 self.mean, self.variance, mean[:, slot], variance[:, slot], shared
             )
             use = filled[:, number]
-            # A window may begin with empty slots; its first element then replaces what stood for it.
+            # A window may begin with empty slots; its first element then replaces the placeholder.
             first = use & ~filled[:, :number].any(1)
             self.mean = torch.where(first, mean[:, slot], torch.where(use, new_mean, self.mean))
             self.variance = torch.where(first, variance[:, slot], torch.where(use, new_variance, self.variance))
@@ -322,7 +322,7 @@ class Maxima:
         self._weights = torch.stack(weights)
         self._elements = mean.shape[1]
         self.covariance = None
-        # Measured with the elements as independent: what correlations between them add is in the response.
+        # Measured for independent elements: the response accounts for correlations between them.
         rest = (self.variance - self._weighted_squares(variance)).clamp(min=0)
         self._rest = _numerics.standard_deviation(rest / self._weighted_squares(torch.ones_like(variance)))
         if covariance is not None:

@@ -64,7 +64,7 @@ def _check_called(model: torch.nn.Module, graph: torch.fx.Graph) -> None:
     called = _called(model, graph)
     missing = {name: layer for name, layer in dropouts.items() if layer not in called}
     if not missing or (len(missing) < len(dropouts) and not _called_in_training(model) & set(missing.values())):
-        return  # beside others, a layer that is called in no mode does no harm
+        return  # a layer that is called in neither mode does no harm if others are called
     raise ValueError(
         f"moments: expected {type(model).__name__} to call its dropout layers in either mode, got a forward that does "
         f"not call {', '.join(missing)}; call them without asking for self.training, in evaluation they do nothing"
