@@ -70,8 +70,8 @@ class Coadaptation:
     def pairs(self, layer: str, *, include_diagonal: bool = False) -> Tensor:
         """Return the covariances of all ordered pairs of units over all inputs, as one vector.
 
-        Both (i, j) and (j, i) are included. The diagonal holds variances, which are not co-adaptation; the paper's "all the
-        800 x 800 unit pairs" includes it.
+        Both (i, j) and (j, i) are included. The diagonal holds variances, which are not co-adaptation; the paper's "all
+        the 800 x 800 unit pairs" includes it.
         """
         covariances = self._of(layer)
         if include_diagonal:

@@ -18,7 +18,7 @@ from torch.fx import Graph, Node, Tracer
 
 from ..choices import Activation
 from ..nn import Dropout
-from .sites import is_plain, shared_axes
+from .sites import children, is_plain, shared_axes
 
 _FUNCTIONS: dict[Any, Activation] = {
     torch.relu: "relu",
@@ -135,9 +135,7 @@ def _by_order(model: nn.Module, calls: Counter[int]) -> dict[str, list[Chain | s
     for container in model.modules():
         if type(container).forward is not nn.Sequential.forward:
             continue
-        inside = [(key, each) for key, each in container.named_modules(remove_duplicate=False) if key]
-        layers = [each for key, each in inside if "." not in key]
-        padded = [None, None, *layers, None]
+        padded = [None, None, *(layer for _, layer in children(container)), None]
         for linear, layer, dropout, reader in zip(padded, padded[1:], padded[2:], padded[3:]):
             if dropout is not None and is_plain(dropout):
                 activation = _LAYERS.get(type(layer)) if layer is not None else None

@@ -11,6 +11,7 @@ import torch
 
 from .._torch.private import TORCH_DROPOUTS, has_hooks, is_sequence
 from ..nn import Dropout
+from .sites import children
 
 # Modules that may return their input or a view of it, into which a module behind them may write in place.
 _ALIASING = (torch.nn.Identity, torch.nn.Flatten, torch.nn.Unflatten, *TORCH_DROPOUTS)
@@ -68,7 +69,7 @@ def pairs(model: torch.nn.Module) -> Iterator[Pair]:
     for path, container in model.named_modules():
         if not is_sequence(container) or has_hooks(container):
             continue
-        for (key, relu), (name, dropout) in itertools.pairwise(_children(container)):
+        for (key, relu), (name, dropout) in itertools.pairwise(children(container)):
             alone = places[id(dropout)] == 1 and id(dropout) not in overwritten
             if isinstance(dropout, Dropout) and _can_fuse(relu, dropout) and alone:
                 yield Pair(container, key, relu, dropout, f"{path}.{name}" if path else name)
@@ -82,12 +83,6 @@ def _can_fuse(relu: torch.nn.Module, dropout: Dropout) -> bool:
         and not (relu.inplace or dropout.inplace)
         and not (has_hooks(relu) or has_hooks(dropout))
     )
-
-
-def _children(container: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
-    # Unlike named_children this keeps a module that is in two places.
-    inside = container.named_modules(remove_duplicate=False)
-    return [(name, module) for name, module in inside if name and "." not in name]
 
 
 def _overwritten(model: torch.nn.Module) -> set[int]:
@@ -108,5 +103,5 @@ def _flat(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
     if not is_sequence(module):
         yield module
         return
-    for _, child in _children(module):
+    for _, child in children(module):
         yield from _flat(child)

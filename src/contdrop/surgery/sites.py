@@ -103,6 +103,12 @@ def is_plain(module: torch.nn.Module) -> bool:
     return any(type(module).forward is layer.forward for layer in PLAIN) and isinstance(module, tuple(PLAIN))
 
 
+def children(module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
+    """List names and children of a module; unlike ``named_children``, a child with two names is listed twice."""
+    inside = module.named_modules(remove_duplicate=False)
+    return [(name, child) for name, child in inside if name and "." not in name]
+
+
 def shared_axes(module: torch.nn.Module) -> tuple[int, ...]:
     """Return the axes along which a plain dropout layer shares a mask value."""
     if isinstance(module, nn.Dropout):

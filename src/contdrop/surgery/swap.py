@@ -17,7 +17,7 @@ from ..errors import suggest
 from ..laws import LAWS, Bernoulli, BuiltIn, Gaussian, Law, parse_law
 from ..nn import BernoulliDropout, Dropout
 from .relu_fusion import Pair, pairs
-from .sites import ALPHA, Unreachable, is_plain, out_of_reach, shared_axes, unreachable
+from .sites import ALPHA, Unreachable, children, is_plain, out_of_reach, shared_axes, unreachable
 
 Choose = Callable[[str, torch.nn.Module], "Law | str | None"]
 Only = str | Collection[str] | Callable[[str, torch.nn.Module], bool]
@@ -216,8 +216,8 @@ def _check(model: object, match: object, scale: object) -> None:
 def _layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, torch.nn.Module]]:
     """Yield name, parent, key in the parent and module of every dropout layer, once for each place."""
     for path, parent in model.named_modules():
-        for key, layer in parent.named_modules(remove_duplicate=False):
-            if key and "." not in key and (is_plain(layer) or isinstance(layer, ALPHA)):
+        for key, layer in children(parent):
+            if is_plain(layer) or isinstance(layer, ALPHA):
                 yield f"{path}.{key}" if path else key, parent, key, layer
 
 

@@ -120,8 +120,8 @@ def expected_gradient(
     - ``"paper"``: the paper's last line, with k^2 = 1 + pi lambda^2 V_S / 8,
       lambda E[m] x_i sigma'(lambda mu_S / k) lambda mu_S (pi / 16) lambda^2 Var(m) w_i^2 x_i^2 / k^2.
       It replaces E[m_i f(S)] by E[m] E[f(S) given m_i = E[m]], which drops the covariance of m_i and S: the leading
-      term. (The factors lambda^2 of Var(m) and V_S are added here: without them even the paper's own steps hold at gain 1
-      only.)
+      term. (The factors lambda^2 of Var(m) and V_S are added here: without them even the paper's own steps hold at gain
+      1 only.)
 
     All forms are added to the same, exact, arithmetic ``ensemble_gradient``.
     """

@@ -110,7 +110,9 @@ def penalty(
         _check_called(noise)
         value = _scalar(loss(output, target))
         if method == "gauss-newton":
-            diagonals = _gauss_newton(output, value, noise.values, differentiable)
+            each, curvature = _loss_curvature(output, value, "gauss-newton", differentiable)
+            along = _derivatives([output], noise.values, [torch.cat((each, curvature))], create_graph=differentiable)
+            diagonals = [(g[: len(each)] * g[len(each) :]).sum(0) for g in along]
         else:
             slopes = _derivatives([value], noise.values, None, create_graph=True)
             if method == "exact":
@@ -233,12 +235,6 @@ def _check_additive(loss: Callable[[Any, Any], Tensor], mean: Tensor, variance: 
             "penalty: expected loss to be a mean or a sum over examples for method='expectation', got one that "
             "couples them; use method='hutchinson'"
         )
-
-
-def _gauss_newton(output: Any, value: Tensor, noise: Sequence[Tensor], differentiable: bool) -> list[Tensor]:
-    each, curvature = _loss_curvature(output, value, "gauss-newton", differentiable)
-    both = _derivatives([output], noise, [torch.cat((each, curvature))], create_graph=differentiable)
-    return [(g[: len(each)] * g[len(each) :]).sum(0) for g in both]
 
 
 def _loss_curvature(output: Any, value: Tensor, method: str, differentiable: bool) -> tuple[Tensor, Tensor]:

@@ -242,7 +242,7 @@ def expected_masked_sigmoid(terms: Tensor, law: Law) -> Tensor:
     result = torch.full_like(terms, law.mean / 2)
     for w, step in _frequencies(terms, law):
         z = torch.complex(torch.zeros_like(w), w)
-        m, masked = _transforms(law, z, terms)
+        m, masked = transform(law, z.unsqueeze(-1) * terms)
         # The product over all other inputs from both ends: M may be zero, so it cannot be divided out.
         one = torch.ones_like(m[:, :1])
         before = torch.cat([one, m[:, :-1]], 1).cumprod(1)
@@ -315,10 +315,6 @@ def _atoms_and_slope(law: Law) -> tuple[float, float]:
     atoms = math.erfc((law.mu - low) / root) / 2 + math.erfc((high - law.mu) / root) / 2
     mode = (min(max(law.mu, low), high) - law.mu) / law.sigma
     return atoms, 2 * math.exp(-mode * mode / 2) / (law.sigma * math.sqrt(2 * math.pi))
-
-
-def _transforms(law: Law, z: Tensor, terms: Tensor) -> tuple[Tensor, Tensor]:
-    return transform(law, z.unsqueeze(-1) * terms)
 
 
 def _frequencies(terms: Tensor, law: Law, tilt: float = 0.0) -> Iterator[tuple[Tensor, float]]:

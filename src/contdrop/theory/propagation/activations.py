@@ -185,10 +185,6 @@ def _tanh_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tenso
     return 2 * expected - 1, 4 * spread, 4 * slope
 
 
-def _tanh_coefficients(mean: Tensor, variance: Tensor) -> Tensor:
-    return 2 * _sigmoid_coefficients(2 * mean, 4 * variance)
-
-
 @functools.cache
 def _nodes(step: float, reach: float, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return nodes and weights of the trapezoidal rule for E[f(Z)], Z ~ N(0, 1)."""
@@ -215,7 +211,12 @@ RELU = Activation(
 SIGMOID = Activation(
     torch.sigmoid, lambda x: torch.sigmoid(x) * torch.sigmoid(-x), _sigmoid_moments, _sigmoid_coefficients
 )
-TANH = Activation(torch.tanh, lambda x: 1 - torch.tanh(x).square(), _tanh_moments, _tanh_coefficients)
+TANH = Activation(
+    torch.tanh,
+    lambda x: 1 - torch.tanh(x).square(),
+    _tanh_moments,
+    lambda mean, variance: 2 * _sigmoid_coefficients(2 * mean, 4 * variance),
+)
 
 
 def clark(

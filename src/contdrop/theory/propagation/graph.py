@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..._torch.private import has_forward_hooks, is_sequence
-from ...surgery.sites import DROPOUT_LAYERS
+from ...surgery.sites import DROPOUT_LAYERS, children
 from ..penalty_terms import switched
 from . import layers
 from .gaussian import GaussianMoments, PropagatedLayer, RefusedError, affine, reshaping, scaling
@@ -60,7 +60,9 @@ def trace(model: torch.nn.Module) -> torch.fx.Graph:
 
 def _check_called(model: torch.nn.Module, graph: torch.fx.Graph) -> None:
     """Refuse a model that calls dropout layers in training mode only, or none of those that it has."""
-    dropouts = {name: layer for name, layer in model.named_modules() if _is_dropout(layer)}
+    # A dropout layer with a forward of its own may be traced into.
+    leaves = {name: layer for name, layer in model.named_modules() if _Tracer().is_leaf_module(layer, "")}
+    dropouts = {name: layer for name, layer in leaves.items() if isinstance(layer, DROPOUT_LAYERS)}
     called = _called(model, graph)
     missing = {name: layer for name, layer in dropouts.items() if layer not in called}
     if not missing or (len(missing) < len(dropouts) and not _called_in_training(model) & set(missing.values())):
@@ -69,11 +71,6 @@ def _check_called(model: torch.nn.Module, graph: torch.fx.Graph) -> None:
         f"moments: expected {type(model).__name__} to call its dropout layers in either mode, got a forward that does "
         f"not call {', '.join(missing)}; call them without asking for self.training, in evaluation they do nothing"
     )
-
-
-def _is_dropout(layer: torch.nn.Module) -> bool:
-    """Tell whether a layer is dropout and one node of the graph; one with a forward of its own may be traced into."""
-    return isinstance(layer, DROPOUT_LAYERS) and _Tracer().is_leaf_module(layer, "")
 
 
 def _called(model: torch.nn.Module, graph: torch.fx.Graph) -> set[torch.nn.Module]:
@@ -93,9 +90,7 @@ def _chain(module: torch.nn.Module, path: str) -> Iterator[str | None]:
     if layers.handler(module) is not None:
         yield path
     elif is_sequence(module) and not has_forward_hooks(module):
-        # Unlike named_children this keeps a module that is in two places.
-        inside = module.named_modules(remove_duplicate=False)
-        for name, child in [(name, child) for name, child in inside if name and "." not in name]:
+        for name, child in children(module):
             yield from _chain(child, f"{path}.{name}" if path else name)
     else:
         yield None

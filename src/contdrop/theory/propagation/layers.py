@@ -144,19 +144,11 @@ def _batch_norm(module: torch.nn.BatchNorm1d | torch.nn.BatchNorm2d, x: Gaussian
     return scaling(x, gain.reshape(per_channel), shift.reshape(per_channel))
 
 
-def _flatten(module: torch.nn.Flatten, x: GaussianMoments, full: bool) -> PropagatedLayer:
-    return reshaping(x, x.mean.flatten(module.start_dim, module.end_dim).shape)
-
-
 def _dropout(module: nn.Dropout, x: GaussianMoments, full: bool) -> PropagatedLayer:
     if module.activation is None:
         return masking(x, full, module.law, module.scale, module.shared_axes)
     rectified = activation(x, activations.RELU)
     return composed(rectified, masking(rectified.output, full, module.law, module.scale, module.shared_axes))
-
-
-def _torch_dropout(module: torch.nn.Dropout, x: GaussianMoments, full: bool) -> PropagatedLayer:
-    return masking(x, full, Bernoulli(keep=1 - module.p), "inverted")
 
 
 def _torch_map_dropout(module: torch.nn.Dropout2d, x: GaussianMoments, full: bool) -> PropagatedLayer:
@@ -185,12 +177,12 @@ HANDLERS: dict[type[torch.nn.Module], Callable[[Any, GaussianMoments, bool], Pro
     torch.nn.MaxPool2d: _max_pooling,
     torch.nn.BatchNorm1d: _batch_norm,
     torch.nn.BatchNorm2d: _batch_norm,
-    torch.nn.Flatten: _flatten,
+    torch.nn.Flatten: lambda module, x, full: reshaping(x, x.mean.flatten(module.start_dim, module.end_dim).shape),
     torch.nn.Identity: lambda module, x, full: PropagatedLayer(x, lambda c: c),
     torch.nn.ReLU: lambda module, x, full: activation(x, activations.RELU),
     torch.nn.Sigmoid: lambda module, x, full: activation(x, activations.SIGMOID),
     torch.nn.Tanh: lambda module, x, full: activation(x, activations.TANH),
-    torch.nn.Dropout: _torch_dropout,
+    torch.nn.Dropout: lambda module, x, full: masking(x, full, Bernoulli(keep=1 - module.p), "inverted"),
     torch.nn.Dropout2d: _torch_map_dropout,
     nn.Dropout: _dropout,
     nn.DropConnectLinear: _dropconnect,
