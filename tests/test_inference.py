@@ -80,16 +80,6 @@ def test_classes_are_along_axis_1():
     close(prediction.mean.sum(1), torch.ones(2, 4, 5))
 
 
-def test_one_class_that_is_certain_has_entropy_0():
-    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2))
-    with torch.no_grad():
-        model[1].weight.zero_()
-        model[1].bias.copy_(torch.tensor([1e6, 0.0]))
-    prediction = inference.mc_predict(model, batch(), 3, transform="softmax")
-    assert not prediction.entropy.any()
-    assert not prediction.mutual_information.any()
-
-
 class Against0(nn.Module):
     """Logits (0, z) of a model of one logit z: their softmax has the sigmoid of z in it."""
 
@@ -130,13 +120,16 @@ def test_each_of_several_labels_has_an_entropy_of_its_own():
         close(found.mutual_information[:, label], expected.mutual_information, atol=1e-6)
 
 
-def test_a_logit_that_is_certain_has_entropy_0():
-    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 1))
-    for bias in (1e6, -1e6):
+@pytest.mark.parametrize(
+    ("transform", "biases"), [("softmax", [[1e6, 0.0]]), ("sigmoid", [[1e6], [-1e6]])], ids=["softmax", "sigmoid"]
+)
+def test_certain_logits_have_entropy_0(transform, biases):
+    for bias in biases:
+        model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, len(bias)))
         with torch.no_grad():
             model[1].weight.zero_()
-            model[1].bias.fill_(bias)
-        prediction = inference.mc_predict(model, batch(), 3, transform="sigmoid")
+            model[1].bias.copy_(torch.tensor(bias))
+        prediction = inference.mc_predict(model, batch(), 3, transform=transform)
         assert not prediction.entropy.any()
         assert not prediction.mutual_information.any()
 
@@ -162,23 +155,6 @@ def test_variance_is_that_of_theory():
     assert ((prediction.variance / exact.variance - 1).abs() < 5 * math.sqrt(2 / 4000)).all()
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        nn.Dropout(0.5),
-        nn.AlphaDropout(0.5),
-        cd.UniformDropout(),
-        cd.DropConnectLinear(4, 4),
-        cd.DropConnectLinear(4, 4, masks="batch"),
-        cd.FastDropoutLinear(4, 4, law=cd.Bernoulli(keep=0.5)),
-    ],
-    ids=lambda layer: type(layer).__name__,
-)
-def test_every_dropout_layer_is_on(layer):
-    model = nn.Sequential(nn.Linear(4, 4), layer).eval()
-    assert (inference.mc_predict(model, batch(), 10, seed=0).variance > 0).any()
-
-
 class Standout(nn.Module):
     def __init__(self):
         super().__init__()
@@ -190,8 +166,22 @@ class Standout(nn.Module):
         return self.drop(a.relu(), a)
 
 
-def test_adaptive_dropout_is_on():
-    assert (inference.mc_predict(Standout().eval(), batch(), 10, seed=0).variance > 0).any()
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Dropout(0.5),
+        nn.AlphaDropout(0.5),
+        cd.UniformDropout(),
+        cd.DropConnectLinear(4, 4),
+        cd.DropConnectLinear(4, 4, masks="batch"),
+        cd.FastDropoutLinear(4, 4, law=cd.Bernoulli(keep=0.5)),
+        Standout(),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_every_dropout_layer_is_on(layer):
+    model = nn.Sequential(nn.Linear(4, 4), layer).eval()
+    assert (inference.mc_predict(model, batch(), 10, seed=0).variance > 0).any()
 
 
 class Recorder(nn.Module):
@@ -412,33 +402,22 @@ def test_transformer_layers_do_not_take_the_path_without_dropout():
 # Moments.
 
 
-@pytest.mark.parametrize("covariance", ["output", "full"])
-def test_softmax_of_moments_agrees_with_passes(covariance):
-    model, x = classifier().eval(), batch()
-    sampled = inference.mc_predict(model, x, 4000, transform="softmax", seed=0)
-    moments = inference.predict(
-        model, x, method="moments", samples=4000, transform="softmax", seed=0, covariance=covariance
-    )
+@pytest.mark.parametrize(
+    ("transform", "classes", "covariance"),
+    [("softmax", 3, "output"), ("softmax", 3, "full"), ("sigmoid", 1, "output"), ("sigmoid", 3, "output")],
+)
+def test_probabilities_of_moments_agree_with_passes(transform, classes, covariance):
+    model, x = classifier(classes=classes).eval(), batch()
+    options = {"samples": 4000, "transform": transform, "seed": 0, "covariance": covariance}
+    sampled, moments = (inference.predict(model, x, method=method, **options) for method in inference.METHODS)
     # Five standard errors of either, and 1 % of a probability for logits of 30 units not being Gaussian.
     error = 5 * (sampled.variance.sqrt() + moments.variance.sqrt()).max() / math.sqrt(4000)
     close(moments.mean, sampled.mean, atol=error.item() + 0.01, rtol=0)
     close(moments.variance.sqrt(), sampled.variance.sqrt(), atol=0.01, rtol=5 / math.sqrt(2 * 4000))
     close(moments.entropy, sampled.entropy, atol=0.02, rtol=0)
     close(moments.mutual_information, sampled.mutual_information, atol=0.01, rtol=0.1)
-
-
-@pytest.mark.parametrize("classes", [1, 3])
-def test_sigmoid_of_moments_agrees_with_passes(classes):
-    model, x = classifier(classes=classes).eval(), batch()
-    options = {"samples": 4000, "transform": "sigmoid", "seed": 0}
-    sampled, moments = (inference.predict(model, x, method=method, **options) for method in inference.METHODS)
-    # As for the softmax.
-    error = 5 * (sampled.variance.sqrt() + moments.variance.sqrt()).max() / math.sqrt(4000)
-    close(moments.mean, sampled.mean, atol=error.item() + 0.01, rtol=0)
-    close(moments.variance.sqrt(), sampled.variance.sqrt(), atol=0.01, rtol=5 / math.sqrt(2 * 4000))
-    close(moments.entropy, sampled.entropy, atol=0.02, rtol=0)
-    close(moments.mutual_information, sampled.mutual_information, atol=0.01, rtol=0.1)
-    assert moments.entropy.shape == moments.mutual_information.shape == ((5,) if classes == 1 else (5, 3))
+    expected = (5, 3) if (transform, classes) == ("sigmoid", 3) else (5,)
+    assert moments.entropy.shape == moments.mutual_information.shape == expected
 
 
 @pytest.mark.parametrize("covariance", ["diagonal", "output"])
@@ -511,31 +490,11 @@ class Functional(nn.Module):
 @pytest.mark.parametrize(
     ("model", "options", "error", "message"),
     [
-        (
-            nn.Linear(4, 2),
-            {},
-            ValueError,
-            "dropout layers, got Linear without any, whose output is not random; call",
-        ),
+        (nn.Linear(4, 2), {}, ValueError, "layers, got Linear without any, whose output is not random; call"),
         (torch.relu, {}, TypeError, "expected a torch.nn.Module, got builtin_function_or_method"),
-        (
-            Pair(),
-            {},
-            TypeError,
-            "returns a tensor, or an object or dictionary with logits, got tuple; wrap",
-        ),
-        (
-            Functional(),
-            {},
-            ValueError,
-            r"any; out of reach: Functional \(functional dropout \(dropout\)\); put a d",
-        ),
-        (
-            nn.GRU(4, 4, 2, dropout=0.1),
-            {},
-            ValueError,
-            r"any; out of reach: GRU \(between the layers of GRU\); put a",
-        ),
+        (Pair(), {}, TypeError, "returns a tensor, or an object or dictionary with logits, got tuple; wrap"),
+        (Functional(), {}, ValueError, r"any; out of reach: Functional \(functional dropout \(dropout\)\); put a d"),
+        (nn.GRU(4, 4, 2, dropout=0.1), {}, ValueError, r"any; out of reach: GRU \(between the layers of GRU\); put a"),
         (Unused(), {}, ValueError, r"expected the model to call its dropout layers .* none of them \(drop\)"),
         (nn.Dropout(), {"samples": 1}, ValueError, "expected samples to be a whole number of at least 2, got 1"),
         (nn.Dropout(), {"samples": 2.5}, ValueError, "expected samples to be a whole number of at least 2, got 2.5"),
