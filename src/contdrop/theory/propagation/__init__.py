@@ -104,22 +104,20 @@ def moments(model: torch.nn.Module, x: Tensor, *, covariance: str = "diagonal") 
 
 def propagate(model: torch.nn.Module, batch: Tensor, covariance: str) -> Moments:
     """Propagate moments for checked arguments; differentiable, unless gradients are off."""
-    walk = _Walk(model, covariance)
-    found = walk.run(batch)
-    matrix = None
-    if covariance == "full":
-        matrix = found.full_covariance()
-    elif covariance == "output":
+    propagator = _Propagator(model, covariance)
+    found = propagator.run(batch)
+    matrix = found.full_covariance() if covariance == "full" else None
+    if covariance == "output":
         try:
-            matrix = walk.output_covariance(found.mean)
+            matrix = propagator.output_covariance(found.mean)
         except RefusedError as refusal:
             raise ValueError(f"moments: {refusal}") from None
-        found = GaussianMoments(found.mean, matrix.diagonal(dim1=1, dim2=2).reshape(found.mean.shape).clone())
-        walk.correct_output(found.full_variance())
-    return Moments(found.mean, found.full_variance(), matrix, tuple(walk.layers))
+        found = gaussian.from_covariance(found.mean, matrix)
+        propagator.correct_output(found.full_variance())
+    return Moments(found.mean, found.full_variance(), matrix, tuple(propagator.layers))
 
 
-class _Walk:
+class _Propagator:
     """Evaluation of a traced model.
 
     Args:
@@ -157,7 +155,8 @@ class _Walk:
                     )
                 self._values[node] = GaussianMoments(waiting.pop()) if waiting else node.args[0]
             elif node.op == "get_attr":
-                self._values[node] = _attribute(self.model, str(node.target))
+                value = operator.attrgetter(str(node.target))(self.model)
+                self._values[node] = value.to(torch.float64) if isinstance(value, Tensor) else value
             elif node.op == "output":
                 result = self._value(node.args[0])
                 if not isinstance(result, GaussianMoments):
@@ -254,8 +253,7 @@ class _Walk:
                 matrix = signs[0] ** 2 * a.full_covariance() + signs[1] ** 2 * b.full_covariance()
                 if both is not None:
                     matrix += signs[0] * signs[1] * (both + both.transpose(1, 2))
-                diagonal = matrix.diagonal(dim1=1, dim2=2).clamp_(min=0)
-                found = GaussianMoments(mean, diagonal.reshape(mean.shape).clone(), matrix)
+                found = gaussian.from_covariance(mean, matrix)
         responses: list[Map] = [lambda c, sign=sign: sign * c for sign in signs]  # type: ignore[misc]
         self._store(node, found, list(zip(sources, responses)), None)
 
@@ -406,8 +404,3 @@ def _least(law: Law) -> float:
         return law.quantile(0.0)
     # Laws of the user's own promise tensors in (0, 1) only; masks are drawn from nothing smaller than this.
     return float(law.quantile(torch.tensor([2.0**-22], dtype=torch.float64, device="cpu")))
-
-
-def _attribute(model: torch.nn.Module, path: str) -> Any:
-    value = operator.attrgetter(path)(model)
-    return value.to(torch.float64) if isinstance(value, Tensor) else value

@@ -285,6 +285,7 @@ def noisy_linear(
 
 
 def from_covariance(mean: Tensor, covariance: Tensor) -> GaussianMoments:
+    """Return the moments with this covariance matrix, whose diagonal is clamped to at least 0 in place."""
     diagonal = covariance.diagonal(dim1=1, dim2=2).clamp_(min=0)
     return GaussianMoments(mean, diagonal.reshape(mean.shape).clone(), covariance)
 
