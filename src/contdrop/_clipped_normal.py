@@ -27,7 +27,7 @@ def moments(mu: float, sigma: float, low: float, high: float) -> tuple[float, fl
         # A wide normal cut to a narrow interval: the closed forms would subtract nearly equal numbers and multiply the
         # difference by sigma. The integrands are smooth there, so Gauss-Legendre is exact to rounding.
         half = (high - low) / 2
-        points = [(middle + half * node, weight * half / sigma) for node, weight in _gauss_legendre()]
+        points = [(middle + half * node, weight * half / sigma) for node, weight in gauss_legendre()]
         density = [(x, weight * _normal_density((x - mu) / sigma)) for x, weight in points]
         mean = middle + half * (atom_high - atom_low) + sum((x - middle) * weight for x, weight in density)
         mean = mu if mu == middle else min(max(mean, low), high)
@@ -75,7 +75,7 @@ def _normal_cdf(z: float) -> float:
 
 
 @functools.cache
-def _gauss_legendre() -> list[tuple[float, float]]:
+def gauss_legendre() -> list[tuple[float, float]]:
     """Compute 24 nodes and weights on [-1, 1] by Newton's method, as plain floats."""
     found = []
     for k in range(24):

@@ -1,4 +1,4 @@
-"""Argument checks, densities, quadrature nodes and safe square roots; all in float64.
+"""Argument checks, densities, expectations of a sigmoid and safe square roots; all in float64.
 
 Densities and nodes for integrals over normal and other variables.
 
@@ -7,7 +7,6 @@ Roots that can be differentiated where a variance is zero.
 
 from __future__ import annotations
 
-import functools
 import math
 import numbers
 from typing import Any
@@ -67,15 +66,6 @@ def normal_pdf(z: Tensor) -> Tensor:
 
 def normal_cdf(z: Tensor) -> Tensor:
     return 0.5 * torch.erfc(-z / math.sqrt(2))
-
-
-@functools.cache
-def gauss_legendre(count: int) -> tuple[Tensor, Tensor]:
-    """Return Gauss-Legendre nodes and weights on [-1, 1], exact up to degree 2 count - 1 (Golub-Welsch)."""
-    k = torch.arange(1, count, dtype=torch.float64)
-    off_diagonal = k / (4 * k * k - 1).sqrt()
-    values, vectors = torch.linalg.eigh(torch.diag(off_diagonal, 1) + torch.diag(off_diagonal, -1))
-    return values, 2 * vectors[0] ** 2
 
 
 def logistic_expectation(mean: Tensor, variance: Tensor, derivative: int = 0) -> Tensor:

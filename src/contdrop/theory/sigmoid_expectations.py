@@ -31,12 +31,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from .._clipped_normal import gauss_legendre
 from ..laws import Bernoulli, Gaussian, Law, Uniform
-from ._numerics import gauss_legendre, normal_pdf
+from ._numerics import normal_pdf
 
 LARGEST_FREQUENCY = 12.0  # exp(-pi 12) = 4e-17
 _MARGIN = 40.0
-_NODES_PER_PANEL = 24
 # What 24 Gauss-Legendre nodes integrate to rounding: a normal density this wide times a wave of this phase.
 _DEVIATIONS_PER_PANEL = 5.0
 _PHASE_PER_PANEL = 16.0
@@ -99,7 +99,7 @@ def points(
         torch.tensor(column, dtype=torch.float64) for column in (zip(*atoms) if atoms else ([], []))
     )
     breaks = [low, high] if kink is None or not low < kink < high else [low, kink, high]
-    node, node_weight = gauss_legendre(_NODES_PER_PANEL)
+    node, node_weight = torch.tensor(gauss_legendre(), dtype=torch.float64).unbind(1)
     for start, stop in itertools.pairwise(breaks):
         if start >= stop:
             continue  # all of the normal's probability is at an atom
