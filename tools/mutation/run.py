@@ -4,7 +4,7 @@
     python tools/mutation/run.py sample --size 300     # appends to results.jsonl what it has not done yet
     python tools/mutation/run.py baseline --files tests/lab/stats/test_paired.py   # after tests were added there
     python tools/mutation/run.py again                 # survivors once more, after tests were added
-    python tools/mutation/run.py try --name "clark: constant" --files tests/theory/propagation/test_activations.py -k maximum
+    python tools/mutation/run.py try --name "clark: constant" --files tests/theory/propagation/test_activations.py
     python tools/mutation/run.py summary
 
 Each mutant is tried in a fork of a process that has collected the tests: there the changed function is compiled from
