@@ -153,16 +153,16 @@ def test_a_port_that_is_taken(run, store):
 
 def test_changes_are_noticed(store):
     with contextlib.closing(changes.StoreWatcher(store)) as seen:
-        assert [seen.there_are() for _ in range(3)] == [True, False, False]
+        assert [seen.has_changed() for _ in range(3)] == [True, False, False]
         page.Store(store).close()  # reading is no change
-        assert not seen.there_are()
+        assert not seen.has_changed()
         make_store(store, runs=1, epochs=2, images=50)
-        assert [seen.there_are() for _ in range(2)] == [True, False]
+        assert [seen.has_changed() for _ in range(2)] == [True, False]
         store.unlink()
-        assert seen.there_are()
+        assert seen.has_changed()
         make_store(store, runs=1, epochs=1, images=50)
-        assert seen.there_are()
-        assert not seen.there_are()
+        assert seen.has_changed()
+        assert not seen.has_changed()
 
 
 def test_a_store_that_cannot_be_opened_has_changed_when_it_is_written_to(store, monkeypatch):
@@ -171,9 +171,9 @@ def test_a_store_that_cannot_be_opened_has_changed_when_it_is_written_to(store, 
 
     monkeypatch.setattr(changes.sqlite3, "connect", refuse)
     with contextlib.closing(changes.StoreWatcher(store)) as seen:
-        assert [seen.there_are() for _ in range(3)] == [True, False, False]
+        assert [seen.has_changed() for _ in range(3)] == [True, False, False]
         os.utime(store, (1, 1))
-        assert [seen.there_are() for _ in range(2)] == [True, False]
+        assert [seen.has_changed() for _ in range(2)] == [True, False]
 
 
 def test_follow_says_an_error_once_and_continues(store):

@@ -51,7 +51,7 @@ def make_findings(
     if BERNOULLI in comparisons:
         yield _finding("Against Bernoulli", measure, reference, BERNOULLI, comparisons, outcomes)
     if rivals:
-        best = max(rivals, key=lambda method: _rivalry(comparisons[method]))
+        best = max(rivals, key=lambda m: (comparisons[m].runs >= ENOUGH_RUNS, measure.sign * comparisons[m].difference))
         if best != BERNOULLI:
             ahead = comparisons[best].is_better or comparisons[best].difference == 0
             yield _finding(
@@ -60,11 +60,6 @@ def make_findings(
             )
     if control:
         yield _at_equal_noise(results, control, comparisons, outcomes)
-
-
-def _rivalry(comparison: Comparison) -> tuple[bool, float]:
-    """Return the sort key of a rival: enough runs first, then its lead over the reference."""
-    return comparison.runs >= ENOUGH_RUNS, comparison.difference * (-1 if comparison.better == "higher" else 1)
 
 
 def _at_equal_noise(

@@ -11,7 +11,7 @@ from ..store.results import Results
 from .comparisons import control_of
 from .findings import BERNOULLI
 
-_MOST = 60  # looks: more are not told apart in a picture, and each is a bootstrap
+_MOST = 60  # interim results: more cannot be seen in a chart, and each takes a bootstrap
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class InterimResult:
 def followed_method(results: Results) -> str | None:
     """Return the method whose interim results are shown: Bernoulli, the control, or the first other one.
 
-    The plan decides, and no result, lest the eye be on whatever looks best.
+    The plan decides, not the results, so that the choice is not biased towards the best of them.
     """
     others = [method for method in results.methods if method != results.reference]
     wanted = (BERNOULLI, control_of(results.reference), *others)
@@ -42,12 +42,8 @@ def interim_results(results: Results, method: str) -> list[InterimResult]:
         ours.keys() & theirs.keys(), key=lambda run: (max(ended[results.reference, run], ended[method, run]), run)
     )
     pairs = [(run, ours[run], theirs[run]) for run in order]
-    return [_interim_result(tuple(sorted(pairs[:count]))) for count in _counts(len(pairs))]
-
-
-def _counts(pairs: int) -> list[int]:
-    step = 1 + pairs // _MOST
-    return sorted({*range(1, pairs + 1, step), pairs} - {0})
+    counts = {*range(1, len(pairs) + 1, 1 + len(pairs) // _MOST), len(pairs)} - {0}
+    return [_interim_result(tuple(sorted(pairs[:count]))) for count in sorted(counts)]
 
 
 @functools.lru_cache(maxsize=1000)

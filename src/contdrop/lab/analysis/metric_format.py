@@ -45,7 +45,7 @@ class Measure:
         return cls._read(found) if isinstance(found, Mapping) else cls()
 
     @classmethod
-    def others(cls, description: Mapping[str, Any]) -> tuple[Measure, ...]:
+    def secondary(cls, description: Mapping[str, Any]) -> tuple[Measure, ...]:
         """Return the secondary metrics."""
         found = description.get("others")
         return tuple(cls._read(each) for each in found if isinstance(each, Mapping)) if isinstance(found, list) else ()

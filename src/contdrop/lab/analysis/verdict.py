@@ -289,14 +289,13 @@ def _other_examples(comparisons: Mapping[str, Comparison], groups: Mapping[str, 
     chance = [method for method in decided if includes_zero(comparisons[method].two_way)]
     if chance:
         yield f"On other test examples the difference from {names(chance)} may vanish."
-    larger = [method for method in groups[EQUIVALENT] if _exceeds_margin(comparisons[method])]
+    larger = [
+        method
+        for method in groups[EQUIVALENT]
+        if max(map(abs, comparisons[method].two_way or (0.0,))) > (comparisons[method].margin or math.inf)
+    ]
     if larger:
         yield f"On other test examples the difference from {names(larger)} may be larger than that."
-
-
-def _exceeds_margin(comparison: Comparison) -> bool:
-    ends, margin = comparison.two_way, comparison.margin
-    return ends is not None and margin is not None and max(map(abs, ends)) > margin
 
 
 def _gaps(comparisons: Mapping[str, Comparison], methods: Sequence[str], measure: Measure) -> str:

@@ -56,7 +56,7 @@ class FigurePool:
         child, tasks = self._running.pop(0)
         child.join()
         for task in tasks if child.exitcode else ():
-            task()  # here, where what is wrong can be told
+            task()  # here, where the error can be reported
 
 
 def _quietly(tasks: list[Task]) -> None:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from ..study import labels
 
-# Of what is no method: text, and lines that guide the eye.
+# Text and guide lines.
 INK, FAINT, GRID, PAPER = "#1f2328", "#6b7280", "#d9dce1", "#ffffff"
 DARK_PAPER = "#16181d"
 ON_LIGHT = "#1a1a1a"  # text on a ground of its own, which is light on a dark page too

@@ -143,7 +143,7 @@ def secondary_metrics(results: Results) -> Table | None:
     """Return the metrics that methods are not compared by, and the cost of each method."""
     jobs = results.by_method
     columns: dict[str, dict[str, Cell]] = {}
-    known = {f"test:{measure.name}": measure for measure in Measure.others(results.protocol.description)}
+    known = {f"test:{measure.name}": measure for measure in Measure.secondary(results.protocol.description)}
     for name in dict.fromkeys(name for job in results.finished for name in job.results):
         if name.startswith("test:") and not name.startswith(_UNCERTAINTY):
             measure = known.get(name, Measure(labels.printable(name.removeprefix("test:")), ""))

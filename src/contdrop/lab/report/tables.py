@@ -198,6 +198,7 @@ def differences(analysis: Analysis) -> Table | None:
     decimals = _decimals(comparisons)
     rows = tuple(_difference_row(results, method, found, decimals) for method, found in comparisons.items())
     used = next(iter(comparisons.values())).margin
+    kinds = "errs less, as much and more" if measure.is_error else "is better, equal and worse"
     notes = [
         f"Ours: {size_of(results)}. Difference: {called} minus the method{_unit(results)}, mean over the runs "
         f"that both have; {measure.sign_rule(called)}. Interval: of this comparison "
@@ -205,7 +206,7 @@ def differences(analysis: Analysis) -> Table | None:
         "intervals that hold for all rows at once (Bonferroni); one that excludes 0 always has Holm (t) below 0.05, "
         "but Holm, which goes step by step, also finds differences whose interval here includes 0.",
         "p-values here are two-sided; “Holm” are adjusted for the number of methods. Effect: mean difference over its "
-        f"standard deviation. Wins/ties/losses: runs in which {called} {_kinds(results)}. Detectable: the "
+        f"standard deviation. Wins/ties/losses: runs in which {called} {kinds}. Detectable: the "
         "difference that so many runs would find with 80 % power, with a test at 5 % divided by the number of methods.",
     ]
     if any(found.two_way for found in comparisons.values()):
@@ -246,10 +247,6 @@ def _decimals(comparisons: Mapping[str, stats.Comparison]) -> int:
 def _unit(results: Results) -> str:
     unit = results.measure.gap_unit
     return f", in{unit}" if unit else ""
-
-
-def _kinds(results: Results) -> str:
-    return "errs less, as much and more" if results.measure.is_error else "is better, equal and worse"
 
 
 def _difference_row(results: Results, method: str, found: stats.Comparison, decimals: int) -> tuple[Cell, ...]:

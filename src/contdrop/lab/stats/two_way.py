@@ -32,7 +32,7 @@ def two_way_interval(
     Coverage at a nominal 95 %, by simulation (tests/lab/stats/test_two_way.py), with 3, 6 and 10 runs on 100
     examples and normal
     effects: 94 to 97 % where runs, examples or both matter, 98 to 99 % where the rest is all there is; 95 to 96 % for
-    wrong answers of networks as on MNIST. The two-way ("pigeonhole") bootstrap, which draws runs and examples anew,
+    wrong answers of networks as on MNIST. The two-way ("pigeonhole") bootstrap, which resamples runs and examples,
     counts the rest three times and a variance of R runs (R - 1) / R times: 77, 89 and 91 % where runs matter, nearly
     100 % where the rest is all. An interval over runs covers 50, 37 and 33 % where examples matter: it answers another
     question.

@@ -1,6 +1,6 @@
 """Line charts of the live page, as positions from 0 to 100 for a template.
 
-The template stretches the lines to whatever width there is, and sets the words beside them at their own size.
+The template stretches the lines to the available width and sets the text beside them at its own size.
 """
 
 from __future__ import annotations

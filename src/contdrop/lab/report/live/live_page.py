@@ -19,7 +19,7 @@ from ...analysis.interim import followed_method, interim_results
 from ...analysis.phrases import all_of, capital
 from ...analysis.verdict import Analysis, analyze
 from ...runner.progress import Estimate
-from ...store.results import Results, assemble
+from ...store.results import assemble
 from ...store.schema import FAILED, FINAL, FINISHED, RUNNING, JobRecord, ProtocolRecord
 from ...store.writer import Store
 from ...study import labels
@@ -123,16 +123,26 @@ class LivePage:
         running = [job for job in jobs if job.id in held]
         shows_epochs = origin(judged.results) != OWN_LOOP  # whose epochs reach the store when it ends
         is_done = all(job.status in (FINISHED, FAILED) for job in jobs)
+        drawn = [(job, store.epochs(job.id)) for job in running[:_MOST_CURVES]]
         return {
             "name": labels.printable(record.experiment),
             "title": labels.printable(record.description.get("title") or record.experiment),
             "is_done": is_done,
             "progress": _progress(jobs, running),
             "methods": list(_methods(jobs, held)),
-            "running": [_job(job, shows_epochs) for job in running],
+            "running": [
+                {
+                    "name": f"{labels.display_name(job.method, longest=60)}, run {job.run}"
+                    + ("" if job.stage == FINAL else ", selection"),
+                    "epochs": f"epoch {job.epochs_done} of {job.epochs}" if shows_epochs else "",
+                    **charts.line_style(job.method),
+                }
+                for job in running
+            ],
             "commands": "" if running or is_done else protocol.commands(judged.results, self._path.name),
             **_said(judged, is_done),
-            **_drawn(store, judged.results, running),
+            "curves": list(charts.curves([(job, epochs) for job, epochs in drawn if epochs], judged.results.measure)),
+            "not_drawn": len(running) - len(drawn),
         }
 
 
@@ -172,15 +182,6 @@ def _methods(jobs: Sequence[JobRecord], held: set[int]) -> Iterable[dict[str, An
         }
 
 
-def _job(job: JobRecord, shows_epochs: bool) -> dict[str, Any]:
-    stage = "" if job.stage == FINAL else ", selection"
-    return {
-        "name": f"{labels.display_name(job.method, longest=60)}, run {job.run}{stage}",
-        "epochs": f"epoch {job.epochs_done} of {job.epochs}" if shows_epochs else "",
-        **charts.line_style(job.method),
-    }
-
-
 def _said(judged: Analysis, is_done: bool) -> dict[str, Any]:
     """Return the verdict so far and how many runs it rests on."""
     results, found = judged.results, judged.verdict
@@ -218,13 +219,4 @@ def _narrowing(judged: Analysis, planned: int) -> dict[str, Any] | None:
         "now": f"{now} after {last.pairs} of {plural(planned, 'pair')}",
         "alt": f"Mean difference and 95 % interval after each of {plural(last.pairs, 'finished pair')}; now {now}.",
         "margin_text": None if margin is None else f"±{measure.gap(margin)}",
-    }
-
-
-def _drawn(store: Store, results: Results, running: Sequence[JobRecord]) -> dict[str, Any]:
-    """Return the curves of running jobs of selection and final runs."""
-    drawn = [(job, store.epochs(job.id)) for job in running[:_MOST_CURVES]]
-    return {
-        "curves": list(charts.curves([(job, epochs) for job, epochs in drawn if epochs], results.measure)),
-        "not_drawn": len(running) - len(drawn),
     }

@@ -202,7 +202,7 @@ class StoreWatcher:
         self._connection: sqlite3.Connection | None = None
         self._seen: tuple[int, int] | None = None
 
-    def there_are(self) -> bool:
+    def has_changed(self) -> bool:
         """Return True at the first call, and if something was committed or the file replaced since the last one."""
         state = self._state()
         changed, self._seen = state is None or state != self._seen, state
@@ -248,23 +248,23 @@ def rebuild_on_change(
 ) -> None:
     """Call ``rebuild`` at once and whenever a store has changed, until interrupted.
 
-    An error in the store is raised the first time; later on it is said, once, for it may be mended.
+    An error in the store is raised the first time; later it is reported once, since it may be fixed meanwhile.
 
     Args:
         path: The store.
         rebuild: Makes the report.
-        complain: Is told why that was not possible; the last report stays.
-        seconds: Between looks; POLL_SECONDS if None.
-        at_least: After so many seconds, ``rebuild`` is called though nothing has changed.
-        stop: Asked before every look.
+        complain: Called with the reason if that failed; the last report stays.
+        seconds: Polling interval; POLL_SECONDS if None.
+        at_least: Seconds after which ``rebuild`` is called even without a change.
+        stop: Called before every poll; True ends the loop.
     """
     complaint, last = "", time.monotonic()
     with contextlib.closing(StoreWatcher(path)) as changes:
-        changes.there_are()  # before the first report, lest what is written meanwhile be missed
+        changes.has_changed()  # before the first report, lest what is written meanwhile be missed
         rebuild()
         while not stop():
             time.sleep(POLL_SECONDS if seconds is None else seconds)
-            if changes.there_are() or complaint or time.monotonic() - last >= at_least:
+            if changes.has_changed() or complaint or time.monotonic() - last >= at_least:
                 last = time.monotonic()
                 try:
                     rebuild()
