@@ -285,7 +285,7 @@ class RemoteStore(NullStore):
     def progress(
         self, job: int, epochs: Sequence[Epoch], checkpoint: tuple[int, Sequence[Buffer]] | None = None
     ) -> None:
-        """Send epochs and a copy of the state, whose pieces are memory that training goes on changing."""
+        """Send epochs and a copy of the state."""
         copied = None if checkpoint is None else (checkpoint[0], [b"".join(checkpoint[1])])
         self.send("progress", list(epochs), copied)
 

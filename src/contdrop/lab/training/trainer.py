@@ -201,7 +201,7 @@ class Trainer:
     # ---- what is saved
 
     def state(self) -> list[Buffer]:
-        """Return all that is needed to resume after this epoch, in pieces that share the trainer's memory."""
+        """Return all that is needed to resume after this epoch, as bytes in pieces."""
         return checkpoint.parts(
             {
                 "network": self.network.state_dict(),
