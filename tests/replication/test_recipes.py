@@ -565,8 +565,12 @@ def test_a_run_loaded_within_an_epoch_goes_on_bit_for_bit(recipe):
 
 
 def test_a_state_does_not_grow_with_the_run():
-    sizes = [sum(map(len, checkpoint.parts(Trainer(recipe, nn.Linear(1, 1), 3000).state()))) for recipe in RECIPES]
-    assert max(sizes) < 2000
+    def size(recipe, epochs):
+        return sum(map(len, checkpoint.parts(Trainer(recipe, nn.Linear(1, 1), epochs).state())))
+
+    for recipe in RECIPES:
+        assert size(recipe, 3000) < 3000
+        assert size(recipe, 3000) <= size(recipe, 30) + 64  # a number of the schedule may take more bytes
 
 
 @every_recipe

@@ -42,8 +42,8 @@ def made(monkeypatch, tmp_path):
     folder = tmp_path / "nin-cifar10"
     folder.mkdir()
     (folder / "cifar10_nin.caffemodel").write_bytes(b"")
-    monkeypatch.setattr(cifar_studies.data, "load", lambda name: Found)
-    monkeypatch.setattr(cifar_studies.nin, "features", lambda found, path, part: FEATURES[part])
+    monkeypatch.setattr(cifar_studies.datasets, "load", lambda name: Found)
+    monkeypatch.setattr(cifar_studies.nin_weights, "features", lambda found, path, part: FEATURES[part])
     return prepare(STUDY.data(), task="classification").parts(0, "final", 0)
 
 
