@@ -52,7 +52,7 @@ def moments(mu: float, sigma: float, low: float, high: float) -> tuple[float, fl
 def sigma_of(relative_variance: float) -> float:
     """Find the sigma with which N(1, sigma^2) clipped to [0, 2] has this variance, at least 0 and well below 1.
 
-    The variance grows with sigma, from 0 towards the 1 of a fair coin on {0, 2}. Bisection
+    The variance grows with sigma, from 0 towards 1, the variance of a fair coin on {0, 2}. Bisection
     finds it to the last bit of sigma or of the variance.
     """
     low, high = 0.0, math.sqrt(relative_variance)

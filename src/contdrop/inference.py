@@ -247,7 +247,7 @@ def _check_classes(owner: str, output: Tensor, transform: Transform) -> None:
 
 
 def _tensor_of(owner: str, output: Any, transform: Transform) -> Tensor:
-    """Return the output itself, or its logits."""
+    """Return the output if it is a tensor, else its ``logits``."""
     if isinstance(output, Tensor):
         return output
     found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)

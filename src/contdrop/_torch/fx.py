@@ -14,7 +14,7 @@ from torch.fx import Proxy
 
 
 def call_node(layer: torch.nn.Module, *inputs: Any) -> Any:
-    """Return the node that calls a layer; None unless the layer is called, as a part of a model, in a trace."""
+    """Return the graph node that calls a layer; None outside a trace, or if the layer is the root of the trace."""
     # Not next(..., None), which the compiler of torch 2.6 does not follow.
     proxies = [value for value in inputs if isinstance(value, Proxy)]
     proxy = proxies[0] if proxies else None

@@ -158,7 +158,7 @@ def pitch(inputs: int, bits: int) -> int:
 
 
 def mask_values(bits: Tensor, law: KernelLaw, dtype: torch.dtype) -> Tensor:
-    """Convert the bits of elements to mask values, in the type masks are computed in."""
+    """Convert the random bits of elements to mask values in the compute dtype."""
     dtype = compute_dtype(dtype)
     if law.kind == "bernoulli":
         return (bits < bernoulli_bits(law.params[0])[1]).to(dtype) * law.factor

@@ -1,4 +1,4 @@
-"""Fusion of a ReLU with the dropout layer behind it."""
+"""Fusion of a ReLU with the dropout layer that follows it."""
 
 from __future__ import annotations
 

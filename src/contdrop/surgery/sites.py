@@ -1,10 +1,10 @@
 """Static search for dropout that is not a layer of its own.
 
 Functions called in ``forward``, attention probabilities and recurrent networks drop units without a dropout layer. Such
-sites cannot be replaced from outside, but they can be listed: of torch's own modules by their attributes, of all others
+sites cannot be replaced from outside, but they can be listed: for torch's own modules from their attributes, for others
 by parsing the Python code of their ``forward``, their own methods and the functions it calls. A site is a call of a
 dropout function, or a rate that is read (an attribute with "drop" in its name, or the ``p`` of a dropout layer). Rates
-come from the module; a rate of 0 is not a site. No code of the model runs, so properties are unknown.
+come from the module; a rate of 0 is not a site. No code of the model runs, so properties are not evaluated.
 :mod:`contdrop.surgery.trace` finds the rest by watching a forward pass.
 """
 

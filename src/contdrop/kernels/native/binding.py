@@ -91,7 +91,7 @@ def _in_memory(x: Tensor) -> Tensor:
 
 
 def _per_seed(x: Tensor, seed: Tensor, one: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Call ``one`` for every seed of a batch of seeds, which are the leading axes of x."""
+    """Call ``one`` for every seed of a batch, whose axes are the leading axes of x."""
     parts = [one(part, s) for part, s in zip(x.flatten(0, seed.dim() - 1), seed.flatten())]
     stacked = torch.stack(parts) if parts else x.new_empty(0, *x.shape[seed.dim() :])
     return torch.empty_like(x).copy_(stacked.view(x.shape))

@@ -332,7 +332,7 @@ class StudyRunner:
         return total / max(1, min(self.processes, len(estimate.left))) if total else None
 
     def memory_and_disk(self, key: str) -> tuple[float, float]:
-        """Return about how many bytes a worker has in memory, and all jobs of a study take in files."""
+        """Estimate the memory of a worker and the disk space of all jobs of a study, in bytes."""
         found, study = self.reports[key], next(planned.study for planned in self.plans if planned.key == key)
         jobs = [job for job in self.jobs.values() if job.protocol.key == key]
         per_job = found.sizes[2] * 4 * len(study.metrics) + 120 * sum(job.epochs for job in jobs) / max(1, len(jobs))

@@ -87,7 +87,7 @@ def import_file(
 
 
 def merge(out: pathlib.Path, sources: Sequence[pathlib.Path]) -> MergeResult:
-    """Make a store of several files; if that fails, nothing is written."""
+    """Merge several files into a new store; write nothing if that fails."""
     if out.exists():
         raise UserError(f"{out} is there already; give a new name, or add to it by: contdrop import FILE --store {out}")
     if not out.absolute().parent.is_dir():

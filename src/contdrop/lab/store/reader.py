@@ -300,7 +300,7 @@ class StoreReader:
         return job.status == RUNNING and not self.locks.is_held(job.id)
 
     def selections(self, protocol: str) -> dict[str, SelectionRecord]:
-        """Return the selections of a protocol by method."""
+        """Return the parameter selections of a protocol, keyed by method."""
         with self.snapshot():
             rows = self.read("SELECT * FROM selections WHERE protocol = ? ORDER BY method", (protocol,))
             self._check_number("decided", protocol, len(rows))

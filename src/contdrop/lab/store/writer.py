@@ -349,10 +349,10 @@ class Store(StoreReader):
         return found
 
     def reset_other_processors(self, ids: Sequence[int], machine: Mapping[str, Any]) -> list[str]:
-        """Reset what another kind of processor has done of open runs: all methods of a run come from one kind.
+        """Reset jobs of unfinished or mixed runs that another kind of processor has done.
 
-        Runs that are complete, all by one kind, stay as they are. Returns a line for every kind of processor whose jobs
-        are done again on this machine.
+        All methods of a run must come from one kind of processor. Complete runs from one kind are kept. Returns a line
+        for every kind of processor whose jobs are repeated on this machine.
         """
         by_run: dict[tuple[str, str, int], list[JobRecord]] = {}
         for job in self.jobs(ids=ids):
@@ -372,7 +372,7 @@ class Store(StoreReader):
 
 
 def reset_job(db: sqlite3.Connection, job: int) -> None:
-    """Remove everything that was done of a job, which is planned then."""
+    """Delete all results of a job and set its status to planned."""
     for table in ("epochs", "checkpoints", "artefacts"):
         db.execute(f"DELETE FROM {table} WHERE job = ?", (job,))
     db.execute(

@@ -31,7 +31,7 @@ of the mask differs; see :mod:`contdrop.lab.study.apply_method`.
 
 ``r`` is the relative variance Var(m) / E[m]^2, the strength of the noise. The mean of such a law is 1 / (1 + r), that
 of the Bernoulli law of this strength, so ``bernoulli:r=0.3``, ``gaussian:r=0.3`` and ``uniform:r=0.3`` differ in shape
-alone. The uniform law reaches 1/3, the clipped Gaussian 0.65. ``variance`` may stand for ``sigma``: the variance before
+alone. The uniform law reaches 1/3, the clipped Gaussian 0.66. ``variance`` may stand for ``sigma``: the variance before
 clipping. The defaults are the values that the paper uses on ILSVRC.
 
 With ``scale="paper"``, bernoulli, uniform, gaussian, normal, bernoulli-matched and fast multiply by m in training and

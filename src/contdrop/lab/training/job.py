@@ -107,7 +107,7 @@ def run(
 
 
 def _checkpoint(store: JobSink, job_id: int, team: ProcessGroup) -> tuple[int, Buffer] | None:
-    """Return the last checkpoint, in every process of a team."""
+    """Return the last checkpoint on every process of the group."""
     saved = store.resume(job_id)
     if saved and team.size > 1:
         saved = saved[0], bytes(saved[1])  # a large one is a mapped file, which cannot be sent
@@ -118,7 +118,7 @@ def _checkpoint(store: JobSink, job_id: int, team: ProcessGroup) -> tuple[int, B
 def seconds_per_epoch(
     job: PlannedJob, variant: Variant, prepared: PreparedData, *, threads: int, device: str = "cpu"
 ) -> float:
-    """Return an estimate of the time of an epoch with its evaluation, from a few batches; nothing is kept."""
+    """Estimate the time of an epoch and its evaluation from a few batches, without storing anything."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -78,7 +78,7 @@ class Uncertainty(Configuration):
                 raise UserError(f"uncertainty: expected {name} to be a function; got {type(function).__name__}")
 
     def __call__(self, model: torch.nn.Module, parts: Any, seed: int) -> dict[str, Array]:
-        """Return all that is kept of a trained model; see :class:`Uncertainty`."""
+        """Return the arrays to store for a trained model; see :class:`Uncertainty`."""
         part = parts.test
         order = part.order(None, self.batch_size)
         if self.examples is not None:

@@ -41,7 +41,7 @@ class Batch:
     images: int = 10_000
 
     def here(self, folder: pathlib.Path) -> list[pathlib.Path]:
-        """Return the files that hold this batch; the version for C first, since it is read faster."""
+        """Return the files that hold this batch; the binary format first, since it is read faster."""
         places = [folder / inner / f"{self.name}{ending}" for ending in (".bin", "") for inner in _FOLDERS]
         return [path for path in places if os.path.lexists(path)]
 
@@ -156,7 +156,7 @@ class CifarSource:
             self._keep(content, paths[path], archive.name, folder, progress)
 
     def _keep(self, content: bytes, batch: Batch, title: str, folder: pathlib.Path, progress: DownloadProgress) -> None:
-        """Write a batch in the version for C, if it is the published one."""
+        """Write a batch in binary format after verifying its SHA-256."""
         name = f"{batch.name}.bin"
         if hashlib.sha256(content).hexdigest() != batch.sha256:
             raise download.UnavailableError(f"{title} has another {name}: expected SHA-256 {batch.sha256[:12]}…")

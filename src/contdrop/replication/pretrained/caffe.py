@@ -144,7 +144,7 @@ class _Reader:
             yield number, wire, first, at
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
-        """Read a whole number of up to 64 bits, seven to a byte, and return where it ends, too."""
+        """Decode a varint of up to 64 bits, seven per byte; return its value and the offset after it."""
         value = 0
         for shift in range(0, 70, 7):
             if at >= end:

@@ -325,7 +325,7 @@ class _Propagator:
         return self._between.get((a, b))
 
     def correct_output(self, variance: Tensor) -> None:
-        """Report this variance for the layer that gives the output."""
+        """Set the reported variance of the output layer to this one."""
         for node in self._output:
             if node in self._reported:
                 place = self._reported[node]

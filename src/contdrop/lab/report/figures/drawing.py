@@ -125,7 +125,7 @@ def place(figure: Figure, left: float, top: float, width: float, height: float, 
 
 
 def text_width(texts: Sequence[str], size: float) -> float:
-    """Return the width of the widest text in inches."""
+    """Return the width of the widest text, in inches."""
     return max((_line_width(text, size) for text in texts), default=0.0)
 
 
