@@ -15,7 +15,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LIMITS = {
     "lines": 39700,  # 33000
     "lines without replication": 33000,  # 26500
-    "modules": 216,  # 190
+    "modules": 210,  # 190
     "modules of over 500 lines": 0,
     "packages of over 12 modules": 0,
     "module names used twice": 0,

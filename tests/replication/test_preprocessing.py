@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.replication import cache as caching
 from contdrop.replication import preprocessing
 
 RANDOM = np.random.default_rng(0)
@@ -85,28 +84,28 @@ def test_fitted_once_and_kept(cache, monkeypatch):
 @pytest.mark.parametrize("damage", [lambda c: b"", lambda c: c[:-30], lambda c: c[:300] + b"\0\1\2" + c[303:]])
 def test_a_damaged_file_of_the_cache_is_made_again(cache, damage):
     arrays = {"a": RANDOM.normal(size=100)}
-    caching.cached("x", (1,), lambda: arrays)
+    preprocessing.cached("x", (1,), lambda: arrays)
     (path,) = cache.iterdir()
     path.write_bytes(damage(path.read_bytes()))
-    np.testing.assert_array_equal(caching.cached("x", (1,), lambda: arrays)["a"], arrays["a"])
-    np.testing.assert_array_equal(caching.cached("x", (1,), dict)["a"], arrays["a"])  # whole again
+    np.testing.assert_array_equal(preprocessing.cached("x", (1,), lambda: arrays)["a"], arrays["a"])
+    np.testing.assert_array_equal(preprocessing.cached("x", (1,), dict)["a"], arrays["a"])  # whole again
 
 
 def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CONTDROP_CACHE", str(tmp_path / "file"))
-    assert caching.cached("x", (1,), lambda: {"a": np.ones(1)})["a"] == 1
+    assert preprocessing.cached("x", (1,), lambda: {"a": np.ones(1)})["a"] == 1
 
 
 def test_where_the_cache_is(monkeypatch):
     monkeypatch.delenv("CONTDROP_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert str(caching.directory()) == "/cache/contdrop/computed"
+    assert str(preprocessing.cache_directory()) == "/cache/contdrop/computed"
     monkeypatch.setenv("CONTDROP_CACHE", "~nobodyhere/x")
     with pytest.raises(
         UserError, match=r"^cannot tell where to keep what is computed \(.*\); set CONTDROP_CACHE to a "
     ):
-        caching.directory()
+        preprocessing.cache_directory()
 
 
 def test_arrays_are_kept_by_versions_of_numpy_whose_savez_takes_arrays_only(tmp_path, monkeypatch):
@@ -118,5 +117,5 @@ def test_arrays_are_kept_by_versions_of_numpy_whose_savez_takes_arrays_only(tmp_
         plain(file, **named)
 
     monkeypatch.setattr(np, "savez", savez)
-    caching.cached("x", (1,), lambda: {"a": np.ones(3)})
-    assert set(caching.cached("x", (1,), dict)) == {"a"}
+    preprocessing.cached("x", (1,), lambda: {"a": np.ones(3)})
+    assert set(preprocessing.cached("x", (1,), dict)) == {"a"}

@@ -1,18 +1,77 @@
-"""Preprocessing of images with numpy, for the data functions of studies."""
+"""Preprocessing of images with numpy, for the data functions of studies, and a cache for what takes minutes.
+
+A cached file's name is a digest of everything that decides what is in it, so nothing in the cache is ever out of date,
+and deleting it costs time only.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
+import os
+import pathlib
+import zipfile
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from .cache import cached
+from .._files import replacing
+from ..errors import UserError
+from .datasets import dataset
 from .datasets.dataset import fingerprint
+
+CACHE_VARIABLE = "CONTDROP_CACHE"
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def cache_directory() -> pathlib.Path:
+    """Return ``$CONTDROP_CACHE`` if set, else "computed" in the user's cache directory for contdrop."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    try:
+        return pathlib.Path(chosen).expanduser() if chosen else dataset.cache_directory() / "computed"
+    except RuntimeError as error:
+        raise UserError(
+            f"cannot tell where to keep what is computed ({error}); set {CACHE_VARIABLE} to a directory"
+        ) from error
+
+
+def cached(name: str, key: tuple[object, ...], compute: Callable[[], Arrays]) -> Arrays:
+    """Return the result of ``compute``, from the cache if it is there.
+
+    Args:
+        name: What it is, for people who look into the directory.
+        key: All that decides the result: fingerprints of inputs, parameters, a number for the version of the formula.
+        compute: Makes the arrays.
+    """
+    digest = hashlib.sha256(repr((name, *key)).encode()).hexdigest()
+    path = cache_directory() / f"{name}-{digest[:32]}.npz"
+    found = _read_cached(path)
+    if found is not None:
+        return found
+    made = compute()
+    # A cache that cannot be written, on a full disk or a read-only one, is no reason to fail.
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, **made)  # type: ignore[arg-type]  # older versions know no allow_pickle here
+    return made
+
+
+def _read_cached(path: pathlib.Path) -> Arrays | None:
+    """Read cached arrays; return None for a missing or damaged file (numpy verifies the format's checksums)."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+        return None
+
 
 _LEAST = 1e-8  # length that contrast is divided by
 _CHUNK = 5_000  # images in double precision at a time
-_VERSION = 1  # of the formula of whitening and its arithmetic, for the cache
+_WHITENING_VERSION = 1  # of the formula of whitening and its arithmetic, for the cache
 
 
 def global_contrast(images: npt.NDArray[np.generic], scale: float = 1.0) -> npt.NDArray[np.float32]:
@@ -78,4 +137,4 @@ def fitted_whitening(images: npt.NDArray[np.generic], eps: float = 0.1) -> White
     def compute() -> dict[str, np.ndarray]:
         return dataclasses.asdict(fit_whitening(images, eps))
 
-    return Whitening(**cached("zca", (_VERSION, fingerprint(images), eps), compute))
+    return Whitening(**cached("zca", (_WHITENING_VERSION, fingerprint(images), eps), compute))

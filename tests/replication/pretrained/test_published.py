@@ -18,9 +18,9 @@ from caffe_files import field, layer, model, varint
 from contdrop.cli import app
 from contdrop.errors import UserError
 from contdrop.replication import datasets, pretrained
-from contdrop.replication.networks.nin import convolutions, published_nin
+from contdrop.replication.networks.models import convolutions, published_nin
 from contdrop.replication.preprocessing import Whitening
-from contdrop.replication.pretrained import nin_weights
+from contdrop.replication.pretrained import published
 from fuzzing import by_file, survives
 
 REAL = pathlib.Path(os.environ.get("CONTDROP_DATA") or pathlib.Path(__file__).parents[4] / "shared" / "data")
@@ -218,7 +218,7 @@ def test_published_error():
     path = _published()
     if datasets.find("cifar-10").missing(REAL):
         pytest.skip("cifar-10 is not here: run contdrop data get cifar-10")
-    assert nin_weights.error_on_test_images(path, REAL) <= 10.9
+    assert published.error_on_test_images(path, REAL) <= 10.9
 
 
 class Small:
@@ -233,13 +233,13 @@ class Small:
 @pytest.fixture
 def small(tmp_path, monkeypatch):
     """Random weights of the network, saved, and CIFAR-10 that is small."""
-    from contdrop.replication.pretrained import nin_weights as module
+    from contdrop.replication.pretrained import published as module
 
     monkeypatch.setenv("CONTDROP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(module.data, "load", lambda name, directory: Small)
     # The eigenvectors of a matrix of 3072 rows take a while, and 30 images do not tell their covariance.
     fitted = Whitening(np.zeros(3072, np.float32), np.eye(3072, dtype=np.float32))
-    monkeypatch.setattr(module, "whitening", lambda found: fitted)
+    monkeypatch.setattr(module, "nin_whitening", lambda found: fitted)
     torch.manual_seed(0)
     torch.save(published_nin().state_dict(), tmp_path / "nin.pt")
     return tmp_path / "nin.pt"
@@ -248,25 +248,25 @@ def small(tmp_path, monkeypatch):
 def test_features_are_the_maps_before_the_last_pooling(small, monkeypatch):
     made = published_nin()
     pretrained.assign(made, pretrained.read(small), "file")
-    images = torch.from_numpy(nin_weights.whitened(Small.test_images, nin_weights.whitening(Small)))
+    images = torch.from_numpy(published.nin_whitened(Small.test_images, published.nin_whitening(Small)))
     with torch.no_grad():
         logits = made.eval()(images)
-    found = nin_weights.features(Small, small, "test")
+    found = published.nin_features(Small, small, "test")
     assert found.shape == (20, 640)
     np.testing.assert_allclose(found.reshape(20, 10, 64).mean(2), logits, atol=1e-5)
     wrong = 100 * float((logits.argmax(1).numpy() != Small.test_labels).mean())
-    assert nin_weights.error_on_test_images(small) == pytest.approx(wrong)
-    monkeypatch.setattr(nin_weights, "_features", None)  # kept: not computed again
-    np.testing.assert_array_equal(nin_weights.features(Small, small, "test"), found)
+    assert published.error_on_test_images(small) == pytest.approx(wrong)
+    monkeypatch.setattr(published, "_compute_nin_features", None)  # kept: not computed again
+    np.testing.assert_array_equal(published.nin_features(Small, small, "test"), found)
 
 
 def test_features_of_random_layers_are_refused_also_if_they_are_kept(small):
-    nin_weights.features(Small, small, "test")
+    published.nin_features(Small, small, "test")
     found = torch.load(small, weights_only=True)
     names = [name for name in found if name.startswith("cccp3")]
     torch.save({name: found[name] for name in found if name not in names}, small)
     with pytest.raises(UserError, match=r"nin.pt: expected weights of every layer [^;]*; got none of cccp3, which"):
-        nin_weights.features(Small, small, "test")
+        published.nin_features(Small, small, "test")
 
 
 class TestPretrained:
@@ -334,7 +334,7 @@ def test_check(run, small, tmp_path):
     assert lines[-1].startswith("test error on cifar-10: ")
     assert lines[-1].endswith(" % (published: 10.4 %)")
     found = json.loads(run("check", "nin-cifar10", "--weights", str(small), "--json")[1])
-    assert found["test_error"] == pytest.approx(nin_weights.error_on_test_images(small))
+    assert found["test_error"] == pytest.approx(published.error_on_test_images(small))
 
 
 def test_check_says_what_stays_random_and_what_is_missing(run, tmp_path):

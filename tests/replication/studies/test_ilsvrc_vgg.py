@@ -22,9 +22,9 @@ from contdrop.replication import datasets, paper_tables, pretrained, studies
 from contdrop.replication.datasets import builtin
 from contdrop.replication.datasets.dataset import of_source
 from contdrop.replication.networks import NIN, VGG, ConvLocal, VGGHead
-from contdrop.replication.networks.nin import published_nin
+from contdrop.replication.networks.models import published_nin
 from contdrop.replication.networks.vgg import dense_forward, dense_probabilities
-from contdrop.replication.pretrained import vgg_weights
+from contdrop.replication.pretrained import published as weights_module
 from contdrop.replication.studies import cifar_studies
 from contdrop.replication.studies.ilsvrc_vgg import Ilsvrc
 
@@ -234,11 +234,11 @@ def test_a_head_on_maps_is_the_whole_network(method):
 
 
 def test_maps_are_of_the_published_convolutions_if_they_are_here(nothing_here, monkeypatch):
-    monkeypatch.setattr(vgg_weights, "VGG", lambda **options: VGG(stages=((2,), (3,)), side=8, **options))
+    monkeypatch.setattr(weights_module, "VGG", lambda **options: VGG(stages=((2,), (3,)), side=8, **options))
     images = np.random.default_rng(0).integers(0, 256, (3, 3, 8, 8)).astype(np.uint8)
     found = of_source(builtin.ILSVRC, (images, np.arange(3)), (images[:1], np.arange(1)), "")
-    random = vgg_weights.maps(found, "train")
-    assert (random.shape, vgg_weights.here()) == ((3, 2, 3, 2, 2), False)
+    random = weights_module.vgg_maps(found, "train")
+    assert (random.shape, weights_module.is_vgg_here()) == ((3, 2, 3, 2, 2), False)
     torch.manual_seed(1)
     network = VGG(stages=((2,), (3,)), side=8, hidden=1, classes=2)(parse("none"))
     for layer in (network.convolutions.conv1_1, network.convolutions.conv2_1):
@@ -247,14 +247,14 @@ def test_maps_are_of_the_published_convolutions_if_they_are_here(nothing_here, m
     folder.mkdir(parents=True)
     torch.save(network.convolutions.state_dict(), folder / "vgg16-convolutions.pt")
     expected = network.convolutions(network.means(torch.from_numpy(images).float().flip(3))).detach().numpy()
-    published = vgg_weights.maps(found, "train")
-    assert vgg_weights.here()
+    published = weights_module.vgg_maps(found, "train")
+    assert weights_module.is_vgg_here()
     np.testing.assert_allclose(published[:, 1], expected, rtol=1e-5, atol=1e-4)
     assert not np.allclose(random, published)
     kept = {name: value for name, value in network.convolutions.state_dict().items() if "conv2" not in name}
     torch.save(kept, folder / "vgg16-convolutions.pt")
     with pytest.raises(UserError, match=r"expected weights of every layer [^;]*; got none of conv2_1, which would be"):
-        vgg_weights.maps(found, "train")
+        weights_module.vgg_maps(found, "train")
 
 
 # ---- runs
@@ -290,7 +290,7 @@ def small_networks(nothing_here, monkeypatch):
     }
     (folder / "cifar10_nin.caffemodel").write_bytes(caffe_files.model(layers))
     stages = ((4,), (4,), (4,), (8,), (512,))
-    monkeypatch.setattr(vgg_weights, "VGG", lambda **options: VGG(stages=stages, **options))
+    monkeypatch.setattr(weights_module, "VGG", lambda **options: VGG(stages=stages, **options))
     return nothing_here
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ...lab.study.methods import Method
 from ..initialization import Initialization, Layered
-from .base import Model
+from .models import Model
 
 _WINDOW, _DEVIATION = 9, 2.25  # of local contrast, in pixels
 _LEAST = 1e-4  # deviation, so that an even image stays even

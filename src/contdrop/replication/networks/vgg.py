@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from ...choices import Scale
 from ...lab.study.methods import Method, hidden_layer, output_layer
 from ...lab.study.study import described_as
-from .base import Model
+from .models import Model
 
 _D = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 _MEANS = (103.939, 116.779, 123.68)  # blue, green, red

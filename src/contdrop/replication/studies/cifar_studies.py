@@ -13,7 +13,7 @@ from ...lab.study.study import Configuration, Size
 from .. import datasets, networks, pretrained
 from ..initialization import Glorot
 from ..networks import MLP
-from ..pretrained import nin_weights
+from ..pretrained import published
 from ..recipes import Steps
 from . import common
 
@@ -41,7 +41,7 @@ class NinFeatures(Configuration):
     def __call__(self) -> Data:
         path = pretrained.find("nin-cifar10").here()
         found = datasets.load("cifar-10")
-        train, test = (nin_weights.features(found, path, part) for part in ("train", "test"))
+        train, test = (published.nin_features(found, path, part) for part in ("train", "test"))
         scale = np.float32(np.sqrt(np.mean(np.square(train), dtype=np.float64)))
         train, test = train / scale, test / scale
         chosen, rest = _divided(len(test), self.validation)
@@ -73,13 +73,13 @@ class Whitened(Configuration):
 
     def __call__(self) -> Data:
         found = datasets.load(self.name)
-        fitted = nin_weights.whitening(found)
+        fitted = published.nin_whitening(found)
         chosen, rest = _divided(len(found.test_labels), self.validation)
         validation, test = (
-            (nin_weights.whitened(found.test_images[place], fitted), found.test_labels[place])
+            (published.nin_whitened(found.test_images[place], fitted), found.test_labels[place])
             for place in (chosen, rest[: self.test])
         )
-        train = nin_weights.whitened(found.train_images[: self.train], fitted), found.train_labels[: self.train]
+        train = published.nin_whitened(found.train_images[: self.train], fitted), found.train_labels[: self.train]
         return Data(train, test, validation, name=found.name)
 
 
@@ -131,7 +131,7 @@ NIN_HEAD = common.study(
     name="cifar10-nin-head",
     title="CIFAR-10, 640 features of the published network in network, 128 ReLU units with the method",
     data=NinFeatures(),
-    model=MLP(widths=(nin_weights.FEATURES, 128, 10), activation="relu", initialisation=Glorot()),
+    model=MLP(widths=(published.NIN_FEATURES, 128, 10), activation="relu", initialisation=Glorot()),
     **Steps().settings(),
     methods=common.METHODS,
     **common.COMMON,

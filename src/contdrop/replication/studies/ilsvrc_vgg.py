@@ -14,7 +14,7 @@ from .. import datasets, pretrained
 from ..datasets import first_here, ilsvrc
 from ..networks import VGG, VGGHead
 from ..networks.vgg import dense_forward
-from ..pretrained import vgg_weights
+from ..pretrained import published
 from ..recipes import Steps
 from . import common
 
@@ -77,10 +77,10 @@ class VggMaps(Configuration):
 
     def __call__(self) -> Data:
         found = datasets.load(first_here((self.name, *self.instead)))
-        train, test = (vgg_weights.maps(found, part) for part in ("train", "test"))
+        train, test = (published.vgg_maps(found, part) for part in ("train", "test"))
         scale = np.float32(np.sqrt(np.mean(np.square(train), dtype=np.float64)))
         marks = [] if found.name == self.name else [found.title]
-        marks += [] if vgg_weights.here() else ["convolutions of random weights, as published ones are not here"]
+        marks += [] if published.is_vgg_here() else ["convolutions of random weights, as published ones are not here"]
         return Data(
             train=(train / scale, found.train_labels),
             test=(test / scale, found.test_labels),

@@ -1,0 +1,238 @@
+"""Base class of the networks, and the small ones: fully connected, convolutional, and Network in Network."""
+
+from __future__ import annotations
+
+import abc
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..._torch.checks import check_choice
+from ...choices import SCALES, Activation, Scale
+from ...lab.data.augmentation import Pixels
+from ...lab.study.methods import ACTIVATIONS, Method, hidden_layer, output_layer
+from ...lab.study.study import Configuration
+from ...laws import Bernoulli
+from ...nn import Dropout
+from ..initialization import Glorot, Initialization, Normal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(Configuration, abc.ABC):
+    """A network without its method: a frozen dataclass that, called with a method, gives the network with it.
+
+    Networks take images [N, C, H, W], as whole numbers of which ``divisor`` is the largest or in floating point, and
+    return logits [N, classes]. Names, shapes and order of their parameters do not depend on the method; the last weight
+    is that of the output layer.
+
+    Attributes:
+        scale: "paper" or "inverted": how masks are scaled; see :mod:`contdrop.lab.study.methods`.
+        input_keep: Probability of keeping a pixel. The paper says nothing of it; Hinton et al. report results with and
+            without, and the authors' MNIST code has 0.8.
+        whole_inputs: Names of the methods that see all pixels whatever ``input_keep`` is.
+        initialisation: Weights at the start.
+        divisor: What a pixel that is a whole number is divided by.
+    """
+
+    scale: Scale = "inverted"
+    input_keep: float = 1.0
+    whole_inputs: tuple[str, ...] = ()
+    initialisation: Initialization = field(default_factory=Normal)
+    divisor: float = 255.0
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        check_choice(owner, "scale", self.scale, SCALES)
+        if not 0 < self.input_keep <= 1 or not self.divisor > 0:
+            raise ValueError(
+                f"{owner}: expected 0 < input_keep <= 1 and divisor > 0; got {self.input_keep} and {self.divisor}"
+            )
+
+    def __call__(self, method: Method) -> nn.Module:
+        """Build the network, with the method on its hidden layers.
+
+        Its weights follow from the seed of torch's default generator, not from what was drawn since: building one
+        method's layers may draw more than building another's.
+        """
+        layers: dict[str, nn.Module] = {"pixels": Pixels(self.divisor)}
+        if self.input_keep < 1 and method.name not in self.whole_inputs:
+            layers["input"] = Dropout(Bernoulli(keep=self.input_keep), scale=self.scale)
+        network = nn.Sequential(OrderedDict(layers | self._layers(method)))
+        self.initialisation.apply(network, torch.Generator().manual_seed(torch.initial_seed()))
+        return network
+
+    @abc.abstractmethod
+    def _layers(self, method: Method) -> dict[str, nn.Module]:
+        """Return the layers after the conversion to floating point, in order."""
+
+    def _head(self, method: Method, inputs: int, hidden: int, classes: int) -> dict[str, nn.Module]:
+        """Return the last layers of most networks: hidden ReLU units with the method, and the output layer."""
+        return {
+            "hidden1": hidden_layer(method, inputs, hidden, activation="relu", scale=self.scale, reads_hidden=False),
+            "output": output_layer(method, hidden, classes, scale=self.scale),
+        }
+
+
+@dataclass(frozen=True)
+class MLP(Model):
+    """A fully connected network, such as the paper's 784-800-800-10 (Table I).
+
+    Attributes:
+        widths: Numbers of inputs, of units in each hidden layer, and of classes.
+        activation: "relu" or "sigmoid", of the hidden layers.
+    """
+
+    kind: ClassVar[str] = "mlp"
+
+    widths: tuple[int, ...] = (784, 800, 800, 10)
+    activation: Activation = "relu"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.widths) < 2 or min(self.widths) < 1:
+            raise ValueError(f"MLP: expected at least two widths, each at least 1; got {self.widths}")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"MLP: expected activation to be one of {', '.join(ACTIVATIONS)}; got {self.activation!r}")
+
+    @property
+    def hidden_layers(self) -> tuple[str, ...]:
+        """Names of the modules that put out the activations, after dropout, of each hidden layer."""
+        return tuple(f"hidden{number}" for number in range(1, len(self.widths) - 1))
+
+    def _layers(self, method: Method) -> dict[str, nn.Module]:
+        layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
+        reads_hidden = False
+        for name, before, units in zip(self.hidden_layers, self.widths, self.widths[1:]):
+            layers[name] = hidden_layer(
+                method, before, units, activation=self.activation, scale=self.scale, reads_hidden=reads_hidden
+            )
+            reads_hidden = True
+        layers["output"] = output_layer(method, *self.widths[-2:], scale=self.scale, reads_hidden=reads_hidden)
+        return layers
+
+
+@dataclass(frozen=True)
+class CNN(Model):
+    """Convolutions, each with ReLU and 2x2 max-pooling, then a hidden layer of ReLU units with the method, and softmax.
+
+    The paper's Tables II and III give maps and hidden units; kernel size and pooling are those of Caffe's LeNet,
+    without padding.
+
+    Attributes:
+        maps: Number of feature maps of each convolution.
+        kernel: Side of the kernels.
+        hidden: Units in the fully connected hidden layer.
+        classes: Number of classes.
+        image: Channels, height and width of the images.
+    """
+
+    kind: ClassVar[str] = "cnn"
+
+    maps: tuple[int, ...] = (32, 64)
+    kernel: int = 5
+    hidden: int = 150
+    classes: int = 10
+    image: tuple[int, int, int] = (1, 28, 28)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        height, width = self._size_after_convolutions()
+        if height < 1 or width < 1:
+            raise ValueError(
+                f"CNN: nothing is left of images {self.image} after {len(self.maps)} convolutions with kernels of side "
+                f"{self.kernel} and 2x2 pooling; use larger images, a smaller kernel or fewer maps"
+            )
+
+    def _layers(self, method: Method) -> dict[str, nn.Module]:
+        layers: dict[str, nn.Module] = {"layout": ChannelsLast()}
+        channels = self.image[0]
+        for number, maps in enumerate(self.maps, 1):
+            layers[f"convolution{number}"] = nn.Conv2d(channels, maps, self.kernel)
+            # The maximum of rectified values is the rectified maximum, with the same gradient: rectify a quarter.
+            layers[f"pooling{number}"] = nn.MaxPool2d(2)
+            layers[f"activation{number}"] = nn.ReLU()
+            channels = maps
+        height, width = self._size_after_convolutions()
+        layers["flatten"] = nn.Flatten()
+        return layers | self._head(method, channels * height * width, self.hidden, self.classes)
+
+    def _size_after_convolutions(self) -> tuple[int, int]:
+        _, height, width = self.image
+        for _ in self.maps:
+            height, width = ((side - self.kernel + 1) // 2 for side in (height, width))
+        return height, width
+
+
+class ChannelsLast(nn.Module):
+    """Lays images out in memory as [N, H, W, C], with which the CPU's convolutions take two thirds of the time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, channels, _, width = x.shape
+        if channels > 1:
+            return x.contiguous(memory_format=torch.channels_last)
+        # With one channel the two layouts are the same numbers in memory, and only the strides tell which is meant.
+        return x.contiguous().as_strided(x.shape, (x.shape[1:].numel(), 1, width, 1))
+
+
+# Of each stage of Network in Network, its convolutions as in the Caffe model zoo: name, maps and side of the kernel.
+# All are padded to keep the size of a map.
+_STAGES = (
+    (("conv1", 192, 5), ("cccp1", 160, 1), ("cccp2", 96, 1)),
+    (("conv2", 192, 5), ("cccp3", 192, 1), ("cccp4", 192, 1)),
+    (("conv3", 192, 3), ("cccp5", 192, 1), ("cccp6", 10, 1)),
+)
+MAPS, SIDE = 10, 8  # what the last convolution puts out
+
+
+def convolutions() -> dict[str, nn.Module]:
+    """Return the layers from images [N, 3, 32, 32] to rectified maps [N, 10, 8, 8]."""
+    layers: dict[str, nn.Module] = {"layout": ChannelsLast()}
+    channels = 3
+    for number, stage in enumerate(_STAGES, 1):
+        for name, maps, kernel in stage:
+            layers[name] = nn.Conv2d(channels, maps, kernel, padding=kernel // 2)
+            layers[f"relu_{name}"] = nn.ReLU(inplace=True)
+            channels = maps
+        if number == 1:
+            layers["pool1"] = nn.MaxPool2d(3, 2, ceil_mode=True)
+        elif number == 2:
+            layers["pool2"] = nn.AvgPool2d(3, 2, ceil_mode=True)
+    return layers
+
+
+def published_nin() -> nn.Sequential:
+    """Return the network as it was published, without its dropout: a class's logit is the mean of its map."""
+    return nn.Sequential(OrderedDict(convolutions() | {"pool3": nn.AvgPool2d(SIDE), "flatten": nn.Flatten()}))
+
+
+@dataclass(frozen=True)
+class NIN(Model):
+    """The convolutions of the published network, and in the place of its last pooling a hidden layer with the method.
+
+    Attributes:
+        hidden: Units with the method.
+        divided: What the last maps are divided by: about their root mean square over the training images, with the
+            published weights. As they come, training at the paper's rate does not get anywhere.
+    """
+
+    kind: ClassVar[str] = "nin"
+
+    hidden: int = 128
+    divided: float = 33.0
+    initialisation: Initialization = field(default_factory=Glorot)
+
+    def _layers(self, method: Method) -> dict[str, nn.Module]:
+        layers = convolutions() | {"flatten": nn.Flatten(), "divided": _Divided(self.divided)}
+        return layers | self._head(method, MAPS * SIDE * SIDE, self.hidden, MAPS)
+
+
+class _Divided(nn.Module):
+    def __init__(self, divisor: float) -> None:
+        super().__init__()
+        self.divisor = divisor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / self.divisor
