@@ -15,14 +15,13 @@ from . import nn
 from ._torch.checks import check_choice, check_seed, check_whole
 from .choices import METHODS, TRANSFORMS, Covariance, Method, Transform
 from .surgery.sites import DROPOUT_LAYERS, out_of_reach
+from .surgery.trace import restored_generators
 from .theory import propagation
 from .theory.propagation import Moments
 
 # Inputs of a model: one tensor or a tuple; or tensors by the names of its arguments.
 Inputs = Tensor | tuple[Tensor, ...]
 NamedInputs = Mapping[str, Tensor]
-
-_NOT_RANDOM = ", whose output is not random; call it in evaluation mode instead"
 
 _LOGITS_AT_ONCE = 1 << 20  # numbers drawn at a time
 
@@ -159,10 +158,13 @@ def _drawn(moments: Moments, samples: int) -> Iterator[Tensor]:
     """Yield draws of Gaussian logits of these moments, [draws, N, ...], in parts."""
     mean = moments.mean
     at_once = max(1, _LOGITS_AT_ONCE // mean.numel())
-    root = None if moments.covariance is None else _root(moments.covariance)
+    if moments.covariance is not None:
+        # A square root of the covariance; not Cholesky's, since perfectly correlated outputs make it singular.
+        values, vectors = torch.linalg.eigh(moments.covariance)
+        root = vectors * values.clamp(min=0).sqrt().unsqueeze(1)
     for start in range(0, samples, at_once):
         noise = torch.randn(min(at_once, samples - start), *mean.shape, dtype=torch.float64).to(mean.device)
-        if root is None:
+        if moments.covariance is None:
             yield mean + noise * moments.variance.sqrt()
         else:
             yield mean + torch.einsum("nij,snj->sni", root, noise.flatten(2)).reshape(noise.shape)
@@ -266,14 +268,6 @@ def _tensor_of(owner: str, output: Any, transform: Transform) -> Tensor:
     return found
 
 
-def _root(covariance: Tensor) -> Tensor:
-    """Return a square root of a covariance [N, D, D]."""
-    # Not Cholesky: outputs may be perfectly correlated, which makes the covariance singular.
-    values, vectors = torch.linalg.eigh(covariance)
-    root: Tensor = vectors * values.clamp(min=0).sqrt().unsqueeze(1)
-    return root
-
-
 @contextlib.contextmanager
 def dropout_on(model: torch.nn.Module, layers: dict[str, torch.nn.Module]) -> Iterator[set[tuple[str, int]]]:
     """Put these layers into training mode and all others into evaluation mode; restore all modes at the end.
@@ -318,23 +312,13 @@ def seeded(layers: dict[str, torch.nn.Module], seed: int | None) -> Iterator[Non
     if seed is None:
         yield
         return
-    own = {id(g): g for layer in layers.values() if isinstance(g := getattr(layer, "generator", None), torch.Generator)}
-    states = [(generator, generator.get_state()) for generator in own.values()]
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
-        try:
-            torch.manual_seed(seed)
-            for number, (generator, _) in enumerate(states, start=1):
-                generator.manual_seed(_derived(seed, number))
-            yield
-        finally:
-            for generator, state in states:
-                generator.set_state(state)
-
-
-def _derived(seed: int, number: int) -> int:
-    """Return a seed for the generator of this number; not a sum, which generators of neighbouring seeds would share."""
-    return int.from_bytes(hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest(), "big")
+    with restored_generators(layers.values()) as own:
+        torch.manual_seed(seed)
+        for number, generator in enumerate(own, start=1):
+            # Not a sum of the two, which generators of neighbouring seeds would share.
+            digest = hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest()
+            generator.manual_seed(int.from_bytes(digest, "big"))
+        yield
 
 
 def as_inputs(owner: str, x: Inputs) -> tuple[Tensor, ...]:
@@ -381,6 +365,10 @@ def _check(
         left = out_of_reach(model)
         raise ValueError(
             f"{owner}: expected a model with dropout layers, got {type(model).__name__} without any"
-            + (f"; out of reach: {left}; put a dropout layer in its place" if left else _NOT_RANDOM)
+            + (
+                f"; out of reach: {left}; put a dropout layer in its place"
+                if left
+                else ", whose output is not random; call it in evaluation mode instead"
+            )
         )
     return layers

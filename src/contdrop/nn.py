@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 
 from . import functional as F
 from ._torch.checks import check_axes, check_choice, check_generator, check_number, check_whole
-from ._torch.fx import call_node, refuse_script
 from ._torch.private import DropoutBase
 from .choices import (
     ACTIVATIONS,
@@ -27,7 +27,46 @@ from .choices import (
 from .laws import Bernoulli, BuiltIn, Gaussian, Law, Uniform, equal_rate, training_factor
 
 
-class Dropout(DropoutBase):
+def _call_node(layer: torch.nn.Module, *inputs: Any) -> Any:
+    """Return the torch.fx node that calls a layer; None outside a trace, or if the layer is the root of the trace.
+
+    torch.fx takes only the modules of torch.nn as leaves. It runs the forward of all others with proxies in place of
+    tensors, which would fix whether a layer is training. With a node ``graph_module.eval()`` works.
+    """
+    # Not next(..., None), which the compiler of torch 2.6 does not follow.
+    proxies = [value for value in inputs if isinstance(value, Proxy)]
+    proxy = proxies[0] if proxies else None
+    if proxy is None or proxy.tracer.root is layer:  # type: ignore[attr-defined]
+        return None
+    path = proxy.tracer.path_of_module(layer)  # type: ignore[attr-defined]
+    return proxy.tracer.create_proxy("call_module", path, inputs, {})
+
+
+def _refuse_script(layer: torch.nn.Module) -> None:
+    """Raise an error in place of torch.jit.script, which calls this as ``__prepare_scriptable__``."""
+    raise RuntimeError(f"{type(layer).__name__}: torch.jit.script is not supported; use torch.compile or torch.export")
+
+
+class _LayerWithLaw(torch.nn.Module):
+    """A layer with a law, which may be assigned at any time."""
+
+    scale: Scale
+
+    @property
+    def law(self) -> Law:
+        return self._law
+
+    @law.setter
+    def law(self, law: Law) -> None:
+        training_factor(type(self).__name__, law, self.scale)
+        if isinstance(law, BuiltIn):
+            law.prepare_for_graphs()
+        self._law = law
+
+    __prepare_scriptable__ = _refuse_script
+
+
+class Dropout(_LayerWithLaw, DropoutBase):
     """Dropout with any law; see :func:`contdrop.functional.dropout`.
 
     It is a ``_DropoutNd``, so code that searches for torch's dropout layers finds it. ``law`` may be assigned at any
@@ -65,14 +104,6 @@ class Dropout(DropoutBase):
         self.law = law
 
     @property
-    def law(self) -> Law:
-        return self._law
-
-    @law.setter
-    def law(self, law: Law) -> None:
-        self._law = _checked(type(self).__name__, law, self.scale)
-
-    @property
     def p(self) -> float:
         """Return the drop rate of the Bernoulli law of the same noise strength: r / (1 + r), r the relative variance.
 
@@ -88,7 +119,7 @@ class Dropout(DropoutBase):
 
     def forward(self, input: Tensor) -> Tensor:
         if type(input) is not Tensor:
-            node = call_node(self, input)
+            node = _call_node(self, input)
             if node is not None:
                 return node  # type: ignore[no-any-return]
         return F.dropout(
@@ -101,8 +132,6 @@ class Dropout(DropoutBase):
             inplace=self.inplace,
             generator=self.generator,
         )
-
-    __prepare_scriptable__ = refuse_script
 
     def _law_repr(self) -> str:
         return repr(self._law)
@@ -267,35 +296,20 @@ class AdaptiveDropout(torch.nn.Module):
         self.generator = generator
 
     def forward(self, input: Tensor, preactivation: Tensor) -> Tensor:
-        node = call_node(self, input, preactivation)
+        node = _call_node(self, input, preactivation)
         if node is not None:
             return node  # type: ignore[no-any-return]
         return F.adaptive_dropout(
             input, preactivation, self.alpha, self.beta, training=self.training, generator=self.generator
         )
 
-    __prepare_scriptable__ = refuse_script
+    __prepare_scriptable__ = _refuse_script
 
     def extra_repr(self) -> str:
         return ", ".join([f"alpha={self.alpha}, beta={self.beta}", *_common_repr(self)])
 
 
-class _MaskedLinear(torch.nn.Linear):
-    """A linear layer with a law, which may be assigned at any time."""
-
-    @property
-    def law(self) -> Law:
-        return self._law
-
-    @law.setter
-    def law(self, law: Law) -> None:
-        layer: Any = self
-        self._law = _checked(type(self).__name__, law, layer.scale)
-
-    __prepare_scriptable__ = refuse_script
-
-
-class DropConnectLinear(_MaskedLinear):
+class DropConnectLinear(_LayerWithLaw, torch.nn.Linear):
     """A linear layer with masked weights, and its activation; see :func:`contdrop.functional.dropconnect_linear`.
 
     Parameters are named and initialized as in torch.nn.Linear, so their state dicts are interchangeable.
@@ -334,7 +348,7 @@ class DropConnectLinear(_MaskedLinear):
         self.generator = generator
 
     def forward(self, input: Tensor) -> Tensor:
-        node = call_node(self, input)
+        node = _call_node(self, input)
         if node is not None:
             return node  # type: ignore[no-any-return]
         return F.dropconnect_linear(
@@ -363,7 +377,7 @@ class DropConnectLinear(_MaskedLinear):
         return ", ".join([*parts, *_common_repr(self)])
 
 
-class FastDropoutLinear(_MaskedLinear):
+class FastDropoutLinear(_LayerWithLaw, torch.nn.Linear):
     """A linear layer with dropout on its input, sampled in its output; see
     :func:`contdrop.functional.fast_dropout_linear`.
     """
@@ -387,7 +401,7 @@ class FastDropoutLinear(_MaskedLinear):
         self.generator = generator
 
     def forward(self, input: Tensor) -> Tensor:
-        node = call_node(self, input)
+        node = _call_node(self, input)
         if node is not None:
             return node  # type: ignore[no-any-return]
         return F.fast_dropout_linear(
@@ -403,13 +417,6 @@ class FastDropoutLinear(_MaskedLinear):
     def extra_repr(self) -> str:
         first = f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, law={self.law!r}"
         return ", ".join([first, *_common_repr(self)])
-
-
-def _checked(owner: str, law: Law, scale: Scale) -> Law:
-    training_factor(owner, law, scale)
-    if isinstance(law, BuiltIn):
-        law.prepare_for_graphs()
-    return law
 
 
 def _common_repr(module: Any) -> list[str]:

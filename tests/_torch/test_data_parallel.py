@@ -7,7 +7,7 @@ from torch import nn
 import contdrop as cd
 import contdrop.functional as F
 from conformance import fixed
-from contdrop._torch import data_parallel
+from contdrop._torch import sharding
 
 CUTS = [(0, 1), (1, 4), (4, 7)]  # of seven examples
 X = fixed(7, 6, 5, 4).double()
@@ -54,17 +54,17 @@ def output_and_gradient(layer, x):
 def test_the_parts_of_a_batch_draw_the_rows_of_its_masks(layer):
     parts = []
     for first, stop in CUTS:
-        with data_parallel.of_batch(first, stop - first, len(X)):
+        with sharding.of_batch(first, stop - first, len(X)):
             parts.append(output_and_gradient(layer, X[first:stop]))
     for whole, pieces in zip(output_and_gradient(layer, X), zip(*parts)):
         torch.testing.assert_close(torch.cat(pieces), whole, rtol=1e-12, atol=1e-12)
 
 
 def test_what_cannot_be_divided_is_refused():
-    with data_parallel.of_batch(0, 2, 4):
+    with sharding.of_batch(0, 2, 4):
         with pytest.raises(ValueError, match="expected the 2 examples of this one along the first axis, got shape"):
             F.dropout(torch.ones(3, 5), cd.Uniform())
         with pytest.raises(ValueError, match="draws random numbers that cannot be divided"):
             torch.randn(2, 5)
         nn.functional.scaled_dot_product_attention(X[:2], X[:2], X[:2])  # may draw, and does not
-    assert data_parallel.window((3, 5)) == []
+    assert sharding.window((3, 5)) == []

@@ -13,9 +13,9 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Upper limits. A measure that is still above its target (in the comment) may only fall: lower the number with it.
 LIMITS = {
-    "lines": 39700,  # 33000
-    "lines without replication": 33000,  # 26500
-    "modules": 210,  # 190
+    "lines": 39300,  # 33000
+    "lines without replication": 32650,  # 26500
+    "modules": 208,  # 190
     "modules of over 500 lines": 0,
     "packages of over 12 modules": 0,
     "module names used twice": 0,
@@ -65,7 +65,8 @@ wrap write yield
 
 # Test files that are named after a subject, not a module.
 EXTRA = """
-_torch/test_compile.py _torch/test_func_transforms.py _torch/test_torch_options.py _torch/test_wrappers.py
+_torch/test_compile.py _torch/test_data_parallel.py _torch/test_dtensor.py _torch/test_fx.py
+_torch/test_func_transforms.py _torch/test_torch_options.py _torch/test_wrappers.py
 kernels/test_avx512.py kernels/test_neon.py kernels/test_quality.py
 kernels/test_battery_verdicts.py kernels/test_random_streams_for_batteries.py
 lab/report/test_live_in_browser.py lab/report/test_page_in_browser.py lab/report/test_live_page.py

@@ -17,7 +17,7 @@ def apply(owner: str, function: Callable[..., Tensor], *nested: Tensor, shared_a
     first: Any = nested[0]
     _check_alike(owner, nested)
     if first.layout == torch.jagged:
-        ragged = _ragged_axis(first)
+        ragged = next(axis for axis, size in enumerate(first.shape) if axis and not isinstance(size, int))
         axes = _axes_of_values(owner, shared_axes, first.dim(), ragged)
         values = function(*(x.values() for x in nested), axes)
         return torch.nested.nested_tensor_from_jagged(values, first.offsets(), first.lengths(), jagged_dim=ragged)
@@ -36,12 +36,9 @@ def _check_alike(owner: str, nested: Sequence[Any]) -> None:
     for other in others:
         if first.layout == other.layout == torch.jagged and first.shape == other.shape:
             continue  # made of one another, and known to be alike without a look at their lengths
-        if first.layout != other.layout or _shapes(first) != _shapes(other):
+        shapes = [[component.shape for component in each.unbind()] for each in (first, other)]
+        if first.layout != other.layout or shapes[0] != shapes[1]:
             raise ValueError(f"{owner}: expected nested tensors of one layout with components of the same shapes")
-
-
-def _shapes(nested: Tensor) -> list[torch.Size]:
-    return [component.shape for component in nested.unbind()]
 
 
 def _apply_to_irregular(owner: str, function: Callable[..., Tensor], components: Any, axes: list[int]) -> Tensor:
@@ -51,10 +48,6 @@ def _apply_to_irregular(owner: str, function: Callable[..., Tensor], components:
     result: Any = function(*(torch.cat([part.flatten() for part in parts]) for parts in components), axes)
     parts = result.split([shape.numel() for shape in shapes])
     return torch.nested.as_nested_tensor([part.reshape(shape) for part, shape in zip(parts, shapes)])
-
-
-def _ragged_axis(x: Tensor) -> int:
-    return next(axis for axis, size in enumerate(x.shape) if axis and not isinstance(size, int))
 
 
 def _axes_of_values(owner: str, shared_axes: Sequence[int], dimensions: int, ragged: int) -> list[int]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from .._torch import dtensor, nested_tensors
+from .._torch import nested_tensors, sharding
 from .._torch.checks import check_choice, check_generator, check_input, check_whole
 from .._torch.private import OneLevelFunction, below_autograd
 from ..choices import ACTIVATIONS, INFERENCES, MASKS, Activation, Inference, Masks, Scale
@@ -184,7 +184,7 @@ def _sum_of_squares(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
     squares = [None if tensor is None else tensor.to(wide).square() for tensor in (x, weight, bias)]
     device = x.device.type
     with torch.autocast(device, enabled=False) if _autocasts(device) else contextlib.nullcontext():
-        return dtensor.complete(torch.nn.functional.linear(*squares))  # type: ignore[arg-type]
+        return sharding.complete(torch.nn.functional.linear(*squares))  # type: ignore[arg-type]
 
 
 def _check_linear(owner: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -270,7 +270,7 @@ def _sampled_activation(
     if _is_exporting() and torch.onnx.is_in_onnx_export():  # which has no generator of such numbers
         return _expected_activation(mean, variance, activation)
     deviation, seed = standard_deviation(variance), draw_seed(generator)
-    if (torch.compiler.is_compiling() or _is_tracing()) and not dtensor.is_sharded(mean):
+    if (torch.compiler.is_compiling() or _is_tracing()) and not sharding.is_sharded(mean):
         averaged: Tensor = _operator(mean, deviation, seed, samples, activation)
         return averaged
     return _average(mean, deviation, seed, samples, activation)

@@ -6,7 +6,7 @@ stores them. The uniform numbers are those of a built-in continuous law with the
 ``Uniform`` gives the masks of ``Uniform``.
 
 Of a sharded tensor, each process masks its own part with that part of the mask; the same holds for a batch that is
-divided among processes (:mod:`contdrop._torch.data_parallel`).
+divided among processes (:mod:`contdrop._torch.sharding`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from .._kernel_law import KernelLaw
-from .._torch import data_parallel, dtensor
+from .._torch import sharding
 from .._torch.checks import check_choice
 from ..choices import SCALES
 from ..laws import BuiltIn, Gaussian, Law, Uniform, scaled_moments, training_factor
@@ -75,10 +75,10 @@ def multiply(
     With a ``window`` the mask is a part of a larger one; see :func:`contdrop.kernels.reference.mask_layout`. Without
     one x has a row for each example; pass an empty window for tensors without examples, such as a weight.
     """
-    if dtensor.is_sharded(x):
-        return dtensor.apply(lambda part, window: multiply(part, seed, law, shared_axes, stream, window), x)
+    if sharding.is_sharded(x):
+        return sharding.apply(lambda part, window: multiply(part, seed, law, shared_axes, stream, window), x)
     if window is None:
-        window = data_parallel.window(x.shape)
+        window = sharding.window(x.shape)
     if law.kernel_law is not None:
         return ops.dropout(x, seed, law.kernel_law, shared_axes, stream, window)
     size = [1 if axis in shared_axes else length for axis, length in enumerate(x.shape)]
@@ -92,9 +92,9 @@ def multiply(
 
 def connect(x: Tensor, weight: Tensor, seed: Tensor, law: ScaledLaw, first_example: int = 0) -> Tensor:
     """Return y[n, o] = sum over i of mask[first_example + n, o, i] weight[o, i] x[n, i]."""
-    if dtensor.is_sharded(x):
-        return dtensor.apply_to_rows(lambda *part: connect(part[0], part[1], seed, law, part[2]), x, weight)
-    if window := data_parallel.window(x.shape):
+    if sharding.is_sharded(x):
+        return sharding.apply_to_rows(lambda *part: connect(part[0], part[1], seed, law, part[2]), x, weight)
+    if window := sharding.window(x.shape):
         first_example = window[x.dim()]
     if law.kernel_law is not None:
         return ops.dropconnect(x, weight, seed, law.kernel_law, first_example)
@@ -108,9 +108,9 @@ def connect(x: Tensor, weight: Tensor, seed: Tensor, law: ScaledLaw, first_examp
 
 def gate(x: Tensor, seed: Tensor, keep: Tensor) -> Tensor:
     """Return x where a uniform number is less than the element's own ``keep``, and x times zero elsewhere."""
-    if dtensor.is_sharded(x):
-        return dtensor.apply(lambda part, keep, window: ops.keep_where(part, seed, keep, [], window), x, keep)
-    gated: Tensor = ops.keep_where(x, seed, keep, [], data_parallel.window(x.shape))
+    if sharding.is_sharded(x):
+        return sharding.apply(lambda part, keep, window: ops.keep_where(part, seed, keep, [], window), x, keep)
+    gated: Tensor = ops.keep_where(x, seed, keep, [], sharding.window(x.shape))
     return gated
 
 

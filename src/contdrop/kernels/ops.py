@@ -53,22 +53,6 @@ def autograd_kernel(function: type[torch.autograd.Function], op: Any, plain: Cal
     return kernel
 
 
-def _fake_like(x: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(x)
-
-
-def _fake_output(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
-    return x.new_empty(x.shape[0], weight.shape[0])
-
-
-def _fake_input_gradient(gradient: Tensor, weight: Tensor, *_: Any) -> Tensor:
-    return gradient.new_empty(gradient.shape[0], weight.shape[1])
-
-
-def _fake_weight_gradient(gradient: Tensor, x: Tensor, *_: Any) -> Tensor:
-    return x.new_empty(gradient.shape[1], x.shape[1])
-
-
 class Linear(private.OneLevelFunction):
     """Derivative of an operator that is elementwise linear in its first argument and constant in the others."""
 
@@ -114,8 +98,9 @@ class Bilinear(private.OneLevelFunction):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Any:
         left, right, seed = ctx.saved_tensors
-        if ctx.op is dropconnect_operator and all(ctx.needs_input_grad[1:3]) and _is_final(cotangent, left, right):
-            # Both from one draw of the masks.
+        both_needed = ctx.op is dropconnect_operator and all(ctx.needs_input_grad[1:3])
+        # Both from one draw of the masks, unless something observes the operation, be it a second derivative.
+        if both_needed and not torch.is_grad_enabled() and all(map(_is_plain, (cotangent, left, right))):
             both = _kernel("dropconnect_gradients", 4)(cotangent, right, left, seed, *ctx.law)
             return None, *both, None, *(None for _ in ctx.law)
         if ctx.op is dropconnect_operator:  # left = x, right = W, cotangent = g
@@ -152,11 +137,6 @@ def _is_plain(x: Tensor) -> bool:
         and x.device.type != "meta"
         and private.unobserved(x)
     )
-
-
-def _is_final(*tensors: Tensor) -> bool:
-    """Return True if nothing observes operations on the tensors: not even a second derivative."""
-    return not torch.is_grad_enabled() and all(map(_is_plain, tensors))
 
 
 class _Direct(private.OneLevelFunction):
@@ -204,13 +184,14 @@ def _kernel(name: str, place: int | None, module: Any = None) -> Callable[..., A
     return kernel
 
 
-for _op, _name, _place, _function, _fake in (
-    (dropout_operator, "dropout", 2, Linear, _fake_like),
-    (keep_where, "keep_where", None, Linear, _fake_like),
-    (dropconnect_operator, "dropconnect", 3, Bilinear, _fake_output),
-    (_input_gradient, "dropconnect_input_gradient", 3, Bilinear, _fake_input_gradient),
-    (_weight_gradient, "dropconnect_weight_gradient", 3, Bilinear, _fake_weight_gradient),
+for _name, _place, _function, _fake in (
+    ("dropout", 2, Linear, lambda x, *_: torch.empty_like(x)),
+    ("keep_where", None, Linear, lambda x, *_: torch.empty_like(x)),
+    ("dropconnect", 3, Bilinear, lambda x, weight, *_: x.new_empty(x.shape[0], weight.shape[0])),
+    ("dropconnect_input_gradient", 3, Bilinear, lambda g, weight, *_: g.new_empty(g.shape[0], weight.shape[1])),
+    ("dropconnect_weight_gradient", 3, Bilinear, lambda g, x, *_: x.new_empty(g.shape[1], x.shape[1])),
 ):
+    _op = getattr(torch.ops.contdrop, _name).default
     LIBRARY.impl(_op, _kernel(_name, _place), "CompositeExplicitAutograd")
     LIBRARY.impl(_op, autograd_kernel(_function, _op, _kernel(_name, _place, reference)), "Autograd")
     torch.library.register_fake(_op, _fake, lib=LIBRARY)
@@ -234,12 +215,17 @@ def dropconnect(x: Tensor, weight: Tensor, seed: Tensor, law: KernelLaw | Tensor
 
 
 def _align(
-    batch_size: int, seed: Tensor, seed_axis: int | None, *tensors: tuple[Tensor, int | None]
-) -> tuple[Tensor, list[Tensor], int]:
-    """Move the batch axis to where the operators expect it, and return its place.
+    batch_size: int,
+    seed: Tensor,
+    seed_axis: int | None,
+    shared_axes: Sequence[int],
+    window: Sequence[int],
+    *tensors: tuple[Tensor, int | None],
+) -> tuple[int, Tensor, list[int], list[int], list[Tensor]]:
+    """Move the batch axis to where the operators expect it; return its place, and the arguments fitted to it.
 
-    A batched seed means a mask per example: the new axis joins the seed's, in front. With a single seed the examples
-    share the mask: the new axis comes after the seed's, and is shared.
+    A batched seed means a mask per example: the new axis joins the seed's, in front, which are not part of windows.
+    With a single seed the examples share the mask: the new axis comes after the seed's, is shared, and is complete.
     """
     axis = seed.dim() if seed_axis is None else 0
     if seed_axis is not None:
@@ -251,36 +237,19 @@ def _align(
             aligned.append(tensor.unsqueeze(axis).expand(shape))
         else:
             aligned.append(tensor.movedim(tensor_axis, axis))
-    return seed, aligned, axis
-
-
-def _shift_axes(shared_axes: Sequence[int], axis: int, seed_is_batched: bool) -> list[int]:
-    moved = [shared + 1 if shared >= axis else shared for shared in shared_axes]
-    return moved if seed_is_batched else [axis, *moved]
-
-
-def _widen(window: Sequence[int], batch_size: int, seed_is_batched: bool) -> list[int]:
-    """Add a complete batch axis in front of a window; the axes of a batched seed are not part of windows."""
-    if not window or seed_is_batched:
-        return list(window)
-    half = len(window) // 2
-    return [batch_size, *window[:half], 0, *window[half:]]
+    shared = [shared + 1 if shared >= axis else shared for shared in shared_axes]
+    if seed_axis is None:
+        shared = [axis, *shared]
+        half = len(window) // 2
+        window = [batch_size, *window[:half], 0, *window[half:]] if window else window
+    return axis, seed, shared, list(window), aligned
 
 
 @torch.library.register_vmap("contdrop::dropout", lib=LIBRARY)
 def _vmap_dropout(
-    info: Any,
-    in_dims: Any,
-    x: Tensor,
-    seed: Tensor,
-    law: Tensor,
-    shared: Any,
-    stream: int,
-    window: Sequence[int] = (),
+    info: Any, in_dims: Any, x: Tensor, seed: Tensor, law: Tensor, shared: Any, stream: int, window: Sequence[int] = ()
 ) -> tuple[Tensor, int]:
-    batched = in_dims[1] is not None
-    seed, (x,), axis = _align(info.batch_size, seed, in_dims[1], (x, in_dims[0]))
-    shared, window = _shift_axes(shared, axis, batched), _widen(window, info.batch_size, batched)
+    axis, seed, shared, window, (x,) = _align(info.batch_size, seed, in_dims[1], shared, window, (x, in_dims[0]))
     return dropout_operator(x, seed, law, shared, stream, window), axis
 
 
@@ -288,9 +257,8 @@ def _vmap_dropout(
 def _vmap_keep_where(
     info: Any, in_dims: Any, x: Tensor, seed: Tensor, keep: Tensor, shared: Any, window: Sequence[int] = ()
 ) -> tuple[Tensor, int]:
-    batched = in_dims[1] is not None
-    seed, (x, keep), axis = _align(info.batch_size, seed, in_dims[1], (x, in_dims[0]), (keep, in_dims[2]))
-    shared, window = _shift_axes(shared, axis, batched), _widen(window, info.batch_size, batched)
+    tensors = (x, in_dims[0]), (keep, in_dims[2])
+    axis, seed, shared, window, (x, keep) = _align(info.batch_size, seed, in_dims[1], shared, window, *tensors)
     return keep_where(x, seed, keep, shared, window), axis
 
 

@@ -196,12 +196,18 @@ def mask_layout(shape: Sequence[int], shared_axes: Sequence[int], window: Sequen
     return first, strides
 
 
-def _drawn(
-    seed: Tensor, shape: Sequence[int], shared_axes: Sequence[int], bits: int, stream: int, window: Sequence[int]
+def shared_bits(
+    x: Tensor, seed: Tensor, shared_axes: Sequence[int], bits: int, stream: int, window: Sequence[int] = ()
 ) -> Tensor:
-    """Return the bits of a tensor's mask, of shape ``[*seed.shape, *shape]`` with 1 in place of shared axes."""
-    first, strides = mask_layout(shape, shared_axes, window)
-    shape = [1 if axis in shared_axes else size for axis, size in enumerate(shape)]
+    """Return bits for every element of x, of a shape that broadcasts to x.
+
+    The leading axes of x are those of ``seed``, each entry with a mask of its own; along ``shared_axes`` one value is
+    shared. A ``window`` is about the axes after the seed's; see :func:`mask_layout`.
+    """
+    seed = seed.to(x.device)
+    own = [axis - seed.dim() for axis in shared_axes]
+    first, strides = mask_layout(x.shape[seed.dim() :], own, window)
+    shape = [1 if axis in own else size for axis, size in enumerate(x.shape[seed.dim() :])]
     if not window:
         return elements(seed, 0, math.prod(shape), bits, stream).reshape((*seed.shape, *shape))
     if 0 in shape:
@@ -211,18 +217,6 @@ def _drawn(
     return drawn.as_strided((*seed.shape, *shape), (*drawn.stride()[:-1], *strides))
 
 
-def shared_bits(
-    x: Tensor, seed: Tensor, shared_axes: Sequence[int], bits: int, stream: int, window: Sequence[int] = ()
-) -> Tensor:
-    """Return bits for every element of x, of a shape that broadcasts to x.
-
-    The leading axes of x are those of ``seed``, each entry with a mask of its own; along ``shared_axes`` one value is
-    shared. A ``window`` is about the axes after the seed's; see :func:`mask_layout`.
-    """
-    own = [axis - seed.dim() for axis in shared_axes]
-    return _drawn(seed.to(x.device), x.shape[seed.dim() :], own, bits, stream, window)
-
-
 def multiply(x: Tensor, mask: Tensor) -> Tensor:
     """Multiply x by a mask in the mask's type; the result is rounded once and laid out like x."""
     result = torch.empty_like(x)
@@ -230,12 +224,7 @@ def multiply(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def dropout(
-    x: Tensor,
-    seed: Tensor,
-    law: KernelLaw,
-    shared_axes: Sequence[int],
-    stream: int,
-    window: Sequence[int] = (),
+    x: Tensor, seed: Tensor, law: KernelLaw, shared_axes: Sequence[int], stream: int, window: Sequence[int] = ()
 ) -> Tensor:
     """Multiply x by the mask."""
     bits = shared_bits(x, seed, shared_axes, bits_per_element(law), stream, window)
@@ -249,12 +238,7 @@ def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int]
 
 
 def _example_masks(
-    examples: int,
-    weight_shape: torch.Size,
-    seed: Tensor,
-    law: KernelLaw,
-    first_example: int,
-    like: Tensor,
+    examples: int, weight_shape: torch.Size, seed: Tensor, law: KernelLaw, first_example: int, like: Tensor
 ) -> Iterator[tuple[slice, Tensor]]:
     """Yield slices of the examples, numbered from first_example on, and their masks [n, out, in]."""
     outputs, inputs = weight_shape
@@ -270,13 +254,7 @@ def _example_masks(
         yield slice(start, stop), mask_values(mask, law, like.dtype)
 
 
-def dropconnect(
-    x: Tensor,
-    weight: Tensor,
-    seed: Tensor,
-    law: KernelLaw,
-    first_example: int = 0,
-) -> Tensor:
+def dropconnect(x: Tensor, weight: Tensor, seed: Tensor, law: KernelLaw, first_example: int = 0) -> Tensor:
     """Return y[n, o] = sum over i of mask[first_example + n, o, i] weight[o, i] x[n, i]."""
     wide = compute_dtype(x.dtype)
     result = x.new_empty(x.shape[0], weight.shape[0])
@@ -286,11 +264,7 @@ def dropconnect(
 
 
 def dropconnect_input_gradient(
-    gradient: Tensor,
-    weight: Tensor,
-    seed: Tensor,
-    law: KernelLaw,
-    first_example: int = 0,
+    gradient: Tensor, weight: Tensor, seed: Tensor, law: KernelLaw, first_example: int = 0
 ) -> Tensor:
     """Return the gradient by x of sum(gradient * y): sum over o of mask[n, o, i] weight[o, i] gradient[n, o]."""
     wide = compute_dtype(gradient.dtype)
@@ -301,11 +275,7 @@ def dropconnect_input_gradient(
 
 
 def dropconnect_weight_gradient(
-    gradient: Tensor,
-    x: Tensor,
-    seed: Tensor,
-    law: KernelLaw,
-    first_example: int = 0,
+    gradient: Tensor, x: Tensor, seed: Tensor, law: KernelLaw, first_example: int = 0
 ) -> Tensor:
     """Return the gradient by weight of sum(gradient * y): sum over n of mask[n, o, i] gradient[n, o] x[n, i]."""
     wide = compute_dtype(x.dtype)
@@ -318,12 +288,7 @@ def dropconnect_weight_gradient(
 
 
 def dropconnect_gradients(
-    gradient: Tensor,
-    weight: Tensor,
-    x: Tensor,
-    seed: Tensor,
-    law: KernelLaw,
-    first_example: int = 0,
+    gradient: Tensor, weight: Tensor, x: Tensor, seed: Tensor, law: KernelLaw, first_example: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients by x and by weight; a back end may draw the masks once for both."""
     by_x = dropconnect_input_gradient(gradient, weight, seed, law, first_example)

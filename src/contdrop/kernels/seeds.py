@@ -12,6 +12,7 @@ the draw instead.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -63,37 +64,29 @@ class _OwnGenerators(threading.local):
 
 
 _own = _OwnGenerators()
-contexts: list[
-    object
-] = []  # those of checkpoint_context that are open, in any thread; the fast path declines meanwhile
+# The contexts of checkpoint_context that are open, in any thread; the fast path declines meanwhile.
+contexts: list[object] = []
 
 
-class _Record(contextlib.AbstractContextManager[None]):
-    def __init__(self, seeds: list[Tensor]) -> None:
-        self.seeds = seeds
+class _Seeds(contextlib.AbstractContextManager[None]):
+    """Context that records the seeds of layers' own generators, or replays them."""
 
-    def __enter__(self) -> None:
-        contexts.append(self)
-        self.outer, _own.recording = _own.recording, self.seeds
-
-    def __exit__(self, *_: object) -> None:
-        contexts.remove(self)
-        _own.recording = self.outer
-        if self.outer is not None:
-            self.outer.extend(self.seeds)
-
-
-class _Replay(contextlib.AbstractContextManager[None]):
-    def __init__(self, seeds: list[Tensor]) -> None:
-        self.seeds = seeds
+    def __init__(self, seeds: list[Tensor], *, replay: bool) -> None:
+        self.seeds, self.replay = seeds, replay
 
     def __enter__(self) -> None:
         contexts.append(self)
-        self.outer, _own.replaying = _own.replaying, iter(self.seeds)
+        self.outer = _own.recording, _own.replaying
+        if self.replay:
+            _own.replaying = iter(self.seeds)
+        else:
+            _own.recording = self.seeds
 
     def __exit__(self, *_: object) -> None:
         contexts.remove(self)
-        _own.replaying = self.outer
+        _own.recording, _own.replaying = self.outer
+        if not self.replay and _own.recording is not None:
+            _own.recording.extend(self.seeds)
 
 
 def checkpoint_context() -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]]:
@@ -105,7 +98,7 @@ def checkpoint_context() -> tuple[contextlib.AbstractContextManager[None], conte
         checkpoint(block, x, use_reentrant=False, context_fn=contdrop.checkpoint_context)
     """
     seeds: list[Tensor] = []
-    return _Record(seeds), _Replay(seeds)
+    return _Seeds(seeds, replay=False), _Seeds(seeds, replay=True)
 
 
 # The operator for torch.compile.
@@ -136,10 +129,6 @@ def _fake(generator: int, size: list[int]) -> Tensor:
     return torch.empty(size, dtype=torch.int64, device="cpu")
 
 
-def _under_vmap(generator: int, size: list[int]) -> Tensor:
-    return private.draw_under_vmap(_operator, generator, size)
-
-
 def _by_operator(generator: torch.Generator | None) -> Tensor:
     if generator is None:
         return _operator(0, [])
@@ -166,9 +155,9 @@ _draw_in_graph: Callable[[torch.Generator | None], Tensor]
 if private.DRAWS_IN_GRAPHS:
     LIBRARY.define("draw_seed(int generator, SymInt[] size) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
     LIBRARY.impl("draw_seed", _kernel, "CompositeExplicitAutograd")
-    LIBRARY.impl("draw_seed", _under_vmap, "FuncTorchVmapMode")
-    torch.library.register_fake("contdrop::draw_seed", _fake, lib=LIBRARY)
     _operator: Any = torch.ops.contdrop.draw_seed.default
+    LIBRARY.impl("draw_seed", functools.partial(private.draw_under_vmap, _operator), "FuncTorchVmapMode")
+    torch.library.register_fake("contdrop::draw_seed", _fake, lib=LIBRARY)
     private.register_draw(LIBRARY, "contdrop::draw_seed", _operator)
     _draw_in_graph = _by_operator
 else:

@@ -26,6 +26,7 @@ from torch.nn.utils import parametrize
 
 from .. import nn
 from .._text import some_of
+from .._torch.checks import is_forward_of
 from .._torch.private import TORCH_DROPOUTS
 from ..laws import equal_rate
 
@@ -96,11 +97,8 @@ def out_of_reach(model: torch.nn.Module) -> str:
 
 def is_plain(module: torch.nn.Module) -> bool:
     """Tell whether a module is a dropout layer, torch's or contdrop's, with the forward of its class."""
-    if "forward" in vars(module):  # assigned to the instance, as libraries that place layers on devices do
-        return False
-    if isinstance(module, nn.Dropout):
-        return type(module).forward is nn.Dropout.forward
-    return any(type(module).forward is layer.forward for layer in PLAIN) and isinstance(module, tuple(PLAIN))
+    kinds = (nn.Dropout,) if isinstance(module, nn.Dropout) else tuple(PLAIN)
+    return isinstance(module, kinds) and any(is_forward_of(module, kind) for kind in kinds)
 
 
 def children(module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -185,23 +185,32 @@ def changed(before: DropoutCalls, after: DropoutCalls) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
+def restored_generators(modules: Iterable[torch.nn.Module]) -> Iterator[list[torch.Generator]]:
+    """Yield the modules' own generators, each once; restore them and torch's at the end."""
+    found = {id(g): g for module in modules if isinstance(g := getattr(module, "generator", None), torch.Generator)}
+    states = [(generator, generator.get_state()) for generator in found.values()]
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield list(found.values())
+        finally:
+            for generator, state in states:
+                generator.set_state(state)
+
+
+@contextlib.contextmanager
 def _restored(model: torch.nn.Module) -> Iterator[None]:
     """Put the model into training mode; restore modes, buffers and generators at the end."""
     modes = [(module, module.training) for module in model.modules()]
     tables = [(module, own_buffers(module)) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    found = [getattr(module, "generator", None) for module in model.modules()]
-    states = [(each, each.get_state()) for each in found if isinstance(each, torch.Generator)]
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
+    with restored_generators(model.modules()):
         try:
             model.train()
             yield
         finally:
             for module, mode in modes:
                 module.training = mode
-            for generator, state in states:
-                generator.set_state(state)
             for module, table in tables:
                 _restore_buffers(module, table)
             with torch.no_grad():

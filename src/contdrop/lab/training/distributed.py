@@ -1,7 +1,7 @@
 """Data-parallel training of one job in several processes, which take the steps that one process would take.
 
 Each process trains on its part of every batch: it draws its rows of the batch's masks
-(:mod:`contdrop._torch.data_parallel`), weights its mean loss by its share of the batch, and adds up gradients with the
+(:mod:`contdrop._torch.sharding`), weights its mean loss by its share of the batch, and adds up gradients with the
 others. torch's DistributedDataParallel does not fit: it takes all parts of a batch to be equally large, which those of
 the last batch are not, and it wraps the model, which a study's own functions may use as they like.
 """
@@ -25,7 +25,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch import nn
 
-from ..._torch import data_parallel
+from ..._torch import sharding
 from ...errors import UserError
 from ..data.batch import to_device
 from ..runner import processes
@@ -71,7 +71,7 @@ class ProcessGroup:
             return _NOTHING
         mine = self.rows(count)
         self.share = (count * (self.rank + 1) // self.size - count * self.rank // self.size) / count
-        return data_parallel.of_batch(mine.start, mine.stop - mine.start, count)
+        return sharding.of_batch(mine.start, mine.stop - mine.start, count)
 
     def add_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace gradients by their sums over all processes."""
