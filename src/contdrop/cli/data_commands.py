@@ -24,7 +24,7 @@ data = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _DataDir = Annotated[
     pathlib.Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="Where data sets are kept.", show_default=False),
+    typer.Option("--data-dir", metavar="DIR", help="Where data sets and weights are kept.", show_default=False),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
@@ -192,12 +192,6 @@ class _DownloadLines:
 
 weights = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-_WeightsDir = Annotated[
-    pathlib.Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="Where data sets and weights are kept.", show_default=False),
-]
-_WeightsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
-
 
 @weights.callback(invoke_without_command=True)
 def weights_command(context: typer.Context) -> None:
@@ -214,7 +208,7 @@ def weights_command(context: typer.Context) -> None:
 
 
 @weights.command("list", short_help="Show the published weights, and which of them are here.")
-def weights_list(data_dir: _WeightsDir = None, as_json: _WeightsJson = False) -> None:
+def weights_list(data_dir: _DataDir = None, as_json: _Json = False) -> None:
     """Show the published weights, and which of them are here.
 
     Examples:
@@ -250,8 +244,8 @@ def weights_check(
         pathlib.Path | None,
         typer.Option("--weights", metavar="FILE", help="This file, not the one in the data directory."),
     ] = None,
-    data_dir: _WeightsDir = None,
-    as_json: _WeightsJson = False,
+    data_dir: _DataDir = None,
+    as_json: _Json = False,
 ) -> None:
     """Read weights, compare their shapes layer by layer, and measure the network's error if its data are here.
 

@@ -23,7 +23,7 @@ from ..._text import printable
 from ...errors import UserError
 from . import dataset, download
 from .dataset import Dataset, DownloadProgress, MissingError, of_source
-from .download import members
+from .download import first_intact, members
 
 Records = npt.NDArray[np.uint8]  # [N, 1 + 3072]: label and planes
 
@@ -166,14 +166,9 @@ class CifarSource:
         progress.note(f"{name}: complete, from {title}")
 
     def _read(self, batch: Batch, directory: pathlib.Path) -> tuple[Records, str]:
-        """Read a batch and return the name of its file, too; of several copies, the first intact one."""
-        problems: list[UserError] = []
-        for path in batch.here(directory / self.name):
-            try:
-                return self._verified(batch, path), path.name
-            except UserError as problem:
-                problems.append(problem)
-        raise problems[0] if problems else MissingError(f"{self.name}: {batch.name} is missing")
+        """Read a batch and return the name of its file, too."""
+        missing = f"{self.name}: {batch.name} is missing"
+        return first_intact(batch.here(directory / self.name), lambda path: self._verified(batch, path), missing)
 
     def _verified(self, batch: Batch, path: pathlib.Path) -> Records:
         records = parse(

@@ -10,13 +10,15 @@ import pathlib
 import tarfile
 import urllib.parse
 import zlib
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, TypeVar
 
 from ..._files import remove_old_temporaries, replacing
 from ..._text import printable
 from ...errors import UserError
-from .dataset import DownloadProgress
+from .dataset import DownloadProgress, MissingError
+
+T = TypeVar("T")
 
 LIMIT = 100_000_000  # bytes; twice the largest of these files, so that no compressed bomb fills the memory
 
@@ -47,6 +49,17 @@ def read_content(path: pathlib.Path, limit: int | None = None) -> bytes:
     if len(content) > limit:
         raise UserError(f"{path}: expected at most {limit:,} bytes of content; it holds more")
     return content
+
+
+def first_intact(paths: Sequence[pathlib.Path], read: Callable[[pathlib.Path], T], missing: str) -> tuple[T, str]:
+    """Read the first intact of several copies of a file and return its name, too; else raise the first one's error."""
+    problems: list[UserError] = []
+    for path in paths:
+        try:
+            return read(path), path.name
+        except UserError as problem:
+            problems.append(problem)
+    raise problems[0] if problems else MissingError(missing)
 
 
 def members(archive: pathlib.Path, wanted: Collection[str], title: str) -> Iterator[tuple[str, bytes]]:

@@ -140,7 +140,7 @@ class IdxSource:
 
     def get(self, directory: pathlib.Path, progress: DownloadProgress) -> None:
         folder = directory / self.name
-        wanted = [file for file in self.files if not self._is_right(file, directory)]
+        wanted = self._wrong(self.files, directory)
         if not wanted:
             return
         with download.writing(folder):
@@ -152,7 +152,7 @@ class IdxSource:
             folder,
             progress,
         )
-        left = [file for file in wanted if not self._is_right(file, directory)]
+        left = self._wrong(wanted, directory)
         if left:
             files = ", ".join(f"{file.names[0]} (md5 {file.gzipped_md5})" for file in left)
             raise UserError(
@@ -178,14 +178,9 @@ class IdxSource:
         return False
 
     def _read(self, file: File, directory: pathlib.Path) -> tuple[npt.NDArray[np.uint8], str]:
-        """Read a file and return its name, too; of several copies, the first intact one."""
-        problems: list[UserError] = []
-        for path in file.here(directory / self.name):
-            try:
-                return self._verified(file, path), path.name
-            except UserError as problem:
-                problems.append(problem)
-        raise problems[0] if problems else MissingError(f"{self.name}: {file.name} is missing")
+        """Read a file and return its name, too."""
+        missing = f"{self.name}: {file.name} is missing"
+        return download.first_intact(file.here(directory / self.name), lambda path: self._verified(file, path), missing)
 
     def _verified(self, file: File, path: pathlib.Path) -> npt.NDArray[np.uint8]:
         """Return the values of a file; refuse other than the published content, so that results are comparable."""
@@ -211,12 +206,15 @@ class IdxSource:
             raise UserError(f"{path}: expected the published content, SHA-256 {file.sha256[:12]}…; got {sha256[:12]}…")
         return values
 
-    def _is_right(self, file: File, directory: pathlib.Path) -> bool:
-        try:
-            self._read(file, directory)
-        except UserError:
-            return False
-        return True
+    def _wrong(self, files: Sequence[File], directory: pathlib.Path) -> list[File]:
+        """Return the files that are missing or damaged."""
+        wrong = []
+        for file in files:
+            try:
+                self._read(file, directory)
+            except UserError:
+                wrong.append(file)
+        return wrong
 
     def _what_is_missing(self, missing: tuple[str, ...], directory: pathlib.Path) -> str:
         folder = directory / self.name
