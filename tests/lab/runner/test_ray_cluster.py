@@ -88,7 +88,7 @@ def nodes():
 def do(nodes, path, jobs, watcher, source=StudySource("catalogue", "digits-mlp"), devices=1):
     """All jobs of a plan, by the two nodes."""
     protocol = jobs[0].protocol
-    data = {protocol.key: None if protocol.study.run else prepare(protocol.study.data(), task="classification")}
+    data = {} if protocol.study.run else {protocol.key: prepare(protocol.study.data(), task="classification")}
     work = WorkerConfig({protocol.key: StudySpec.of(protocol, source)}, data, devices=devices)
     wanted = ray_cluster.RayResources(address=nodes.address, cpus=1.0)
     with (

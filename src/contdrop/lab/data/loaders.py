@@ -26,8 +26,8 @@ import torch.multiprocessing
 from torch.utils.data import DataLoader, default_collate
 
 from ...errors import UserError
-from ..runner.processes import children_allowed
 from ..study.user_errors import explained
+from ..training.distributed import children_allowed
 from .inputs import Examples
 
 Seeds = npt.NDArray[np.uint64]

@@ -216,7 +216,7 @@ def do(
     job_id: int,
     planned: plan.PlannedJob,
     variant: plan.Variant,
-    after_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    after_epoch: Callable[[Epoch], None],
 ) -> None:
     """Call the study's own loop for one job, whose lock this process holds, and store what it returns."""
     store.drop_progress(job_id)  # such a loop starts over

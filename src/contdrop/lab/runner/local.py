@@ -28,8 +28,7 @@ import torch.multiprocessing
 from ...errors import UserError
 from ..store.writer import Store
 from ..study.plan import PlannedJob, StudyPlan
-from ..training.distributed import LostError
-from . import processes
+from ..training.distributed import LostError, start_process
 from .queue import (
     NO_MEMORY,
     POLL_SECONDS,
@@ -57,8 +56,7 @@ def run(
 ) -> PlanOutcome:
     """Run all unfinished jobs in order in ``workers`` processes, which open the store themselves."""
     for data in config.data.values():
-        if data is not None:
-            data.share()
+        data.share()
     return _Pool(JobQueue(store, jobs, observer), config).run(workers)
 
 
@@ -133,7 +131,7 @@ class _Pool:
         ours, theirs = context.Pipe()
         arguments = (theirs, self.todo.store.path.absolute(), self.config)
         process = context.Process(target=_run_worker, args=arguments, daemon=True, name=f"contdrop worker {index + 1}")
-        processes.begin(process)
+        start_process(process)
         theirs.close()
         return _Worker(index, process, ours)
 

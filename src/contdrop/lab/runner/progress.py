@@ -18,21 +18,19 @@ class Estimate:
 
     An epoch is expected to take the median time of epochs of its method in its experiment; if there are none, of any
     method in the experiment, else of any.
+
+    Attributes:
+        left: Epochs left of each job that is not done, by id.
     """
 
     def __init__(self, jobs: Iterable[JobRecord]) -> None:
         self._jobs = {job.id: job for job in jobs}
         unfinished = [job for job in self._jobs.values() if job.status not in (FINISHED, FAILED)]
-        self._left = {job.id: _left(job, job.epochs_done) for job in unfinished}
+        self.left = {job.id: _left(job, job.epochs_done) for job in unfinished}
         self._seconds: dict[tuple[str, ...], list[float]] = {}
         for job in self._jobs.values():
             if job.epochs_done:
                 self._note(job, job.seconds / job.epochs_done)
-
-    @property
-    def left(self) -> tuple[int, ...]:
-        """Ids of the jobs that are not done."""
-        return tuple(self._left)
 
     def _note(self, job: JobRecord, seconds: float) -> None:
         for key in _keys(job):
@@ -41,12 +39,12 @@ class Estimate:
     def epoch(self, job_id: int, epoch: Epoch) -> None:
         """Note a finished epoch."""
         job = self._jobs[job_id]
-        self._left[job_id] = _left(job, epoch.epoch)
+        self.left[job_id] = _left(job, epoch.epoch)
         self._note(job, epoch.seconds)
 
     def ended(self, job_id: int) -> None:
         """Note the end of a job."""
-        self._left.pop(job_id, None)
+        self.left.pop(job_id, None)
 
     def seconds_left(self, workers: int) -> float | None:
         """Return the seconds left with a number of workers; None before anything was measured."""
@@ -54,9 +52,9 @@ class Estimate:
             return None
         medians = {key: statistics.median(known[-50:]) for key, known in self._seconds.items()}
         total = 0.0
-        for job_id, epochs in self._left.items():
+        for job_id, epochs in self.left.items():
             total += epochs * next(medians[key] for key in _keys(self._jobs[job_id]) if key in medians)
-        return total / max(1, min(workers, len(self._left)))
+        return total / max(1, min(workers, len(self.left)))
 
 
 def _left(job: JobRecord, done: int) -> int:

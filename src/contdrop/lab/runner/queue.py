@@ -56,14 +56,14 @@ class WorkerConfig:
 
     Attributes:
         specs: Studies by the keys of their plans.
-        data: Prepared data by the keys of plans; None where every process prepares its own.
+        data: Prepared data by the keys of plans, of those whose data not every process prepares itself.
         threads: torch threads in each process.
         device: Where to train.
         devices: Number of processes that share a job.
     """
 
     specs: Mapping[str, StudySpec]
-    data: dict[str, PreparedData | None]
+    data: dict[str, PreparedData]
     threads: int = 1
     device: str = "cpu"
     devices: int = 1
@@ -203,7 +203,7 @@ class WorkerContext:
 
     def __init__(self, config: WorkerConfig, protocols: Mapping[str, StudyPlan] | None = None) -> None:
         self.config = config
-        self.data: dict[str, PreparedData] = {}
+        self.data: dict[str, PreparedData] = {}  # that this process prepared
         self._protocols = dict(protocols or {})
 
     def claim_and_do(self, store: Store, task: Task, report: Callable[..., None]) -> str:
@@ -254,14 +254,13 @@ class WorkerContext:
         return self._protocols[key]
 
     def _prepared(self, protocol: StudyPlan) -> PreparedData:
-        key = protocol.key
+        key, study = protocol.key, protocol.study
+        if key in self.config.data:
+            return self.config.data[key]
         if key not in self.data:
-            shared = self.config.data.get(key)
-            if shared is None:
-                assert protocol.study.data is not None
-                with explained(f"study {protocol.study.name!r}: data()"):
-                    shared = prepare(protocol.study.data(), task=protocol.study.task)
-            self.data[key] = shared
+            assert study.data is not None
+            with explained(f"study {study.name!r}: data()"):
+                self.data[key] = prepare(study.data(), task=study.task)
         return self.data[key]
 
 

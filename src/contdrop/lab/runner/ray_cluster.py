@@ -32,7 +32,7 @@ from ..extensions import DATA_VARIABLE
 from ..store.blobs import Buffer
 from ..store.schema import Epoch, processor
 from ..study.user_errors import printable_error
-from ..training.distributed import LostError as LostError
+from ..training.distributed import LostError
 from ..training.environment import machine, versions
 from ..training.job import NullStore
 from .queue import Task, WorkerContext, set_up_process

@@ -16,8 +16,9 @@ from ...errors import UserError
 from ..store.schema import FAILED, FINISHED, processor
 from ..store.writer import Store, TakenError
 from ..study.plan import PlannedJob
+from ..training.distributed import LostError
 from .queue import POLL_SECONDS, JobQueue, Observer, PlanOutcome, Task, WorkerConfig
-from .ray_cluster import Cluster, LostError, RemoteStore, packed
+from .ray_cluster import Cluster, RemoteStore, packed
 
 _LOOK_SECONDS = 2.0  # between two looks for nodes that came or went
 
@@ -44,7 +45,7 @@ class _Driver:
         self.todo, self.store, self.cluster = todo, todo.store, cluster
         self.token = uuid.uuid4().hex  # of this invocation; a process of Ray may have served another
         self.config = self.cluster.put(replace(config, data={}))
-        self.data = {key: self.cluster.put(packed(data)) for key, data in config.data.items() if data is not None}
+        self.data = {key: self.cluster.put(packed(data)) for key, data in config.data.items()}
         self.slots: dict[int, _Slot] = {}
         self._looked, self._capacity = 0.0, 0
 

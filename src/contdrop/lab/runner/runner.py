@@ -345,7 +345,7 @@ class StudyRunner:
         """Run all unfinished jobs of the plan."""
         sources = {p.key: p.source if self._ray is None else by_value(p.study, p.source) for p in self.plans}
         specs = {p.key: StudySpec.of(p.protocol, sources[p.key]) for p in self.plans}
-        shared = {key: data if data is not None and _can_be_sent(data) else None for key, data in self._data.items()}
+        shared = {key: data for key, data in self._data.items() if data is not None and _can_be_sent(data)}
         work = WorkerConfig(specs, shared, self.threads or 1, self.device, self.devices)
         if self._ray is not None:
             from . import ray_driver

@@ -97,7 +97,7 @@ def unsaved_buffers(network: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def restore_buffers(network: nn.Module, buffers: Mapping[str, Tensor], device: torch.device) -> None:
+def restore_buffers(network: nn.Module, buffers: Mapping[str, Tensor], device: torch.device | str) -> None:
     """Restore such buffers, in place where that is possible, because modules may share one."""
     for name, saved in buffers.items():
         owner, _, leaf = name.rpartition(".")
@@ -114,7 +114,7 @@ def of_network(network: nn.Module) -> dict[str, Any]:
     return {"network": network.state_dict(), "buffers": unsaved_buffers(network)}
 
 
-def into_network(network: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Load all parameters and buffers into a network on the CPU."""
+def into_network(network: nn.Module, saved: Mapping[str, Any], device: torch.device | str = "cpu") -> None:
+    """Load all parameters and buffers into a network on a device."""
     network.load_state_dict(saved["network"])
-    restore_buffers(network, saved["buffers"], torch.device("cpu"))
+    restore_buffers(network, saved["buffers"], device)

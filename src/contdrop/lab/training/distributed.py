@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import multiprocessing.process
 import os
 import pathlib
+import signal
 import sys
 import tempfile
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -28,7 +31,6 @@ from torch import nn
 from ..._torch import sharding
 from ...errors import UserError
 from ..data.batch import to_device
-from ..runner import processes
 from ..study.user_errors import printable_error
 
 if TYPE_CHECKING:
@@ -59,11 +61,6 @@ class ProcessGroup:
         """Return this process's examples of a batch of ``count``; one with weight 0 where there are too few."""
         first, stop = (count * rank // self.size for rank in (self.rank, self.rank + 1))
         return slice(first, stop) if first < stop else slice(0, 1)
-
-    @property
-    def cut(self) -> Callable[[int], slice] | None:
-        """:meth:`rows`, or None if this process has every batch to itself."""
-        return self.rows if self.size > 1 else None
 
     def batch(self, count: int) -> contextlib.AbstractContextManager[None]:
         """Return a context in which masks are drawn for this process's rows of a batch of ``count`` examples."""
@@ -104,12 +101,10 @@ class ProcessGroup:
 
     def turns(self, batches: Sequence[Any]) -> Sequence[Any]:
         """Return the batches that this process evaluates."""
-        return batches[self.rank :: self.size] if self.size > 1 else batches
+        return batches[self.rank :: self.size]
 
     def in_order(self, mine: list[Any]) -> list[Any]:
         """Return the results of all processes in the order of the batches."""
-        if self.size == 1:
-            return mine
         found = self.gather(mine)
         return [found[number % self.size][number // self.size] for number in range(sum(map(len, found)))]
 
@@ -138,7 +133,7 @@ def process_group(size: int, device: str, function: Callable[..., None], *argume
                 ours, theirs = context.Pipe()
                 what = (theirs, rank, size, device, meeting, function, arguments)
                 others.append((context.Process(target=_follow, args=what, daemon=True), ours))
-                processes.begin(others[-1][0])
+                start_process(others[-1][0])
                 theirs.close()
             yield _join(0, size, device, meeting)
         except Exception as error:
@@ -151,6 +146,36 @@ def process_group(size: int, device: str, function: Callable[..., None], *argume
                 pipe.close()
             if dist.is_initialized():
                 dist.destroy_process_group()
+
+
+def start_process(process: BaseProcess) -> None:
+    """Start a process that Ctrl-C, which is sent to the whole group, never interrupts."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited
+    try:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")  # else the new process would execute the user's script
+        try:
+            with children_allowed():
+                process.start()
+        finally:
+            sys.modules["__main__"] = main
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def children_allowed() -> Iterator[None]:
+    """Let a daemonic process, such as a worker, have children; multiprocessing forbids it for fear of orphans.
+
+    Ours end with their parents by themselves.
+    """
+    configuration = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
+    daemon = configuration.pop("daemon", None)
+    try:
+        yield
+    finally:
+        if daemon is not None:
+            configuration["daemon"] = daemon
 
 
 def device_of(team: ProcessGroup, device: str) -> str:

@@ -18,13 +18,9 @@ from ...kernels import backend
 
 def versions() -> dict[str, str]:
     """Return the versions of all packages that may change a number."""
+    own = {"contdrop": contdrop.__version__, "python": platform.python_version()}
     packages = {name: importlib.metadata.version(name) for name in ("torch", "numpy")}
-    return {
-        "contdrop": contdrop.__version__,
-        "python": platform.python_version(),
-        **packages,
-        "backend": backend().name,
-    }
+    return own | packages | {"backend": backend().name}
 
 
 def machine(device: str = "cpu", devices: int = 1) -> dict[str, Any]:

@@ -124,7 +124,10 @@ class Metric:
                 f"metric {self.name}: expected of= to give [examples] or [examples, k] for {expected}, got shape "
                 f"{list(found.shape)}; mean over other axes"
             )
-        return _narrow(found.double().numpy())
+        values = found.double().numpy()
+        with np.errstate(over="ignore"):
+            short = values.astype(np.float32)
+        return short if np.array_equal(short, values, equal_nan=True) else values
 
     def value(self, contributions: npt.ArrayLike) -> float:
         """Return the value of all contributions [examples] or [examples, k]; NaN if there are none."""
@@ -138,12 +141,6 @@ class Metric:
                 f"metric {self.name}: expected one number, got shape {list(found.shape)}; let {what} give one"
             )
         return float(found.reshape(()))
-
-
-def _narrow(values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-    with np.errstate(over="ignore"):
-        short = values.astype(np.float32)
-    return short if np.array_equal(short, values, equal_nan=True) else values
 
 
 def _wrong(output: Any, batch: Any) -> Tensor:

@@ -90,9 +90,8 @@ class Trainer:
         study, self.team = job.protocol.study, team
         self.job, self.variant, self.study, self.device = job, variant, study, torch.device(device)
         self.settings = study.training
-        self.seeds = {
-            name: job.seed(name) for name in (random_streams.SPLIT, random_streams.WEIGHTS, random_streams.ORDER)
-        }
+        shared = (random_streams.SPLIT, random_streams.WEIGHTS, random_streams.ORDER)
+        self.seeds = {name: job.seed(name) for name in shared}
         self.seeds[random_streams.MASKS] = job.seed(random_streams.MASKS, variant)
         self.parts = prepared.parts(job.protocol.seed, job.stage, job.run)
         self.built: BuiltModel = build(study, variant.method, self.seeds[random_streams.WEIGHTS])
@@ -204,8 +203,7 @@ class Trainer:
         """Return all that is needed to resume after this epoch, as bytes in pieces."""
         return checkpoint.parts(
             {
-                "network": self.network.state_dict(),
-                "buffers": checkpoint.unsaved_buffers(self.network),
+                **checkpoint.of_network(self.network),
                 "optimiser": self.optimizer.state_dict(),
                 "scheduler": self.scheduler.state_dict() if self.scheduler else None,
                 "scaler": self.scaler.state_dict(),
@@ -220,8 +218,7 @@ class Trainer:
     def restore(self, saved: Buffer) -> None:
         """Resume from a saved state."""
         content = checkpoint.loads(saved)
-        self.network.load_state_dict(content["network"])
-        checkpoint.restore_buffers(self.network, content["buffers"], self.device)
+        checkpoint.into_network(self.network, content, self.device)
         self.optimizer.load_state_dict(content["optimiser"])
         if self.scheduler:
             self.scheduler.load_state_dict(content["scheduler"])
@@ -287,9 +284,9 @@ class Trainer:
         """Train for one epoch; return the mean loss and the value under dropout."""
         self.network.train()
         losses, tally = epoch_metrics.EpochLoss(), epoch_metrics.EpochMetric(self.metrics[0])
-        last = (
-            min(self.total_steps, self.step + self.steps_per_epoch) if self.settings.epoch_steps else self.total_steps
-        )
+        last = self.total_steps
+        if self.settings.epoch_steps:
+            last = min(last, self.step + self.steps_per_epoch)
         waiting, of, is_elsewhere = 0, 1, self.device.type != "cpu"
         for batches, sizes, left in self._batches():
             if not waiting:
@@ -322,8 +319,9 @@ class Trainer:
             orders = self._orders(self.passes)
             seeds = [self.job.seed(random_streams.AUGMENT, self.passes, *member) for member in self._numbers]
             length = min(map(len, orders))
+            rows = self.team.rows if self.team.size > 1 else None
             mine = [
-                self.parts.train.batches(order[:length], seed=seed, skip=self.shown, rows=self.team.cut)
+                self.parts.train.batches(order[:length], seed=seed, skip=self.shown, rows=rows)
                 for order, seed in zip(orders, seeds)
             ]
             for batches in zip(*mine):
@@ -418,10 +416,8 @@ class Trainer:
             checkpoint.restore_buffers(self.network, self.best.buffers or {}, self.device)
         found: dict[str, float] = {}
         artefacts: dict[str, np.ndarray] = {}
-        parts = {"train": self.parts.train, "val": self.parts.validation, "test": self.parts.test}
-        for name, part in parts.items():
-            if name == "test" and self.job.stage != FINAL:
-                continue
+        parts = {"train": self.parts.train, "val": self.parts.validation}
+        for name, part in (parts | {"test": self.parts.test} if self.job.stage == FINAL else parts).items():
             is_test, primary = name == "test", self.metrics[0].name
             wanted = self.metrics if is_test else self.metrics[:1]
             done = self.evaluate(part, wanted, classes=is_test and self.study.task == "classification")
@@ -445,9 +441,9 @@ class Trainer:
 
     def _finite(self, found: dict[str, float]) -> dict[str, float]:
         """Leave out what is not finite, such as an AUROC of one class; raise if it is the job's result."""
-        decides, part = ("test_error" if self.job.stage == FINAL else "val_error"), self.deciding
-        if not math.isfinite(found[decides]):
-            raise DivergenceError(f"the {part} {self.metrics[0].name} is {found[decides]}")
+        decides = found["test_error" if self.job.stage == FINAL else "val_error"]
+        if not math.isfinite(decides):
+            raise DivergenceError(f"the {self.deciding} {self.metrics[0].name} is {decides}")
         for name, value in found.items():
             if not math.isfinite(value):
                 warnings.warn(f"{self.job}: {name.replace(':', ' ')} is {value}, and is left out", stacklevel=2)
