@@ -16,9 +16,9 @@ from ..errors import UserError
 from ..lab.analysis.metric_format import Measure
 from ..lab.runner.progress import Estimate
 from ..lab.store import csv_import
+from ..lab.store.archive import export as export_archive
 from ..lab.store.integrity import check as find
 from ..lab.store.merge import MergeResult, import_file, is_table
-from ..lab.store.merge import export as export_archive
 from ..lab.store.merge import merge as merge_stores
 from ..lab.store.schema import FAILED, FINAL, FINISHED, RUNNING, Epoch, JobRecord, ProtocolRecord
 from ..lab.store.writer import Store

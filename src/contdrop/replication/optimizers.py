@@ -102,7 +102,7 @@ class RampOptimizer(Optimizer):
 
 
 def _shorten(weight: Tensor, group: dict[str, Any]) -> None:
-    """Scale down the rows, or columns, that are too long."""
+    """Scale down the rows, or columns, that are longer than the max-norm bound."""
     axis, largest = BOUNDED.index(group["bounded"]), math.sqrt(group["squared_length"])
     others = tuple(other for other in range(weight.dim()) if other != axis)
     lengths = torch.linalg.vector_norm(weight, dim=others, keepdim=True)

@@ -138,7 +138,7 @@ class Authors(_Ramp):
                                                       until t = ramp_epochs, and stays there
 
     In that code inputs are dropped with every method but none, mini-batches come in a fixed order, and the output layer
-    starts at zero: see the studies in :mod:`.catalogue.mnist_mlp`. It keeps the lowest test error of any epoch; here
+    starts at zero: see the studies in :mod:`.studies.mnist_studies`. It keeps the lowest test error of any epoch; here
     the last epoch counts, and the report shows the lowest beside it.
 
     Attributes:

@@ -57,7 +57,7 @@ def test_archive_is_the_same_bytes_and_comes_back_whole(cli, full, tmp_path):
 
 def test_report_of_an_imported_store_is_the_same_to_the_byte(full, tmp_path, monkeypatch):
     monkeypatch.setattr(page.figures, "figures", lambda *_: [])  # slow, and made of the same numbers
-    merge.export(full, tmp_path / "archive.gz")
+    archive.export(full, tmp_path / "archive.gz")
     (tmp_path / "b").mkdir()
     merge.import_file(tmp_path / "archive.gz", tmp_path / "b" / "runs.db")
     pages = [page.write(tmp_path / place / "runs.db", tmp_path / place / "out") for place in "ab"]
@@ -86,7 +86,7 @@ def test_import_of_a_run_does_only_what_is_missing(cli):
 
 
 def test_nothing_is_pickled(full, tmp_path):
-    merge.export(full, tmp_path / "archive.gz")
+    archive.export(full, tmp_path / "archive.gz")
     lines = gzip.decompress((tmp_path / "archive.gz").read_bytes()).decode("ascii").splitlines()
     kinds = [json.loads(line)["record"] for line in lines]
     assert kinds[:2] == ["contdrop archive", "protocol"]
@@ -97,7 +97,7 @@ def test_nothing_is_pickled(full, tmp_path):
 
 
 def test_damaged_archives_are_one_line_each_and_add_nothing(full, tmp_path):
-    merge.export(full, tmp_path / "archive.gz")
+    archive.export(full, tmp_path / "archive.gz")
     whole = (tmp_path / "archive.gz").read_bytes()
     text, chooser = gzip.decompress(whole), random.Random(0)
     for case in range(200):
@@ -202,12 +202,12 @@ def test_text_of_an_archive_is_bounded_and_so_is_a_line_of_it(tmp_path, monkeypa
 def test_no_archive_is_written_that_could_not_be_read(full, tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "LIMIT", 5_000)
     with pytest.raises(UserError, match=r"^--archive: .*: it holds more than 5,000 bytes; .*--small"):
-        merge.export(full, tmp_path / "archive.gz")
+        archive.export(full, tmp_path / "archive.gz")
     assert not (tmp_path / "archive.gz").exists()
 
 
 def test_too_little_memory_is_one_line(full, tmp_path, monkeypatch):
-    merge.export(full, tmp_path / "archive.gz")
+    archive.export(full, tmp_path / "archive.gz")
 
     def exhaust(*_):
         raise MemoryError

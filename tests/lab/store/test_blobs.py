@@ -13,7 +13,7 @@ from test_trainer import images as images
 from test_trainer import job
 
 from contdrop.errors import UserError
-from contdrop.lab.store import blobs, integrity, merge
+from contdrop.lab.store import archive, blobs, integrity, merge
 from contdrop.lab.store.reader import DamageError
 from contdrop.lab.store.schema import FINISHED
 from contdrop.lab.store.writer import Store, reset_job
@@ -130,7 +130,7 @@ def test_weights_stay_beside_the_store_and_are_checked(images, store, tmp_path):
     assert integrity.check(store) == []
     assert set(checkpoint.loads(store.weights(number))["network"]) == set(trainer.Trainer(
         job(), Variant.parse("gaussian"), images).network.state_dict())  # fmt: skip
-    merge.export(store.path, tmp_path / "a.jsonl.gz")
+    archive.export(store.path, tmp_path / "a.jsonl.gz")
     for added in (
         merge.import_file(tmp_path / "a.jsonl.gz", tmp_path / "b.db"),
         merge.merge(tmp_path / "c.db", [store.path]),

@@ -9,7 +9,7 @@ from contdrop import lab
 from contdrop.errors import UserError
 from contdrop.lab.data.data import prepare
 from contdrop.lab.data.fingerprints import of_arrays
-from contdrop.lab.store import merge
+from contdrop.lab.store import archive
 from contdrop.lab.store.writer import Store
 from contdrop.lab.study import dry_run
 from contdrop.lab.study.plan import Variant, add_plan, plan
@@ -457,7 +457,7 @@ def test_a_gradient_beyond_float16_is_no_change_and_can_be_exported(tmp_path):
     with Store(tmp_path / "runs.db") as store:
         (record,) = store.protocols()
     assert None in record.description["behaviour"]["methods"]["original"]
-    merge.export(tmp_path / "runs.db", tmp_path / "far.jsonl.gz")
+    archive.export(tmp_path / "runs.db", tmp_path / "far.jsonl.gz")
 
 
 # ---- steps of several batches

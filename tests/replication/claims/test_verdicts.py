@@ -12,7 +12,7 @@ from scipy.stats import t as student
 from contdrop.cli import app
 from contdrop.errors import UserError
 from contdrop.lab.report import page
-from contdrop.lab.store import merge
+from contdrop.lab.store.archive import export
 from contdrop.lab.store.schema import Epoch
 from contdrop.replication import paper_figures
 from contdrop.replication.claims import verdicts
@@ -263,7 +263,7 @@ def archive(directory, name, **settings):
     plan = PLANNED[name]
     options = {"runs": plan.runs, "epochs": plan.epochs, "images": 2000, "noise": 0.05, "margin": 0.1} | settings
     make_store(store, experiment=name, methods=METHODS, reference="bernoulli", **options)
-    merge.export(store, directory / f"{store.stem}{verdicts.ENDING}")
+    export(store, directory / f"{store.stem}{verdicts.ENDING}")
 
 
 @pytest.fixture

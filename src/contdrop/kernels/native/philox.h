@@ -1,4 +1,5 @@
-// The keys of Philox-4x32-7, prepared once per call. The generator itself is in the lanes_*.h files.
+// The keys of Philox-4x32-7, prepared once per call. The generator is defined in ../reference.py and implemented in the
+// lanes_*.h files.
 #pragma once
 #include <cstdint>
 

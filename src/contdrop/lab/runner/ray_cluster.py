@@ -144,7 +144,7 @@ class Cluster:
         found = {}
         for node in self.nodes():
             fits = [
-                _units(node["RayResources"].get(name, 0.0)) // _units(wanted)
+                _units(node["Resources"].get(name, 0.0)) // _units(wanted)
                 for name, wanted in (("CPU", self.options["num_cpus"]), ("GPU", self.options["num_gpus"]))
                 if _units(wanted)
             ]

@@ -15,7 +15,6 @@ from .paired import Comparison as Comparison
 from .paired import Summary as Summary
 from .paired import adjusted as adjusted
 from .paired import compare_paired as compare_paired
-from .paired import holm as holm
 from .paired import summary as summary
 from .power import minimum_detectable as minimum_detectable
 from .power import power as power
@@ -26,6 +25,7 @@ from .ranks import Ranks as Ranks
 from .ranks import compare_ranks as compare_ranks
 from .ranks import ranks as ranks
 from .significance import McNemar as McNemar
+from .significance import holm as holm
 from .significance import mcnemar as mcnemar
 from .significance import signed_rank_test as signed_rank_test
 from .significance import t_interval as t_interval

@@ -17,6 +17,7 @@ from .significance import (
     RESOLUTION,
     Array,
     finite,
+    holm,
     merged,
     signed_rank_test,
     student_quantile,
@@ -229,27 +230,6 @@ def adjusted(comparisons: Mapping[str, Comparison], family: int = 0) -> dict[str
 def family_size(comparisons: Iterable[Comparison]) -> int:
     """Return the number of comparisons with at least two runs."""
     return sum(each.runs > 1 for each in comparisons)
-
-
-def holm(p_values: Sequence[float], family: int = 0) -> list[float]:
-    """Adjust p-values by Holm's step-down procedure, which keeps the family-wise error rate; the order is kept.
-
-    The i-th smallest of m becomes the largest of (m - j + 1) p_(j) over j <= i, at most 1. NaN, a test that does not
-    exist, stays NaN and does not count, unless the ``family`` has more members than there are p-values.
-
-    Examples:
-        >>> holm([0.01, 0.04, 0.03])
-        [0.03, 0.06, 0.06]
-    """
-    if any(p < 0 or p > 1 for p in p_values):
-        raise ValueError(f"holm: expected p-values between 0 and 1, got {list(p_values)}")
-    order = sorted((index for index, p in enumerate(p_values) if not math.isnan(p)), key=p_values.__getitem__)
-    adjusted = [math.nan] * len(p_values)
-    largest = 0.0
-    for place, index in enumerate(order):
-        largest = max(largest, min(1.0, (max(family, len(order)) - place) * p_values[index]))
-        adjusted[index] = largest
-    return adjusted
 
 
 def _simultaneous(comparison: Comparison, tested: int) -> tuple[float, float]:

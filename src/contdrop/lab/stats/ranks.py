@@ -10,8 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...errors import UserError
-from .paired import holm
-from .significance import RESOLUTION, Array, finite, merged, normal_cdf
+from .significance import RESOLUTION, Array, finite, holm, merged, normal_cdf
 
 TIES = ("average", "competition")
 ENOUGH_DATASETS = 3

@@ -1,4 +1,4 @@
-"""Significance tests of differences, and the distribution functions they need."""
+"""Significance tests of differences, Holm's correction, and the distribution functions that they need."""
 
 from __future__ import annotations
 
@@ -227,3 +227,24 @@ def mcnemar(
     only_a, only_b = int(np.sum(a_right & ~b_right)), int(np.sum(b_right & ~a_right))
     tail = float(scipy.special.bdtr(min(only_a, only_b), only_a + only_b, 0.5))
     return McNemar(only_a, only_b, min(1.0, 2 * tail))
+
+
+def holm(p_values: Sequence[float], family: int = 0) -> list[float]:
+    """Adjust p-values by Holm's step-down procedure, which keeps the family-wise error rate; the order is kept.
+
+    The i-th smallest of m becomes the largest of (m - j + 1) p_(j) over j <= i, at most 1. NaN, a test that does not
+    exist, stays NaN and does not count, unless the ``family`` has more members than there are p-values.
+
+    Examples:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    if any(p < 0 or p > 1 for p in p_values):
+        raise ValueError(f"holm: expected p-values between 0 and 1, got {list(p_values)}")
+    order = sorted((index for index, p in enumerate(p_values) if not math.isnan(p)), key=p_values.__getitem__)
+    adjusted = [math.nan] * len(p_values)
+    largest = 0.0
+    for place, index in enumerate(order):
+        largest = max(largest, min(1.0, (max(family, len(order)) - place) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted

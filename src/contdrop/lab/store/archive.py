@@ -29,6 +29,7 @@ from ...errors import UserError
 from ..analysis.metric_format import Measure
 from .reader import StoreReader
 from .schema import FAILED, FINISHED, PLANNED, Epoch, JobRecord, ProtocolRecord, SelectionRecord
+from .writer import Store
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,3 +319,13 @@ def _decoded(record: dict[str, Any]) -> np.ndarray:
         raise ValueError(f"an array of {kind} is none of numbers")
     made = np.frombuffer(base64.b64decode(record["data"], validate=True), kind).reshape(record["shape"])
     return made.astype(kind.newbyteorder("="))
+
+
+def export(store: pathlib.Path, target: pathlib.Path, *, small: bool = False) -> int:
+    """Write an archive of a store, complete or reduced to what reports need; return the number of its jobs."""
+    if target.exists() and target.read_bytes()[:2] != MAGIC:
+        raise UserError(f"--archive: expected an archive or a new name; {target} is another file; choose another name")
+    with Store(store) as opened:
+        found = read_store(opened)
+    write(reduced(found) if small else found, target)
+    return len(found.jobs)

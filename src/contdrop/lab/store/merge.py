@@ -1,4 +1,4 @@
-"""Export of a store to an archive, import of archives and tables, and merging of stores.
+"""Import of archives and tables into a store, and merging of stores.
 
 Jobs that the store does not have are added. Jobs that both have must be equal.
 """
@@ -21,7 +21,7 @@ from ...errors import UserError
 from ..analysis.metric_format import Measure
 from ..study import amendments
 from . import archive, csv_import, schema
-from .archive import JobContents, StoreContents, as_planned, read_store, reduced
+from .archive import JobContents, StoreContents, as_planned, read_store
 from .reader import pack
 from .results import has_one_name, mismatches, of_other_data, remedy, trained_on
 from .schema import FAILED, FINISHED, PROCESSOR, JobRecord, ProtocolRecord, SelectionRecord, canonical_json
@@ -38,16 +38,6 @@ class MergeResult:
     added: int = 0
     kept: int = 0
     notes: tuple[str, ...] = ()
-
-
-def export(store: pathlib.Path, target: pathlib.Path, *, small: bool = False) -> int:
-    """Write an archive of a store, complete or reduced to what reports need; return the number of its jobs."""
-    if target.exists() and target.read_bytes()[:2] != archive.MAGIC:
-        raise UserError(f"--archive: expected an archive or a new name; {target} is another file; choose another name")
-    with Store(store) as opened:
-        found = read_store(opened)
-    archive.write(reduced(found) if small else found, target)
-    return len(found.jobs)
 
 
 def load(

@@ -202,7 +202,8 @@ class Study:
         epochs: Passes over the training data.
         runs: Runs per method. In a run all methods share data, split, initial weights, order and augmentation.
         seed: Seed of all random numbers.
-        margin: Smallest difference that matters, in the metric's unit; fixed before any result is seen.
+        margin: Smallest difference that matters, in the metric's unit; fixed before any result is seen. If
+            None, a tenth of what the reference leaves to gain; see :func:`contdrop.lab.analysis.comparisons.margin_of`.
         scale: "inverted" or "paper": how masks are scaled; see :class:`contdrop.Dropout`.
         measure: ``(model, parts, seed) -> {name: array}``: arrays to keep of a final model.
         run: ``(job) -> number or {metric: number}``: a training loop of your own, in place of data, model, loss and
