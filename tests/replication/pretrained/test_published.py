@@ -236,7 +236,7 @@ def small(tmp_path, monkeypatch):
     from contdrop.replication.pretrained import published as module
 
     monkeypatch.setenv("CONTDROP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(module.data, "load", lambda name, directory: Small)
+    monkeypatch.setattr(module.datasets, "load", lambda name, directory: Small)
     # The eigenvectors of a matrix of 3072 rows take a while, and 30 images do not tell their covariance.
     fitted = Whitening(np.zeros(3072, np.float32), np.eye(3072, dtype=np.float32))
     monkeypatch.setattr(module, "nin_whitening", lambda found: fitted)

@@ -25,7 +25,7 @@ from contdrop.replication.networks import NIN, VGG, ConvLocal, VGGHead
 from contdrop.replication.networks.models import published_nin
 from contdrop.replication.networks.vgg import dense_forward, dense_probabilities
 from contdrop.replication.pretrained import published as weights_module
-from contdrop.replication.studies import cifar_studies
+from contdrop.replication.studies import cifar_studies, common
 from contdrop.replication.studies.ilsvrc_vgg import Ilsvrc
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -61,7 +61,7 @@ def test_iterations_rates_and_networks_are_the_paper_s():
         64,
         0.5,
     ]
-    assert vgg16.clip == 35
+    assert vgg16.training.clip == 35
     assert [metric.name for metric in vgg16.metrics][:2] == ["error", "top5"]
     assert not vgg16.selection.candidates
     assert str(parse("gaussian")) == "gaussian:sigma=0.3"
@@ -116,7 +116,7 @@ def test_a_stand_in_is_marked_and_the_real_thing_is_not(nothing_here, monkeypatc
     assert (found.name, found.mark) == ("norb-generated", "generated pictures in the format of NORB")
     real = datasets.load("norb-generated")
     monkeypatch.setattr(datasets, "load", lambda name: dataclasses.replace(real, name=name))
-    monkeypatch.setattr(datasets, "first_here", lambda names: names[0])
+    monkeypatch.setattr(common, "first_here", lambda names: names[0])
     assert (quick.data().name, quick.data().mark) == ("norb", "")
 
 
@@ -279,8 +279,8 @@ def small_networks(nothing_here, monkeypatch):
     here = of_source(datasets.find("cifar-10"), (pixels[:60], labels[:60]), (pixels[60:], labels[60:]), "")
     real = datasets.load
     monkeypatch.setattr(datasets, "load", lambda name, *rest: here if name == "cifar-10" else real(name, *rest))
-    monkeypatch.setattr(cifar_studies.nin, "whitened", lambda images, fitted: images.astype(np.float32) / 100)
-    monkeypatch.setattr(cifar_studies.nin, "whitening", lambda found: None)
+    monkeypatch.setattr(cifar_studies.published, "nin_whitened", lambda images, fitted: images.astype(np.float32) / 100)
+    monkeypatch.setattr(cifar_studies.published, "nin_whitening", lambda found: None)
     folder = nothing_here / "data" / "nin-cifar10"
     folder.mkdir(parents=True)
     layers = {
