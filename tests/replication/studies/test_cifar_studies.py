@@ -43,7 +43,7 @@ def made(monkeypatch, tmp_path):
     folder.mkdir()
     (folder / "cifar10_nin.caffemodel").write_bytes(b"")
     monkeypatch.setattr(cifar_studies.datasets, "load", lambda name: Found)
-    monkeypatch.setattr(cifar_studies.nin_weights, "features", lambda found, path, part: FEATURES[part])
+    monkeypatch.setattr(cifar_studies.published, "nin_features", lambda found, path, part: FEATURES[part])
     return prepare(STUDY.data(), task="classification").parts(0, "final", 0)
 
 
