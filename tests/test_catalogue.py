@@ -10,7 +10,7 @@ import torch
 from contdrop import coadaptation
 from contdrop.lab import catalogue, data, streams
 from contdrop.lab.batches import prepare
-from contdrop.lab.catalogue import replication
+from contdrop.lab.catalogue import evidence, replication
 from contdrop.lab.catalogue.covariance import Covariance
 from contdrop.lab.catalogue.sources import Images, InOrder
 from contdrop.lab.data import registry
@@ -54,10 +54,35 @@ def test_optimiser_and_schedule_are_of_one_recipe_at_every_size(study):
         recipe = sized.optimiser.__self__
         assert {name: getattr(sized, name) for name in recipe.settings()} == recipe.settings()
         ramps = hasattr(recipe, "original_epochs")
-        whole = preset == "paper" or study in replication.STUDIES
+        whole = preset == "paper" or study in (*replication.STUDIES, evidence.AUTHORS_300, evidence.AUTHORS_1000)
         assert not ramps or recipe.original_epochs == (3000 if whole else 1000)
         optimiser = sized.optimiser(MLP((4, 3, 2))(parse("none")))
         assert sized.scheduler is None or sized.scheduler(optimiser, size.epochs).optimizer is optimiser
+
+
+def test_the_shorter_authors_run_is_the_start_of_the_longer_one():
+    settings = []
+    for study in (evidence.AUTHORS_100, evidence.AUTHORS_300):
+        optimiser = study.optimiser(MLP((4, 3, 2))(parse("none")))
+        table = study.scheduler(optimiser, study.sizes["quick"].epochs)
+        steps = []
+        for _ in range(100):
+            steps.append({name: each for name, each in optimiser.param_groups[0].items() if name != "params"})
+            optimiser.step()
+            table.step()
+        settings.append(steps)
+    assert settings[0] == settings[1]
+    assert settings[0][0] != settings[0][99]
+
+
+def test_the_second_protocol_changes_one_thing_between_neighbours():
+    for studies in (evidence.MNIST_1000, evidence.MNIST_5000, evidence.FASHION_5000, evidence.FASHION_CNN_1000):
+        for study, epochs in zip(studies, evidence.LENGTHS, strict=True):
+            assert study.name.endswith(f"-{epochs}")
+            assert study.sizes["quick"].epochs == epochs
+            assert study.seed == evidence.SEED != 0
+            assert study.configuration == studies[0].configuration
+            assert set(study.methods) <= set(studies[0].methods)
 
 
 @every_study

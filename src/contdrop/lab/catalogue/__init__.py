@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from ...errors import UserError, suggest
 from ..study import Study
-from . import certificate, cifar, conv_local, digits, fashion, ilsvrc, mnist_cnn, mnist_figures, mnist_mlp, replication
+from . import (
+    certificate,
+    cifar,
+    conv_local,
+    digits,
+    evidence,
+    fashion,
+    ilsvrc,
+    mnist_cnn,
+    mnist_figures,
+    mnist_mlp,
+    replication,
+)
 
 STUDIES: dict[str, Study] = {
     study.name: study
@@ -31,6 +43,7 @@ STUDIES: dict[str, Study] = {
         fashion.CNN_GAUSSIAN,
         fashion.CNN_UNIFORM,
         *replication.STUDIES,
+        *evidence.STUDIES,
     )
 }
 
@@ -40,6 +53,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "mnist-mlp-authors": (mnist_mlp.SIGMOID_AUTHORS.name, mnist_mlp.RELU_AUTHORS.name),
     "fashion-mlp": (fashion.MLP_SIGMOID.name, fashion.MLP_RELU.name),
     "replication": tuple(study.name for study in replication.STUDIES),
+    "evidence": tuple(study.name for study in evidence.STUDIES),
 }
 
 
