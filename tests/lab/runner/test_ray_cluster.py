@@ -173,7 +173,7 @@ def test_wrong_options_get_one_line(given, text):
 def slots(have, **given):
     asked = ray_cluster.RayResources("x", **given)
     cluster = ray_cluster.Cluster(asked, threads=1, device="cpu")
-    cluster.nodes = lambda: [{"NodeID": "n", "Alive": True, "RayResources": have}]
+    cluster.nodes = lambda: [{"NodeID": "n", "Alive": True, "Resources": have}]
     return cluster.slots()["n"]
 
 
