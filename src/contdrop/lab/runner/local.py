@@ -29,6 +29,7 @@ from ...errors import UserError
 from ..store.writer import Store
 from ..study.plan import PlannedJob, StudyPlan
 from ..training.distributed import LostError, start_process
+from ..training.environment import set_up_process
 from .queue import (
     NO_MEMORY,
     POLL_SECONDS,
@@ -38,7 +39,6 @@ from .queue import (
     Task,
     WorkerConfig,
     WorkerContext,
-    set_up_process,
 )
 
 
@@ -70,7 +70,7 @@ def run_here(
     """Run all unfinished jobs in this process, for a debugger or where no other process can be started."""
     todo, context = JobQueue(store, jobs, observer), WorkerContext(config, protocols)
     threads = torch.get_num_threads()
-    set_up_process(config)
+    set_up_process(config.threads)
     try:
         while True:
             todo.collect()
@@ -190,7 +190,7 @@ class _Pool:
 
 def _run_worker(pipe: Connection, path: Path, config: WorkerConfig) -> None:
     """Run jobs in a worker process until its main process kills it or ends."""
-    set_up_process(config)
+    set_up_process(config.threads)
     tasks: queue.Queue[Task] = queue.Queue()
     threading.Thread(target=_receive_tasks, args=(pipe, tasks), daemon=True).start()
     try:

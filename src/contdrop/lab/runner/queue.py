@@ -25,6 +25,7 @@ from ..study.source import StudySpec
 from ..study.user_errors import explained, place_of, printable_error
 from ..training import job as running
 from ..training.distributed import LostError, ProcessGroup, device_of, process_group
+from ..training.environment import set_up_process
 from ..training.job import JobSink, NullStore
 from . import custom_loop
 
@@ -264,15 +265,9 @@ class WorkerContext:
         return self.data[key]
 
 
-def set_up_process(config: WorkerConfig) -> None:
-    """Set the number of torch's threads, and flush denormal numbers, which are slow to multiply, to zero."""
-    torch.set_num_threads(config.threads)
-    torch.set_flush_denormal(True)
-
-
 def _assist(team: ProcessGroup, config: WorkerConfig, task: Task) -> None:
     """Run a job as one of its other processes, which write nothing."""
-    set_up_process(config)
+    set_up_process(config.threads)
     try:
         WorkerContext(config).train(NullStore(), task, lambda epoch: None, team)
     except Exception as error:

@@ -33,9 +33,9 @@ from ..store.blobs import Buffer
 from ..store.schema import Epoch, processor
 from ..study.user_errors import printable_error
 from ..training.distributed import LostError
-from ..training.environment import machine, versions
+from ..training.environment import machine, set_up_process, versions
 from ..training.job import NullStore
-from .queue import Task, WorkerContext, set_up_process
+from .queue import Task, WorkerContext
 
 # Environment of a Ray that is started here, which reads some of it when it is imported.
 _HERE = {
@@ -341,7 +341,7 @@ def _do(
 
 def _train(context: WorkerContext, task: Task, sink: RemoteStore) -> None:
     try:
-        set_up_process(context.config)  # for this thread
+        set_up_process(context.config.threads)  # for this thread
         sink.send("started")
         context.do(sink, task, lambda epoch: sink.send("epoch", epoch))
     except UserError as error:

@@ -74,6 +74,12 @@ def find_device(name: str) -> str:
     return name
 
 
+def set_up_process(threads: int) -> None:
+    """Set the number of torch's threads, and flush denormal numbers, which are slow to multiply, to zero."""
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+
+
 def _processor() -> str:
     if sys.platform == "linux":
         with open("/proc/cpuinfo") as lines:
