@@ -23,10 +23,9 @@ pytest.importorskip("typer")
 from contdrop.cli import app
 from contdrop.errors import UserError
 from contdrop.lab.extensions import Extension
-from contdrop.lab.report import page
-from contdrop.lab.report.live import server as changes
-from contdrop.lab.report.live.live_page import LivePage
-from contdrop.lab.report.live.server import ReportServer
+from contdrop.lab.report import live_server, page
+from contdrop.lab.report.live_page import LivePage
+from contdrop.lab.report.live_server import ReportServer
 from contdrop.lab.store.writer import Store
 
 
@@ -152,7 +151,7 @@ def test_a_port_that_is_taken(run, store):
 
 
 def test_changes_are_noticed(store):
-    with contextlib.closing(changes.StoreWatcher(store)) as seen:
+    with contextlib.closing(live_server.StoreWatcher(store)) as seen:
         assert [seen.has_changed() for _ in range(3)] == [True, False, False]
         page.Store(store).close()  # reading is no change
         assert not seen.has_changed()
@@ -169,8 +168,8 @@ def test_a_store_that_cannot_be_opened_has_changed_when_it_is_written_to(store, 
     def refuse(*arguments, **options):
         raise sqlite3.OperationalError("unable to open database file")
 
-    monkeypatch.setattr(changes.sqlite3, "connect", refuse)
-    with contextlib.closing(changes.StoreWatcher(store)) as seen:
+    monkeypatch.setattr(live_server.sqlite3, "connect", refuse)
+    with contextlib.closing(live_server.StoreWatcher(store)) as seen:
         assert [seen.has_changed() for _ in range(3)] == [True, False, False]
         os.utime(store, (1, 1))
         assert [seen.has_changed() for _ in range(2)] == [True, False]
@@ -189,7 +188,7 @@ def test_follow_says_an_error_once_and_continues(store):
             make_store(store, runs=1, epochs=2, images=50)
         return next(looks)
 
-    changes.rebuild_on_change(store, rebuild, told.append, seconds=0, stop=stop)
+    live_server.rebuild_on_change(store, rebuild, told.append, seconds=0, stop=stop)
     assert told == ["runs are not paired"]
     assert len(built) == 5  # the first, the change, and again until it is mended; then nothing more
 
@@ -199,7 +198,7 @@ def test_the_first_error_is_raised(tmp_path):
         raise UserError("no")
 
     with pytest.raises(UserError, match="no"):
-        changes.rebuild_on_change(tmp_path / "none.db", rebuild, print)
+        live_server.rebuild_on_change(tmp_path / "none.db", rebuild, print)
 
 
 def test_watch(run, store, tmp_path, monkeypatch):
@@ -213,7 +212,7 @@ def test_watch(run, store, tmp_path, monkeypatch):
         if len(pages) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(changes.time, "sleep", look)
+    monkeypatch.setattr(live_server.time, "sleep", look)
     code, out, err = run("report", "--store", store, "--out", tmp_path / "out", "--watch")
     assert (code, err) == (0, "")
     assert "Watching; Ctrl-C ends this." in out
@@ -352,7 +351,7 @@ def test_refuses_other_names(server, host):
 def test_serve_command(store, tmp_path):
     """In a process of its own: prints the address, serves what changes, and ends cleanly with Ctrl-C."""
     code = (
-        "from contdrop.lab.report import page; from contdrop.lab.report.live import server; server.POLL_SECONDS = 0.1; "
+        "from contdrop.lab.report import live_server, page; live_server.POLL_SECONDS = 0.1; "
         "page.figures.figures = lambda *_: []; "
         "from contdrop.cli import main; main()"
     )

@@ -19,7 +19,7 @@ from contdrop._text import duration, visible
 from contdrop.cli import session, terminal
 from contdrop.lab.data.data import prepare
 from contdrop.lab.report import page
-from contdrop.lab.report.live.server import ReportServer
+from contdrop.lab.report.live_server import ReportServer
 from contdrop.lab.runner import runner
 from contdrop.lab.store import locks
 from contdrop.lab.store.writer import Store

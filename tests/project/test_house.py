@@ -144,7 +144,7 @@ def test_reports_do_not_import_torch():
 
 def test_commands_do_not_import_figures_on_start():
     """matplotlib takes a second to import, half of the time that ``contdrop status`` may take."""
-    slow = ("lab/report/page.py", "lab/report/figures", "lab/report/live")
+    slow = ("lab/report/page.py", "lab/report/figures", "lab/report/live_page.py", "lab/report/live_server.py")
     for place in FILES:
         if place.startswith("cli/"):
             assert not any(imported.startswith(slow) for imported in _own(place, FILES[place].body)), place

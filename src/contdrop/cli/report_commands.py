@@ -58,8 +58,7 @@ def report(
       contdrop report --margin 0.1 --json
       contdrop report --store all.db --pdf
     """
-    from ..lab.report import page  # matplotlib takes a moment, which other commands need not wait
-    from ..lab.report.live import server
+    from ..lab.report import live_server, page  # matplotlib takes a moment, which other commands need not wait
 
     check_margin(margin)
     if watch and as_json:
@@ -79,7 +78,7 @@ def report(
         shown = True
 
     try:
-        server.rebuild_on_change(store, rebuild, complain)
+        live_server.rebuild_on_change(store, rebuild, complain)
     except KeyboardInterrupt:
         print("\nStopping.", flush=True)
     # Once more, so that it no longer reloads.
@@ -141,8 +140,8 @@ def serve(
       contdrop serve --store table1.db --port 8080
     """
     from ..lab.report import page  # matplotlib takes a moment, which other commands need not wait
-    from ..lab.report.live.live_page import LivePage
-    from ..lab.report.live.server import ReportServer, rebuild_on_change
+    from ..lab.report.live_page import LivePage
+    from ..lab.report.live_server import ReportServer, rebuild_on_change
 
     check_margin(margin)
     if not 0 <= port < 2**16:

@@ -13,7 +13,8 @@ from ..errors import UserError
 from ..lab import stats
 from ..lab.analysis.phrases import run_count
 from ..lab.analysis.verdict import Analysis, analyze
-from ..lab.report import cells, tables
+from ..lab.report import formats, tables
+from ..lab.report.protocol import length_of
 from ..lab.runner.queue import PlanOutcome
 from ..lab.runner.ray_cluster import RayResources
 from ..lab.runner.runner import PlannedStudy, StudyRunner
@@ -186,7 +187,7 @@ def show_summary(analysis: Analysis) -> None:
         screen.print(note, style="dim")
     if results.selections:
         chosen = ", ".join(
-            cells.in_full(s.variant, labels.name_in_text)
+            formats.in_full(s.variant, labels.name_in_text)
             if s.variant
             else f"nothing for {labels.name_in_text(s.method)}"
             for s in results.selections.values()
@@ -209,7 +210,7 @@ def _summary_title(results: Results, comparisons: Mapping[str, stats.Comparison]
     runs = run_count({len(found) for found in results.errors().values()})
     if comparisons:
         runs = run_count({found.runs for found in comparisons.values()}, "paired run")
-    epochs = f" of {length}" if (length := cells.length_of(results)) else ""
+    epochs = f" of {length}" if (length := length_of(results)) else ""
     return f"{protocol.description['title']}: {runs}{epochs} ({protocol.preset})"
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import nn
 
-    from .report.cells import Table
+    from .report.formats import Table
 
 
 class Result:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .report.cells import Table
     from .report.figures.drawing import Picture
+    from .report.formats import Table
     from .store.results import Results
     from .store.writer import Store
 

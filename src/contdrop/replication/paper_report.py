@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ..errors import UserError
 from ..lab.analysis import dataset_ranks
 from ..lab.extensions import Extension, Overall, register
-from ..lab.report.cells import Cell, Table, size_of
+from ..lab.report.formats import Cell, Table
+from ..lab.report.protocol import size_of
 from ..lab.store.results import Results
 from ..lab.store.writer import Store
 from ..lab.study import labels

@@ -11,10 +11,9 @@ import pytest
 
 import browser
 from contdrop.errors import UserError
-from contdrop.lab.report import page, style
-from contdrop.lab.report.live import server as changes
-from contdrop.lab.report.live.live_page import LivePage
-from contdrop.lab.report.live.server import ReportServer
+from contdrop.lab.report import live_server, page, style
+from contdrop.lab.report.live_page import LivePage
+from contdrop.lab.report.live_server import ReportServer
 from stores import make_store
 
 pytestmark = pytest.mark.skipif(browser.EXECUTABLE is None, reason=browser.MISSING)
@@ -75,7 +74,9 @@ def running(tmp_path_factory, chromium):
 
         rebuild()
         thread = threading.Thread(
-            target=changes.rebuild_on_change, args=(store, rebuild, print), kwargs={"seconds": 0.1, "stop": stop.is_set}
+            target=live_server.rebuild_on_change,
+            args=(store, rebuild, print),
+            kwargs={"seconds": 0.1, "stop": stop.is_set},
         )
         thread.start()
         try:
@@ -145,7 +146,7 @@ def test_watching_a_run(running, chromium):
 
 def test_a_tab_follows_another_study_under_its_address(tmp_path, chromium, monkeypatch):
     """And its state, which is read out aloud, is written only when it changes."""
-    monkeypatch.setattr("contdrop.lab.report.live.live_page.REFRESH_SECONDS", 0.1)
+    monkeypatch.setattr("contdrop.lab.report.live_page.REFRESH_SECONDS", 0.1)
     settings = {"runs": 2, "epochs": 1, "images": 50, "missing": {("gaussian", 1)}}
     lives = [
         LivePage(make_store(tmp_path / name, methods=(other, "gaussian"), **settings))

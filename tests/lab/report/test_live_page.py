@@ -10,9 +10,8 @@ import pytest
 from contdrop.errors import UserError
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.interim import followed_method, interim_results
-from contdrop.lab.report import style
-from contdrop.lab.report.live import charts
-from contdrop.lab.report.live.live_page import LivePage
+from contdrop.lab.report import live_page, style
+from contdrop.lab.report.live_page import LivePage
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.schema import FINISHED, PLANNED, Epoch
 from contdrop.lab.store.writer import Store
@@ -119,7 +118,7 @@ def test_the_end_says_how_many_failed(tmp_path):
 
 def test_one_run_is_no_plural(tmp_path, monkeypatch):
     monkeypatch.setattr(Store, "is_interrupted", lambda self, job: False)
-    monkeypatch.setattr("contdrop.lab.report.live.live_page._MOST_CURVES", 1)
+    monkeypatch.setattr("contdrop.lab.report.live_page._MOST_CURVES", 1)
     missing = {("gaussian", 0), ("none", 0)}
     path = make_store(tmp_path / "runs.db", methods=METHODS, runs=1, epochs=4, images=50, missing=missing)
     live = LivePage(path)
@@ -278,12 +277,12 @@ def test_a_curve_has_what_was_measured_however_long_it_is():
             Epoch(n, 1 / n, None, None, 10.0 if n % 2 == 0 else None, None, None, 0.1, 1.0)
             for n in range(1, number + 1)
         ]
-        return [place for place, _ in charts._values(every, "val_error")]
+        return [place for place, _ in live_page._values(every, "val_error")]
 
     assert of(100) == list(range(2, 101, 2))
     assert of(400) == list(range(2, 401, 2))
     assert of(1000) == [*range(2, 1001, 6), 1000]
-    assert charts._values([Epoch(1, math.inf, None, None, None, None, None, 0.1, 1.0)], "train_loss") == []
+    assert live_page._values([Epoch(1, math.inf, None, None, None, None, None, 0.1, 1.0)], "train_loss") == []
 
 
 @pytest.mark.parametrize(
@@ -299,7 +298,7 @@ def test_a_curve_has_what_was_measured_however_long_it_is():
     ],
 )
 def test_ticks_have_the_decimals_that_tell_them_apart(values, expected):
-    assert [text.replace("\N{MINUS SIGN}", "-") for _, text in charts._Axis.around(values).ticks()] == expected
+    assert [text.replace("\N{MINUS SIGN}", "-") for _, text in live_page._Axis.around(values).ticks()] == expected
 
 
 # ---- the interval as it narrows

@@ -21,10 +21,9 @@ from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.verdict import analyze
 from contdrop.lab.extensions import Extension
 from contdrop.lab.report import page, protocol
-from contdrop.lab.report.cells import MINUS
-from contdrop.lab.report.figure_pool import FigurePool
 from contdrop.lab.report.figures import drawing
-from contdrop.lab.report.svg import InlineFigures
+from contdrop.lab.report.formats import MINUS
+from contdrop.lab.report.page_files import FigurePool, InlineFigures
 from contdrop.lab.store import merge, schema
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.writer import Store

@@ -20,8 +20,8 @@ from contdrop.lab import stats
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.metric_format import Measure
 from contdrop.lab.analysis.verdict import analyze, verdict
-from contdrop.lab.report import cells, formats, protocol, supplementary_tables, tables
-from contdrop.lab.report.cells import Cell, Table
+from contdrop.lab.report import formats, protocol, supplementary_tables, tables
+from contdrop.lab.report.formats import Cell, Table
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.writer import Store
 from contdrop.replication import paper_report, paper_tables
@@ -69,7 +69,7 @@ def test_differences_without_a_spread_have_their_own_digits():
     ],
 )
 def test_a_mean_has_the_digits_that_its_spread_needs(mean, sd, expected):
-    assert cells.mean_sd(stats.Summary(mean, sd, 8), Measure("elbo", "nats")) == expected
+    assert formats.mean_sd(stats.Summary(mean, sd, 8), Measure("elbo", "nats")) == expected
 
 
 def test_large_values_are_told_apart_wherever_they_stand():
@@ -99,9 +99,8 @@ def test_comparison_is_in_the_papers_layout(tmp_path):
     errors = results.errors()
     runs = range(8)
     found = stats.compare_paired([errors["gaussian"][r] for r in runs], [errors["bernoulli"][r] for r in runs])
-    expected = (
-        f"{found.other.mean:.2f} ± {found.other.sd:.3f} ({cells.p_value(found.t_p)}/{cells.p_value(found.wilcoxon_p)})"
-    )
+    p_values = "/".join(map(formats.p_value, (found.t_p, found.wilcoxon_p)))
+    expected = f"{found.other.mean:.2f} ± {found.other.sd:.3f} ({p_values})"
     assert table.rows[1][1] == Cell(expected, found.other.mean)
     assert re.fullmatch(r"\d\.\d\d ± 0\.\d{3} \(\d\.\de-\d+/\S+\)", table.rows[0][1].text)
     # The reference has no p-values, and the best mean, and it alone, is bold.
@@ -118,7 +117,7 @@ def test_a_study_of_ones_own_shows_what_its_verdict_rests_on(tmp_path, capsys):
     assert found.t_p > 0.99
     low, high = found.interval
     assert table.rows[1][2] == Cell(f"+{found.difference:.2f} [+{low:.2f}, +{high:.2f}]", found.difference)
-    assert table.rows[1][3] == Cell(cells.p_value(found.t_p_two_sided_holm), found.t_p_two_sided_holm)
+    assert table.rows[1][3] == Cell(formats.p_value(found.t_p_two_sided_holm), found.t_p_two_sided_holm)
     assert "positive" not in table.notes[1]
     assert "negative means that no dropout errs less" in table.notes[1]
     session.show_summary(analyze(results))
@@ -130,16 +129,16 @@ def test_runs_that_stop_early_are_not_said_to_have_all_epochs(tmp_path, capsys):
     results = _results(tmp_path, runs=2, epochs=4, methods=("none", "gaussian"))
     shorter = tuple(dataclasses.replace(job, epochs_done=4 - job.run) for job in results.final)
     stopped = dataclasses.replace(results, final=shorter)
-    assert [cells.size_of(each) for each in (results, stopped)] == [
+    assert [protocol.size_of(each) for each in (results, stopped)] == [
         "2 runs of 4 epochs each, preset “quick”",
         "2 runs of up to 4 epochs each, preset “quick”",
     ]
     session.show_summary(analyze(stopped))
     assert "2 paired runs of up to 4 epochs (quick)" in capsys.readouterr().out
     planned = dataclasses.replace(results, final=())
-    assert cells.length_of(planned) == "4 epochs"
+    assert protocol.length_of(planned) == "4 epochs"
     results.protocol.configuration["patience"] = 1
-    assert cells.length_of(planned) == "up to 4 epochs"
+    assert protocol.length_of(planned) == "up to 4 epochs"
 
 
 def test_the_title_in_the_terminal_counts_pairs(tmp_path, capsys):
@@ -186,8 +185,8 @@ def test_p_values_are_written_as_in_the_paper():
         for result in table.results.values():
             for p in (result.t_p, result.wilcoxon_p):
                 if p is not None:
-                    assert float(cells.p_value(p)) == p
-    assert [cells.p_value(p) for p in (9.127e-7, 0.0314, 0.9816, 0.0, math.nan, None)] == [
+                    assert float(formats.p_value(p)) == p
+    assert [formats.p_value(p) for p in (9.127e-7, 0.0314, 0.9816, 0.0, math.nan, None)] == [
         "9.1e-7", "0.031", "0.982", "<1e-300", "–", "–",
     ]  # fmt: skip
 
@@ -318,7 +317,7 @@ def test_differences_agree_with_the_statistics(tmp_path):
     ],
 )
 def test_signed_numbers(value, expected):
-    assert cells.signed(value) == expected
+    assert formats.signed(value) == expected
 
 
 # ---- the others

@@ -12,7 +12,7 @@ from contdrop.lab.analysis.dataset_ranks import rank
 from contdrop.lab.analysis.metric_format import Measure
 from contdrop.lab.analysis.verdict import analyze, verdict
 from contdrop.lab.report import page, supplementary_tables, tables
-from contdrop.lab.report.svg import forest
+from contdrop.lab.report.page import forest
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.writer import Store
 from stores import ALL_METHODS, make_store

@@ -1,4 +1,4 @@
-"""Writers of tables as Markdown, LaTeX, CSV and JSON."""
+"""Tables as data, their numbers as text, and writers of Markdown, LaTeX, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -7,18 +7,115 @@ import io
 import json as _json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from ..._text import no_formula
+from ..analysis.metric_format import Measure
+from ..stats.paired import ENOUGH_RUNS, Summary
+from ..store.results import Results
 from ..study import labels
-from .cells import DOUBTFUL, MINUS, NONE, Cell, Table
+
+NONE = "\N{EN DASH}"
+MINUS = "\N{MINUS SIGN}"
+DOUBTFUL = "†"  # beside a p-value of too few runs
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text of a cell, its sort key, and a mark for the best of its column."""
+
+    text: str
+    value: float | str | None = None
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: headings, rows of cells, and notes that are always shown with it. ``name`` serves as a file name.
+
+    ``data`` is for programs, where a cell says several things at once: rows of plain values by column.
+    """
+
+    name: str
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+    data: tuple[Mapping[str, float | int | str | None], ...] = ()
+
+
+def p_value(p: float | None) -> str:
+    """Format a p-value as in the paper: 0.031, 9.1e-7.
+
+    Example:
+        >>> p_value(9.127e-7), p_value(0.0314), p_value(0.0)
+        ('9.1e-7', '0.031', '<1e-300')
+    """
+    if p is None or math.isnan(p):
+        return NONE
+    if p >= 0.01:
+        return f"{p:.3f}"
+    if p < 1e-300:
+        return "<1e-300"
+    digits, _, exponent = f"{p:.1e}".partition("e")
+    return f"{digits}e{int(exponent)}"
+
+
+def signed(value: float, decimals: int = 2) -> str:
+    """Format with a sign and a proper minus; a difference that rounds to 0 has no sign.
+
+    Example:
+        >>> signed(-0.254), signed(0.001)
+        ('−0.25', '0.00')
+    """
+    if not math.isfinite(value):
+        return NONE if math.isnan(value) else ("∞" if value > 0 else f"{MINUS}∞")
+    text = f"{value:+.{decimals}f}".replace("-", MINUS)
+    return text if float(f"{value:.{decimals}f}") else text[1:]
+
+
+def method_cell(results: Results, method: str) -> Cell:
+    """Return a method's display name with the parameters it was trained with."""
+    variant = results.variants().get(method, method)
+    if variant == method:
+        return Cell(labels.display_name(method, longest=10_000))
+    same = labels.base(labels.without_factor(variant)[0]) == labels.base(method)
+    return Cell(in_full(variant) if same else labels.printable(method))
+
+
+def in_full(variant: str, name: Callable[..., str] = labels.display_name) -> str:
+    """Return a method with its parameters, and the factor of the learning rate if it had one of its own.
+
+    Example:
+        >>> in_full("original@0.5")
+        'Original dropout at 0.5 times the learning rate'
+    """
+    label, factor = labels.without_factor(variant)
+    return name(label, longest=10_000) + (f" at {factor} times the learning rate" if factor else "")
+
+
+def p_cell(p: float | None, runs: int = ENOUGH_RUNS) -> Cell:
+    """Return a p-value, marked if it rests on too few runs; a single pair of runs has none."""
+    if p is None or math.isnan(p) or runs == 1:
+        return Cell(NONE)
+    return Cell(p_value(p) + doubt(runs), p)
+
+
+def mean_sd(summary: Summary, measure: Measure) -> str:
+    mean = measure.written(summary.mean, summary.sd)
+    return mean if math.isnan(summary.sd) else f"{mean} ± {measure.spread(summary.sd)}"
+
+
+def doubt(runs: int) -> str:
+    return f" {DOUBTFUL}" if 1 < runs < ENOUGH_RUNS else ""
 
 
 def markdown(table: Table) -> str:
     r"""Return a GitHub Markdown table with its notes below; Markdown and HTML in texts is escaped.
 
     Example:
-        >>> from contdrop.lab.report.cells import Cell, Table
+        >>> from contdrop.lab.report.formats import Cell, Table
         >>> print(markdown(Table("t", "A <b>", ("x|y", "z"), ((Cell("*1*"), Cell("2", 2.0, bold=True)),))))
         **A &lt;b&gt;**
         <BLANKLINE>
@@ -119,7 +216,7 @@ def csv(table: Table) -> str:
     a column of its own. Text that a spreadsheet would take for a formula (= + - @, not a number) gets an apostrophe.
 
     Example:
-        >>> from contdrop.lab.report.cells import Cell, Table
+        >>> from contdrop.lab.report.formats import Cell, Table
         >>> csv(Table("t", "", ("a", "b"), ((Cell("=1+1"), Cell("−0.33", -1 / 3)),)))
         "a,b\r\n'=1+1,-0.3333333333333333\r\n"
     """
@@ -181,3 +278,11 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+WRITERS: dict[str, tuple[str, Callable[[Table], str]]] = {
+    "Markdown": ("md", markdown),
+    "LaTeX": ("tex", latex),
+    "CSV": ("csv", csv),
+    "JSON": ("json", json),
+}  # with the ending of a file

@@ -6,33 +6,29 @@ the template. All files are written under a temporary name and renamed, so a rea
 
 from __future__ import annotations
 
+import math
 import pathlib
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import markupsafe
-
-from ..._files import replacing
 from ...errors import UserError
-from ..analysis.comparisons import BETTER, OUTCOME_WORDS, WORSE
+from ..analysis.comparisons import BETTER, OUTCOME_WORDS, WORSE, outcome_of
+from ..analysis.metric_format import Measure
 from ..analysis.phrases import capital, moment
 from ..analysis.verdict import Analysis, Verdict, analyze
 from ..extensions import extension
-from ..store.results import Results, collect_all
+from ..stats import Comparison
+from ..store.results import collect_all
 from ..store.writer import Store
 from ..study import labels
-from . import figures, formats, protocol, supplementary_tables, tables, templating
-from .cells import ELSEWHERE, THE_LAB, Table, origin
-from .figure_pool import FigurePool
+from . import figures, protocol, supplementary_tables, tables, templating
 from .figures import drawing
-from .svg import InlineFigures, forest
-from .templating import INDEX
+from .page_files import FigurePool, PageFiles, write_text
+from .protocol import ELSEWHERE, THE_LAB, origin
 
 _FAST_FORMATS = ("svg", "png")  # a PDF takes longer than all the rest
 _MANY = 5  # experiments, of which PDFs are made only if asked for
-_WIDE = 6.5  # inches: a picture that is wider gets the whole width
 
 
 @dataclass(frozen=True)
@@ -73,33 +69,30 @@ def write(
     with Store(store_path) as store, store.snapshot():
         if analyses is None:
             analyses = [analyze(results, margin) for results in collect_all(store)]
+        slow = pdf or (pdf is None and refresh is None and len(analyses) < _MANY)
+        pool = FigurePool(alone=refresh is not None or len(analyses) == 1)
         try:
             templating.check_directory(out)
-            for directory in (out / "tables", out / "figures"):
-                directory.mkdir(parents=True, exist_ok=True)
-            slow = pdf or (pdf is None and refresh is None and len(analyses) < _MANY)
-            pool = FigurePool(alone=refresh is not None or len(analyses) == 1)
-            files = _Files(out, drawing.FORMATS if slow else _FAST_FORMATS, pool)
+            files = PageFiles(out, drawing.FORMATS if slow else _FAST_FORMATS, pool)
             content = _content(store, analyses, files, data_dir)
             files.embed()
-            titles = [each["title"] for each in content["experiments"]]
             page = templating.render_page(
                 "page",
                 f"{files.inline.rules()}\n{templating.dark_colours(files.inline.colours)}",
                 **content,
-                title=titles[0] if len(titles) == 1 else f"{len(titles)} experiments" if titles else "Nothing yet",
+                title=_title([each["title"] for each in content["experiments"]]),
                 as_of=_last_change(analyses),
                 store=labels.printable(store_path.name),
                 refresh=refresh,
                 words=OUTCOME_WORDS,
             )
-            _write_text(out / INDEX, page)
+            write_text(out / templating.INDEX, page)
         except OSError as error:
             raise UserError(
                 f"--out: cannot write {out}: {error.strerror or error}; choose another directory"
             ) from error
     return ReportFiles(
-        out / INDEX,
+        out / templating.INDEX,
         tuple(files.tables),
         tuple(files.figures),
         tuple(each.verdict for each in analyses),
@@ -107,137 +100,45 @@ def write(
     )
 
 
-def _write_text(path: pathlib.Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+def _title(titles: Sequence[str]) -> str:
+    if len(titles) > 1:
+        return f"{len(titles)} experiments"
+    return titles[0] if titles else "Nothing yet"
 
 
-class _Files:
-    """Writer of tables and figures that records what the page shows of each."""
-
-    def __init__(self, out: pathlib.Path, formats: Sequence[str], pool: FigurePool) -> None:
-        self.out, self.formats, self._pool = out, formats, pool
-        self.tables: list[pathlib.Path] = []
-        self.figures: list[pathlib.Path] = []
-        self.inline = InlineFigures()
-        self._taken: set[str] = set()
-        self._views: list[tuple[pathlib.Path, str, dict[str, Any]]] = []  # of pictures: the SVG, its words, its place
-
-    def _name(self, *parts: str) -> str:
-        """Return an unused file name for a text."""
-        text = "-".join(re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-.") for part in parts)[:100] or "unnamed"
-        name, number = text, 2
-        while name in self._taken:
-            name, number = f"{text}-{number}", number + 1
-        self._taken.add(name)
-        return name
-
-    def table(self, table: Table, *prefix: str) -> dict[str, Any]:
-        name = self._name(*prefix, table.name)
-        written = []
-        for kind, ending, writer in (
-            ("Markdown", "md", formats.markdown),
-            ("LaTeX", "tex", formats.latex),
-            ("CSV", "csv", formats.csv),
-            *([("JSON", "json", formats.json)] if table.data else []),
-        ):
-            path = self.out / "tables" / f"{name}.{ending}"
-            _write_text(path, writer(table))
-            self.tables.append(path)
-            written.append((kind, f"tables/{path.name}"))
-        return {**_shown(table), "files": written}
-
-    def picture(self, picture: figures.Picture, *prefix: str) -> dict[str, Any]:
-        name, directory, formats = self._name(*prefix, picture.name), self.out / "figures", self.formats
-        self._pool.do(lambda: figures.save(picture.draw(), directory, name, formats))
-        paths = [directory / f"{name}.{ending}" for ending in formats]
-        self.figures += paths
-        view = {
-            "title": picture.title,
-            "caption": picture.caption,
-            "files": [(path.suffix[1:].upper(), f"figures/{path.name}") for path in paths],
-        }
-        (svg,) = (path for path in paths if path.suffix == ".svg")
-        self._views.append((svg, picture.alt, view))
-        return view
-
-    def embed(self) -> None:
-        """Embed the figures into their views, once all are drawn."""
-        self._pool.finish()
-        for number, (path, alt, view) in enumerate(self._views):
-            svg = path.read_text(encoding="utf-8")
-            width = re.search(r'<svg [^>]*width="([\d.]+)pt"', svg)
-            view["drawing"] = markupsafe.Markup(self.inline.embed(svg, f"f{number}", alt))
-            view["wide"] = width is not None and float(width[1]) > 72 * _WIDE
-
-
-def _shown(table: Table) -> dict[str, Any]:
-    numeric = [any(isinstance(row[column].value, float) for row in table.rows) for column in range(len(table.headings))]
-    return {
-        "title": table.title,
-        "headings": list(zip(table.headings, numeric)),
-        "rows": [list(zip(row, numeric)) for row in table.rows],
-        "notes": table.notes,
-    }
-
-
-# ---- the content
+def _last_change(analyses: Sequence[Analysis]) -> str:
+    """Return when a job last changed state, for the same store gives the same page; empty for imports."""
+    jobs = (job for each in analyses for job in (*each.results.selection, *each.results.final))
+    last = max((max(job.created, job.started or 0, job.ended or 0) for job in jobs), default=0)
+    return f"as of {moment(last)}" if last else ""
 
 
 def _content(
-    store: Store, analyses: Sequence[Analysis], files: _Files, data_dir: pathlib.Path | None
+    store: Store, analyses: Sequence[Analysis], files: PageFiles, data_dir: pathlib.Path | None
 ) -> dict[str, Any]:
     everything = [each.results for each in analyses]
     names = [results.protocol.experiment for results in everything]
-    experiments = []
-    for number, analysis in enumerate(analyses, 1):
-        view = _experiment(store, analysis, files)
-        experiments.append(
-            {**view, "anchor": f"e{number}", "ambiguous": names.count(view["name"]) > 1, "parts": _parts(view, number)}
-        )
+    experiments = [_experiment(store, analysis, files) for analysis in analyses]
+    for number, (view, name) in enumerate(zip(experiments, names), 1):
+        view |= {"anchor": f"e{number}", "ambiguous": names.count(name) > 1}
     overall = extension().overall(store, everything)
     ranks, across = supplementary_tables.ranks(everything), figures.across(everything)
-    ours = [results.named_dataset for results in everything if origin(results) == THE_LAB]
-    samples = [picture for name in dict.fromkeys(ours) if name and (picture := extension().samples(name, data_dir))]
+    trained = [results.named_dataset for results in everything if origin(results) == THE_LAB]
+    samples = [extension().samples(name, data_dir) for name in dict.fromkeys(trained) if name]
+    methods = [labels.split(method) for results in everything for method in results.methods]
     return {
         "experiments": experiments,
         "overall_tables": [files.table(table, "all") for table in (*overall.tables, ranks) if table],
         "overall_pictures": [files.picture(picture, "all") for picture in (*overall.pictures, across) if picture],
-        "samples": [files.picture(picture, "data") for picture in samples],
-        "terms": list(_terms(everything)),
+        "samples": [files.picture(picture, "data") for picture in samples if picture],
+        "is_published": any(map(extension().published_table, names)),
+        "has_matched": any(label.name == "bernoulli-matched" for label in methods),
+        "has_equal_strength": any(label.word == labels.MATCH for label in methods),
         "makers": {origin(results) for results in everything} or {THE_LAB},
     }
 
 
-def _terms(everything: Sequence[Results]) -> Iterator[tuple[str, str]]:
-    """Yield terms of the tables and method names, with their explanations."""
-    if any(extension().published_table(results.protocol.experiment) for results in everything):
-        means = "One-sided, in the form of the paper: the paired t-test's and Wilcoxon's, of “the reference is better”."
-        yield "p-value-T, p-value-W", means
-    methods = [labels.split(method) for results in everything for method in results.methods]
-    if any(label.name == "bernoulli-matched" for label in methods):
-        yield (
-            "Equal noise",
-            "Matched Bernoulli switches units on or off with as much relative noise, Var(m) / E[m]², as the Gaussian "
-            "has. Any gain of the Gaussian beyond it comes from the shape of its noise.",
-        )
-    if any(label.word == labels.MATCH for label in methods):
-        yield (
-            "Of equal strength",
-            "With as much relative noise, Var(m) / E[m]², as the model's own dropout has, or as near to that as the "
-            "law can come; the column “Noise” says which.",
-        )
-
-
-def _parts(view: dict[str, Any], number: int) -> list[tuple[str, str]]:
-    """Return the entries of an experiment in the table of contents."""
-    parts = [("tables", "Results")] if view["tables"] else []
-    parts += [("figures", "Figures")] if view["pictures"] else []
-    parts += [("protocol", "Protocol"), ("runs", "Failed and missing"), ("commands", "Reproduction")]
-    return [(f"e{number}-{anchor}", text) for anchor, text in parts]
-
-
-def _experiment(store: Store, analysis: Analysis, files: _Files) -> dict[str, Any]:
+def _experiment(store: Store, analysis: Analysis, files: PageFiles) -> dict[str, Any]:
     results = analysis.results
     record = results.protocol
     prefix = (record.experiment, record.preset)
@@ -251,13 +152,10 @@ def _experiment(store: Store, analysis: Analysis, files: _Files) -> dict[str, An
         supplementary_tables.lowest_epochs(results, store),
     )
     return {
-        "name": labels.printable(record.experiment),
-        "title": labels.printable(record.description.get("title") or record.experiment),
+        **heading(analysis),
         "paper": record.description.get("paper") or "",
         "size": protocol.size(results),
-        "verdict": analysis.verdict,
         "chip": chip(analysis.verdict),
-        **compared(analysis),
         "tables": [files.table(table, *prefix) for table in evidence if table],
         "pictures": [files.picture(picture, *prefix) for picture in figures.figures(store, analysis)],
         "selections": files.table(selections, *prefix) if selections else None,
@@ -271,10 +169,14 @@ def _experiment(store: Store, analysis: Analysis, files: _Files) -> dict[str, An
     }
 
 
-def compared(analysis: Analysis) -> dict[str, Any]:
-    """Return the forest plot of the comparisons and the words beside it."""
-    measure, reference = analysis.results.measure, labels.name_in_text(analysis.results.reference)
+def heading(analysis: Analysis) -> dict[str, Any]:
+    """Return name, verdict and forest plot of an experiment, with the words beside it."""
+    results, measure = analysis.results, analysis.results.measure
+    reference = labels.name_in_text(results.reference)
     return {
+        "name": labels.printable(results.protocol.experiment),
+        "title": protocol.title_of(results),
+        "verdict": analysis.verdict,
         "reference": reference,
         "metric": capital(measure.name),
         "unit": f", in{measure.gap_unit}" if measure.gap_unit else "",
@@ -285,17 +187,50 @@ def compared(analysis: Analysis) -> dict[str, Any]:
 
 def chip(found: Verdict) -> str:
     """Return the verdict in a few words."""
-    counts = {kind: list(found.outcomes.values()).count(kind) for kind in OUTCOME_WORDS}
-    total = len(found.outcomes)
-    if found.outcome == "none":
-        return "no verdict"
     if found.outcome in (BETTER, WORSE):
-        return f"{OUTCOME_WORDS[found.outcome]} than {counts[found.outcome]} of {total}"
-    return OUTCOME_WORDS.get(found.outcome, found.outcome)
+        outcomes = list(found.outcomes.values())
+        return f"{OUTCOME_WORDS[found.outcome]} than {outcomes.count(found.outcome)} of {len(outcomes)}"
+    return OUTCOME_WORDS.get(found.outcome, "no verdict" if found.outcome == "none" else found.outcome)
 
 
-def _last_change(analyses: Sequence[Analysis]) -> str:
-    """Return when a job last changed state, for the same store gives the same page; empty for imports."""
-    jobs = (job for each in analyses for job in (*each.results.selection, *each.results.final))
-    last = max((max(job.created, job.started or 0, job.ended or 0) for job in jobs), default=0)
-    return "" if not last else f"as of {moment(last)}"
+def forest(comparisons: Mapping[str, Comparison], measure: Measure) -> dict[str, Any] | None:
+    """Return the comparisons as rows of a forest plot, the strongest rival first; positions are from 0 to 100."""
+    if not comparisons:
+        return None
+    rows = sorted(comparisons.items(), key=lambda item: -measure.sign * item[1].difference)
+    first = rows[0][1]
+    margin = first.margin
+    shown = [0.0, *(found.difference for _, found in rows)]
+    shown += [end for _, found in rows for ends in (found.interval, found.two_way) for end in _known(ends)]
+    if margin is not None and margin < 2 * max(map(abs, shown)):
+        shown += [-margin, margin]
+    pad = 0.04 * (max(shown) - min(shown)) or 1.0
+    left, right = min(shown) - pad, max(shown) + pad
+
+    def place(value: float) -> float:
+        return round(min(100.0, max(0.0, 100 * (value - left) / (right - left))), 2)
+
+    def row(method: str, found: Comparison) -> dict[str, Any]:
+        span = ", ".join(map(measure.signed, _known(found.interval)))
+        return {
+            "method": labels.display_name(method, longest=60),
+            "outcome": outcome_of(found),
+            "middle": place(found.difference),
+            "interval": tuple(map(place, _known(found.interval))),
+            "both": tuple(map(place, _known(found.two_way))),
+            "text": measure.signed(found.difference) + (f"  [{span}]" if span else ""),
+        }
+
+    return {
+        "confidence": f"{first.confidence:.0%}".replace("%", " %"),
+        "both": any(_known(found.two_way) for _, found in rows),
+        "margin": None if margin is None else f"±{measure.gap(margin)}",
+        "band": None if margin is None else (place(-margin), round(place(margin) - place(-margin), 2)),
+        "zero": place(0.0),
+        "rows": [row(method, found) for method, found in rows],
+    }
+
+
+def _known(ends: tuple[float, float] | None) -> tuple[float, ...]:
+    """Return the ends of an interval; empty if there is none."""
+    return () if ends is None or math.isnan(ends[0]) else ends

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..._text import plural
-from ..analysis.phrases import moment
+from ..analysis.phrases import moment, run_count
 from ..store.results import Results
 from ..store.schema import FAILED, FINISHED, IMPORTED, ONLY_SIZE, JobRecord
 from ..study import amendments, labels
-from .cells import ELSEWHERE, OWN_LOOP, THE_LAB, at_most, in_full, origin, sized
+from .formats import in_full
 
+THE_LAB, OWN_LOOP, ELSEWHERE = "the lab", "own loop", "elsewhere"  # who trained the networks
 Entries = list[tuple[str, list[str]]]
 _DIGESTS = {"behaviour", "code"}  # of a study's functions; experiments of the catalogue have none
 _AGAIN = {
@@ -21,6 +22,49 @@ _AGAIN = {
     OWN_LOOP: "The loop receives the same seeds; their use is up to the loop.",
     ELSEWHERE: "With the same numbers, the result is the same.",
 }
+
+
+def title_of(results: Results) -> str:
+    protocol = results.protocol
+    return labels.printable(str(protocol.description.get("title") or protocol.experiment))
+
+
+def origin(results: Results) -> str:
+    """Return who trained the networks: the lab, a custom loop of the study, or somebody else (imported numbers)."""
+    if results.protocol.preset == IMPORTED:
+        return ELSEWHERE
+    return OWN_LOOP if results.protocol.configuration.get("run") is not None else THE_LAB
+
+
+def size_of(results: Results) -> str:
+    """Return runs, epochs and preset in words."""
+    return sized(results, run_count({len(runs) for runs in results.errors().values()} or {0}))
+
+
+def sized(results: Results, runs: str) -> str:
+    """Describe a number of runs with their epochs, if known, and the preset, if the study has several."""
+    protocol = results.protocol
+    if origin(results) == ELSEWHERE:
+        return f"{runs}, {IMPORTED}"
+    each = "" if runs == "1 run" else " each"
+    epochs = f" of {length}{each}" if (length := length_of(results)) else ""
+    preset = "" if protocol.preset == ONLY_SIZE else f", preset “{labels.printable(protocol.preset)}”"
+    return f"{runs}{epochs}{preset}"
+
+
+def length_of(results: Results) -> str:
+    """Return the epochs of a run in words; empty for a custom loop that logged other numbers of epochs."""
+    planned, logged = results.protocol.epochs, {job.epochs_done for job in results.finished}
+    if logged == {planned}:
+        return plural(planned, "epoch")
+    if origin(results) != THE_LAB:
+        return ""
+    return f"up to {plural(planned, 'epoch')}" if min(logged, default=planned) < planned else at_most(results, planned)
+
+
+def at_most(results: Results, epochs: int) -> str:
+    """Return the number of epochs in words, as a maximum if the study stops early."""
+    return f"{'' if results.protocol.configuration.get('patience') is None else 'up to '}{plural(epochs, 'epoch')}"
 
 
 def size(results: Results) -> str:

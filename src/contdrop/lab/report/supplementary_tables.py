@@ -19,22 +19,8 @@ from ..store.writer import Store
 from ..study import labels
 from ..study.selection import lead
 from ..training.metric_values import UNCERTAINTY, WAYS
-from .cells import (
-    NONE,
-    OWN_LOOP,
-    Cell,
-    Table,
-    at_most,
-    in_full,
-    mean_sd,
-    method_cell,
-    origin,
-    p_cell,
-    p_value,
-    signed,
-    size_of,
-    title_of,
-)
+from .formats import NONE, Cell, Table, in_full, mean_sd, method_cell, p_cell, p_value, signed
+from .protocol import OWN_LOOP, at_most, origin, size_of, title_of
 
 _UNCERTAINTY = "test:uncertainty_"
 

@@ -18,7 +18,8 @@ from ..stats.significance import RESOLUTION
 from ..store.results import Results
 from ..store.schema import FAILED
 from ..study import amendments, labels
-from .cells import DOUBTFUL, NONE, Cell, Table, doubt, mean_sd, method_cell, p_cell, p_value, signed, size_of, title_of
+from .formats import DOUBTFUL, NONE, Cell, Table, doubt, mean_sd, method_cell, p_cell, p_value, signed
+from .protocol import size_of, title_of
 
 Value = float | int | str | None
 WHICH_INTERVAL = (

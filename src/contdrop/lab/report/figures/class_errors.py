@@ -15,7 +15,7 @@ from ...store.results import Results
 from ...store.writer import Store
 from ...study import labels
 from .. import style
-from ..cells import size_of
+from ..protocol import size_of
 from .drawing import SMALL, TINY, WIDTH, Array, Picture, blank, place, short_names, styled, text_width
 
 _MOST_CLASSES = 20

@@ -13,7 +13,7 @@ from ...store.results import Results
 from ...store.writer import Store
 from ...study import labels
 from .. import style
-from ..cells import size_of
+from ..protocol import size_of
 from .drawing import SMALL, WIDTH, Array, Picture, blank, place, plain_ticks, short_names, styled
 
 Counts = dict[str, Array]  # by method, the mean over runs

@@ -14,7 +14,7 @@ from ...store.results import Results
 from ...store.writer import Store
 from ...study import labels
 from .. import style
-from ..cells import THE_LAB, origin, size_of
+from ..protocol import THE_LAB, origin, size_of
 from .drawing import (
     PLAIN,
     SIZE,

@@ -18,7 +18,7 @@ from ...analysis.verdict import Analysis
 from ...store.results import Results
 from ...study import labels
 from .. import style
-from ..cells import ELSEWHERE, OWN_LOOP, THE_LAB, origin, size_of
+from ..protocol import ELSEWHERE, OWN_LOOP, THE_LAB, origin, size_of
 from .drawing import PLAIN, SIZE, SMALL, TINY, WIDTH, Picture, blank, place, short_names, styled, text_width, wrapped
 
 _SHORT = 12  # characters of a name above the differences

@@ -15,7 +15,7 @@ from ...store.writer import Store
 from ...study import labels
 from ...training.metric_values import WAYS
 from .. import style
-from ..cells import size_of
+from ..protocol import size_of
 from .drawing import SMALL, TINY, WIDTH, Array, Picture, blank, deviation, place, short_names, styled, text_width
 
 _ENOUGH = 10  # examples of a bin, all runs together; the share of fewer says nothing

@@ -17,7 +17,7 @@ from ...analysis.phrases import capital
 from ...store.results import Results
 from ...study import labels
 from .. import style
-from ..cells import size_of
+from ..protocol import size_of
 from .drawing import (
     SIZE,
     SMALL,

@@ -19,11 +19,11 @@ import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from .... import __version__
-from ...._text import printable
-from ....errors import UserError
-from ..page import ReportFiles
+from ... import __version__
+from ..._text import printable
+from ...errors import UserError
 from .live_page import LivePage
+from .page import ReportFiles
 
 HOST = "127.0.0.1"
 _NAMES = ("127.0.0.1", "localhost")
