@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "contdrop"
 ORDER = [
     *["choices", "errors", "_text", "_files", "_torch", "_clipped_normal", "_kernel_law", "laws", "kernels"],
     *["functional", "nn", "surgery", "schedules", "theory"],
-    *["inference", "certificates", "covariances", "lab", "replication", "cli"],
+    *["inference", "certificates", "covariances", "lab", "cli", "replication"],
 ]
 
 
@@ -100,7 +100,7 @@ def test_private_parts_of_torch_are_in_one_file():
 OWNERS = {
     "cloudpickle": ["lab/study/source.py"],
     "pandas": ["lab/api.py"],
-    "typer": ["cli/"],
+    "typer": ["cli/", "replication/data_commands.py", "replication/study_commands.py"],
     "rich": ["cli/"],
     "matplotlib": ["cli/", "lab/report/", "lab/api.py", "replication/"],
     "jinja2": ["lab/report/"],

@@ -19,23 +19,24 @@ from . import spoiled_output, terminal
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
 # Module and function (or group) of every command, and its line in the list of commands.
+_STUDIES, _DATA = "..replication.study_commands", "..replication.data_commands"
 _COMMANDS = {
-    "list": ("replication_commands", "list_command", "Show the experiments there are."),
-    "run": ("replication_commands", "run", "Run an experiment, or resume it."),
-    "compare": ("compare_command", "compare", "Compare methods on your own model and data."),
-    "status": ("store_commands", "status", "Show how far the experiments are."),
-    "export": ("store_commands", "export", "Print the results as CSV or JSON."),
-    "report": ("report_commands", "report", "Write a page with the verdict, tables and figures."),
-    "serve": ("report_commands", "serve", "Show experiments live, as they run, in the browser."),
-    "check": ("store_commands", "check", "Verify a store."),
-    "import": ("store_commands", "import_command", "Add an archive to a store."),
-    "merge": ("store_commands", "merge", "Join stores and archives into a new store."),
-    "claims": ("replication_commands", "claims", "Print the verdict on every claim of the paper."),
-    "certify": ("theory_commands", "certify_command", "Bound the error of trained networks."),
-    "data": ("data_commands", "data", "List, get and check the data sets that experiments use."),
-    "weights": ("data_commands", "weights", "List and check the published weights that networks can start from."),
+    "list": (_STUDIES, "list_command", "Show the experiments there are."),
+    "run": (_STUDIES, "run", "Run an experiment, or resume it."),
+    "compare": (".compare_command", "compare", "Compare methods on your own model and data."),
+    "status": (".store_commands", "status", "Show how far the experiments are."),
+    "export": (".store_commands", "export", "Print the results as CSV or JSON."),
+    "report": (".report_commands", "report", "Write a page with the verdict, tables and figures."),
+    "serve": (".report_commands", "serve", "Show experiments live, as they run, in the browser."),
+    "check": (".store_commands", "check", "Verify a store."),
+    "import": (".store_commands", "import_command", "Add an archive to a store."),
+    "merge": (".store_commands", "merge", "Join stores and archives into a new store."),
+    "claims": (_STUDIES, "claims", "Print the verdict on every claim of the paper."),
+    "certify": (".theory_commands", "certify_command", "Bound the error of trained networks."),
+    "data": (_DATA, "data", "List, get and check the data sets that experiments use."),
+    "weights": (_DATA, "weights", "List and check the published weights that networks can start from."),
     "bench": ("contdrop_bench.command", "bench", "Measure how fast the layers are on this machine."),
-    "theory": ("theory_commands", "theory", "Check every equation of the paper against Monte Carlo."),
+    "theory": (".theory_commands", "theory", "Check every equation of the paper against Monte Carlo."),
 }
 
 
@@ -69,13 +70,13 @@ class _Commands(typer.core.TyperGroup):
         if cmd_name not in _COMMANDS:
             return None
         place, name, _ = _COMMANDS[cmd_name]
-        if place in ("replication_commands", "data_commands"):
+        if place.startswith("..replication."):
             missing = [name for module, name in _REPLICATION.items() if importlib.util.find_spec(module) is None]
             if missing:
                 raise UserError(
                     f'{cmd_name}: needs {", ".join(missing)}, not installed; run: pip install "contdrop[replication]"'
                 )
-        module = importlib.import_module(place if "." in place else f".{place}", __package__)
+        module = importlib.import_module(place, __package__)
         found = getattr(module, name)
         if not isinstance(found, typer.Typer):
             command, found = found, typer.Typer(add_completion=False, rich_markup_mode=None)

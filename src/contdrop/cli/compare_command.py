@@ -11,13 +11,12 @@ from .._text import duration, plural, printable
 from ..errors import UserError
 from ..lab.analysis.sample_size import needed_runs
 from ..lab.report import templating
-from ..lab.runner.runner import PlannedStudy, StudyRunner, find_cluster
+from ..lab.runner.runner import StudyRunner
 from ..lab.study import source, templates
-from ..lab.study.plan import plan
-from ..replication import datasets
-from . import options, session, terminal
+from . import session, terminal
 
 
+@session.with_jobs(device="auto")
 def compare(
     study: Annotated[pathlib.Path | None, typer.Argument(metavar="STUDY.py", help="The file with the study.")] = None,
     init: Annotated[
@@ -30,28 +29,12 @@ def compare(
         bool, typer.Option("--estimate", help="Try it out, and print how long it takes and how many runs are needed.")
     ] = False,
     preset: Annotated[str | None, typer.Option(metavar="NAME", help="The size, if the study has several.")] = None,
-    methods: options.Methods = None,
-    runs: options.Runs = None,
-    epochs: options.Epochs = None,
-    seed: options.Seed = None,
-    workers: options.Workers = None,
-    threads: options.Threads = None,
-    devices: options.Devices = 1,
-    device: options.Device = "auto",
-    shard: options.Shard = None,
-    executor: options.Executor = "local",
-    address: options.Address = None,
-    cpus: options.Cpus = None,
-    gpus: options.Gpus = 0.0,
-    retry_failed: options.RetryFailed = False,
-    redo: options.Redo = False,
-    store: options.Store = options.STORE,
     out: Annotated[
         pathlib.Path | None,
         typer.Option("--out", metavar="DIR", help="Directory for the page.  [default: NAME-report]"),
     ] = None,
-    data_dir: options.DataDir = None,
-    as_json: options.Json = False,
+    *,
+    jobs: session.JobOptions,
 ) -> int:
     """Compare methods of dropout on your own model and data, in paired runs, and write a report.
 
@@ -79,36 +62,24 @@ def compare(
         return 0
     if study is None:
         raise UserError("expected a study file, or --init FILE to write one to start from")
-    session.check_workers(workers)
-    datasets.use_directory(data_dir)
+    session.use_data_directory(jobs.data_dir)
     found = source.load_file(study)
-    jobs = plan(found, preset=preset, labels=session.split_labels(methods), runs=runs, epochs=epochs, seed=seed)
-    plans = [PlannedStudy(jobs, source.of_file(study))]
-    settings: dict[str, Any] = {  # one for both, so that what is estimated is what would be done
-        "workers": workers,
-        "threads": threads,
-        "devices": devices,
-        "device": device,
-        "retry_failed": retry_failed,
-        "redo": redo,
-        "shard": session.parse_shard(shard),
-        "cluster": find_cluster(executor, address=address, cpus=cpus, gpus=gpus, workers=workers),
-    }
+    runner = jobs.runner([jobs.plan(found, preset, source.of_file(study))])
     if estimate:
-        estimated = _estimate(StudyRunner(plans, **settings, say=terminal.say), store)
-        terminal.print_json(estimated) if as_json else _print_estimate(estimated)
+        estimated = _estimate(runner, jobs.store)
+        terminal.print_json(estimated) if jobs.as_json else _print_estimate(estimated)
         return 0
     out = out or pathlib.Path(f"{found.name}-report")
-    if not as_json:
+    if not jobs.as_json:
         templating.check_directory(out)  # now, and not after hours of training
-    performance = session.perform(plans, store, **settings)
+    performance = session.perform(runner, jobs.store)
     if performance.interrupted:
         return 130
-    session.show(performance, store, as_json=as_json, page=True)
-    if not as_json:
+    session.show(performance, jobs.store, as_json=jobs.as_json, page=True)
+    if not jobs.as_json:
         from ..lab.report import page  # matplotlib takes a moment, which other commands need not wait
 
-        written = page.write(store, out, analyses=performance.analyses)
+        written = page.write(jobs.store, out, analyses=performance.analyses)
         terminal.screen().print(f"The page: {written.index}", style="bold")
     return session.complain(performance)
 

@@ -9,9 +9,17 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
-from .._text import duration
+from .._text import duration, printable
 from ..lab.analysis.metric_format import Measure
 from ..lab.runner.progress import Estimate
 from ..lab.store.schema import FAILED, Epoch
@@ -122,3 +130,44 @@ class Stages:
             yield lambda: bar.advance(task)
         if not self._screen.is_terminal:
             print(f"{label}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
+
+
+class DownloadBars:
+    """Progress of downloads on a terminal: a bar per file."""
+
+    def __init__(self, screen: Console) -> None:
+        description = TextColumn("{task.description}", markup=False)
+        self._progress = Progress(description, BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=screen)
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> DownloadBars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def note(self, text: str) -> None:
+        self._progress.console.print(printable(text))
+
+    def received(self, file: str, done: int, size: int) -> None:
+        if file not in self._tasks:
+            self._tasks[file] = self._progress.add_task(file, total=size)
+        self._progress.update(self._tasks[file], completed=done)
+
+
+class DownloadLines:
+    """Progress of downloads elsewhere: a line now and then."""
+
+    SECONDS = 5.0
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def note(self, text: str) -> None:
+        terminal.say(text)
+
+    def received(self, file: str, done: int, size: int) -> None:
+        if time.monotonic() - self._last >= self.SECONDS:
+            self._last = time.monotonic()
+            self.note(f"{file}: {done / 1e6:.1f} of {size / 1e6:.1f} MB")

@@ -1,28 +1,35 @@
-"""Steps that ``run`` and ``compare`` share: perform the jobs, then print the comparison."""
+"""Options and steps that ``run`` and ``compare`` share: plan the jobs, do them, print the comparison."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import os
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, get_type_hints
+
+import typer
 
 from .._text import duration, plural
 from ..errors import UserError
 from ..lab import stats
 from ..lab.analysis.phrases import run_count
 from ..lab.analysis.verdict import Analysis, analyze
+from ..lab.extensions import DATA_VARIABLE
 from ..lab.report import formats, tables
 from ..lab.report.protocol import length_of
 from ..lab.runner.queue import PlanOutcome
-from ..lab.runner.ray_cluster import RayResources
-from ..lab.runner.runner import PlannedStudy, StudyRunner
+from ..lab.runner.runner import PlannedStudy, StudyRunner, find_cluster
 from ..lab.store.results import Results
 from ..lab.store.schema import FINAL
 from ..lab.study import labels
-from ..lab.study.plan import PlannedJob
-from . import terminal
+from ..lab.study.plan import PlannedJob, plan
+from ..lab.study.source import StudySource
+from ..lab.study.study import Study
+from . import options, terminal
 from .progress_bars import Dashboard
 
 _DAY = 86400.0  # seconds
@@ -42,10 +49,108 @@ class Performance:
         return self.outcome is None
 
 
-def check_workers(workers: int | None) -> None:
-    """Check that ``--workers`` is at least 1; 0, training in this process, is for the Python API."""
-    if workers is not None and workers < 1:
-        raise UserError(f"--workers: expected a whole number of at least 1; got {workers}")
+def _option(heading: str, metavar: str | None, text: str, *names: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=heading)
+
+
+_plan, _machine, _resume = (
+    functools.partial(_option, heading) for heading in ("Plan", "Where and how jobs run", "Resuming")
+)
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Options about jobs: which, where and how."""
+
+    methods: Annotated[
+        str | None, _plan("METHOD,...", "Only these, such as none,gaussian,gaussian:sigma=0.5.  [default: all]")
+    ] = None
+    runs: Annotated[int | None, _plan("RUNS", "Paired runs per method.  [default: the study's]")] = None
+    epochs: Annotated[int | None, _plan("EPOCHS", "Epochs per run.  [default: the study's]")] = None
+    seed: Annotated[
+        int | None,
+        _plan("SEED", "Seed of all that is random; another seed gives other runs.  [default: the study's, 0]"),
+    ] = None
+    workers: Annotated[
+        int | None, _machine("PROCESSES", "Processes that train at a time.  [default: one per core]")
+    ] = None
+    threads: Annotated[int | None, _machine("THREADS", "torch threads in each of them.  [default: the study's, 1]")] = (
+        None
+    )
+    devices: Annotated[
+        int, _machine("DEVICES", "Processes, or GPUs, that do each job together, for jobs too large for one.")
+    ] = 1
+    device: Annotated[str, _machine("cpu|cuda|mps|auto", "Where to train.")] = "auto"
+    shard: Annotated[
+        str | None, _machine("I/N", "Do part I of N of the runs, for contdrop merge; 0/N: the selection alone.")
+    ] = None
+    executor: Annotated[str, _machine("local|ray", "Where jobs are done.")] = "local"
+    address: Annotated[
+        str | None, _machine("HOST:PORT", "Of a Ray cluster, or auto.  [default: Ray is started here, on loopback]")
+    ] = None
+    cpus: Annotated[
+        float | None, _machine("CPUS", "With Ray: processors per job.  [default: --threads x --devices]")
+    ] = None
+    gpus: Annotated[float, _machine("GPUS", "With Ray: GPUs per job; 0.25 puts four jobs on one.")] = 0.0
+    retry_failed: Annotated[bool, _resume(None, "Do failed jobs once more.", "--retry-failed")] = False
+    redo: Annotated[
+        bool, _resume(None, "Do finished jobs again whose runs would mix kinds of processors or --threads.", "--redo")
+    ] = False
+    store: options.Store = options.STORE
+    data_dir: options.DataDir = None
+    as_json: options.Json = False
+
+    def plan(self, study: Study, preset: str | None, source: StudySource) -> PlannedStudy:
+        """Return the study with its jobs."""
+        labels = split_labels(self.methods)
+        jobs = plan(study, preset=preset, labels=labels, runs=self.runs, epochs=self.epochs, seed=self.seed)
+        return PlannedStudy(jobs, source)
+
+    def runner(self, plans: Sequence[PlannedStudy]) -> StudyRunner:
+        if self.workers is not None and self.workers < 1:  # 0, training in this process, is for the Python API
+            raise UserError(f"--workers: expected a whole number of at least 1; got {self.workers}")
+        cluster = find_cluster(
+            self.executor, address=self.address, cpus=self.cpus, gpus=self.gpus, workers=self.workers
+        )
+        shared = ("workers", "threads", "devices", "device", "retry_failed", "redo")
+        settings: dict[str, Any] = {name: getattr(self, name) for name in shared}
+        return StudyRunner(plans, **settings, shard=parse_shard(self.shard), cluster=cluster, say=terminal.say)
+
+
+def with_jobs(device: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command the options of :class:`JobOptions`, which it receives as its argument ``jobs``."""
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        own = [each for each in inspect.signature(command, eval_str=True).parameters.values() if each.name != "jobs"]
+        hints = get_type_hints(JobOptions, include_extras=True)
+        shared = [
+            inspect.Parameter(
+                each.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=device if each.name == "device" else each.default,
+                annotation=hints[each.name],
+            )
+            for each in fields(JobOptions)
+        ]
+
+        @functools.wraps(command)
+        def with_shared(**given: Any) -> int:
+            jobs = JobOptions(**{each.name: given.pop(each.name) for each in shared})
+            return command(**given, jobs=jobs)
+
+        with_shared.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+        with_shared.__annotations__ = {each.name: each.annotation for each in (*own, *shared)}
+        return with_shared
+
+    return decorate
+
+
+def use_data_directory(directory: pathlib.Path | None) -> None:
+    """Use a directory for data sets in this process and in those it starts; None changes nothing."""
+    if directory is not None:
+        if directory.expanduser().is_file():
+            raise UserError(f"--data-dir: expected a directory; {directory} is a file")
+        os.environ[DATA_VARIABLE] = str(directory.expanduser().absolute())
 
 
 def split_labels(methods: str | None) -> list[str] | None:
@@ -75,32 +180,8 @@ def parse_shard(text: str | None) -> tuple[int, int] | None:
     return int(part), int(parts)
 
 
-def perform(
-    plans: Sequence[PlannedStudy],
-    path: pathlib.Path,
-    *,
-    workers: int | None,
-    threads: int | None,
-    devices: int,
-    device: str,
-    retry_failed: bool,
-    redo: bool = False,
-    shard: tuple[int, int] | None = None,
-    cluster: RayResources | None = None,
-) -> Performance:
+def perform(runner: StudyRunner, path: pathlib.Path) -> Performance:
     """Do all jobs of the plans with a progress display."""
-    runner = StudyRunner(
-        plans,
-        workers=workers,
-        threads=threads,
-        devices=devices,
-        device=device,
-        retry_failed=retry_failed,
-        redo=redo,
-        shard=shard,
-        cluster=cluster,
-        say=terminal.say,
-    )
     with runner.session(path) as store:
         announce(runner, path)
         warn(runner)

@@ -16,13 +16,13 @@ from .._files import replacing
 from ..choices import MIXTURE_MASKS
 from ..errors import UserError
 from ..lab.api import Result
+from ..lab.extensions import find_studies
 from ..lab.runner.certify import PARTS, Certified, certify
 from ..lab.store.writer import Store
 from ..lab.study import source
 from ..lab.study.labels import display_name
 from ..lab.study.study import Study
 from ..laws import Bernoulli, Gaussian, Law, Uniform
-from ..replication import studies
 from ..theory import monte_carlo, paper_equations, static
 from . import options, terminal
 from .progress_bars import Stages
@@ -338,7 +338,7 @@ def certify_command(
 def _certified_study(name: str) -> Study:
     if name.endswith(".py"):
         return source.load_file(pathlib.Path(name))
-    found = studies.find(name)
+    found: list[Study] = find_studies(name)
     if len(found) != 1:
         raise UserError(f"expected one study; {name} is {len(found)}: {', '.join(each.name for each in found)}")
     return found[0]

@@ -7,7 +7,9 @@ import importlib.util
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
 
 if TYPE_CHECKING:
     from .report.figures.drawing import Picture
@@ -62,7 +64,7 @@ class Extension:
     """Additions to studies and reports; every field is optional.
 
     Attributes:
-        studies: The module with the published studies by name, ``STUDIES``; it is imported when one is asked for.
+        studies: The module with the published studies and its function ``find``, imported when one is asked for.
         published_table: Returns the published table of an experiment, or None.
         average_ranks: The published average rank of each method.
         ranks_note: A sentence about those ranks.
@@ -94,3 +96,11 @@ def extension() -> Extension:
     if not _registered and importlib.util.find_spec(_MODULE.rpartition(".")[0]):
         importlib.import_module(_MODULE)
     return _registered[0] if _registered else Extension()
+
+
+def find_studies(name: str) -> list[Any]:
+    """Return the published studies of a name, or of the name of a group."""
+    if not extension().studies:
+        raise UserError(f'study {name!r} has no file; for studies by name run: pip install "contdrop[replication]"')
+    found: list[Any] = importlib.import_module(extension().studies).find(name)
+    return found

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import cloudpickle
 
 from ...errors import UserError, suggest
-from ..extensions import extension
+from ..extensions import find_studies
 from .plan import StudyPlan
 from .study import Study
 from .user_errors import explained, is_users, printable_error
@@ -33,7 +33,7 @@ class StudySource:
 
     def load(self) -> Study:
         if self.kind == "catalogue":
-            published: Study = importlib.import_module(extension().studies).STUDIES[self.name]
+            published: Study = find_studies(self.name)[0]
             return published
         if self.kind == "pickle":
             study: Study = pickle.loads(self.content)

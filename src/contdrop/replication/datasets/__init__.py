@@ -14,7 +14,6 @@ from .cifar import CIFAR_10
 from .dataset import Dataset as Dataset
 from .dataset import DatasetSource, DownloadProgress, MissingError
 from .dataset import data_directory as data_directory
-from .dataset import use_directory as use_directory
 from .ilsvrc import IMAGENETTE, TEN, WHOLE
 from .mnist import FASHION_MNIST, MNIST
 from .norb import NORB, SMALL_NORB

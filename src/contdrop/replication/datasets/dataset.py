@@ -126,12 +126,6 @@ def cache_directory() -> pathlib.Path:
     return (place if place.is_absolute() else pathlib.Path.home() / ".cache") / "contdrop"
 
 
-def use_directory(option: pathlib.Path | str | None) -> None:
-    """Use a directory for data sets in this process and in those it starts; None changes nothing."""
-    if option is not None:
-        os.environ[VARIABLE] = str(data_directory(option).absolute())
-
-
 def get_command(name: str, directory_used: pathlib.Path) -> str:
     """Return the command that downloads a data set into the directory in use."""
     option = "" if directory_used == data_directory() else f" --data-dir {shlex.quote(str(directory_used))}"

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import pathlib
 import sys
-import time
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from .._text import plural, printable, visible
-from ..replication import datasets, pretrained
-from ..replication.datasets import dataset
-from ..replication.datasets.dataset import DatasetSource, MissingError
-from . import terminal
+from ..cli import terminal
+from ..cli.progress_bars import DownloadBars, DownloadLines
+from . import datasets, pretrained
+from .datasets import dataset
+from .datasets.dataset import DatasetSource, MissingError
 
 data = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -72,7 +69,7 @@ def data_list(data_dir: _DataDir = None, as_json: _Json = False) -> None:
             }
             for source in datasets.SOURCES
         ]
-        print(json.dumps({"directory": str(directory), "data_sets": content}, indent=1))
+        terminal.print_json({"directory": str(directory), "data_sets": content})
         return
     headings = ("name", "training\nimages", "test\nimages", "size", "classes")
     terminal.print_places(
@@ -113,7 +110,7 @@ def data_check(
             print(printable(f"{name}: {findings[-1].status}: {detail}"), flush=True)
     if as_json:
         content = [dataclasses.asdict(finding) for finding in findings]
-        print(json.dumps({"directory": str(directory), "data_sets": content}, indent=1))
+        terminal.print_json({"directory": str(directory), "data_sets": content})
     if any(finding.status == "damaged" or (names and finding.status == "missing") for finding in findings):
         raise typer.Exit(2)
 
@@ -135,59 +132,18 @@ def data_get(
     """
     source = datasets.find(name)
     directory = dataset.data_directory(data_dir)
-    screen = Console(stderr=True, highlight=False, markup=False)
+    screen = terminal.screen(stderr=True)
     try:
         if screen.is_terminal:
-            with _DownloadBars(screen) as bars:
+            with DownloadBars(screen) as bars:
                 source.get(directory, bars)
         else:
-            source.get(directory, _DownloadLines())
+            source.get(directory, DownloadLines())
     except KeyboardInterrupt:
         again = visible(dataset.get_command(name, directory))
         print(f"contdrop: interrupted; complete files are kept; to get the rest, run: {again}", file=sys.stderr)
         raise typer.Exit(130) from None
     print(f"{name}: complete, {visible(str(source.place(directory)))}")
-
-
-class _DownloadBars:
-    """Progress on a terminal: a bar per file."""
-
-    def __init__(self, screen: Console) -> None:
-        description = TextColumn("{task.description}", markup=False)
-        self._progress = Progress(description, BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=screen)
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> _DownloadBars:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def note(self, text: str) -> None:
-        self._progress.console.print(printable(text))
-
-    def received(self, file: str, done: int, size: int) -> None:
-        if file not in self._tasks:
-            self._tasks[file] = self._progress.add_task(file, total=size)
-        self._progress.update(self._tasks[file], completed=done)
-
-
-class _DownloadLines:
-    """Progress elsewhere: a line now and then."""
-
-    SECONDS = 5.0
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-
-    def note(self, text: str) -> None:
-        print(printable(text), file=sys.stderr, flush=True)
-
-    def received(self, file: str, done: int, size: int) -> None:
-        if time.monotonic() - self._last >= self.SECONDS:
-            self._last = time.monotonic()
-            self.note(f"{file}: {done / 1e6:.1f} of {size / 1e6:.1f} MB")
 
 
 weights = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -217,7 +173,7 @@ def weights_list(data_dir: _DataDir = None, as_json: _Json = False) -> None:
     """
     rows = [_weights_row(each, data_dir) for each in pretrained.PUBLISHED]
     if as_json:
-        print(json.dumps({"directory": str(dataset.data_directory(data_dir)), "weights": rows}, indent=1))
+        terminal.print_json({"directory": str(dataset.data_directory(data_dir)), "weights": rows})
         return
     shown = [
         ((row["name"], row["title"], f"{row['parameters']:,}"), "yes" if row["present"] else "no", row["place"])
@@ -274,7 +230,7 @@ def weights_check(
             "test_error": error,
             "published_error": published.error,
         }
-        print(json.dumps(found, indent=1))
+        terminal.print_json(found)
     elif error is not None:
         print(f"test error on {published.data}: {error:.2f} % (published: {published.error} %)")
     elif reason:

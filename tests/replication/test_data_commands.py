@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("pooch")
 
-from contdrop.cli import app, data_commands
+from contdrop.cli import app, progress_bars
 from contdrop.replication import datasets
 from contdrop.replication.datasets.builtin import DIGITS
 from idx_files import NAMES, idx, make_arrays, make_source, packed, write
@@ -183,7 +183,7 @@ def test_get_tells_what_it_does_in_plain_lines(run, tmp_path, mirror):
 
 
 def test_slow_downloads_say_how_far_they_are(run, mirror, monkeypatch):
-    monkeypatch.setattr(data_commands._DownloadLines, "SECONDS", 0.0)
+    monkeypatch.setattr(progress_bars.DownloadLines, "SECONDS", 0.0)
     _, _, err = run("get", "mnist")
     assert f"{NAMES[0]}.gz: 0.0 of 0.0 MB" in err
 
@@ -205,7 +205,7 @@ def test_after_an_interrupt_the_same_command_completes(run, tmp_path, mirror, mo
         def interrupt(*_):
             raise KeyboardInterrupt
 
-        patch.setattr(data_commands._DownloadLines, "received", interrupt)
+        patch.setattr(progress_bars.DownloadLines, "received", interrupt)
         code, out, err = run("get", "mnist")
     assert (code, out) == (130, "")
     assert err.splitlines()[-1] == (

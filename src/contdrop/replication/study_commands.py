@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 from typing import Annotated, Any
 
@@ -12,15 +11,17 @@ import typer
 import contdrop
 
 from .._text import plural
+from ..cli import options, session, terminal, theory_commands
+from ..cli.progress_bars import Stages
+from ..cli.theory_commands import DRAWS, LEAST_DRAWS
 from ..errors import UserError
-from ..lab.runner.runner import PlannedStudy, find_cluster
-from ..lab.study.plan import plan
 from ..lab.study.source import StudySource
 from ..lab.study.study import Size, Study, describe
-from ..replication import datasets, studies
-from ..replication.claims import verdicts
-from ..replication.claims.claims import CLAIMS
-from ..replication.claims.verdicts import (
+from ..theory import paper_equations
+from . import studies
+from .claims import verdicts
+from .claims.claims import CLAIMS
+from .claims.verdicts import (
     FAILS,
     HOLDS,
     OPEN,
@@ -32,10 +33,6 @@ from ..replication.claims.verdicts import (
     in_words,
     judge,
 )
-from ..theory import paper_equations
-from . import options, session, terminal, theory_commands
-from .progress_bars import Stages
-from .theory_commands import DRAWS, LEAST_DRAWS
 
 
 def list_command(as_json: options.Json = False) -> None:
@@ -47,7 +44,7 @@ def list_command(as_json: options.Json = False) -> None:
     """
     experiments = studies.STUDIES.values()
     if as_json:
-        print(json.dumps([_plain_study(experiment) for experiment in experiments], indent=1))
+        terminal.print_json([_plain_study(experiment) for experiment in experiments])
         return
     table = terminal.table(None, ("experiment", "what it compares", "in the paper", "paper's size", "quick"), right=())
     for experiment in experiments:
@@ -86,29 +83,14 @@ def _plain_study(experiment: Study) -> dict[str, object]:
     }
 
 
+@session.with_jobs(device="cpu")
 def run(
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A name of contdrop list.")],
     preset: Annotated[
         str | None, typer.Option(metavar="NAME", help="The size: quick (default) or paper; see contdrop list.")
     ] = None,
-    methods: options.Methods = None,
-    runs: options.Runs = None,
-    epochs: options.Epochs = None,
-    seed: options.Seed = None,
-    workers: options.Workers = None,
-    threads: options.Threads = None,
-    devices: options.Devices = 1,
-    device: options.Device = "cpu",
-    shard: options.Shard = None,
-    executor: options.Executor = "local",
-    address: options.Address = None,
-    cpus: options.Cpus = None,
-    gpus: options.Gpus = 0.0,
-    retry_failed: options.RetryFailed = False,
-    redo: options.Redo = False,
-    store: options.Store = options.STORE,
-    data_dir: options.DataDir = None,
-    as_json: options.Json = False,
+    *,
+    jobs: session.JobOptions,
 ) -> int:
     """Train every method of an experiment, run by run, and compare them.
 
@@ -127,32 +109,12 @@ def run(
       contdrop run mnist-mlp-relu --methods none,bernoulli,gaussian:sigma=0.3
       contdrop run mnist-mlp --preset paper --store table1.db --workers 4
     """
-    session.check_workers(workers)
-    datasets.use_directory(data_dir)
-    labels = session.split_labels(methods)
-    plans = [
-        PlannedStudy(
-            plan(study, preset=preset, labels=labels, runs=runs, epochs=epochs, seed=seed),
-            StudySource("catalogue", study.name),
-        )
-        for study in studies.find(experiment)
-    ]
-    cluster = find_cluster(executor, address=address, cpus=cpus, gpus=gpus, workers=workers)
-    performance = session.perform(
-        plans,
-        store,
-        workers=workers,
-        threads=threads,
-        devices=devices,
-        device=device,
-        retry_failed=retry_failed,
-        redo=redo,
-        shard=session.parse_shard(shard),
-        cluster=cluster,
-    )
+    session.use_data_directory(jobs.data_dir)
+    plans = [jobs.plan(study, preset, StudySource("catalogue", study.name)) for study in studies.find(experiment)]
+    performance = session.perform(jobs.runner(plans), jobs.store)
     if performance.interrupted:
         return 130
-    session.show(performance, store, as_json=as_json)
+    session.show(performance, jobs.store, as_json=jobs.as_json)
     return session.complain(performance)
 
 
@@ -206,7 +168,7 @@ def claims(
     else:
         _show_claims(entries, details)
     if plot_file:
-        from ..replication import paper_figures  # matplotlib takes a second
+        from . import paper_figures  # matplotlib takes a second
 
         picture = paper_figures.claims_picture(entries)
         if picture:
