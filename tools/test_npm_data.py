@@ -14,6 +14,7 @@ import pytest
 import scripts
 from contdrop.errors import UserError
 from contdrop.replication.datasets import cifar
+from contdrop.replication.datasets.file_source import File
 from idx_files import NAMES, idx, make_arrays, make_source
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the program in place of npm is a shell script")
@@ -78,10 +79,11 @@ def test_cifar_10_is_written_in_the_version_for_c(tool, deliver, tmp_path):
     for part, records in (("train", found[:2]), ("test", found[2:])):
         labels = np.concatenate([each[:, 0] for each in records]).tolist()
         content[f"package/{part}_lables.json"] = json.dumps(labels).encode()
-    batches = tuple(
-        cifar.Batch(name, hashlib.sha256(records.tobytes()).hexdigest(), images) for name, records in zip(names, found)
+    files = tuple(
+        File(f"{name}.bin", examples=images, sha256=hashlib.sha256(records.tobytes()).hexdigest())
+        for name, records in zip(names, found)
     )
-    source = dataclasses.replace(cifar.CIFAR_10, batches=batches, mirrors=())
+    source = dataclasses.replace(cifar.CIFAR_10, training=files[:2], testing=files[2:], mirrors=())
     tool.get_cifar(tmp_path, source, deliver(content))
     np.testing.assert_array_equal(source.load(tmp_path).test_labels, found[-1][:, 0])
 

@@ -106,7 +106,6 @@ OWNERS = {
     "jinja2": ["lab/report/"],
     "markupsafe": ["lab/report/"],
     "numpy": ["lab/", "replication/"],
-    "pooch": ["replication/datasets/download.py"],
     "ray": ["lab/runner/ray_cluster.py"],
     "requests": ["replication/datasets/download.py"],
     "PIL": ["replication/datasets/"],

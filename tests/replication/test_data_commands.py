@@ -8,7 +8,7 @@ import threading
 import pytest
 
 pytest.importorskip("typer")
-pytest.importorskip("pooch")
+pytest.importorskip("requests")
 
 from contdrop.cli import app, progress_bars
 from contdrop.replication import datasets
@@ -126,7 +126,7 @@ def test_check_of_names_minds_what_is_missing(run, tmp_path):
         ("check digits mnits", "unknown data set 'mnits'; did you mean 'mnist'?"),
         ("get", "Missing argument 'NAME'"),
         ("fetch mnist", "fetch"),
-        ("get mnist", "mnist: cannot be downloaded here (127.0.0.1:9 cannot be reached (Connection refused)); from"),
+        ("get mnist", "mnist: cannot be downloaded here (127.0.0.1:9 cannot be reached (Connection refused)); put "),
         ("get mnist --data-dir {tmp}/file", "--data-dir: expected a directory; {tmp}/file is a file"),
     ],
 )

@@ -370,7 +370,7 @@ def test_all_files_missing(tmp_path):
     text = complaint(tmp_path / "mnist", MissingError)
     assert text == (
         f"mnist: 4 of 4 files are missing; put {TRAIN_IMAGES}.gz, {TRAIN_LABELS}.gz, {TEST_IMAGES}.gz, "
-        f"{TEST_LABELS}.gz into {tmp_path}/mnist, unpacked if you like, or run: "
+        f"{TEST_LABELS}.gz, unpacked if you like, into {tmp_path}/mnist, or run: "
         f"contdrop data get mnist --data-dir {tmp_path}"
     )
 

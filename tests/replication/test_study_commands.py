@@ -202,7 +202,7 @@ def test_without_the_extra_one_line_says_what_to_install(command):
 import importlib.machinery, sys
 real_find = importlib.machinery.PathFinder.find_spec
 def find(name, path=None, target=None):
-    return None if name.partition(".")[0] in {"pooch", "PIL"} else real_find(name, path, target)
+    return None if name.partition(".")[0] in {"requests", "PIL"} else real_find(name, path, target)
 importlib.machinery.PathFinder.find_spec = find
 from contdrop.cli import app
 assert app.app(["--help"], standalone_mode=False) in (None, 0)
@@ -211,5 +211,5 @@ sys.exit(app.run())
     run = [sys.executable, "-c", code, *command.split()]
     result = subprocess.run(run, capture_output=True, text=True, check=False)
     assert result.returncode == 2, result.stderr
-    advice = 'needs pooch, pillow, not installed; run: pip install "contdrop[replication]"'
+    advice = 'needs requests, pillow, not installed; run: pip install "contdrop[replication]"'
     assert result.stderr == f"contdrop: {command.split()[0]}: {advice}\n"

@@ -41,7 +41,7 @@ _COMMANDS = {
 
 
 # Modules that the replication's commands need beyond those of the lab, and the packages that have them.
-_REPLICATION = {"pooch": "pooch", "sklearn": "scikit-learn", "PIL": "pillow"}
+_REPLICATION = {"requests": "requests", "sklearn": "scikit-learn", "PIL": "pillow"}
 
 
 class _GroupedCommand(typer.core.TyperCommand):

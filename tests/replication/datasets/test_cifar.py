@@ -18,6 +18,7 @@ import pytest
 from contdrop.errors import UserError
 from contdrop.replication.datasets import cifar, download
 from contdrop.replication.datasets.dataset import MissingError
+from contdrop.replication.datasets.file_source import File
 from fuzzing import survives
 
 REAL = pathlib.Path(os.environ.get("CONTDROP_DATA") or pathlib.Path(__file__).parents[4] / "shared" / "data")
@@ -29,9 +30,10 @@ RECORDS = [
     for _ in NAMES
 ]
 BATCHES = tuple(
-    cifar.Batch(name, hashlib.sha256(records.tobytes()).hexdigest(), IMAGES) for name, records in zip(NAMES, RECORDS)
+    File(f"{name}.bin", examples=IMAGES, sha256=hashlib.sha256(records.tobytes()).hexdigest())
+    for name, records in zip(NAMES, RECORDS)
 )
-SOURCE = dataclasses.replace(cifar.CIFAR_10, batches=BATCHES, mirrors=())
+SOURCE = dataclasses.replace(cifar.CIFAR_10, training=BATCHES[:2], testing=BATCHES[2:], mirrors=())
 
 
 def text(value):
@@ -153,7 +155,7 @@ GOOD = RECORDS[0].tobytes()
         (b"", "truncated, expected 9,219 bytes"),
         (b"\x0a" + GOOD[1:], "expected labels from 0 to 9; that of image 0 is 10"),
         (GOOD[:-1] + bytes([GOOD[-1] ^ 1]), "expected the published images, SHA-256 "),
-        (RECORDS[2].tobytes(), "it holds test_batch: is it wrongly named?"),
+        (RECORDS[2].tobytes(), "it holds test_batch.bin: is it wrongly named?"),
         (pickle.dumps(Malicious(), 2), "expected a pickle of plain data; it would import 'posix system'"),
         (pickle.dumps(Malicious()), "expected a pickle of plain data; it has the instruction "),
         (pickled(RECORDS[0])[:-4000], "damaged, no pickle that can be read ("),
@@ -269,7 +271,7 @@ class Mirror(http.server.BaseHTTPRequestHandler):
 
 def serve(tmp_path, monkeypatch, **changes):
     """Gets the data set where one mirror has the published archive."""
-    pytest.importorskip("pooch")
+    pytest.importorskip("requests")
     monkeypatch.setenv("no_proxy", "*")
     remote = download.Remote("cifar.tar.gz", len(Mirror.content), hashlib.md5(Mirror.content).hexdigest())
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Mirror) as server:

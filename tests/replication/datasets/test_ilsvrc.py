@@ -66,21 +66,21 @@ def test_all_of_it_is_counted_and_never_loaded(folder, tmp_path_factory):
     place = tmp_path_factory.mktemp("data")
     whole = dataclasses.replace(ilsvrc.WHOLE, train=5, test=5, classes=("a", "b"))
     assert whole.missing(place) == ("train", "val")
-    with pytest.raises(UserError, match=r"expected folders train.*: its owner offers it at https://image-net.org"):
+    with pytest.raises(UserError, match=r"expected folders train.*; its owner offers it at https://image-net.org"):
         whole.get(place, None)
     (place / "ilsvrc").mkdir()
     for part in ("train", "val"):
         shutil.copytree(folder, place / "ilsvrc" / part)
     assert whole.missing(place) == ()
-    assert whole.verify(place) == "5 and 5 JPEG files, counted, not read"
+    assert whole.check(place) == "5 and 5 JPEG files, counted, not read"
     with pytest.raises(UserError, match="do not fit into memory"):
         whole.load(place)
     for odd in (dataclasses.replace(whole, train=6), dataclasses.replace(whole, classes=("a",))):
         with pytest.raises(UserError) as caught:
-            odd.verify(place)
+            odd.check(place)
         assert type(caught.value) is UserError
     with pytest.raises(UserError, match=r"expected 2 classes, 6 training and 5 validation images; got 2, 5 and 5 in"):
-        dataclasses.replace(whole, train=6).verify(place)
+        dataclasses.replace(whole, train=6).check(place)
 
 
 def test_some_of_its_classes_are_not_damage(folder, tmp_path_factory):
@@ -120,9 +120,9 @@ def test_a_strip_is_not_made_larger_than_any_image(tmp_path):
         f"{path}: expected an image of at most 64,000,000 pixels once its smaller side has 256; one of 1x65,000 would "
         "have 4,259,840,000"
     )
-    source = dataclasses.replace(ilsvrc.TEN, folder="", synsets=("n01000000",), training=1, side=256)
+    source = dataclasses.replace(ilsvrc.TEN, synsets=("n01000000",), training=1, shape=(3, 256, 256))
     with pytest.raises(UserError, match=r"n01000000_0\.JPEG: expected an image of at most 64,000,000 pixels once"):
-        source._part(tmp_path / "train", 1)
+        source.part(tmp_path / "train", 1)
 
 
 def devkit(folder, lines, names=("n02000000", "n01000000"), children=(0, 0, 3)):
@@ -190,7 +190,7 @@ def lay_out(folder, **parts):
 def test_labels_of_both_parts_mean_the_same_classes(tmp_path, train, val, message):
     lay_out(tmp_path / "ilsvrc", train=train, val=val)
     source = dataclasses.replace(ilsvrc.WHOLE, train=len(train), test=len(val), classes=train)
-    for check in (source.verify, lambda place: ilsvrc.whole(place / "ilsvrc")):
+    for check in (source.check, lambda place: ilsvrc.whole(place / "ilsvrc")):
         with pytest.raises(UserError) as caught:
             check(tmp_path)
         assert str(caught.value) == (

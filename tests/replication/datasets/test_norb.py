@@ -17,7 +17,7 @@ RANDOM = np.random.default_rng(0)
 PAIRS = 5
 IMAGES = {fold: RANDOM.integers(0, 256, (PAIRS, 2, 108, 108)).astype(np.uint8) for fold in "abc"}
 LABELS = {fold: RANDOM.integers(0, 6, PAIRS).astype(np.int32) for fold in "abc"}
-SOURCE = dataclasses.replace(norb.NORB, training=("a-", "b-"), testing=("c-",), pairs=PAIRS)
+SOURCE = dataclasses.replace(norb.NORB, training=norb.folds(("a-", "b-"), PAIRS), testing=norb.folds(["c-"], PAIRS))
 MAGIC = {"float32": 0x1E3D4C51, "float64": 0x1E3D4C53, "int32": 0x1E3D4C54, "uint8": 0x1E3D4C55, "int16": 0x1E3D4C56}
 
 
@@ -67,7 +67,7 @@ def test_area_means_against_an_integral(before, after):
 
 def test_small_norb_keeps_its_size(tmp_path):
     images = RANDOM.integers(0, 256, (3, 2, 96, 96)).astype(np.uint8)
-    source = dataclasses.replace(norb.SMALL_NORB, training=("a-",), testing=("a-",), pairs=3)
+    source = dataclasses.replace(norb.SMALL_NORB, training=norb.folds(["a-"], 3), testing=norb.folds(["a-"], 3))
     folder = tmp_path / "small-norb"
     folder.mkdir()
     (folder / "a-dat.mat").write_bytes(matrix(images))
@@ -90,9 +90,9 @@ def test_every_type_and_number_of_dimensions(tmp_path, kind, shape):
 
 
 def test_the_paper_s_folds():
-    assert norb.NORB.training[0] + "dat.mat" == "norb-5x46789x9x18x6x2x108x108-training-01-dat.mat"
-    assert norb.NORB.testing[1] + "cat.mat" == "norb-5x01235x9x18x6x2x108x108-testing-02-cat.mat"
-    assert norb.SMALL_NORB.training == ("smallnorb-5x46789x9x18x6x2x96x96-training-",)
+    assert norb.NORB.training[0].name == "norb-5x46789x9x18x6x2x108x108-training-01-dat.mat.gz"
+    assert norb.NORB.testing[3].name == "norb-5x01235x9x18x6x2x108x108-testing-02-cat.mat.gz"
+    assert norb.SMALL_NORB.training[1].name == "smallnorb-5x46789x9x18x6x2x96x96-training-cat.mat.gz"
     assert (norb.NORB.train, norb.NORB.test, norb.NORB.shape) == (58_320, 58_320, (2, 48, 48))
 
 
@@ -146,10 +146,10 @@ def test_what_is_missing_and_where_it_is_offered(tmp_path):
     (write(tmp_path) / "c-cat.mat.gz").unlink()
     assert SOURCE.missing(tmp_path) == ("c-cat.mat.gz",)
     with pytest.raises(
-        MissingError, match=r"1 of 6 files are missing; put c-cat.mat.gz, unpacked .*: its owner offers"
+        MissingError, match=r"1 of 6 files are missing; put c-cat.mat.gz, unpacked if you like, .*; its owner offers"
     ):
         SOURCE.load(tmp_path)
-    with pytest.raises(UserError, match=r"contdrop data get norb .*cannot get it"):
+    with pytest.raises(UserError, match=r"^norb: cannot be downloaded here; put c-cat.mat.gz into .*; its owner"):
         SOURCE.get(tmp_path, None)
 
 
@@ -158,11 +158,11 @@ FILES = [(matrix(SMALL), range(24)), (gzip.compress(matrix(SMALL), 1), range(40)
 
 
 def reader(path):
-    source = dataclasses.replace(norb.NORB, pairs=2, original=9, side=4)
+    source = dataclasses.replace(norb.NORB, original=9, shape=(2, 4, 4))
 
     def read(path):
-        source._images(path, np.empty((2, 2, 4, 4), np.uint8))
-        source._labels(path, np.empty(2, np.int64))
+        for file in norb.folds([""], 2):
+            source._check(file, path)
 
     return by_file(path, read)
 

@@ -14,6 +14,7 @@ import pytest
 from contdrop.errors import UserError
 from contdrop.replication.datasets import matlab, svhn
 from contdrop.replication.datasets.dataset import MissingError
+from contdrop.replication.datasets.file_source import File
 from fuzzing import by_file, survives
 
 io = pytest.importorskip("scipy.io")
@@ -22,7 +23,8 @@ REAL = pathlib.Path(os.environ.get("CONTDROP_DATA") or pathlib.Path(__file__).pa
 RANDOM = np.random.default_rng(0)
 PIXELS = RANDOM.integers(0, 256, (32, 32, 3, 7)).astype(np.uint8)
 LABELS = np.array([1, 10, 3, 9, 10, 2, 5], np.uint8)[:, None]
-SOURCE = svhn.SvhnSource("svhn", "SVHN", "svhn", (svhn.File("a.mat", 7), svhn.File("b.mat", 7)), svhn.File("c.mat", 7))
+A, B, C = (File(f"{name}.mat", examples=7) for name in "abc")
+SOURCE = svhn.SvhnSource(name="svhn", title="SVHN", training=(A, B), testing=(C,))
 
 
 def element(kind, content, order="<"):
@@ -175,11 +177,15 @@ def test_training_files_follow_each_other(tmp_path):
 
 def test_published_files_are_known_by_their_md5(tmp_path):
     write(tmp_path)
-    right = dataclasses.replace(SOURCE.testing, md5=hashlib.md5(GOOD).hexdigest())
-    assert "(every file's MD5 verified)" in dataclasses.replace(SOURCE, testing=right).load(tmp_path).provenance
-    wrong = dataclasses.replace(SOURCE.testing, md5="0" * 32)
-    with pytest.raises(UserError, match=r"^svhn: .*c\.mat: expected the published file, MD5 0{32}; got "):
-        dataclasses.replace(SOURCE, testing=wrong).load(tmp_path)
+    right = tuple(dataclasses.replace(file, md5=hashlib.md5(GOOD).hexdigest()) for file in SOURCE.files)
+    published = dataclasses.replace(SOURCE, training=right[:2], testing=right[2:])
+    assert "(every file's MD5 verified)" in published.load(tmp_path).provenance
+    wrong = dataclasses.replace(SOURCE, testing=(dataclasses.replace(C, md5="0" * 32),))
+    problem = r"c\.mat: expected the published file, MD5 0{32}; got "
+    with pytest.raises(UserError, match=rf"^svhn: .*{problem}.*; to get it again, run: contdrop data get svhn"):
+        wrong.load(tmp_path)
+    with pytest.raises(UserError, match=rf"^svhn: cannot be downloaded here \(.*{problem}"):
+        wrong.get(tmp_path, None)
 
 
 def test_what_is_missing_and_where_it_is_offered(tmp_path):
@@ -187,7 +193,7 @@ def test_what_is_missing_and_where_it_is_offered(tmp_path):
     assert SOURCE.missing(tmp_path) == ("b.mat",)
     with pytest.raises(MissingError, match=r"^svhn: 1 of 3 files are missing; put b\.mat into "):
         SOURCE.load(tmp_path)
-    with pytest.raises(UserError, match=r"^svhn: cannot be downloaded here; put b\.mat into .*: at home$"):
+    with pytest.raises(UserError, match=r"^svhn: cannot be downloaded here; put b\.mat into .*; at home$"):
         dataclasses.replace(SOURCE, offered="at home").get(tmp_path, None)
 
 
@@ -208,7 +214,7 @@ def test_get_reads_files_that_have_no_md5(tmp_path, content, message):
     with pytest.raises(UserError) as caught:
         offered.get(tmp_path, None)
     assert str(caught.value) == (
-        f"svhn: cannot be downloaded here ({path}: {message}); put b.mat into {path.parent}: at home"
+        f"svhn: cannot be downloaded here ({path}: {message}); put b.mat into {path.parent}; at home"
     )
 
 

@@ -20,7 +20,6 @@ from contdrop.lab.study.study import Study
 from contdrop.lab.training.trainer import Trainer
 from contdrop.replication import datasets, paper_tables, pretrained, studies
 from contdrop.replication.datasets import builtin
-from contdrop.replication.datasets.dataset import of_source
 from contdrop.replication.networks import NIN, VGG, ConvLocal, VGGHead
 from contdrop.replication.networks.models import published_nin
 from contdrop.replication.networks.vgg import dense_forward, dense_probabilities
@@ -126,7 +125,7 @@ def test_first_here_is_the_first_that_is_here(nothing_here):
 
 
 def test_ilsvrc_gives_crops_to_train_on_and_whole_images_to_test_on(nothing_here):
-    dataclasses.replace(builtin.ILSVRC, folder="ilsvrc", training=2, testing=2).write(nothing_here / "data")
+    dataclasses.replace(builtin.ILSVRC, folder="ilsvrc", training=2, testing=2).write(nothing_here / "data" / "ilsvrc")
     with pytest.raises(
         UserError, match=r"^ilsvrc: expected folders of 1,000 classes in \S+; got 10, by which classes "
     ):
@@ -236,7 +235,7 @@ def test_a_head_on_maps_is_the_whole_network(method):
 def test_maps_are_of_the_published_convolutions_if_they_are_here(nothing_here, monkeypatch):
     monkeypatch.setattr(weights_module, "VGG", lambda **options: VGG(stages=((2,), (3,)), side=8, **options))
     images = np.random.default_rng(0).integers(0, 256, (3, 3, 8, 8)).astype(np.uint8)
-    found = of_source(builtin.ILSVRC, (images, np.arange(3)), (images[:1], np.arange(1)), "")
+    found = builtin.ILSVRC.dataset((images, np.arange(3)), (images[:1], np.arange(1)), "")
     random = weights_module.vgg_maps(found, "train")
     assert (random.shape, weights_module.is_vgg_here()) == ((3, 2, 3, 2, 2), False)
     torch.manual_seed(1)
@@ -276,7 +275,7 @@ def small_networks(nothing_here, monkeypatch):
     """CIFAR-10 of 60 images, a file of random weights in the published format, and a VGG of two convolutions."""
     pixels = np.random.default_rng(0).integers(0, 256, (90, 3, 32, 32)).astype(np.uint8)
     labels = np.arange(90) % 10
-    here = of_source(datasets.find("cifar-10"), (pixels[:60], labels[:60]), (pixels[60:], labels[60:]), "")
+    here = datasets.find("cifar-10").dataset((pixels[:60], labels[:60]), (pixels[60:], labels[60:]), "")
     real = datasets.load
     monkeypatch.setattr(datasets, "load", lambda name, *rest: here if name == "cifar-10" else real(name, *rest))
     monkeypatch.setattr(cifar_studies.published, "nin_whitened", lambda images, fitted: images.astype(np.float32) / 100)

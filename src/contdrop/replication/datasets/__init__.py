@@ -74,7 +74,7 @@ def check(name: str, directory: pathlib.Path | None = None) -> DatasetCheck:
     """Read and verify all of a data set."""
     source, place = find(name), dataset.data_directory(directory)
     try:
-        detail = WHOLE.verify(place) if source is WHOLE else source.load(place).provenance
+        detail = source.check(place)
     except MissingError as problem:
         return DatasetCheck(name, "missing", str(problem))
     except UserError as problem:

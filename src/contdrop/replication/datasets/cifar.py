@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-import os
 import pathlib
 import pickle
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,165 +21,78 @@ import numpy.typing as npt
 from ..._files import replacing
 from ..._text import printable
 from ...errors import UserError
-from . import dataset, download
-from .dataset import Dataset, DownloadProgress, MissingError, of_source
-from .download import first_intact, members
+from . import download
+from .dataset import DownloadProgress, Images, Labels
+from .file_source import File, FileSource
 
 Records = npt.NDArray[np.uint8]  # [N, 1 + 3072]: label and planes
 
-_SHAPE = (3, 32, 32)
 _RECORD = 1 + 3 * 32 * 32
 _FOLDERS = ("", "cifar-10-batches-bin", "cifar-10-batches-py")  # as the archives have them
 
 
-@dataclasses.dataclass(frozen=True)
-class Batch:
-    """A file: what it is called without the ending of its version, and the SHA-256 of its records."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CifarSource(FileSource):
+    """Batches of images, each known by the SHA-256 of its records."""
 
-    name: str
-    sha256: str
-    images: int = 10_000
-
-    def here(self, folder: pathlib.Path) -> list[pathlib.Path]:
-        """Return the files that hold this batch; the binary format first, since it is read faster."""
-        places = [folder / inner / f"{self.name}{ending}" for ending in (".bin", "") for inner in _FOLDERS]
-        return [path for path in places if os.path.lexists(path)]
-
-
-@dataclasses.dataclass(frozen=True)
-class CifarSource:
-    """Batches of images in a folder that has the data set's name; the last one is to test on."""
-
-    name: str
-    title: str
-    classes: tuple[str, ...]
-    batches: tuple[Batch, ...]
-    mirrors: tuple[str, ...]
     archive: download.Remote
-    shape: tuple[int, int, int] = _SHAPE
+    also: ClassVar[str] = ", or those of the version for Python,"
 
-    @property
-    def train(self) -> int:
-        return sum(batch.images for batch in self.batches[:-1])
+    def names(self, file: File) -> tuple[str, ...]:
+        """Return the accepted names; the binary format first, since it is read faster."""
+        binary_and_python = file.name, file.name.removesuffix(".bin")
+        return tuple(str(pathlib.Path(inner, name)) for name in binary_and_python for inner in _FOLDERS)
 
-    @property
-    def test(self) -> int:
-        return self.batches[-1].images
+    def _fill(self, file: File, path: pathlib.Path, images: Images, labels: Labels) -> None:
+        content = download.read_content(path, 2 * _RECORD * file.examples)
+        records = parse(content, file.examples, len(self.classes), str(path))
+        sha256 = hashlib.sha256(records.data).hexdigest()
+        if sha256 != file.sha256:
+            other = next((other.name for other in self.files if other.sha256 == sha256), None)
+            got = f"it holds {other}: is it wrongly named?" if other else f"got {sha256[:12]}…"
+            raise UserError(f"{path}: expected the published images, SHA-256 {file.sha256[:12]}…; {got}")
+        images[:] = records[:, 1:].reshape(images.shape)
+        labels[:] = records[:, 0]
 
-    def place(self, directory: pathlib.Path) -> str:
-        return str(directory / self.name)
+    def _wanted(self, files: Iterable[File], folder: pathlib.Path) -> str:
+        return f"{self.archive.name} (md5 {self.archive.md5}) into {folder} and give this command again"
 
-    def missing(self, directory: pathlib.Path) -> tuple[str, ...]:
-        return tuple(f"{batch.name}.bin" for batch in self.batches if not batch.here(directory / self.name))
-
-    def load(self, directory: pathlib.Path) -> Dataset:
-        missing = self.missing(directory)
-        again = dataset.get_command(self.name, directory)
-        if missing:
-            raise MissingError(
-                f"{self.name}: {len(missing)} of {len(self.batches)} files are missing; put {', '.join(missing)}, or "
-                f"those of the version for Python, into {directory / self.name}, or run: {again}"
-            )
-        images = np.empty((self.train + self.test, *self.shape), np.uint8)
-        labels = np.empty(len(images), np.int64)
-        used, start = [], 0
-        for batch in self.batches:
-            try:
-                records, found = self._read(batch, directory)
-            except UserError as problem:
-                raise UserError(f"{self.name}: {problem}; to get it again, run: {again}") from problem
-            end = start + batch.images
-            images[start:end] = records[:, 1:].reshape(-1, *self.shape)
-            labels[start:end] = records[:, 0]
-            used.append(found)
-            start = end
-        return of_source(
-            self,
-            (images[: self.train], labels[: self.train]),
-            (images[self.train :], labels[self.train :]),
-            f"{self.title} as published (every file's SHA-256 verified): {', '.join(used)}",
-        )
-
-    def get(self, directory: pathlib.Path, progress: DownloadProgress) -> None:
-        folder = directory / self.name
-        left = self._wrong(directory)
-        if not left:
-            return
-        with download.writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        failures: list[str] = []
-        for way in (self._from_archive, self._from_mirrors):
-            try:
-                failures += way(left, folder, progress)
-            except download.UnavailableError as failure:
-                failures.append(str(failure))
-            left = self._wrong(directory)
-            if not left:
-                return
-        raise UserError(
-            f"{self.name}: cannot be downloaded here ({'; '.join(failures)}); from where it can be, take "
-            f"{self.archive.name} (md5 {self.archive.md5}), put it into {folder} and give this command again"
-        )
-
-    def _from_archive(self, wanted: list[Batch], folder: pathlib.Path, progress: DownloadProgress) -> list[str]:
-        """Unpack the archive if it is here; every batch has its own checksum, so another archive will do too."""
-        archive = folder / self.archive.name
+    def _fetch(self, files: list[File], folder: pathlib.Path, progress: DownloadProgress) -> list[str]:
+        """Unpack the archive that is here, which stays; else download it, unpack it and remove it."""
+        archive, failures = folder / self.archive.name, list[str]()
         if archive.is_file():
-            self._unpack(archive, wanted, folder, progress)
-        return []
-
-    def _from_mirrors(self, wanted: list[Batch], folder: pathlib.Path, progress: DownloadProgress) -> list[str]:
-        """Download and unpack the archive, then remove it; one that somebody else has put there stays."""
-        failures = download.from_mirrors(self.mirrors, [self.archive], folder, progress)
-        archive = folder / self.archive.name
+            failures = self._unpack(archive, files, folder, progress)
+            if not failures:
+                return []
+        failures += download.from_mirrors(self.mirrors, [self.archive], folder, progress)
         if self.mirrors and archive.is_file() and download.md5_of(archive) == self.archive.md5:
-            self._unpack(archive, wanted, folder, progress)
+            failures += self._unpack(archive, files, folder, progress)
             with download.writing(archive):
                 archive.unlink()
         return failures
 
-    def _wrong(self, directory: pathlib.Path) -> list[Batch]:
-        """Return the batches that are missing or damaged."""
-        wrong = []
-        for batch in self.batches:
-            try:
-                self._read(batch, directory)
-            except UserError:
-                wrong.append(batch)
-        return wrong
-
     def _unpack(
-        self, archive: pathlib.Path, wanted: list[Batch], folder: pathlib.Path, progress: DownloadProgress
-    ) -> None:
-        paths = {f"{_FOLDERS[1]}/{batch.name}.bin": batch for batch in wanted}
-        for path, content in members(archive, paths, archive.name):
-            self._keep(content, paths[path], archive.name, folder, progress)
+        self, archive: pathlib.Path, files: list[File], folder: pathlib.Path, progress: DownloadProgress
+    ) -> list[str]:
+        """Write files out of an archive, any that has them; return the reason if it does not."""
+        paths = {f"{_FOLDERS[1]}/{file.name}": file for file in files}
+        try:
+            for path, content in download.members(archive, paths, archive.name):
+                _keep(content, paths[path], archive, progress)
+        except download.UnavailableError as failure:
+            return [str(failure)]
+        return []
 
-    def _keep(self, content: bytes, batch: Batch, title: str, folder: pathlib.Path, progress: DownloadProgress) -> None:
-        """Write a batch in binary format after verifying its SHA-256."""
-        name = f"{batch.name}.bin"
-        if hashlib.sha256(content).hexdigest() != batch.sha256:
-            raise download.UnavailableError(f"{title} has another {name}: expected SHA-256 {batch.sha256[:12]}…")
-        with download.writing(folder / name), replacing(folder / name, durable=True) as temporary:
-            temporary.write_bytes(content)
-        progress.received(name, len(content), len(content))
-        progress.note(f"{name}: complete, from {title}")
 
-    def _read(self, batch: Batch, directory: pathlib.Path) -> tuple[Records, str]:
-        """Read a batch and return the name of its file, too."""
-        missing = f"{self.name}: {batch.name} is missing"
-        return first_intact(batch.here(directory / self.name), lambda path: self._verified(batch, path), missing)
-
-    def _verified(self, batch: Batch, path: pathlib.Path) -> Records:
-        records = parse(
-            download.read_content(path, 2 * _RECORD * batch.images), batch.images, len(self.classes), str(path)
-        )
-        sha256 = hashlib.sha256(records.data).hexdigest()
-        if sha256 != batch.sha256:
-            other = next((other.name for other in self.batches if other.sha256 == sha256), None)
-            got = f"it holds {other}: is it wrongly named?" if other else f"got {sha256[:12]}…"
-            raise UserError(f"{path}: expected the published images, SHA-256 {batch.sha256[:12]}…; {got}")
-        return records
+def _keep(content: bytes, file: File, archive: pathlib.Path, progress: DownloadProgress) -> None:
+    """Write a file out of an archive beside it after verifying its SHA-256."""
+    if hashlib.sha256(content).hexdigest() != file.sha256:
+        raise download.UnavailableError(f"{archive.name} has another {file.name}: expected SHA-256 {file.sha256[:12]}…")
+    target = archive.with_name(file.name)
+    with download.writing(target), replacing(target, durable=True) as temporary:
+        temporary.write_bytes(content)
+    progress.received(file.name, len(content), len(content))
+    progress.note(f"{file.name}: complete, from {archive.name}")
 
 
 def parse(content: bytes, images: int, classes: int, file: str) -> Records:
@@ -325,19 +238,23 @@ def unpickle(content: bytes, file: str) -> Any:
         raise UserError(f"{file}: damaged, no pickle that can be read ({printable(str(error)[:200])[:100]})") from error
 
 
+_SHA256 = (
+    "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+)
 CIFAR_10 = CifarSource(
     name="cifar-10",
     title="CIFAR-10",
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-    # By MD5, as others list these files: 5dd7e06a…, 5ea93a67…, 942cd6a4…, ae636b3b…, 53f37980…, 803d5f7f….
-    batches=(
-        Batch("data_batch_1", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
-        Batch("data_batch_2", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
-        Batch("data_batch_3", "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
-        Batch("data_batch_4", "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
-        Batch("data_batch_5", "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
-        Batch("test_batch", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
+    shape=(3, 32, 32),
+    training=tuple(
+        File(f"data_batch_{number}.bin", examples=10_000, sha256=each) for number, each in enumerate(_SHA256[:5], 1)
     ),
+    testing=(File("test_batch.bin", examples=10_000, sha256=_SHA256[5]),),
     mirrors=("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/"),
     archive=download.Remote("cifar-10-binary.tar.gz", 170_052_171, "c32a1d4ab5d03f1284b67883e8d87530"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import hashlib
 import os
@@ -15,6 +16,10 @@ import numpy.typing as npt
 from ...errors import UserError
 from ...lab.extensions import DATA_VARIABLE as VARIABLE
 
+Images = npt.NDArray[np.uint8]  # [N, C, H, W]
+Labels = npt.NDArray[np.int64]  # [N]
+Examples = tuple[Images, Labels]
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
@@ -22,10 +27,10 @@ class Dataset:
 
     name: str
     title: str
-    train_images: npt.NDArray[np.uint8]  # [N, C, H, W], C-contiguous
-    train_labels: npt.NDArray[np.int64]  # [N]
-    test_images: npt.NDArray[np.uint8]
-    test_labels: npt.NDArray[np.int64]
+    train_images: Images  # C-contiguous
+    train_labels: Labels
+    test_images: Images
+    test_labels: Labels
     divisor: float
     classes: tuple[str, ...]
     provenance: str  # one line: where it comes from, which files
@@ -55,32 +60,46 @@ class DownloadProgress(Protocol):
         """Report the number of bytes of a file received so far."""
 
 
-class DatasetSource(Protocol):
-    """A data set by name: how large it is, whether it is here, and how to load and get it."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatasetSource(abc.ABC):
+    """A data set by name: how large it is, whether it is here, and how to load and get it.
+
+    Attributes:
+        name: Unique.
+        title: In a line.
+        classes: Their names.
+        shape: Channels, height and width of an image.
+        folder: Of its files in the data directory, if not called as the data set is.
+    """
+
+    name: str
+    title: str
+    classes: tuple[str, ...]
+    shape: tuple[int, int, int]
+    folder: str = ""
 
     @property
-    def name(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
+    @abc.abstractmethod
     def train(self) -> int:
-        """Images to train and validate on."""
+        """Number of images to train and validate on."""
 
     @property
-    def test(self) -> int: ...
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of an image."""
+    @abc.abstractmethod
+    def test(self) -> int:
+        """Number of images to test on."""
 
-    @property
-    def classes(self) -> tuple[str, ...]: ...
+    def path(self, directory: pathlib.Path) -> pathlib.Path:
+        return directory / (self.folder or self.name)
 
     def place(self, directory: pathlib.Path) -> str:
         """Return the place where it is looked for, in words or as a path."""
+        return str(self.path(directory))
 
+    @abc.abstractmethod
     def missing(self, directory: pathlib.Path) -> tuple[str, ...]:
         """Return the names of missing files; nothing is read."""
 
+    @abc.abstractmethod
     def load(self, directory: pathlib.Path) -> Dataset:
         """Read and verify the data set.
 
@@ -90,19 +109,17 @@ class DatasetSource(Protocol):
         """
 
     def get(self, directory: pathlib.Path, progress: DownloadProgress) -> None:
-        """Download what is missing or damaged."""
+        """Download what is missing or damaged; a data set that cannot be downloaded is read."""
+        self.load(directory)
 
+    def check(self, directory: pathlib.Path) -> str:
+        """Read and verify all of it, and return in a line what it is."""
+        return self.load(directory).provenance
 
-def of_source(
-    source: DatasetSource,
-    train: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]],
-    test: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]],
-    provenance: str,
-    divisor: float = 255.0,
-) -> Dataset:
-    """Return the data set of a source, from images and labels to train and to test on."""
-    arrays = *train, *test
-    return Dataset(source.name, source.title, *arrays, divisor, source.classes, provenance, fingerprint(*arrays))
+    def dataset(self, train: Examples, test: Examples, provenance: str, divisor: float = 255.0) -> Dataset:
+        """Return the data set of images and labels to train and to test on."""
+        arrays = *train, *test
+        return Dataset(self.name, self.title, *arrays, divisor, self.classes, provenance, fingerprint(*arrays))
 
 
 def data_directory(option: pathlib.Path | str | None = None) -> pathlib.Path:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gzip
+import hashlib
 import os
 import pathlib
 import tarfile
 import urllib.parse
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 from ..._files import remove_old_temporaries, replacing
 from ..._text import printable
 from ...errors import UserError
-from .dataset import DownloadProgress, MissingError
-
-T = TypeVar("T")
+from .dataset import DownloadProgress
 
 LIMIT = 100_000_000  # bytes; twice the largest of these files, so that no compressed bomb fills the memory
 
@@ -49,17 +48,6 @@ def read_content(path: pathlib.Path, limit: int | None = None) -> bytes:
     if len(content) > limit:
         raise UserError(f"{path}: expected at most {limit:,} bytes of content; it holds more")
     return content
-
-
-def first_intact(paths: Sequence[pathlib.Path], read: Callable[[pathlib.Path], T], missing: str) -> tuple[T, str]:
-    """Read the first intact of several copies of a file and return its name, too; else raise the first one's error."""
-    problems: list[UserError] = []
-    for path in paths:
-        try:
-            return read(path), path.name
-        except UserError as problem:
-            problems.append(problem)
-    raise problems[0] if problems else MissingError(missing)
 
 
 def members(archive: pathlib.Path, wanted: Collection[str], title: str) -> Iterator[tuple[str, bytes]]:
@@ -101,8 +89,8 @@ class Remote:
     """A file on a mirror."""
 
     name: str
-    bytes: int
-    md5: str
+    bytes: int = 0
+    md5: str = ""
 
 
 class UnavailableError(Exception):
@@ -153,78 +141,48 @@ def writing(path: pathlib.Path) -> Iterator[None]:
 
 
 def _get(url: str, remote: Remote, folder: pathlib.Path, progress: DownloadProgress) -> None:
-    import pooch
-
     path = folder / remote.name
     remove_old_temporaries(path)
-    with contextlib.ExitStack() as connections, writing(path), replacing(path, durable=True) as temporary:
-        bar = _Bar(remote, temporary, progress)
-
-        def close_at_the_end(response: Any, **_: object) -> None:
-            connections.callback(response.close)  # pooch leaves it open if the download fails
-
-        download = pooch.HTTPDownloader(
-            progressbar=bar,
-            chunk_size=_CHUNK,
-            timeout=TIMEOUT,
-            hooks={"response": close_at_the_end},
-            headers={"Accept-Encoding": "identity"},  # lest requests unpack what is to stay packed
-        )
-        with _explained(remote, bar):
-            download(url, str(temporary), None)
+    with writing(path), replacing(path, durable=True) as temporary:
+        with _answer(url, remote) as response, temporary.open("wb") as file:
+            size = int(response.headers.get("Content-Length", remote.bytes))
+            if size != remote.bytes:
+                raise UnavailableError(f"has another {remote.name}: expected {remote.bytes:,} bytes, got {size:,}")
+            for piece in response.iter_content(_CHUNK):
+                file.write(piece)
+                if file.tell() > remote.bytes:
+                    raise UnavailableError(f"sends more than the {remote.bytes:,} bytes of {remote.name}")
+                progress.received(remote.name, file.tell(), remote.bytes)
         md5 = md5_of(temporary)
         if md5 != remote.md5:
             raise UnavailableError(f"has another {remote.name}: expected md5 {remote.md5}, got {md5}")
 
 
 def md5_of(path: pathlib.Path) -> str:
-    import pooch
-
-    return str(pooch.file_hash(str(path), alg="md5"))
-
-
-class _Bar:
-    """Progress bar for pooch; it also ends a download that cannot be the file."""
-
-    total = 0  # set by pooch, to what the server says; 0 if it does not
-
-    def __init__(self, remote: Remote, file: pathlib.Path, progress: DownloadProgress) -> None:
-        self._remote, self._file, self._progress = remote, file, progress
-        self.done = 0
-
-    def update(self, _: int) -> None:
-        """Report progress after every piece; the argument is the size of a full piece, not of this one."""
-        remote = self._remote
-        if self.total not in (0, remote.bytes):
-            raise UnavailableError(f"has another {remote.name}: expected {remote.bytes:,} bytes, got {self.total:,}")
-        self.done = self._file.stat().st_size
-        if self.done > remote.bytes:
-            raise UnavailableError(f"sends more than the {remote.bytes:,} bytes of {remote.name}")
-        self._progress.received(remote.name, self.done, remote.bytes)
-
-    def reset(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager
-def _explained(remote: Remote, bar: _Bar) -> Iterator[None]:
-    """Convert exceptions of requests into reasons to show."""
+def _answer(url: str, remote: Remote) -> Iterator[Any]:
+    """Yield the response; convert refusals and exceptions of requests into reasons to show."""
     import requests
 
+    response = None
     try:
-        yield
-    except requests.HTTPError as error:
-        answer = error.response
-        assert answer is not None  # a server's, by the meaning of this exception
-        kind = UnavailableError if answer.status_code in (404, 410) else _MirrorError
-        raise kind(f"answers {answer.status_code} {answer.reason} for {remote.name}") from error
+        # Encoded as it is, lest requests unpack what is to stay packed.
+        with requests.get(url, stream=True, timeout=TIMEOUT, headers={"Accept-Encoding": "identity"}) as response:
+            if not response.ok:
+                kind = UnavailableError if response.status_code in (404, 410) else _MirrorError
+                raise kind(f"answers {response.status_code} {response.reason} for {remote.name}")
+            yield response
     except requests.RequestException as error:
-        if bar.total or bar.done:
-            raise UnavailableError(f"broke off in the middle of {remote.name} ({_reason(error)})") from error
-        raise _MirrorError(f"cannot be reached ({_reason(error)})") from error
+        if response is None:
+            raise _MirrorError(f"cannot be reached ({_reason(error)})") from error
+        raise UnavailableError(f"broke off in the middle of {remote.name} ({_reason(error)})") from error
 
 
 def _reason(error: BaseException) -> str:

@@ -21,11 +21,10 @@ import numpy.typing as npt
 from ..._files import reading
 from ..._text import printable
 from ...errors import UserError
-from .dataset import Dataset, DownloadProgress, MissingError, of_source
+from .dataset import Dataset, DatasetSource, DownloadProgress, Examples, MissingError
 
 Image = npt.NDArray[np.uint8]  # [3, height, width], red, green and blue
 
-_ENDINGS = (".jpeg", ".jpg")
 _LARGEST = 64_000_000  # pixels; the largest image of ILSVRC has 33 million
 _LARGEST_FILE = 64_000_000  # bytes
 _TRUTH = "ILSVRC2012_validation_ground_truth.txt"
@@ -56,7 +55,7 @@ class Images:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[Image, int]:
-        return _prepared(pathlib.Path(self.paths[index]), self.prepare), int(self.targets[index])
+        return _prepared(self.paths[index], self.prepare), int(self.targets[index])
 
 
 def whole(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> tuple[Images, Images]:
@@ -69,7 +68,7 @@ def whole(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None)
     if not all((folder / part).is_dir() for part in _PARTS):
         raise MissingError(
             f"ilsvrc: expected folders train, with one for each class, and val, likewise or with {_DEVKIT} beside it, "
-            f"in {folder}: {_OWNER}"
+            f"in {folder}; {_OWNER}"
         )
     devkit, test = folder / _DEVKIT, folder / "val"
     is_flat = devkit.is_dir() and not _class_names(test)
@@ -100,12 +99,12 @@ def check_number(classes: Sequence[str], expected: int, folder: pathlib.Path) ->
         kind = MissingError if len(classes) < expected else UserError
         raise kind(
             f"ilsvrc: expected folders of {expected:,} classes in {folder}; got {len(classes):,}, by which classes "
-            f"would have other numbers than in published networks; all of it is needed: {_OWNER}"
+            f"would have other numbers than in published networks; all of it is needed; {_OWNER}"
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class WholeSource:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WholeSource(DatasetSource):
     """All of ILSVRC-2012, which is read image by image: by :func:`whole`, never by ``load``."""
 
     name: str = "ilsvrc"
@@ -115,27 +114,25 @@ class WholeSource:
     shape: tuple[int, int, int] = (3, 224, 224)
     classes: tuple[str, ...] = tuple(str(number) for number in range(1000))
 
-    def place(self, directory: pathlib.Path) -> str:
-        return str(directory / self.name)
-
     def missing(self, directory: pathlib.Path) -> tuple[str, ...]:
-        absent = tuple(part for part in _PARTS if not (directory / self.name / part).is_dir())
-        few = 0 if absent else len(self.classes) - _count_classes(directory / self.name / "train")
+        folder = self.path(directory)
+        absent = tuple(part for part in _PARTS if not (folder / part).is_dir())
+        few = 0 if absent else len(self.classes) - _count_classes(folder / "train")
         return (f"{few:,} classes of train",) if few > 0 else absent
 
     def load(self, directory: pathlib.Path) -> Dataset:
-        self.verify(directory)
+        self.check(directory)
         raise UserError(
             "ilsvrc: 1.3 million images do not fit into memory; contdrop.replication.datasets.ilsvrc.whole reads them"
         )
 
     def get(self, directory: pathlib.Path, progress: DownloadProgress) -> None:
-        self.verify(directory)
+        self.check(directory)
 
-    def verify(self, directory: pathlib.Path) -> str:
+    def check(self, directory: pathlib.Path) -> str:
         """Count classes and files; the files' contents are checked when they are read."""
-        train, test = whole(directory / self.name)
-        check_number(train.classes, len(self.classes), directory / self.name)
+        train, test = whole(self.path(directory))
+        check_number(train.classes, len(self.classes), self.path(directory))
         found = len(train.classes), len(train), len(test)
         expected = len(self.classes), self.train, self.test
         if found != expected:
@@ -147,18 +144,21 @@ class WholeSource:
         return f"{self.train:,} and {self.test:,} JPEG files, counted, not read"
 
 
-@dataclasses.dataclass(frozen=True)
-class FolderSource:
-    """Some classes in memory: the first images in their folders in "train" and "val", the square in the middle."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FolderSource(DatasetSource):
+    """Some classes in memory: the first images in their folders in "train" and "val", the square in the middle.
 
-    name: str
-    title: str
-    folder: str
+    Attributes:
+        synsets: Names of the classes' folders.
+        training: Images of each class to train on.
+        testing: Images of each class to test on.
+        offered: Where the folders are to be had.
+    """
+
     synsets: tuple[str, ...]
-    classes: tuple[str, ...]
-    training: int = 20  # images of each class
+    shape: tuple[int, int, int] = (3, 96, 96)
+    training: int = 20
     testing: int = 10
-    side: int = 96
     offered: str = _OWNER
 
     @property
@@ -169,41 +169,32 @@ class FolderSource:
     def test(self) -> int:
         return self.testing * len(self.classes)
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return 3, self.side, self.side
-
-    def place(self, directory: pathlib.Path) -> str:
-        return str(directory / self.folder)
-
     def missing(self, directory: pathlib.Path) -> tuple[str, ...]:
         names = (f"{part}/{synset}" for part in _PARTS for synset in self.synsets)
-        return tuple(name for name in names if not (directory / self.folder / name).is_dir())
+        return tuple(name for name in names if not (self.path(directory) / name).is_dir())
 
     def load(self, directory: pathlib.Path) -> Dataset:
-        missing = self.missing(directory)
+        missing, folder = self.missing(directory), self.path(directory)
         if missing:
             raise MissingError(
                 f"{self.name}: {len(missing)} of {2 * len(self.synsets)} folders are missing; put {missing[0]} and "
-                f"others into {directory / self.folder}: {self.offered}"
+                f"others into {folder}; {self.offered}"
             )
-        parts = (("train", self.training), ("val", self.testing))
-        train, test = (self._part(directory / self.folder / part, count) for part, count in parts)
-        return of_source(self, train, test, f"{self.title}, the first images of each class, {self.side} pixels wide")
+        train, test = self.part(folder / "train", self.training), self.part(folder / "val", self.testing)
+        said = f"{self.title}, the first images of each class, {self.shape[-1]} pixels wide"
+        return self.dataset(train, test, said)
 
-    def get(self, directory: pathlib.Path, progress: DownloadProgress) -> None:
-        self.load(directory)
-
-    def _part(self, folder: pathlib.Path, count: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        images, smaller = [], SmallerSide(self.side)
+    def part(self, folder: pathlib.Path, count: int) -> Examples:
+        """Return the first ``count`` images of each class in a folder."""
+        images, side = [], self.shape[-1]
         for synset in self.synsets:
-            names = [name for name in _listing(folder / synset) if name.lower().endswith(_ENDINGS)]
-            if len(names) < count:
-                raise UserError(f"{folder / synset}: expected at least {count} JPEG files; there are {len(names)}")
-            for name in names[:count]:
-                image = _prepared(folder / synset / name, smaller)
-                top, left = ((size - self.side) // 2 for size in image.shape[1:])
-                images.append(image[:, top : top + self.side, left : left + self.side])
+            paths = _jpegs(folder / synset)
+            if len(paths) < count:
+                raise UserError(f"{folder / synset}: expected at least {count} JPEG files; there are {len(paths)}")
+            for path in paths[:count]:
+                image = _prepared(path, SmallerSide(side))
+                top, left = ((size - side) // 2 for size in image.shape[1:])
+                images.append(image[:, top : top + side, left : left + side])
         return np.stack(images), np.repeat(np.arange(len(self.synsets)), count)
 
 
@@ -218,7 +209,7 @@ def class_folders(folder: pathlib.Path, prepare: Callable[[Image], Image] | None
         raise UserError(f"{folder}: expected a folder for each class, such as n01440764; there is none")
     paths, targets = [], []
     for number, name in enumerate(classes):
-        found = [str(folder / name / file) for file in _listing(folder / name) if file.lower().endswith(_ENDINGS)]
+        found = _jpegs(folder / name)
         if not found:
             raise UserError(f"{folder / name}: expected JPEG files; there are none")
         paths += found
@@ -244,7 +235,7 @@ def with_devkit(folder: pathlib.Path, devkit: pathlib.Path, prepare: Callable[[I
     Raises:
         UserError: Labels and images do not match, or a file is damaged.
     """
-    paths = [str(folder / name) for name in _listing(folder) if name.lower().endswith(_ENDINGS)]
+    paths = _jpegs(folder)
     synsets = _synsets(devkit / _META)
     truth = devkit / _TRUTH
     lines = _text(truth).split()
@@ -260,9 +251,9 @@ def with_devkit(folder: pathlib.Path, devkit: pathlib.Path, prepare: Callable[[I
     return Images(paths, np.array([numbers[synsets[line]] for line in lines], np.int64), classes, prepare)
 
 
-def _prepared(path: pathlib.Path, prepare: Callable[[Image], Image] | None) -> Image:
+def _prepared(path: str, prepare: Callable[[Image], Image] | None) -> Image:
     """Decode and prepare an image; errors name its file."""
-    image = decode(path)
+    image = decode(pathlib.Path(path))
     try:
         return prepare(image) if prepare else image
     except UserError as problem:
@@ -318,6 +309,10 @@ def _text(path: pathlib.Path) -> str:
         return file.read(10_000_000).decode("ascii", errors="replace")
 
 
+def _jpegs(folder: pathlib.Path) -> list[str]:
+    return [str(folder / name) for name in _listing(folder) if name.lower().endswith((".jpeg", ".jpg"))]
+
+
 def _listing(folder: pathlib.Path) -> list[str]:
     with reading(folder):
         return sorted(os.listdir(folder))
@@ -353,9 +348,9 @@ class SmallerSide:
 WHOLE = WholeSource()
 # The ten classes of Imagenette.
 TEN = FolderSource(
-    "ilsvrc-10",
-    "ILSVRC-2012, ten classes",
-    "ilsvrc",
+    name="ilsvrc-10",
+    title="ILSVRC-2012, ten classes",
+    folder="ilsvrc",
     synsets=(
         *("n01440764", "n02102040", "n02979186", "n03000684", "n03028079"),
         *("n03394916", "n03417042", "n03425413", "n03445777", "n03888257"),
@@ -369,6 +364,6 @@ IMAGENETTE = dataclasses.replace(
     TEN,
     name="imagenette-subset",
     title="ten classes of ILSVRC-2012 from a copy of 224x224 pixels, subset",
-    folder="imagenette-subset",
+    folder="",
     offered="a subset of Imagenette, 40 and 15 images of each class, which https://github.com/fastai/imagenette offers",
 )

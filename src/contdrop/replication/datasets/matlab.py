@@ -9,6 +9,7 @@ compared with the dimensions, and dimensions are the caller's to check before va
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
 import pathlib
 import struct
@@ -48,7 +49,7 @@ class Array:
     name: str
     shape: tuple[int, ...]
     kind: np.dtype[np.generic]
-    read: Callable[[int], bytes]
+    read: Callable[[int], bytes | bytearray]
 
 
 def arrays(path: pathlib.Path) -> Iterator[Array]:
@@ -80,73 +81,65 @@ def _arrays(file: BinaryIO, size: int) -> Iterator[Array]:
         if len(tag) < 8:
             raise BrokenError("truncated, it ends in the middle of a variable's head")
         kind, length = struct.unpack(f"{order}II", tag)
-        at += 8 + length
-        if at > size:
-            raise BrokenError(f"truncated, a variable would end {at - size:,} bytes after the end of the file")
         if kind not in (_MATRIX, _COMPRESSED):
             raise BrokenError(f"damaged, expected a variable; got an element of type {kind}")
-        stream = _Inflated(file, length) if kind == _COMPRESSED else _Plain(file, length, tag)
+        if kind == _MATRIX:  # whose head is read again
+            file.seek(at)
+        end = at + 8 + length
+        if end > size:
+            raise BrokenError(f"truncated, a variable would end {end - size:,} bytes after the end of the file")
+        stream = _Stream(file, end - file.tell(), compressed=kind == _COMPRESSED)
+        at = end
         found = _array(_Elements(stream.read, order))
         if found is not None:
             yield found
     raise BrokenError(f"it has more than {_MOST_VARIABLES} variables")
 
 
-class _Plain:
-    """A variable as it is, its head included."""
+class _Stored:
+    """Stand-in for a decompressor where a variable is not compressed."""
 
-    def __init__(self, file: BinaryIO, length: int, head: bytes) -> None:
-        self._file, self._left, self._head = file, length, head
+    unconsumed_tail, eof = b"", False
 
-    def read(self, count: int) -> bytes:
-        head, self._head = self._head[:count], self._head[count:]
-        count -= len(head)
-        if count > self._left:
-            raise BrokenError("damaged, a variable is smaller than what it holds")
-        self._left -= count
-        return head + self._file.read(count)
+    def decompress(self, packed: bytes, _: int) -> bytes:
+        return packed
 
 
-class _Inflated:
-    """A variable out of a zlib stream, never more than a chunk ahead."""
+class _Stream:
+    """A variable, unpacked, never more than a chunk ahead."""
 
-    def __init__(self, file: BinaryIO, length: int) -> None:
-        self._file, self._left = file, length
-        self._inflate = zlib.decompressobj()
-        self._buffer = b""
+    def __init__(self, file: BinaryIO, length: int, *, compressed: bool) -> None:
+        self._file, self._left, self._buffer = file, length, bytearray()
+        self._unpacker = zlib.decompressobj() if compressed else _Stored()
 
-    def read(self, count: int) -> bytes:
-        parts, have = [self._buffer[:count]], len(self._buffer[:count])
-        self._buffer = self._buffer[count:]
-        while have < count:
-            piece = self._piece()
-            parts.append(piece[: count - have])
-            self._buffer = piece[count - have :]
-            have += len(parts[-1])
-        return b"".join(parts)
+    def read(self, count: int) -> bytes | bytearray:
+        while len(self._buffer) < count:
+            self._buffer += self._piece()
+        found, self._buffer = self._buffer, self._buffer[count:]
+        del found[count:]
+        return found
 
     def _piece(self) -> bytes:
-        while True:
-            packed = self._inflate.unconsumed_tail or self._file.read(min(self._left, _CHUNK))
-            if not self._inflate.unconsumed_tail:
-                self._left -= len(packed)
-            try:
-                piece = self._inflate.decompress(packed, _CHUNK)
-            except zlib.error as error:
-                raise BrokenError(f"damaged compressed data ({error})") from error
-            if piece:
-                return piece
-            if self._inflate.eof or not packed:
-                raise BrokenError("truncated, a variable is smaller than what it holds")
+        packed = self._unpacker.unconsumed_tail
+        if not packed:
+            packed = self._file.read(min(self._left, _CHUNK))
+            self._left -= len(packed)
+        try:
+            piece = self._unpacker.decompress(packed, _CHUNK)
+        except zlib.error as error:
+            raise BrokenError(f"damaged compressed data ({error})") from error
+        if not piece and (self._unpacker.eof or not packed):
+            raise BrokenError("truncated, a variable is smaller than what it holds")
+        return piece
 
 
 class _Elements:
     """Elements one after the other."""
 
-    def __init__(self, read: Callable[[int], bytes], order: str) -> None:
+    def __init__(self, read: Callable[[int], bytes | bytearray], order: str) -> None:
         self.read, self.order = read, order
 
-    def head(self) -> tuple[int, int, bytes | None]:
+    def head(self) -> tuple[int, int, bytes | bytearray | None]:
         """Read type and size, and the content of a small element, which is in the head."""
         tag = self.read(8)
         kind, size = struct.unpack(f"{self.order}II", tag)
@@ -156,7 +149,7 @@ class _Elements:
             return kind & 0xFFFF, kind >> 16, tag[4 : 4 + (kind >> 16)]
         return kind, size, None
 
-    def small(self, most: int) -> bytes:
+    def small(self, most: int) -> bytes | bytearray:
         """Return the content of an element of at most ``most`` bytes."""
         _, size, content = self.head()
         if content is not None:
@@ -185,10 +178,4 @@ def _array(elements: _Elements) -> Array | None:
     code = np.dtype(elements.order + _TYPES[kind])
     if min(shape, default=-1) < 0 or math.prod(shape) * code.itemsize != size:
         raise BrokenError(f"damaged, {name!r} has {size:,} bytes of values where its dimensions {shape} ask for others")
-    left = [content or b""]
-
-    def read(count: int) -> bytes:
-        taken, left[0] = left[0][:count], left[0][count:]
-        return taken + elements.read(count - len(taken))
-
-    return Array(name, shape, code, read)
+    return Array(name, shape, code, elements.read if content is None else io.BytesIO(content).read)

@@ -11,26 +11,24 @@ import contextlib
 import dataclasses
 import gzip
 import math
-import os
 import pathlib
 import struct
 import zlib
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ..._files import reading
 from ...errors import UserError
-from . import dataset
-from .dataset import Dataset, DownloadProgress, MissingError, of_source
+from .dataset import Images, Labels
+from .file_source import File, FileSource
 
 _KINDS = {0x1E3D4C51: "<f4", 0x1E3D4C53: "<f8", 0x1E3D4C54: "<i4", 0x1E3D4C55: "u1", 0x1E3D4C56: "<i2"}
 _PACKED = 0x1E3D4C52
 _MOST_DIMENSIONS = 8
 _AT_ONCE = 500  # pairs of images
-_OWNER = "its owner offers it at https://cs.nyu.edu/~ylclab/data/norb-v1.0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,17 +44,15 @@ class Matrix:
         """Read the next rows."""
         shape = (count, *self.shape[1:])
         wanted = math.prod(shape) * self.kind.itemsize
-        with _explained(self.path):
-            content = self.file.read(wanted)
+        content = self.file.read(wanted)
         if len(content) != wanted:
             raise UserError(f"{self.path}: truncated, it ends in the middle of its values")
         return np.frombuffer(content, self.kind).reshape(shape)
 
     def end(self) -> None:
         """Raise UserError if anything follows what has been read."""
-        with _explained(self.path):
-            if self.file.read(1):
-                raise UserError(f"{self.path}: too long, bytes follow its {self.shape[0]:,} rows")
+        if self.file.read(1):
+            raise UserError(f"{self.path}: too long, bytes follow its {self.shape[0]:,} rows")
 
 
 @contextlib.contextmanager
@@ -66,11 +62,14 @@ def matrix(path: pathlib.Path, shape: tuple[int, ...]) -> Iterator[Matrix]:
     Raises:
         UserError: It is no such file.
     """
-    with _explained(path), path.open("rb") as plain:
+    with reading(path), path.open("rb") as plain:
         gzipped = plain.read(2) == b"\x1f\x8b"
         plain.seek(0)
         file: BinaryIO = gzip.GzipFile(fileobj=plain) if gzipped else plain  # type: ignore[assignment]
-        yield _head(file, path, shape)
+        try:
+            yield _head(file, path, shape)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise UserError(f"{path}: damaged gzip data ({error})") from error
 
 
 def _head(file: BinaryIO, path: pathlib.Path, shape: tuple[int, ...]) -> Matrix:
@@ -95,15 +94,6 @@ def _head(file: BinaryIO, path: pathlib.Path, shape: tuple[int, ...]) -> Matrix:
     return Matrix(found, np.dtype(_KINDS[magic]), file, path)
 
 
-@contextlib.contextmanager
-def _explained(path: pathlib.Path) -> Iterator[None]:
-    with reading(path):
-        try:
-            yield
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise UserError(f"{path}: damaged gzip data ({error})") from error
-
-
 def area_matrix(before: int, after: int) -> npt.NDArray[np.float32]:
     """Return a matrix [after, before] by which a pixel becomes the mean over its area in the original.
 
@@ -125,83 +115,45 @@ def reduced(images: npt.NDArray[np.uint8], side: int) -> npt.NDArray[np.uint8]:
     return np.rint(smaller).astype(np.uint8)
 
 
-@dataclasses.dataclass(frozen=True)
-class NorbSource:
-    """Folds in a folder: of each, a file of pairs of images (dat) and one of categories (cat)."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NorbSource(FileSource):
+    """Folds: of each, a file of pairs of images (dat) and one of categories (cat), gzipped or not.
 
-    name: str
-    title: str
-    training: tuple[str, ...]  # what the files of a fold are called, up to "dat.mat" or "cat.mat"
-    testing: tuple[str, ...]
-    pairs: int  # in each fold
-    original: int  # side of the images
-    side: int  # that they are reduced to
-    classes: tuple[str, ...]
+    Attributes:
+        original: Side of the images before they are reduced.
+    """
 
-    @property
-    def train(self) -> int:
-        return len(self.training) * self.pairs
+    original: int
+    offered: str = "its owner offers it at https://cs.nyu.edu/~ylclab/data/norb-v1.0"
+    also: ClassVar[str] = ", unpacked if you like,"
+
+    def names(self, file: File) -> tuple[str, ...]:
+        return file.name, file.name.removesuffix(".gz")
 
     @property
-    def test(self) -> int:
-        return len(self.testing) * self.pairs
+    def _verified(self) -> str:
+        side = self.shape[-1]
+        size = "" if side == self.original else f", reduced from {self.original} to {side} pixels"
+        return f"{size} (no checksums are published)"
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return 2, self.side, self.side
+    def _fill(self, file: File, path: pathlib.Path, images: Images, labels: Labels) -> None:
+        if file.holds == "images":
+            self._fill_images(path, images)
+        else:
+            self._fill_labels(path, labels)
 
-    def place(self, directory: pathlib.Path) -> str:
-        return str(directory / self.name)
-
-    def missing(self, directory: pathlib.Path) -> tuple[str, ...]:
-        names = [f"{fold}{what}.mat" for fold in (*self.training, *self.testing) for what in ("dat", "cat")]
-        return tuple(f"{name}.gz" for name in names if not _here(directory / self.name, name))
-
-    def load(self, directory: pathlib.Path) -> Dataset:
-        missing = self.missing(directory)
-        if missing:
-            raise MissingError(
-                f"{self.name}: {len(missing)} of {2 * (len(self.training) + len(self.testing))} files are missing; put "
-                f"{', '.join(missing)}, unpacked if you like, into {directory / self.name}: {_OWNER}"
-            )
-        train, test = (self._part(folds, directory) for folds in (self.training, self.testing))
-        size = "" if self.side == self.original else f", reduced from {self.original} to {self.side} pixels"
-        used = ", ".join((*self.training, *self.testing))
-        return of_source(self, train, test, f"{self.title}{size} (no checksums are published): {used}")
-
-    def get(self, directory: pathlib.Path, progress: DownloadProgress) -> None:
-        try:
-            self.load(directory)
-        except MissingError as problem:
-            raise UserError(f"{problem}; {dataset.get_command(self.name, directory)} cannot get it") from problem
-
-    def _part(
-        self, folds: tuple[str, ...], directory: pathlib.Path
-    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        total = len(folds) * self.pairs
-        images, labels = np.empty((total, *self.shape), np.uint8), np.empty(total, np.int64)
-        for number, fold in enumerate(folds):
-            part = slice(number * self.pairs, (number + 1) * self.pairs)
-            folder = directory / self.name
-            try:
-                self._images(_here(folder, f"{fold}dat.mat")[0], images[part])
-                self._labels(_here(folder, f"{fold}cat.mat")[0], labels[part])
-            except UserError as problem:
-                raise UserError(f"{self.name}: {problem}") from problem
-        return images, labels
-
-    def _images(self, path: pathlib.Path, images: npt.NDArray[np.uint8]) -> None:
-        with matrix(path, (self.pairs, 2, self.original, self.original)) as found:
+    def _fill_images(self, path: pathlib.Path, images: Images) -> None:
+        with matrix(path, (len(images), 2, self.original, self.original)) as found:
             if found.kind.itemsize > 1:
                 raise UserError(f"{path}: expected images of bytes; it has {found.kind.name}")
-            for start in range(0, self.pairs, _AT_ONCE):
+            for start in range(0, len(images), _AT_ONCE):
                 part = images[start : start + _AT_ONCE]
-                part[:] = reduced(found.rows(len(part)).astype(np.uint8), self.side)
+                part[:] = reduced(found.rows(len(part)).astype(np.uint8), self.shape[-1])
             found.end()
 
-    def _labels(self, path: pathlib.Path, labels: npt.NDArray[np.int64]) -> None:
-        with matrix(path, (self.pairs,)) as found:
-            values = found.rows(self.pairs)
+    def _fill_labels(self, path: pathlib.Path, labels: Labels) -> None:
+        with matrix(path, labels.shape) as found:
+            values = found.rows(len(labels))
             found.end()
         wrong = ~np.isin(values, np.arange(len(self.classes)))
         if wrong.any():
@@ -211,33 +163,32 @@ class NorbSource:
         labels[:] = values
 
 
-def _here(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
-    return [folder / each for each in (f"{name}.gz", name) if os.path.lexists(folder / each)]
+def folds(names: Iterable[str], pairs: int) -> tuple[File, ...]:
+    """Return the two files of each fold."""
+    return tuple(
+        File(f"{name}{what}.mat.gz", examples=pairs, holds=holds) for name in names for what, holds in _HOLDS.items()
+    )
 
 
+_HOLDS: dict[str, Literal["images", "labels"]] = {"dat": "images", "cat": "labels"}
 _TOYS = ("animal", "human", "airplane", "truck", "car")
-_BIG = "norb-5x{instances}x9x18x6x2x108x108-{part}-{fold:02}-"
-_SMALL = "smallnorb-5x{instances}x9x18x6x2x96x96-{part}-"
-_TRAINING, _TESTING = {"instances": "46789", "part": "training"}, {"instances": "01235", "part": "testing"}
 
 # As the paper has it: two of the ten training folds.
 NORB = NorbSource(
     name="norb",
     title="NORB, jittered and cluttered, two training folds",
-    training=tuple(_BIG.format(**_TRAINING, fold=fold) for fold in (1, 2)),
-    testing=tuple(_BIG.format(**_TESTING, fold=fold) for fold in (1, 2)),
-    pairs=29_160,
-    original=108,
-    side=48,
     classes=(*_TOYS, "nothing"),
+    shape=(2, 48, 48),
+    training=folds((f"norb-5x46789x9x18x6x2x108x108-training-{fold:02}-" for fold in (1, 2)), 29_160),
+    testing=folds((f"norb-5x01235x9x18x6x2x108x108-testing-{fold:02}-" for fold in (1, 2)), 29_160),
+    original=108,
 )
 SMALL_NORB = NorbSource(
     name="small-norb",
     title="small NORB",
-    training=(_SMALL.format(**_TRAINING),),
-    testing=(_SMALL.format(**_TESTING),),
-    pairs=24_300,
-    original=96,
-    side=96,
     classes=_TOYS,
+    shape=(2, 96, 96),
+    training=folds(["smallnorb-5x46789x9x18x6x2x96x96-training-"], 24_300),
+    testing=folds(["smallnorb-5x01235x9x18x6x2x96x96-testing-"], 24_300),
+    original=96,
 )
