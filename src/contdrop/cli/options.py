@@ -16,4 +16,9 @@ DataDir = Annotated[
         "--data-dir", metavar="DIR", help="Where the data sets are; else $CONTDROP_DATA, else your cache directory."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead, with every number.")]
+Details = Annotated[bool, typer.Option("--details", help="Show every comparison.")]
+Draws = Annotated[int, typer.Option(metavar="MASKS", help="Masks per expectation; more show smaller errors.")]
+Plot = Annotated[
+    pathlib.Path | None, typer.Option("--plot", metavar="FILE", help="Draw the findings into a .png or .svg file.")
+]

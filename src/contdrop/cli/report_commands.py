@@ -43,7 +43,7 @@ def report(
         typer.Option("--pdf/--no-pdf", help="Write figures as PDF too.  [default: of fewer than five experiments]"),
     ] = None,
     data_dir: options.DataDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the files and the verdicts as JSON.")] = False,
+    as_json: options.Json = False,
 ) -> int:
     """Write a page that says which method is better, by how much, and whether that is more than chance.
 

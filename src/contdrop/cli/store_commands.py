@@ -84,7 +84,7 @@ def _status_row(store: Store, protocol: ProtocolRecord, jobs: Sequence[JobRecord
 
 def check(
     store: Annotated[pathlib.Path, typer.Argument(metavar="STORE", help="The file.")] = options.STORE,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+    as_json: options.Json = False,
 ) -> int:
     """Read everything in a store and hold it against its checksums.
 

@@ -32,16 +32,11 @@ LEAST_DRAWS = 1000
 
 
 def theory(
-    draws: Annotated[
-        int, typer.Option(metavar="MASKS", help="Masks per expectation; more show smaller errors.")
-    ] = DRAWS,
+    draws: options.Draws = DRAWS,
     seed: Annotated[int, typer.Option(metavar="SEED", help="Of the unit, the layer and the masks.")] = 0,
-    details: Annotated[bool, typer.Option("--details", help="Show every law and case of every equation.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table: every number.")] = False,
-    plot_file: Annotated[
-        pathlib.Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw the findings into a .png or .svg file."),
-    ] = None,
+    details: options.Details = False,
+    as_json: options.Json = False,
+    plot_file: options.Plot = None,
 ) -> None:
     """Check every equation of the paper against Monte Carlo, and print which ones hold.
 
@@ -56,12 +51,9 @@ def theory(
       contdrop theory --draws 2000000 --plot theory.png
       contdrop theory --json > theory.json
     """
-    if draws < LEAST_DRAWS:
-        raise UserError(f"--draws: expected a whole number of at least {LEAST_DRAWS}; got {draws}")
     if not 0 <= seed < 2**63:
         raise UserError(f"--seed: expected a whole number from 0 to 2^63 - 1; got {seed}")
-    if plot_file:
-        check_plot(plot_file)
+    check_theory(draws, plot_file)
     stage = Stages(3 if plot_file is None else 4)
     with stage("equations", len(paper_equations.EQUATIONS)) as after_each:
         found = paper_equations.check_equations(draws, seed, after_each)
@@ -98,6 +90,21 @@ def theory(
             after_each()
 
 
+def check_theory(draws: int, plot_file: pathlib.Path | None) -> None:
+    """Check the options of a command that checks equations, before time is spent on them."""
+    if draws < LEAST_DRAWS:
+        raise UserError(f"--draws: expected a whole number of at least {LEAST_DRAWS}; got {draws}")
+    if plot_file:
+        check_plot(plot_file)
+
+
+# For each form of the gradient's term: its name in the text and in the plot.
+_SHARES = {
+    "paper": ("the paper's term",) * 2,
+    "bernoulli": ("the Bernoulli-style second-order term", "second order"),
+    "stein": ("Stein's lemma",) * 2,
+    "exact": ("the exact expectation (what is left is Monte Carlo noise)", "exact"),
+}
 _COLOURS = {"definition": "dim", "exact": "green", "approximation": "yellow", "does not hold": "bold red"}
 
 
@@ -123,13 +130,7 @@ def _show_theory(found: list[monte_carlo.Check], shares: dict[str, float], detai
             screen.print(f"({check.number}) {check.note}")
     screen.print()
     screen.print("Share of what the noise adds to a sigmoid unit's gradient that is left unexplained by:")
-    names = {
-        "paper": "the paper's term",
-        "bernoulli": "the Bernoulli-style second-order term",
-        "stein": "Stein's lemma",
-        "exact": "the exact expectation (what is left is Monte Carlo noise)",
-    }
-    for form, name in names.items():
+    for form, (name, _) in _SHARES.items():
         screen.print(f"  {shares[form]:6.1%}  {name}")
     screen.print()
     screen.print(
@@ -231,9 +232,8 @@ def _draw_probit(axis: Any, figure: Any) -> None:
 
 
 def _draw_gradient(axis: Any, shares: dict[str, float]) -> None:
-    names = {"paper": "the paper's term", "bernoulli": "second order", "stein": "Stein's lemma", "exact": "exact"}
-    values = [100 * shares[form] for form in names]
-    bars = axis.barh(list(names.values()), values, color=["#D55E00", "#E69F00", "#56B4E9", "#0072B2"])
+    values = [100 * shares[form] for form in _SHARES]
+    bars = axis.barh([name for _, name in _SHARES.values()], values, color=["#D55E00", "#E69F00", "#56B4E9", "#0072B2"])
     axis.bar_label(bars, fmt="%.1f %%", padding=3)
     axis.invert_yaxis()
     axis.set(
@@ -280,9 +280,7 @@ def certify_command(
         int | None, typer.Option("--pac-bayes", metavar="EPOCHS", help="Train PAC-Bayes posteriors, that many epochs.")
     ] = None,
     as_json: options.Json = False,
-    plot_file: Annotated[
-        pathlib.Path | None, typer.Option("--plot", metavar="FILE", help="Draw the bounds into a .png or .svg file.")
-    ] = None,
+    plot_file: options.Plot = None,
 ) -> None:
     """Bound the error of trained networks, with a stated confidence.
 
@@ -355,26 +353,19 @@ def _stored_result(store: pathlib.Path, study: Study) -> Result:
     return Result(store, keys[0], study)
 
 
-def _show_certificates(found: list[Certified], delta: float) -> None:
+def _show_certificates(certified: list[Certified], delta: float) -> None:
     headings = ["method", "strength r", "mean network", "member", "mixture", "diversity"]
-    pac_bayes = any(each.pac_bayes for each in found)
+    pac_bayes = any(each.pac_bayes for each in certified)
     headings += ["PAC-Bayes: test error", "bound", "KL"] if pac_bayes else []
     title = f"Error, % <= bound; all hold together with a confidence of {1 - delta:.0%}"
     table = terminal.table(title, headings)
-    for each in found:
-        row = [
-            display_name(each.method, longest=40),
-            "" if each.strength is None else f"{each.strength:.3g}",
-            _bound_cell(each.mean),
-        ]
-        holdout = each.holdout
-        row += (
-            [_bound_cell(holdout.member), _bound_cell(holdout.mixture), f"{holdout.brier.diversity:.4f}"]
-            if holdout
-            else [""] * 3
-        )
-        made = each.pac_bayes
-        row += [f"{100 * made.test_error:.2f}", f"{100 * made.bound:.2f}", f"{made.kl:.0f}"] if made else []
+    for each in certified:
+        strength = "" if each.strength is None else f"{each.strength:.3g}"
+        row = [display_name(each.method, longest=40), strength, _bound_cell(each.mean), "", "", ""]
+        if found := each.holdout:
+            row[3:] = [_bound_cell(found.member), _bound_cell(found.mixture), f"{found.brier.diversity:.4f}"]
+        if made := each.pac_bayes:
+            row += [f"{100 * made.test_error:.2f}", f"{100 * made.bound:.2f}", f"{made.kl:.0f}"]
         table.add_row(*row)
     terminal.screen().print(table)
 

@@ -11,19 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from .._text import plural, printable, visible
-from ..cli import terminal
+from ..cli import options, terminal
 from ..cli.progress_bars import DownloadBars, DownloadLines
 from . import datasets, pretrained
 from .datasets import dataset
 from .datasets.dataset import DatasetSource, MissingError
 
 data = typer.Typer(add_completion=False, rich_markup_mode=None)
-
-_DataDir = Annotated[
-    pathlib.Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="Where data sets and weights are kept.", show_default=False),
-]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
 
 @data.callback(invoke_without_command=True)
@@ -43,7 +37,7 @@ def data_command(context: typer.Context) -> None:
 
 
 @data.command("list", short_help="Show the data sets, and which of them are here.")
-def data_list(data_dir: _DataDir = None, as_json: _Json = False) -> None:
+def data_list(data_dir: options.DataDir = None, as_json: options.Json = False) -> None:
     """Show the data sets, and which of them are here.
 
     Whether their files are whole is another question: contdrop data check.
@@ -87,8 +81,8 @@ def _data_row(source: DatasetSource, absent: int, directory: pathlib.Path) -> tu
 @data.command("check", short_help="Verify the data sets that are here.")
 def data_check(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", show_default=False)] = None,
-    data_dir: _DataDir = None,
-    as_json: _Json = False,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
 ) -> None:
     """Read data sets and verify that they are the published ones.
 
@@ -117,7 +111,7 @@ def data_check(
 
 @data.command("get", short_help="Download a data set, unless it is here.")
 def data_get(
-    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)], data_dir: _DataDir = None
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)], data_dir: options.DataDir = None
 ) -> None:
     """Download a data set, unless it is here.
 
@@ -164,7 +158,7 @@ def weights_command(context: typer.Context) -> None:
 
 
 @weights.command("list", short_help="Show the published weights, and which of them are here.")
-def weights_list(data_dir: _DataDir = None, as_json: _Json = False) -> None:
+def weights_list(data_dir: options.DataDir = None, as_json: options.Json = False) -> None:
     """Show the published weights, and which of them are here.
 
     Examples:
@@ -200,8 +194,8 @@ def weights_check(
         pathlib.Path | None,
         typer.Option("--weights", metavar="FILE", help="This file, not the one in the data directory."),
     ] = None,
-    data_dir: _DataDir = None,
-    as_json: _Json = False,
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
 ) -> None:
     """Read weights, compare their shapes layer by layer, and measure the network's error if its data are here.
 

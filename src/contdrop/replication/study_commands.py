@@ -13,8 +13,7 @@ import contdrop
 from .._text import plural
 from ..cli import options, session, terminal, theory_commands
 from ..cli.progress_bars import Stages
-from ..cli.theory_commands import DRAWS, LEAST_DRAWS
-from ..errors import UserError
+from ..cli.theory_commands import DRAWS
 from ..lab.study.source import StudySource
 from ..lab.study.study import Size, Study, describe
 from ..theory import paper_equations
@@ -125,12 +124,10 @@ def claims(
     results: Annotated[
         pathlib.Path, typer.Option("--results", metavar="DIR", help="Directory with the archives (*.jsonl.gz).")
     ] = pathlib.Path("results"),
-    draws: Annotated[int, typer.Option(metavar="MASKS", help="Masks per expectation, for the equations.")] = DRAWS,
-    details: Annotated[bool, typer.Option("--details", help="Show every comparison of every claim.")] = False,
+    draws: options.Draws = DRAWS,
+    details: options.Details = False,
     as_json: options.Json = False,
-    plot_file: Annotated[
-        pathlib.Path | None, typer.Option("--plot", metavar="FILE", help="Draw all claims into a .png or .svg file.")
-    ] = None,
+    plot_file: options.Plot = None,
 ) -> None:
     """Print what became of every claim of the paper: holds, does not hold, open, or not testable here.
 
@@ -144,10 +141,7 @@ def claims(
       contdrop claims --results results --plot claims.svg
       contdrop claims --results results --json > claims.json
     """
-    if draws < LEAST_DRAWS:
-        raise UserError(f"--draws: expected a whole number of at least {LEAST_DRAWS}; got {draws}")
-    if plot_file:
-        theory_commands.check_plot(plot_file)
+    theory_commands.check_theory(draws, plot_file)
     stage = Stages(2)
     with stage("archives", 1) as after_each:
         runs = verdicts.gather(results)
