@@ -416,8 +416,7 @@ def test_an_open_question_names_the_only_other_method_and_not_all_of_several():
 
 def test_sentences_that_fill_the_headline_exactly_are_in_it():
     exact, longer = ["a" * 40, "b" * (HEADLINE - 41)], ["a" * 40, "b" * (HEADLINE - 40)]
-    assert verdicts._two_lines(exact) == (" ".join(exact), [])
-    assert verdicts._two_lines(longer) == (longer[0], longer[1:])
+    assert (verdicts._number_that_fits(exact), verdicts._number_that_fits(longer)) == (2, 1)
     full = "a" * HEADLINE
     assert verdicts._fitting(full, "short") == full
     assert verdicts._fitting(full + "a", "short") == "short"

@@ -8,8 +8,7 @@ import re
 import pytest
 
 from contdrop.errors import UserError
-from contdrop.lab.analysis.comparisons import compare
-from contdrop.lab.analysis.interim import followed_method, interim_results
+from contdrop.lab.analysis.comparisons import compare, followed_method, interim_results
 from contdrop.lab.report import live_page, style
 from contdrop.lab.report.live_page import LivePage
 from contdrop.lab.store.results import collect_all

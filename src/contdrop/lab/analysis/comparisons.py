@@ -1,4 +1,4 @@
-"""Comparisons of methods with the reference, their outcomes, and controls of equal noise.
+"""Comparisons of methods with the reference, final and interim, their outcomes, and controls of equal noise.
 
 Each method is compared with the reference over the runs that both have finished; a method that failed often removes no
 runs from the others. Verdict, tables and figures all use these comparisons.
@@ -7,8 +7,10 @@ runs from the others. Verdict, tables and figures all use these comparisons.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -46,26 +48,22 @@ def planned_margin(results: Results) -> float | None:
     return float(planned) if isinstance(planned, int | float) and planned > 0 else None
 
 
-def compare(results: Results, margin: float | None = None) -> dict[str, stats.Comparison]:
+def compare(results: Results, margin: float | None = None) -> dict[str, Comparison]:
     """Compare the reference with every other method that shares finished runs with it, in the study's order.
 
     The margin is that of the equivalence test, see :func:`margin_of`.
     """
-    errors, better = results.errors(), results.measure.better
+    errors, better, margin = results.errors(), results.measure.better, margin_of(results, margin)
     reference = errors.pop(results.reference, {})
     comparisons = {}
     for method, found in errors.items():
-        shared = sorted(reference.keys() & found.keys())
-        if shared:
-            comparison = stats.compare_paired(
-                {run: reference[run] for run in shared},
-                {run: found[run] for run in shared},
-                margin=margin_of(results, margin),
-                names=(results.reference, method),
-                better=better,
-            )
-            comparisons[method] = dataclasses.replace(comparison, two_way=_two_way(results, method, shared))
-    return stats.adjusted({method: without_limits(found) for method, found in comparisons.items()})
+        if shared := sorted(reference.keys() & found.keys()):
+            pair = ([values[run] for run in shared] for values in (reference, found))
+            names = (results.reference, method)
+            comparison = stats.compare_paired(*pair, margin=margin, names=names, better=better)
+            two_way = _two_way(results, method, shared)
+            comparisons[method] = without_limits(dataclasses.replace(comparison, two_way=two_way))
+    return stats.adjusted(comparisons)
 
 
 def _two_way(results: Results, method: str, runs: Sequence[int]) -> tuple[float, float] | None:
@@ -77,17 +75,18 @@ def _two_way(results: Results, method: str, runs: Sequence[int]) -> tuple[float,
     return None if ends is None or math.isnan(ends[0]) else ends  # one run has none
 
 
-def without_limits(found: stats.Comparison) -> stats.Comparison:
+def without_limits(found: Comparison) -> Comparison:
     """Remove t-test results from a comparison whose differences are all equal: without spread they are only limits."""
     if found.sd != 0:
         return found
-    none = math.nan
-    found = dataclasses.replace(found, minimum_detectable=none, interval=(none, none), simultaneous=(none, none))
+    limits = ["minimum_detectable"]
     if found.equivalence_p is not None:
-        found = dataclasses.replace(found, equivalence_p=none, equivalence_p_holm=none)
+        limits += ["equivalence_p", "equivalence_p_holm"]
     if found.difference != 0:
-        found = dataclasses.replace(found, t_p=none, t_p_two_sided=none, effect=none)
-    return found
+        limits += ["t_p", "t_p_two_sided", "effect"]
+    none: dict[str, Any] = dict.fromkeys(limits, math.nan)
+    none |= dict.fromkeys(("interval", "simultaneous"), (math.nan, math.nan))
+    return dataclasses.replace(found, **none)
 
 
 ALPHA = 0.05
@@ -127,6 +126,7 @@ def includes_zero(interval: tuple[float, float] | None) -> bool:
     return interval is not None and interval[0] <= 0 <= interval[1]
 
 
+BERNOULLI = "bernoulli"
 _MATCHED = "bernoulli-matched"
 _ALIKE = 0.01  # in proportion: strengths that count as equal
 
@@ -174,10 +174,54 @@ def noise_mismatch(results: Results, first: str, second: str) -> str | None:
 def weaker_than_named(results: Results) -> list[tuple[str, float, float]]:
     """Return methods whose law cannot reach the strength of the model's own dropout, with both strengths."""
     found = {job.method: job.results.get("relative_variance") for job in results.finished}
-    own = found.get(ORIGINAL)
+    own = found.get(ORIGINAL) or 0.0
     return [
         (method, strength, own)
         for method, strength in found.items()
-        if method.endswith(f":{MATCH}") and strength is not None and own is not None
-        if strength < own * (1 - _ALIKE)
+        if method.endswith(f":{MATCH}") and strength is not None and strength < own * (1 - _ALIKE)
     ]
+
+
+# ---- interim results: the difference after each finished pair of runs
+
+_MOST = 60  # interim results: more cannot be seen in a chart, and each takes a bootstrap
+
+
+@dataclasses.dataclass(frozen=True)
+class InterimResult:
+    """Mean difference, reference minus method, after ``pairs`` pairs, and its interval (NaN if there is none)."""
+
+    pairs: int
+    difference: float
+    low: float
+    high: float
+
+
+def followed_method(results: Results) -> str | None:
+    """Return the method whose interim results are shown: Bernoulli, the control, or the first other one.
+
+    The plan decides, not the results, so that the choice is not biased towards the best of them.
+    """
+    others = [method for method in results.methods if method != results.reference]
+    wanted = (BERNOULLI, control_of(results.reference), *others)
+    return next((method for method in wanted if method in others), None)
+
+
+def interim_results(results: Results, method: str) -> list[InterimResult]:
+    """Return the results after each pair, in the order in which pairs were completed."""
+    errors, ended = results.errors(), {(job.method, job.run): job.ended or 0.0 for job in results.finished}
+    ours, theirs = errors.get(results.reference, {}), errors.get(method, {})
+    order = sorted(
+        ours.keys() & theirs.keys(), key=lambda run: (max(ended[results.reference, run], ended[method, run]), run)
+    )
+    pairs = [(run, ours[run], theirs[run]) for run in order]
+    counts = {*range(1, len(pairs) + 1, 1 + len(pairs) // _MOST), len(pairs)} - {0}
+    return [_interim_result(tuple(sorted(pairs[:count]))) for count in sorted(counts)]
+
+
+@functools.lru_cache(maxsize=1000)
+def _interim_result(pairs: tuple[tuple[int, float, float], ...]) -> InterimResult:
+    """Compute one interim result; cached, because one more pair changes none of the earlier ones."""
+    found = stats.compare_paired({run: ours for run, ours, _ in pairs}, {run: theirs for run, _, theirs in pairs})
+    low, high = found.interval if found.sd else (math.nan, math.nan)  # as compare has it
+    return InterimResult(len(pairs), found.difference, low, high)

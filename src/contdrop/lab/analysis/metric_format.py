@@ -193,6 +193,10 @@ class Measure:
             return sign + (f"{size:.2f}" if size >= 0.01 or size == 0 else f"{size:.2g}")
         return sign + _short(size, 3)
 
+    def interval(self, low: float, high: float) -> str:
+        """Format the ends of an interval of differences, without their unit."""
+        return f"{self.amount(low)} to {self.amount(high)}"
+
     def signed(self, gap: float) -> str:
         """Format a difference without its unit, always with its sign."""
         return f"+{self.amount(gap)}" if gap > 0 else self.amount(gap)

@@ -23,7 +23,7 @@ import markupsafe
 from matplotlib.ticker import MaxNLocator
 
 from ..._text import duration, plural
-from ..analysis.interim import InterimResult, followed_method, interim_results
+from ..analysis.comparisons import InterimResult, followed_method, interim_results
 from ..analysis.metric_format import Measure
 from ..analysis.phrases import all_of, capital
 from ..analysis.verdict import Analysis, analyze

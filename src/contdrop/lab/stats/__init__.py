@@ -10,7 +10,9 @@ better. A figure that does not exist (the spread of one run) is NaN; one that wa
 - ``power``, ``minimum_detectable``, ``runs_needed``: what a number of runs can show.
 """
 
-from .bootstrap import bca_interval as bca_interval
+from .intervals import bca_interval as bca_interval
+from .intervals import t_interval as t_interval
+from .intervals import two_way_interval as two_way_interval
 from .paired import Comparison as Comparison
 from .paired import Summary as Summary
 from .paired import adjusted as adjusted
@@ -28,7 +30,5 @@ from .significance import McNemar as McNemar
 from .significance import holm as holm
 from .significance import mcnemar as mcnemar
 from .significance import signed_rank_test as signed_rank_test
-from .significance import t_interval as t_interval
 from .significance import t_test as t_test
 from .significance import tost as tost
-from .two_way import two_way_interval as two_way_interval

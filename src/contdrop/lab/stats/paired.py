@@ -6,12 +6,12 @@ import collections
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...errors import UserError
-from .bootstrap import bca_interval
+from .intervals import bca_interval, t_interval
 from .power import minimum_detectable
 from .significance import (
     RESOLUTION,
@@ -19,14 +19,17 @@ from .significance import (
     finite,
     holm,
     merged,
+    scaled_moments,
     signed_rank_test,
     student_quantile,
-    t_interval,
     t_test,
     tost,
-    unit_scale,
 )
 
+# By run number, or in the order of the runs.
+Results: TypeAlias = Mapping[int, float] | Sequence[float] | Sequence[tuple[int, float]] | Array
+
+_TESTS = ("t_p", "t_p_two_sided", "wilcoxon_p", "wilcoxon_p_two_sided", "equivalence_p")
 # With five, not even five wins out of five reach 5 % in a two-sided Wilcoxon test: 2 / 2^5 = 0.0625.
 ENOUGH_RUNS = 6
 _ROUNDING = 1e-12  # of the spread: the mean difference of equal means
@@ -120,9 +123,8 @@ def summary(values: Sequence[float] | Array) -> Summary:
         Summary(mean=2.0, sd=1.0, n=3)
     """
     array = finite("values", values)
-    scaled, scale = unit_scale(array)
-    n = len(array)
-    return Summary(float(np.mean(scaled)) * scale, float(np.std(scaled, ddof=1)) * scale if n > 1 else math.nan, n)
+    mean, sd, scale = scaled_moments(array)
+    return Summary(mean * scale, sd * scale, len(array))
 
 
 def compare_paired(
@@ -154,45 +156,45 @@ def compare_paired(
     Raises:
         UserError: If runs are missing on one side, given twice or not finite.
     """
-    first, second = match_runs(reference, other, names)
+    first, second = _match_runs(reference, other, names)
     change = differences(first, second)
-    spread = summary(change)
     judged = -change if better == "higher" else change  # negative where the reference is better
-    t, wilcoxon = t_test(judged), signed_rank_test(judged)
-    equivalence = None if margin is None else tost(change, margin)
+    spread, n = summary(change), len(change)
+    student = t_interval(change, confidence=confidence)
+    bootstrap = student if n < ENOUGH_RUNS else bca_interval(change, confidence=confidence, seed=seed)
     return Comparison(
         reference=summary(first),
         other=summary(second),
-        runs=len(change),
+        runs=n,
         difference=0.0 if abs(spread.mean) < _ROUNDING * spread.sd else spread.mean,
         sd=spread.sd,
-        interval=(
-            t_interval(change, confidence=confidence)
-            if len(change) < ENOUGH_RUNS
-            else bca_interval(change, confidence=confidence, seed=seed)
-        ),
-        simultaneous=t_interval(change, confidence=confidence),
+        interval=bootstrap,
+        simultaneous=student,
         confidence=confidence,
-        t_p=t.less,
-        t_p_two_sided=t.two_sided,
-        wilcoxon_p=wilcoxon.less,
-        wilcoxon_p_two_sided=wilcoxon.two_sided,
-        wilcoxon_method=wilcoxon.method,
-        t_p_holm=t.less,
-        t_p_two_sided_holm=t.two_sided,
-        wilcoxon_p_holm=wilcoxon.less,
-        wilcoxon_p_two_sided_holm=wilcoxon.two_sided,
-        effect=spread.mean / spread.sd if spread.sd else math.copysign(math.inf, spread.mean) if spread.mean else 0.0,
+        **_p_values(judged, None if margin is None else tost(change, margin)),
+        effect=_effect(spread),
         wins=int(np.sum(judged < 0)),
         ties=int(np.sum(judged == 0)),
         superiority=float(np.mean(judged < 0) + np.mean(judged == 0) / 2),
-        minimum_detectable=minimum_detectable(spread.sd, spread.n),
+        minimum_detectable=minimum_detectable(spread.sd, n),
         margin=margin,
-        equivalence_p=equivalence,
-        equivalence_p_holm=equivalence,
         notes=_notes(change),
         better=better,
     )
+
+
+def _p_values(judged: Array, equivalence_p: float | None) -> dict[str, Any]:
+    """Return the fields of all tests; those of one comparison alone need no correction."""
+    t, wilcoxon = t_test(judged), signed_rank_test(judged)
+    found = (t.less, t.two_sided, wilcoxon.less, wilcoxon.two_sided, equivalence_p)
+    adjusted = {f"{test}_holm": p for test, p in zip(_TESTS, found)}
+    return dict(zip(_TESTS, found)) | adjusted | {"wilcoxon_method": wilcoxon.method}
+
+
+def _effect(spread: Summary) -> float:
+    if spread.sd:
+        return spread.mean / spread.sd
+    return math.copysign(math.inf, spread.mean) if spread.mean else 0.0
 
 
 def adjusted(comparisons: Mapping[str, Comparison], family: int = 0) -> dict[str, Comparison]:
@@ -202,29 +204,24 @@ def adjusted(comparisons: Mapping[str, Comparison], family: int = 0) -> dict[str
         comparisons: By whatever names them.
         family: How many were planned, if some of them are not there yet.
     """
-    values = comparisons.values()
-    members = max(family, family_size(values))
-    t, t_two, wilcoxon, wilcoxon_two, equivalence = (
-        holm([math.nan if (p := getattr(each, name)) is None or each.runs == 1 else p for each in values], members)
-        for name in ("t_p", "t_p_two_sided", "wilcoxon_p", "wilcoxon_p_two_sided", "equivalence_p")
-    )
+    members = max(family, family_size(comparisons.values()))
+    columns = [_holm_of(comparisons.values(), test, members) for test in _TESTS]
     return {
         method: dataclasses.replace(
             comparison,
             simultaneous=_simultaneous(comparison, members),
-            t_p_holm=t[place],
-            t_p_two_sided_holm=t_two[place],
-            wilcoxon_p_holm=wilcoxon[place],
-            wilcoxon_p_two_sided_holm=wilcoxon_two[place],
-            equivalence_p_holm=None if comparison.equivalence_p is None else equivalence[place],
-            minimum_detectable=(
-                math.nan
-                if math.isnan(comparison.minimum_detectable)
-                else minimum_detectable(comparison.sd, comparison.runs, alpha=0.05 / max(1, members))
-            ),
+            minimum_detectable=_detectable(comparison, members),
+            **{f"{test}_holm": p for test, p in zip(_TESTS, p_values)},
         )
-        for place, (method, comparison) in enumerate(comparisons.items())
+        for (method, comparison), *p_values in zip(comparisons.items(), *columns)
     }
+
+
+def _holm_of(comparisons: Iterable[Comparison], test: str, members: int) -> list[float | None]:
+    """Return a test's p-values adjusted over the comparisons of two or more runs; None where there is no test."""
+    raw = [(getattr(each, test), each.runs) for each in comparisons]
+    corrected = holm([math.nan if p is None or runs == 1 else p for p, runs in raw], members)
+    return [None if p is None else found for (p, _), found in zip(raw, corrected)]
 
 
 def family_size(comparisons: Iterable[Comparison]) -> int:
@@ -232,18 +229,23 @@ def family_size(comparisons: Iterable[Comparison]) -> int:
     return sum(each.runs > 1 for each in comparisons)
 
 
-def _simultaneous(comparison: Comparison, tested: int) -> tuple[float, float]:
-    """Return Bonferroni's interval: each misses with a ``tested``-th of the probability that any may."""
+def _simultaneous(comparison: Comparison, members: int) -> tuple[float, float]:
+    """Return Bonferroni's interval: each misses with a part of the probability that any may."""
     if math.isnan(comparison.t_p) or math.isnan(comparison.simultaneous[0]):
         return math.nan, math.nan
-    miss = (1 - comparison.confidence) / max(1, tested)
+    miss = (1 - comparison.confidence) / max(1, members)
     reach = student_quantile(1 - miss / 2, comparison.runs - 1) * comparison.sd / math.sqrt(comparison.runs)
     return comparison.difference - reach, comparison.difference + reach
 
 
+def _detectable(comparison: Comparison, members: int) -> float:
+    if math.isnan(comparison.minimum_detectable):
+        return math.nan
+    return minimum_detectable(comparison.sd, comparison.runs, alpha=0.05 / max(1, members))
+
+
 def _notes(change: Array) -> tuple[str, ...]:
-    n = len(change)
-    zeros = int(np.sum(change == 0))
+    n, zeros = len(change), int(np.sum(change == 0))
     notes = []
     if n == 1:
         notes.append("1 run has no spread: there is no t-test, no interval and no detectable difference.")
@@ -262,62 +264,48 @@ def _notes(change: Array) -> tuple[str, ...]:
     return tuple(notes)
 
 
-# By run number, or in the order of the runs.
-Results: TypeAlias = Mapping[int, float] | Sequence[float] | Sequence[tuple[int, float]] | Array
-
-
-def match_runs(reference: Results, other: Results, names: tuple[str, str]) -> tuple[Array, Array]:
+def _match_runs(reference: Results, other: Results, names: tuple[str, str]) -> tuple[Array, Array]:
     """Return the values of both methods in the same order of runs; raise if they are not paired."""
-    first, second = _by_run(names[0], reference), _by_run(names[1], other)
-    if (first.runs is None) != (second.runs is None):
-        with_runs, without = names if second.runs is None else names[::-1]
-        raise UserError(f"expected run numbers for both, got them for {with_runs} only: give {without}'s as well")
-    if first.runs is None or second.runs is None:
-        if len(first.values) != len(second.values):
-            raise UserError(
-                f"expected as many runs of {names[0]} as of {names[1]}, got {len(first.values)} and "
-                f"{len(second.values)}: compare paired runs only"
-            )
-        return first.values, second.values
-    for one, another, name in ((first.runs, second.runs, names[1]), (second.runs, first.runs, names[0])):
-        missing = sorted(set(one) - set(another))
+    (ours, first), (theirs, second) = _by_run(names[0], reference), _by_run(names[1], other)
+    if bool(ours) != bool(theirs):
+        numbered, plain = names if ours else names[::-1]
+        raise UserError(f"expected run numbers for both, got them for {numbered} only: give {plain}'s as well")
+    for name, missing in ((names[1], set(ours) - set(theirs)), (names[0], set(theirs) - set(ours))):
         if missing:
             raise UserError(
                 f"expected the same runs of {names[0]} and {names[1]}, but {name} lacks run{'s' * (len(missing) > 1)} "
                 f"{_listed(missing)}: compare only runs that both have"
             )
-    return first.values, second.values
+    if len(first) != len(second):
+        raise UserError(
+            f"expected as many runs of {names[0]} as of {names[1]}, got {len(first)} and {len(second)}: compare paired "
+            "runs only"
+        )
+    return first, second
 
 
-class _Results(NamedTuple):
-    runs: list[int] | None
-    values: Array
-
-
-def _by_run(name: str, results: Results) -> _Results:
-    if isinstance(results, Mapping):
-        pairs = list(results.items())
-    elif len(results) and all(isinstance(item, tuple) and len(item) == 2 for item in results):
-        pairs = list(results)  # type: ignore[arg-type]
-    else:
-        return _Results(None, finite(name, results))  # type: ignore[arg-type]
+def _by_run(name: str, results: Results) -> tuple[list[int], Array]:
+    """Return run numbers and values in their order; no numbers for results that have none."""
+    pairs: Any = results.items() if isinstance(results, Mapping) else results
+    is_numbered = len(pairs) and all(isinstance(item, tuple) and len(item) == 2 for item in pairs)
+    if not is_numbered:
+        return [], finite(name, pairs)
     runs = [run for run, _ in pairs]
     for run in runs:
         if not isinstance(run, (int, np.integer)):
             raise UserError(f"{name}: expected run numbers that are integers, got {run!r}")
-    runs = [int(run) for run in runs]
-    duplicates = sorted(run for run, times in collections.Counter(runs).items() if times > 1)
+    duplicates = [run for run, times in collections.Counter(runs).items() if times > 1]
     if duplicates:
         raise UserError(
             f"{name}: expected every run once, got run {_listed(duplicates)} more than once: keep one of each"
         )
     values = finite(name, (value for _, value in pairs))
-    order = sorted(range(len(runs)), key=runs.__getitem__)
-    return _Results([runs[index] for index in order], values[order])
+    return sorted(map(int, runs)), values[np.argsort(runs)]
 
 
-def _listed(runs: list[int]) -> str:
-    return ", ".join(map(str, runs[:5])) + (", …" if len(runs) > 5 else "")
+def _listed(runs: Iterable[int]) -> str:
+    ordered = sorted(runs)
+    return ", ".join(map(str, ordered[:5])) + (", …" if len(ordered) > 5 else "")
 
 
 def differences(reference: Array, other: Array) -> Array:

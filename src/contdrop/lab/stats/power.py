@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 
@@ -13,6 +14,7 @@ from .significance import student_quantile
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)
 _MOST_RUNS = 10**9
+_DOUBLINGS = [2**exponent for exponent in range(1, 31)]
 
 
 def power(difference: float, sd: float, n: int, alpha: float = 0.05) -> float:
@@ -65,21 +67,13 @@ def runs_needed(difference: float, sd: float, power: float = 0.8, alpha: float =
         return 2
     effect = abs(difference) / sd
 
-    def enough(n: int) -> bool:
+    def is_enough(n: int) -> bool:
         return _power(effect * math.sqrt(n), n, alpha) >= power
 
-    high = 2
-    while not enough(high):
-        if high > _MOST_RUNS:
-            raise UserError(
-                f"a difference of {difference} at sd {sd} needs over {_MOST_RUNS:.0e} runs: it is too small"
-            )
-        high *= 2
-    low = max(high // 2, 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    reached = next((n for n in _DOUBLINGS if is_enough(n)), None)
+    if reached is None:
+        raise UserError(f"a difference of {difference} at sd {sd} needs over {_MOST_RUNS:.0e} runs: it is too small")
+    return bisect.bisect_left(range(reached), True, lo=reached // 2 + 1, key=is_enough)
 
 
 def sd_interval(sd: float, n: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+import scipy.special  # type: ignore[import-untyped]
 
 from ...errors import UserError
-from .significance import RESOLUTION, Array, finite, holm, merged, normal_cdf
+from .significance import RESOLUTION, Array, finite, holm, merged
 
 TIES = ("average", "competition")
 ENOUGH_DATASETS = 3
@@ -62,11 +63,7 @@ def ranks(errors: Mapping[str, Mapping[str, float]], *, ties: str = "average") -
     if ties not in TIES:
         raise ValueError(f"ranks: expected ties to be one of {', '.join(TIES)}, got {ties!r}")
     methods, table = _table(errors)
-    ranked = _rank(table, ties)
-    return Ranks(
-        {dataset: dict(zip(methods, row)) for dataset, row in zip(errors, ranked.tolist())},
-        dict(zip(methods, ranked.mean(axis=0).tolist())),
-    )
+    return _named(errors, methods, _rank(table, ties))
 
 
 def compare_ranks(
@@ -98,21 +95,21 @@ def compare_ranks(
         raise UserError(f"expected results of the reference {reference!r}, got those of {', '.join(methods)}")
     if not 0 < alpha < 1:
         raise UserError(f"alpha: expected a level between 0 and 1, such as 0.05, got {alpha}")
-    found = ranks(errors)
     ranked = _rank(table, "average")
+    average = dict(zip(methods, ranked.mean(axis=0).tolist()))
     error = math.sqrt(k * (k + 1) / (6 * n))
     critical = _studentized_range_quantile(1 - alpha, k) / math.sqrt(2) * error
     others = [method for method in methods if method != reference]
-    distances = [abs(found.average[method] - found.average[reference]) / error for method in others]
+    p_values = [2 * float(scipy.special.ndtr(-abs(average[each] - average[reference]) / error)) for each in others]
     return RankComparison(
-        ranks=found,
+        ranks=_named(errors, methods, ranked),
         reference=reference,
         chi_square=_friedman(ranked),
         permutation_p=_permutation_p(ranked, seed),
         alpha=alpha,
         critical_difference=critical,
-        groups=_groups(found.average, critical),
-        against_reference=dict(zip(others, holm([2 * normal_cdf(-distance) for distance in distances]))),
+        groups=_groups(average, critical),
+        against_reference=dict(zip(others, holm(p_values))),
     )
 
 
@@ -144,6 +141,11 @@ def _rank(table: Array, ties: str) -> Array:
     better = np.sum(table[:, None, :] < table[:, :, None], axis=2)
     equal = np.sum(table[:, None, :] == table[:, :, None], axis=2)
     return np.asarray(1.0 + better + ((equal - 1) / 2 if ties == "average" else 0.0))
+
+
+def _named(datasets: Iterable[str], methods: Sequence[str], ranked: Array) -> Ranks:
+    by_dataset = {dataset: dict(zip(methods, row)) for dataset, row in zip(datasets, ranked.tolist())}
+    return Ranks(by_dataset, dict(zip(methods, ranked.mean(axis=0).tolist())))
 
 
 def _friedman(ranked: Array) -> float:

@@ -25,14 +25,6 @@ class PValues(NamedTuple):
     two_sided: float
 
 
-def normal_cdf(z: float) -> float:
-    return float(scipy.special.ndtr(z))
-
-
-def normal_quantile(probability: float) -> float:
-    return float(scipy.special.ndtri(probability))
-
-
 def student_quantile(probability: float, freedom: float) -> float:
     return float(scipy.special.stdtrit(freedom, probability))
 
@@ -72,9 +64,10 @@ def unit_scale(values: Array) -> tuple[Array, float]:
     return (values / scale, scale) if scale else (values, 1.0)
 
 
-def check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise UserError(f"confidence: expected a number between 0 and 1, such as 0.95, got {confidence}")
+def scaled_moments(values: Array) -> tuple[float, float, float]:
+    """Return the mean, the standard deviation (with n - 1; NaN for one value), and the scale of both."""
+    scaled, scale = unit_scale(values)
+    return float(np.mean(scaled)), float(np.std(scaled, ddof=1)) if len(values) > 1 else math.nan, scale
 
 
 def t_test(differences: Sequence[float] | Array) -> PValues:
@@ -88,27 +81,9 @@ def t_test(differences: Sequence[float] | Array) -> PValues:
     speaks for either side and both p-values are 1. One difference has no spread to compare with: NaN.
     """
     values = finite("differences", differences)
-    if not np.any(values):
-        return PValues(1.0, 1.0) if len(values) > 1 else PValues(math.nan, math.nan)
-    lower = _lower_tail(values, 0.0)
     # The smaller tail of both signs, since 1 - p has lost the digits of a small p.
-    return PValues(lower, 2 * min(lower, _lower_tail(-values, 0.0)))
-
-
-def t_interval(differences: Sequence[float] | Array, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Compute the interval of the mean: mean -+ q sd / sqrt(n), q Student's quantile with n - 1 degrees of freedom.
-
-    NaN for one difference, which has no spread.
-    """
-    check_confidence(confidence)
-    values = finite("differences", differences)
-    n = len(values)
-    if n == 1:
-        return math.nan, math.nan
-    scaled, scale = unit_scale(values)
-    mean, sd = float(np.mean(scaled)), float(np.std(scaled, ddof=1)) if np.ptp(scaled) else 0.0
-    reach = student_quantile((1 + confidence) / 2, n - 1) * sd / math.sqrt(n)
-    return (mean - reach) * scale, (mean + reach) * scale
+    less, more = _lower_tail(values, 0.0), _lower_tail(-values, 0.0)
+    return PValues(less, min(2 * min(less, more), 1.0))
 
 
 def tost(differences: Sequence[float] | Array, margin: float) -> float:
@@ -129,14 +104,11 @@ def tost(differences: Sequence[float] | Array, margin: float) -> float:
 
 def _lower_tail(values: Array, centre: float) -> float:
     """Return P(T <= t) for the mean of the values against the centre."""
-    n = len(values)
-    if n == 1:
-        return math.nan
-    scaled, scale = unit_scale(values)
-    shift = float(np.mean(scaled)) - centre / scale
-    if np.ptp(scaled) == 0.0:
+    mean, sd, scale = scaled_moments(values)
+    shift = mean - centre / scale
+    if sd == 0:
         return 0.0 if shift < -RESOLUTION else 1.0
-    return float(scipy.special.stdtr(n - 1, shift * math.sqrt(n) / float(np.std(scaled, ddof=1))))
+    return float(scipy.special.stdtr(len(values) - 1, shift * math.sqrt(len(values)) / sd))
 
 
 # The exact distribution takes n^3 / 3 additions; far beyond this many runs the normal one is as good.
@@ -176,11 +148,10 @@ def signed_rank_test(differences: Sequence[float] | Array) -> SignedRank:
         less = float(cdf[round(2 * positive)])
         return SignedRank(less, min(1.0, 2 * min(less, float(cdf[round(2 * negative)]))), "exact")
     counts = sizes.astype(np.float64)
-    variance = n * (n + 1) * (2 * n + 1) / 24 - float(np.sum(counts**3 - counts)) / 48
+    error = math.sqrt(n * (n + 1) * (2 * n + 1) / 24 - float(np.sum(counts**3 - counts)) / 48)
     distance = (positive - negative) / 2
-    less = normal_cdf((distance + 0.5) / math.sqrt(variance))
-    two_sided = min(1.0, 2 * normal_cdf(-max(abs(distance) - 0.5, 0.0) / math.sqrt(variance)))
-    return SignedRank(less, two_sided, "approximate")
+    less, tail = scipy.special.ndtr([(distance + 0.5) / error, -max(abs(distance) - 0.5, 0.0) / error]).tolist()
+    return SignedRank(less, min(1.0, 2 * tail), "approximate")
 
 
 @functools.lru_cache(maxsize=64)
