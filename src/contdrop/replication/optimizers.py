@@ -69,7 +69,9 @@ class RampOptimizer(Optimizer):
 
     def _momentum_step(self, group: dict[str, Any]) -> None:
         parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-        velocities: list[Tensor | None] = [self._velocity(parameter) for parameter in parameters]
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         rate, momentum = group["lr"], group["momentum"]
         within, outside = (rate, 1.0) if group["rate_in_velocity"] else (1.0, rate)
         # Fused: it goes over the weights once, and beside the matrix products of a small network on the CPU, passes
@@ -77,7 +79,7 @@ class RampOptimizer(Optimizer):
         sgd(
             parameters,
             [parameter.grad for parameter in parameters],
-            velocities,
+            [self.state[parameter]["momentum_buffer"] for parameter in parameters],
             fused=True,
             weight_decay=0.0,
             momentum=momentum,
@@ -86,13 +88,6 @@ class RampOptimizer(Optimizer):
             nesterov=False,
             maximize=False,
         )
-
-    def _velocity(self, parameter: Tensor) -> Tensor:
-        state = self.state[parameter]
-        if not state:
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-        velocity: Tensor = state["momentum_buffer"]
-        return velocity
 
     def _bounded(self) -> Iterator[tuple[Tensor, dict[str, Any]]]:
         weights = [(weight, group) for group in self.param_groups for weight in group["params"] if weight.dim() > 1]
@@ -124,17 +119,11 @@ class EpochTable(LRScheduler):
         super().__init__(optimizer)
 
     def get_lr(self) -> list[float | Tensor]:
-        factor, _ = self._row()
-        return [rate * factor for rate in self.base_lrs]
-
-    def step(self, epoch: int | None = None) -> None:
-        super().step(epoch)
-        _, momentum = self._row()
+        """Return the rates of this epoch, and set its momentum."""
+        factor, momentum = self._table[min(self.last_epoch, len(self._table) - 1)]
         for group in self.optimizer.param_groups:
             group["momentum"] = momentum
-
-    def _row(self) -> tuple[float, float]:
-        return self._table[min(self.last_epoch, len(self._table) - 1)]
+        return [rate * factor for rate in self.base_lrs]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state without the table, which is as long as the run and known from the start."""

@@ -72,29 +72,29 @@ class _Ramp(ScheduledRecipe):
     ramp_epochs: int = 500
     original_epochs: int = 3000
     squared_length: float = 15.0
+    rate_in_velocity: ClassVar[bool]
+    first_epoch: ClassVar[int]  # from which epochs of the original run are counted
 
-    def _optimizer(self, model: nn.Module, bounded: Bounded, *, rate_in_velocity: bool) -> Optimizer:
+    def optimizer(self, model: nn.Module) -> Optimizer:
         return RampOptimizer(
             model.parameters(),
             self.learning_rate,
             self.momentum[0],
             squared_length=self.squared_length,
-            bounded=bounded,
-            rate_in_velocity=rate_in_velocity,
+            bounded=self._bounded,
+            rate_in_velocity=self.rate_in_velocity,
         )
 
-    def _table(self, optimizer: Optimizer, epochs: int, first: int) -> EpochTable:
-        """Build the table by epochs of the original run, counted from ``first``."""
-        original = [first + self.original_epochs * epoch / epochs for epoch in range(epochs)]
-        return EpochTable(
-            optimizer,
-            factors=[self.decay**t for t in original],
-            momenta=[self._momentum(min(t / self.ramp_epochs, 1.0)) for t in original],
-        )
+    @property
+    def _bounded(self) -> Bounded:
+        return "incoming"
 
-    def _momentum(self, risen: float) -> float:
+    def scheduler(self, optimizer: Optimizer, epochs: int) -> LRScheduler:
+        original = [self.first_epoch + self.original_epochs * epoch / epochs for epoch in range(epochs)]
+        risen = [min(t / self.ramp_epochs, 1.0) for t in original]
         first, last = self.momentum
-        return risen * last + (1 - risen) * first
+        momenta = [share * last + (1 - share) * first for share in risen]
+        return EpochTable(optimizer, [self.decay**t for t in original], momenta)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +118,8 @@ class Hinton(_Ramp):
     """
 
     kind: ClassVar[str] = "hinton"
-
-    def optimizer(self, model: nn.Module) -> Optimizer:
-        return self._optimizer(model, "incoming", rate_in_velocity=True)
-
-    def scheduler(self, optimizer: Optimizer, epochs: int) -> LRScheduler:
-        return self._table(optimizer, epochs, first=0)
+    rate_in_velocity = True
+    first_epoch = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +144,8 @@ class Authors(_Ramp):
     """
 
     kind: ClassVar[str] = "authors"
+    rate_in_velocity = False
+    first_epoch = 1
 
     learning_rate: float = 1.0
     bounded: Bounded = "outgoing"
@@ -156,11 +154,9 @@ class Authors(_Ramp):
         super().__post_init__()
         check_choice("Authors", "bounded", self.bounded, BOUNDED)
 
-    def optimizer(self, model: nn.Module) -> Optimizer:
-        return self._optimizer(model, self.bounded, rate_in_velocity=False)
-
-    def scheduler(self, optimizer: Optimizer, epochs: int) -> LRScheduler:
-        return self._table(optimizer, epochs, first=1)
+    @property
+    def _bounded(self) -> Bounded:
+        return self.bounded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,26 +208,25 @@ class LayeredPlateau(Plateau):
     decay: tuple[tuple[str, float], ...] = (("local3", 4e-3), ("local4", 4e-3), ("output", 1e-2))
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        groups = _groups(model, self.learning_rate, lambda layers: sum(d for name, d in self.decay if name in layers))
-        return torch.optim.SGD(groups, self.learning_rate, momentum=self.momentum, fused=True)
+        return _caffe_sgd(self, model, lambda layers: sum(each for name, each in self.decay if name in layers))
 
 
-def _groups(model: nn.Module, rate: float, decay: Callable[[list[str]], float]) -> list[dict[str, Any]]:
-    """Return parameter groups: weight decay by the names of layers, and twice the rate for biases.
+def _caffe_sgd(
+    recipe: LayeredPlateau | Steps, model: nn.Module, decay: Callable[[list[str]], float]
+) -> torch.optim.SGD:
+    """Build an optimizer with weight decay by the names of layers, and twice the rate for biases.
 
     As Caffe's networks and cuda-convnet's have it. Parameters that are frozen are left out.
     """
+    trained = [(name.split("."), each) for name, each in model.named_parameters() if each.requires_grad]
     weights: dict[float, list[nn.Parameter]] = {}
-    biases: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
+    for layers, parameter in trained:
         if parameter.dim() > 1:
-            weights.setdefault(decay(name.split(".")), []).append(parameter)
-        else:
-            biases.append(parameter)
+            weights.setdefault(decay(layers), []).append(parameter)
+    biases = [parameter for _, parameter in trained if parameter.dim() < 2]
     groups: list[dict[str, Any]] = [{"params": each, "weight_decay": amount} for amount, each in weights.items()]
-    return [*groups, {"params": biases, "lr": 2 * rate}]
+    groups.append({"params": biases, "lr": 2 * recipe.learning_rate})
+    return torch.optim.SGD(groups, recipe.learning_rate, momentum=recipe.momentum, fused=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,8 +282,7 @@ class Steps(ScheduledRecipe):
     batch_size: int = 128
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        groups = _groups(model, self.learning_rate, lambda layers: self.weight_decay)
-        return torch.optim.SGD(groups, self.learning_rate, momentum=self.momentum, fused=True)
+        return _caffe_sgd(self, model, lambda layers: self.weight_decay)
 
     def scheduler(self, optimizer: Optimizer, steps: int) -> LRScheduler:
         length = max(1, round(self.every * steps))

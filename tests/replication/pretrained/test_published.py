@@ -256,7 +256,7 @@ def test_features_are_the_maps_before_the_last_pooling(small, monkeypatch):
     np.testing.assert_allclose(found.reshape(20, 10, 64).mean(2), logits, atol=1e-5)
     wrong = 100 * float((logits.argmax(1).numpy() != Small.test_labels).mean())
     assert published.error_on_test_images(small) == pytest.approx(wrong)
-    monkeypatch.setattr(published, "_compute_nin_features", None)  # kept: not computed again
+    monkeypatch.setattr(published, "_in_batches", None)  # kept: not computed again
     np.testing.assert_array_equal(published.nin_features(Small, small, "test"), found)
 
 

@@ -11,27 +11,26 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...errors import UserError, suggest
 from ...lab.study.methods import Method, parse
 from ...lab.study.study import Configuration
 from .. import datasets
 from ..datasets import dataset
-from ..datasets.dataset import Dataset, fingerprint
+from ..datasets.dataset import Dataset, Images, fingerprint
 from ..networks import Model
 from ..networks.models import MAPS, SIDE, convolutions, published_nin
 from ..networks.vgg import VGG, last_maps
 from ..preprocessing import Whitening, cached, fitted_whitening, global_contrast
-from .caffe import Layers
-from .loading import assign, lacking, read, refuse_lacking
+from .weight_files import Layers, assign, lacking, read, refuse_lacking
 
 CONTRAST, EPS = 55.0, 0.1  # of global contrast and whitening; with others the network errs far more often
 NIN_FEATURES = MAPS * SIDE * SIDE
-_NIN_BATCH = 250
-_NIN_VERSION = 1  # of what follows, for the cache
+# Versions of the computation, for the cache; of the convolutions that have no published weights, the seed.
+_NIN_VERSION, _VGG_VERSION, _VGG_SEED = 1, 1, 0
 
-Features = npt.NDArray[np.float32]  # [N, 640]: the ten maps of 8x8 after the last ReLU
+Array = npt.NDArray[np.float32]
 
 
 def nin_whitening(found: Dataset) -> Whitening:
@@ -39,36 +38,78 @@ def nin_whitening(found: Dataset) -> Whitening:
     return fitted_whitening(global_contrast(found.train_images, CONTRAST), EPS)
 
 
-def nin_whitened(images: npt.NDArray[np.uint8], fitted: Whitening) -> npt.NDArray[np.float32]:
+def nin_whitened(images: Images, fitted: Whitening) -> Array:
     """Prepare images as the network expects them."""
     return fitted(global_contrast(images, CONTRAST))
 
 
-def nin_features(found: Dataset, weights: pathlib.Path, part: str) -> Features:
-    """Return the published network's features of ``part``, "train" or "test"; computed once and cached."""
+def nin_features(found: Dataset, weights: pathlib.Path, part: str) -> Array:
+    """Return the published network's last maps [N, 640] of ``part``, "train" or "test"; computed once and cached."""
     layers = read(weights)
     with torch.device("meta"):  # without its numbers: what is kept already is looked at too
         refuse_lacking(lacking(nn.Sequential(OrderedDict(convolutions())), layers), str(weights))
-    images = found.train_images if part == "train" else found.test_images
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute(images: Images) -> Array:
         network = nn.Sequential(OrderedDict(convolutions()))
         assign(network, layers, str(weights))
-        return {"features": _compute_nin_features(network, images, nin_whitening(found))}
+        fitted = nin_whitening(found)
+        return _in_batches(250, images, lambda part: network(torch.from_numpy(nin_whitened(part, fitted))).flatten(1))
 
-    of_weights = [fingerprint(*layers[name]) for name in sorted(layers)]
-    kept = cached(f"nin-{part}", (_NIN_VERSION, found.fingerprint, of_weights, CONTRAST, EPS), compute)
-    return kept["features"]
+    return _kept("nin", part, found, compute, _NIN_VERSION, layers, CONTRAST, EPS)
+
+
+def is_vgg_here() -> bool:
+    """Return True if the published weights are here; otherwise the convolutions are random."""
+    return find("vgg16").path().is_file()
+
+
+def vgg_maps(found: Dataset, part: str) -> Array:
+    """Return maps [N, 2, 512, H / 32, W / 32] of ``part``, "train" or "test": of images and their mirror images."""
+    path = find("vgg16").path()
+    layers = read(path) if path.is_file() else {}
+    if layers:
+        with torch.device("meta"):  # without its numbers: what is kept already is looked at too
+            network = VGG(hidden=1, classes=2)(parse("none"))
+        refuse_lacking(lacking(network.get_submodule("convolutions"), layers), str(path))
+    layers = {name: arrays for name, arrays in layers.items() if name.startswith("conv")}
+
+    def compute(images: Images) -> Array:
+        network = VGG(hidden=1, classes=2)(parse("none"))
+        generator = torch.Generator().manual_seed(_VGG_SEED)
+        for layer in network.get_submodule("convolutions").children():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, generator=generator)
+        if layers:
+            assign(network, layers, str(path))
+        return _in_batches(10, images, lambda part: _mirrored_maps(network, torch.from_numpy(part)))
+
+    return _kept("vgg", part, found, compute, _VGG_VERSION, layers)
+
+
+def _mirrored_maps(network: nn.Module, images: Tensor) -> Tensor:
+    return torch.stack([last_maps(network, each) for each in (images, images.flip(3))], 1)
 
 
 @torch.inference_mode()
-def _compute_nin_features(network: nn.Module, images: npt.NDArray[np.uint8], fitted: Whitening) -> Features:
-    made = np.empty((len(images), NIN_FEATURES), np.float32)
-    network.eval()
-    for start in range(0, len(images), _NIN_BATCH):
-        batch = torch.from_numpy(nin_whitened(images[start : start + _NIN_BATCH], fitted))
-        made[start : start + _NIN_BATCH] = network(batch).flatten(1).numpy()
-    return made
+def _in_batches(size: int, images: Images, forward: Callable[[Images], Tensor]) -> Array:
+    return np.concatenate([forward(images[start : start + size]).numpy() for start in range(0, len(images), size)])
+
+
+def _kept(
+    name: str,
+    part: str,
+    found: Dataset,
+    compute: Callable[[Images], Array],
+    version: int,
+    layers: Layers,
+    *settings: float,
+) -> Array:
+    """Return what is computed of the images of a part, from the cache if it is there."""
+    images = found.train_images if part == "train" else found.test_images
+    of_weights = [fingerprint(*layers[layer]) for layer in sorted(layers)]
+    key = (version, found.fingerprint, of_weights, *settings)
+    (outputs,) = cached(f"{name}-{part}", key, lambda: {"outputs": compute(images)}).values()
+    return outputs
 
 
 def error_on_test_images(weights: pathlib.Path, directory: pathlib.Path | None = None) -> float:
@@ -188,46 +229,3 @@ class Pretrained(Configuration):
         left, expected = assign(network, found, str(path)).left, published.lacking(found)
         refuse_lacking([name for name in left if name in expected], str(path))
         return network
-
-
-_VGG_BATCH = 10
-_VGG_SEED = 0  # of convolutions that have no published weights
-_VGG_VERSION = 1  # of what follows, for the cache
-
-
-def is_vgg_here() -> bool:
-    """Return True if the published weights are here; otherwise the convolutions are random."""
-    return find("vgg16").path().is_file()
-
-
-def vgg_maps(found: Dataset, part: str) -> npt.NDArray[np.float32]:
-    """Return maps [N, 2, 512, H / 32, W / 32] of ``part``, "train" or "test": of images and their mirror images."""
-    path = find("vgg16").path()
-    layers = read(path) if path.is_file() else {}
-    if layers:
-        with torch.device("meta"):  # without its numbers: what is kept already is looked at too
-            convolutions = VGG(hidden=1, classes=2)(parse("none")).get_submodule("convolutions")
-        refuse_lacking(lacking(convolutions, layers), str(path))
-    images = found.train_images if part == "train" else found.test_images
-
-    def compute() -> dict[str, np.ndarray]:
-        network = VGG(hidden=1, classes=2)(parse("none"))
-        generator = torch.Generator().manual_seed(_VGG_SEED)
-        for layer in network.get_submodule("convolutions").children():
-            if isinstance(layer, nn.Conv2d):
-                nn.init.kaiming_normal_(layer.weight, generator=generator)
-        if layers:
-            assign(network, {name: layers[name] for name in layers if name.startswith("conv")}, str(path))
-        return {"maps": _compute_vgg_maps(network, images)}
-
-    of_weights = [fingerprint(*layers[name]) for name in sorted(layers) if name.startswith("conv")]
-    return cached(f"vgg-{part}", (_VGG_VERSION, found.fingerprint, of_weights), compute)["maps"]
-
-
-@torch.inference_mode()
-def _compute_vgg_maps(network: nn.Module, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    made = []
-    for start in range(0, len(images), _VGG_BATCH):
-        batch = torch.from_numpy(images[start : start + _VGG_BATCH])
-        made.append(torch.stack([last_maps(network, each) for each in (batch, batch.flip(3))], 1).numpy())
-    return np.concatenate(made)

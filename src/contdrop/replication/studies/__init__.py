@@ -5,32 +5,13 @@ from __future__ import annotations
 from ...errors import UserError, suggest
 from ...lab.study.study import Study
 from . import cifar_studies, dose, evidence, ilsvrc_vgg, mnist_studies, svhn_norb
-from .mnist_studies import DIGITS, FASHION_CNN_GAUSSIAN, FASHION_CNN_UNIFORM, FASHION_MLP_RELU, FASHION_MLP_SIGMOID
 
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
-        DIGITS,
-        mnist_studies.CERTIFICATE,
-        mnist_studies.SIGMOID,
-        mnist_studies.RELU,
-        mnist_studies.SIGMOID_AUTHORS,
-        mnist_studies.RELU_AUTHORS,
-        mnist_studies.CNN_GAUSSIAN,
-        mnist_studies.CNN_UNIFORM,
-        mnist_studies.SIGMA,
-        mnist_studies.SIGMA_SIGMOID,
-        mnist_studies.EPOCHS,
-        mnist_studies.EPOCHS_SIGMOID,
-        mnist_studies.COVARIANCE,
-        cifar_studies.NIN,
-        svhn_norb.SVHN,
-        svhn_norb.NORB,
-        ilsvrc_vgg.VGG16,
-        FASHION_MLP_SIGMOID,
-        FASHION_MLP_RELU,
-        FASHION_CNN_GAUSSIAN,
-        FASHION_CNN_UNIFORM,
+        *mnist_studies.STUDIES,
+        *(cifar_studies.NIN, svhn_norb.SVHN, svhn_norb.NORB, ilsvrc_vgg.VGG16),
+        *mnist_studies.FASHION,
         *dose.STUDIES,
         *evidence.STUDIES,
     )
@@ -38,9 +19,9 @@ STUDIES: dict[str, Study] = {
 
 # One name for several.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "mnist-mlp": (mnist_studies.SIGMOID.name, mnist_studies.RELU.name),
-    "mnist-mlp-authors": (mnist_studies.SIGMOID_AUTHORS.name, mnist_studies.RELU_AUTHORS.name),
-    "fashion-mlp": (FASHION_MLP_SIGMOID.name, FASHION_MLP_RELU.name),
+    "mnist-mlp": ("mnist-mlp-sigmoid", "mnist-mlp-relu"),
+    "mnist-mlp-authors": ("mnist-mlp-sigmoid-authors", "mnist-mlp-relu-authors"),
+    "fashion-mlp": ("fashion-mlp-sigmoid", "fashion-mlp-relu"),
     "replication": tuple(study.name for study in dose.STUDIES),
     "evidence": tuple(study.name for study in evidence.STUDIES),
 }

@@ -41,9 +41,7 @@ class NinFeatures(Configuration):
     def __call__(self) -> Data:
         path = pretrained.find("nin-cifar10").here()
         found = datasets.load("cifar-10")
-        train, test = (published.nin_features(found, path, part) for part in ("train", "test"))
-        scale = np.float32(np.sqrt(np.mean(np.square(train), dtype=np.float64)))
-        train, test = train / scale, test / scale
+        train, test = common.scaled(*(published.nin_features(found, path, part) for part in ("train", "test")))
         chosen, rest = _divided(len(test), self.validation)
         return Data(
             train=(train, found.train_labels),
@@ -127,24 +125,22 @@ NIN = common.study(
 )
 
 
-NIN_HEAD = common.study(
+NIN_HEAD = NIN.replace(
     name="cifar10-nin-head",
     title="CIFAR-10, 640 features of the published network in network, 128 ReLU units with the method",
+    paper="",
     data=NinFeatures(),
     model=MLP(widths=(published.NIN_FEATURES, 128, 10), activation="relu", initialisation=Glorot()),
-    **Steps().settings(),
-    methods=common.METHODS,
-    **common.COMMON,
+    epoch_steps=None,
+    evaluation_batch_size=1000,
     evaluate="last",
     sizes={"quick": Size(runs=30, epochs=10, selection_runs=common.SELECTION_RUNS)},
-    margin=0.1,
-    margin_reason="a quarter of the gap between Gaussian and Bernoulli in the paper's Table IV, 10.18 and 10.55 %",
     notes=(
         "The published network in network is frozen: its features of all images are computed once, and the two layers "
         "that the paper puts on top of it are trained. The paper trains all of it.",
         "That network has seen all 50,000 training images, so nothing is selected on them: 2,000 of the test images, "
         "drawn once, select sigma, alpha and beta and are called validation images; the error reported is that of the "
         "other 8,000 test images.",
-        "Preprocessing as the published weights expect it: global contrast normalisation (55) and ZCA (0.1).",
+        NIN.description.notes[-1],
     ),
 )

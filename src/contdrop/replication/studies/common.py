@@ -6,11 +6,16 @@ from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
 from ...lab.data.augmentation import Affine
 from ...lab.data.data import Data
 from ...lab.study.study import Configuration, Study, group_settings
 from .. import datasets
 from ..datasets import first_here
+
+Features = npt.NDArray[np.float32]
 
 # The paper's six methods; fast dropout, which it names but does not run; and the controls of the continuous laws,
 # Bernoulli masks of the same mean and relative variance, without which a gain may come from their strength alone.
@@ -49,6 +54,12 @@ COMMON: dict[str, Any] = {
     "follows": FOLLOWS,
     "evaluation_batch_size": 1000,
 }
+
+
+def scaled(train: Features, test: Features) -> tuple[Features, Features]:
+    """Divide features by their root mean square over the training images."""
+    scale = np.float32(np.sqrt(np.mean(np.square(train), dtype=np.float64)))
+    return train / scale, test / scale
 
 
 def study(**settings: Any) -> Study:

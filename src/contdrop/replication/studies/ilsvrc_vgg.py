@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from ...lab.data.augmentation import Crop, as_they_are
 from ...lab.data.data import Data
 from ...lab.study.study import Configuration, Size
@@ -77,13 +75,12 @@ class VggMaps(Configuration):
 
     def __call__(self) -> Data:
         found = datasets.load(first_here((self.name, *self.instead)))
-        train, test = (published.vgg_maps(found, part) for part in ("train", "test"))
-        scale = np.float32(np.sqrt(np.mean(np.square(train), dtype=np.float64)))
+        train, test = common.scaled(*(published.vgg_maps(found, part) for part in ("train", "test")))
         marks = [] if found.name == self.name else [found.title]
         marks += [] if published.is_vgg_here() else ["convolutions of random weights, as published ones are not here"]
         return Data(
-            train=(train / scale, found.train_labels),
-            test=(test / scale, found.test_labels),
+            train=(train, found.train_labels),
+            test=(test, found.test_labels),
             validation=self.validation,
             transform=Crop(self.side).draw,
             name=found.name,

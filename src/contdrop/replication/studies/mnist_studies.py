@@ -161,15 +161,18 @@ SIGMA = RELU.replace(
     sizes={"paper": PAPER, "quick": quick(RELU_RECIPE, runs=2, epochs=6)},
 )
 
+_AS_SIGMOID: dict[str, Any] = {
+    "model": SIGMOID.model,
+    **SIGMOID_RECIPE.settings(),
+    "margin": SIGMOID.margin,
+    "margin_reason": SIGMOID.description.margin_reason,
+}
 SIGMA_SIGMOID = SIGMA.replace(
     name="mnist-sigma-sigmoid",
     title="MNIST, 784-800-800-10, sigmoid: error against the Gaussian's width",
     paper="Figure 3, sigmoid",
-    model=SIGMOID.model,
-    **SIGMOID_RECIPE.settings(),
     sizes={"paper": PAPER, "quick": quick(SIGMOID_RECIPE, runs=2, epochs=6)},
-    margin=SIGMOID.margin,
-    margin_reason=SIGMOID.description.margin_reason,
+    **_AS_SIGMOID,
 )
 
 EPOCHS = RELU.replace(
@@ -183,11 +186,8 @@ EPOCHS_SIGMOID = EPOCHS.replace(
     name="mnist-epochs-sigmoid",
     title="MNIST, 784-800-800-10, sigmoid: test error per epoch",
     paper="Figure 2, sigmoid",
-    model=SIGMOID.model,
-    **SIGMOID_RECIPE.settings(),
     sizes=SIGMOID.sizes,
-    margin=SIGMOID.margin,
-    margin_reason=SIGMOID.description.margin_reason,
+    **_AS_SIGMOID,
 )
 
 COVARIANCE = RELU.replace(
@@ -244,28 +244,20 @@ DIGITS = common.study(
 )
 
 
-_COMMON: dict[str, Any] = {
-    "paper": "",
-    "data": dataclasses.replace(IMAGES, name="fashion-mnist"),
-    "notes": ("The paper has no such table. Networks, rates and schedules are those of its MNIST tables.",),
-    "margin": 0.2,
-    "margin_reason": "two test images in a thousand, where networks like these err on about a hundred",
-}
-
-FASHION_MLP_SIGMOID = SIGMOID.replace(
-    name="fashion-mlp-sigmoid", title="Fashion-MNIST, 784-800-800-10, sigmoid", **_COMMON
+# The order of `contdrop list`.
+STUDIES = (
+    *(DIGITS, CERTIFICATE, SIGMOID, RELU, SIGMOID_AUTHORS, RELU_AUTHORS, CNN_GAUSSIAN, CNN_UNIFORM),
+    *(SIGMA, SIGMA_SIGMOID, EPOCHS, EPOCHS_SIGMOID, COVARIANCE),
 )
-
-FASHION_MLP_RELU = RELU.replace(name="fashion-mlp-relu", title="Fashion-MNIST, 784-800-800-10, ReLU", **_COMMON)
-
-FASHION_CNN_GAUSSIAN = CNN_GAUSSIAN.replace(
-    name="fashion-cnn-gaussian",
-    title="Fashion-MNIST, two convolutions and 150 ReLU units, Gaussian initial weights",
-    **_COMMON,
-)
-
-FASHION_CNN_UNIFORM = CNN_UNIFORM.replace(
-    name="fashion-cnn-uniform",
-    title="Fashion-MNIST, two convolutions and 150 ReLU units, uniform initial weights",
-    **_COMMON,
+FASHION = tuple(
+    study.replace(
+        name=study.name.replace("mnist", "fashion"),
+        title=study.description.title.replace("MNIST", "Fashion-MNIST"),
+        paper="",
+        data=dataclasses.replace(IMAGES, name="fashion-mnist"),
+        notes=("The paper has no such table. Networks, rates and schedules are those of its MNIST tables.",),
+        margin=0.2,
+        margin_reason="two test images in a thousand, where networks like these err on about a hundred",
+    )
+    for study in (SIGMOID, RELU, CNN_GAUSSIAN, CNN_UNIFORM)
 )

@@ -13,18 +13,22 @@ from . import common
 from .common import Changed
 
 _RECIPE = LayeredPlateau()
-_QUICK = dataclasses.replace(_RECIPE, batch_size=16)
 
 
-def _quick(data: Changed) -> Size:
+def _sizes(epochs: int, data: Changed, **quick: Any) -> dict[str, Size]:
+    """Return the paper's size and a quick one on a part of the data, or of what stands in for them."""
     settings: dict[str, Any] = {
-        "data": data,
-        **_QUICK.settings(),
+        "data": dataclasses.replace(data, **quick),
+        **dataclasses.replace(_RECIPE, batch_size=16).settings(),
         "epoch_steps": 5,
         "networks": 2,
         "evaluation_batch_size": 100,
     }
-    return Size(runs=2, epochs=3, selection_runs=common.SELECTION_RUNS, selection_epochs=1, settings=settings)
+    selection = common.SELECTION_RUNS
+    return {
+        "paper": Size(runs=30, epochs=epochs, selection_runs=selection),
+        "quick": Size(runs=2, epochs=3, selection_runs=selection, selection_epochs=1, settings=settings),
+    }
 
 
 _NOTES = (
@@ -37,49 +41,36 @@ _NOTES = (
 )
 
 _SVHN_CHANGES = Affine(side=28, flip=True)
+_SVHN_DATA = Changed("svhn-extra", _SVHN_CHANGES, validation=10_000)
 SVHN = common.study(
     name="svhn-local",
     title="SVHN, two convolutions, two local layers, 512 ReLU units, networks averaged",
     paper="Table V",
-    data=Changed("svhn-extra", _SVHN_CHANGES, validation=10_000),
+    data=_SVHN_DATA,
     model=ConvLocal(),
     forward=_SVHN_CHANGES.forward,
     **_RECIPE.settings(),
     networks=5,
     methods=common.METHODS,
     **common.COMMON,
-    sizes={
-        "paper": Size(runs=30, epochs=30, selection_runs=common.SELECTION_RUNS),
-        "quick": _quick(
-            Changed(
-                "svhn", _SVHN_CHANGES, validation=150, train=400, test=300, instead=("svhn-subset", "svhn-generated")
-            )
-        ),
-    },
+    sizes=_sizes(
+        30, _SVHN_DATA, name="svhn", validation=150, train=400, test=300, instead=("svhn-subset", "svhn-generated")
+    ),
     margin=0.02,
     margin_reason="less than a third of the gap between Gaussian and Bernoulli in the paper's Table V, 1.93 and 2.00 %",
     notes=_NOTES,
 )
 
 _NORB_CHANGES = Affine()
-NORB = common.study(
+_NORB_DATA = Changed("norb", _NORB_CHANGES, validation=5_832)
+NORB = SVHN.replace(
     name="norb-local",
     title="NORB, jittered and cluttered, two convolutions, two local layers, 512 ReLU units, networks averaged",
     paper="Table VI",
-    data=Changed("norb", _NORB_CHANGES, validation=5_832),
+    data=_NORB_DATA,
     model=ConvLocal(image=(2, 48, 48), classes=6),
     forward=_NORB_CHANGES.forward,
-    **_RECIPE.settings(),
-    networks=5,
-    methods=common.METHODS,
-    **common.COMMON,
-    sizes={
-        "paper": Size(runs=30, epochs=100, selection_runs=common.SELECTION_RUNS),
-        "quick": _quick(
-            Changed("norb", _NORB_CHANGES, validation=120, train=320, test=240, instead=("norb-generated",))
-        ),
-    },
+    sizes=_sizes(100, _NORB_DATA, validation=120, train=320, test=240, instead=("norb-generated",)),
     margin=0.05,
     margin_reason="about a quarter of the gap between Gaussian and Bernoulli in the paper's Table VI, 3.15 and 3.33 %",
-    notes=_NOTES,
 )
