@@ -13,9 +13,9 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Upper limits. A measure that is still above its target (in the comment) may only fall: lower the number with it.
 LIMITS = {
-    "lines": 39300,  # 33000
-    "lines without replication": 32650,  # 26500
-    "modules": 208,  # 190
+    "lines": 38882,  # 33000
+    "lines without replication": 31990,  # 26500
+    "modules": 203,  # 190
     "modules of over 500 lines": 0,
     "packages of over 12 modules": 0,
     "module names used twice": 0,
