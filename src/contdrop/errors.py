@@ -10,6 +10,15 @@ class UserError(Exception):
     """A usage error: a wrong option, a bad file. Its text is one line; the exit code is 2."""
 
 
+def mistake(where: str, expected: str, got: object, fix: str = "") -> UserError:
+    """Return the usual error in one line: what was expected, what was given, and what to do.
+
+    >>> str(mistake("--runs", "a whole number", 1.5, "leave it out"))
+    '--runs: expected a whole number; got 1.5; leave it out'
+    """
+    return UserError(f"{where}: expected {expected}; got {got}{fix and '; '}{fix}")
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return a hint for an unknown word: the most similar known one, or all known ones.
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from contdrop.errors import UserError
 from contdrop.lab.data import fingerprints
-from contdrop.lab.data.batch import default_forward, inputs_and_target, size_of, target_of, to_device
+from contdrop.lab.data.batch import default_forward, find_target, inputs_and_target, size_of, to_device
 from contdrop.lab.data.data import Data, prepare
 from contdrop.lab.training import random_streams
 
@@ -482,7 +482,7 @@ def test_the_form_of_a_batch_tells_how_a_model_is_called(batch, inputs, named, t
     assert [*map(id, called[0])] == [*map(id, inputs)]
     assert {key: id(value) for key, value in called[1].items()} == {key: id(value) for key, value in named.items()}
     assert inputs_and_target(batch)[2] is target
-    assert target_of(batch) is target
+    assert find_target(batch) is target
     assert size_of(batch) == 3
     moved = inputs_and_target(to_device(batch, "meta"))
     assert {leaf.device.type for leaf in [*moved[0], *moved[1].values()]} == {"meta"}
@@ -491,7 +491,7 @@ def test_the_form_of_a_batch_tells_how_a_model_is_called(batch, inputs, named, t
 def test_a_model_that_asks_for_the_labels_gets_them():
     batch = {"ids": A, "labels": LABELS}
     assert default_forward(WithLabels(), batch)[1]["labels"] is LABELS
-    assert target_of(batch) is LABELS
+    assert find_target(batch) is LABELS
 
 
 def test_sizes_of_other_batches():

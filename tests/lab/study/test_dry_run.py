@@ -285,7 +285,8 @@ def test_what_a_checkpoint_would_lose_is_said():
 def test_what_diverges_resumed_or_not_is_no_loss_of_a_checkpoint():
     study = STUDY.replace(optimizer=lambda network: torch.optim.SGD(network.parameters(), 1e30))
     prepared = prepare(study.data(), task=study.task)
-    assert dry_run._of_resumption(plan(study)[0], Variant.parse("original"), prepared, "cpu") == []
+    job = plan(study)[0]
+    assert dry_run._resumption_warnings(lambda: Trainer(job, Variant.parse("original"), prepared)) == []
 
 
 # ---- the optimizer
@@ -304,7 +305,10 @@ def test_an_optimizer_of_another_model_is_refused():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"optimizer": lambda model: torch.optim.LBFGS(model.parameters())}, "LBFGS needs a loop of your own, run="),
+        (
+            {"optimizer": lambda model: torch.optim.LBFGS(model.parameters())},
+            "got LBFGS; it needs a loop of your own, run=",
+        ),
         ({"optimizer": lambda model: torch.optim.SGD(model)}, "study 'own': optimizer: TypeError"),
         (
             {"scheduler": lambda o, n: torch.optim.lr_scheduler.ReduceLROnPlateau(o), "evaluate": "last"},

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contdrop.errors import UserError
-from contdrop.lab.data import targets
+from contdrop.lab.data.batch import examples_of, prediction_of, target_of
 from contdrop.lab.training import metric_values, metrics
 from contdrop.lab.training.epoch_metrics import EpochLoss, EpochMetric
 from contdrop.lab.training.losses import default_loss
@@ -213,7 +213,7 @@ def test_an_example_without_any_target_is_refused(name):
         expected = _value(name, logits[kept], (None, target[kept]))
         assert _value(name, logits, (None, target)) == pytest.approx(expected)
         return
-    with pytest.raises(UserError, match=r"^expected a target for each test example, got one with -100 alone"):
+    with pytest.raises(UserError, match=r"^expected a target for each test example; got one with -100 alone"):
         _value(name, logits, (None, target))
 
 
@@ -390,7 +390,7 @@ def test_regression_trains_in_the_models_own_precision():
 def test_regression_refuses_what_may_broadcast(shapes):
     output, target = (torch.zeros(shape) for shape in shapes)
     for use in (default_loss("regression").mean, default_loss("regression").total, find("rmse").contributions):
-        with pytest.raises(UserError, match=r"^regression: expected output and target of one shape, got output ") as e:
+        with pytest.raises(UserError, match=r"^regression: expected output and target of one shape; got output ") as e:
             use(output, (None, target))
         assert f"{list(shapes[0])} and target {list(shapes[1])}" in str(e.value)
         assert "\n" not in str(e.value)
@@ -411,7 +411,7 @@ def test_classes_that_are_no_whole_numbers_are_refused():
     logits, target = _classes()
     for use in (find("error").contributions, default_loss("classification").mean):
         with pytest.raises(
-            UserError, match=r"expected whole numbers as classes, got a target of float32; use y.long\(\)"
+            UserError, match=r"expected whole numbers as classes; got a target of float32; use y.long\(\)"
         ):
             use(logits, (None, target.float()))
     for dtype in (torch.int32, torch.uint8):
@@ -429,21 +429,21 @@ def test_the_usual_loss_is_torchs_to_the_bit():
 @pytest.mark.parametrize("batch", [torch.zeros(3), (torch.zeros(3),), {"x": torch.zeros(3)}, ([1], [2]), None, {}])
 def test_batches_without_a_target_are_refused(batch):
     with pytest.raises(UserError, match=r"^expected a target: a tensor as the last element of a batch"):
-        targets.target_of(batch)
+        target_of(batch)
 
 
 @pytest.mark.parametrize("output", [None, (torch.zeros(3),), {"out": torch.zeros(3)}, types.SimpleNamespace()])
 def test_outputs_without_logits_are_refused(output):
     with pytest.raises(UserError, match=r"^expected a model that returns a tensor.*give forward= \(model, batch\)"):
-        targets.prediction_of(output)
+        prediction_of(output)
 
 
 def test_examples_are_counted_by_target_or_first_tensor():
     nodes, graphs = torch.zeros(9, 2), torch.zeros(4)
-    assert targets.examples_of((nodes, graphs)) == 4
-    assert targets.examples_of({"x": nodes}) == targets.examples_of(nodes) == 9
+    assert examples_of((nodes, graphs)) == 4
+    assert examples_of({"x": nodes}) == examples_of(nodes) == 9
     with pytest.raises(UserError, match=r"^expected a batch with a tensor.*; got str; give loss="):
-        targets.examples_of("x")
+        examples_of("x")
 
 
 def test_a_models_own_loss_is_the_default_without_a_task():

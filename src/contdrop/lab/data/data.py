@@ -17,7 +17,7 @@ import torch.multiprocessing
 from torch import Tensor
 from torch.utils.data import Subset
 
-from ...errors import UserError
+from ...errors import UserError, mistake
 from ..training import random_streams
 from . import fingerprints, inputs, splits
 from .batch import map_leaves, select_rows, size_of
@@ -77,9 +77,9 @@ class Data:
     def __post_init__(self) -> None:
         for name in ("collate", "batches", "transform"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
-                raise UserError(f"data: {name}: expected a function; got {type(getattr(self, name)).__name__}")
+                raise mistake(f"data: {name}", "a function", type(getattr(self, name)).__name__)
         if type(self.loader_workers) is not int or self.loader_workers < 0:
-            raise UserError(f"data: loader_workers: expected a whole number from 0; got {self.loader_workers!r}")
+            raise mistake("data: loader_workers", "a whole number from 0", repr(self.loader_workers))
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +96,10 @@ class Part:
 
     def order(self, seed: int | None, batch_size: int) -> list[Tensor]:
         """Return the batches of an epoch as positions in this part; without a seed, in the order of the data."""
-        if seed is None:
-            return list(torch.split(torch.arange(len(self)), batch_size))
-        if self.has_own_batches:
+        if seed is not None and self.has_own_batches:
             return self._own_order(seed)
-        return list(torch.split(torch.from_numpy(random_streams.permutation(len(self), seed)), batch_size))
+        order = np.arange(len(self)) if seed is None else random_streams.permutation(len(self), seed)
+        return list(torch.split(torch.from_numpy(order), batch_size))
 
     @property
     def has_own_batches(self) -> bool:
@@ -108,23 +107,18 @@ class Part:
 
     def _own_order(self, seed: int) -> list[Tensor]:
         assert self.pipeline.batches is not None
-        found = self.pipeline.batches(self.dataset, torch.Generator().manual_seed(seed))
-        batches = []
-        for number, batch in enumerate(found):
-            array = np.asarray(batch)
+        where = "data: batches"
+        found = list(self.pipeline.batches(self.dataset, torch.Generator().manual_seed(seed)))
+        arrays = [np.asarray(batch) for batch in found]
+        for number, array in enumerate(arrays):
             if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
-                raise UserError(
-                    f"data: batches: expected a list of positions as batch {number}, at least one; got {batch!r:.80}"
-                )
+                raise mistake(where, f"a list of positions as batch {number}, at least one", f"{found[number]!r:.80}")
             if array.min() < 0 or array.max() >= len(self):
-                raise UserError(
-                    f"data: batches: expected positions from 0 to {len(self) - 1}; got {array.min()} to {array.max()} "
-                    f"in batch {number}"
-                )
-            batches.append(torch.from_numpy(array.astype(np.int64)))
-        if not batches:
-            raise UserError("data: batches: expected at least one list of positions; got none")
-        return batches
+                got = f"{array.min()} to {array.max()} in batch {number}"
+                raise mistake(where, f"positions from 0 to {len(self) - 1}", got)
+        if not arrays:
+            raise mistake(where, "at least one list of positions", "none")
+        return [torch.from_numpy(array.astype(np.int64)) for array in arrays]
 
     @functools.cached_property
     def dataset(self) -> Subset[Any]:
@@ -151,11 +145,10 @@ class Part:
         transformed = seed is not None and self.name == "train" and self.pipeline.maker.transform is not None
         if isinstance(self.source, Arrays) and self.pipeline.maker.collate is None and not transformed:
             nest, positions = self._arrays
-            if rows is not None:
-                order = [batch[rows(len(batch))] for batch in order]
+            wanted_rows = order[skip:] if rows is None else (batch[rows(len(batch))] for batch in order[skip:])
             if positions is None:
-                return _selected(nest, order[skip:])
-            return _selected(nest, (positions.index_select(0, batch) for batch in order[skip:]))
+                return _selected(nest, wanted_rows)
+            return _selected(nest, (positions.index_select(0, batch) for batch in wanted_rows))
         chosen = [self.positions.index_select(0, batch).numpy() for batch in order]
         wanted = requests(self.name, chosen, seed or 0, transformed=transformed)[skip:]
         if rows is not None and self.pipeline.maker.collate is None:
@@ -168,20 +161,21 @@ class Part:
         """Return tensors and the positions of this part in them; None if they are of this part alone."""
         assert isinstance(self.source, Arrays)
         share = len(self) / len(self.source)
-        if len(self) == len(self.source):
+        if share == 1:
             return self.source.nest, None
         if share * sum(tensor.nbytes for tensor in self.source.tensors) > _COPIED_BYTES:
             return self.source.nest, self.positions
-        return map_leaves(lambda leaf: leaf.index_select(0, self.positions), self.source.nest), None
+        return _select(self.source.nest, self.positions), None
+
+
+def _select(nest: Any, indices: Tensor) -> Any:
+    return map_leaves(lambda leaf: leaf.index_select(0, indices), nest)
 
 
 def _selected(nest: Any, batches: Iterable[Tensor]) -> Iterator[Any]:
     if type(nest) is tuple and all(isinstance(leaf, Tensor) for leaf in nest):  # no recursion in the hot loop
-        for indices in batches:
-            yield tuple([leaf.index_select(0, indices) for leaf in nest])
-    else:
-        for indices in batches:
-            yield map_leaves(lambda leaf: leaf.index_select(0, indices), nest)  # noqa: B023  (called at once)
+        return (tuple([leaf.index_select(0, indices) for leaf in nest]) for indices in batches)
+    return (_select(nest, indices) for indices in batches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,22 +247,20 @@ class PreparedData:
     def parts(self, root_seed: int, stage: str, run: int) -> Parts:
         """Return the division of one run, the same for all methods."""
         positions = np.arange(len(self.sources["train"]))
-        test = None
+        chosen: dict[str, Positions] = {}
         if "test" in self.drawn:
             seed = random_streams.seed(root_seed, _ONCE, 0, "test")
             leave = 1 + ("validation" in self.drawn)
-            positions, test = self._divide(positions, None, self.drawn["test"], seed, leave)
+            positions, chosen["test"] = self._divide(positions, None, self.drawn["test"], seed, leave)
         place = (stage, run) if self.resplit else (_ONCE, 0)
         seed = random_streams.seed(root_seed, *place, random_streams.SPLIT)
         train, validation = self._divide(positions, self.drawn.get("subset"), self.drawn.get("validation", 0), seed)
-        digested = [train, validation, *([] if test is None else [test])]
-        return Parts(
-            self._part("train", train),
-            self._part("validation", validation if "validation" in self.drawn else None),
-            self._part("test", test),
-            fingerprints.of_arrays(*digested),
-            None if self.groups is None or test is None else self.groups.numpy()[test],
-        )
+        digested = fingerprints.of_arrays(train, validation, *chosen.values())
+        chosen |= {"train": train} | ({"validation": validation} if "validation" in self.drawn else {})
+        test = chosen.get("test")
+        groups = None if self.groups is None or test is None else self.groups.numpy()[test]
+        parts = {name: self._part(name, chosen.get(name)) for name in ("train", "validation", "test")}
+        return Parts(**parts, split=digested, groups=groups)
 
     def _divide(
         self, positions: Positions, train: int | None, held_out: int, seed: int, leave: int = 1
@@ -285,8 +277,8 @@ class PreparedData:
         source = self.sources[name if positions is None else "train"]
         positions = np.arange(len(source)) if positions is None else positions
         if not len(positions):
-            raise UserError(
-                f"data: {name}: expected at least one example; got none; give more data, or draw less for other parts"
+            raise mistake(
+                f"data: {name}", "at least one example", "none", "give more data, or draw less for other parts"
             )
         return Part(name, source, torch.from_numpy(positions), self.pipeline)
 
@@ -297,26 +289,23 @@ def prepare(data: Data, *, task: str | None) -> PreparedData:
         raise UserError(
             f"expected data() to return lab.Data(train=(x, y), test=(x_test, y_test)); got {type(data).__name__}"
         )
-    sources = {"train": inputs.source(data.train, "train")}
-    available = len(sources["train"])
-    drawn: dict[str, int] = {}
+    train = inputs.source(data.train, "train")
+    sources, drawn = {"train": train}, {}
     for name, value in (("test", data.test), ("validation", 0.1 if data.validation is None else data.validation)):
         if splits.is_amount(value):
-            drawn[name] = splits.count(value, available, name)
+            drawn[name] = splits.count(value, len(train), name)
         else:
             sources[name] = inputs.source(value, name)
-            inputs.check_alike(sources["train"], sources[name], ("train", name))
+            inputs.check_alike(train, sources[name], ("train", name))
     if data.subset is not None:
-        drawn["subset"] = splits.count(data.subset, available, "subset")
-    if sum(drawn.values()) > available - ("subset" not in drawn):
-        wanted = " and ".join(f"{number} for {name}" for name, number in drawn.items())
-        rest = "" if "subset" in drawn else ", and none would be left to train on"
-        raise UserError(f"data: expected no more than the {available} examples of train; got {wanted}{rest}")
+        drawn["subset"] = splits.count(data.subset, len(train), "subset")
+    _check_amounts(drawn, len(train))
     for name, source in sources.items():
         inputs.check_labels(source, name, task)
-    groups = _groups(data, drawn, available)
-    strata = _strata(data, sources["train"], drawn, task, grouped=groups is not None)
-    by_part = {name: sources.get(name, sources["train"]) for name in ("train", "validation", "test")}
+    groups = _groups(data, drawn, len(train))
+    strata = _strata(data, train, task)
+    strata = strata if drawn and groups is None else None
+    by_part = {name: sources.get(name, train) for name in ("train", "validation", "test")}
     maker = BatchBuilder(by_part, data.collate, data.transform)
     pipeline = Pipeline(maker, Loaders(maker, data.loader_workers), data.batches)
     contents = [
@@ -329,53 +318,52 @@ def prepare(data: Data, *, task: str | None) -> PreparedData:
     return PreparedData(sources, drawn, strata, groups, data.resplit, pipeline, fingerprint, data.name, data.mark)
 
 
+def _check_amounts(drawn: dict[str, int], available: int) -> None:
+    if sum(drawn.values()) > available - ("subset" not in drawn):
+        wanted = " and ".join(f"{number} for {name}" for name, number in drawn.items())
+        rest = "" if "subset" in drawn else ", and none would be left to train on"
+        raise mistake("data", f"no more than the {available} examples of train", wanted + rest)
+
+
 def _groups(data: Data, drawn: dict[str, int], available: int) -> Tensor | None:
-    groups = data.groups
+    groups, where = data.groups, "data: groups"
     if groups is None:
         return None
     if not drawn:
-        raise UserError("data: groups: nothing is drawn, as validation and test are given; leave groups out")
+        raise UserError(f"{where}: nothing is drawn, as validation and test are given; leave groups out")
     if not (data.stratify is None or data.stratify is False or isinstance(data.stratify, str)):
         raise UserError("data: expected groups or stratify, not both; leave one out")
     if isinstance(groups, str):
-        name, train = groups, data.train
-        groups = train.get(name) if hasattr(train, "get") else getattr(train, name, None)
-        if groups is None:
-            raise UserError(
-                f"data: groups: expected a key or an attribute of train; got {name!r}, which it does not have"
-            )
+        found = data.train.get(groups) if hasattr(data.train, "get") else getattr(data.train, groups, None)
+        if found is None:
+            raise mistake(where, "a key or an attribute of train", f"{groups!r}, which it does not have")
+        groups = found
     elif callable(groups):
         groups = groups(data.train)
     codes = splits.codes(groups, available, "groups")
-    wanted = 1 + len(drawn) - ("subset" in drawn)
-    if codes.max() + 1 < wanted:
-        raise UserError(f"data: groups: expected at least {wanted} groups, one for each part; got {codes.max() + 1}")
+    wanted, number = 1 + len(drawn) - ("subset" in drawn), codes.max() + 1
+    if number < wanted:
+        raise mistake(where, f"at least {wanted} groups, one for each part", number)
     return torch.from_numpy(codes)
 
 
-def _strata(data: Data, train: Examples, drawn: dict[str, int], task: str | None, *, grouped: bool) -> Tensor | None:
-    wish = data.stratify
+def _strata(data: Data, train: Examples, task: str | None) -> Tensor | None:
+    wish, where = data.stratify, "data: stratify=True"
     if isinstance(wish, str) and wish != "auto":
-        raise UserError(f"data: stratify: expected 'auto', True, False or an array of strata; got {wish!r}")
-    if wish is None or wish is False or grouped:
+        raise mistake("data: stratify", "'auto', True, False or an array of strata", repr(wish))
+    if wish is None or wish is False or (isinstance(wish, str) and task != "classification"):
         return None
     if not isinstance(wish, (bool, str)):
         return torch.from_numpy(splits.codes(wish, len(train), "stratify"))
-    classes = inputs.classes(train) if task == "classification" or wish is True else None
+    classes = inputs.classes(train)
+    if classes is None and wish is True:
+        expected = "one whole number as the class of each example, in arrays or as dataset.targets"
+        raise mistake(where, expected, "none", "give an array of strata")
     if classes is None:
-        if wish is True:
-            raise UserError(
-                "data: stratify=True: expected one whole number as the class of each example, in arrays or as "
-                "dataset.targets; got none; give an array of strata"
-            )
         return None
     codes = splits.codes(classes, len(train), "stratify")
-    if np.bincount(codes).min() < 2:
-        if wish is True:
-            alone = classes[codes == int(np.bincount(codes).argmin())][0]
-            raise UserError(
-                f"data: stratify=True: expected at least 2 examples of each class; got 1 of class {alone}; "
-                "leave it out or say stratify=False"
-            )
-        return None
-    return torch.from_numpy(codes) if drawn else None
+    sizes = np.bincount(codes)
+    if sizes.min() < 2 and wish is True:
+        got = f"1 of class {classes[codes == sizes.argmin()][0]}"
+        raise mistake(where, "at least 2 examples of each class", got, "leave it out or say stratify=False")
+    return torch.from_numpy(codes) if sizes.min() >= 2 else None

@@ -1,7 +1,4 @@
-"""Input data in one of two forms: arrays in memory, or a map-style dataset.
-
-Mistakes in the data raise one-line errors here, before any training.
-"""
+"""Input data in one of two forms, checked before any training: arrays in memory, or a map-style dataset."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from ...errors import UserError
+from ...errors import mistake
 from . import batch
 
 _SAMPLED = 16  # items of a dataset that its fingerprint looks at
@@ -40,7 +37,7 @@ class Arrays:
 
     @property
     def labels(self) -> Any:
-        return batch.target_of(self.nest)
+        return batch.find_target(self.nest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,28 +67,25 @@ Examples: TypeAlias = Arrays | Items
 
 def source(value: Any, name: str) -> Examples:
     """Return a part that a user gives, checked."""
-    if isinstance(value, (DataLoader, IterableDataset)) or (
-        hasattr(value, "__iter__") and not (hasattr(value, "__getitem__") and hasattr(value, "__len__"))
-    ):
-        hint = "give its dataset" if isinstance(value, DataLoader) else "give a Dataset with __len__ and __getitem__"
-        raise UserError(
-            f"data: {name}: expected data that can be indexed by position; got {type(value).__name__}, which can only "
-            f"be iterated; {hint}"
-        )
+    where, kind = f"data: {name}", type(value).__name__
+    is_indexed = hasattr(value, "__getitem__") and hasattr(value, "__len__")
+    if isinstance(value, (DataLoader, IterableDataset)) or (hasattr(value, "__iter__") and not is_indexed):
+        fix = "give its dataset" if isinstance(value, DataLoader) else "give a Dataset with __len__ and __getitem__"
+        raise mistake(where, "data that can be indexed by position", f"{kind}, which can only be iterated", fix)
     if type(value) is TensorDataset:
         value = value.tensors
     found: Examples
     if _is_dataset(value):
         if not hasattr(value, "__len__"):
-            raise UserError(f"data: {name}: expected a dataset that knows its length; give it __len__")
+            raise mistake(where, "a dataset that knows its length", kind, "give it __len__")
         found = Items(value)
     elif isinstance(value, (Tensor, tuple, list, Mapping)) or _is_array(value):
         found = Arrays(_nest(value, name))
         _check_lengths(found.nest, name)
     else:
-        raise UserError(f"data: {name}: expected data; got {type(value).__name__}; {_HINT}")
+        raise mistake(where, "data", kind, _HINT)
     if not len(found):
-        raise UserError(f"data: {name}: expected at least one example; got none")
+        raise mistake(where, "at least one example", "none")
     return found
 
 
@@ -100,9 +94,8 @@ def _is_dataset(value: Any) -> bool:
         return True
     if isinstance(value, list):  # of examples; [x, y] is a nest of arrays, and [0, 1, 1] is an array
         return bool(value) and all(isinstance(item, (tuple, Mapping, str)) for item in value)
-    return hasattr(value, "__getitem__") and not (
-        isinstance(value, (Tensor, tuple, Mapping, str, bytes)) or _is_array(value)
-    )
+    is_nest = isinstance(value, (Tensor, tuple, Mapping, str, bytes)) or _is_array(value)
+    return hasattr(value, "__getitem__") and not is_nest
 
 
 def _is_array(value: Any) -> bool:
@@ -116,7 +109,7 @@ def _nest(value: Any, name: str) -> Any:
     if isinstance(value, (tuple, list)) and not _is_numbers(value):
         parts = [_nest(part, f"{name}[{number}]") for number, part in enumerate(value)]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return _tensor(value, name)
+    return _tensor(value, f"data: {name}")
 
 
 def _is_numbers(value: Any) -> bool:
@@ -126,36 +119,29 @@ def _is_numbers(value: Any) -> bool:
     )
 
 
-def _tensor(value: Any, name: str) -> Tensor:
-    if not isinstance(value, Tensor):
-        value = torch.from_numpy(_array(value, name))
-    if value.layout != torch.strided or value.is_nested:
-        raise UserError(f"data: {name}: expected a dense tensor; got a sparse or nested one; call to_dense() on it")
-    if value.dim() == 0:
-        raise UserError(f"data: {name}: expected one value or row per example; got a single number")
-    tensor: Tensor = value.detach().cpu().contiguous()
-    return tensor
+def _tensor(value: Any, where: str) -> Tensor:
+    tensor = value if isinstance(value, Tensor) else torch.from_numpy(_array(value, where))
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise mistake(where, "a dense tensor", "a sparse or nested one", "call to_dense() on it")
+    if tensor.dim() == 0:
+        raise mistake(where, "one value or row per example", "a single number")
+    return tensor.detach().cpu().contiguous()
 
 
-def _array(value: Any, name: str) -> np.ndarray:
+def _array(value: Any, where: str) -> np.ndarray:
     if isinstance(value, (bool, int, float, str)) or value is None:
-        raise UserError(f"data: {name}: expected an array; got {value!r}; {_HINT}")
+        raise mistake(where, "an array", repr(value), _HINT)
     try:
         array = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
     except ValueError:
-        raise UserError(
-            f"data: {name}: expected rows of one length; got rows of several; pad them, or give a Dataset and collate="
-        ) from None
+        fix = "pad them, or give a Dataset and collate="
+        raise mistake(where, "rows of one length", "rows of several", fix) from None
     if array.dtype.kind in "US":
-        raise UserError(
-            f"data: {name}: expected numbers; got text; number classes by numpy.unique(y, return_inverse=True)[1], or "
-            "give a list of (text, label) and collate="
-        )
+        fix = "number classes by numpy.unique(y, return_inverse=True)[1], or give a list of (text, label) and collate="
+        raise mistake(where, "numbers", "text", fix)
     if array.dtype.kind not in "biufc":
-        raise UserError(
-            f"data: {name}: expected numbers; got an array of {array.dtype}; convert it, for example by "
-            "numpy.asarray(x, dtype='float32')"
-        )
+        fix = "convert it, for example by numpy.asarray(x, dtype='float32')"
+        raise mistake(where, "numbers", f"an array of {array.dtype}", fix)
     if array.ndim:
         array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
     return array if array.flags.writeable else array.copy()
@@ -164,13 +150,12 @@ def _array(value: Any, name: str) -> np.ndarray:
 def _check_lengths(nest: Any, name: str) -> None:
     found = [(where, len(leaf)) for where, leaf in batch.leaves(nest, name)]
     if not found:
-        raise UserError(f"data: {name}: expected at least one array; got none; {_HINT}")
+        raise mistake(f"data: {name}", "at least one array", "none", _HINT)
+    first, expected = found[0]
     for where, length in found:
-        if length != found[0][1]:
-            raise UserError(
-                f"data: {name}: expected equally long arrays; got {found[0][1]} examples in {found[0][0]} and "
-                f"{length} in {where}"
-            )
+        if length != expected:
+            got = f"{expected} examples in {first} and {length} in {where}"
+            raise mistake(f"data: {name}", "equally long arrays", got)
 
 
 def check_alike(one: Examples, other: Examples, names: tuple[str, str]) -> None:
@@ -178,17 +163,15 @@ def check_alike(one: Examples, other: Examples, names: tuple[str, str]) -> None:
     if isinstance(one, Items) or isinstance(other, Items):
         return
     first, second = (
-        [(where, leaf.dtype, leaf.dim()) for where, leaf in batch.leaves(part.nest)] for part in (one, other)
+        {where: f"{leaf.dtype} with {leaf.dim()}" for where, leaf in batch.leaves(part.nest)} for part in (one, other)
     )
-    if [where for where, *_ in first] != [where for where, *_ in second]:
-        forms = (", ".join(f"{name}{where}" for where, *_ in part) for name, part in zip(names, (first, second)))
-        raise UserError(f"data: {names[1]}: expected the same arrays as in {names[0]}; got {' against '.join(forms)}")
-    for (where, kind, dims), (_, other_kind, other_dims) in zip(first, second):
-        if (kind, dims) != (other_kind, other_dims):
-            raise UserError(
-                f"data: {names[1]}{where}: expected {kind} with {dims} dimensions, as in {names[0]}{where}; got "
-                f"{other_kind} with {other_dims}"
-            )
+    if [*first] != [*second]:
+        forms = (", ".join(f"{name}{where}" for where in part) for name, part in zip(names, (first, second)))
+        raise mistake(f"data: {names[1]}", f"the same arrays as in {names[0]}", " against ".join(forms))
+    for where, kind in first.items():
+        if second[where] != kind:
+            expected = f"{kind} dimensions, as in {names[0]}{where}"
+            raise mistake(f"data: {names[1]}{where}", expected, second[where])
 
 
 def check_labels(part: Examples, name: str, task: str | None) -> None:
@@ -196,13 +179,16 @@ def check_labels(part: Examples, name: str, task: str | None) -> None:
     labels = part.labels
     if task is None or not isinstance(labels, Tensor) or not labels.is_floating_point():
         return
-    bad = ~torch.isfinite(labels)
-    if bad.any():
-        rows = bad.reshape(len(labels), -1).any(1).nonzero().flatten()
-        raise UserError(
-            f"data: {name}: expected a finite label for every example; got nan or infinity in {len(rows)} of "
-            f"{len(labels)}, first in example {int(rows[0])}; leave those out"
-        )
+    rows = bad_rows(labels)
+    if rows:
+        got = f"nan or infinity in {len(rows)} of {len(labels)}, first in example {rows[0]}"
+        raise mistake(f"data: {name}", "a finite label for every example", got, "leave those out")
+
+
+def bad_rows(values: Tensor) -> list[int]:
+    """Return the rows with a number that is not finite."""
+    found: list[int] = (~torch.isfinite(values)).reshape(len(values), -1).any(1).nonzero().flatten().tolist()
+    return found
 
 
 def classes(part: Examples) -> np.ndarray | None:
@@ -223,8 +209,5 @@ def _labels(dataset: Any) -> Any:
     if isinstance(dataset, Subset):
         whole = _labels(dataset.dataset)
         return None if whole is None else np.asarray(whole)[np.asarray(dataset.indices)]
-    for name in ("targets", "labels"):
-        found = getattr(dataset, name, None)
-        if found is not None and not callable(found):
-            return found
-    return None
+    named = (getattr(dataset, name, None) for name in ("targets", "labels"))
+    return next((found for found in named if found is not None and not callable(found)), None)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import UserError
+from ...errors import mistake
 from ..training import random_streams
 
 Positions = npt.NDArray[np.int64]
@@ -36,14 +36,11 @@ def count(amount: Any, available: int, name: str) -> int:
     is_bool = isinstance(amount, (bool, np.bool_))
     if isinstance(amount, numbers.Integral) and not is_bool:
         if not 1 <= int(amount) < available:
-            raise UserError(
-                f"data: {name}: expected at least 1 and fewer than the {available} examples of train; got {amount}"
-            )
+            raise mistake(f"data: {name}", f"at least 1 and fewer than the {available} examples of train", amount)
         return int(amount)
     if is_bool or not is_amount(amount) or not 0 < amount < 1:
-        raise UserError(
-            f"data: {name}: expected a fraction above 0 and below 1, or a whole number of examples; got {amount!r}"
-        )
+        expected = "a fraction above 0 and below 1, or a whole number of examples"
+        raise mistake(f"data: {name}", expected, repr(amount))
     return min(max(1, int(amount * available + 0.5)), available - 1)
 
 
@@ -51,9 +48,8 @@ def codes(values: Any, available: int, name: str) -> Positions:
     """Return numbers from 0 for arbitrary ids, one per example of train."""
     array = np.asarray(values)
     if array.ndim != 1 or len(array) != available:
-        raise UserError(
-            f"data: {name}: expected one value for each of the {available} examples of train; got shape {array.shape}"
-        )
+        expected = f"one value for each of the {available} examples of train"
+        raise mistake(f"data: {name}", expected, f"shape {array.shape}")
     if array.dtype == object:
         array = np.array([str(value) for value in array])
     return np.unique(array, return_inverse=True)[1].astype(np.int64)

@@ -15,7 +15,7 @@ import math
 import pathlib
 import sqlite3
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from ..store.schema import FINAL, FINISHED
 KEY, CHANGES = "plans", "changes"
 _LOSS_TOLERANCE = 1e-3  # between the first losses of one study on different processors
 _VALUE_TOLERANCE = 0.05  # between metrics after two steps, which on few examples may differ by one of them
+_FIGURES = ("the loss of step 1", "the gradient of step 1", "the loss of step 2", "the gradient of step 2")
 _AMENDABLE = ("runs", "methods", "margin", "reference", "description", "title", "notes", "sizes")
 _YEAR_9999 = 2.5e11  # seconds since 1970; a calendar ends there
 
@@ -52,22 +53,25 @@ class PlanChange:
 
 def plans(description: Mapping[str, Any]) -> list[PlanEntry]:
     """Return the plans in a description; none if they are malformed."""
-    try:
-        found = [PlanEntry(float(each["time"]), int(each["runs"]), int(each["results"])) for each in description[KEY]]
-        return found if all(0 <= plan.time < _YEAR_9999 for plan in found) else []
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return []
+    return _entries(
+        description, KEY, lambda line: PlanEntry(float(line["time"]), int(line["runs"]), int(line["results"]))
+    )
 
 
 def changes(description: Mapping[str, Any]) -> list[PlanChange]:
     """Return the changes in a description; none if they are malformed."""
+
+    def change(line: Any) -> PlanChange:
+        return PlanChange(float(line["time"]), str(line["what"]), line["before"], line["after"], int(line["results"]))
+
+    return _entries(description, CHANGES, change)
+
+
+def _entries(description: Mapping[str, Any], key: str, entry: Callable[[Any], Any]) -> list[Any]:
     try:
-        found = [
-            PlanChange(float(each["time"]), str(each["what"]), each["before"], each["after"], int(each["results"]))
-            for each in description[CHANGES]
-        ]
+        found = [entry(line) for line in description[key]]
         hash(tuple(found))
-        return found if all(0 <= change.time < _YEAR_9999 for change in found) else []
+        return found if all(0 <= each.time < _YEAR_9999 for each in found) else []
     except (KeyError, TypeError, ValueError, OverflowError):
         return []
 
@@ -85,10 +89,9 @@ def noted(
     Raises:
         UserError: The better direction of a metric has been reversed, and there are results.
     """
-    then: dict[str, Any] = {}
-    for row in db.execute("SELECT * FROM protocols WHERE key = ?", (protocol,)).fetchall():
-        if row["checksum"] == schema.row_checksum(row):
-            then = json.loads(row["description"])
+    known = db.execute("SELECT * FROM protocols WHERE key = ?", (protocol,)).fetchone()
+    is_intact = known is not None and known["checksum"] == schema.row_checksum(known)
+    then: dict[str, Any] = json.loads(known["description"]) if is_intact else {}
     there = db.execute("SELECT run, method, status FROM jobs WHERE protocol = ? AND stage = ?", (protocol, FINAL))
     rows, wanted = there.fetchall(), [job for job in jobs if job["stage"] == FINAL]
     results = sum(row["status"] == FINISHED for row in rows)
@@ -109,19 +112,14 @@ def noted(
 
 def refuse_other_direction(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise an error if the better direction of a metric has been reversed."""
-    old, new = (
-        {
-            each.get("name"): each.get("better")
-            for each in (about.get("metric"), *(about.get("others") or ()))
-            if isinstance(each, Mapping)
-        }
-        for about in (then, now)
-    )
-    for name in (name for name in old if old[name] != new.get(name, old[name])):
-        raise UserError(
-            f"metric {name}: {old[name]} was better when the results in the store were made, and now {new[name]} is "
-            "to be; put it back, or give another name or --store"
-        )
+    listed = ([about.get("metric"), *(about.get("others") or ())] for about in (then, now))
+    old, new = ({each.get("name"): each.get("better") for each in m if isinstance(each, Mapping)} for m in listed)
+    for name, better in old.items():
+        if better != new.get(name, better):
+            raise UserError(
+                f"metric {name}: {better} was better when the results in the store were made, and now {new[name]} is "
+                "to be; put it back, or give another name or --store"
+            )
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,9 +145,8 @@ def behaviour_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str |
     if before.get("loop", now.get("loop")) != now.get("loop"):
         return "the code of its loop is another"
     for label, figures in now.get("methods", {}).items():
-        names = [f"{what} of step {step}" for step in (1, 2) for what in ("the loss", "the gradient")]
-        for name, new, old in zip(names, figures, before.get("methods", {}).get(label, ())):
-            if None not in (new, old) and not math.isclose(new, old, rel_tol=_LOSS_TOLERANCE, abs_tol=1e-6):
+        for name, new, old in zip(_FIGURES, figures, before.get("methods", {}).get(label, ())):
+            if not _is_alike(new, old, _LOSS_TOLERANCE, 1e-6):
                 return f"with {label}, {name} is {new:.6g} and was {old:.6g}"
     for label, settings in now.get("settings", {}).items():
         earlier = before.get("settings", {}).get(label, {})
@@ -162,8 +159,8 @@ def behaviour_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str |
     return None
 
 
-def _is_alike(new: float | None, old: float | None) -> bool:
-    return new is None or old is None or math.isclose(new, old, rel_tol=_VALUE_TOLERANCE, abs_tol=1e-9)
+def _is_alike(new: float | None, old: float | None, relative: float = _VALUE_TOLERANCE, absolute: float = 1e-9) -> bool:
+    return new is None or old is None or math.isclose(new, old, rel_tol=relative, abs_tol=absolute)
 
 
 def joined_behaviour(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:

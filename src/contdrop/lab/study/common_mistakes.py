@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..._text import some_of
-from ...errors import UserError
-from ..data.batch import inputs_and_target, leaves, to_device
+from ...errors import UserError, mistake
+from ..data import batch as batches
+from ..data.batch import leaves, loss_of, target_of, to_device
 from ..data.data import PreparedData
-from ..data.inputs import Arrays
-from ..data.targets import IGNORED, logits_and_classes, loss_of, prediction_of, target_of
+from ..data.inputs import Arrays, bad_rows
 from ..training.trainer import Trainer
 from .user_errors import explained, line_of
 
@@ -48,7 +48,7 @@ def check_first_batch(training: Trainer, prepared: PreparedData, where: str) -> 
             return []
         if target_of(batch).is_floating_point():
             return _one_hot_warning(target_of(batch))
-        logits, target = logits_and_classes(output, batch)
+        logits, target = batches.logits_and_classes(output, batch)
     _check_classes(prepared, target, logits.shape[1], f"{where}: {{}}{line_of(study.data)}")
     return _probability_warning(logits, training.network)
 
@@ -63,7 +63,7 @@ def check_optimizer(training: Trainer, where: str) -> list[str]:
             "inside: optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1)"
         )
     if isinstance(training.optimizer, torch.optim.LBFGS):
-        raise UserError(f"{where}: expected an optimizer that steps by gradients; LBFGS needs a loop of your own, run=")
+        raise mistake(where, "an optimizer that steps by gradients", "LBFGS", "it needs a loop of your own, run=")
     if isinstance(training.scheduler, ReduceLROnPlateau) and training.settings.evaluate == "last":
         raise UserError(
             f"{where}: ReduceLROnPlateau needs validation data in every epoch; use evaluate='epoch', or another one"
@@ -75,22 +75,20 @@ def check_average(training: Trainer, output: Any, batch: Any, where: str) -> Non
     """Raise an error if the probabilities of several networks cannot be averaged by the form of their outputs."""
     if training.settings.networks == 1:
         return
-    logits, target = prediction_of(output), target_of(batch)
-    by_class = logits.dim() > 1 and logits.shape[:1] + logits.shape[2:] == target.shape and logits.shape[1] > 1
+    logits, target = batches.prediction_of(output), target_of(batch)
+    by_class = batches.class_axes(logits, target)[0] and logits.shape[1] > 1
     if not by_class and logits[0].numel() != 1:
-        raise UserError(
-            f"{where}: expected logits [N, classes, ...] and classes [N, ...], or one logit per example, for networks="
-            f"{training.settings.networks}; got output {list(logits.shape)} and target {list(target.shape)}"
-        )
+        expected = "logits [N, classes, ...] and classes [N, ...], or one logit per example,"
+        got = f"output {list(logits.shape)} and target {list(target.shape)}"
+        raise mistake(where, f"{expected} for networks={training.settings.networks}", got)
 
 
 def missing_values(prepared: PreparedData) -> str:
     """Return a message about inputs that are not finite, as far as known without reading every item."""
     for part, source in prepared.sources.items():
         for name, leaf in leaves(source.nest, part) if isinstance(source, Arrays) else ():
-            bad = (~torch.isfinite(leaf)).reshape(len(leaf), -1).any(1).nonzero().flatten()
-            if len(bad):
-                return f"{name} has nan or infinity in {len(bad)} of {len(leaf)} examples, first in {int(bad[0])}"
+            if bad := bad_rows(leaf):
+                return f"{name} has nan or infinity in {len(bad)} of {len(leaf)} examples, first in {bad[0]}"
     return ""
 
 
@@ -107,7 +105,7 @@ def other_shape(prepared: PreparedData, part: str) -> str:
 
 def _type_mismatch(model: nn.Module, batch: Any, complaint: str) -> str:
     computed = {p.dtype for p in model.parameters() if p.is_floating_point()}
-    inputs, named, _ = inputs_and_target(batch)
+    inputs, named, _ = batches.inputs_and_target(batch)
     given = [leaf.dtype for _, leaf in leaves((inputs, named)) if isinstance(leaf, Tensor)]
     others = [each for each in given if each not in computed]
     if not computed or not others or not _OF_TYPES.search(complaint):
@@ -122,7 +120,7 @@ def _check_classes(prepared: PreparedData, target: Tensor, outputs: int, line: s
     is_shown = prepared.is_arrays and maker.collate is None and maker.transform is None
     shown = {part: source.labels for part, source in prepared.sources.items()} if is_shown else {"train": target}
     for part, labels in shown.items():
-        labels = labels[labels != IGNORED]
+        labels = labels[labels != batches.IGNORED]
         low, high = (int(labels.min()), int(labels.max())) if labels.numel() else (0, 0)
         if low >= 0 and high < outputs:
             continue
@@ -136,8 +134,8 @@ def _check_classes(prepared: PreparedData, target: Tensor, outputs: int, line: s
 
 
 def _one_hot_warning(target: Tensor) -> list[str]:
-    whole = target.dim() == 2 and bool(((target == 0) | (target == 1)).all())
-    if not whole or target.shape[1] < 2 or not bool((target.sum(1) == 1).all()):
+    is_matrix = target.dim() == 2 and target.shape[1] > 1
+    if not is_matrix or not bool(((target == 0) | (target == 1)).all() & (target.sum(1) == 1).all()):
         return []
     return ["labels look one-hot, and each output is taken for a question of its own; for classes give y.argmax(1)"]
 
@@ -146,11 +144,13 @@ def _probability_warning(logits: Tensor, model: nn.Module) -> list[str]:
     """Warn of a model that returns probabilities where the loss expects logits."""
     if len(logits) < 2:
         return []
-    positive, closed = bool((logits >= 0).all()), any(isinstance(each, nn.Sigmoid) for each in model.modules())
-    if closed and positive and bool((logits[:, 0] == 0).all()) and bool((logits < 1).all()):
+    positive = bool((logits >= 0).all())
+    sums, exponentials = ((each.sum(1) - 1).abs().max() < _CLOSE for each in (logits, logits.exp()))
+    closed = any(isinstance(each, nn.Sigmoid) for each in model.modules()) and bool((logits < 1).all())
+    if closed and positive and bool((logits[:, 0] == 0).all()):
         return ["outputs look like those of a Sigmoid, but the loss expects logits; leave it out of the model"]
-    if positive and bool(((logits.sum(1) - 1).abs() < _CLOSE).all()):
+    if positive and sums:
         return ["outputs look like those of a Softmax, but the loss, cross-entropy, expects logits; leave it out"]
-    if bool(((logits.exp().sum(1) - 1).abs() < _CLOSE).all()):
+    if exponentials:
         return ["outputs look like those of a LogSoftmax, which the loss, cross-entropy, applies itself; leave it out"]
     return []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from ..training.model import seed_everything
 from ..training.trainer import Trainer
 from . import common_mistakes, plan
 from .apply_method import MethodReport
+from .study import Study
 from .user_errors import explained, printable_error
 
 _STEPS = 2
@@ -76,56 +77,32 @@ def dry_run(
     """
     protocol = jobs[0].protocol
     study = protocol.study
-    where = f"study {study.name!r}"
     if prepared.fingerprint != known_data:
-        assert study.data is not None, "a loop of the user's own has no dry run"
-        with explained(f"{where}: data()"):
-            again = prepare(study.data(), task=study.task)
-        if again.fingerprint != prepared.fingerprint:
-            raise UserError(
-                f"{where}: two calls of data() return different data; seed what it draws, or read it from a file"
-            )
+        _check_data(study, prepared)
     chosen = {source: variants[0] for source, variants in study.selection.candidates.items()}
-    planned = [
-        plan.PlannedJob(protocol, FINAL, label, 0)
-        for label in dict.fromkeys(j.method for j in jobs if j.stage == FINAL)
-    ]
-    initial, warnings = _look(planned[0], planned[0].variant(chosen), prepared, device, f"{where}, {planned[0].method}")
-    found = {
-        job.method: _first_steps(job, job.variant(chosen), prepared, device, f"{where}, {job.method}")
-        for job in planned
-    }
-    for variant in dict.fromkeys(job.method for job in jobs if job.stage == SELECTION):
-        candidate = plan.PlannedJob(protocol, SELECTION, variant, 0)
-        _first_steps(candidate, plan.Variant.parse(variant), prepared, device, f"{where}, candidate {variant}")
-    applied = [steps.applied for steps in found.values()]
-    if all(each is not None and each.sites <= len(each.unreachable) for each in applied):
-        left = [f"{place.name}: {place.what}" for each in applied if each for place in each.unreachable]
-        beyond = f" (out of reach is {some_of(list(dict.fromkeys(left)))})" if left else ""
-        raise UserError(
-            f"{where}: the model has no dropout layer that a method could replace{beyond}; put nn.Dropout where it is "
-            "to act, or let model take the method"
-        )
-    (first_label, first), *others = found.items()
-    for label, steps in others:
-        if steps.weights != first.weights:
-            raise UserError(
-                f"{where}: {first_label} and {label} start from different weights; make all of the model inside "
-                "model(), and draw from torch, numpy or random only"
-            )
-    if initial != first.weights:
-        raise UserError(
-            f"{where}: two calls of model() with one seed give different weights; it draws from something that cannot "
-            "be seeded (a generator of its own, the time, a file?)"
-        )
+    planned = dict.fromkeys((job.stage, job.method) for job in jobs)
+    finals, candidates = (
+        [plan.PlannedJob(protocol, stage, label, 0) for stage, label in planned if stage == wanted]
+        for wanted in (FINAL, SELECTION)
+    )
+    model = _Trial(finals[0], prepared, device, chosen)
+    model.check()
+    found = {job.method: _Trial(job, prepared, device, chosen).run() for job in finals}
+    for job in candidates:
+        _Trial(job, prepared, device, chosen).run()
+    applied = {label: steps.applied for label, steps in found.items()}
+    _check_sites(study, list(applied.values()))
+    _check_weights(study, {label: steps.weights for label, steps in found.items()}, model.weights)
     peak = peak_memory()
-    warnings += _of_resumption(planned[0], planned[0].variant(chosen), prepared, device)
+    warnings = model.warnings + _resumption_warnings(
+        lambda: Trainer(finals[0], finals[0].variant(chosen), prepared, device)
+    )
     return DryRunReport(
-        *first.extent,
+        *found[finals[0].method].extent,
         peak,
         {
             label: "; ".join([f"{each.changed} of {plural(each.sites, 'dropout site')} changed", *each.notes])
-            for label, each in zip(found, applied)
+            for label, each in applied.items()
             if each
         },
         {label: steps.memory for label, steps in found.items() if steps.memory},
@@ -138,24 +115,41 @@ def dry_run(
     )
 
 
-def _look(
-    job: plan.PlannedJob, variant: plan.Variant, prepared: PreparedData, device: str, where: str
-) -> tuple[str, list[str]]:
-    """Return the initial weights of a model of its own, and warnings about its outputs."""
-    with explained(f"{where}: model()", job.protocol.study.model):
-        training = Trainer(job, variant, prepared, device)
-    training.check_steps()
-    if training.settings.weights == "last":
-        try:
-            checkpoint.parts(checkpoint.of_network(training.network))
-        except (TypeError, ValueError) as error:
+def _check_data(study: Study, prepared: PreparedData) -> None:
+    where = f"study {study.name!r}"
+    assert study.data is not None, "a loop of the user's own has no dry run"
+    with explained(f"{where}: data()"):
+        again = prepare(study.data(), task=study.task)
+    if again.fingerprint != prepared.fingerprint:
+        raise UserError(
+            f"{where}: two calls of data() return different data; seed what it draws, or read it from a file"
+        )
+
+
+def _check_sites(study: Study, applied: Sequence[MethodReport | None]) -> None:
+    if any(each is None or each.sites > len(each.unreachable) for each in applied):
+        return
+    left = dict.fromkeys(f"{place.name}: {place.what}" for each in applied if each for place in each.unreachable)
+    beyond = f" (out of reach is {some_of(left)})" if left else ""
+    raise UserError(
+        f"study {study.name!r}: the model has no dropout layer that a method could replace{beyond}; put nn.Dropout "
+        "where it is to act, or let model take the method"
+    )
+
+
+def _check_weights(study: Study, weights: Mapping[str, str], initial: str) -> None:
+    (first_label, first), *others = weights.items()
+    for label, found in others:
+        if found != first:
             raise UserError(
-                f"{where}: weights='last' cannot keep this model ({printable_error(error)}); leave weights= out"
-            ) from error
-    warnings = common_mistakes.check_optimizer(training, where)
-    warnings += common_mistakes.check_first_batch(training, prepared, where)
-    missing = common_mistakes.missing_values(prepared)
-    return training.fingerprints["initial weights"], [*warnings, *([missing] if missing else [])]
+                f"study {study.name!r}: {first_label} and {label} start from different weights; make all of the model "
+                "inside model(), and draw from torch, numpy or random only"
+            )
+    if initial != first:
+        raise UserError(
+            f"study {study.name!r}: two calls of model() with one seed give different weights; it draws from something "
+            "that cannot be seeded (a generator of its own, the time, a file?)"
+        )
 
 
 @dataclass(frozen=True)
@@ -169,44 +163,147 @@ class _Steps:
     settings: dict[str, list[float | None]]  # what losses and gradients of the first steps do not show
 
 
-def _first_steps(
-    job: plan.PlannedJob, variant: plan.Variant, prepared: PreparedData, device: str, where: str
-) -> _Steps:
-    with explained(f"{where}: model()", job.protocol.study.model):
-        training = Trainer(job, variant, prepared, device)
-    figures: list[float | None] = []
-    warnings: list[str] = []
-    weights = training.fingerprints["initial weights"]
-    torch.manual_seed(0)
-    training.network.train()
-    kept = 0
-    order = training.order(0)[:_STEPS]
-    with explained(f"{where}: batches"):
-        batches = list(training.parts.train.batches(order, seed=0))
-    for batch in batches:
-        batch = to_device(batch, training.device)
-        with explained(f"{where}: training step"), _counting(training) as saved:
-            loss, _ = training.batch_loss(batch)
-        kept = max(kept, sum(saved.values()))
-        _check_loss(loss, prepared, where)
-        with explained(f"{where}: training step"):
+class _Trial:
+    """A training that is used for a few steps and not afterwards."""
+
+    def __init__(self, job: plan.PlannedJob, prepared: PreparedData, device: str, chosen: Mapping[str, str]) -> None:
+        self.study, self.prepared = job.protocol.study, prepared
+        what = job.method if job.stage == FINAL else f"candidate {job.method}"
+        self.where = f"study {self.study.name!r}, {what}"
+        with explained(f"{self.where}: model()", self.study.model):
+            self.training = Trainer(job, job.variant(chosen), prepared, device)
+        self.weights = self.training.fingerprints["initial weights"]
+        self.warnings: list[str] = []
+        self.settings: dict[str, list[float | None]] = {}
+
+    def check(self) -> None:
+        """Look for common mistakes in the model's outputs, the optimizer, and the data."""
+        training = self.training
+        training.check_steps()
+        if training.settings.weights == "last":
+            try:
+                checkpoint.parts(checkpoint.of_network(training.network))
+            except (TypeError, ValueError) as error:
+                raise UserError(
+                    f"{self.where}: weights='last' cannot keep this model ({printable_error(error)}); leave weights= "
+                    "out"
+                ) from error
+        self.warnings += common_mistakes.check_optimizer(training, self.where)
+        self.warnings += common_mistakes.check_first_batch(training, self.prepared, self.where)
+        self.warnings += filter(None, [common_mistakes.missing_values(self.prepared)])
+
+    def run(self) -> _Steps:
+        """Take the first steps, and evaluate."""
+        training, parts = self.training, self.training.parts
+        torch.manual_seed(0)
+        training.network.train()
+        with explained(f"{self.where}: batches"):
+            batches = list(parts.train.batches(training.order(0)[:_STEPS], seed=0))
+        steps = [self._step(to_device(batch, training.device)) for batch in batches]
+        self._try_smallest(batches)
+        self.settings = {"optimizer": _hyperparameters(training), "learning rates": _learning_rates(training)}
+        for part in (parts.validation, parts.test) if training.job.stage == FINAL else (parts.validation,):
+            self._evaluate(part)
+        if self.study.measure and training.job.stage == FINAL:
+            self._measure()
+        figures = [figure for _, *step in steps for figure in step]
+        extent = training.steps_per_epoch, sum(p.numel() for p in training.network.parameters())
+        sizes = (len(parts.train), len(parts.validation), len(parts.test))
+        kept = max(saved for saved, *_ in steps)
+        memory = _memory(training) + kept if kept else 0
+        applied = training.built.applied
+        return _Steps(self.weights, figures, (*extent, sizes), applied, memory, self.warnings, self.settings)
+
+    def _step(self, batch: Any) -> tuple[int, float, float | None]:
+        """Take a step; return the bytes that backward keeps, the loss, and the norm of the gradient."""
+        training = self.training
+        with explained(f"{self.where}: training step"):
+            with _counting(training) as saved:
+                loss, _ = training.batch_loss(batch)
+            self._check_loss(loss)
             training.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        norm, without = _gradients(training.first)
-        norm /= training.scaler.get_scale()
-        if without == "all":
-            raise UserError(f"{where}: no parameter gets a gradient; the loss does not depend on the model")
-        if without and not warnings:
-            warnings.append(f"no gradient reaches {without}")
-        figures += [round(float(loss.detach()), 7), round(norm, 7) if math.isfinite(norm) else None]
-        with explained(f"{where}: optimizer step"):
+        wanted = [(name, p) for name, p in training.first.named_parameters() if p.requires_grad]
+        missing = [name for name, p in wanted if p.grad is None]
+        if len(missing) == len(wanted):
+            raise self._independent()
+        if missing and not self.warnings:
+            self.warnings.append(f"no gradient reaches {some_of(missing, 3)}")
+        squares = sum(float(p.grad.double().pow(2).sum()) for _, p in wanted if p.grad is not None)
+        norm = math.sqrt(squares) / training.scaler.get_scale()
+        with explained(f"{self.where}: optimizer step"):
             training.update()
-    _try_smallest(training, batches, where)
-    settings = {"optimizer": _hyperparameters(training), "learning rates": _learning_rates(training)}
-    warnings += _evaluate(training, prepared, where, settings)
-    sizes = (len(training.parts.train), len(training.parts.validation), len(training.parts.test))
-    extent = training.steps_per_epoch, sum(p.numel() for p in training.network.parameters()), sizes
-    memory = _memory(training) + kept if kept else 0
-    return _Steps(weights, figures, extent, training.built.applied, memory, warnings, settings)
+        return sum(saved.values()), round(float(loss.detach()), 7), round(norm, 7) if math.isfinite(norm) else None
+
+    def _check_loss(self, loss: Any) -> None:
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            got = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise UserError(f"{self.where}: expected the loss to be one number, a mean over the batch; got {got}")
+        if not loss.requires_grad:
+            raise self._independent()
+        if not torch.isfinite(loss):
+            reason = common_mistakes.missing_values(self.prepared) or "check data, model and loss"
+            raise UserError(f"{self.where}: the loss of the first batch is {float(loss.detach())}; {reason}")
+
+    def _independent(self) -> UserError:
+        return UserError(f"{self.where}: no parameter gets a gradient; the loss does not depend on the model")
+
+    def _try_smallest(self, tried: Sequence[Any]) -> None:
+        """Try the smallest batch of a pass: batch normalization cannot take a single example."""
+        training = self.training
+        order = training.order(0)
+        smallest = min(order, key=len)
+        if len(smallest) >= min(map(len, order[: len(tried)])):
+            return
+        (batch,) = training.parts.train.batches([smallest], seed=0)
+        what = f"training step with the {plural(len(smallest), 'example')} of a pass's smallest batch"
+        with explained(f"{self.where}: {what} (another batch_size has others)"), torch.no_grad():
+            training.batch_loss(to_device(batch, training.device))
+
+    def _evaluate(self, part: Part) -> None:
+        """Evaluate one batch of a part as the end of a training does.
+
+        All of the part is evaluated where a batch is too little, such as examples of a single class for an AUROC.
+        """
+        training = self.training
+        shape = common_mistakes.other_shape(self.prepared, part.name)
+        with explained(f"{self.where}: evaluation of {part.name} data{shape}"), torch.no_grad():
+            done = training.evaluate(part, batches=1)
+        for metric in training.metrics:
+            with explained(f"{self.where}: metric {metric.name} of {part.name} data"):
+                try:
+                    value = metric.value(done.contributions[metric.name])
+                except Exception:
+                    value = math.nan
+                if math.isnan(value):
+                    value = metric.value(training.evaluate(part, (metric,)).contributions[metric.name])
+            self.settings.setdefault(f"metric {metric.name}", []).append(_finite(value))
+            if math.isnan(value) and metric == training.metrics[0] and part.name == training.deciding:
+                self._warn_without_value(metric, part)
+
+    def _warn_without_value(self, metric: Metric, part: Part) -> None:
+        """Warn that the primary metric has no value; raise an error if the targets alone cause that."""
+        what = f"the {metric.name} of all {len(part)} {part.name} examples is not a number"
+        if metric.description["kind"] == "built-in" and metric.name in ("auroc", "r2"):
+            why = "they are of one class" if metric.name == "auroc" else "their target never varies"
+            raise UserError(f"{self.where}: {what}, because {why}; take more examples, or another metric")
+        self.warnings.append(f"{what} before training, and if it stays so no run will have a result")
+
+    def _measure(self) -> None:
+        """Call the study's measure with a few examples, or with all of them where these are too few."""
+        training, parts = self.training, self.training.parts
+        each = (parts.train, parts.validation, parts.test)
+        few: Any = {part.name: replace(part, positions=part.positions[: self.study.batch_size]) for part in each}
+        with explained(f"{self.where}: measure", self.study.measure):
+            try:
+                numbers, arrays = measured(self.study, training.metrics, training.network, replace(parts, **few), 0)
+            except Exception:
+                numbers, arrays = measured(self.study, training.metrics, training.network, parts, 0)
+        means = {name: float(np.mean(array)) for name, array in arrays.items() if array.size}
+        self.settings["measure"] = [_finite(each) for _, each in sorted({**numbers, **means}.items())]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _hyperparameters(training: Trainer) -> list[float | None]:
@@ -228,70 +325,9 @@ def _learning_rates(training: Trainer) -> list[float | None]:
     return list(rates)
 
 
-def _try_smallest(training: Trainer, tried: Sequence[Any], where: str) -> None:
-    """Try the smallest batch of a pass: batch normalization cannot take a single example."""
-    smallest = min(training.order(0), key=len)
-    if not tried or len(smallest) >= min(len(each) for each in training.order(0)[: len(tried)]):
-        return
-    (batch,) = training.parts.train.batches([smallest], seed=0)
-    what = f"{where}: training step with the {plural(len(smallest), 'example')} of a pass's smallest batch"
-    with explained(f"{what} (another batch_size has others)"), torch.no_grad():
-        training.batch_loss(to_device(batch, training.device))
-
-
-def _evaluate(
-    training: Trainer, prepared: PreparedData, where: str, values: dict[str, list[float | None]]
-) -> list[str]:
-    """Evaluate one batch of each part as the end of a training does, and return warnings.
-
-    All of a part is evaluated where a batch is too little, such as examples of a single class for an AUROC. The values
-    of metrics and measures are added to ``values``.
-    """
-    parts, study, is_final = training.parts, training.study, training.job.stage == FINAL
-    warnings: list[str] = []
-    for part in (parts.validation, parts.test) if is_final else (parts.validation,):
-        what = f"{where}: evaluation of {part.name} data{common_mistakes.other_shape(prepared, part.name)}"
-        with explained(what), torch.no_grad():
-            done = training.evaluate(part, batches=1)
-        for metric in training.metrics:
-            with explained(f"{where}: metric {metric.name} of {part.name} data"):
-                try:
-                    value = metric.value(done.contributions[metric.name])
-                except Exception:
-                    value = math.nan
-                if math.isnan(value):
-                    value = metric.value(training.evaluate(part, (metric,)).contributions[metric.name])
-            values.setdefault(f"metric {metric.name}", []).append(value if math.isfinite(value) else None)
-            if math.isnan(value) and metric == training.metrics[0] and part.name == training.deciding:
-                warnings.append(_without_value(metric, part, where))
-    if study.measure and is_final:
-        few = {
-            name: replace(getattr(parts, name), positions=getattr(parts, name).positions[: study.batch_size])
-            for name in ("train", "validation", "test")
-        }
-        with explained(f"{where}: measure", study.measure):
-            try:
-                numbers, arrays = measured(study, training.metrics, training.network, replace(parts, **few), 0)
-            except Exception:
-                numbers, arrays = measured(study, training.metrics, training.network, parts, 0)
-        means = {name: float(np.mean(array)) for name, array in arrays.items() if array.size}
-        figures = [each for _, each in sorted({**numbers, **means}.items())]
-        values["measure"] = [each if math.isfinite(each) else None for each in figures]
-    return warnings
-
-
-def _without_value(metric: Metric, part: Part, where: str) -> str:
-    """Return a warning about a primary metric without a value; raise an error if the targets alone cause that."""
-    what = f"the {metric.name} of all {len(part)} {part.name} examples is not a number"
-    if metric.description["kind"] == "built-in" and metric.name in ("auroc", "r2"):
-        why = "they are of one class" if metric.name == "auroc" else "their target never varies"
-        raise UserError(f"{where}: {what}, because {why}; take more examples, or another metric")
-    return f"{what} before training, and if it stays so no run will have a result"
-
-
-def _of_resumption(job: plan.PlannedJob, variant: plan.Variant, prepared: PreparedData, device: str) -> list[str]:
+def _resumption_warnings(begin: Callable[[], Trainer]) -> list[str]:
     """Warn if a restored training continues differently. Large networks, whose saving is slow, are not checked."""
-    one, other = (Trainer(job, variant, prepared, device) for _ in range(2))
+    one, other = begin(), begin()
     if one.seconds_to_save or one.settings.compile:
         return []
     batch = to_device(next(iter(one.parts.train.batches(one.order(0)[:1], seed=0))), one.device)
@@ -345,24 +381,3 @@ def _memory(training: Trainer) -> int:
     gradients = [p for p in model.parameters() if p.requires_grad]
     moments = [value for values in state.values() for value in values.values() if isinstance(value, torch.Tensor)]
     return sum(each.nbytes for each in (*model.parameters(), *model.buffers(), *gradients, *moments))
-
-
-def _check_loss(loss: Any, prepared: PreparedData, where: str) -> None:
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        got = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise UserError(f"{where}: expected the loss to be one number, a mean over the batch; got {got}")
-    if not loss.requires_grad:
-        raise UserError(f"{where}: no parameter gets a gradient; the loss does not depend on the model")
-    if not torch.isfinite(loss):
-        reason = common_mistakes.missing_values(prepared) or "check data, model and loss"
-        raise UserError(f"{where}: the loss of the first batch is {float(loss.detach())}; {reason}")
-
-
-def _gradients(model: torch.nn.Module) -> tuple[float, str]:
-    """Return the norm of the gradient, and the names of parameters without one ("all" if none has one)."""
-    wanted = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    missing = [name for name, p in wanted if p.grad is None]
-    if len(missing) == len(wanted):
-        return 0.0, "all"
-    norm = math.sqrt(sum(float(p.grad.double().pow(2).sum()) for _, p in wanted if p.grad is not None))
-    return norm, some_of(missing, 3)

@@ -12,16 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import UserError
+from ...errors import UserError, mistake
 from ...kernels import MASKS_VERSION
 from ..analysis.metric_format import Measure
 from ..store.schema import FINAL, SELECTION, SelectionRecord, digest_json
 from ..store.writer import Store
 from ..training import random_streams
-from ..training.random_streams import LARGEST_SEED
 from . import methods, selection
 from .labels import OWN, without_factor
-from .study import Study, is_integer_at_least
+from .study import Study, wrong_value
 
 
 @dataclass(frozen=True)
@@ -87,20 +86,21 @@ class StudyPlan:
     @property
     def description(self) -> dict[str, Any]:
         """Texts and settings for reports that do not change results."""
-        study, size = self.study, self.study.sizes.get("paper")
+        study, texts = self.study, self.study.description
+        size = study.sizes.get("paper") if texts.paper else None
         return {
-            "title": study.description.title or study.name,
-            "paper": study.description.paper,
+            "title": texts.title or study.name,
+            "paper": texts.paper,
             "reference": study.reference,
             "methods": list(study.methods),
-            "notes": list(study.description.notes),
+            "notes": list(texts.notes),
             "task": study.task,
             "metric": study.metrics[0].description,
             "others": [metric.description for metric in study.metrics[1:]],
             "margin": study.margin,
-            "margin_reason": study.description.margin_reason,
-            "paper_runs": size.runs if size and study.description.paper else None,
-            "paper_epochs": size.epochs if size and study.description.paper else None,
+            "margin_reason": texts.margin_reason,
+            "paper_runs": size.runs if size else None,
+            "paper_epochs": size.epochs if size else None,
         }
 
     @functools.cached_property
@@ -169,16 +169,14 @@ def plan(
     if not isinstance(study, Study):
         raise UserError(f"expected a lab.Study; got {type(study).__name__}; a file is for contdrop compare FILE")
     preset = preset or study.default_preset
-    if preset not in study.presets:
-        known = " or ".join(study.presets)
-        raise UserError(f"--preset: expected {known} for {study.name}; got {preset!r}")
-    size = study.presets[preset]
-    for option, value in (("--runs", runs), ("--epochs", epochs)):
-        if value is not None and not is_integer_at_least(value, 1):
-            raise UserError(f"{option}: expected a whole number of at least 1; got {value!r}")
+    size = study.presets.get(preset)
+    if size is None:
+        raise mistake("--preset", f"{' or '.join(study.presets)} for {study.name}", repr(preset))
+    given = {name: value for name, value in (("runs", runs), ("epochs", epochs), ("seed", seed)) if value is not None}
+    for name, value in given.items():
+        if expected := wrong_value(name, value):
+            raise mistake(f"--{name}", expected, repr(value))
     seed = study.seed if seed is None else seed
-    if not is_integer_at_least(seed, 0) or seed > LARGEST_SEED:
-        raise UserError(f"--seed: expected a whole number from 0 to 2^63 - 1; got {seed!r}")
     total = epochs or size.epochs
     study = study.at(preset)
     protocol = StudyPlan(study, preset, total, size.selection_runs, min(size.selection_epochs or total, total), seed)
@@ -218,14 +216,9 @@ def add_plan(store: Store, jobs: Sequence[PlannedJob], **described: Any) -> dict
 def decided(store: Store, protocol: StudyPlan, label: str) -> SelectionRecord | None:
     """Decide the selection for a label once its candidates are done; None before."""
     if label not in store.selections(protocol.key):
-        found = selection.decide(
-            protocol.key,
-            label,
-            protocol.study.selection.candidates[label],
-            protocol.selection_runs,
-            store.jobs(protocol=protocol.key),
-            Measure.of(protocol.description),
-        )
+        candidates, jobs = protocol.study.selection.candidates[label], store.jobs(protocol=protocol.key)
+        measure = Measure.of(protocol.description)
+        found = selection.decide(protocol.key, label, candidates, protocol.selection_runs, jobs, measure)
         if found is None:
             return None
         store.select(found)
@@ -236,15 +229,15 @@ def _labels(study: Study, labels: Iterable[str] | None) -> list[str]:
     if labels is None:
         return list(study.methods)
     if isinstance(labels, str):
-        raise UserError(f"methods: expected a list of labels; got {labels!r}; write {labels.split(',')}")
+        raise mistake("methods", "a list of labels", repr(labels), f"write {labels.split(',')}")
     chosen = [label.strip() for label in labels]
     if not chosen or not all(chosen):
         raise UserError(f"--methods: expected names separated by commas, such as none,{study.reference}")
     # Labels that are not the study's are normalized, so that no network is trained twice.
     chosen = [label if label in study.methods else _canonical(label) for label in chosen]
-    if len(set(chosen)) < len(chosen):
-        twice = next(label for label in chosen if chosen.count(label) > 1)
-        raise UserError(f"--methods: expected each method once; got {twice!r} twice")
+    for label in chosen:
+        if chosen.count(label) > 1:
+            raise mistake("--methods", "each method once", f"{label!r} twice")
     variants: dict[str, str] = {}
     for label in chosen:
         if study.selected_label(label) is None:

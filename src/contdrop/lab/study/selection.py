@@ -31,14 +31,20 @@ def decide(
     if any(sum(job.status in (FINISHED, FAILED) for job in trained) < runs for trained in found.values()):
         return None
     scores = {variant: _score(trained) for variant, trained in found.items()}
-    able = [variant for variant in candidates if "failed" not in scores[variant]]
-    if not able:
-        reason, best = "every candidate failed", None
-    else:
-        best = min(able, key=lambda variant: (measure.sign * scores[variant]["val_error"], scores[variant]["val_loss"]))
-        value = measure.value(scores[best]["val_error"])
+    order = _ranked({variant: score for variant, score in scores.items() if "failed" not in score}, measure)
+    if order:
+        value = measure.value(scores[order[0]]["val_error"])
         reason = f"{measure.best} validation {measure.name} of {len(candidates)} candidates: {value}"
-    return SelectionRecord(protocol, label, best, reason, scores, time.time())
+    else:
+        reason = "every candidate failed"
+    return SelectionRecord(protocol, label, order[0] if order else None, reason, scores, time.time())
+
+
+def _ranked(scores: Mapping[str, Any], measure: Measure) -> list[str]:
+    """Return candidates from the best mean value to the worst; lower losses come first, then those named first."""
+    return sorted(
+        scores, key=lambda variant: (measure.sign * scores[variant]["val_error"], scores[variant].get("val_loss", 0))
+    )
 
 
 def _score(jobs: list[JobRecord]) -> dict[str, Any]:
@@ -77,10 +83,7 @@ def lead(selection: SelectionRecord, measure: Measure = Measure()) -> Lead | Non
     best = scores.pop(selection.variant, None) if selection.variant else None
     if best is None or not scores:
         return None
-    sign = measure.sign
-    order = sorted(
-        scores, key=lambda variant: (sign * scores[variant]["val_error"], scores[variant].get("val_loss", 0))
-    )
+    sign, order = measure.sign, _ranked(scores, measure)
     values = (np.array(found["val_errors"]) for found in (scores[order[0]], best))
     differences = sign * differences_of(*values)
     return Lead(

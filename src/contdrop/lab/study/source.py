@@ -33,8 +33,7 @@ class StudySource:
 
     def load(self) -> Study:
         if self.kind == "catalogue":
-            published: Study = find_studies(self.name)[0]
-            return published
+            return find_studies(self.name)[0]
         if self.kind == "pickle":
             study: Study = pickle.loads(self.content)
             return study
@@ -63,11 +62,8 @@ def by_value(study: Study, source: StudySource) -> StudySource:
     """Return the source of a study for a machine without the user's files, with all of their code."""
     if source.kind == "catalogue":
         return source
-    own = [
-        module
-        for name, module in list(sys.modules.items())
-        if getattr(module, "__name__", None) == name and is_users(getattr(module, "__file__", None) or "<frozen")
-    ]
+    imported = [module for name, module in list(sys.modules.items()) if getattr(module, "__name__", None) == name]
+    own = [module for module in imported if is_users(getattr(module, "__file__", None) or "<frozen")]
     for module in own:
         cloudpickle.register_pickle_by_value(module)
     try:

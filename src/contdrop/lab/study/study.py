@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
 
@@ -56,15 +56,7 @@ class Configuration:
     def as_dict(self) -> dict[str, Any]:
         """Return the kind and all fields as JSON types; functions by their names."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return {"kind": self.kind, **{name: _plain(value) for name, value in values.items()}}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Configuration):
-        return value.as_dict()
-    if callable(value):
-        return _name_of(value, value)
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+        return {"kind": self.kind, **{name: describe(value) for name, value in values.items()}}
 
 
 def described_as(name: str) -> Callable[[_Function], _Function]:
@@ -75,10 +67,6 @@ def described_as(name: str) -> Callable[[_Function], _Function]:
         return function
 
     return fix
-
-
-def _name_of(thing: Callable[..., Any], otherwise: Any) -> Any:
-    return getattr(thing, "described_as", getattr(thing, "__qualname__", otherwise))
 
 
 def is_integer_at_least(value: Any, least: int) -> bool:
@@ -244,7 +232,10 @@ class Study:
     sizes: Mapping[str, Size] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check(self)
+        if not isinstance(self.name, str) or not re.fullmatch(r"[\w.][\w .+-]{0,99}", self.name):
+            raise UserError(f"study: expected a name of letters, digits, dots and dashes; got {self.name!r}")
+        for mistake in _mistakes(self):
+            raise UserError(f"study {self.name!r}: {mistake}")
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -327,126 +318,142 @@ def describe(thing: Any) -> Any:
     if isinstance(owner, Configuration):
         return owner.as_dict()
     if callable(thing):
-        return _name_of(thing, type(thing).__qualname__)
-    return thing
+        return getattr(thing, "described_as", getattr(thing, "__qualname__", type(thing).__qualname__))
+    return [describe(each) for each in thing] if isinstance(thing, tuple) else thing
 
 
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "task": (*get_args(Task), None),
-    "precision": get_args(Precision),
-    "keep": get_args(Keep),
-    "weights": get_args(Weights),
-    "schedule_by": get_args(Period),
-    "scale": SCALES,
-}
-_AT_LEAST_ONE = ("batch_size", "epochs", "runs", "accumulate", "threads", "selection.runs", "networks")
-_MAYBE_AT_LEAST_ONE = ("steps", "epoch_steps", "patience", "evaluation_batch_size", "selection.epochs")
+def _listed(values: Sequence[Any]) -> str:
+    return ", ".join(map(repr, values))
+
+
+def _one_of(*choices: Any) -> _Rule:
+    return f"one of {_listed(choices)}", lambda value: value in choices
+
+
+def _is_count(value: Any) -> bool:
+    return is_integer_at_least(value, 1)
+
+
+_Rule = tuple[str, Callable[[Any], bool]]  # what is expected of a setting, and a test of it
+_COUNT: _Rule = ("a whole number of at least 1", _is_count)
 _FUNCTIONS = ("data", "model", "forward", "loss", "optimizer", "scheduler", "measure", "run")
+_RULES: dict[str, _Rule] = {
+    "task": _one_of(*get_args(Task), None),
+    "precision": _one_of(*get_args(Precision)),
+    "keep": _one_of(*get_args(Keep)),
+    "weights": _one_of(*get_args(Weights)),
+    "schedule_by": _one_of(*get_args(Period)),
+    "scale": _one_of(*SCALES),
+    "seed": ("a whole number from 0 to 2^63 - 1", lambda v: is_integer_at_least(v, 0) and v <= LARGEST_SEED),
+    "evaluate": ("'epoch', 'last' or a whole number", lambda v: v in ("epoch", "last") or _is_count(v)),
+    **dict.fromkeys(("batch_size", "epochs", "runs", "accumulate", "threads", "selection.runs", "networks"), _COUNT),
+}
+_RULES_UNLESS_NONE: dict[str, _Rule] = {
+    **dict.fromkeys(("steps", "epoch_steps", "patience", "evaluation_batch_size", "selection.epochs"), _COUNT),
+    **dict.fromkeys(
+        ("clip", "margin"),
+        ("a number above 0, or None", lambda v: isinstance(v, (int, float)) and 0 < v < float("inf")),
+    ),
+    **dict.fromkeys(_FUNCTIONS, ("a function", callable)),
+}
 
 
-def _check(study: Study) -> None:
-    where = f"study {study.name!r}"
-    if not isinstance(study.name, str) or not re.fullmatch(r"[\w.][\w .+-]{0,99}", study.name):
-        raise UserError(f"study: expected a name of letters, digits, dots and dashes; got {study.name!r}")
+def wrong_value(name: str, value: Any) -> str:
+    """Return what is expected of a setting; empty if its value is that."""
+    if name in _RULES_UNLESS_NONE and value is None:
+        return ""
+    expected, holds = (_RULES | _RULES_UNLESS_NONE)[name]
+    return "" if holds(value) else expected
+
+
+def _mistakes(study: Study) -> Iterator[str]:
     for group, kind in GROUPS.items():
         if not isinstance(getattr(study, group), kind):
             got = type(getattr(study, group)).__name__
-            raise UserError(f"{where}: expected {group} to be lab.{kind.__name__}(...); got {got}")
+            yield f"expected {group} to be lab.{kind.__name__}(...); got {got}"
+    yield from _wrong_values(study)
+    yield from _wrong_functions(study)
+    yield from _missing_functions(study) if study.run is None else _without_effect(study)
+    yield from _wrong_methods(study)
+    yield from _wrong_selection(study)
+
+
+def _wrong_values(study: Study) -> Iterator[str]:
     training, selection = study.training, study.selection
     values = vars(study) | vars(training) | {f"selection.{name}": each for name, each in vars(selection).items()}
-    for name, choices in _CHOICES.items():
-        if values[name] not in choices:
-            raise UserError(f"{where}: expected {name} to be one of {_listed(choices)}; got {values[name]!r}")
-    for name in (*_AT_LEAST_ONE, *_MAYBE_AT_LEAST_ONE):
-        value = values[name]
-        if not (value is None and name in _MAYBE_AT_LEAST_ONE) and not is_integer_at_least(value, 1):
-            raise UserError(f"{where}: expected {name} to be a whole number of at least 1; got {value!r}")
-    if not is_integer_at_least(study.seed, 0) or study.seed > LARGEST_SEED:
-        raise UserError(f"{where}: expected seed to be a whole number from 0 to 2^63 - 1; got {study.seed!r}")
-    if training.evaluate not in ("epoch", "last") and not is_integer_at_least(training.evaluate, 1):
-        raise UserError(
-            f"{where}: expected evaluate to be 'epoch', 'last' or a whole number; got {training.evaluate!r}"
-        )
-    for name in ("clip", "margin"):
-        value = values[name]
-        if value is not None and not (isinstance(value, (int, float)) and 0 < value < float("inf")):
-            raise UserError(f"{where}: expected {name} to be a number above 0, or None; got {value!r}")
+    for name in (*_RULES, *_RULES_UNLESS_NONE):
+        if expected := wrong_value(name, values[name]):
+            got = type(values[name]).__name__ if name in _FUNCTIONS else repr(values[name])
+            yield f"expected {name} to be {expected}; got {got}"
     if training.networks > 1 and study.task != "classification":
-        raise UserError(f"{where}: expected task='classification' for networks > 1, whose probabilities are averaged")
-    for name in _FUNCTIONS:
-        if values[name] is not None and not callable(values[name]):
-            raise UserError(f"{where}: expected {name} to be a function; got {type(values[name]).__name__}")
-    _check_functions(study, where)
-    _check_methods(study, where)
+        yield "expected task='classification' for networks > 1, whose probabilities are averaged"
     if training.evaluate == "last" and (training.keep == "best" or training.patience):
-        raise UserError(f"{where}: keep='best' and patience need validation data in every epoch; use evaluate='epoch'")
+        yield "keep='best' and patience need validation data in every epoch; use evaluate='epoch'"
 
 
-def _check_functions(study: Study, where: str) -> None:
+def _wrong_functions(study: Study) -> Iterator[str]:
+    """Yield what is wrong with objects of torch in place of functions that make or call them."""
     if isinstance(study.optimizer, type) and issubclass(study.optimizer, Optimizer):
-        name = study.optimizer.__name__
-        raise UserError(
-            f"{where}: expected optimizer to take the model; got torch.optim.{name}, which takes parameters; write "
-            f"optimizer=lambda model: torch.optim.{name}(model.parameters(), lr=...)"
-        )
+        name = f"torch.optim.{study.optimizer.__name__}"
+        fix = f"optimizer=lambda model: {name}(model.parameters(), lr=...)"
+        yield f"expected optimizer to take the model; got {name}, which takes parameters; write {fix}"
     if isinstance(study.model, nn.Module):
-        raise UserError(
-            f"{where}: expected model to be a function that makes the model, as each run trains new ones; got "
-            f"{type(study.model).__name__}; write def model(): return {type(study.model).__name__}(...)"
-        )
+        name = type(study.model).__name__
+        expected = "a function that makes the model, as each run trains new ones"
+        yield f"expected model to be {expected}; got {name}; write def model(): return {name}(...)"
     if isinstance(study.loss, nn.Module) and type(study.loss).__module__.startswith("torch.nn"):
-        name = type(study.loss).__name__
-        raise UserError(
-            f"{where}: expected loss to take (output, batch); got torch.nn.{name}, which takes (output, target); write "
-            f"loss=lambda output, batch: nn.{name}()(output, batch[1])"
-        )
-    if study.run is not None:  # settings that the loop cannot know of are refused, not ignored
-        for name in ("measure", "weights", "keep", "patience", "networks", "clip"):
-            owner, default = (study, Study) if name == "measure" else (study.training, Training)
-            if getattr(owner, name) != getattr(default, name):
-                raise UserError(
-                    f"{where}: a loop of your own (run=) does not use {name}; do it there, and leave it out"
-                )
-        return
+        name = f"nn.{type(study.loss).__name__}"
+        fix = f"loss=lambda output, batch: {name}()(output, batch[1])"
+        yield f"expected loss to take (output, batch); got torch.{name}, which takes (output, target); write {fix}"
+
+
+def _without_effect(study: Study) -> Iterator[str]:
+    """Yield the settings that the study's own loop cannot know of."""
+    for name in ("measure", "weights", "keep", "patience", "networks", "clip"):
+        owner, default = (study, Study) if name == "measure" else (study.training, Training)
+        if getattr(owner, name) != getattr(default, name):
+            yield f"a loop of your own (run=) does not use {name}; do it there, and leave it out"
+
+
+def _missing_functions(study: Study) -> Iterator[str]:
     for name in ("data", "model"):
         if getattr(study, name) is None:
-            raise UserError(f"{where}: expected a function {name}, or run= for a loop of your own; got neither")
+            yield f"expected a function {name}, or run= for a loop of your own; got neither"
     if study.task is None and (study.metric is None or study.loss is None):
-        raise UserError(f"{where}: without a task, give loss= and metric=")
+        yield "without a task, give loss= and metric="
     if study.model is not None and _parameters(study.model) not in (0, 1):
-        raise UserError(
-            f"{where}: expected model to take no argument, or the method; it takes {_parameters(study.model)}"
-        )
+        yield f"expected model to take no argument, or the method; it takes {_parameters(study.model)}"
 
 
-def _check_methods(study: Study, where: str) -> None:
+def _wrong_methods(study: Study) -> Iterator[str]:
     if isinstance(study.methods, str) or not study.methods:
-        raise UserError(f"{where}: expected methods to be a list of labels; got {study.methods!r}")
+        yield f"expected methods to be a list of labels; got {study.methods!r}"
     for label in study.methods:
-        method = dropout_methods.parse(label)
-        if method.name == OWN and study.run is None and not study.takes_method:
-            raise UserError(
-                f"{where}: expected a function that knows {label}, def model(method) or run=; got neither; the methods "
-                "that need none are in docs/studies.md"
-            )
+        if dropout_methods.parse(label).name == OWN and study.run is None and not study.takes_method:
+            expected = f"a function that knows {label}, def model(method) or run="
+            yield f"expected {expected}; got neither; the methods that need none are in docs/studies.md"
     if len(set(study.methods)) < len(study.methods):
-        raise UserError(f"{where}: expected each method once; got {_listed(study.methods)}")
+        yield f"expected each method once; got {_listed(study.methods)}"
     if study.reference not in {base(label) for label in study.methods} | set(study.methods):
-        raise UserError(f"{where}: the reference is not among the methods; {suggest(study.reference, study.methods)}")
+        yield f"the reference is not among the methods; {suggest(study.reference, study.methods)}"
+
+
+def _wrong_selection(study: Study) -> Iterator[str]:
     candidates, follows = study.selection.candidates, study.selection.follows
-    for name, given in (("candidates", candidates), ("follows", follows)):
-        if not isinstance(given, Mapping):
-            raise UserError(f"{where}: expected {name} to be a dictionary by label; got {type(given).__name__}")
+    for name in ("candidates", "follows"):
+        kind = type(getattr(study.selection, name))
+        if not issubclass(kind, Mapping):
+            yield f"expected {name} to be a dictionary by label; got {kind.__name__}"
     for label, variants in candidates.items():
         are_labels = isinstance(variants, list | tuple) and all(isinstance(each, str) for each in (label, *variants))
         if not are_labels or not variants:
-            raise UserError(f"{where}: expected candidates[{label!r}] to be a list of labels; got {variants!r}")
+            yield f"expected candidates[{label!r}] to be a list of labels; got {variants!r}"
         if len(set(variants)) < len(variants):
-            raise UserError(f"{where}: expected each of candidates[{label!r}] once; got {_listed(variants)}")
+            yield f"expected each of candidates[{label!r}] once; got {_listed(variants)}"
         law = dropout_methods.parse(label).name
-        wrong = [each for each in variants if dropout_methods.parse(without_factor(each)[0]).name != law]
-        if wrong:
-            raise UserError(f"{where}: expected candidates[{label!r}] to be variants of {law}; got {wrong[0]!r}")
+        for each in variants:
+            if dropout_methods.parse(without_factor(each)[0]).name != law:
+                yield f"expected candidates[{label!r}] to be variants of {law}; got {each!r}"
     # The paper's figures have the candidates of its tables, and fewer methods.
     used = [*study.methods, *follows.values(), *(candidates if study.description.paper else ())]
     for name, labels, known, what in (
@@ -456,7 +463,7 @@ def _check_methods(study: Study, where: str) -> None:
     ):
         for label in labels:
             if label not in known:
-                raise UserError(f"{where}: {name}: {label!r} {what}; {suggest(str(label), known)}")
+                yield f"{name}: {label!r} {what}; {suggest(str(label), known)}"
 
 
 def _parameters(function: Callable[..., Any]) -> int:
@@ -466,8 +473,4 @@ def _parameters(function: Callable[..., Any]) -> int:
     except (TypeError, ValueError):
         return 0
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(each.default is inspect.Parameter.empty and each.kind in kinds for each in found)
-
-
-def _listed(values: Sequence[Any]) -> str:
-    return ", ".join(map(repr, values))
+    return sum(each.default is each.empty and each.kind in kinds for each in found)

@@ -32,8 +32,8 @@ def explained(what: str, of: Any = None) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        place = place_of(error) or line_of(of)
-        if not place or _PLACE.search(str(error)):
+        place = "" if _PLACE.search(str(error)) else place_of(error) or line_of(of)
+        if not place:
             raise
         raise UserError(f"{error}{place}") from error
     except (Exception, SystemExit) as error:
@@ -65,17 +65,19 @@ def _meant(text: str) -> str:
 def place_of(error: BaseException) -> str:
     """Return the last line of user code that an error passed through; empty if none."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f" ({pathlib.Path(error.filename).name}, line {error.lineno})"
+        return _place(error.filename, error.lineno)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
-    return f" ({pathlib.Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return _place(frames[-1].filename, frames[-1].lineno) if frames else ""
 
 
 def line_of(function: Any) -> str:
     """Return the line where a user's function is defined; empty if unknown."""
     code = getattr(function, "__code__", None)
-    if code is None or not is_users(code.co_filename):
-        return ""
-    return f" ({pathlib.Path(code.co_filename).name}, line {code.co_firstlineno})"
+    return _place(code.co_filename, code.co_firstlineno) if code and is_users(code.co_filename) else ""
+
+
+def _place(file: str, line: int | None) -> str:
+    return f" ({pathlib.Path(file).name}, line {line})"
 
 
 def is_users(file: str) -> bool:

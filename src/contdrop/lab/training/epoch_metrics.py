@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.targets import examples_of, prediction_of, target_of
+from ..data.batch import examples_of, prediction_of, target_of
 from .metrics import BUILT_IN, Metric
 
 Gather = Callable[[Any], list[Any]]  # from the object of one process to those of all

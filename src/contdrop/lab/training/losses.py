@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...errors import UserError
-from ..data.targets import (
+from ..data.batch import (
     binary,
     examples_of,
     logits_and_classes,

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import Module, functional
 
 from ...errors import UserError, suggest
-from ..data.targets import IGNORED, examples_of, logits_and_classes, loss_of, per_example, prediction_and_target
+from ..data.batch import IGNORED, examples_of, logits_and_classes, loss_of, per_example, prediction_and_target
 from ..store.reader import WEIGHTS
 from . import metric_values
 

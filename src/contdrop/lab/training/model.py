@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...errors import UserError
-from ..data.targets import prediction_of
+from ..data.batch import prediction_of
 from ..study.apply_method import MethodReport, apply
 from ..study.methods import Method
 from ..study.study import METHODS, Study

@@ -24,10 +24,9 @@ from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from ..._text import plural
 from ...errors import UserError
-from ..data.batch import default_forward, size_of, to_device
+from ..data.batch import default_forward, examples_of, size_of, to_device
 from ..data.data import Part, PreparedData
 from ..data.fingerprints import as_array, of_arrays
-from ..data.targets import examples_of
 from ..store.blobs import LARGE, Buffer
 from ..store.schema import FINAL, Epoch
 from ..study.plan import PlannedJob, Variant

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from ... import inference
 from ...errors import UserError
-from ..data.batch import default_forward, leaves, map_leaves, size_of, to_device
-from ..data.targets import prediction_of, target_of
+from ..data.batch import default_forward, leaves, map_leaves, prediction_of, size_of, target_of, to_device
 from ..study.study import Configuration, is_integer_at_least
 from . import metric_values, random_streams
 
