@@ -7,7 +7,7 @@ import importlib.util
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from .report.formats import Table
     from .store.results import Results
     from .store.writer import Store
-    from .study.study import Study
 
 # The environment variable with the directory of the data sets; workers on other machines get its value too.
 DATA_VARIABLE = "CONTDROP_DATA"
@@ -99,9 +98,9 @@ def extension() -> Extension:
     return _registered[0] if _registered else Extension()
 
 
-def find_studies(name: str) -> list[Study]:
+def find_studies(name: str) -> list[Any]:
     """Return the published studies of a name, or of the name of a group."""
     if not extension().studies:
         raise UserError(f'study {name!r} has no file; for studies by name run: pip install "contdrop[replication]"')
-    found: list[Study] = importlib.import_module(extension().studies).find(name)
+    found: list[Any] = importlib.import_module(extension().studies).find(name)
     return found

@@ -32,10 +32,9 @@ class StudySource:
     content: bytes = b""  # the file's SHA-256, or the pickled study
 
     def load(self) -> Study:
-        if self.kind == "catalogue":
-            return find_studies(self.name)[0]
-        if self.kind == "pickle":
-            study: Study = pickle.loads(self.content)
+        if self.kind in ("catalogue", "pickle"):
+            is_published = self.kind == "catalogue"
+            study: Study = find_studies(self.name)[0] if is_published else pickle.loads(self.content)
             return study
         path = pathlib.Path(self.name)
         if _digest(path) != self.content:
