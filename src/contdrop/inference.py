@@ -14,8 +14,8 @@ from torch import Tensor
 from . import nn
 from ._torch.checks import check_choice, check_seed, check_whole
 from .choices import METHODS, TRANSFORMS, Covariance, Method, Transform
-from .surgery.sites import DROPOUT_LAYERS, out_of_reach
-from .surgery.trace import restored_generators
+from .surgery.runtime_count import restored_generators
+from .surgery.static_scan import DROPOUT_LAYERS, out_of_reach
 from .theory import propagation
 from .theory.propagation import Moments
 

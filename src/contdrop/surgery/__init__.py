@@ -1,5 +1,10 @@
-from .sites import Unreachable as Unreachable
-from .sites import unreachable as unreachable
+from .runtime_count import Call as Call
+from .runtime_count import DropoutCalls as DropoutCalls
+from .runtime_count import changed as changed
+from .runtime_count import count_dropout as count_dropout
+from .runtime_count import count_dropout_in as count_dropout_in
+from .static_scan import Unreachable as Unreachable
+from .static_scan import unreachable as unreachable
 from .swap import Choose as Choose
 from .swap import Match as Match
 from .swap import Only as Only
@@ -7,8 +12,3 @@ from .swap import Replaced as Replaced
 from .swap import Swap as Swap
 from .swap import noise as noise
 from .swap import swap_dropout as swap_dropout
-from .trace import Call as Call
-from .trace import DropoutCalls as DropoutCalls
-from .trace import changed as changed
-from .trace import count_dropout as count_dropout
-from .trace import count_dropout_in as count_dropout_in

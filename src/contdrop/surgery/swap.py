@@ -17,7 +17,7 @@ from ..errors import suggest
 from ..laws import LAWS, Bernoulli, BuiltIn, Gaussian, Law, parse_law
 from ..nn import BernoulliDropout, Dropout
 from .relu_fusion import Pair, pairs
-from .sites import ALPHA, Unreachable, children, is_plain, out_of_reach, shared_axes, unreachable
+from .static_scan import ALPHA, Unreachable, children, is_plain, out_of_reach, shared_axes, unreachable
 
 Choose = Callable[[str, torch.nn.Module], "Law | str | None"]
 Only = str | Collection[str] | Callable[[str, torch.nn.Module], bool]

@@ -5,7 +5,7 @@ sites cannot be replaced from outside, but they can be listed: for torch's own m
 by parsing the Python code of their ``forward``, their own methods and the functions it calls. A site is a call of a
 dropout function, or a rate that is read (an attribute with "drop" in its name, or the ``p`` of a dropout layer). Rates
 come from the module; a rate of 0 is not a site. No code of the model runs, so properties are not evaluated.
-:mod:`contdrop.surgery.trace` finds the rest by watching a forward pass.
+:mod:`contdrop.surgery.runtime_count` finds the rest by watching a forward pass.
 """
 
 from __future__ import annotations
