@@ -13,6 +13,7 @@ from torch.nn import functional as F
 import contdrop as cd
 from conformance import fixed
 from contdrop import inference
+from contdrop.surgery import dropout_layers
 
 
 def classifier(dropout=None, classes=3):
@@ -277,7 +278,7 @@ def test_generators_of_neighbouring_seeds_share_nothing():
     layers = {name: cd.UniformDropout(generator=torch.Generator()) for name in "abc"}
     drawn = []
     for seed in range(4):
-        with inference.seeded(layers, seed):
+        with dropout_layers.seeded(layers, seed):
             drawn += [layer(torch.ones(5)) for layer in (*layers.values(), cd.UniformDropout())]
     assert len(torch.stack(drawn).unique(dim=0)) == 16
 
@@ -392,10 +393,10 @@ def test_transformer_layers_do_not_take_the_path_without_dropout():
     torch.manual_seed(0)
     model = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5, batch_first=True).eval()
     assert (inference.mc_predict(model, torch.rand(2, 3, 8), 5, seed=0).variance > 0).any()
-    layers = inference.dropout_layers(model)
-    with torch.no_grad(), inference.dropout_on(model, layers) as called:  # by itself
+    layers = dropout_layers.dropout_layers(model)
+    with torch.no_grad(), dropout_layers.dropout_on(model, layers) as shapes:  # by itself
         assert not torch.equal(model(torch.ones(2, 3, 8)), model(torch.ones(2, 3, 8)))
-    assert called == {(name, 3) for name in layers}
+    assert shapes == {name: [(2, 3, 16 if name == "dropout" else 8)] * 2 for name in layers}
     assert not any(layer._forward_pre_hooks for layer in layers.values())
 
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from . import inference
 from ._torch.checks import check_seed, check_whole
 from .errors import suggest
-from .inference import Inputs
+from .inference import Inputs, as_inputs
+from .surgery.dropout_layers import dropout_layers, dropout_on, mask_axes, seeded
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -197,15 +197,11 @@ def coadaptation(
     """
     modules = _check(model, layers, repeats, chunk, seed)
     inputs = _checked_inputs(x)
-    dropouts = inference.dropout_layers(model)
+    dropouts = dropout_layers(model)
     copies = min(chunk, repeats)
-    with (
-        torch.no_grad(),
-        inference.dropout_on(model, dropouts) as called,
-        inference.seeded(dropouts, seed),
-    ):
+    with torch.no_grad(), dropout_on(model, dropouts) as shapes, seeded(dropouts, seed):
         _probe(model, inputs, modules)
-        shared = any(inference.shares_mask(dropouts[name], axes) for name, axes in called)
+        shared = any(0 in mask_axes(dropouts[name], len(shape)) for name in shapes for shape in shapes[name])
         found: dict[str, list[Tensor]] = {name: [] for name in modules}
         for number in range(len(inputs[0])):
             one = tuple(each[number : number + 1] for each in inputs)
@@ -328,7 +324,7 @@ def _probe(model: torch.nn.Module, inputs: Sequence[Tensor], modules: Mapping[st
 
 
 def _checked_inputs(x: Inputs) -> tuple[Tensor, ...]:
-    inputs = inference.as_inputs("coadaptation", x)
+    inputs = as_inputs("coadaptation", x)
     for each in inputs:
         if each.dim() < 1 or not len(each):
             raise ValueError(

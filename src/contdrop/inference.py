@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import nn
 from ._torch.checks import check_choice, check_seed, check_whole
 from .choices import METHODS, TRANSFORMS, Covariance, Method, Transform
-from .surgery.runtime_count import restored_generators
-from .surgery.static_scan import DROPOUT_LAYERS, out_of_reach
+from .surgery.dropout_layers import Layers, dropout_layers, dropout_on, seeded
+from .surgery.static_scan import out_of_reach
 from .theory import propagation
 from .theory.propagation import Moments
 
@@ -81,14 +78,14 @@ def mc_predict(
     inputs, named = _arguments(owner, x)
     layers = _check(owner, model, samples, transform, seed)
     total = _Running(transform)
-    with torch.no_grad(), dropout_on(model, layers) as called, seeded(layers, seed):
+    with torch.no_grad(), dropout_on(model, layers) as shapes, seeded(layers, seed):
         for _ in range(samples):
             # Copies, because the first layer may work in place.
             copies = {name: each.clone() for name, each in named.items()}
             output = _tensor_of(owner, model(*(each.clone() for each in inputs), **copies), transform)
             total.add(_transformed(owner, output, transform).unsqueeze(0))
     prediction = total.prediction(output.dtype)
-    if not called and not prediction.variance.any():
+    if not any(shapes.values()) and not prediction.variance.any():
         raise ValueError(
             f"{owner}: expected the model to call its dropout layers in forward, but it calls none of them "
             f"({', '.join(layers)}), so all passes are equal"
@@ -168,12 +165,6 @@ def _drawn(moments: Moments, samples: int) -> Iterator[Tensor]:
             yield mean + noise * moments.variance.sqrt()
         else:
             yield mean + torch.einsum("nij,snj->sni", root, noise.flatten(2)).reshape(noise.shape)
-
-
-def dropout_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
-    """Return the dropout layers of a model, torch's and contdrop's, by path."""
-    layers = {name or type(module).__name__: module for name, module in model.named_modules()}
-    return {name: module for name, module in layers.items() if isinstance(module, DROPOUT_LAYERS)}
 
 
 class _Running:
@@ -268,59 +259,6 @@ def _tensor_of(owner: str, output: Any, transform: Transform) -> Tensor:
     return found
 
 
-@contextlib.contextmanager
-def dropout_on(model: torch.nn.Module, layers: dict[str, torch.nn.Module]) -> Iterator[set[tuple[str, int]]]:
-    """Put these layers into training mode and all others into evaluation mode; restore all modes at the end.
-
-    Yields the layers that have been called, each with the number of axes of its input.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    called: set[tuple[str, int]] = set()
-
-    def noting(name: str) -> Callable[..., None]:
-        def note(_module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-            called.update((name, each.dim()) for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
-
-        return note
-
-    # Hooks also keep torch's transformer layers from their fused evaluation path, which would leave out dropout.
-    hooks = [layer.register_forward_pre_hook(noting(name), with_kwargs=True) for name, layer in layers.items()]
-    try:
-        # Set the flags themselves: an overridden train() may do more.
-        for module, _ in modes:
-            module.training = False
-        for module in layers.values():
-            module.training = True
-        yield called
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for hook in hooks:
-            hook.remove()
-
-
-def shares_mask(layer: torch.nn.Module, axes: int) -> bool:
-    """Tell whether the examples of a batch share a mask of this layer, for an input of ``axes`` axes."""
-    if isinstance(layer, nn.DropConnectLinear):
-        return layer.masks == "batch"
-    return isinstance(layer, nn.Dropout) and any(axis % axes == 0 for axis in layer.shared_axes)
-
-
-@contextlib.contextmanager
-def seeded(layers: dict[str, torch.nn.Module], seed: int | None) -> Iterator[None]:
-    """Seed torch's generators and those of the layers, and restore all states at the end."""
-    if seed is None:
-        yield
-        return
-    with restored_generators(layers.values()) as own:
-        torch.manual_seed(seed)
-        for number, generator in enumerate(own, start=1):
-            # Not a sum of the two, which generators of neighbouring seeds would share.
-            digest = hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest()
-            generator.manual_seed(int.from_bytes(digest, "big"))
-        yield
-
-
 def as_inputs(owner: str, x: Inputs) -> tuple[Tensor, ...]:
     """Return the inputs of a model as a tuple."""
     inputs: tuple[Any, ...] = x if isinstance(x, tuple) and x else (x,)
@@ -349,9 +287,7 @@ def _arguments(owner: str, x: Inputs | NamedInputs) -> tuple[tuple[Tensor, ...],
     return (), named
 
 
-def _check(
-    owner: str, model: torch.nn.Module, samples: int, transform: Transform, seed: int | None
-) -> dict[str, torch.nn.Module]:
+def _check(owner: str, model: torch.nn.Module, samples: int, transform: Transform, seed: int | None) -> Layers:
     """Check the arguments; return the model's dropout layers by path."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{owner}: expected a torch.nn.Module, got {type(model).__name__}")

@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import nn
 from .._torch.checks import check_choice, check_number, check_whole
 from ..choices import MIXTURE_MASKS, MixtureMasks
-from ..inference import dropout_layers, dropout_on, seeded
+from ..surgery.dropout_layers import Layers, dropout_layers, dropout_on, seeded
 from ..theory import bounds
 from .independence import check_masks, check_separate
 
@@ -147,9 +147,7 @@ def _probabilities(model: torch.nn.Module, x: Tensor) -> Tensor:
     return evaluate(model, x).cpu().double().softmax(1)
 
 
-def _fixed_members(
-    model: torch.nn.Module, layers: dict[str, torch.nn.Module], x: Tensor, members: int, seed: int
-) -> Tensor:
+def _fixed_members(model: torch.nn.Module, layers: Layers, x: Tensor, members: int, seed: int) -> Tensor:
     """Return class probabilities [members, N, classes] of networks with the same masks for all examples."""
     drawn = []
     with _shared_masks(layers):
@@ -160,7 +158,7 @@ def _fixed_members(
 
 
 @contextlib.contextmanager
-def _shared_masks(layers: dict[str, torch.nn.Module]) -> Iterator[None]:
+def _shared_masks(layers: Layers) -> Iterator[None]:
     """Let all examples of a batch share a mask."""
     before: list[tuple[torch.nn.Module, str, Any]] = []
     value: Any
@@ -199,7 +197,7 @@ def count_errors(scores: Tensor, labels: Tensor) -> int:
     return int((scores.argmax(1) != labels).sum())
 
 
-def check_examples(owner: str, model: Any, x: Any, y: Any) -> dict[str, torch.nn.Module]:
+def check_examples(owner: str, model: Any, x: Any, y: Any) -> Layers:
     """Check model, inputs and classes; return the dropout layers of the model."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{owner}: expected a torch.nn.Module, got {type(model).__name__}")

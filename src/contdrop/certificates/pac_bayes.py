@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import nn
 from .._torch.checks import check_number, check_whole, is_forward_of
 from .._torch.private import has_forward_hooks, is_sequence
-from ..inference import dropout_layers, seeded
+from ..surgery.dropout_layers import dropout_layers, seeded
 from ..theory import bounds
 from .holdout import AT_ONCE, batches, check_examples, count_errors, evaluate
 from .independence import check_masks, check_separate

@@ -18,7 +18,7 @@ from torch.fx import Graph, Node, Tracer
 
 from ..choices import Activation
 from ..nn import Dropout
-from .static_scan import children, is_plain, shared_axes
+from .dropout_layers import children, is_plain, shared_axes
 
 _FUNCTIONS: dict[Any, Activation] = {
     torch.relu: "relu",

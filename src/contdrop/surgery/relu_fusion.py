@@ -11,7 +11,7 @@ import torch
 
 from .._torch.private import TORCH_DROPOUTS, has_hooks, is_sequence
 from ..nn import Dropout
-from .static_scan import children
+from .dropout_layers import children
 
 # Modules that may return their input or a view of it, into which a module behind them may write in place.
 _ALIASING = (torch.nn.Identity, torch.nn.Flatten, torch.nn.Unflatten, *TORCH_DROPOUTS)

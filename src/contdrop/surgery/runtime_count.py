@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from .._text import plural, some_of
 from .._torch.private import TORCH_DROPOUTS, DispatchMode, argument, in_backward, own_buffers
 from ..kernels import STREAM_BIAS
+from .dropout_layers import restored_generators
 
 # Torch's operators that draw a mask, and others from which a mask may be made by hand.
 _BERNOULLI = {"aten::bernoulli", "aten::bernoulli_"}
@@ -182,20 +183,6 @@ def changed(before: DropoutCalls, after: DropoutCalls) -> tuple[int, int]:
     added = {call.module for call in after.ours if call.module in after.layers}
     places = {*before.sites, *left, *added}
     return len(places - left), len(places)
-
-
-@contextlib.contextmanager
-def restored_generators(modules: Iterable[torch.nn.Module]) -> Iterator[list[torch.Generator]]:
-    """Yield the modules' own generators, each once; restore them and torch's at the end."""
-    found = {id(g): g for module in modules if isinstance(g := getattr(module, "generator", None), torch.Generator)}
-    states = [(generator, generator.get_state()) for generator in found.values()]
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
-        try:
-            yield list(found.values())
-        finally:
-            for generator, state in states:
-                generator.set_state(state)
 
 
 @contextlib.contextmanager

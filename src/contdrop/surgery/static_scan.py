@@ -26,21 +26,9 @@ from torch.nn.utils import parametrize
 
 from .. import nn
 from .._text import some_of
-from .._torch.checks import is_forward_of
 from .._torch.private import TORCH_DROPOUTS
 from ..laws import equal_rate
-
-# Torch's layers that multiply by a mask, and the trailing axes that share a value of it.
-PLAIN: dict[Any, tuple[int, ...]] = {
-    torch.nn.Dropout: (),
-    torch.nn.Dropout1d: (-1,),
-    torch.nn.Dropout2d: (2, 3),
-    torch.nn.Dropout3d: (-3, -2, -1),
-}
-ALPHA = (torch.nn.AlphaDropout, torch.nn.FeatureAlphaDropout)
-# Layers that draw more than a mask on units, and all layers that draw.
-_WHOLE = (nn.AdaptiveDropout, nn.DropConnectLinear, nn.FastDropoutLinear)
-DROPOUT_LAYERS: tuple[type[torch.nn.Module], ...] = (*TORCH_DROPOUTS, nn.Dropout, *_WHOLE)
+from .dropout_layers import WHOLE, is_plain
 
 # Dropout functions by name, with keyword and position of the rate.
 _FUNCTIONS = {
@@ -95,25 +83,6 @@ def out_of_reach(model: torch.nn.Module) -> str:
     return some_of([f"{name} ({what})" for name, what, _ in unreachable(model)], 3)
 
 
-def is_plain(module: torch.nn.Module) -> bool:
-    """Tell whether a module is a dropout layer, torch's or contdrop's, with the forward of its class."""
-    kinds = (nn.Dropout,) if isinstance(module, nn.Dropout) else tuple(PLAIN)
-    return isinstance(module, kinds) and any(is_forward_of(module, kind) for kind in kinds)
-
-
-def children(module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
-    """List names and children of a module; unlike ``named_children``, a child with two names is listed twice."""
-    inside = module.named_modules(remove_duplicate=False)
-    return [(name, child) for name, child in inside if name and "." not in name]
-
-
-def shared_axes(module: torch.nn.Module) -> tuple[int, ...]:
-    """Return the axes along which a plain dropout layer shares a mask value."""
-    if isinstance(module, nn.Dropout):
-        return module.shared_axes
-    return next(axes for layer, axes in PLAIN.items() if type(module).forward is layer.forward)
-
-
 def _sites(module: torch.nn.Module) -> Iterator[tuple[str, float | None]]:
     """Yield kind and rate of the unreachable dropout of one module, without its children."""
     layer = type(module)
@@ -125,7 +94,7 @@ def _sites(module: torch.nn.Module) -> Iterator[tuple[str, float | None]]:
     elif isinstance(module, torch.nn.RNNBase):
         if module.dropout > 0 and module.num_layers > 1:
             yield f"between the layers of {type(module).__name__}", module.dropout
-    elif isinstance(module, _WHOLE):
+    elif isinstance(module, WHOLE):
         law = getattr(module, "law", None)
         rate = None if law is None else equal_rate(law.relative_variance)
         if rate != 0:

@@ -16,8 +16,9 @@ from ..choices import SCALES, Scale
 from ..errors import suggest
 from ..laws import LAWS, Bernoulli, BuiltIn, Gaussian, Law, parse_law
 from ..nn import BernoulliDropout, Dropout
+from .dropout_layers import ALPHA, children, is_plain, shared_axes
 from .relu_fusion import Pair, pairs
-from .static_scan import ALPHA, Unreachable, children, is_plain, out_of_reach, shared_axes, unreachable
+from .static_scan import Unreachable, out_of_reach, unreachable
 
 Choose = Callable[[str, torch.nn.Module], "Law | str | None"]
 Only = str | Collection[str] | Callable[[str, torch.nn.Module], bool]

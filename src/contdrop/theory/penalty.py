@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._torch.checks import check_choice, check_whole
 from .._torch.private import BATCH_NORMS
-from ..surgery.static_scan import DROPOUT_LAYERS
+from ..surgery.dropout_layers import DROPOUT_LAYERS
 from . import _numerics, penalty_terms
 from .penalty_terms import Noise, evaluating, noisy_forward, replaced_forwards
 from .propagation import Moments, propagate

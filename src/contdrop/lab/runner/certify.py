@@ -14,7 +14,7 @@ from ...certificates import Bound, HoldoutCertificate, holdout_certificate, pac_
 from ...certificates.independence import check_separate
 from ...choices import MixtureMasks
 from ...errors import UserError
-from ...inference import dropout_layers, seeded
+from ...surgery.dropout_layers import dropout_layers, seeded
 from ...theory import bounds
 from ..api import Result
 from ..data.data import Part, Parts, PreparedData, prepare

@@ -20,7 +20,7 @@ from ...errors import UserError
 from ...laws import LAWS, Gaussian, Law, Uniform
 from ...nn import DropConnectLinear, FastDropoutLinear
 from ...surgery import Unreachable, linear_chains
-from ...surgery.static_scan import ALPHA, is_plain
+from ...surgery.dropout_layers import ALPHA, is_plain
 from .labels import MATCH, ORIGINAL, OWN, REACH
 from .methods import Method, adaptive_dropout, check_scale, dropconnect_options, law_of, noise_of, parse
 

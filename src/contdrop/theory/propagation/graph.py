@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..._torch.private import has_forward_hooks, is_sequence
-from ...surgery.static_scan import DROPOUT_LAYERS, children
+from ...surgery.dropout_layers import DROPOUT_LAYERS, children
 from ..penalty_terms import switched
 from . import layers
 from .gaussian import GaussianMoments, PropagatedLayer, RefusedError, affine, reshaping, scaling
