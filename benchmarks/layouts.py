@@ -22,7 +22,7 @@ import torch
 
 import contdrop as cd
 from contdrop import kernels
-from contdrop._kernel_law import KernelLaw
+from contdrop.laws import KernelLaw
 from contdrop_bench.environment import keep_freed_memory
 from contdrop_bench.timing import interleave
 

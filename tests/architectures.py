@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import contdrop as cd
+
 RATE = 0.2
 
 
@@ -101,6 +103,34 @@ class Transformer(nn.Module):
 
     def forward(self, source, target):
         return self.layers(source, target)
+
+
+class Centred(nn.Module):
+    """Couples the examples of a batch."""
+
+    def forward(self, x):
+        return x - x.mean(0)
+
+
+def blobs(n, seed, classes=3):
+    """Examples of overlapping clouds in ten dimensions, and their classes."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(classes, (n,), generator=generator)
+    centres = 1.4 * torch.randn(classes, 10, generator=torch.Generator().manual_seed(99))
+    return centres[y] + 1.5 * torch.randn(n, 10, generator=generator), y
+
+
+def trained(law, n=400, epochs=30):
+    """Train a classifier of the clouds."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), cd.Dropout(law), nn.Linear(32, 3))
+    x, y = blobs(n, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return model
 
 
 def _transformers():

@@ -205,10 +205,9 @@ def _compare(like, expected, bound, lead: int):
 def _dropout_case(rng: random.Random) -> Case:
     import torch
 
-    from contdrop._kernel_law import KernelLaw
     from contdrop.kernels import reference
     from contdrop.kernels.native import binding
-    from contdrop.laws import training_factor
+    from contdrop.laws import KernelLaw, training_factor
 
     law = rng.choice(_laws())
     dtype = rng.choice(list(binding.TYPES))
@@ -258,10 +257,9 @@ def _dropout_case(rng: random.Random) -> Case:
 def _relu_case(rng: random.Random) -> Case:
     import torch
 
-    from contdrop._kernel_law import KernelLaw
     from contdrop.kernels import reference
     from contdrop.kernels.native import binding, loader
-    from contdrop.laws import training_factor
+    from contdrop.laws import KernelLaw, training_factor
 
     law = rng.choice(_laws())
     factor = training_factor("fuzz", law, "inverted")
@@ -317,9 +315,9 @@ def _keep_where_case(rng: random.Random) -> Case:
 def _dropconnect_case(rng: random.Random) -> Case:
     import torch
 
-    from contdrop._kernel_law import KernelLaw
     from contdrop.kernels import reference
     from contdrop.kernels.native import binding
+    from contdrop.laws import KernelLaw
 
     law = rng.choice(_laws())
     dtype = rng.choice([torch.float32, torch.float64])
@@ -362,9 +360,9 @@ def _dropconnect_case(rng: random.Random) -> Case:
 def _gradients_case(rng: random.Random) -> Case:
     import torch
 
-    from contdrop._kernel_law import KernelLaw
     from contdrop.kernels import reference
     from contdrop.kernels.native import binding
+    from contdrop.laws import KernelLaw
 
     law = rng.choice(_laws())
     dtype = rng.choice([torch.float32, torch.float64])

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ._torch.checks import check_seed, check_whole
+from ._torch.checks import check_counts, check_module, check_seed, check_whole
 from .errors import suggest
 from .inference import Inputs, as_inputs
 from .surgery.dropout_layers import dropout_layers, dropout_on, mask_axes, seeded
@@ -97,10 +97,9 @@ class Coadaptation:
         """
         values = self.pairs(layer, include_diagonal=include_diagonal).double()
         if isinstance(bins, (int, numbers.Integral)):
-            if isinstance(bins, bool) or bins < 1:
-                raise ValueError(f"histogram: expected at least 1 bin, got {bins}")
+            bins = check_whole("histogram", "bins", bins, 1)
             largest = values.abs().max().item() or 1.0
-            edges = torch.linspace(-largest, largest, int(bins) + 1, dtype=torch.float64)
+            edges = torch.linspace(-largest, largest, bins + 1, dtype=torch.float64)
         else:
             edges = torch.as_tensor(bins, dtype=torch.float64)
             if edges.dim() != 1 or len(edges) < 2 or not (edges.diff() > 0).all():
@@ -341,12 +340,10 @@ def _check(
 ) -> dict[str, torch.nn.Module]:
     """Check the arguments; return the named modules."""
     owner = "coadaptation"
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"{owner}: expected a torch.nn.Module, got {type(model).__name__}")
+    check_module(owner, model)
     if isinstance(layers, str):
         raise TypeError(f"{owner}: expected layers to be a list of names, got one string; write [{layers!r}]")
-    for name, value, least in (("repeats", repeats, 2), ("chunk", chunk, 1)):
-        check_whole(owner, name, value, least)
+    check_counts(owner, repeats=(repeats, 2), chunk=(chunk, 1))
     check_seed(owner, seed)
     if not layers or len(set(layers)) < len(layers):
         raise ValueError(f"{owner}: expected at least one layer, and each once, got {list(layers)}")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._torch.checks import check_choice, check_seed, check_whole
+from ._torch.checks import check_choice, check_model, check_seed, check_whole
 from .choices import METHODS, TRANSFORMS, Covariance, Method, Transform
 from .surgery.dropout_layers import Layers, dropout_layers, dropout_on, seeded
 from .surgery.static_scan import out_of_reach
@@ -172,23 +172,24 @@ class _Running:
 
     def __init__(self, transform: Transform) -> None:
         self._count = 0
-        self._mean = self._squares = self._entropy = torch.zeros((), dtype=torch.float64)
         self._probabilities = transform is not None
         self._entropy_of = _binary_entropy if transform == "sigmoid" else _entropy
 
     def add(self, values: Tensor) -> None:
         """Add values [draws, N, ...]."""
         values = values.double()
+        if not self._count:
+            self._mean = self._squares = self._entropy = values.new_zeros(())
         new = len(values)
         mean = values.mean(0)
-        gap = mean - self._mean.to(values.device)
+        gap = mean - self._mean
         count = self._count + new
         inside = (values - mean).square().sum(0)
-        self._squares = self._squares.to(values.device) + inside + gap.square() * (self._count * new / count)
-        self._mean = self._mean.to(values.device) + gap * (new / count)
+        self._squares = self._squares + inside + gap.square() * (self._count * new / count)
+        self._mean = self._mean + gap * (new / count)
         self._count = count
         if self._probabilities:
-            self._entropy = self._entropy.to(values.device) + self._entropy_of(values, 2).sum(0)
+            self._entropy = self._entropy + self._entropy_of(values, 2).sum(0)
 
     def prediction(self, dtype: torch.dtype) -> Prediction:
         # Sums of half-precision outputs are more precise than half precision.
@@ -289,22 +290,15 @@ def _arguments(owner: str, x: Inputs | NamedInputs) -> tuple[tuple[Tensor, ...],
 
 def _check(owner: str, model: torch.nn.Module, samples: int, transform: Transform, seed: int | None) -> Layers:
     """Check the arguments; return the model's dropout layers by path."""
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"{owner}: expected a torch.nn.Module, got {type(model).__name__}")
-    if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(f"{owner}: expected a model in Python, got a scripted one; predict before torch.jit.script")
+    check_model(owner, model, "predict")
     check_whole(owner, "samples", samples, 2)
     check_choice(owner, "transform", transform, TRANSFORMS)
     check_seed(owner, seed)
     layers = dropout_layers(model)
     if not layers:
-        left = out_of_reach(model)
+        left, not_random = out_of_reach(model), ", whose output is not random; call it in evaluation mode instead"
         raise ValueError(
             f"{owner}: expected a model with dropout layers, got {type(model).__name__} without any"
-            + (
-                f"; out of reach: {left}; put a dropout layer in its place"
-                if left
-                else ", whose output is not random; call it in evaluation mode instead"
-            )
+            + (f"; out of reach: {left}; put a dropout layer in its place" if left else not_random)
         )
     return layers

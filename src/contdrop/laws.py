@@ -19,14 +19,13 @@ import abc
 import dataclasses
 import math
 import numbers
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from . import _clipped_normal
-from ._kernel_law import KernelLaw
 from ._text import parse_label
 from ._torch.checks import by_keyword, check_choice, check_finite
 from ._torch.private import unobserved, widest
@@ -70,9 +69,9 @@ class Law(abc.ABC):
 
         The default finds the largest u with ``quantile(u) <= x`` by bisection, to 2^-53.
         """
-        if not isinstance(x, Tensor):
-            return float(self.cdf(torch.tensor(x, dtype=torch.float64, device="cpu")))
-        x = _floating(x)
+        return _elementwise(self._cdf, x)
+
+    def _cdf(self, x: Tensor) -> Tensor:
         wanted = x.double()
         low, high = torch.zeros_like(wanted), torch.ones_like(wanted)
         for _ in range(53):
@@ -82,8 +81,8 @@ class Law(abc.ABC):
         # Bisection never evaluates the ends, where the quantile may be infinite.
         return torch.where(high == 1, 1.0, torch.where(low == 0, 0.0, low)).to(x.dtype)
 
-    def _draw(self, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        u = torch.rand(shape, generator=generator, dtype=widest(device), device=device)
+    def _draw(self, shape: Sequence[int], options: Mapping[str, Any]) -> Tensor:
+        u = torch.rand(shape, **options)
         return self.quantile(u.clamp(min=torch.finfo(u.dtype).eps / 4))  # the quantile of 0 may be infinite
 
     def sample(
@@ -107,20 +106,55 @@ class Law(abc.ABC):
         """
         if device is None:
             device = generator.device if generator is not None else torch.empty(0).device
-        return self._draw(shape, generator, torch.device(device)).to(dtype or torch.get_default_dtype())
-
-    # Plain subclasses are values too: equal if their attributes are.
+        device = torch.device(device)
+        drawn = self._draw(shape, {"generator": generator, "dtype": widest(device), "device": device})
+        return drawn.to(dtype or torch.get_default_dtype())
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
     def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self) or vars(other).keys() != vars(self).keys():
-            return False
-        return all(_same(value, vars(other)[name]) for name, value in vars(self).items())
+        alike = type(other) is type(self) and vars(other).keys() == vars(self).keys()
+        return alike and all(_same(value, vars(other)[name]) for name, value in vars(self).items())
 
     def __hash__(self) -> int:
         return hash((type(self), *vars(self)))
+
+
+class KernelLaw(NamedTuple):
+    """The encoding of a scaled built-in law that the kernels and the fast path take.
+
+    A mask value is ``factor`` times a value drawn from the law ``kind`` with ``params``. The operators take the same
+    numbers as a float64 tensor: ``[number of the kind, factor, mean, variance, *params]``, with the moments of the
+    scaled law. So a schedule changes an input of a compiled graph, not the graph.
+    """
+
+    kind: str
+    params: tuple[float, ...]
+    factor: float
+    mean: float = math.nan
+    variance: float = math.nan
+
+    def tensor(self) -> Tensor:
+        """Return the tensor form."""
+        check_kind(self.kind)
+        encoded = [float(KINDS.index(self.kind)), self.factor, self.mean, self.variance, *self.params]
+        return torch.tensor(encoded, dtype=torch.float64, device="cpu")
+
+    @classmethod
+    def of_tensor(cls, law: Tensor) -> KernelLaw:
+        """Read the tensor form."""
+        kind, factor, mean, variance, *params = law.tolist()
+        return cls(KINDS[int(kind)], tuple(params), factor, mean, variance)
+
+
+def check_kind(kind: str) -> None:
+    """Raise an error if the kernels do not draw such laws."""
+    if kind not in KINDS:
+        raise ValueError(
+            f"kernels: expected a law of {', '.join(KINDS)}, got {kind!r}; pass custom laws to contdrop.functional or "
+            "to a layer, which draw them by their quantile"
+        )
 
 
 class BuiltIn(Law):
@@ -146,6 +180,13 @@ class BuiltIn(Law):
     for_kernels: dict[str, KernelLaw]
     for_graphs: dict[str, Tensor] | None = None
 
+    def quantile(self, u: FloatOrTensor) -> FloatOrTensor:
+        _check_probability(type(self).__name__, u)
+        return _elementwise(self._quantile, u)
+
+    @abc.abstractmethod
+    def _quantile(self, u: Tensor) -> Tensor: ...
+
     def prepare_for_graphs(self) -> None:
         """Make the tensors that compiled graphs take as inputs, so that assigning another law does not recompile.
 
@@ -168,9 +209,8 @@ class BuiltIn(Law):
         """Store normalized parameters and everything derived from them in a frozen instance."""
         self._set(params=params, factor=factor, **values)
         encoded = {}
-        for scale in SCALES:
-            mean = divisor(self, scale)
-            encoded[scale] = KernelLaw(self.kind, params, factor / mean, *scaled_moments(self, 1 / mean))
+        for scale, divisor in (("inverted", self.mean or 1.0), ("paper", 1.0)):  # a law of zeros is not scaled
+            encoded[scale] = KernelLaw(self.kind, params, factor / divisor, *scaled_moments(self, 1 / divisor))
         self._set(for_kernels=encoded)
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -190,7 +230,8 @@ class BuiltIn(Law):
         ]
 
     def __str__(self) -> str:
-        written = ",".join(f"{name}={_short(value)}" for name, value in self._written_params())
+        # The shortest text that parses back to the same number: 1, not 1.0.
+        written = ",".join(f"{name}={repr(value + 0.0).removesuffix('.0')}" for name, value in self._written_params())
         return f"{self.kind}:{written}" if written else self.kind
 
     def __repr__(self) -> str:
@@ -222,11 +263,10 @@ class Bernoulli(BuiltIn):
     value: float = 1.0
 
     def __post_init__(self) -> None:
-        keep, value = (check_finite("Bernoulli", name, getattr(self, name)) for name in ("keep", "value"))
-        if not 0 <= keep <= 1:
-            raise ValueError(f"Bernoulli: keep is the probability of keeping a unit, in [0, 1]; got {keep}")
+        keep = check_finite("Bernoulli", "keep, the probability of keeping a unit", self.keep, 0, 1)
+        value = check_finite("Bernoulli", "value", self.value)
         if value == 0:
-            raise ValueError("Bernoulli: value is what a kept unit is multiplied by, not 0; got 0.0")
+            raise ValueError("Bernoulli: expected a number other than 0 for value, the factor of kept units, got 0.0")
         mean, variance = keep * value, keep * (1 - keep) * value * value
         self._finish((keep,), value, keep=keep, value=value, mean=mean, variance=variance)
 
@@ -240,27 +280,20 @@ class Bernoulli(BuiltIn):
         keep = 1 / (1 + _strength("Bernoulli.matching", law))
         return cls(keep=keep, value=law.mean / keep)
 
-    def cdf(self, x: FloatOrTensor) -> FloatOrTensor:
+    def _cdf(self, x: Tensor) -> Tensor:
         below, first, last = self._atoms()
-        if isinstance(x, Tensor):
-            x = _floating(x)
-            return torch.where(x < last, torch.full_like(x, below), 1).masked_fill(x < first, 0)
-        return 0.0 if x < first else below if x < last else 1.0
+        return torch.where(x < last, torch.full_like(x, below), 1).masked_fill(x < first, 0)
 
-    def quantile(self, u: FloatOrTensor) -> FloatOrTensor:
-        _check_probability("Bernoulli", u)
+    def _quantile(self, u: Tensor) -> Tensor:
         below, first, last = self._atoms()
-        if isinstance(u, Tensor):
-            u = _floating(u)
-            return torch.where((u > below) | (below == 0), torch.full_like(u, last), first)
-        return last if u > below or below == 0 else first
+        return torch.where((u > below) | (below == 0), torch.full_like(u, last), first)
 
     def _atoms(self) -> tuple[float, float, float]:
         """Return the probability of the lower value, and the two values."""
         return (1 - self.keep, 0.0, self.value) if self.value > 0 else (self.keep, self.value, 0.0)
 
-    def _draw(self, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        u = torch.rand(shape, generator=generator, dtype=widest(device), device=device)
+    def _draw(self, shape: Sequence[int], options: Mapping[str, Any]) -> Tensor:
+        u = torch.rand(shape, **options)
         return (u < self.keep).to(u.dtype) * self.value
 
 
@@ -297,17 +330,10 @@ class Uniform(BuiltIn):
             )
         return cls(low, high) if a <= 1 else cls(*sorted((0.0, 2 * law.mean)))
 
-    def cdf(self, x: FloatOrTensor) -> FloatOrTensor:
-        if isinstance(x, Tensor):
-            return ((x - self.low) / (self.high - self.low)).clamp(0, 1)
-        return min(max((x - self.low) / (self.high - self.low), 0.0), 1.0)
+    def _cdf(self, x: Tensor) -> Tensor:
+        return ((x - self.low) / (self.high - self.low)).clamp(0, 1)
 
-    def quantile(self, u: FloatOrTensor) -> FloatOrTensor:
-        _check_probability("Uniform", u)
-        return self.low + (self.high - self.low) * u
-
-    def _draw(self, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        u = torch.rand(shape, generator=generator, dtype=widest(device), device=device)
+    def _quantile(self, u: Tensor) -> Tensor:
         return self.low + (self.high - self.low) * u
 
 
@@ -331,10 +357,9 @@ class Gaussian(BuiltIn):
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        mu, sigma = (check_finite("Gaussian", name, getattr(self, name)) for name in ("mu", "sigma"))
+        mu = check_finite("Gaussian", "mu", self.mu)
+        sigma = check_finite("Gaussian", "sigma, a standard deviation", self.sigma, 0)
         low, high = (check_finite("Gaussian", name, getattr(self, name), finite=False) for name in ("low", "high"))
-        if sigma < 0:
-            raise ValueError(f"Gaussian: sigma is a standard deviation, at least 0; got {sigma}")
         _check_interval("Gaussian", low, high)
         mean, variance = _clipped_normal.moments(mu, sigma, low, high)
         self._finish((mu, sigma, low, high), sigma=sigma, mu=mu, low=low, high=high, mean=mean, variance=variance)
@@ -342,10 +367,8 @@ class Gaussian(BuiltIn):
     @classmethod
     def from_variance(cls, variance: float, *, mu: float = 0.5, low: float = 0.0, high: float = 1.0) -> Gaussian:
         """Return the law whose *unclipped* normal has this variance: the other reading of the paper's N(0.5, 0.2)."""
-        variance = check_finite("Gaussian.from_variance", "variance", variance)
-        if variance < 0:
-            raise ValueError(f"Gaussian.from_variance: variance is at least 0; got {variance}")
-        return cls(sigma=math.sqrt(variance), mu=mu, low=low, high=high)
+        sigma = math.sqrt(check_finite("Gaussian.from_variance", "variance", variance, 0))
+        return cls(sigma=sigma, mu=mu, low=low, high=high)
 
     @classmethod
     def matching(cls, law: Law, *, clip: bool = True) -> Gaussian:
@@ -367,29 +390,21 @@ class Gaussian(BuiltIn):
         low, high = sorted((0.0, 2 * m))
         return cls(sigma=abs(m) * _clipped_normal.sigma_of(r), mu=m, low=low, high=high)
 
-    def cdf(self, x: FloatOrTensor) -> FloatOrTensor:
-        if isinstance(x, Tensor):
-            x = _floating(x)
-            z = (x.double() - self.mu) / self.sigma if self.sigma else torch.where(x >= self.mu, math.inf, -math.inf)
-            inside = torch.special.ndtr(z)
-            return torch.where(x < self.low, 0.0, torch.where(x >= self.high, 1.0, inside)).to(x.dtype)
-        return float(self.cdf(torch.tensor(x, dtype=torch.float64, device="cpu")))
+    def _cdf(self, x: Tensor) -> Tensor:
+        z = (x.double() - self.mu) / self.sigma if self.sigma else torch.where(x >= self.mu, math.inf, -math.inf)
+        return torch.where(x < self.low, 0.0, torch.where(x >= self.high, 1.0, torch.special.ndtr(z))).to(x.dtype)
 
-    def quantile(self, u: FloatOrTensor) -> FloatOrTensor:
-        _check_probability("Gaussian", u)
-        if isinstance(u, Tensor):
-            u = _floating(u)
-            # sigma 0 times an infinite quantile would be NaN.
-            spread = self.sigma * torch.special.ndtri(u.double()) if self.sigma else torch.zeros_like(u.double())
-            return (self.mu + spread).clamp(self.low, self.high).to(u.dtype)
-        return float(self.quantile(torch.tensor(u, dtype=torch.float64, device="cpu")))
+    def _quantile(self, u: Tensor) -> Tensor:
+        # sigma 0 times an infinite quantile would be NaN.
+        spread = self.sigma * torch.special.ndtri(u.double()) if self.sigma else torch.zeros_like(u.double())
+        return (self.mu + spread).clamp(self.low, self.high).to(u.dtype)
 
-    def _draw(self, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        g = torch.randn(shape, generator=generator, dtype=widest(device), device=device)
-        return (self.mu + self.sigma * g).clamp(self.low, self.high)
+    def _draw(self, shape: Sequence[int], options: Mapping[str, Any]) -> Tensor:
+        return (self.mu + self.sigma * torch.randn(shape, **options)).clamp(self.low, self.high)
 
 
 LAWS: Mapping[str, type[BuiltIn]] = {law.kind: law for law in (Bernoulli, Uniform, Gaussian)}
+KINDS = tuple(LAWS)  # in the order of the numbers in ``kernels/native/api.h``
 
 
 def parse_law(text: str) -> Law:
@@ -412,16 +427,6 @@ def parse_law(text: str) -> Law:
     return Gaussian.from_variance(**given) if "variance" in given else LAWS[name](**given)
 
 
-def equal_rate(strength: float) -> float:
-    """Return the drop rate of Bernoulli masks with noise strength r: r / (1 + r)."""
-    return strength / (1 + strength) if math.isfinite(strength) else 1.0
-
-
-def divisor(law: Law, scale: str) -> float:
-    """Return the divisor of mask values in training: the mean, or 1 if masks are not scaled or always zero."""
-    return law.mean if scale == SCALES[0] and law.mean else 1.0
-
-
 def scaled_moments(law: Law, factor: float) -> tuple[float, float]:
     """Return the mean and variance of ``factor`` times a mask value."""
     try:
@@ -437,7 +442,7 @@ def training_factor(owner: str, law: Law, scale: str) -> float:
     # A Bernoulli law that keeps nothing gives zeros, as torch.nn.Dropout(p=1) does.
     if scale == "inverted" and law.mean == 0 and not isinstance(law, Bernoulli):
         raise ValueError(f"{owner}: {law!r} has mean 0, so it cannot be scaled to mean one; use scale='paper'")
-    return 1 / divisor(law, scale)
+    return 1 / law.mean if scale == "inverted" and law.mean else 1.0
 
 
 def check_law(owner: str, law: object) -> None:
@@ -451,7 +456,7 @@ def check_law(owner: str, law: object) -> None:
         )
     for name in ("mean", "variance"):
         value: Any = getattr(law, name, None)
-        is_number = isinstance(value, (int, float, numbers.Real))  # also while torch.compile looks on
+        is_number = isinstance(value, (int, float, numbers.Real))  # torch.compile knows the first two only
         if not is_number or not -math.inf < value < math.inf:
             raise TypeError(
                 f"{owner}: expected {type(law).__name__} to have a {name}, a finite number, "
@@ -462,10 +467,8 @@ def check_law(owner: str, law: object) -> None:
 def _strength(owner: str, law: Law) -> float:
     """Return the relative variance to match."""
     check_law(owner, law)
-    if law.mean == 0:
-        raise ValueError(f"{owner}: expected a law whose mean is not 0, got {law!r}; its relative variance is infinite")
     if not math.isfinite(law.relative_variance):
-        raise ValueError(f"{owner}: expected a law with a finite relative variance, got {law!r}")
+        raise ValueError(f"{owner}: expected a law with a finite relative variance, got {law!r} of mean {law.mean:g}")
     return law.relative_variance
 
 
@@ -477,24 +480,21 @@ def _same(one: object, other: object) -> bool:
 
 def _check_interval(owner: str, low: float, high: float) -> None:
     if low >= high:
-        raise ValueError(f"{owner}: low must be less than high; got low={low}, high={high}")
+        raise ValueError(f"{owner}: expected low to be less than high, got low={low}, high={high}")
 
 
-def _floating(x: Tensor) -> Tensor:
-    """Convert integers, which cannot hold probabilities and mask values, to floating point."""
-    return x if x.is_floating_point() else x.to(torch.get_default_dtype())
+def _elementwise(function: Callable[[Tensor], Tensor], x: FloatOrTensor) -> FloatOrTensor:
+    """Apply a function of floating-point tensors to a number, or to a tensor of any type."""
+    if isinstance(x, Tensor):
+        return function(x if x.is_floating_point() else x.to(torch.get_default_dtype()))
+    return float(function(torch.tensor(x, dtype=torch.float64, device="cpu")))
 
 
 def _check_probability(owner: str, u: float | Tensor) -> None:
     # Reading values ends a trace and is refused under vmap, where custom laws may call built-in ones.
     if isinstance(u, Tensor) and (torch.compiler.is_compiling() or u.is_meta or not unobserved(u)):
         return
-    inside = bool(((u >= 0) & (u <= 1)).all()) if isinstance(u, Tensor) else 0 <= u <= 1
-    if not inside:
+    inside = (u >= 0) & (u <= 1)
+    if not (inside.all() if isinstance(inside, Tensor) else inside):
         got = "a tensor with other values" if isinstance(u, Tensor) else str(u)
         raise ValueError(f"{owner}.quantile: expected probabilities in [0, 1], got {got}")
-
-
-def _short(value: float) -> str:
-    """Return the shortest text that parses back to the same number: '1', not '1.0'."""
-    return repr(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)

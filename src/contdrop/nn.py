@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.fx import Proxy
 
 from . import functional as F
-from ._torch.checks import check_axes, check_choice, check_generator, check_number, check_whole
+from ._torch.checks import check_axes, check_choice, check_finite, check_generator, check_number, check_whole
 from ._torch.private import DropoutBase
 from .choices import (
     ACTIVATIONS,
@@ -24,10 +25,10 @@ from .choices import (
     Masks,
     Scale,
 )
-from .laws import Bernoulli, BuiltIn, Gaussian, Law, Uniform, equal_rate, training_factor
+from .laws import Bernoulli, BuiltIn, Gaussian, Law, Uniform, training_factor
 
 
-def _call_node(layer: torch.nn.Module, *inputs: Any) -> Any:
+def _call_node(layer: torch.nn.Module, *inputs: Any) -> Tensor | None:
     """Return the torch.fx node that calls a layer; None outside a trace, or if the layer is the root of the trace.
 
     torch.fx takes only the modules of torch.nn as leaves. It runs the forward of all others with proxies in place of
@@ -39,7 +40,7 @@ def _call_node(layer: torch.nn.Module, *inputs: Any) -> Any:
     if proxy is None or proxy.tracer.root is layer:  # type: ignore[attr-defined]
         return None
     path = proxy.tracer.path_of_module(layer)  # type: ignore[attr-defined]
-    return proxy.tracer.create_proxy("call_module", path, inputs, {})
+    return proxy.tracer.create_proxy("call_module", path, inputs, {})  # type: ignore[return-value]
 
 
 def _refuse_script(layer: torch.nn.Module) -> None:
@@ -83,6 +84,8 @@ class Dropout(_LayerWithLaw, DropoutBase):
         generator: CPU generator of this layer alone; torch's default generator if None.
     """
 
+    _family: ClassVar[type[Law] | None] = None  # the law of a subclass, whose parameters are those of the layer
+
     def __init__(
         self,
         law: Law,
@@ -118,10 +121,8 @@ class Dropout(_LayerWithLaw, DropoutBase):
         raise AttributeError(f"{type(self).__name__}: p follows from the law, so it cannot be assigned; assign law")
 
     def forward(self, input: Tensor) -> Tensor:
-        if type(input) is not Tensor:
-            node = _call_node(self, input)
-            if node is not None:
-                return node  # type: ignore[no-any-return]
+        if type(input) is not Tensor and (node := _call_node(self, input)) is not None:
+            return node
         return F.dropout(
             input,
             self._law,
@@ -134,17 +135,11 @@ class Dropout(_LayerWithLaw, DropoutBase):
         )
 
     def _law_repr(self) -> str:
-        return repr(self._law)
+        text = repr(self._law)
+        return text.partition("(")[2][:-1] if type(self._law) is self._family else text
 
     def extra_repr(self) -> str:
-        parts = [self._law_repr()]
-        if self.inplace:
-            parts.append("inplace=True")
-        if self.shared_axes:
-            parts.append(f"shared_axes={self.shared_axes}")
-        if self.activation:
-            parts.append(f"activation={self.activation!r}")
-        return ", ".join(part for part in (*parts, *_common_repr(self)) if part)
+        return _repr(self, self._law_repr(), "inplace", "shared_axes", "activation", "scale")
 
 
 def _parameter_of_the_law(name: str) -> Any:
@@ -215,6 +210,7 @@ class UniformDropout(Dropout):
         high: Largest mask value.
     """
 
+    _family = Uniform
     low: float = _parameter_of_the_law("low")
     high: float = _parameter_of_the_law("high")
 
@@ -238,9 +234,6 @@ class UniformDropout(Dropout):
             generator=generator,
         )
 
-    def _law_repr(self) -> str:
-        return _inside_brackets(self._law) if isinstance(self._law, Uniform) else super()._law_repr()
-
 
 class GaussianDropout(Dropout):
     """Gaussian dropout: mask values from N(mu, sigma^2) clipped to [low, high]. All four may be assigned.
@@ -254,6 +247,7 @@ class GaussianDropout(Dropout):
         high: Largest mask value.
     """
 
+    _family = Gaussian
     sigma: float = _parameter_of_the_law("sigma")
     mu: float = _parameter_of_the_law("mu")
     low: float = _parameter_of_the_law("low")
@@ -281,9 +275,6 @@ class GaussianDropout(Dropout):
             generator=generator,
         )
 
-    def _law_repr(self) -> str:
-        return _inside_brackets(self._law) if isinstance(self._law, Gaussian) else super()._law_repr()
-
 
 class AdaptiveDropout(torch.nn.Module):
     """Standout; see :func:`contdrop.functional.adaptive_dropout`. Called with activations and pre-activations."""
@@ -296,9 +287,8 @@ class AdaptiveDropout(torch.nn.Module):
         self.generator = generator
 
     def forward(self, input: Tensor, preactivation: Tensor) -> Tensor:
-        node = _call_node(self, input, preactivation)
-        if node is not None:
-            return node  # type: ignore[no-any-return]
+        if (node := _call_node(self, input, preactivation)) is not None:
+            return node
         return F.adaptive_dropout(
             input, preactivation, self.alpha, self.beta, training=self.training, generator=self.generator
         )
@@ -306,7 +296,7 @@ class AdaptiveDropout(torch.nn.Module):
     __prepare_scriptable__ = _refuse_script
 
     def extra_repr(self) -> str:
-        return ", ".join([f"alpha={self.alpha}, beta={self.beta}", *_common_repr(self)])
+        return _repr(self, f"alpha={self.alpha}, beta={self.beta}")
 
 
 class DropConnectLinear(_LayerWithLaw, torch.nn.Linear):
@@ -348,9 +338,8 @@ class DropConnectLinear(_LayerWithLaw, torch.nn.Linear):
         self.generator = generator
 
     def forward(self, input: Tensor) -> Tensor:
-        node = _call_node(self, input)
-        if node is not None:
-            return node  # type: ignore[no-any-return]
+        if (node := _call_node(self, input)) is not None:
+            return node
         return F.dropconnect_linear(
             input,
             self.weight,
@@ -367,14 +356,9 @@ class DropConnectLinear(_LayerWithLaw, torch.nn.Linear):
         )
 
     def extra_repr(self) -> str:
-        parts = [
-            f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, law={self.law!r}",
-            f"masks={self.masks!r}, inference={self.inference!r}, samples={self.samples}",
-            f"activation={self.activation!r}",
-        ]
-        if not self.mask_bias:
-            parts.append("mask_bias=False")
-        return ", ".join([*parts, *_common_repr(self)])
+        sizes = f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, law={self.law!r}"
+        evaluated = f"masks={self.masks!r}, inference={self.inference!r}, samples={self.samples}"
+        return _repr(self, f"{sizes}, {evaluated}, activation={self.activation!r}", "mask_bias", "scale")
 
 
 class FastDropoutLinear(_LayerWithLaw, torch.nn.Linear):
@@ -401,9 +385,8 @@ class FastDropoutLinear(_LayerWithLaw, torch.nn.Linear):
         self.generator = generator
 
     def forward(self, input: Tensor) -> Tensor:
-        node = _call_node(self, input)
-        if node is not None:
-            return node  # type: ignore[no-any-return]
+        if (node := _call_node(self, input)) is not None:
+            return node
         return F.fast_dropout_linear(
             input,
             self.weight,
@@ -415,30 +398,29 @@ class FastDropoutLinear(_LayerWithLaw, torch.nn.Linear):
         )
 
     def extra_repr(self) -> str:
-        first = f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, law={self.law!r}"
-        return ", ".join([first, *_common_repr(self)])
+        sizes = f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, law={self.law!r}"
+        return _repr(self, sizes, "scale")
 
 
-def _common_repr(module: Any) -> list[str]:
-    """Return the options that repr contains only if they differ from their defaults."""
-    parts = []
-    if getattr(module, "scale", "inverted") != "inverted":
-        parts.append(f"scale={module.scale!r}")
-    if module.generator is not None:
-        parts.append(f"generator=torch.Generator().manual_seed({module.generator.initial_seed()})")
-    return parts
+_DEFAULTS = {"inplace": False, "shared_axes": (), "activation": None, "mask_bias": True, "scale": "inverted"}
 
 
-def _inside_brackets(law: Law) -> str:
-    """Return the arguments in the law's repr."""
-    return repr(law).partition("(")[2][:-1]
+def _repr(layer: Any, first: str, *options: str) -> str:
+    """Join the first part of a layer's repr and those of these options that differ from their defaults."""
+    values = {name: getattr(layer, name) for name in options}
+    parts = [f"{name}={value!r}" for name, value in values.items() if value != _DEFAULTS[name]]
+    if layer.generator is not None:
+        parts.append(f"generator=torch.Generator().manual_seed({layer.generator.initial_seed()})")
+    return ", ".join(filter(None, [first, *parts]))
+
+
+def equal_rate(strength: float) -> float:
+    """Return the drop rate of Bernoulli masks with noise strength r: r / (1 + r)."""
+    return strength / (1 + strength) if math.isfinite(strength) else 1.0
 
 
 def _bernoulli(p: float) -> Bernoulli:
-    p = check_number("BernoulliDropout", "the drop rate p", p)
-    if not 0 <= p <= 1:
-        raise ValueError(f"BernoulliDropout: p is the probability of dropping a unit, in [0, 1]; got {p}")
-    return Bernoulli(keep=1 - p)
+    return Bernoulli(keep=1 - check_finite("BernoulliDropout", "p, the probability of dropping a unit", p, 0, 1))
 
 
 def _complement(keep: float) -> float:

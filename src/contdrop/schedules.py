@@ -41,12 +41,11 @@ def _between(owner: str, start: Law | str, end: Law | str, way: Callable[[float]
             "fraction of training done for others"
         )
     law: Any = first
-    names = [field.name for field in dataclasses.fields(law)]
+    ends = {field.name: (getattr(first, field.name), getattr(last, field.name)) for field in dataclasses.fields(law)}
 
     def at(fraction: float) -> Law:
         done = way(fraction)
-        values = {name: _mixed(getattr(first, name), getattr(last, name), done) for name in names}
-        found: Law = dataclasses.replace(law, **values)
+        found: Law = dataclasses.replace(law, **{name: _mixed(*pair, done) for name, pair in ends.items()})
         return found
 
     at(0.0), at(0.5)  # bounds may be infinite at one end only

@@ -6,45 +6,19 @@ import pytest
 import torch
 
 import contdrop as cd
-from contdrop import certificates
+from architectures import blobs, trained
+from contdrop.certificates import holdout_certificate, pac_bayes_certificate
 from contdrop.theory import bounds
-
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def blobs(n, seed, classes=3):
-    """Overlapping clouds in ten dimensions."""
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.randint(classes, (n,), generator=generator)
-    centres = 1.4 * torch.randn(classes, 10, generator=torch.Generator().manual_seed(99))
-    return centres[y] + 1.5 * torch.randn(n, 10, generator=generator), y
-
-
-def trained(law, n=400, epochs=30):
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.ReLU(), cd.Dropout(law), torch.nn.Linear(32, 3))
-    x, y = blobs(n, 1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(epochs):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-    return model
-
-
-@pytest.fixture
-def model(one_thread):
-    return trained(cd.Gaussian(sigma=0.3))
 
 
 def test_holdout_certificate_counts_what_it_says(model):
     x, y = blobs(3000, 2)
     model.train()
     before = torch.get_rng_state()
-    found = certificates.holdout_certificate(model, x, y, members=20, seed=5)
+    found = holdout_certificate(model, x, y, members=20, seed=5)
     assert torch.equal(torch.get_rng_state(), before)
     assert model.training
-    again = certificates.holdout_certificate(model, x, y, members=20, seed=5)
+    again = holdout_certificate(model, x, y, members=20, seed=5)
     assert found == again
     model.eval()
     assert found.mean.errors == (model(x).argmax(1) != y).sum().item()
@@ -55,7 +29,7 @@ def test_holdout_certificate_counts_what_it_says(model):
         assert part.bound == pytest.approx(bounds.clopper_pearson(part.errors, 3000, 0.05 / 3).item())
     assert found.brier.mixture.item() == pytest.approx((found.brier.members - found.brier.diversity).item(), abs=1e-12)
     assert found.brier.diversity > 0
-    several = certificates.holdout_certificate(model, x, y, members=20, seed=5, comparisons=4)
+    several = holdout_certificate(model, x, y, members=20, seed=5, comparisons=4)
     assert several.mean.bound > found.mean.bound
 
 
@@ -64,20 +38,23 @@ def test_a_mixture_of_fixed_masks_is_the_same_networks_for_all_examples(connect,
     x, y = blobs(500, 4)
     if connect:
         model[0] = cd.DropConnectLinear(10, 32, law=cd.Uniform())
-    found = certificates.holdout_certificate(model, x, y, members=3, masks="fixed", seed=5)
+    found = holdout_certificate(model, x, y, members=3, masks="fixed", seed=5)
     model.train()
     layers = [layer for layer in model if hasattr(layer, "law")]
-    for layer in layers:
-        setattr(layer, *(("masks", "batch") if hasattr(layer, "masks") else ("shared_axes", (0,))))
+    ways = {
+        layer: ("masks", "batch", "example") if hasattr(layer, "masks") else ("shared_axes", (0,), ())
+        for layer in layers
+    }
+    for layer, (name, shared, _) in ways.items():
+        setattr(layer, name, shared)
     drawn = []
     for seed in (5, 6, 7):
         torch.manual_seed(seed)
         drawn.append(model(x).double().softmax(1))
-    wrong = (torch.stack(drawn).mean(0).argmax(1) != y).sum().item()
-    assert found.mixture.errors == wrong
-    for layer in layers:
-        setattr(layer, *(("masks", "example") if hasattr(layer, "masks") else ("shared_axes", ())))
-    parts = certificates.holdout_certificate(model, x, y, members=3, masks="fixed", seed=5, batch_size=70)
+    assert found.mixture.errors == (torch.stack(drawn).mean(0).argmax(1) != y).sum().item()
+    for layer, (name, _, own) in ways.items():
+        setattr(layer, name, own)
+    parts = holdout_certificate(model, x, y, members=3, masks="fixed", seed=5, batch_size=70)
     assert parts.mixture == found.mixture  # the last batch is shorter
     assert found.brier.diversity > 0
 
@@ -92,7 +69,7 @@ class Encoder(torch.nn.Module):
         return self.head(self.layer(x).mean(1))
 
 
-@pytest.mark.parametrize("certify", [certificates.holdout_certificate, certificates.pac_bayes_certificate])
+@pytest.mark.parametrize("certify", [holdout_certificate, pac_bayes_certificate])
 def test_a_first_layer_that_works_in_place_leaves_the_examples_alone(certify):
     x, y = torch.ones(30, 4), torch.zeros(30, dtype=torch.long)
     model = torch.nn.Sequential(cd.BernoulliDropout(0.5, inplace=True), torch.nn.Linear(4, 2))
@@ -108,14 +85,14 @@ def test_a_seed_governs_layers_with_a_generator_of_their_own():
     for state in (1, 2):
         generator.manual_seed(state)
         before = generator.get_state()
-        found.append(certificates.pac_bayes_certificate(model, x, y, epochs=1).kl)
+        found.append(pac_bayes_certificate(model, x, y, epochs=1).kl)
         assert torch.equal(generator.get_state(), before)
     assert found[0] == found[1]
 
 
 def test_members_of_a_transformer_differ():
     torch.manual_seed(0)
-    found = certificates.holdout_certificate(Encoder(), torch.randn(20, 5, 8), torch.arange(20) % 3, members=3)
+    found = holdout_certificate(Encoder(), torch.randn(20, 5, 8), torch.arange(20) % 3, members=3)
     assert found.brier.diversity > 1e-5
 
 
@@ -137,14 +114,14 @@ class ToElsewhere(torch.nn.Module):
 
 def test_outputs_are_judged_on_the_cpu(model):
     x, y = blobs(30, 4)
-    here = certificates.holdout_certificate(model, x, y, members=2)
-    assert certificates.holdout_certificate(torch.nn.Sequential(model, ToElsewhere()), x, y, members=2) == here
+    here = holdout_certificate(model, x, y, members=2)
+    assert holdout_certificate(torch.nn.Sequential(model, ToElsewhere()), x, y, members=2) == here
 
 
 def test_masks_cannot_be_fixed_where_they_hang_on_the_example(model):
     model[0] = cd.FastDropoutLinear(10, 32, law=cd.Uniform())
     with pytest.raises(ValueError, match=r"expected contdrop's Dropout layers .* 0 is a contdrop.FastDropoutLinear"):
-        certificates.holdout_certificate(model, *blobs(20, 4), masks="fixed")
+        holdout_certificate(model, *blobs(20, 4), masks="fixed")
 
 
 def test_holdout_certificate_holds_as_often_as_it_says():
@@ -159,7 +136,7 @@ def test_holdout_certificate_holds_as_often_as_it_says():
     sets, failed = 300, torch.zeros(2)
     for seed in range(sets):
         chosen = torch.randint(300, (80,), generator=torch.Generator().manual_seed(seed))
-        found = certificates.holdout_certificate(model, x[chosen], y[chosen], 0.3, members=2, seed=seed)
+        found = holdout_certificate(model, x[chosen], y[chosen], 0.3, members=2, seed=seed)
         failed += torch.tensor([found.member.bound < member, found.mean.bound < mean])
     # Each may fail in a tenth of the sets, with four standard errors; a certificate of twice the examples fails more.
     assert (failed / sets).max() < 0.1 + 4 * math.sqrt(0.09 / sets)
@@ -186,4 +163,4 @@ def test_holdout_certificate_holds_as_often_as_it_says():
 def test_bad_input_of_a_holdout_certificate(model, change, message):
     settings = {"model": model, "x": torch.zeros(8, 10), "y": torch.zeros(8, dtype=torch.long)} | change
     with pytest.raises(ValueError, match=message):
-        certificates.holdout_certificate(**settings)
+        holdout_certificate(**settings)

@@ -7,34 +7,8 @@ import pytest
 import torch
 
 import contdrop as cd
-from contdrop import certificates
-
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def blobs(n, seed, classes=3):
-    """Overlapping clouds in ten dimensions."""
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.randint(classes, (n,), generator=generator)
-    centres = 1.4 * torch.randn(classes, 10, generator=torch.Generator().manual_seed(99))
-    return centres[y] + 1.5 * torch.randn(n, 10, generator=generator), y
-
-
-def trained(law, n=400, epochs=30):
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.ReLU(), cd.Dropout(law), torch.nn.Linear(32, 3))
-    x, y = blobs(n, 1)
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(epochs):
-        optimiser.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), y).backward()
-        optimiser.step()
-    return model
-
-
-@pytest.fixture
-def model(one_thread):
-    return trained(cd.Gaussian(sigma=0.3))
+from architectures import Centred, blobs
+from contdrop.certificates import holdout_certificate
 
 
 class Layout(torch.nn.Module):
@@ -68,17 +42,9 @@ class Offset(Calls):
 
 
 LAW = cd.Gaussian(mu=1.0, sigma=1.5, low=-math.inf, high=math.inf)
-
-
 BATCH_FIRST = (lambda x: x, lambda h, n: h.mean(1))
-
-
 TIME_FIRST = (lambda x: x.transpose(0, 1), lambda h, n: h.mean(0))
-
-
 FLAT = (lambda x: x.flatten(0, 1), lambda h, n: h.reshape(n, -1, h.shape[-1]).mean(1))
-
-
 LAST = (lambda x: x.permute(1, 2, 0)[None], lambda h, n: h[0].permute(2, 0, 1).mean(1))
 
 
@@ -124,9 +90,9 @@ def test_examples_have_masks_of_their_own_or_are_refused(dropout, layout, messag
     model = Layout(dropout, *layout)
     if message is not None:
         with pytest.raises(ValueError, match=message):
-            certificates.holdout_certificate(model, x, y, members=2)
+            holdout_certificate(model, x, y, members=2)
         return
-    errors = [certificates.holdout_certificate(model, x, y, members=2, seed=seed).member.errors for seed in range(8)]
+    errors = [holdout_certificate(model, x, y, members=2, seed=seed).member.errors for seed in range(8)]
     # With masks of their own these are binomial, which a shared one makes 0 or 1000.
     share = sum(errors) / 8000
     assert torch.tensor(errors).double().std() < 3 * math.sqrt(1000 * share * (1 - share)) + 1
@@ -140,19 +106,19 @@ def test_fixed_masks_are_the_same_for_all_examples_or_refused(dropout, layout, _
     model = Layout(dropout, *layout)
     if message is not None:
         with pytest.raises(ValueError, match=message):
-            certificates.holdout_certificate(model, x, y, members=2, masks="fixed")
+            holdout_certificate(model, x, y, members=2, masks="fixed")
         return
-    found = certificates.holdout_certificate(model, x, y, members=2, masks="fixed")
+    found = holdout_certificate(model, x, y, members=2, masks="fixed")
     assert found.mixture.errors in (0, 500, 1000)  # examples are copies of two
 
 
 def test_fixed_masks_of_connections_may_be_called_with_any_layout():
     x, y = sign_examples(2)
     model = Layout(cd.DropConnectLinear(1, 1, law=LAW), *TIME_FIRST)
-    assert certificates.holdout_certificate(model, x, y, members=2, masks="fixed").mixture.errors in (0, 500, 1000)
+    assert holdout_certificate(model, x, y, members=2, masks="fixed").mixture.errors in (0, 500, 1000)
     model.dropout.masks = "batch"
     with pytest.raises(ValueError, match=SHARES):
-        certificates.holdout_certificate(model, x, y, members=2)
+        holdout_certificate(model, x, y, members=2)
 
 
 class Apart(torch.nn.Module):
@@ -165,11 +131,6 @@ class Apart(torch.nn.Module):
     def forward(self, x):
         found = self.inside(x)
         return self.head(self.dropout(found[0] if isinstance(found, tuple) else found).mean(1))
-
-
-class Centred(torch.nn.Module):
-    def forward(self, x):
-        return x - x.mean(0)
 
 
 class Training(torch.nn.BatchNorm1d):
@@ -225,17 +186,17 @@ def test_examples_that_are_coupled_are_refused(inside, coupled, dtype):
     model, x = Apart(copy.deepcopy(inside)).to(dtype), x.to(dtype)
     if coupled:
         with pytest.raises(ValueError, match="expected a model that treats each example"):
-            certificates.holdout_certificate(model, x, y, members=2)
+            holdout_certificate(model, x, y, members=2)
     else:
-        certificates.holdout_certificate(model, x, y, members=2)
+        holdout_certificate(model, x, y, members=2)
 
 
 def test_looking_at_a_model_leaves_its_modes_hooks_and_numbers_alone(model):
     x, y = blobs(30, 4)
     model.train()
     before, hooks = torch.get_rng_state(), model[2]._forward_pre_hooks.copy()
-    certificates.holdout_certificate(model, x, y, members=2)
+    holdout_certificate(model, x, y, members=2)
     assert torch.equal(torch.get_rng_state(), before)
     assert model[2]._forward_pre_hooks == hooks
     assert all(layer.training for layer in model.modules())
-    assert certificates.holdout_certificate(model, x[:1], y[:1], members=2).mean.n == 1  # alone, nothing is shared
+    assert holdout_certificate(model, x[:1], y[:1], members=2).mean.n == 1  # alone, nothing is shared

@@ -8,41 +8,15 @@ import torch
 from torch.nn.utils.parametrizations import weight_norm
 
 import contdrop as cd
-from contdrop import certificates
+from architectures import Centred, blobs, trained
+from contdrop.certificates import SCALES, GaussianNetwork, pac_bayes_certificate
 from contdrop.theory import bounds
-
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def blobs(n, seed, classes=3):
-    """Overlapping clouds in ten dimensions."""
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.randint(classes, (n,), generator=generator)
-    centres = 1.4 * torch.randn(classes, 10, generator=torch.Generator().manual_seed(99))
-    return centres[y] + 1.5 * torch.randn(n, 10, generator=generator), y
-
-
-def trained(law, n=400, epochs=30):
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.ReLU(), cd.Dropout(law), torch.nn.Linear(32, 3))
-    x, y = blobs(n, 1)
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(epochs):
-        optimiser.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), y).backward()
-        optimiser.step()
-    return model
-
-
-@pytest.fixture
-def model(one_thread):
-    return trained(cd.Gaussian(sigma=0.3))
 
 
 def test_weights_and_outputs_of_a_gaussian_network_have_one_distribution():
     torch.manual_seed(0)
     layer = torch.nn.Sequential(torch.nn.Linear(4, 3))
-    network = certificates.GaussianNetwork(layer, 0.2)
+    network = GaussianNetwork(layer, 0.2)
     x = torch.randn(1, 4)
     with torch.no_grad():
         drawn = network(x.expand(200_000, 4))
@@ -55,7 +29,7 @@ def test_weights_and_outputs_of_a_gaussian_network_have_one_distribution():
 
 def test_divergence_of_a_gaussian_network():
     torch.manual_seed(0)
-    network = certificates.GaussianNetwork(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()), 0.2)
+    network = GaussianNetwork(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()), 0.2)
     assert network.kl().item() == pytest.approx(0, abs=1e-9)
     with torch.no_grad():
         for mean, log_scale in zip(network.means, network.log_scales):
@@ -69,7 +43,7 @@ def test_divergence_of_a_gaussian_network():
         for mean, centre, log_scale in zip(network.means, network.centres, network.log_scales)
     )
     assert network.kl().item() == pytest.approx(expected.item(), rel=1e-6)
-    shifts = certificates.GaussianNetwork(torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False)), 0.5)
+    shifts = GaussianNetwork(torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False)), 0.5)
     with torch.no_grad():
         shifts.means[0].add_(1.0)
     assert shifts.kl().item() == pytest.approx(bounds.weight_kl([1.0, 1.0], [0.0, 0.0], 0.5).item(), rel=1e-6)
@@ -78,7 +52,7 @@ def test_divergence_of_a_gaussian_network():
 def test_pac_bayes_takes_labels_of_every_whole_type():
     prior = trained(cd.Uniform(), n=200, epochs=1)
     x, y = blobs(100, 4)
-    found = [certificates.pac_bayes_certificate(prior, x, y.to(kind), epochs=1) for kind in (torch.int64, torch.uint8)]
+    found = [pac_bayes_certificate(prior, x, y.to(kind), epochs=1) for kind in (torch.int64, torch.uint8)]
     assert found[0].bound == found[1].bound
 
 
@@ -88,15 +62,15 @@ def test_pac_bayes_certificate_is_gained_by_training_and_holds(law):
     kept = copy.deepcopy(prior.state_dict())
     x, y = blobs(4000, 4)
     steps = []
-    at_first = certificates.pac_bayes_certificate(prior, x, y, epochs=0)
-    found = certificates.pac_bayes_certificate(prior, x, y, epochs=6, learning_rate=0.01, after_each=steps.append)
+    at_first = pac_bayes_certificate(prior, x, y, epochs=0)
+    found = pac_bayes_certificate(prior, x, y, epochs=6, learning_rate=0.01, after_each=steps.append)
     assert all(torch.equal(prior.state_dict()[name], value) for name, value in kept.items())
     assert steps == [1, 2, 3, 4, 5, 6]
     assert at_first.kl == pytest.approx(0, abs=1e-9)
     assert found.kl > 0
     assert found.bound < at_first.bound
     assert found.empirical < found.empirical_bound < found.bound < 1
-    price = math.log(2 * math.sqrt(4000) * len(certificates.SCALES) / 0.025)
+    price = math.log(2 * math.sqrt(4000) * len(SCALES) / 0.025)
     assert found.bound == pytest.approx(bounds.kl_inverse(found.empirical_bound, (found.kl + price) / 4000).item())
     tested, truth = blobs(20_000, 5)
     with torch.no_grad():
@@ -173,53 +147,33 @@ def test_a_bound_from_coin_flips_is_at_least_a_half_or_refused(layers, positions
         torch.nn.init.zeros_(parameter)
     settings = {"epochs": 40, "learning_rate": 0.01, "batch_size": 40, "scales": [0.3]}
     if message is None:
-        assert certificates.pac_bayes_certificate(model, x, y, **settings).bound >= 0.5
+        assert pac_bayes_certificate(model, x, y, **settings).bound >= 0.5
     else:
         with pytest.raises(ValueError, match=message):
-            certificates.pac_bayes_certificate(model, x, y, **settings)
+            pac_bayes_certificate(model, x, y, **settings)
 
 
-def test_a_pac_bayes_certificate_is_of_the_sequence_itself():
-    x, y = blobs(8, 0)
-    with pytest.raises(TypeError, match=r"expected a torch.nn.Sequential, got Doubling with a forward of its own"):
-        certificates.pac_bayes_certificate(Doubling(torch.nn.Linear(10, 3)), x, y)
-    with pytest.raises(ValueError, match="expected a model without forward hooks"):
-        certificates.pac_bayes_certificate(hooked(torch.nn.Sequential(torch.nn.Linear(10, 3))), x, y)
-
-
-LAW = cd.Gaussian(mu=1.0, sigma=1.5, low=-math.inf, high=math.inf)
-
-
-@pytest.mark.parametrize("axes", [(0,), (-2,)])
-def test_a_pac_bayes_certificate_needs_masks_for_every_example(axes):
-    model = torch.nn.Sequential(cd.Dropout(LAW, shared_axes=axes), torch.nn.Linear(10, 3))
-    with pytest.raises(ValueError, match="0 shares one over the batch"):
-        certificates.pac_bayes_certificate(model, *blobs(20, 0))
-
-
-class Centred(torch.nn.Module):
-    def forward(self, x):
-        return x - x.mean(0)
-
-
-@pytest.mark.parametrize(
-    ("layer", "message"),
-    [
-        (torch.nn.BatchNorm1d(10, affine=False, track_running_stats=False), "0 is a BatchNorm1d that keeps no running"),
-        (Centred(), "its output for one changes with the others of the batch"),
-    ],
-)
-def test_a_pac_bayes_certificate_needs_examples_that_are_not_coupled(layer, message):
-    with pytest.raises(ValueError, match=message):
-        certificates.pac_bayes_certificate(torch.nn.Sequential(layer, torch.nn.Linear(10, 3)), *blobs(20, 0))
+def in_sequence(*layers):
+    return {"model": torch.nn.Sequential(*layers, torch.nn.Linear(10, 3))}
 
 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
         ({"model": torch.nn.Linear(10, 3)}, TypeError, "expected a torch.nn.Sequential, got Linear"),
+        ({"model": Doubling(torch.nn.Linear(10, 3))}, TypeError, "got Doubling with a forward of its own"),
+        ({"model": hooked(torch.nn.Sequential(torch.nn.Linear(10, 3)))}, ValueError, "a model without forward hooks"),
+        (in_sequence(cd.UniformDropout(shared_axes=(0,))), ValueError, "0 shares one over the batch"),
+        (in_sequence(cd.UniformDropout(shared_axes=(-2,))), ValueError, "0 shares one over the batch"),
+        (in_sequence(Centred()), ValueError, "its output for one changes with the others of the batch"),
+        (
+            in_sequence(torch.nn.BatchNorm1d(10, affine=False, track_running_stats=False)),
+            ValueError,
+            "0 is a BatchNorm1d that keeps no running",
+        ),
         ({"model": torch.nn.Sequential(torch.nn.BatchNorm1d(10))}, ValueError, "0 is a BatchNorm1d"),
         ({"model": torch.nn.Sequential(cd.DropConnectLinear(10, 3))}, ValueError, "0 is a DropConnectLinear"),
+        ({"model": torch.nn.Sequential(weight_norm(torch.nn.Linear(10, 3)))}, ValueError, "bias; 0 computes"),
         ({"scales": [0.1, 0.0]}, ValueError, "expected scales to be positive"),
         ({"delta": 0.0}, ValueError, "expected delta between 0 and 1"),
         ({"delta": "small"}, TypeError, "expected a number for delta, got str"),
@@ -227,11 +181,10 @@ def test_a_pac_bayes_certificate_needs_examples_that_are_not_coupled(layer, mess
         ({"draws": 0}, ValueError, "expected draws to be a whole number of at least 1, got 0"),
         ({"batch_size": 0}, ValueError, "expected batch_size to be a whole number of at least 1, got 0"),
         ({"epochs": -1}, ValueError, "expected epochs to be a whole number of at least 0, got -1"),
-        ({"model": torch.nn.Sequential(weight_norm(torch.nn.Linear(10, 3)))}, ValueError, "bias; 0 computes"),
-        ({"x": torch.zeros(7, 10), "y": torch.zeros(7, dtype=torch.long)}, ValueError, "at least 8 examples"),
+        ({"x": torch.zeros(7, 10), "y": torch.zeros(7, dtype=torch.long)}, ValueError, "with N of at least 8"),
     ],
-)  # fmt: skip
-def test_bad_input_of_a_pac_bayes_certificate(model, change, error, message):
-    settings = {"model": model, "x": torch.zeros(8, 10), "y": torch.zeros(8, dtype=torch.long)} | change
+)
+def test_refusals(change, error, message):
+    x, y = blobs(20, 0)
     with pytest.raises(error, match=message):
-        certificates.pac_bayes_certificate(**settings)
+        pac_bayes_certificate(**{"model": torch.nn.Sequential(torch.nn.Linear(10, 3)), "x": x, "y": y} | change)

@@ -11,7 +11,7 @@ import contdrop as cd
 import contdrop.functional as F
 from conformance import LAWS, fixed
 from contdrop import kernels
-from contdrop._kernel_law import KernelLaw
+from contdrop.laws import KernelLaw
 
 # Shared axes.
 
@@ -273,12 +273,12 @@ def test_a_layer_without_inputs_gives_its_bias_as_torch_does():
         (lambda: cd.GaussianDropout(0.3, shared_axes=1), TypeError, r"^GaussianDropout: .*got 1; write \(1,\)"),
         (lambda: cd.GaussianDropout(0.3, shared_axes=(1.0,)), TypeError, "whole numbers in shared_axes, got 1.0"),
         (lambda: F.dropout(torch.ones(3), cd.Uniform(), generator=5), TypeError, "torch.Generator or None, got int"),
-        (lambda: F.dropout(torch.ones(3), cd.Gaussian(sigma=-1)), ValueError, "sigma.*at least 0; got -1"),
-        (lambda: cd.Dropout(cd.Bernoulli(keep=1.5)), ValueError, r"keep.*\[0, 1\]; got 1.5"),
-        (lambda: cd.Dropout(cd.Uniform(1, 0)), ValueError, "low must be less than high"),
+        (lambda: F.dropout(torch.ones(3), cd.Gaussian(sigma=-1)), ValueError, "at least 0 for sigma, .*, got -1"),
+        (lambda: cd.Dropout(cd.Bernoulli(keep=1.5)), ValueError, r"in \[0, 1\] for keep, .*, got 1.5"),
+        (lambda: cd.Dropout(cd.Uniform(1, 0)), ValueError, "expected low to be less than high"),
         (lambda: cd.Dropout(cd.Uniform(-1, 1)), ValueError, "Dropout:.*mean 0"),
-        (lambda: cd.BernoulliDropout(1.5), ValueError, r"p is the probability.*got 1.5"),
-        (lambda: cd.BernoulliDropout("0.5"), TypeError, "drop rate p, got str"),
+        (lambda: cd.BernoulliDropout(1.5), ValueError, "for p, the probability .*, got 1.5"),
+        (lambda: cd.BernoulliDropout("0.5"), TypeError, "number for p, the probability .*, got str"),
         (lambda: cd.GaussianDropout(-0.1), ValueError, "sigma"),
         (lambda: cd.AdaptiveDropout()(torch.ones(3), torch.ones(4)), ValueError, r"one shape, got \(3,\) and \(4,\)"),
         (lambda: cd.DropConnectLinear(3, 2, masks="row"), ValueError, "masks to be one of 'example', 'batch'"),

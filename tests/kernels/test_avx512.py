@@ -12,9 +12,9 @@ import torch
 from test_native import ALL_LAWS, DTYPES, EDGES, SEED, assert_dropout, assert_same_bits, numbers
 
 import contdrop as cd
-from contdrop._kernel_law import KernelLaw
 from contdrop.kernels import native, reference
 from contdrop.kernels.native import loader
+from contdrop.laws import KernelLaw
 
 NATIVE = pathlib.Path(native.__file__).parent
 SIMDE = pathlib.Path("/usr/include/simde/x86/avx512.h")

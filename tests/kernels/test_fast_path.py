@@ -12,9 +12,9 @@ import torch
 import contdrop as cd
 from conformance import LAWS
 from contdrop import kernels
-from contdrop._kernel_law import KernelLaw
 from contdrop.kernels import fast_path as express
 from contdrop.kernels import native
+from contdrop.laws import KernelLaw
 
 needs_native = pytest.mark.skipif(cd.backend().name != "native", reason="needs the native back end")
 pytestmark = needs_native

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance import fixed
-from contdrop._kernel_law import KernelLaw
 from contdrop.kernels import native, ops, reference
+from contdrop.laws import KernelLaw
 
 SEED = torch.tensor(1234567890123456789)
 LAWS = {

@@ -19,10 +19,9 @@ import oracles
 import sanitizer_fuzz
 from conformance import INFINITY, LAWS, assert_pretended_numbers_are_read
 from contdrop import kernels
-from contdrop._kernel_law import KernelLaw
 from contdrop.kernels import native, ops, reference
 from contdrop.kernels.native import binding, loader
-from contdrop.laws import training_factor
+from contdrop.laws import KernelLaw, training_factor
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 SEED = torch.tensor(0x0123456789ABCDEF)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 import contdrop as cd
 from conformance import fixed
 from contdrop import kernels
-from contdrop._kernel_law import KernelLaw
 from contdrop.functional import linear
 from contdrop.kernels import native, ops, reference
+from contdrop.laws import KernelLaw
 
 SEED = torch.tensor(1234567890123456789)
 GAUSSIAN = KernelLaw("gaussian", (0.5, 0.3, 0.0, 1.0), 2.0)

@@ -20,7 +20,7 @@ from scipy.stats import chi2
 import contdrop as cd
 from conformance import LAWS
 from contdrop import kernels
-from contdrop._kernel_law import KernelLaw
+from contdrop.laws import KernelLaw
 from oracles import FIVE_SIGMA
 
 WIDTH = 4096

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
 import oracles
-from contdrop._kernel_law import KernelLaw
 from contdrop.kernels import reference
+from contdrop.laws import KernelLaw
 from oracles import UNIT_ROUNDOFF
 
 INF = math.inf

@@ -19,8 +19,8 @@ from torch.torch_version import TorchVersion
 
 import contdrop as cd
 from conformance import LAWS, MECHANISMS, assert_pretended_numbers_are_read, fixed, output_and_gradients
-from contdrop._kernel_law import KernelLaw
 from contdrop.kernels import reference
+from contdrop.laws import KernelLaw
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed (pip install triton)", allow_module_level=True)

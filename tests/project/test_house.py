@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "contdrop"
 
 # A module may import earlier ones only.
 ORDER = [
-    *["choices", "errors", "_text", "_files", "_torch", "_clipped_normal", "_kernel_law", "laws", "kernels"],
+    *["choices", "errors", "_text", "_files", "_torch", "_clipped_normal", "laws", "kernels"],
     *["functional", "nn", "surgery", "schedules", "theory"],
     *["inference", "certificates", "covariances", "lab", "cli", "replication"],
 ]

@@ -22,7 +22,7 @@ def of_a_module(module, x):
 
 
 class Functional(nn.Module):
-    """A module whose forward is the given function."""
+    """A module with these attributes."""
 
     def __init__(self, **attributes):
         super().__init__()
@@ -30,35 +30,91 @@ class Functional(nn.Module):
             setattr(self, name, value)
 
 
-class Constant(Functional):
-    def forward(self, x):
-        return F.dropout(x, 0.3, self.training)
+class Forwards:
+    """Ways to draw, or not; each becomes the forward of a class."""
 
-
-class Default(Functional):
-    def forward(self, x):
+    def default(self, x):
         return F.dropout(x, training=self.training)
 
-
-class Attribute(Functional):
-    def forward(self, x):
+    def attribute(self, x):
         return torch.dropout(x, self.p, self.training)
 
-
-class Configured(Functional):
-    def forward(self, x):
+    def configured(self, x):
         return F.dropout(x, p=self.options.rate if self.training else 0.0)
 
-
-class Variable(Functional):
-    def forward(self, x):
+    def variable(self, x):
         rate = self.dropout_rate if self.training else 0.0
         return F.dropout(x, rate)
 
-
-class ByHelper(Functional):
-    def forward(self, x):
+    def by_helper(self, x):
         return helper(x, 0.15, self.training)
+
+    def handed_on(self, x):
+        return of_a_module(self, x)
+
+    def by_hand(self, x):
+        return x * (torch.rand_like(x) > self.drop_prob) / (1 - self.drop_prob)
+
+    def in_place(self, x):
+        return x * x.new_empty(len(x), 1, 1).bernoulli_(0.9)
+
+    def attention(self, x):
+        return F.scaled_dot_product_attention(x, x, x, dropout_p=self.drop.p if self.training else 0.0)
+
+    def in_a_list(self, x):
+        return self.layers[0](x)
+
+    def other_name(this, x):  # noqa: N805
+        return F.dropout(x, this.p, this.training)
+
+    def normal(self, x):
+        return x * torch.normal(1.0, 0.5, x.shape)
+
+    def filled_normal(self, x):
+        return x * torch.empty_like(x).normal_(1, 0.5)
+
+    def filled_uniform(self, x):
+        return x * x.new_empty(x.shape).uniform_()
+
+    def randn(self, x):
+        return x * (1 + torch.randn(x.shape))
+
+    def sampled(self, x):
+        return x * torch.distributions.Bernoulli(0.7).sample(x.shape)
+
+    def sampled_later(self, x):
+        noise = torch.distributions.Normal(torch.ones_like(x), 0.3)
+        return x * noise.rsample()
+
+    def held(self, x):
+        return self.masked(x)
+
+    def held_and_told(self, x):
+        return self.masked(x, self.p, self.training)
+
+    def off(self, x):
+        x = F.dropout(x, 0.3, training=False)
+        x = F.dropout(x, 0.0, self.training)
+        x = F.dropout(x, self.dropout_rate, self.training)
+        if self.drop.p > 0:
+            x = self.drop(x)
+        return x
+
+    def initialized(self, x):  # random numbers that are no mask: parameters that are made at the first call
+        if not self.ready:
+            nn.init.normal_(self.weight)
+            nn.init.uniform_(self.bias)
+            self.weight.data.normal_()
+        return F.linear(x, self.weight, self.bias)
+
+
+def module(forward, **attributes):
+    return type(forward, (Functional,), {"forward": vars(Forwards)[forward]})(**attributes)
+
+
+class Constant(Functional):
+    def forward(self, x):
+        return F.dropout(x, 0.3, self.training)
 
 
 class ByMethod(Functional):
@@ -67,31 +123,6 @@ class ByMethod(Functional):
 
     def _masked(self, x, rate=0.0):
         return F.dropout(x, rate, self.training)
-
-
-class HandedOn(Functional):
-    def forward(self, x):
-        return of_a_module(self, x)
-
-
-class ByHand(Functional):
-    def forward(self, x):
-        return x * (torch.rand_like(x) > self.drop_prob) / (1 - self.drop_prob)
-
-
-class InPlace(Functional):
-    def forward(self, x):
-        return x * x.new_empty(len(x), 1, 1).bernoulli_(0.9)
-
-
-class Attention(Functional):
-    def forward(self, x):
-        return F.scaled_dot_product_attention(x, x, x, dropout_p=self.drop.p if self.training else 0.0)
-
-
-class InAList(Functional):
-    def forward(self, x):
-        return self.layers[0](x)
 
 
 class Own(nn.Dropout):
@@ -114,11 +145,6 @@ class ByNameOfParent(ByMethod):
         return ByMethod._masked(self, x, rate=self.p)
 
 
-class OtherName(Functional):
-    def forward(this, x):  # noqa: N805
-        return F.dropout(x, this.p, this.training)
-
-
 class Computed(Functional):
     @property
     def rate(self):
@@ -126,47 +152,6 @@ class Computed(Functional):
 
     def forward(self, x):
         return F.dropout(x, self.rate if self.told else 0.3, self.training)
-
-
-class Normal(Functional):
-    def forward(self, x):
-        return x * torch.normal(1.0, 0.5, x.shape)
-
-
-class FilledNormal(Functional):
-    def forward(self, x):
-        return x * torch.empty_like(x).normal_(1, 0.5)
-
-
-class FilledUniform(Functional):
-    def forward(self, x):
-        return x * x.new_empty(x.shape).uniform_()
-
-
-class Randn(Functional):
-    def forward(self, x):
-        return x * (1 + torch.randn(x.shape))
-
-
-class Sampled(Functional):
-    def forward(self, x):
-        return x * torch.distributions.Bernoulli(0.7).sample(x.shape)
-
-
-class SampledLater(Functional):
-    def forward(self, x):
-        noise = torch.distributions.Normal(torch.ones_like(x), 0.3)
-        return x * noise.rsample()
-
-
-class Held(Functional):
-    def forward(self, x):
-        return self.masked(x)
-
-
-class HeldAndTold(Functional):
-    def forward(self, x):
-        return self.masked(x, self.p, self.training)
 
 
 class Settings(NamedTuple):
@@ -198,72 +183,47 @@ class OwnRate(nn.Dropout):
         return F.dropout(x, self.rate, self.training)
 
 
-class Never(Functional):
-    """Dropout that is off, or used for something else."""
-
-    def forward(self, x):
-        x = F.dropout(x, 0.3, training=False)
-        x = F.dropout(x, 0.0, self.training)
-        x = F.dropout(x, self.dropout_rate, self.training)
-        if self.drop.p > 0:
-            x = self.drop(x)
-        return x
-
-
-class Initialised(Functional):
-    """Random numbers that are no mask: parameters that are made at the first call."""
-
-    def forward(self, x):
-        if not self.ready:
-            nn.init.normal_(self.weight)
-            nn.init.uniform_(self.bias)
-            self.weight.data.normal_()
-        return F.linear(x, self.weight, self.bias)
-
-
 X = torch.ones(2, 4, 8)
-
-
 MODULES = [
     (Constant(), 0.3),
-    (Default(), 0.5),
-    (Attribute(p=0.1), 0.1),
-    *[(Configured(options=kind(rate=0.2)), 0.2) for kind in (types.SimpleNamespace, Settings)],
-    *[(Configured(options=kind(rate=0.2)), 0.2) for kind in (SlottedSettings, LookedUpSettings)],
-    (Variable(dropout_rate=0.25), 0.25),
-    (ByHelper(), 0.15),
+    (module("default"), 0.5),
+    (module("attribute", p=0.1), 0.1),
+    *[(module("configured", options=kind(rate=0.2)), 0.2) for kind in (types.SimpleNamespace, Settings)],
+    *[(module("configured", options=kind(rate=0.2)), 0.2) for kind in (SlottedSettings, LookedUpSettings)],
+    (module("variable", dropout_rate=0.25), 0.25),
+    (module("by_helper"), 0.15),
     (ByMethod(p=0.35), 0.35),
-    (HandedOn(options=types.SimpleNamespace(rate=0.2)), 0.2),
-    (ByHand(drop_prob=0.4), 0.4),
-    (InPlace(), None),
+    (module("handed_on", options=types.SimpleNamespace(rate=0.2)), 0.2),
+    (module("by_hand", drop_prob=0.4), 0.4),
+    (module("in_place"), None),
     (ByParent(), 0.3),
     (ByParentOfOld(), 0.3),
     (ByNameOfParent(p=0.35), 0.35),
-    (OtherName(p=0.1), 0.1),
+    (module("other_name", p=0.1), 0.1),
     (Computed(told=False), None),
-    (Normal(), None),
-    (FilledNormal(), None),
-    (FilledUniform(), None),
-    (Randn(), None),
-    (Sampled(), None),
-    (SampledLater(), None),
-    (Held(masked=F.dropout), 0.5),
-    (Held(masked=functools.partial(F.dropout, p=0.2)), 0.2),
-    (HeldAndTold(masked=F.dropout, p=0.3), 0.3),
-    (HeldAndTold(masked=torch.dropout, p=0.3), 0.3),
-    (Attention(drop=nn.Dropout(0.2)), 0.2),
-    (InAList(layers=[nn.Dropout(0.2)]), 0.2),
+    (module("normal"), None),
+    (module("filled_normal"), None),
+    (module("filled_uniform"), None),
+    (module("randn"), None),
+    (module("sampled"), None),
+    (module("sampled_later"), None),
+    (module("held", masked=F.dropout), 0.5),
+    (module("held", masked=functools.partial(F.dropout, p=0.2)), 0.2),
+    (module("held_and_told", masked=F.dropout, p=0.3), 0.3),
+    (module("held_and_told", masked=torch.dropout, p=0.3), 0.3),
+    (module("attention", drop=nn.Dropout(0.2)), 0.2),
+    (module("in_a_list", layers=[nn.Dropout(0.2)]), 0.2),
     (Own(0.2), 0.2),
     (OwnRate(0.2), None),
-    (InAList(layers=[OwnRate(0.2)]), None),
+    (module("in_a_list", layers=[OwnRate(0.2)]), None),
     (nn.LSTM(8, 8, 3, dropout=0.2, batch_first=True), 0.2),
     (nn.GRU(8, 8, 2, dropout=0.2, bidirectional=True), 0.2),
 ]
 
 
-@pytest.mark.parametrize(("module", "rate"), MODULES, ids=lambda value: type(value).__name__)
-def test_what_is_drawn_is_listed(module, rate):
-    model = nn.Sequential(nn.Dropout(0.0), module)
+@pytest.mark.parametrize(("drawing", "rate"), MODULES, ids=lambda value: type(value).__name__)
+def test_what_is_drawn_is_listed(drawing, rate):
+    model = nn.Sequential(nn.Dropout(0.0), drawing)
     swap = cd.swap_dropout(model, "bernoulli", match="variance")
     calls = count_dropout(model, X)
     assert {call.module for call in calls.others} <= {each.name for each in swap.unreachable} | {""}
@@ -276,23 +236,23 @@ def test_what_is_drawn_is_listed(module, rate):
 
 
 @pytest.mark.parametrize(
-    "module",
+    "quiet",
     [
-        Never(dropout_rate=0.0, drop=nn.Dropout(0.2)),
+        module("off", dropout_rate=0.0, drop=nn.Dropout(0.2)),
         nn.LSTM(8, 8, 1, batch_first=True),
         nn.LSTM(8, 8, 2, batch_first=True),
-        ByHand(drop_prob=0.0),
-        Attribute(p=0.0),
-        Attribute(p=None),
-        HeldAndTold(masked=F.dropout, p=0.0),
-        Held(masked=torch.relu),
-        Held(masked=nn.ReLU()),
-        Initialised(),
+        module("by_hand", drop_prob=0.0),
+        module("attribute", p=0.0),
+        module("attribute", p=None),
+        module("held_and_told", masked=F.dropout, p=0.0),
+        module("held", masked=torch.relu),
+        module("held", masked=nn.ReLU()),
+        module("initialized"),
         Own(0.0),
     ],
 )
-def test_what_is_off_is_not_listed(module):
-    assert unreachable(nn.Sequential(module)) == []
+def test_what_is_off_is_not_listed(quiet):
+    assert unreachable(nn.Sequential(quiet)) == []
 
 
 def test_multihead_attention():
@@ -320,8 +280,8 @@ class Weighted(nn.Module):
         return F.dropout(F.linear(x, self.weight), 0.3, self.training)
 
 
-def parametrize_identity(module):
-    return nn.utils.parametrize.register_parametrization(module, "weight", nn.Identity())
+def parametrize_identity(layer):
+    return nn.utils.parametrize.register_parametrization(layer, "weight", nn.Identity())
 
 
 def test_no_code_of_the_model_is_run():

@@ -1,7 +1,6 @@
 """Other dropout in a model that exists already, and back again."""
 
 import copy
-import re
 import warnings
 
 import pytest
@@ -222,53 +221,76 @@ def test_bernoulli_of_the_same_strength_is_the_same_dropout():
     assert (y == 0).double().mean().item() == pytest.approx(0.2, abs=5 * (0.16 / 200_000) ** 0.5)
 
 
-def test_refusals():
-    with pytest.raises(ValueError, match=r"1 is AlphaDropout, which keeps mean and variance .* leave it out by only="):
-        cd.swap_dropout(nn.Sequential(nn.Dropout(), nn.AlphaDropout(0.1)), "gaussian")
+@pytest.mark.parametrize(
+    ("law", "message"),
+    [
+        (cd.Gaussian, "a law, .* layer, got Gaussian; a family of laws needs match='variance'"),
+        (cd.GaussianDropout(), r"a law, .* layer, got GaussianDropout; give its law: swap_dropout\(model, layer.law\)"),
+        (nn.Dropout(0.25), r"a law, .*, got Dropout; give its law: swap_dropout\(model, Bernoulli\(keep=0.75\)\)"),
+        (nn.Linear(2, 2), "a law, its text, None or a function of name and layer, got Linear"),
+        (cd.GaussianDropout, "a law, its text, None or a function of name and layer, got GaussianDropout"),
+        (lambda name, layer: 0.3, "a law or None for 2, got float"),
+    ],
+)
+def test_what_is_no_law_is_refused(law, message):
+    with pytest.raises(TypeError, match=f"^swap_dropout: expected {message}$"):
+        cd.swap_dropout(mlp(), law)
+
+
+ENCODER = nn.ModuleDict({"encoder": mlp(), "head": nn.Linear(3, 3)})
+SELU = nn.Sequential(nn.Dropout(), nn.AlphaDropout(0.1))
+LSTMS = nn.Sequential(*(nn.LSTM(3, 3, 2, dropout=0.1) for _ in range(5)))
+
+
+@pytest.mark.parametrize(
+    ("model", "law", "options", "message"),
+    [
+        (SELU, "gaussian", {}, "1 is AlphaDropout, which keeps mean and variance .* leave it out by only="),
+        (nn.Dropout(), "gaussian", {}, "got Dropout itself, which has no place to be taken out of"),
+        (mlp(), "gaussian", {"match": "mean"}, "expected match to be one of None, 'variance'; got 'mean'"),
+        (mlp(), "gausian", {"match": "variance"}, "expected a family of laws .* did you mean 'gaussian'"),
+        (mlp(), "normal", {}, "expected a law, got 'normal', a family of laws that needs match="),
+        (mlp(), " Normal:sigma=0.3", {}, "expected a law, got ' Normal:.*', a family of laws that needs match="),
+        (mlp(), lambda name, layer: "normal", {}, "expected a law, got 'normal', a family of laws that needs match="),
+        (mlp(), "uniform", {"only": ["3"]}, "expected names of dropout layers for only, got '3'; known: 2, 5"),
+        (ENCODER, "uniform", {"only": "encodr.2"}, r"a pattern of .*, got 'encodr.2'; did you mean 'encoder.2'\?$"),
+        (ENCODER, "uniform", {"only": "encoder"}, r"a pattern of .*, got 'encoder'; did you mean 'encoder.\*'\?$"),
+        (ENCODER, "uniform", {"only": "x*"}, r"a pattern of .*, got 'x\*'; known: encoder.2, encoder.5$"),
+        (nn.Linear(3, 3), "uniform", {}, "expected a model with dropout layers, got Linear without any$"),
+        (LSTMS[0], None, {}, r"without any; out of reach: LSTM \(between the layers of LSTM\)$"),
+        (LSTMS, None, {}, r"out of reach: 0 \(.*\), 1 \(.*\), 2 \(between the layers .*\) and 2 more$"),
+    ],
+)
+def test_refusals(model, law, options, message):
+    with pytest.raises(ValueError, match=f"^swap_dropout: .*{message}"):
+        cd.swap_dropout(model, law, **options)
+
+
+@pytest.mark.parametrize(
+    ("family", "p", "message"),
+    [
+        (
+            "uniform",
+            0.6,
+            "Uniform.matching: expected a relative variance above 0 and [^;]*; use 'normal', which reaches",
+        ),
+        ("gaussian", 0.6, "Gaussian.matching: [^;]*; use 'normal', which reaches every str"),
+        ("normal", 1.0, "Gaussian.matching: expected a law with a finite relative variance, .* of mean 0$"),
+    ],
+)
+def test_an_error_changes_nothing(family, p, message):
+    model = mlp(0.1)
+    model[5].p = p
+    kept = model[2]
+    with pytest.raises(ValueError, match=f"^swap_dropout: layer 5: {message}"):
+        cd.swap_dropout(model, family, match="variance")
+    assert model[2] is kept
+
+
+def test_layers_that_cannot_be_swapped_may_be_left_out():
     selu = nn.Sequential(nn.Dropout(0.2), nn.FeatureAlphaDropout(0.1))
     swap = cd.swap_dropout(selu, "gaussian", only=["0"])
     assert swap.unreachable == [("1", "FeatureAlphaDropout, a dropout layer with a forward of its own", 0.1)]
-    with pytest.raises(ValueError, match=r"got Dropout itself, which has no place to be taken out of"):
-        cd.swap_dropout(nn.Dropout(), "gaussian")
-    with pytest.raises(TypeError, match=r"expected a torch.nn.Module, got str"):
-        cd.swap_dropout("model", "gaussian")
-    with pytest.raises(ValueError, match=r"match"):
-        cd.swap_dropout(mlp(), "gaussian", match="mean")
-    with pytest.raises(
-        ValueError, match=r"expected a family of laws with match='variance', .* did you mean 'gaussian'"
-    ):
-        cd.swap_dropout(mlp(), "gausian", match="variance")
-    with pytest.raises(TypeError, match=r"got Gaussian; a family of laws needs match='variance'"):
-        cd.swap_dropout(mlp(), cd.Gaussian)
-    for layer, hint in [
-        (cd.GaussianDropout(0.3), r"GaussianDropout; give its law: swap_dropout\(model, layer.law\)"),
-        (nn.Dropout(0.25), r"Dropout; give its law: swap_dropout\(model, Bernoulli\(keep=0.75\)\)"),
-        (nn.Linear(2, 2), "Linear"),
-        (cd.GaussianDropout, "GaussianDropout"),
-    ]:
-        with pytest.raises(TypeError, match=rf"^swap_dropout: expected a law, .* of name and layer, got {hint}$"):
-            cd.swap_dropout(mlp(), layer)
-    for law in ("normal", " Normal:sigma=0.3", lambda name, layer: "normal"):
-        with pytest.raises(ValueError, match=r"^swap_dropout: expected a law, got '.*', a family of laws that needs m"):
-            cd.swap_dropout(mlp(), law)
-    with pytest.raises(TypeError, match=r"expected a law or None for 2, got float"):
-        cd.swap_dropout(mlp(), lambda name, layer: 0.3)
-    with pytest.raises(ValueError, match=r"expected names of dropout layers for only, got '3'; known: 2, 5"):
-        cd.swap_dropout(mlp(), "uniform", only=["3"])
-    model = mlp(0.1)
-    model[5].p = 0.6
-    kept = model[2]
-    with pytest.raises(
-        ValueError,
-        match=r"layer 5: Uniform.matching: expected a relative variance above 0 and [^;]*; use 'normal', which reaches",
-    ):
-        cd.swap_dropout(model, "uniform", match="variance")
-    with pytest.raises(ValueError, match=r"layer 5: Gaussian.matching: [^;]*; use 'normal', which reaches every str"):
-        cd.swap_dropout(model, "gaussian", match="variance")
-    assert model[2] is kept  # an error changes nothing
-    model[5].p = 1.0
-    with pytest.raises(ValueError, match=r"expected a law whose mean is not 0, .*; its relative variance is infinite$"):
-        cd.swap_dropout(model, "normal", match="variance")
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -277,25 +299,6 @@ def test_the_unclipped_gaussian_reaches_every_strength(p):
     cd.swap_dropout(model, "normal", match="variance")
     assert model[2].law == cd.Gaussian.matching(cd.Bernoulli(keep=1 - p), clip=False)
     assert model[2].law.relative_variance == pytest.approx(p / (1 - p), rel=1e-12)
-
-
-def test_nothing_to_swap_is_an_error():
-    model = nn.ModuleDict({"encoder": mlp(), "head": nn.Linear(3, 3)})
-    for pattern, hint in [
-        ("encodr.2", r"did you mean 'encoder.2'\?"),
-        ("encoder", r"did you mean 'encoder.\*'\?"),
-        ("x*", "known: encoder.2, encoder.5"),
-    ]:
-        with pytest.raises(ValueError, match=rf"expected a pattern of names .*, got '{re.escape(pattern)}'; {hint}$"):
-            cd.swap_dropout(model, "uniform", only=pattern)
-    with pytest.raises(ValueError, match=r"expected a model with dropout layers, got Linear without any$"):
-        cd.swap_dropout(nn.Linear(3, 3), "uniform")
-    lstm = nn.Sequential(nn.LSTM(3, 3, 2, dropout=0.1))
-    with pytest.raises(ValueError, match=r"without any; out of reach: 0 \(between the layers of LSTM\)$"):
-        cd.swap_dropout(lstm, None)
-    many = nn.Sequential(*(nn.LSTM(3, 3, 2, dropout=0.1) for _ in range(5)))
-    with pytest.raises(ValueError, match=r"out of reach: 0 \(.*\), 1 \(.*\), 2 \(between the layers .*\) and 2 more$"):
-        cd.swap_dropout(many, None)
 
 
 def test_the_convention_of_a_layer_is_kept():
@@ -374,12 +377,14 @@ def test_noise_of_a_layer():
     assert noise(cd.UniformDropout()) == cd.Uniform()
 
 
-def test_scripted_models_are_refused():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        scripted = torch.jit.script(mlp())
-    with pytest.raises(TypeError, match=r"got a scripted one; swap before torch.jit.script"):
-        cd.swap_dropout(scripted, "uniform")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_is_no_model_in_python_is_refused():
+    for model, got in [
+        ("model", "torch.nn.Module, got str"),
+        (torch.jit.script(mlp()), "got a scripted one; swap before"),
+    ]:
+        with pytest.raises(TypeError, match=got):
+            cd.swap_dropout(model, "uniform")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

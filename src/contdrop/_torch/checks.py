@@ -39,6 +39,12 @@ def check_whole(owner: str, name: str, value: object, least: int) -> int:
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
+def check_counts(owner: str, **counts: tuple[object, int]) -> None:
+    """Raise an error unless each number is whole and of at least the second of its pair."""
+    for name, (value, least) in counts.items():
+        check_whole(owner, name, value, least)
+
+
 def check_seed(owner: str, seed: object) -> None:
     if seed is not None and not _is_whole(seed):
         raise TypeError(f"{owner}: expected seed to be a whole number or None, got {type(seed).__name__}")
@@ -82,16 +88,33 @@ def check_generator(owner: str, generator: torch.Generator | None) -> None:
         )
 
 
+def check_module(owner: str, model: object) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"{owner}: expected a torch.nn.Module, got {type(model).__name__}")
+
+
+def check_model(owner: str, model: object, step: str) -> None:
+    """Raise an error unless the model is a module in Python; ``step`` is what to do before scripting it."""
+    check_module(owner, model)
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(f"{owner}: expected a model in Python, got a scripted one; {step} before torch.jit.script")
+
+
 def is_forward_of(module: torch.nn.Module, kind: type[torch.nn.Module]) -> bool:
     """Tell whether a module runs the forward of this class: neither its own class nor the instance overrides it."""
     return type(module).forward is kind.forward and "forward" not in vars(module)
 
 
-def check_finite(owner: str, name: str, value: object, *, finite: bool = True) -> float:
-    """Return the number as a Python float, after refusing NaN and, if ``finite``, infinity."""
+def check_finite(
+    owner: str, name: str, value: object, least: float = -math.inf, most: float = math.inf, *, finite: bool = True
+) -> float:
+    """Return the number as a Python float, after refusing NaN, numbers out of range and, if ``finite``, infinity."""
     number = check_number(owner, name, value)
     if math.isnan(number) or (finite and math.isinf(number)):
         raise ValueError(f"{owner}: expected a {'finite ' if finite else ''}number for {name}, got {number}")
+    if not least <= number <= most:
+        wanted = f"of at least {least:g}" if most == math.inf else f"in [{least:g}, {most:g}]"
+        raise ValueError(f"{owner}: expected a number {wanted} for {name}, got {number}")
     return number
 
 

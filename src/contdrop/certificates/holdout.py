@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import nn
-from .._torch.checks import check_choice, check_number, check_whole
+from .._torch.checks import check_choice, check_counts, check_module, check_number
 from ..choices import MIXTURE_MASKS, MixtureMasks
 from ..surgery.dropout_layers import Layers, dropout_layers, dropout_on, seeded
 from ..theory import bounds
@@ -102,18 +102,10 @@ def holdout_certificate(
         seed: Seed of the masks.
     """
     owner = "holdout_certificate"
-    layers = check_examples(owner, model, x, y)
-    for name, value, least in (
-        ("members", members, 2),
-        ("comparisons", comparisons, 1),
-        ("batch_size", batch_size, 1),
-        ("seed", seed, 0),
-    ):
-        check_whole(owner, name, value, least)
+    layers = check_examples(owner, model, x, y, delta)
+    check_counts(owner, members=(members, 2), comparisons=(comparisons, 1), batch_size=(batch_size, 1), seed=(seed, 0))
     if not layers:
         raise ValueError(f"{owner}: expected a model with dropout layers, got {type(model).__name__} without any")
-    if not 0 < check_number(owner, "delta", delta) < 1:
-        raise ValueError(f"{owner}: expected delta between 0 and 1, got {delta!r}")
     check_choice(owner, "masks", masks, MIXTURE_MASKS)
     check_separate(owner, model, x[:batch_size])
     check_masks(owner, model, layers, x[:batch_size], masks)
@@ -197,12 +189,13 @@ def count_errors(scores: Tensor, labels: Tensor) -> int:
     return int((scores.argmax(1) != labels).sum())
 
 
-def check_examples(owner: str, model: Any, x: Any, y: Any) -> Layers:
-    """Check model, inputs and classes; return the dropout layers of the model."""
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"{owner}: expected a torch.nn.Module, got {type(model).__name__}")
-    if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or y.dim() != 1 or len(x) != len(y) or not len(y):
-        raise ValueError(f"{owner}: expected tensors x [N, ...] and y [N] with N of at least 1")
+def check_examples(owner: str, model: Any, x: Any, y: Any, delta: float, least: int = 1) -> Layers:
+    """Check model, inputs, classes and delta; return the dropout layers of the model."""
+    check_module(owner, model)
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or y.dim() != 1 or len(x) != len(y) or len(y) < least:
+        raise ValueError(f"{owner}: expected tensors x [N, ...] and y [N] with N of at least {least}")
     if y.is_floating_point():
         raise ValueError(f"{owner}: expected classes as whole numbers in y, got {y.dtype}")
+    if not 0 < check_number(owner, "delta", delta) < 1:
+        raise ValueError(f"{owner}: expected delta between 0 and 1, got {delta!r}")
     return dropout_layers(model)

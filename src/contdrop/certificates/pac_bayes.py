@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import nn
-from .._torch.checks import check_number, check_whole, is_forward_of
+from .._torch.checks import check_counts, is_forward_of
 from .._torch.private import has_forward_hooks, is_sequence
 from ..surgery.dropout_layers import dropout_layers, seeded
 from ..theory import bounds
@@ -62,14 +62,14 @@ class GaussianNetwork(torch.nn.Module):
         self.layers = copy.deepcopy(model)
         self.scale = scale
         linear = [layer for layer in self.layers if isinstance(layer, torch.nn.Linear)]
-        self.centres = [parameter.detach().clone() for layer in linear for parameter in layer.parameters()]
         self.means = [parameter for layer in linear for parameter in layer.parameters()]
+        self.centres = [mean.detach().clone() for mean in self.means]
         self.log_scales = torch.nn.ParameterList(
             torch.nn.Parameter(torch.full_like(mean, math.log(scale))) for mean in self.means
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        place, examples = 0, len(x)
+        examples, log_scales = len(x), iter(self.log_scales)
         for layer in self.layers:
             if not isinstance(layer, torch.nn.Linear):
                 x = layer(x)
@@ -79,12 +79,9 @@ class GaussianNetwork(torch.nn.Module):
                     f"GaussianNetwork: expected linear layers to be called with [N, features], a row for each example; "
                     f"got {tuple(x.shape)} for {examples}, whose rows would share weights; put a torch.nn.Flatten first"
                 )
-            variance = (2 * self.log_scales[place]).exp()
-            place += 1
-            spread = torch.nn.functional.linear(x.square(), variance)
+            spread = torch.nn.functional.linear(x.square(), (2 * next(log_scales)).exp())
             if layer.bias is not None:
-                spread = spread + (2 * self.log_scales[place]).exp()
-                place += 1
+                spread = spread + (2 * next(log_scales)).exp()
             x = layer(x) + spread.clamp(min=1e-20).sqrt() * torch.randn_like(spread)
         return x
 
@@ -140,20 +137,12 @@ def pac_bayes_certificate(
         after_each: Called with the number of each finished epoch.
     """
     owner = "pac_bayes_certificate"
-    layers = check_examples(owner, model, x, y)
+    layers = check_examples(owner, model, x, y, delta, 8)
     _check_sequence(owner, model)
     chosen = [float(scale) for scale in scales]
     if not chosen or not all(0 < scale < math.inf for scale in chosen):
         raise ValueError(f"{owner}: expected scales to be positive numbers, got {list(scales)!r}")
-    for name, value, least in (
-        ("epochs", epochs, 0),
-        ("batch_size", batch_size, 1),
-        ("draws", draws, 1),
-        ("seed", seed, 0),
-    ):
-        check_whole(owner, name, value, least)
-    if not 0 < check_number(owner, "delta", delta) < 1 or len(y) < 8:
-        raise ValueError(f"{owner}: expected delta between 0 and 1 and at least 8 examples, got {delta!r} and {len(y)}")
+    check_counts(owner, epochs=(epochs, 0), batch_size=(batch_size, 1), draws=(draws, 1), seed=(seed, 0))
     check_separate(owner, model, x)
     check_masks(owner, model, layers, x[:AT_ONCE], "fresh")
     y = y.to(x.device).long()

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._kernel_law import KernelLaw
 from .._torch import private
+from ..laws import KernelLaw
 from . import backends, ops, reference, seeds
 
 

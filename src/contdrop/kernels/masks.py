@@ -19,11 +19,10 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from .._kernel_law import KernelLaw
 from .._torch import sharding
 from .._torch.checks import check_choice
 from ..choices import SCALES
-from ..laws import BuiltIn, Gaussian, Law, Uniform, scaled_moments, training_factor
+from ..laws import BuiltIn, Gaussian, KernelLaw, Law, Uniform, scaled_moments, training_factor
 from . import ops, reference
 
 

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._kernel_law import KernelLaw
 from .._torch import private
+from ..laws import KernelLaw
 from . import backends, reference
 
 LIBRARY = torch.library.Library("contdrop", "DEF")

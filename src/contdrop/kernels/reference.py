@@ -49,8 +49,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from .._kernel_law import KernelLaw, check_kind
 from .._torch.private import widest
+from ..laws import KernelLaw, check_kind
 
 MASKS_VERSION = 3
 ROUNDS = 7

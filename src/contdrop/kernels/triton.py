@@ -35,7 +35,7 @@ import triton.language as tl  # type: ignore[import-untyped, import-not-found, u
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
-from .._kernel_law import KernelLaw, check_kind
+from ..laws import KernelLaw, check_kind
 from . import reference
 
 # Older ones take no tuples as arguments of kernels.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
@@ -44,7 +43,7 @@ class Call(NamedTuple):
     ours: bool
 
 
-class DropoutCalls:
+class DropoutCalls(DispatchMode):
     """Context manager that records every draw of dropout::
 
         with DropoutCalls(model) as calls:
@@ -61,11 +60,12 @@ class DropoutCalls:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
         self._names = {id(module): name or type(module).__name__ for name, module in model.named_modules()}
         self.layers = {self._names[id(module)] for module in model.modules() if isinstance(module, TORCH_DROPOUTS)}
         self._running: list[str] = []
-        self._open = contextlib.ExitStack()
+        self._hooks: list[Any] = []
 
     @property
     def ours(self) -> list[Call]:
@@ -90,17 +90,22 @@ class DropoutCalls:
 
     def __enter__(self) -> DropoutCalls:
         before = register_module_forward_pre_hook(self._begin)
-        after = register_module_forward_hook(self._end, always_call=True)
-        self._open.callback(before.remove)
-        self._open.callback(after.remove)
-        self._open.enter_context(_Watch(self))
+        self._hooks = [before, register_module_forward_hook(self._end, always_call=True)]
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for hook in self._hooks:
+            hook.remove()
         self._running.clear()
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not in_backward() and (drawn := _drawn(op, args, kwargs)) is not None:
+            # The name of the innermost running module.
+            self.calls.append(Call(self._running[-1] if self._running else "", op.name(), *drawn))
+        return op(*args, **kwargs)
 
     def _begin(self, module: torch.nn.Module, _: Any) -> None:
         if id(module) in self._names:
@@ -109,23 +114,6 @@ class DropoutCalls:
     def _end(self, module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
         if id(module) in self._names and self._running:
             self._running.pop()
-
-    def _note(self, operator: str, rate: float | None, *, ours: bool) -> None:
-        """Record a draw by the module that runs."""
-        self.calls.append(Call(self._running[-1] if self._running else "", operator, rate, ours))
-
-
-class _Watch(DispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, calls: DropoutCalls) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._calls = calls
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if not in_backward() and (drawn := _drawn(op, args, kwargs)) is not None:
-            rate, ours = drawn
-            self._calls._note(op.name(), rate, ours=ours)
-        return op(*args, **kwargs)
 
 
 def _drawn(op: Any, args: Any, kwargs: Any) -> tuple[float | None, bool] | None:

@@ -27,7 +27,7 @@ from torch.nn.utils import parametrize
 from .. import nn
 from .._text import some_of
 from .._torch.private import TORCH_DROPOUTS
-from ..laws import equal_rate
+from ..nn import equal_rate
 from .dropout_layers import WHOLE, is_plain
 
 # Dropout functions by name, with keyword and position of the rate.
@@ -268,9 +268,7 @@ class _Reader(ast.NodeVisitor):
     def __init__(self, layer: type, code: _Code, function: types.FunctionType, bound: Bound) -> None:
         self.layer, self.code, self.bound = layer, code, dict(bound)
         self.globals = function.__globals__
-        self.enclosing: dict[
-            str, Any
-        ] = {}  # values of closure variables; ``__class__`` is the class the function is written in
+        self.enclosing: dict[str, Any] = {}  # closure variables; ``__class__`` is the class the function is written in
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             with contextlib.suppress(ValueError):  # not assigned yet
                 self.enclosing[name] = cell.cell_contents

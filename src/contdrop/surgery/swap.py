@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from .._text import plural
-from .._torch.checks import check_choice
+from .._torch.checks import check_choice, check_model
 from .._torch.private import share_hooks
 from ..choices import SCALES, Scale
 from ..errors import suggest
@@ -38,6 +38,9 @@ class _Place(NamedTuple):
     parent: torch.nn.Module
     key: str
     layers: Replaced
+
+    def put(self, layer: torch.nn.Module) -> None:
+        setattr(self.parent, self.key, layer)
 
 
 class Swap:
@@ -74,25 +77,25 @@ class Swap:
         Raises:
             RuntimeError: Another layer is in the place of a new one; nothing is changed then.
         """
-        for name, parent, key, layers in self._places:
+        for name, parent, key, (old, new) in self._places:
             now = getattr(parent, key, None)
-            if now is not layers.new:
+            if now is not new:
                 raise RuntimeError(
                     f"undo: expected {name} to be the layer that swap_dropout put there, got "
                     f"{type(now).__name__}; undo several swaps in reverse order"
                 )
-            fused = getattr(layers.new, "activation", None) != getattr(layers.old, "activation", None)
-            if fused and name not in self.fused:
+            if getattr(new, "activation", None) != getattr(old, "activation", None) and name not in self.fused:
                 raise RuntimeError(
                     f"undo: expected {name} as swap_dropout made it, but fuse_relu put the ReLU before it inside"
                     "; let swap_dropout do that (fuse_relu=True), and undo takes it out again"
                 )
         for pair in self._fused:
             pair.part()
-        for _, parent, key, layers in self._places:
-            setattr(parent, key, layers.old)
-            layers.old.training = layers.new.training
-            share_hooks(layers.new, layers.old)  # a hook registered since may be of a kind the old layer had none of
+        for place in self._places:
+            old, new = place.layers
+            place.put(old)
+            old.training = new.training
+            share_hooks(new, old)  # a hook registered since may be of a kind the old layer had none of
         for layer, before in self._slowed:
             layer.activation_relu_or_gelu = before
         self._places, self._fused, self._slowed = [], [], []
@@ -154,30 +157,26 @@ def swap_dropout(
     choose = _matching(law) if match else _chooser(law)
     wanted = _selection(model, only)
     new: dict[int, torch.nn.Module | None] = {}
-    chosen: dict[int, Replaced] = {}
     found = list(_layers(model))
     for name, _, _, old in found:
-        if not wanted(name, old):
-            continue
-        if id(old) not in new:
+        if wanted(name, old) and id(old) not in new:
             new[id(old)] = _replacement(name, old, choose, scale, fuse_relu)
-        layer = new[id(old)]
-        if layer is not None:
-            chosen[id(old)] = Replaced(old, layer)
     # A shared layer is replaced in all its places, whichever of its names was asked for.
-    places = [_Place(name, parent, key, chosen[id(old)]) for name, parent, key, old in found if id(old) in chosen]
+    layers = {old: layer for old, layer in new.items() if layer is not None}
+    chosen = [place for place in found if id(place[3]) in layers]
+    places = [_Place(name, parent, key, Replaced(old, layers[id(old)])) for name, parent, key, old in chosen]
     # All layers are made before the model is changed, so that an error changes nothing.
     for place in places:
-        setattr(place.parent, place.key, place.layers.new)
+        place.put(place.layers.new)
     names = {place.name for place in places}
     fused = [pair for pair in pairs(model) if fuse_relu and pair.name in names]
     for pair in fused:
         pair.fuse()
-    return Swap(places, unreachable(model), fused, _disable_fused_encoder(model, new.values()))
+    return Swap(places, unreachable(model), fused, _disable_fused_encoder(model, layers.values()))
 
 
 def _disable_fused_encoder(
-    model: torch.nn.Module, new: Iterable[torch.nn.Module | None]
+    model: torch.nn.Module, new: Iterable[torch.nn.Module]
 ) -> list[tuple[torch.nn.TransformerEncoderLayer, int]]:
     """Turn off the fused evaluation of torch's encoder layers, which would skip the factor of ``scale="paper"``.
 
@@ -194,11 +193,8 @@ def _disable_fused_encoder(
     return found
 
 
-def _check(model: object, match: object, scale: object) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"swap_dropout: expected a torch.nn.Module, got {type(model).__name__}")
-    if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError("swap_dropout: expected a model in Python, got a scripted one; swap before torch.jit.script")
+def _check(model: torch.nn.Module, match: object, scale: object) -> None:
+    check_model("swap_dropout", model, "swap")
     if is_plain(model) or isinstance(model, ALPHA):
         raise ValueError(
             f"swap_dropout: expected a model with dropout layers in it, got {type(model).__name__} itself, which has "
@@ -291,8 +287,8 @@ def _matching(family: Any) -> _Decision:
     laws: Mapping[str, Any] = LAWS
     families: dict[Any, Any] = {name: law.matching for name, law in laws.items()}
     families["normal"] = lambda law: Gaussian.matching(law, clip=False)
-    known = {**families, **{law: law.matching for law in laws.values()}}
-    if not isinstance(family, (str, type)) or family not in known:
+    wanted = family.kind if family in laws.values() else family
+    if not isinstance(wanted, str) or wanted not in families:
         hint = suggest(family, families) if isinstance(family, str) else f"known: {', '.join(families)}"
         raise ValueError(
             f"swap_dropout: expected a family of laws with match='variance', such as 'gaussian', got {family!r}; {hint}"
@@ -302,10 +298,10 @@ def _matching(family: Any) -> _Decision:
         own = noise(layer)
         if own.variance == 0 and own.mean:
             return "leave"
-        if isinstance(own, Bernoulli) and family in ("bernoulli", Bernoulli):
+        if isinstance(own, Bernoulli) and wanted == "bernoulli":
             return own  # the same to the last bit
         try:
-            matched: Law = known[family](own)
+            matched: Law = families[wanted](own)
         except ValueError as error:
             reason = str(error)
             if math.isfinite(own.relative_variance):
@@ -334,28 +330,28 @@ def _replacement(
             f"swap_dropout: {name} is {type(old).__name__}, which keeps mean and variance of self-normalising units by "
             "adding as well as multiplying; a mask cannot stand for it; leave it out by only=..."
         )
-    layer: Any = old
-    ours = isinstance(old, Dropout)
-    activation = layer.activation if ours else None
-    axes = shared_axes(old)
-    options: dict[str, Any] = {
-        "inplace": layer.inplace,
-        "scale": scale or (layer.scale if ours else "inverted"),
-        "generator": layer.generator if ours else None,
-    }
-    if law is None and scale is None and options["scale"] == "paper":
-        mean = layer.law.mean  # the factor of evaluation
-        law = Bernoulli(keep=1.0, value=mean) if mean else Bernoulli(keep=0.0)
-    new: torch.nn.Module
-    if law is None and activation is None:
-        # With rate 0 it returns its input, draws nothing, and has the attribute p that models read.
-        new = torch.nn.Dropout(0.0, inplace=layer.inplace)
-    elif isinstance(law, Bernoulli) and law.value == 1 and not (axes or activation or fuse_relu):
-        new = plain = BernoulliDropout(**options)
-        plain.law = law  # exact to the last bit; the way over p may round
-    else:
-        law = Bernoulli(keep=1.0) if law is None else law
-        new = Dropout(law, shared_axes=axes, activation=activation, **options)
+    new = _layer(law, old, scale, fuse_relu)
     share_hooks(old, new)
     new.training = old.training
     return new
+
+
+def _layer(law: Law | None, old: Any, scale: Scale | None, fuse_relu: bool) -> torch.nn.Module:
+    """Return a new layer of this law with the options of another one."""
+    ours = isinstance(old, Dropout)
+    activation, generator = (old.activation, old.generator) if ours else (None, None)
+    axes = shared_axes(old)
+    wanted = scale or (old.scale if ours else "inverted")
+    if law is None and scale is None and wanted == "paper":
+        mean = old.law.mean  # the factor of evaluation
+        law = Bernoulli(keep=1.0, value=mean) if mean else Bernoulli(keep=0.0)
+    if law is None and activation is None:
+        # With rate 0 it returns its input, draws nothing, and has the attribute p that models read.
+        return torch.nn.Dropout(0.0, inplace=old.inplace)
+    options: dict[str, Any] = {"inplace": old.inplace, "scale": wanted, "generator": generator}
+    if isinstance(law, Bernoulli) and law.value == 1 and not (axes or activation or fuse_relu):
+        plain = BernoulliDropout(**options)
+        plain.law = law  # exact to the last bit; the way over p may round
+        return plain
+    law = Bernoulli(keep=1.0) if law is None else law
+    return Dropout(law, shared_axes=axes, activation=activation, **options)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..._kernel_law import KINDS, KernelLaw, check_kind
+from ...laws import KINDS, KernelLaw, check_kind
 from .. import reference
 from .loader import MAX_AXES, DropConnect, Dropout, KeepWhere, Law, library
 
