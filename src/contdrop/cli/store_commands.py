@@ -41,13 +41,11 @@ def status(store: options.Store = options.STORE, as_json: options.Json = False) 
     with Store(store) as opened, opened.snapshot():
         protocols = [(protocol, opened.jobs(protocol=protocol.key)) for protocol in opened.protocols()]
         rows = [_status_row(opened, protocol, jobs) for protocol, jobs in protocols]
-    failures = [(job, job.error or "") for _, jobs in protocols for job in jobs if job.status == FAILED]
+    failures = [job for _, jobs in protocols for job in jobs if job.status == FAILED]
     if as_json:
-        plain_failures = [
-            {"experiment": job.experiment, "stage": job.stage, "method": job.method, "run": job.run, "error": error}
-            for job, error in failures
-        ]
-        terminal.print_json({"store": str(store), "experiments": rows, "failures": plain_failures})
+        names = ("experiment", "stage", "method", "run", "error")
+        failed = [{name: getattr(job, name) for name in names} for job in failures]
+        terminal.print_json({"store": str(store), "experiments": rows, "failures": failed})
         return
     screen = terminal.screen()
     if not rows:
@@ -61,9 +59,9 @@ def status(store: options.Store = options.STORE, as_json: options.Json = False) 
         name = f"{row['experiment']}\n  {row['preset']}, {plural(row['epochs'], 'epoch')}"
         table.add_row(name, *(str(row[count]) for count in _COUNTS), left if row["waiting"] or row["running"] else "")
     screen.print(table)
-    for job, error in failures:
+    for job in failures:
         stage = " (selection)" if job.stage == "selection" else ""
-        screen.print(f"failed: {job.experiment} {job.method} run {job.run}{stage}: {error}", style="red")
+        screen.print(f"failed: {job.experiment} {job.method} run {job.run}{stage}: {job.error}", style="red")
 
 
 def _status_row(store: Store, protocol: ProtocolRecord, jobs: Sequence[JobRecord]) -> dict[str, Any]:
@@ -106,17 +104,15 @@ def check(
     else:
         for finding in found:
             print(printable(f"{store}: {finding.text}"))
-        print(printable(_advice(all(finding.mendable for finding in found))))
+        print(_REPEAT if all(finding.mendable for finding in found) else _REPLACE)
     return 2 if found else 0
 
 
-def _advice(mendable: bool) -> str:
-    if mendable:
-        return "What to do: give the contdrop run command again. What is damaged is done again, all else is kept."
-    return (
-        "What to do: put back a copy of the file, or contdrop import an archive of it. If there is neither, begin "
-        "another store: contdrop does not guess what was written."
-    )
+_REPEAT = "What to do: give the contdrop run command again. What is damaged is done again, all else is kept."
+_REPLACE = (
+    "What to do: put back a copy of the file, or contdrop import an archive of it. If there is neither, begin another "
+    "store: contdrop does not guess what was written."
+)
 
 
 EXPORT_FORMATS = ("csv", "json")
@@ -182,35 +178,15 @@ def export(
 
 _JOB_COLUMNS = ("experiment", "preset", "protocol", "stage", "method", "variant", "run")
 _RESULT_COLUMNS = (
-    "metric",
-    "unit",
-    "better",
-    "train",
-    "val",
-    "test",
-    "train_error",
-    "val_error",
-    "test_error",
-    "train_loss",
-    "val_loss",
-    "test_loss",
-    "epochs",
-    "seconds",
-    "relative_variance",
-    "origin",
+    *("metric", "unit", "better"),
+    *(f"{part}{what}" for what in ("", "_error", "_loss") for part in ("train", "val", "test")),
+    *("epochs", "seconds", "relative_variance", "origin"),
 )
 
 
 def _job(job: JobRecord, presets: dict[str, str]) -> dict[str, Any]:
-    return {
-        "experiment": job.experiment,
-        "preset": presets[job.protocol],
-        "protocol": job.protocol[:12],
-        "stage": job.stage,
-        "method": job.method,
-        "variant": job.variant,
-        "run": job.run,
-    }
+    own = {name: getattr(job, name, None) for name in _JOB_COLUMNS}
+    return own | {"preset": presets[job.protocol], "protocol": job.protocol[:12]}
 
 
 def _result(job: JobRecord, measure: Measure) -> dict[str, Any]:
