@@ -1,15 +1,19 @@
-"""Study files: modules beside them can be imported whenever a function of theirs does so."""
+"""Study files: mistakes in them, modules beside them, and what is the user's code."""
 
 import importlib
+import json
 import pathlib
 import sys
+import textwrap
 
 import pytest
+import torch
 
-from contdrop.errors import UserError
+from contdrop import lab
 from contdrop.lab.store.schema import FINISHED
 from contdrop.lab.store.writer import Store
-from contdrop.lab.study import source
+from contdrop.lab.study import amendments, source, user_errors
+from refusals import refusal
 
 LATE = """
 import torch
@@ -43,7 +47,7 @@ def directory(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def write(directory, text=LATE):
+def beside(directory, text=LATE):
     (directory / "beside_the_study.py").write_text("WIDTH = 3\n")
     (directory / "also_beside_the_study.py").write_text("")
     path = directory / "late_study.py"
@@ -52,14 +56,14 @@ def write(directory, text=LATE):
 
 
 def test_functions_of_a_study_file_import_what_lies_beside_it(directory):
-    study = source.load_file(write(directory))
+    study = source.load_file(beside(directory))
     assert len(study.data().train[0]) == 90
     source.load_file(directory / "late_study.py")
     assert sys.path.count(str(directory)) == 1
 
 
 def test_workers_import_it_too(cli, directory):
-    code, _, err = cli("compare", write(directory), "--workers", "1")
+    code, _, err = cli("compare", beside(directory), "--workers", "1")
     assert code == 0, err
     with Store("runs.db") as store:
         assert [job.status for job in store.jobs()] == [FINISHED] * 2
@@ -67,7 +71,7 @@ def test_workers_import_it_too(cli, directory):
 
 def test_what_lies_beside_a_study_hides_no_module_of_pythons(directory):
     (directory / "this.py").write_text("MINE = 1")
-    source.load_file(write(directory))
+    source.load_file(beside(directory))
     place = sys.path.index(str(directory))
     assert place > sys.path.index(str(pathlib.Path(importlib.__file__).parents[1]))
     assert "site-packages" in sys.path[place + 1]
@@ -78,19 +82,140 @@ def test_what_lies_beside_a_study_hides_no_module_of_pythons(directory):
 def test_while_it_loads_its_directory_comes_first_as_that_of_a_script(directory):
     text = f"import sys\nassert sys.path[0] == {str(directory)!r}\n{LATE}"
     before = list(sys.path)
-    source.load_file(write(directory, text))
+    source.load_file(beside(directory, text))
     assert [each for each in sys.path if each != str(directory)] == before
 
 
 def test_a_file_that_cannot_be_loaded_leaves_no_trace(directory):
     before = list(sys.path)
-    with pytest.raises(Exception, match="division by zero"):
-        source.load_file(write(directory, "1 / 0"))
+    assert "division by zero" in refusal(source.load_file, beside(directory, "1 / 0"))
     assert sys.path == before
 
 
 def test_a_study_file_that_exits_is_no_success(tmp_path):
     path = tmp_path / "s.py"
     path.write_text('import sys\n\nsys.exit("no data")\n')
-    with pytest.raises(UserError, match=r"SystemExit: no data \(s.py, line 3\)"):
-        source.load_file(path)
+    assert "SystemExit: no data (s.py, line 3)" in refusal(source.load_file, path)
+
+
+# ---- mistakes
+
+GOOD = """
+import torch
+from torch import nn
+from contdrop import lab
+
+def data():
+    x = torch.randn(90, 3, generator=torch.Generator().manual_seed(0))
+    return lab.Data(train=(x, (x[:, 0] > 0).long()), test=0.3)
+
+def model():
+    return nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Dropout(0.2), nn.Linear(6, 2))
+
+study = lab.Study("from-a-file", data, model, epochs=1, runs=2, methods=["original", "gaussian:match"])
+"""
+
+
+FLOAT64 = (
+    "data() gives float64 to a model of float32; convert it there: x.astype('float32'), or x.to(torch.float32) "
+    "(my_study.py, line 6)"
+)
+
+
+def write(text, name="my_study.py"):
+    path = pathlib.Path(name)
+    path.write_text(textwrap.dedent(text))
+    return str(path)
+
+
+def test_file_gives_a_table_a_verdict_and_a_page(cli):
+    code, out, err = cli("compare", write(GOOD), "--workers", "1")
+    assert code == 0, err
+    assert "from-a-file" in out
+    assert pathlib.Path("from-a-file-report/index.html").exists()
+    with Store("runs.db") as store:
+        assert all(job.status == FINISHED for job in store.jobs())
+    code, _, err = cli("compare", write(GOOD + "\n# other text\n"), "--workers", "1")
+    assert code == 0, err
+    code, _, err = cli("compare", write(GOOD.replace("Linear(3, 6)", "Linear(3, 7)").replace("(6, 2)", "(7, 2)")))
+    assert code == 2
+    assert "is not what runs.db was begun with" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", "my_study.py: expected a line study = lab.Study(...); there is none"),
+        ("import torch\ndef f(:", "my_study.py: SyntaxError: invalid syntax (my_study.py, line 2)\n"),
+        ("import torch\n\nx = unknown", "NameError: name 'unknown' is not defined (my_study.py, line 3)"),
+        (GOOD.replace("study =", "mine ="), "expected a study called study; there is mine: write study = mine"),
+        (GOOD.replace("Linear(3, 6)", "Linear(4, 6)"), "training step: RuntimeError: mat1 and mat2"),
+        (GOOD.replace("> 0).long()", "> 0).float()"), "expected"),
+        (GOOD.replace("lab.Data(train=(", "((").replace(", test=0.3", ", 0.3"), "got tuple (my_study.py, line 6)"),
+        (GOOD.replace("model, epochs", "model(), epochs"), "as each run trains new ones; got Sequential"),
+        (GOOD.replace("torch.randn(90, 3,", "torch.randn(90, 3, dtype=torch.float64,"), FLOAT64),
+        (GOOD.replace(".long()", ".long() + 1"), "train has 1 to 2; number them from 0: y - 1 (my_study.py, line 6)"),
+        (GOOD.replace("return lab", "x[7] = torch.nan; return lab"), "is nan; train[0] has nan or infinity in 1 of 90"),
+        (GOOD.replace("runs=2", "runs=0"), "a whole number of at least 1; got 0 (my_study.py, line 13)"),
+        (GOOD.replace("runs=2", "optimiser=1"), "'optimiser'; did you mean 'optimizer'? (my_study.py, line 13)"),
+        (GOOD.replace("runs=2", "clip=1.0"), "argument 'clip'; write training=lab.Training(clip=...) (my_study.py"),
+        (
+            GOOD.replace("runs=2", "selection_runs=1"),
+            "argument 'selection_runs'; write selection=lab.Selection(runs=...) (my_study.py, line 13)",
+        ),
+        (
+            GOOD.replace("runs=2", "training=lab.Training(clipp=1)"),
+            "'clipp'; did you mean 'clip'? (my_study.py, line 13)",
+        ),
+        (GOOD.replace("runs=2", "training={}"), "expected training to be lab.Training(...); got dict (my_study.py"),
+        (GOOD.replace("def model", "def modell"), "NameError: name 'model' is not defined (my_study.py, line 13)"),
+    ],
+)
+def test_mistakes_in_a_file_get_one_line(cli, text, message):
+    code, out, err = cli("compare", write(text))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not pathlib.Path("runs.db").exists()
+
+
+def test_estimate_prints_the_plan_and_trains_nothing(cli):
+    code, out, err = cli("compare", write(GOOD), "--estimate", "--workers", "1")
+    assert code == 0, err
+    assert "4 jobs, 0 of them done" in out
+    assert "Time: about" in out
+    assert "Memory: about" in out
+    assert "do at least 5 first (--runs 5), then ask again" in out
+    assert not pathlib.Path("runs.db").exists()
+
+
+def test_estimate_changes_nothing_in_a_store(cli):
+    path = pathlib.Path(write(GOOD))
+    lab.compare(source.load_file(path), store="runs.db", runs=1, workers=0, device="cpu", progress=False)
+
+    def content():
+        with Store("runs.db") as store:
+            return store.jobs(), store.protocols()
+
+    before = content()
+    more = ["compare", str(path), "--estimate", "--device", "cpu", "--methods", "original,gaussian:match,none"]
+    code, out, err = cli(*more, "--runs", "3")
+    assert (code, "9 jobs, 2 of them done" in out) == (0, True), err
+    code, _, err = cli(*more, "--threads", "2")
+    assert (code, "2 finished jobs of runs to go on" in err) == (2, True)
+    assert content() == before
+
+
+def test_source_of_a_changed_file_is_refused(tmp_path):
+    path = tmp_path / "study.py"
+    path.write_text(GOOD)
+    found = source.of_file(path)
+    assert found.load().name == "from-a-file"
+    path.write_text(GOOD + "#")
+    assert "has changed since the command began" in refusal(found.load)
+
+
+def test_users_code_is_what_no_installation_brought():
+    mine = [f"{sys.base_prefix}/src/app/my_study.py", "/home/me/my_study.py"]
+    theirs = [json.__file__, torch.__file__, amendments.__file__, "/usr/lib/python3/dist-packages/six.py", "<string>"]
+    assert [user_errors.is_users(file) for file in mine + theirs] == [True] * 2 + [False] * 5
