@@ -768,7 +768,7 @@ def test_the_mode_is_checked():
         propagation.moments(nn.ReLU(), torch.ones(1, 3), covariance="dense")
 
 
-# The goals, at full size: `pytest -m slow -s tests/theory/test_propagation.py` prints the figures.
+# The goals, at full size: `pytest -m slow -s tests/theory/propagation/test_propagation.py` prints the figures.
 
 
 def digits():
