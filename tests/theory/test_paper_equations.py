@@ -117,7 +117,7 @@ def test_a_wrong_formula_is_noticed(monkeypatch):
     real = paper_equations.static.linear_moments
     monkeypatch.setattr(paper_equations.static, "linear_moments", lambda *args: (real(*args)[0], 1.05 * real(*args)[1]))
     monkeypatch.setattr(paper_equations, "LAWS", (cd.Uniform(),))
-    check = paper_equations._variance(MonteCarlo(50_000))
+    check = paper_equations.check("1", MonteCarlo(50_000))
     assert check.verdict != "exact"
 
 
@@ -159,5 +159,5 @@ def test_the_page_on_theory_has_these_verdicts():
 
 def test_what_equation_16_adds_to_the_ensembles_gradient_is_far_too_little():
     """The paper's form changes a unit's own mask's mean alone: hardly anything of what the noise adds."""
-    (comparison,) = paper_equations._conditioned(MonteCarlo(2000, seed=0)).comparisons
+    (comparison,) = paper_equations.check("16", MonteCarlo(2000, seed=0)).comparisons
     assert 0 < comparison.formula.norm() < 0.1 * comparison.exact.norm()

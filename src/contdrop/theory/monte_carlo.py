@@ -63,13 +63,16 @@ class Comparison:
     def as_dict(self) -> dict[str, object]:
         return {
             "case": self.case,
-            "formula": self.formula.tolist(),
-            "sampled": self.sampled.tolist(),
-            "standard_error": self.standard_error.tolist(),
+            **{name: getattr(self, name).tolist() for name in ("formula", "sampled", "standard_error")},
             "exact": None if self.exact is None else self.exact.tolist(),
             "standard_errors": self.standard_errors if self.drawn else None,
             "relative_error": self.relative_error,
         }
+
+
+def computed(case: str, formula: Tensor, exact: Tensor) -> Comparison:
+    """Compare a formula with an exact value alone."""
+    return Comparison(case, formula, exact, torch.zeros_like(exact), exact)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,23 +115,13 @@ class Check:
 
     @property
     def verdict_text(self) -> str:
-        return (
-            f"approximation good to {100 * self.relative_error:.2g} %"
-            if self.verdict == "approximation"
-            else self.verdict
-        )
+        good_to = f" good to {100 * self.relative_error:.2g} %" if self.verdict == "approximation" else ""
+        return self.verdict + good_to
 
     def as_dict(self) -> dict[str, object]:
-        return {
-            "number": self.number,
-            "what": self.what,
-            "statement": self.statement,
-            "verdict": self.verdict,
-            "relative_error": self.relative_error,
-            "standard_errors": self.standard_errors,
-            "note": self.note,
-            "comparisons": [comparison.as_dict() for comparison in self.comparisons],
-        }
+        names = ("number", "what", "statement", "verdict", "relative_error", "standard_errors", "note")
+        comparisons = [comparison.as_dict() for comparison in self.comparisons]
+        return {**{name: getattr(self, name) for name in names}, "comparisons": comparisons}
 
 
 class MonteCarlo:
@@ -154,32 +147,29 @@ class MonteCarlo:
 
     def mean(self, law: Law, statistic: Callable[[Tensor], Tensor], inputs: int = INPUTS) -> tuple[Tensor, Tensor]:
         """Return the mean over masks [draws, inputs] of a statistic [draws, ...], and its standard error."""
-        total: Tensor | float = 0.0
-        squares: Tensor | float = 0.0
-        done = 0
-        while done < self.draws:
-            count = min(_CHUNK, self.draws - done)
-            masks = law.sample((count, inputs), generator=self.generator, dtype=torch.float64)
-            values = statistic(masks)
+        total = squares = torch.zeros((), dtype=torch.float64)
+        for start in range(0, self.draws, _CHUNK):
+            shape = (min(_CHUNK, self.draws - start), inputs)
+            values = statistic(law.sample(shape, generator=self.generator, dtype=torch.float64))
             total = total + values.sum(0)
             squares = squares + values.square().sum(0)
-            done += count
-        mean = torch.as_tensor(total) / self.draws
-        variance = (torch.as_tensor(squares) / self.draws - mean.square()).clamp(min=0)
+        mean = total / self.draws
+        variance = (squares / self.draws - mean.square()).clamp(min=0)
         return mean, (variance / self.draws).sqrt()
 
     def compare(
         self,
-        case: str,
         law: Law,
         formula: Tensor | float,
         statistic: Callable[[Tensor], Tensor],
         exact: Tensor | float | None = None,
+        *,
+        case: str | None = None,
     ) -> Comparison:
         """Compare a formula with the mean of a statistic over masks."""
         sampled, error = self.mean(law, statistic)
         wanted = None if exact is None else torch.as_tensor(exact, dtype=torch.float64)
-        return Comparison(case, torch.as_tensor(formula, dtype=torch.float64), sampled, error, wanted)
+        return Comparison(case or str(law), torch.as_tensor(formula, dtype=torch.float64), sampled, error, wanted)
 
     def product(self, masks: Tensor) -> Tensor:
         """Return S = sum of w_i m_i x_i."""
