@@ -28,9 +28,7 @@ def mlp(activation, dropout, *, dtype=torch.float64):
     """Two hidden layers, with what ``dropout()`` makes after each."""
     torch.manual_seed(0)
     return nn.Sequential(
-        *(nn.Linear(6, 20), activation(), dropout()),
-        *(nn.Linear(20, 20), activation(), dropout()),
-        nn.Linear(20, 4),
+        *(nn.Linear(6, 20), activation(), dropout()), *(nn.Linear(20, 20), activation(), dropout()), nn.Linear(20, 4)
     ).to(dtype)
 
 
@@ -604,10 +602,7 @@ MISTAKES = {
         {"loss": _fails_far_out},
         "loss failed on outputs drawn from a Gaussian, as method='expectation' does it: too far; use method='moments'",
     ),
-    "linear loss": (
-        {"loss": lambda output, _: output.mean(), "method": "moments"},
-        "end the model before log_softmax",
-    ),
+    "linear loss": ({"loss": lambda output, _: output.mean(), "method": "moments"}, "end the model before log_softmax"),
     "log_softmax": (
         {"model": nn.Sequential(_plain(), nn.LogSoftmax(1)), "loss": nn.functional.nll_loss},
         "end the model before log_softmax and use cross_entropy",

@@ -1,9 +1,4 @@
-"""Argument checks, densities, expectations of a sigmoid and safe square roots; all in float64.
-
-Densities and nodes for integrals over normal and other variables.
-
-Roots that can be differentiated where a variance is zero.
-"""
+"""Argument checks, normal densities, expectations of a sigmoid, and differentiable square roots, all in float64."""
 
 from __future__ import annotations
 
@@ -68,6 +63,10 @@ def normal_cdf(z: Tensor) -> Tensor:
     return 0.5 * torch.erfc(-z / math.sqrt(2))
 
 
+def derivative_of_sigmoid(a: Tensor) -> Tensor:
+    return torch.sigmoid(a) * torch.sigmoid(-a)
+
+
 def logistic_expectation(mean: Tensor, variance: Tensor, derivative: int = 0) -> Tensor:
     """Compute E[g(A)] for A ~ N(mean, variance), elementwise, where g is the sigmoid, its derivative or its integral.
 
@@ -98,7 +97,7 @@ def _over_normal(mean: Tensor, deviation: Tensor, derivative: int) -> Tensor:
     if derivative < 0:
         values = torch.nn.functional.softplus(points, threshold=40)  # torch's own threshold of 20 costs 2e-9
     else:
-        values = torch.sigmoid(points) * (torch.sigmoid(-points) if derivative else 1)
+        values = derivative_of_sigmoid(points) if derivative else torch.sigmoid(points)
     return values @ (normal_pdf(z) / 2)
 
 
@@ -110,7 +109,7 @@ def _over_logistic(mean: Tensor, deviation: Tensor, derivative: int) -> Tensor:
         values = deviation * (normal_pdf(z) + z * normal_cdf(z))
     else:
         values = normal_pdf(z) / deviation if derivative else normal_cdf(z)
-    return values @ (torch.sigmoid(step) * torch.sigmoid(-step) / 2)
+    return values @ (derivative_of_sigmoid(step) / 2)
 
 
 # Below it, squares and reciprocals of a deviation leave the range of float64. A variable whose deviation is below 1e-75

@@ -30,7 +30,7 @@ from torch import Tensor
 from .._torch.checks import check_choice
 from ..laws import Gaussian, Law
 from . import _numerics
-from ._numerics import logistic_expectation
+from ._numerics import derivative_of_sigmoid, logistic_expectation
 from .penalty import penalty as penalty
 from .sigmoid_expectations import expected_masked_sigmoid, expected_softplus, log_expected_sigmoid
 
@@ -96,14 +96,7 @@ def dropout_gradient(
 
 
 def expected_gradient(
-    weight: Tensor,
-    x: Tensor,
-    target: float,
-    law: Law,
-    *,
-    unit: str = "linear",
-    gain: float = 1.0,
-    form: str = "exact",
+    weight: Tensor, x: Tensor, target: float, law: Law, *, unit: str = "linear", gain: float = 1.0, form: str = "exact"
 ) -> Tensor:
     """Return E[dE_D / dw_i], of shape [in]: :func:`ensemble_gradient` plus a term from the noise.
 
@@ -137,10 +130,13 @@ def expected_gradient(
     if form == "stein":
         return base + gain**2 * noise * logistic_expectation(mean, variance, 1)
     if form == "bernoulli":
-        return base + gain**2 * noise * _slope(mean)
+        return base + gain**2 * noise * derivative_of_sigmoid(mean)
     shrink = 1 + math.pi / 8 * variance
     noise = gain**2 * weight * noise
-    return base + gain * law.mean * x * _slope(mean / shrink.sqrt()) * mean * (math.pi / 16) * noise / shrink
+    return (
+        base
+        + gain * law.mean * x * derivative_of_sigmoid(mean / shrink.sqrt()) * mean * (math.pi / 16) * noise / shrink
+    )
 
 
 def unexplained_share(
@@ -271,10 +267,12 @@ def regularizer(
         normal = Gaussian(mu=mean.item(), sigma=variance.sqrt().item(), low=-math.inf, high=math.inf)
         return _sigmoid_regularizer(torch.ones(1, dtype=torch.float64), target, normal, ensemble)
     if form == "bernoulli":
-        return (variance / 2 * _slope(mean)).item()
+        return (variance / 2 * derivative_of_sigmoid(mean)).item()
     shrink = 1 + math.pi / 8 * variance
     cubes = law.variance * terms.pow(3).sum()
-    return (gain**3 / 2 * _slope(mean / shrink.sqrt()) * mean * law.mean * (math.pi / 8) * cubes / shrink).item()
+    return (
+        gain**3 / 2 * derivative_of_sigmoid(mean / shrink.sqrt()) * mean * law.mean * (math.pi / 8) * cubes / shrink
+    ).item()
 
 
 def _unit(
@@ -297,11 +295,6 @@ def _unit(
 
 def _logistic_moments(terms: Tensor, law: Law) -> tuple[Tensor, Tensor]:
     return law.mean * terms.sum(), law.variance * terms.square().sum()
-
-
-def _slope(argument: Tensor) -> Tensor:
-    """Return the derivative of the standard sigmoid."""
-    return torch.sigmoid(argument) * torch.sigmoid(-argument)
 
 
 def _sigmoid_regularizer(terms: Tensor, target: float, law: Law, ensemble: str) -> float:

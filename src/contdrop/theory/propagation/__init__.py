@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 from torch import Tensor
+from torch.fx import Node
 
 from ... import nn
 from ..._torch.checks import check_choice
-from ..._torch.private import has_forward_hooks, target_name
+from ..._torch.private import has_forward_hooks, is_sequence, target_name
 from ...laws import Bernoulli, BuiltIn, Law
+from ...surgery.dropout_layers import DROPOUT_LAYERS, children
 from .. import _numerics
-from . import activations, gaussian, graph, layers
+from ..penalty_terms import switched
+from . import activations, gaussian, layers
 from .gaussian import GaussianMoments, Map, PropagatedLayer, RefusedError
+from .layers import unsupported
 
 COVARIANCES = ("diagonal", "output", "full")
 
@@ -114,75 +118,70 @@ def propagate(model: torch.nn.Module, batch: Tensor, covariance: str) -> Moments
             raise ValueError(f"moments: {refusal}") from None
         found = gaussian.from_covariance(found.mean, matrix)
         propagator.correct_output(found.full_variance())
-    return Moments(found.mean, found.full_variance(), matrix, tuple(propagator.layers))
+    return Moments(found.mean, found.full_variance(), matrix, tuple(propagator.layers.values()))
 
 
 class _Propagator:
     """Evaluation of a traced model.
 
-    Args:
-        model: The model.
-        covariance: "full" follows the covariances of each value, and between any two that are still needed; "output"
-            keeps the layers for ``output_covariance``.
+    "full" follows the covariances of each value, and between any two that are still needed; "output" keeps the steps
+    for ``output_covariance``.
     """
 
     def __init__(self, model: torch.nn.Module, covariance: str) -> None:
-        self.model = model
-        self.full = covariance == "full"
-        self._steps: list[tuple[torch.fx.Node, Map | None, list[tuple[torch.fx.Node, int, Map]]]] = []
-        self._keep_steps = covariance == "output"
-        self.graph = graph.trace(model)
-        self.layers: list[LayerMoments] = []
-        self._output: list[torch.fx.Node] = []
-        self._reported: dict[torch.fx.Node, int] = {}
-        self._values: dict[torch.fx.Node, Any] = {}
-        self._between: dict[tuple[torch.fx.Node, torch.fx.Node], Tensor] = {}
-        self._order = {node: place for place, node in enumerate(self.graph.nodes)}
-        self._commuted = {node: before for node in self.graph.nodes if (before := self._dropout_before(node))}
-        self._last_use = {node: self._order[node] for node in self.graph.nodes}
-        for node in self.graph.nodes:
-            for source in [*node.all_input_nodes, *(b.all_input_nodes[0] for b in [self._commuted.get(node)] if b)]:
-                self._last_use[source] = self._order[node]
+        self.model, self.full, self._keep_steps = model, covariance == "full", covariance == "output"
+        self.layers: dict[Node, LayerMoments] = {}
+        self._steps: list[tuple[Node, Map | None, list[tuple[Node, int, Map]]]] = []
+        self._output: list[Node] = []
+        self._values: dict[Node, Any] = {}
+        self._between: dict[tuple[Node, Node], Tensor] = {}
+        self._order = {node: place for place, node in enumerate(_trace(model).nodes)}
+        self._commuted = {node: before for node in self._order if (before := self._dropout_before(node))}
+        self._last_use = dict(self._order)
+        for node, place in self._order.items():
+            before = self._commuted.get(node)
+            for source in [*node.all_input_nodes, *(before.all_input_nodes if before else ())]:
+                self._last_use[source] = place
 
     def run(self, x: Tensor) -> GaussianMoments:
-        waiting = [x]
-        for node in self.graph.nodes:
+        for node in self._order:
             if node.op == "placeholder":
-                if not waiting and not node.args:
-                    raise ValueError(
-                        f"moments: expected a model of one input, got {type(self.model).__name__}, which needs "
-                        f"{node.target!r} too"
-                    )
-                self._values[node] = GaussianMoments(waiting.pop()) if waiting else node.args[0]
+                self._values[node] = self._argument(node, x)
             elif node.op == "get_attr":
                 value = operator.attrgetter(str(node.target))(self.model)
                 self._values[node] = value.to(torch.float64) if isinstance(value, Tensor) else value
             elif node.op == "output":
-                result = self._value(node.args[0])
-                if not isinstance(result, GaussianMoments):
-                    raise NotImplementedError(
-                        f"moments: expected a model that returns one tensor, got {type(result).__name__} from "
-                        f"{type(self.model).__name__}"
-                    )
-                self._output = node.all_input_nodes
-                return result
+                return self._result(node)
             else:
                 self._evaluate(node)
                 self._forget(node)
         raise AssertionError("a traced graph ends with its output")
 
-    def _evaluate(self, node: torch.fx.Node) -> None:
+    def _argument(self, node: Node, x: Tensor) -> Any:
+        """Return the first argument of the model, or the default of another one."""
+        if not self._values:
+            return GaussianMoments(x)
+        if not node.args:
+            name = type(self.model).__name__
+            raise ValueError(f"moments: expected a model of one input, got {name}, which needs {node.target!r} too")
+        return node.args[0]
+
+    def _result(self, node: Node) -> GaussianMoments:
+        result = self._value(node.args[0])
+        if not isinstance(result, GaussianMoments):
+            got = f"{type(result).__name__} from {type(self.model).__name__}"
+            raise NotImplementedError(f"moments: expected a model that returns one tensor, got {got}")
+        self._output = node.all_input_nodes
+        return result
+
+    def _evaluate(self, node: Node) -> None:
+        """Evaluate a layer or function, and name it in errors."""
         try:
             self._check_in_place(node)
             if node in self._commuted:
                 self._behind_dropout(node)
             elif node.op == "call_module":
-                _check_hooks(self._module(node))
-                (source,) = self._inputs(node)
-                step = layers.handler(self._module(node))
-                if step is None:
-                    raise graph.unsupported()
-                self._finish(node, step(self._module(node), self._value(source), self.full), source)
+                self._layer(node)
             else:
                 self._call(node)
         except RefusedError as refusal:
@@ -190,74 +189,69 @@ class _Propagator:
         except NotImplementedError as error:
             raise NotImplementedError(f"moments: {self._name(node)}: {error}") from None
         except TypeError as error:  # an argument that is not known here
-            raise NotImplementedError(f"moments: {self._name(node)}: {graph.unsupported()}") from error
+            raise NotImplementedError(f"moments: {self._name(node)}: {unsupported()}") from error
         except RuntimeError as error:
             reason = str(error).strip().partition("\n")[0]
-            shapes = [
-                tuple(v.mean.shape) for n in node.all_input_nodes if isinstance(v := self._values[n], GaussianMoments)
-            ]
+            shapes = [tuple(self._values[source].mean.shape) for source in self._random(node)]
             raise ValueError(f"moments: {self._name(node)} failed on an input of shape {shapes}: {reason}") from error
 
-    def _inputs(self, node: torch.fx.Node) -> tuple[torch.fx.Node]:
-        """Return the one activation that a layer or function takes."""
-        random = [n for n in node.all_input_nodes if isinstance(self._values[n], GaussianMoments)]
-        if len(random) != 1 or (node.op == "call_module" and (len(node.args) != 1 or node.kwargs)):
-            raise graph.unsupported()
-        return (random[0],)
+    def _random(self, node: Node) -> list[Node]:
+        """Return the activations that a layer or function takes."""
+        return [source for source in node.all_input_nodes if isinstance(self._values[source], GaussianMoments)]
 
-    def _call(self, node: torch.fx.Node) -> None:
+    def _input(self, node: Node) -> Node:
+        """Return the one activation that a layer or function takes."""
+        random = self._random(node)
+        if len(random) != 1 or (node.op == "call_module" and (len(node.args) != 1 or node.kwargs)):
+            raise unsupported()
+        return random[0]
+
+    def _layer(self, node: Node) -> None:
+        module = self._module(node)
+        _check_hooks(module)
+        source = self._input(node)
+        step = layers.handler(module)
+        if step is None:
+            raise unsupported()
+        self._finish(node, step(module, self._value(source), self.full), source)
+
+    def _call(self, node: Node) -> None:
         """Evaluate a function, or a method of a tensor."""
         args, kwargs = self._value(node.args), self._value(node.kwargs)
         target: Any = node.target
-        if target in graph.SHAPES:
-            self._values[node] = graph.shape(*args, **kwargs)
-        elif not any(isinstance(self._values[n], GaussianMoments) for n in node.all_input_nodes):
+        if target in layers.SHAPES:
+            self._values[node] = layers.shape(*args, **kwargs)
+        elif not self._random(node):
             # Sizes, for a reshape; nothing that could draw random numbers.
             if getattr(target, "__module__", "") not in ("_operator", "builtins", "math"):
-                raise graph.unsupported()
+                raise unsupported()
             self._values[node] = target(*args, **kwargs)
-        elif target in graph.SUMS:
+        elif target in layers.SUMS:
             self._add(node, args, kwargs)
         else:
-            (source,) = self._inputs(node)
-            self._finish(node, graph.function(target, args, kwargs, self.full), source)
+            source = self._input(node)
+            self._finish(node, layers.function(target, args, kwargs, self.full), source)
 
-    def _add(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Evaluate a sum or difference of two activations, or of one and a constant.
-
-        Cov(a + b) = Cov(a) + Cov(b) + Cov(a, b) + Cov(b, a). Diagonal propagation takes Cov(a, b) as 0, unless a and b
-        are the same.
-        """
+    def _add(self, node: Node, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Evaluate a sum or difference of two activations, or of one and a constant."""
         if len(args) != 2 or set(kwargs) - {"alpha"}:
-            raise graph.unsupported()
-        signs = (1.0, graph.SUMS[node.target] * float(kwargs.get("alpha", 1)))
-        sources = [source for source in node.args if isinstance(source, torch.fx.Node)]
+            raise unsupported()
+        signs = (1.0, layers.SUMS[node.target] * float(kwargs.get("alpha", 1)))
+        sources = [source for source in node.args if isinstance(source, Node)]
         a, b = args
         if not (isinstance(a, GaussianMoments) and isinstance(b, GaussianMoments)):
             found, constant, signs = (a, b, signs) if isinstance(a, GaussianMoments) else (b, a, signs[::-1])
-            (source,) = self._inputs(node)
-            self._finish(node, gaussian.scaling(found, signs[0], signs[1] * constant), source)
-            return
-        if a.mean.shape != b.mean.shape:
+            self._finish(node, gaussian.scaling(found, signs[0], signs[1] * constant), self._input(node))
+        elif a.mean.shape != b.mean.shape:
             raise RefusedError(f"expected two of one shape, got {tuple(a.mean.shape)} and {tuple(b.mean.shape)}")
-        if a is b:
+        elif a is b:
             self._finish(node, gaussian.scaling(a, sum(signs)), sources[0])
-            return
-        mean = signs[0] * a.mean + signs[1] * b.mean
-        parts = [one for one in (a, b) if one.variance is not None]
-        variance = a.full_variance() * signs[0] ** 2 + b.full_variance() * signs[1] ** 2 if parts else None
-        found = GaussianMoments(mean, variance)
-        if self.full and parts:
-            both = self._covariance(sources[0], sources[1])
-            if both is not None or any(one.covariance is not None for one in parts):
-                matrix = signs[0] ** 2 * a.full_covariance() + signs[1] ** 2 * b.full_covariance()
-                if both is not None:
-                    matrix += signs[0] * signs[1] * (both + both.transpose(1, 2))
-                found = gaussian.from_covariance(mean, matrix)
-        responses: list[Map] = [lambda c, sign=sign: sign * c for sign in signs]  # type: ignore[misc]
-        self._store(node, found, list(zip(sources, responses)), None)
+        else:
+            between = self._covariance(*sources) if self.full else None
+            responses: list[Map] = [lambda c, sign=sign: sign * c for sign in signs]  # type: ignore[misc]
+            self._store(node, gaussian.weighted_sum(a, b, signs, between), list(zip(sources, responses)), None)
 
-    def _behind_dropout(self, node: torch.fx.Node) -> None:
+    def _behind_dropout(self, node: Node) -> None:
         """Evaluate a ReLU right behind dropout: relu(m x) = m relu(x), which needs no Gaussian m x."""
         before = self._commuted[node]
         if node.op == "call_module":
@@ -268,9 +262,9 @@ class _Propagator:
         assert dropout is not None
         self._finish(node, gaussian.composed(relu, dropout(self._module(before), relu.output, self.full)), source)
 
-    def _dropout_before(self, node: torch.fx.Node) -> torch.fx.Node | None:
+    def _dropout_before(self, node: Node) -> Node | None:
         """Return the dropout layer whose output only this ReLU takes, if masks are not negative."""
-        relu = node.target in graph.RELUS or (node.op == "call_module" and layers.is_relu(self._module(node)))
+        relu = node.target in layers.RELUS or (node.op == "call_module" and layers.is_relu(self._module(node)))
         if not relu or len(node.all_input_nodes) != 1:
             return None
         (before,) = node.all_input_nodes
@@ -281,39 +275,36 @@ class _Propagator:
 
     # Values, and the covariances between them.
 
-    def _finish(self, node: torch.fx.Node, step: PropagatedLayer, source: torch.fx.Node) -> None:
+    def _finish(self, node: Node, step: PropagatedLayer, source: Node) -> None:
         self._store(node, step.output, [(source, step.respond)], step.added_noise)
 
     def _store(
-        self,
-        node: torch.fx.Node,
-        found: GaussianMoments,
-        sources: Sequence[tuple[torch.fx.Node, Map]],
-        added_noise: Map | None,
+        self, node: Node, found: GaussianMoments, sources: Sequence[tuple[Node, Map]], added_noise: Map | None
     ) -> None:
         """Keep the moments of a value, and its covariances with the values that are still needed."""
         self._values[node] = found
         name = str(node.target) if node.op == "call_module" else node.name
-        self._reported[node] = len(self.layers)
-        self.layers.append(LayerMoments(name, found.mean, found.full_variance()))
-        if self._keep_steps and found.variance is not None:
-            random = [
-                (s, self._values[s].mean[0].numel(), r) for s, r in sources if self._values[s].variance is not None
-            ]
-            self._steps.append((node, added_noise, random))
-        if not self.full or found.variance is None:
+        self.layers[node] = LayerMoments(name, found.mean, found.full_variance())
+        if found.variance is None:
             return
+        if self._keep_steps:
+            values = [(source, self._values[source], respond) for source, respond in sources]
+            random = [(s, value.mean[0].numel(), respond) for s, value, respond in values if value.variance is not None]
+            self._steps.append((node, added_noise, random))
+        if self.full:
+            self._correlate(node, sources)
+
+    def _correlate(self, node: Node, sources: Sequence[tuple[Node, Map]]) -> None:
+        """Compute the covariances of a new value with the values that later nodes take."""
         for other, value in self._values.items():
             if other is node or not isinstance(value, GaussianMoments) or self._last_use[other] <= self._order[node]:
                 continue
-            for source, respond in sources:
-                part = self._covariance(source, other)
-                if part is not None:
-                    part = respond(part)
-                    known = self._between.get((node, other))
-                    self._between[node, other] = part if known is None else known + part
+            parts = [(respond, self._covariance(source, other)) for source, respond in sources]
+            known = [respond(part) for respond, part in parts if part is not None]
+            if known:
+                self._between[node, other] = sum(known[1:], start=known[0])
 
-    def _covariance(self, a: torch.fx.Node, b: torch.fx.Node) -> Tensor | None:
+    def _covariance(self, a: Node, b: Node) -> Tensor | None:
         """Return the covariance of two values, [N, D_a, D_b]; None if they are not correlated."""
         if self._values[a].variance is None or self._values[b].variance is None:
             return None
@@ -327,9 +318,8 @@ class _Propagator:
     def correct_output(self, variance: Tensor) -> None:
         """Set the reported variance of the output layer to this one."""
         for node in self._output:
-            if node in self._reported:
-                place = self._reported[node]
-                self.layers[place] = dataclasses.replace(self.layers[place], variance=variance)
+            if node in self.layers:
+                self.layers[node] = dataclasses.replace(self.layers[node], variance=variance)
 
     def output_covariance(self, mean: Tensor) -> Tensor:
         """Sum G F G^T over all layers: F is the covariance of a layer's noise, G the response of the output to it.
@@ -341,7 +331,7 @@ class _Propagator:
         gaussian.check_size(examples, elements)
         eye = torch.eye(elements, dtype=mean.dtype, device=mean.device).expand(examples, -1, -1)
         result = torch.zeros_like(eye)
-        responses: dict[torch.fx.Node, Tensor] = dict.fromkeys(self._output, eye)
+        responses: dict[Node, Tensor] = dict.fromkeys(self._output, eye)
         for node, added_noise, sources in reversed(self._steps):
             rows = responses.pop(node, None)
             if rows is None:
@@ -354,7 +344,7 @@ class _Propagator:
         result.diagonal(dim1=1, dim2=2).clamp_(min=0)
         return result
 
-    def _forget(self, node: torch.fx.Node) -> None:
+    def _forget(self, node: Node) -> None:
         """Drop the values that no later node needs, because their matrices are large."""
         place = self._order[node]
         for old in [old for old in self._values if self._last_use[old] <= place and old is not node]:
@@ -366,18 +356,19 @@ class _Propagator:
     def _value(self, argument: Any) -> Any:
         return torch.fx.node.map_arg(argument, lambda node: self._values[node])
 
-    def _module(self, node: torch.fx.Node) -> torch.nn.Module:
+    def _module(self, node: Node) -> torch.nn.Module:
         return self.model.get_submodule(str(node.target))
 
-    def _name(self, node: torch.fx.Node) -> str:
+    def _name(self, node: Node) -> str:
         if node.op == "call_module":
             return f"layer {str(node.target)!r} ({type(self._module(node)).__name__})"
         return f"{'method' if node.op == 'call_method' else 'function'} {target_name(node)!r}"
 
-    def _check_in_place(self, node: torch.fx.Node) -> None:
-        module = self._module(node) if node.op == "call_module" else None
-        in_place = getattr(module, "inplace", False) or node.kwargs.get("inplace", False)
-        if node.op == "call_method":
+    def _check_in_place(self, node: Node) -> None:
+        in_place = node.kwargs.get("inplace", False)
+        if node.op == "call_module":
+            in_place = getattr(self._module(node), "inplace", False)
+        elif node.op == "call_method":
             in_place = in_place or (str(node.target).endswith("_") and not str(node.target).endswith("__"))
         if in_place and any(self._last_use[source] > self._order[node] for source in node.all_input_nodes):
             raise RefusedError(
@@ -404,3 +395,76 @@ def _least(law: Law) -> float:
         return law.quantile(0.0)
     # Laws of the user's own promise tensors in (0, 1) only; masks are drawn from nothing smaller than this.
     return float(law.quantile(torch.tensor([2.0**-22], dtype=torch.float64, device="cpu")))
+
+
+# The graph of a model's forward.
+
+
+class _Tracer(torch.fx.Tracer):
+    """Tracer that stops at known layers, all dropout layers, and torch's own layers."""
+
+    def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
+        known = isinstance(m, DROPOUT_LAYERS) or layers.handler(m) is not None
+        return known or super().is_leaf_module(m, module_qualified_name)
+
+
+def _trace(model: torch.nn.Module) -> torch.fx.Graph:
+    """Trace the forward of a model; a single layer, and a chain of layers, need no tracing."""
+    name = type(model).__name__
+    if layers.handler(model) is None and has_forward_hooks(model):  # which tracing would pass by
+        raise NotImplementedError(f"moments: {name} has forward hooks, and what they do is not known; remove them")
+    paths = list(_chain(model, ""))
+    if None not in paths:
+        graph = torch.fx.Graph()
+        node = graph.placeholder("x")
+        for path in paths:
+            node = graph.call_module(str(path), (node,))
+        graph.output(node)
+        return graph
+    try:
+        graph = _Tracer().trace(model)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise NotImplementedError(
+            f"moments: {name} cannot be followed, because torch.fx does not trace its forward: {reason}"
+        ) from error
+    _check_called(model, graph)
+    return graph
+
+
+def _chain(module: torch.nn.Module, path: str) -> Iterator[str | None]:
+    """Yield the paths of a known layer, or of those in nested Sequentials; None for other modules."""
+    if layers.handler(module) is not None:
+        yield path
+    elif is_sequence(module) and not has_forward_hooks(module):
+        for name, child in children(module):
+            yield from _chain(child, f"{path}.{name}" if path else name)
+    else:
+        yield None
+
+
+def _check_called(model: torch.nn.Module, graph: torch.fx.Graph) -> None:
+    """Refuse a model that calls dropout layers in training mode only, or none of those that it has."""
+    # A dropout layer with a forward of its own may be traced into.
+    leaves = {name: layer for name, layer in model.named_modules() if _Tracer().is_leaf_module(layer, "")}
+    dropouts = {name: layer for name, layer in leaves.items() if isinstance(layer, DROPOUT_LAYERS)}
+    called = _called(model, graph)
+    missing = {name: layer for name, layer in dropouts.items() if layer not in called}
+    if not missing or (len(missing) < len(dropouts) and not _called_in_training(model) & set(missing.values())):
+        return  # a layer that is called in neither mode does no harm if others are called
+    raise ValueError(
+        f"moments: expected {type(model).__name__} to call its dropout layers in either mode, got a forward that does "
+        f"not call {', '.join(missing)}; call them without asking for self.training, in evaluation they do nothing"
+    )
+
+
+def _called(model: torch.nn.Module, graph: torch.fx.Graph) -> set[torch.nn.Module]:
+    return {model.get_submodule(str(node.target)) for node in graph.nodes if node.op == "call_module"}
+
+
+def _called_in_training(model: torch.nn.Module) -> set[torch.nn.Module]:
+    try:
+        with switched(model, training=True):
+            return _called(model, _Tracer().trace(model))
+    except Exception:  # what cannot be traced in training mode is not known to call them
+        return set()

@@ -1,8 +1,8 @@
 """Moments of activation functions, and of maxima, of Gaussian variables.
 
-For X, Y jointly Gaussian with correlation rho, Mehler's formula gives the covariance of f(X) and g(Y) as a power series
-in rho (:func:`covariance`). Each coefficient belongs to one unit, so that a layer of D units takes D quadratures
-and one pass over its D x D correlations per term. Maxima are taken two at a time (:func:`clark`).
+Covariances of activations are a power series in the correlation (:func:`covariance`). Each of its coefficients belongs
+to one unit, so that a layer of D units takes D quadratures and one pass over its D x D correlations per term. Maxima
+are taken two at a time (:func:`clark`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from .. import _numerics
 
@@ -64,15 +65,8 @@ def covariance(activation: Activation, mean: Tensor, variance: Tensor, covarianc
     most 64 terms are taken: for |rho| -> 1 the error of a ReLU is below 1e-3 of the variances, that of a sigmoid or
     tanh too unless the deviation of X is so large (above 10) that it acts as a step.
 
-    Args:
-        activation: f.
-        mean: Mean of X, [N, D].
-        variance: Variance of X, [N, D]; all positive where X is random.
-        covariance: Covariance of X, [N, D, D].
-        slope: E[f'(X)], [N, D].
-
-    Returns:
-        [N, D, D]. The diagonal is that of the series; set it where the exact variances are known.
+    X has mean and variance [N, D] and covariance [N, D, D], and ``slope`` is E[f'(X)], [N, D]. The diagonal that is
+    returned is that of the series; set it where the exact variances are known.
     """
     coefficients = activation.coefficients(mean, variance)
     random = _numerics.is_random(variance)
@@ -141,42 +135,48 @@ def _relu_coefficients(mean: Tensor, variance: Tensor) -> Tensor:
 # Sigmoid and tanh.
 
 
+def _by_unit(function: Callable[[Tensor, Tensor], Tensor], mean: Tensor, variance: Tensor) -> Tensor:
+    """Apply a function from [units, 1] to [units, K] to as many units at a time as memory allows."""
+    parts = zip(*(torch.split(moment.reshape(-1, 1), _UNITS_AT_ONCE) for moment in (mean, variance)))
+    return torch.cat([function(*part) for part in parts]).reshape(*mean.shape, -1)
+
+
 def _sigmoid_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the moments of a sigmoid by quadrature; for very wide X by :func:`.logistic_expectation`, a slower rule.
 
     The second moment then needs no integral of its own: sigmoid^2 = sigmoid - sigmoid'.
     """
-    shape = mean.shape
-    parts = []
-    for mu, v in zip(torch.split(mean.reshape(-1), _UNITS_AT_ONCE), torch.split(variance.reshape(-1), _UNITS_AT_ONCE)):
-        z, weights = _nodes(_COARSE if v.max() <= _COARSE_UP_TO**2 else _FINE, _REACH, mean.device)
-        values = torch.sigmoid(mu.unsqueeze(-1) + v.sqrt().unsqueeze(-1) * z)
-        expected = values @ weights
-        spread = (values - expected.unsqueeze(-1)).square() @ weights
-        slope = (values * (1 - values)) @ weights
-        if v.max() > _FINE_UP_TO**2:
-            wide = v > _FINE_UP_TO**2
-            wide_mean, wide_slope = _numerics.logistic_expectation(mu, v), _numerics.logistic_expectation(mu, v, 1)
-            expected = torch.where(wide, wide_mean, expected)
-            slope = torch.where(wide, wide_slope, slope)
-            spread = torch.where(wide, (wide_mean - wide_slope - wide_mean.square()).clamp(min=0), spread)
-        parts.append((expected, spread, slope))
-    if not parts:
+    if not mean.numel():
         return mean, variance, mean
-    expected, spread, slope = (torch.cat(part).reshape(shape) for part in zip(*parts))
-    return expected, spread, slope
+    expected, spread, slope = _by_unit(_narrow_sigmoid_moments, mean, variance).unbind(-1)
+    wide = variance > _FINE_UP_TO**2
+    if not wide.any():
+        return expected, spread, slope
+    wide_mean, wide_slope = (_numerics.logistic_expectation(mean, variance, derivative) for derivative in (0, 1))
+    wide_spread = (wide_mean - wide_slope - wide_mean.square()).clamp(min=0)
+    return (
+        torch.where(wide, wide_mean, expected),
+        torch.where(wide, wide_spread, spread),
+        torch.where(wide, wide_slope, slope),
+    )
+
+
+def _narrow_sigmoid_moments(mean: Tensor, variance: Tensor) -> Tensor:
+    z, weights = _nodes(_COARSE if variance.max() <= _COARSE_UP_TO**2 else _FINE, _REACH, mean.device)
+    values = torch.sigmoid(mean + variance.sqrt() * z)
+    expected = values @ weights
+    spread = (values - expected.unsqueeze(-1)).square() @ weights
+    return torch.stack((expected, spread, (values * (1 - values)) @ weights), dim=-1)
 
 
 def _sigmoid_coefficients(mean: Tensor, variance: Tensor) -> Tensor:
     """Compute c_k = E[sigmoid(X) h_k(Z)] by quadrature."""
     z, weighted = _hermite(mean.device)
-    parts = [
-        torch.sigmoid(mu.unsqueeze(-1) + _numerics.standard_deviation(v).unsqueeze(-1) * z) @ weighted
-        for mu, v in zip(
-            torch.split(mean.reshape(-1), _UNITS_AT_ONCE), torch.split(variance.reshape(-1), _UNITS_AT_ONCE)
-        )
-    ]
-    return torch.cat(parts).reshape(*mean.shape, _TERMS)
+
+    def coefficients(mean: Tensor, variance: Tensor) -> Tensor:
+        return torch.sigmoid(mean + _numerics.standard_deviation(variance) * z) @ weighted
+
+    return _by_unit(coefficients, mean, variance)
 
 
 def _tanh_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -205,12 +205,12 @@ def _hermite(device: torch.device) -> tuple[Tensor, Tensor]:
         return z, torch.stack(columns[1:], dim=1) * weights.unsqueeze(-1)
 
 
-RELU = Activation(
-    torch.relu, lambda x: torch.heaviside(x.detach(), x.new_tensor(0.5)), _relu_moments, _relu_coefficients
-)
-SIGMOID = Activation(
-    torch.sigmoid, lambda x: torch.sigmoid(x) * torch.sigmoid(-x), _sigmoid_moments, _sigmoid_coefficients
-)
+def _step(x: Tensor) -> Tensor:
+    return torch.heaviside(x.detach(), x.new_tensor(0.5))
+
+
+RELU = Activation(torch.relu, _step, _relu_moments, _relu_coefficients)
+SIGMOID = Activation(torch.sigmoid, _numerics.derivative_of_sigmoid, _sigmoid_moments, _sigmoid_coefficients)
 TANH = Activation(
     torch.tanh,
     lambda x: 1 - torch.tanh(x).square(),
@@ -250,28 +250,28 @@ def clark(
     return torch.maximum(mean_a, mean_b) + above, (square - above.square()).clamp(min=0), first
 
 
-def pooling_windows(
-    shape: tuple[int, int, int],
-    output: tuple[int, int],
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
-) -> Tensor:
+def pooling_windows(layer: torch.nn.MaxPool2d, shape: Sequence[int], output: Sequence[int]) -> Tensor:
     """Return the elements of [C, H, W] (flattened) under each window of max pooling, [C * H_out * W_out, slots].
 
     Padding is -1.
     """
-    channels, *sizes = shape
-    places = []
-    for size, out, k, s, p, d in zip(sizes, output, kernel, stride, padding, dilation):
-        place = torch.arange(out).unsqueeze(1) * s - p + torch.arange(k) * d
-        places.append(torch.where((place >= 0) & (place < size), place, -1))
-    rows, columns = places[0][:, None, :, None], places[1][None, :, None, :]
-    inside = torch.where((rows >= 0) & (columns >= 0), rows * sizes[1] + columns, -1)
-    inside = inside.reshape(1, output[0] * output[1], -1)
-    offset = torch.arange(channels)[:, None, None] * (sizes[0] * sizes[1])
-    return torch.where(inside >= 0, inside + offset, -1).reshape(channels * output[0] * output[1], -1)
+    kernel, padding, dilation = _pair(layer.kernel_size), _pair(layer.padding), _pair(layer.dilation)
+    stride = _pair(layer.stride if layer.stride is not None else layer.kernel_size)
+    margins: list[int] = []
+    for size, out, k, s, p, d in zip(shape[1:], output, kernel, stride, padding, dilation):
+        margins = [p, (out - 1) * s + d * (k - 1) + 1 - size - p, *margins]
+    elements = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64).reshape(shape[0], 1, *shape[1:])
+    windows = F.unfold(F.pad(elements, margins), kernel, dilation, stride=stride)
+    return windows.transpose(1, 2).reshape(-1, windows.shape[1]).long() - 1
+
+
+def _pair(size: int | tuple[int, ...]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def overlap(windows: Tensor) -> bool:
+    """Tell whether an element is in more than one window."""
+    return bool(windows[windows >= 0].bincount().max() > 1)
 
 
 class Maxima:
@@ -290,19 +290,28 @@ class Maxima:
         variance: [N, D].
         covariance: [N, D, D], or None for independent elements.
         windows: [M, slots] of elements, -1 for an empty slot; every window has an element.
-
-    Attributes:
-        mean: Mean of the maxima, [N, M].
-        variance: Variance of the maxima, [N, M].
-        covariance: [N, M, M] or None.
     """
 
     def __init__(self, mean: Tensor, variance: Tensor, covariance: Tensor | None, windows: Tensor) -> None:
         windows = windows.to(mean.device)
         # An empty slot repeats an element of the window, and is given no weight.
-        filled = windows >= 0
-        self._windows = torch.where(filled, windows, windows.amax(1, keepdim=True))
-        slots = [self._windows[:, slot] for slot in range(windows.shape[1])]
+        self._windows = torch.where(windows >= 0, windows, windows.amax(1, keepdim=True))
+        self._elements = mean.shape[1]
+        self._take_maxima(mean, variance, covariance, windows >= 0)
+        # Measured for independent elements: the response accounts for correlations between them.
+        rest = (self.variance - self._weighted_squares(variance)).clamp(min=0)
+        self._rest = _numerics.standard_deviation(rest / self._weighted_squares(torch.ones_like(variance)))
+        self.covariance = None
+        if covariance is not None:
+            self.covariance = self._between_maxima(covariance)
+            if overlap(windows):
+                elements = torch.eye(mean.shape[1], dtype=mean.dtype, device=mean.device).expand_as(covariance)
+                self.covariance += self._between_maxima(elements) * self._rest.unsqueeze(2) * self._rest.unsqueeze(1)
+            self.covariance.diagonal(dim1=1, dim2=2).copy_(self.variance)
+
+    def _take_maxima(self, mean: Tensor, variance: Tensor, covariance: Tensor | None, filled: Tensor) -> None:
+        """Take the maximum with one slot of all windows after the other, and find the weights of the slots."""
+        slots = self._windows.unbind(1)
         self.mean, self.variance = mean[:, slots[0]], variance[:, slots[0]]
         weights = [torch.ones_like(self.mean)]
         for number, slot in enumerate(slots[1:], start=1):
@@ -310,35 +319,15 @@ class Maxima:
             if covariance is not None:
                 for weight, other in zip(weights, slots):
                     shared = shared + weight * covariance[:, other, slot]
-            new_mean, new_variance, probability = clark(
-                self.mean, self.variance, mean[:, slot], variance[:, slot], shared
-            )
+            largest = clark(self.mean, self.variance, mean[:, slot], variance[:, slot], shared)
             use = filled[:, number]
             # A window may begin with empty slots; its first element then replaces the placeholder.
             first = use & ~filled[:, :number].any(1)
-            self.mean = torch.where(first, mean[:, slot], torch.where(use, new_mean, self.mean))
-            self.variance = torch.where(first, variance[:, slot], torch.where(use, new_variance, self.variance))
-            probability = torch.where(first, 0, torch.where(use, probability, 1))
+            self.mean = torch.where(first, mean[:, slot], torch.where(use, largest[0], self.mean))
+            self.variance = torch.where(first, variance[:, slot], torch.where(use, largest[1], self.variance))
+            probability = torch.where(first, 0, torch.where(use, largest[2], 1))
             weights = [weight * probability for weight in weights] + [1 - probability]
         self._weights = torch.stack(weights)
-        self._elements = mean.shape[1]
-        self.covariance = None
-        # Measured for independent elements: the response accounts for correlations between them.
-        rest = (self.variance - self._weighted_squares(variance)).clamp(min=0)
-        self._rest = _numerics.standard_deviation(rest / self._weighted_squares(torch.ones_like(variance)))
-        if covariance is not None:
-            self.covariance = self.respond(self.respond(covariance).transpose(1, 2))
-            if self._overlap():
-                elements = torch.eye(mean.shape[1], dtype=mean.dtype, device=mean.device).expand_as(covariance)
-                same = self.respond(self.respond(elements).transpose(1, 2))
-                self.covariance += same * self._rest.unsqueeze(2) * self._rest.unsqueeze(1)
-            self.covariance.diagonal(dim1=1, dim2=2).copy_(self.variance)
-
-    def _overlap(self) -> bool:
-        owner = torch.arange(len(self._windows), device=self._windows.device).unsqueeze(1).expand_as(self._windows)
-        last = torch.full((self._elements,), -1, device=owner.device)
-        last.scatter_reduce_(0, self._windows.flatten(), owner.flatten(), "amax")
-        return bool((last[self._windows] != owner).any())
 
     def respond(self, covariance: Tensor) -> Tensor:
         """Map the covariance of the elements with anything else, [N, D, K], to that of the maxima, [N, M, K].
@@ -349,6 +338,9 @@ class Maxima:
         for weight, slot in zip(self._weights[1:], self._windows.T[1:]):
             result = result + weight.unsqueeze(2) * covariance[:, slot]
         return result
+
+    def _between_maxima(self, covariance: Tensor) -> Tensor:
+        return self.respond(self.respond(covariance).transpose(1, 2))
 
     def residual_times(self, rows: Tensor) -> Tensor:
         """Map G, [N, K, M], to G R, [N, K, D], with R R^T the covariance of the maxima beyond their response."""

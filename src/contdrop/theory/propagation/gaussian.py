@@ -1,8 +1,8 @@
 """Gaussian moments of activations, and the kinds of operations that transform them.
 
-A :class:`Belief` is the mean and (co)variance of one activation. An operation makes a :class:`Step` of it: the x
-of its output, and how its output covaries with anything that its input covaries with. That last part is what lets two
-branches of a network be added correctly.
+An operation turns :class:`GaussianMoments` into a :class:`PropagatedLayer`: the moments of its output, and how its
+output covaries with anything that its input covaries with. The latter is what lets two branches of a network be added
+correctly.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from ...laws import Law, training_factor
 from .. import _numerics
@@ -128,16 +129,11 @@ def check_size(examples: int, elements: int, others: int | None = None) -> None:
 
 
 def affine(
-    x: GaussianMoments, full: bool, weigh: Map, weigh_squares: Map, shift: Tensor | None = None
+    x: GaussianMoments, full: bool, weigh: Map, weigh_squares: Map, shift: Tensor | float = 0.0
 ) -> PropagatedLayer:
-    """Apply a linear map of all elements, plus a constant: exact.
+    """Apply a linear map of all elements of an example, and add a constant: exact.
 
-    Args:
-        x: Moments of the input.
-        full: True to follow covariances.
-        weigh: The map without the constant, of a batch of any size.
-        weigh_squares: The map with its coefficients squared.
-        shift: The constant.
+    ``weigh`` is the map of a batch of any size, and ``weigh_squares`` the map with its coefficients squared.
     """
     shape = x.mean.shape[1:]
 
@@ -146,15 +142,13 @@ def affine(
         rows = covariance.transpose(1, 2).reshape(n * k, *shape)
         return weigh(rows).reshape(n, k, -1).transpose(1, 2)
 
-    mean = weigh(x.mean)
-    mean = mean if shift is None else mean + shift
+    mean = weigh(x.mean) + shift
     if x.variance is None:
         return PropagatedLayer(GaussianMoments(mean), respond)
     if not full:
         return PropagatedLayer(GaussianMoments(mean, weigh_squares(x.variance)), respond)
     check_size(*mean.flatten(1).shape)
-    covariance = respond(respond(x.full_covariance()).transpose(1, 2))
-    return PropagatedLayer(from_covariance(mean, covariance), respond)
+    return PropagatedLayer(from_covariance(mean, respond(respond(x.full_covariance()).transpose(1, 2))), respond)
 
 
 def scaling(x: GaussianMoments, gain: Tensor | float, shift: Tensor | float = 0.0) -> PropagatedLayer:
@@ -167,6 +161,22 @@ def scaling(x: GaussianMoments, gain: Tensor | float, shift: Tensor | float = 0.
     variance = None if x.variance is None else x.variance * factor.square()
     covariance = None if x.covariance is None else x.covariance * flat.unsqueeze(2) * flat.unsqueeze(1)
     return PropagatedLayer(GaussianMoments(mean, variance, covariance), lambda c: c * flat.unsqueeze(2))
+
+
+def weighted_sum(
+    a: GaussianMoments, b: GaussianMoments, weights: tuple[float, float], between: Tensor | None
+) -> GaussianMoments:
+    """Add two activations: Cov(a + b) = Cov(a) + Cov(b) + Cov(a, b) + Cov(b, a), with Cov(a, b) = 0 if None."""
+    first, second = weights
+    mean = first * a.mean + second * b.mean
+    if a.variance is None and b.variance is None:
+        return GaussianMoments(mean)
+    if between is None and a.covariance is None and b.covariance is None:
+        return GaussianMoments(mean, a.full_variance() * first**2 + b.full_variance() * second**2)
+    matrix = first**2 * a.full_covariance() + second**2 * b.full_covariance()
+    if between is not None:
+        matrix += first * second * (between + between.transpose(1, 2))
+    return from_covariance(mean, matrix)
 
 
 def reshaping(x: GaussianMoments, shape: Sequence[int]) -> PropagatedLayer:
@@ -190,10 +200,9 @@ def activation(x: GaussianMoments, function: Activation) -> PropagatedLayer:
     slope = torch.where(random, slope, function.slope(x.mean))
     covariance = None
     if x.covariance is not None:
-        covariance = activations.covariance(
-            function, x.mean.flatten(1), x.variance.flatten(1), x.covariance, slope.flatten(1)
-        )
-        covariance.diagonal(dim1=1, dim2=2).copy_(variance.flatten(1))
+        mean_of_x, variance_of_x = x.mean.flatten(1), x.variance.flatten(1)
+        covariance = activations.covariance(function, mean_of_x, variance_of_x, x.covariance, slope.flatten(1))
+        covariance = with_diagonal(covariance, variance)
     flat = slope.flatten(1).unsqueeze(2)
     curvature = (variance - slope.square() * x.variance).clamp(min=0)
     return PropagatedLayer(GaussianMoments(mean, variance, covariance), lambda c: c * flat, independent(curvature))
@@ -205,83 +214,79 @@ def masking(x: GaussianMoments, full: bool, law: Law, scale: str, shared_axes: S
         E[m_i x_i]               = g E[x_i]
         Cov(m_i x_i, m_j x_j)    = g^2 Cov(x_i, x_j) + [i and j share a mask value] v E[x_i x_j]
 
-    Args:
-        x: Moments of the input.
-        full: True to follow covariances. If not, elements that share a mask value are taken as uncorrelated, too.
-        law: Law of the mask values.
-        scale: "inverted" or "paper".
-        shared_axes: Axes along which one value is shared. Sharing along the batch does not change an example's moments.
+    Unless covariances are followed (``full``), elements that share a mask value are taken as uncorrelated, too. Sharing
+    along the batch does not change an example's moments.
     """
-    factor = training_factor("moments", _numerics.as_law("moments", law), scale)
-    gain, noise = law.mean * factor, law.variance * factor**2
+    gain, noise = scaled_moments(law, scale)
     if noise == 0:
         return scaling(x, gain)
-    mean, spread = x.mean * gain, x.full_variance()
-    variance = gain**2 * spread + noise * (x.mean.square() + spread)
-    covariance = None
+    spread, centre = x.full_variance(), x.mean.flatten(1)
+    own = noise * (x.mean.square() + spread)
+    variance = gain**2 * spread + own
+    covariance, added_noise = None, independent(own)
     groups = _mask_groups(x.mean.shape, shared_axes)
-    added_noise = independent(noise * (x.mean.square() + spread))
     if groups is not None:
-        groups, centre = groups.to(mean.device), x.mean.flatten(1)
+        groups = groups.to(centre.device)
         added_noise = _shared(noise, centre, independent(noise * spread), groups)
     if full and groups is not None:
         before = x.full_covariance()
-        together = groups.unsqueeze(0) == groups.unsqueeze(1)
-        products = torch.baddbmm(before, centre.unsqueeze(2), centre.unsqueeze(1)).mul_(together)
-        covariance = products.mul_(noise).add_(before, alpha=gain**2)
+        products = torch.baddbmm(before, centre.unsqueeze(2), centre.unsqueeze(1))
+        covariance = products.mul_(groups.unsqueeze(0) == groups.unsqueeze(1)).mul_(noise).add_(before, alpha=gain**2)
     elif x.covariance is not None:
-        covariance = gain**2 * x.covariance
-        covariance.diagonal(dim1=1, dim2=2).copy_(variance.flatten(1))
-    return PropagatedLayer(GaussianMoments(mean, variance, covariance), lambda c: gain * c, added_noise)
+        covariance = with_diagonal(gain**2 * x.covariance, variance)
+    output = GaussianMoments(x.mean * gain, variance, covariance)
+    return PropagatedLayer(output, lambda c: gain * c, added_noise)
 
 
 def noisy_linear(
-    x: GaussianMoments, full: bool, module: Any, bias: Tensor | None, masked_bias: bool, shared: bool = False
+    x: GaussianMoments, full: bool, module: Any, *, masked_bias: bool = False, shared: bool = False
 ) -> PropagatedLayer:
     """Apply a linear layer with one mask value per weight: exact. With g = E[m] and v = Var(m), scaled alike::
 
         mean       = g (W E[x] + b)
         covariance = g^2 W Cov(x) W^T + diag(v ((W * W) E[x * x] + b * b))
 
-    Positions of an example [..., in] have masks of their own, or share them; then outputs o at positions s and t have
-    the covariance v (sum over i of W_oi^2 E[x_si x_ti] + b_o^2) in common.
-
-    Args:
-        x: Moments of the input.
-        full: True to follow covariances.
-        module: Layer with weight, law and scale.
-        bias: b.
-        masked_bias: True if the bias is masked; if not, it enters the mean as it is, and not the covariance.
-        shared: True if all positions of an example share their masks. If covariances are not followed, their inputs are
-            taken as uncorrelated.
+    A bias that is not masked enters the mean as it is, and not the covariance. Positions of an example [..., in] have
+    masks of their own, or share them; then outputs o at positions s and t have the covariance v (sum over i of
+    W_oi^2 E[x_si x_ti] + b_o^2) in common (but their inputs are taken as uncorrelated unless ``full``).
     """
-    factor = training_factor("moments", _numerics.as_law("moments", module.law), module.scale)
-    gain, noise = module.law.mean * factor, module.law.variance * factor**2
+    gain, noise = scaled_moments(module.law, module.scale)
     weight = double(module.weight)
-    squares = weight.square()
-    shift = None if bias is None else gain * bias if masked_bias else bias
+    bias = None if module.bias is None else double(module.bias)
+    masked, squares = bias if masked_bias else None, weight.square()
     step = affine(
         x,
         full,
-        lambda t: gain * torch.nn.functional.linear(t, weight),
-        lambda t: gain**2 * torch.nn.functional.linear(t, squares),
-        shift,
+        lambda t: gain * linear(t, weight),
+        lambda t: gain**2 * linear(t, squares),
+        0.0 if bias is None else gain * bias if masked_bias else bias,
     )
     if noise == 0:
         return step
-    second = x.mean.square() + x.full_variance()
-    square_bias = bias.square() if bias is not None and masked_bias else None
-    own = noise * torch.nn.functional.linear(second, squares, square_bias)
+    square_bias = None if masked is None else masked.square()
+    own = noise * linear(x.mean.square() + x.full_variance(), squares, square_bias)
     variance = step.output.full_variance() + own
     covariance, added_noise = step.output.covariance, independent(own)
     if shared and x.mean.dim() > 2:
-        alone = independent(noise * torch.nn.functional.linear(x.full_variance(), squares))
-        added_noise = _shared_weights(noise, x.mean, weight, bias if masked_bias else None, alone)
+        alone = independent(noise * linear(x.full_variance(), squares))
+        added_noise = _shared_weights(noise, x.mean, weight, masked, alone)
         if full:
             covariance = step.output.full_covariance() + noise * _common_covariance(x, squares, square_bias)
     elif covariance is not None:
-        covariance.diagonal(dim1=1, dim2=2).copy_(variance.flatten(1))
+        covariance = with_diagonal(covariance, variance)
     return PropagatedLayer(GaussianMoments(step.output.mean, variance, covariance), step.respond, added_noise)
+
+
+def scaled_moments(law: Law, scale: str) -> tuple[float, float]:
+    """Return mean and variance of a mask value as a layer scales it in training."""
+    factor = training_factor("moments", _numerics.as_law("moments", law), scale)
+    return law.mean * factor, law.variance * factor**2
+
+
+def with_diagonal(covariance: Tensor, variance: Tensor) -> Tensor:
+    """Write variances into the diagonal of a covariance, in place."""
+    covariance.diagonal(dim1=1, dim2=2).copy_(variance.flatten(1))
+    return covariance
 
 
 def from_covariance(mean: Tensor, covariance: Tensor) -> GaussianMoments:
@@ -310,12 +315,7 @@ def _shared(noise: float, mean: Tensor, independent: Map, groups: Tensor) -> Map
 def _shared_weights(noise: float, mean: Tensor, weight: Tensor, bias: Tensor | None, alone: Map) -> Map:
     """Return added noise of weight masks that all positions share, of inputs taken as uncorrelated.
 
-    Args:
-        noise: Variance of a mask value.
-        mean: Mean of the input, [N, ..., in].
-        weight: [out, in].
-        bias: [out], if it is masked.
-        alone: Added noise from the variance of the input, at each position by itself.
+    The mean of the input is [N, ..., in]; ``alone`` is the added noise from its variance, at each position by itself.
     """
     positions = mean.flatten(1, -2)
 
@@ -336,7 +336,7 @@ def _common_covariance(x: GaussianMoments, squares: Tensor, square_bias: Tensor 
     n, positions, inputs = mean.shape
     between = x.full_covariance().reshape(n, positions, inputs, positions, inputs).diagonal(dim1=2, dim2=4)
     second = between + mean.unsqueeze(2) * mean.unsqueeze(1)
-    outputs = torch.nn.functional.linear(second, squares, square_bias)
+    outputs = linear(second, squares, square_bias)
     size = positions * len(squares)
     return torch.diag_embed(outputs).transpose(2, 3).reshape(n, size, size)
 

@@ -1,18 +1,20 @@
-"""Layers that can be followed, with dropout switched on."""
+"""Layers and functions that can be followed, with dropout switched on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ... import nn
 from ..._torch.checks import is_forward_of
 from ...laws import Bernoulli
 from . import activations
-from .activations import Maxima, pooling_windows
+from .activations import Maxima, overlap, pooling_windows
 from .gaussian import (
     GaussianMoments,
     PropagatedLayer,
@@ -33,20 +35,13 @@ from .gaussian import (
 
 def _linear(module: torch.nn.Linear, x: GaussianMoments, full: bool) -> PropagatedLayer:
     weight = double(module.weight)
-    shift = None if module.bias is None else double(module.bias)
+    shift = 0.0 if module.bias is None else double(module.bias)
     if full and x.mean.dim() == 2 and x.variance is not None and x.covariance is None:
         # Uncorrelated inputs, as behind a first dropout layer: one product of matrices instead of two.
         check_size(len(x.mean), len(weight))
-        mean = torch.nn.functional.linear(x.mean, weight, shift)
         covariance = (weight * x.variance.unsqueeze(1)) @ weight.T
-        return PropagatedLayer(from_covariance(mean, covariance), lambda c: weight @ c)
-    step = affine(
-        x,
-        full,
-        lambda t: torch.nn.functional.linear(t, weight),
-        lambda t: torch.nn.functional.linear(t, weight.square()),
-        shift,
-    )
+        return PropagatedLayer(from_covariance(F.linear(x.mean, weight) + shift, covariance), lambda c: weight @ c)
+    step = affine(x, full, lambda t: F.linear(t, weight), lambda t: F.linear(t, weight.square()), shift)
     if x.mean.dim() > 2:
         return step
     return PropagatedLayer(step.output, Response(step.respond, lambda rows: rows @ weight))
@@ -55,23 +50,21 @@ def _linear(module: torch.nn.Linear, x: GaussianMoments, full: bool) -> Propagat
 def _convolution(module: torch.nn.Conv2d, x: GaussianMoments, full: bool) -> PropagatedLayer:
     if module.padding_mode != "zeros":
         raise RefusedError(f"expected padding_mode='zeros', got {module.padding_mode!r}")
-    weight = double(module.weight)
-
-    def convolve(t: Tensor, weight: Tensor) -> Tensor:
-        return torch.nn.functional.conv2d(
-            t, weight, None, module.stride, module.padding, module.dilation, module.groups
-        )
-
-    shift = None if module.bias is None else double(module.bias)[:, None, None]
     _expect_axes(x, 4)
-    return affine(x, full, lambda t: convolve(t, weight), lambda t: convolve(t, weight.square()), shift)
+    weight = double(module.weight)
+    shift = 0.0 if module.bias is None else double(module.bias)[:, None, None]
+
+    def convolve(t: Tensor, weight: Tensor = weight) -> Tensor:
+        return F.conv2d(t, weight, None, module.stride, module.padding, module.dilation, module.groups)
+
+    return affine(x, full, convolve, lambda t: convolve(t, weight.square()), shift)
 
 
 def _average_pooling(module: torch.nn.AvgPool2d, x: GaussianMoments, full: bool) -> PropagatedLayer:
     _expect_axes(x, 4)
 
     def pool(t: Tensor, divisor: int | None = module.divisor_override) -> Tensor:
-        return torch.nn.functional.avg_pool2d(
+        return F.avg_pool2d(
             t, module.kernel_size, module.stride, module.padding, module.ceil_mode, module.count_include_pad, divisor
         )
 
@@ -85,7 +78,7 @@ def _adaptive_average_pooling(module: torch.nn.AdaptiveAvgPool2d, x: GaussianMom
     _expect_axes(x, 4)
 
     def pool(t: Tensor) -> Tensor:
-        return torch.nn.functional.adaptive_avg_pool2d(t, module.output_size)
+        return F.adaptive_avg_pool2d(t, module.output_size)
 
     counts = []
     for size, out in zip(x.mean.shape[2:], pool(x.mean[:1, :1]).shape[2:]):
@@ -98,22 +91,12 @@ def _max_pooling(module: torch.nn.MaxPool2d, x: GaussianMoments, full: bool) -> 
     _expect_axes(x, 4)
     if module.return_indices:
         raise RefusedError("expected return_indices=False, got True")
-    pooled = torch.nn.functional.max_pool2d(
-        x.mean, module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode
-    )
+    pooled = F.max_pool2d(x.mean, module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode)
     if x.variance is None:
         return PropagatedLayer(GaussianMoments(pooled), lambda c: c)
-    windows = pooling_windows(
-        (x.mean.shape[1], x.mean.shape[2], x.mean.shape[3]),
-        (pooled.shape[2], pooled.shape[3]),
-        _pair(module.kernel_size),
-        _pair(module.stride if module.stride is not None else module.kernel_size),
-        _pair(module.padding),
-        _pair(module.dilation),
-    )
+    windows = pooling_windows(module, x.mean.shape[1:], pooled.shape[2:])
     # Independent elements have independent maxima, unless windows overlap.
-    overlap = windows[windows >= 0].bincount().max() > 1
-    start = x.full_covariance() if full and overlap else x.covariance
+    start = x.full_covariance() if full and overlap(windows) else x.covariance
     if start is not None:
         check_size(len(pooled), windows.shape[0])
     result = Maxima(x.mean.flatten(1), x.variance.flatten(1), start, windows)
@@ -157,16 +140,11 @@ def _torch_map_dropout(module: torch.nn.Dropout2d, x: GaussianMoments, full: boo
 
 
 def _dropconnect(module: nn.DropConnectLinear, x: GaussianMoments, full: bool) -> PropagatedLayer:
-    bias = None if module.bias is None else double(module.bias)
-    linear = noisy_linear(x, full, module, bias, module.mask_bias, shared=module.masks == "batch")
+    linear = noisy_linear(x, full, module, masked_bias=module.mask_bias, shared=module.masks == "batch")
     if module.activation is None:
         return linear
     function = activations.RELU if module.activation == "relu" else activations.SIGMOID
     return composed(linear, activation(linear.output, function))
-
-
-def _fast_dropout(module: nn.FastDropoutLinear, x: GaussianMoments, full: bool) -> PropagatedLayer:
-    return noisy_linear(x, full, module, None if module.bias is None else double(module.bias), False)
 
 
 HANDLERS: dict[type[torch.nn.Module], Callable[[Any, GaussianMoments, bool], PropagatedLayer]] = {
@@ -186,7 +164,7 @@ HANDLERS: dict[type[torch.nn.Module], Callable[[Any, GaussianMoments, bool], Pro
     torch.nn.Dropout2d: _torch_map_dropout,
     nn.Dropout: _dropout,
     nn.DropConnectLinear: _dropconnect,
-    nn.FastDropoutLinear: _fast_dropout,
+    nn.FastDropoutLinear: lambda module, x, full: noisy_linear(x, full, module),
 }
 
 
@@ -207,5 +185,77 @@ def _expect_axes(x: GaussianMoments, axes: int) -> None:
         raise RefusedError(f"expected an input of {axes} axes, got shape {tuple(x.mean.shape)}")
 
 
-def _pair(size: int | tuple[int, ...]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
+# Functions and methods.
+
+
+def function(target: Any, args: Sequence[Any], kwargs: dict[str, Any], full: bool) -> PropagatedLayer:
+    """Evaluate a function or method of one activation and constants."""
+    if sum(isinstance(each, GaussianMoments) for each in args) != 1:
+        raise unsupported()
+    x, rest = args[0], args[1:]
+    if target in _PRODUCTS and len(args) == 2 and not kwargs:
+        x, factor = (args[0], args[1]) if isinstance(args[0], GaussianMoments) else (args[1], args[0])
+        return scaling(x, factor)
+    if not isinstance(x, GaussianMoments):
+        raise unsupported()
+    if target in _QUOTIENTS and len(rest) == 1 and not kwargs:
+        return scaling(x, 1 / rest[0])
+    if target in _NEGATIVES:
+        return scaling(x, -1.0)
+    if target in _RESHAPES:
+        return reshaping(x, _RESHAPES[target](x.mean, *rest, **kwargs).shape)
+    if target in _MEANS:
+        return _mean(x, full, *rest, **kwargs)
+    if target in _MODULES:
+        module = _MODULES[target](*rest, **kwargs)
+        step = handler(module)
+        assert step is not None
+        return step(module, x, full)
+    raise unsupported()
+
+
+def unsupported() -> NotImplementedError:
+    names = ", ".join(kind.__name__ for kind in HANDLERS)
+    return NotImplementedError(f"is not supported; supported are {names}, their functions, sums and reshapes")
+
+
+def shape(value: Any, dim: Any = None) -> Any:
+    """Return x.size(), x.size(dim) or x.shape of an activation."""
+    if not isinstance(value, GaussianMoments) or dim not in (None, "shape", *range(-8, 8)):
+        raise unsupported()
+    return value.mean.shape if dim in (None, "shape") else value.mean.shape[dim]
+
+
+def _mean(x: GaussianMoments, full: bool, dim: Any = None, keepdim: bool = False) -> PropagatedLayer:
+    axes = sorted(axis % x.mean.dim() for axis in ([dim] if isinstance(dim, int) else dim or [0]))
+    if 0 in axes:
+        raise RefusedError("expected a mean over other axes than the batch")
+    count = 1
+    for axis in axes:
+        count *= x.mean.shape[axis]
+    return affine(x, full, lambda t: t.mean(axes, keepdim), lambda t: t.mean(axes, keepdim) / count)
+
+
+SUMS: dict[Any, float] = {
+    **dict.fromkeys((operator.add, operator.iadd, torch.add, "add", "add_"), 1.0),
+    **dict.fromkeys((operator.sub, operator.isub, torch.sub, "sub", "sub_"), -1.0),
+}
+_PRODUCTS = (operator.mul, operator.imul, torch.mul, "mul", "mul_")
+_QUOTIENTS = (operator.truediv, operator.itruediv, torch.div, "div", "div_")
+_NEGATIVES = (operator.neg, torch.neg, "neg")
+_MEANS = (torch.mean, "mean")
+SHAPES = (getattr, "size")
+RELUS = (torch.relu, F.relu, "relu", "relu_")
+_RESHAPES: dict[Any, Callable[..., Tensor]] = {
+    **dict.fromkeys((torch.flatten, "flatten"), torch.flatten),
+    **dict.fromkeys(("view", "reshape", torch.reshape), Tensor.reshape),
+    "contiguous": Tensor.contiguous,
+}
+_MODULES: dict[Any, Callable[..., torch.nn.Module]] = {
+    **dict.fromkeys(RELUS, torch.nn.ReLU),
+    **dict.fromkeys((torch.sigmoid, F.sigmoid, "sigmoid", "sigmoid_"), torch.nn.Sigmoid),
+    **dict.fromkeys((torch.tanh, F.tanh, "tanh", "tanh_"), torch.nn.Tanh),
+    F.max_pool2d: torch.nn.MaxPool2d,
+    F.avg_pool2d: torch.nn.AvgPool2d,
+    F.adaptive_avg_pool2d: torch.nn.AdaptiveAvgPool2d,
+}
