@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 _Class = TypeVar("_Class", bound=type)
+_Entry = TypeVar("_Entry")
 # A tuple: the compiler of torch 2.6 to 2.8 does not follow a search in a frozenset.
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -103,6 +104,14 @@ def check_model(owner: str, model: object, step: str) -> None:
 def is_forward_of(module: torch.nn.Module, kind: type[torch.nn.Module]) -> bool:
     """Tell whether a module runs the forward of this class: neither its own class nor the instance overrides it."""
     return type(module).forward is kind.forward and "forward" not in vars(module)
+
+
+def entry_of(module: torch.nn.Module, table: Mapping[type[torch.nn.Module], _Entry]) -> _Entry | None:
+    """Return the entry of a module's class; None if it is not in the table or the module has its own forward."""
+    for kind in type(module).__mro__:
+        if kind in table:
+            return table[kind] if is_forward_of(module, kind) else None
+    return None
 
 
 def check_finite(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from .._torch.checks import check_choice, check_whole
 from .._torch.private import BATCH_NORMS
 from ..surgery.dropout_layers import DROPOUT_LAYERS
 from . import _numerics, penalty_terms
-from .penalty_terms import Noise, evaluating, noisy_forward, replaced_forwards
+from .penalty_terms import Loss, Noise, noisy_forward, replaced_forwards, switched
 from .propagation import Moments, propagate
 
 Method: TypeAlias = Literal["expectation", "moments", "gauss-newton", "exact", "hutchinson"]
@@ -29,7 +29,7 @@ def penalty(
     model: torch.nn.Module,
     x: Tensor,
     target: Any,
-    loss: Callable[[Any, Any], Tensor],
+    loss: Loss,
     *,
     method: Method | None = None,
     samples: int = 512,
@@ -89,38 +89,61 @@ def penalty(
         generator: CPU generator of the probes; torch's default generator if None. The other methods draw nothing.
     """
     _check(model, x, target, method, samples, probes, generator)
-    differentiable = torch.is_grad_enabled()
-    if method is None or method in _PROPAGATED:
-        try:
-            with torch.enable_grad():
-                total = _propagated(model, x, target, loss, method or "expectation", samples, differentiable)
-            return total if differentiable else total.detach()
-        except NotImplementedError as error:
-            if method is not None:
-                reason = str(error).removeprefix("moments: ")
-                raise NotImplementedError(f"penalty: {reason}; use method='gauss-newton'") from None
-            method = "gauss-newton"
-        except ValueError as error:
-            reason = str(error).removeprefix("moments: ").removeprefix("penalty: ")
-            raise ValueError(f"penalty: {reason}") from error
-    noise = Noise(by_example=method == "gauss-newton")
+    task = _Task(model, x, target, loss, torch.is_grad_enabled())
     with torch.enable_grad():
-        with replaced_forwards(model, noise):
-            output = model(x)
-        _check_called(noise)
-        value = _scalar(loss(output, target))
-        if method == "gauss-newton":
-            each, curvature = _loss_curvature(output, value, "gauss-newton", differentiable)
-            along = _derivatives([output], noise.values, [torch.cat((each, curvature))], create_graph=differentiable)
-            diagonals = [(g[: len(each)] * g[len(each) :]).sum(0) for g in along]
+        total = None
+        if method is None or method in _PROPAGATED:
+            total = _propagated(task, method, samples)
+        if total is None:
+            total = _expanded(task, method or "gauss-newton", probes, generator)
+    return total if task.differentiable else total.detach()
+
+
+class _Task(NamedTuple):
+    """Arguments that all methods take, and whether the result is to be differentiated."""
+
+    model: torch.nn.Module
+    x: Tensor
+    target: Any
+    loss: Loss
+    differentiable: bool
+
+    def evaluate(self, output: Any) -> Tensor:
+        """Return the loss of an output, after checking that it is a scalar."""
+        value: Any = self.loss(output, self.target)
+        if not isinstance(value, Tensor) or value.dim() != 0:
+            received = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"penalty: expected loss to return a scalar tensor, got {received}; take its mean")
+        return value
+
+    def evaluate_with(self, noise: Noise) -> tuple[Any, Tensor]:
+        """Return output and loss of a pass with explicit noise."""
+        with replaced_forwards(self.model, noise):
+            output = self.model(self.x)
+        if not noise.values:
+            raise ValueError(
+                "penalty: expected the model's forward pass to call a dropout layer, but it called none; "
+                "noise that does not come from a layer is not seen"
+            )
+        return output, self.evaluate(output)
+
+
+def _expanded(task: _Task, method: Method, probes: int, generator: torch.Generator | None) -> Tensor:
+    """Compute the penalty from second derivatives."""
+    noise = Noise(by_example=method == "gauss-newton")
+    output, value = task.evaluate_with(noise)
+    if method == "gauss-newton":
+        each, curvature = _loss_curvature(output, value, method, task.differentiable)
+        both = torch.cat((each, curvature))
+        along = _derivatives([output], noise.values, [both], create_graph=task.differentiable)
+        diagonals = [(g[: len(each)] * g[len(each) :]).sum(0) for g in along]
+    else:
+        slopes = _derivatives([value], noise.values, None, create_graph=True)
+        if method == "exact":
+            diagonals = [_diagonal(g, e, task.differentiable) for g, e in zip(slopes, noise.values)]
         else:
-            slopes = _derivatives([value], noise.values, None, create_graph=True)
-            if method == "exact":
-                diagonals = [_diagonal(g, e, differentiable) for g, e in zip(slopes, noise.values)]
-            else:
-                diagonals = _hutchinson(slopes, noise.values, probes, generator, differentiable)
-        total = torch.stack([(v * d).sum() for v, d in zip(noise.variances, diagonals)]).sum() / 2
-    return total if differentiable else total.detach()
+            diagonals = _hutchinson(slopes, noise.values, probes, generator, task.differentiable)
+    return torch.stack([(v * d).sum() for v, d in zip(noise.variances, diagonals)]).sum() / 2
 
 
 def _derivatives(
@@ -146,52 +169,26 @@ def _derivatives(
     return [value.new_zeros((*stack, *value.shape)) if g is None else g for g, value in zip(gradients, inputs)]
 
 
-def _check_called(noise: Noise) -> None:
-    if not noise.values:
-        raise ValueError(
-            "penalty: expected the model's forward pass to call a dropout layer, but it called none; "
-            "noise that does not come from a layer is not seen"
-        )
-
-
-def _scalar(value: Any) -> Tensor:
-    if not isinstance(value, Tensor) or value.dim() != 0:
-        received = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"penalty: expected loss to return a scalar tensor, got {received}; take its mean")
-    return value
-
-
-def _propagated(
-    model: torch.nn.Module,
-    x: Tensor,
-    target: Any,
-    loss: Callable[[Any, Any], Tensor],
-    method: Method,
-    samples: int,
-    differentiable: bool,
-) -> Tensor:
-    """Compute the penalty by propagated moments."""
-    noise = Noise(by_example=False)
-    with replaced_forwards(model, noise):
-        output = model(x)
-    _check_called(noise)
-    base = _scalar(loss(output, target))
-    with evaluating(model):
-        found = propagate(model, _numerics.as_tensor("penalty", "x", x), "output")
-    if method == "moments":
-        return _second_order(found, target, loss, output.dtype, differentiable) - base
-    assert found.covariance is not None
-    mean = found.mean.to(output.dtype)
+def _propagated(task: _Task, method: Method | None, samples: int) -> Tensor | None:
+    """Compute the penalty by propagated moments; return None for an unknown layer, unless the method is named."""
     try:
-        _check_additive(loss, mean.detach(), found.variance.detach().to(mean), target)
-        value = _scalar(loss(mean, target)) - base
-        value = value + penalty_terms.increase(loss, mean, found.covariance, target, samples)
-    except (RuntimeError, IndexError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise ValueError(
-            f"penalty: loss failed on outputs drawn from a Gaussian, as method='expectation' does it: {reason}; use "
-            "method='moments' or 'hutchinson'"
-        ) from error
+        return _by_moments(task, method or "expectation", samples)
+    except NotImplementedError as error:
+        if method is None:
+            return None
+        reason = str(error).removeprefix("moments: ")
+        raise NotImplementedError(f"penalty: {reason}; use method='gauss-newton'") from None
+    except ValueError as error:
+        raise ValueError(f"penalty: {str(error).removeprefix('moments: ').removeprefix('penalty: ')}") from error
+
+
+def _by_moments(task: _Task, method: Method, samples: int) -> Tensor:
+    output, base = task.evaluate_with(Noise(by_example=False))
+    with switched(task.model, training=False):
+        found = propagate(task.model, _numerics.as_tensor("penalty", "x", task.x), "output")
+    if method == "moments":
+        return _second_order(task, found, output.dtype) - base
+    value = _expectation(task, found, output.dtype, base, samples)
     if not torch.isfinite(value):
         raise ValueError(
             "penalty: expected a loss that is defined for every output for method='expectation', got "
@@ -201,20 +198,40 @@ def _propagated(
     return value
 
 
-def _second_order(
-    found: Moments, target: Any, loss: Callable[[Any, Any], Tensor], dtype: torch.dtype, differentiable: bool
-) -> Tensor:
+def _expectation(task: _Task, found: Moments, dtype: torch.dtype, base: Tensor, samples: int) -> Tensor:
+    assert found.covariance is not None
+    mean = found.mean.to(dtype)
+    try:
+        _check_additive(task, mean.detach(), found.variance.detach().to(mean))
+        value = task.evaluate(mean) - base
+        return value + penalty_terms.increase(task.loss, mean, found.covariance, task.target, samples)
+    except (RuntimeError, IndexError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"penalty: loss failed on outputs drawn from a Gaussian, as method='expectation' does it: {reason}; use "
+            "method='moments' or 'hutchinson'"
+        ) from error
+
+
+def _second_order(task: _Task, found: Moments, dtype: torch.dtype) -> Tensor:
     mean = found.mean.to(dtype)
     mean = mean if mean.requires_grad else mean.requires_grad_()
-    value = _scalar(loss(mean, target))
-    _, curvature = _loss_curvature(mean, value, "moments", differentiable)
+    value = task.evaluate(mean)
+    _, curvature = _loss_curvature(mean, value, "moments", task.differentiable)
     assert found.covariance is not None
     spread = torch.einsum("cno,nco->", curvature.reshape(*curvature.shape[:2], -1), found.covariance.to(dtype)) / 2
     return value + spread
 
 
+def _coupled(method: str) -> ValueError:
+    return ValueError(
+        f"penalty: expected loss to be a mean or a sum over examples for method={method!r}, got one that "
+        "couples them; use method='hutchinson'"
+    )
+
+
 @torch.no_grad()
-def _check_additive(loss: Callable[[Any, Any], Tensor], mean: Tensor, variance: Tensor, target: Any) -> None:
+def _check_additive(task: _Task, mean: Tensor, variance: Tensor) -> None:
     """Refuse a loss that couples examples, for which the draws, the same for all of them, would not do.
 
     Moving each half of the examples, and both, must change the loss additively.
@@ -225,16 +242,11 @@ def _check_additive(loss: Callable[[Any, Any], Tensor], mean: Tensor, variance: 
     half[torch.randperm(len(mean), generator=torch.Generator().manual_seed(0))[: len(mean) // 2]] = True
     half = half.to(mean.device).reshape(-1, *[1] * (mean.dim() - 1))
     moved = mean + variance.sqrt()
-    none, first, second, both = (
-        _scalar(loss(output, target)).item()
-        for output in (mean, torch.where(half, moved, mean), torch.where(half, mean, moved), moved)
-    )
+    outputs = (mean, torch.where(half, moved, mean), torch.where(half, mean, moved), moved)
+    none, first, second, both = (task.evaluate(output).item() for output in outputs)
     size = max(abs(first - none), abs(second - none))
     if abs(both - first - second + none) > 1e-3 * size + 100 * torch.finfo(mean.dtype).eps * max(abs(none), abs(both)):
-        raise ValueError(
-            "penalty: expected loss to be a mean or a sum over examples for method='expectation', got one that "
-            "couples them; use method='hutchinson'"
-        )
+        raise _coupled("expectation")
 
 
 def _loss_curvature(output: Any, value: Tensor, method: str, differentiable: bool) -> tuple[Tensor, Tensor]:
@@ -264,16 +276,12 @@ def _check_separable(slope: Tensor, output: Tensor, curvature: Tensor, method: s
     """Refuse a loss whose Hessian is more than each example's block, by comparing a product with both."""
     direction = _signs(output.shape, output, torch.Generator().manual_seed(0))
     (product,) = _derivatives([slope], [output], [direction[None]], create_graph=False)
-    blocks = torch.einsum(
-        "cno,nc->no", curvature.reshape(*curvature.shape[:2], -1), direction.reshape(len(direction), -1)
-    ).reshape(output.shape)
+    by_output = direction.reshape(len(direction), -1), curvature.reshape(*curvature.shape[:2], -1)
+    blocks = torch.einsum("nc,cno->no", *by_output).reshape(output.shape)
     # Where the loss is nearly flat, as that of a network that is sure of itself, rounding is all there is.
     bound = 1e-3 * curvature.abs().max().item() + 10 * torch.finfo(output.dtype).eps
     if not torch.allclose(product[0], blocks, rtol=0, atol=bound):
-        raise ValueError(
-            f"penalty: expected loss to be a mean or a sum over examples for method={method!r}, got one that "
-            "couples them; use method='hutchinson'"
-        )
+        raise _coupled(method)
 
 
 def _diagonal(slope: Tensor, noise: Tensor, differentiable: bool) -> Tensor:
@@ -287,11 +295,7 @@ def _diagonal(slope: Tensor, noise: Tensor, differentiable: bool) -> Tensor:
 
 
 def _hutchinson(
-    slopes: Sequence[Tensor],
-    noise: Sequence[Tensor],
-    probes: int,
-    generator: torch.Generator | None,
-    differentiable: bool,
+    slopes: list[Tensor], noise: list[Tensor], probes: int, generator: torch.Generator | None, differentiable: bool
 ) -> list[Tensor]:
     signs = [_signs((probes, *value.shape), value, generator) for value in noise]
     products = _derivatives(slopes, noise, signs, create_graph=differentiable)
@@ -304,21 +308,25 @@ def _signs(shape: Sequence[int], like: Tensor, generator: torch.Generator | None
 
 
 def _check(
-    model: torch.nn.Module,
-    x: Tensor,
-    target: Any,
-    method: str | None,
-    samples: int,
-    probes: int,
-    generator: torch.Generator | None,
+    model: Any, x: Any, target: Any, method: str | None, samples: int, probes: int, generator: torch.Generator | None
 ) -> None:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"penalty: expected model to be a torch.nn.Module, got {type(model).__name__}")
     check_choice("penalty", "method", method, (None, *METHODS))
-    for name, count, least in (("samples", samples, 2), ("probes", probes, 1)):
-        check_whole("penalty", name, count, least)
+    check_whole("penalty", "samples", samples, 2)
+    check_whole("penalty", "probes", probes, 1)
     if generator is not None and (not isinstance(generator, torch.Generator) or generator.device.type != "cpu"):
         raise TypeError(f"penalty: expected generator to be a torch.Generator on the cpu or None, got {generator!r}")
+    _check_batch(x, target)
+    known = [_check_layer(name, layer, method) for name, layer in model.named_modules()]
+    if not any(known):
+        raise ValueError(
+            "penalty: expected a model with dropout layers, such as contdrop.GaussianDropout or torch.nn.Dropout, "
+            f"got {type(model).__name__} without any"
+        )
+
+
+def _check_batch(x: Any, target: Any) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"penalty: expected x to be a tensor, got {type(x).__name__}")
     if not x.numel():
@@ -326,12 +334,6 @@ def _check(
     for name, given in (("x", x), ("target", target)):
         if isinstance(given, Tensor) and not torch.isfinite(given).all():
             raise ValueError(f"penalty: expected {name} to be finite, got inf or nan; look at what produced it")
-    known = [_check_layer(name, layer, method) for name, layer in model.named_modules()]
-    if not any(known):
-        raise ValueError(
-            "penalty: expected a model with dropout layers, such as contdrop.GaussianDropout or torch.nn.Dropout, "
-            f"got {type(model).__name__} without any"
-        )
 
 
 def _check_layer(name: str, layer: torch.nn.Module, method: str | None) -> bool:

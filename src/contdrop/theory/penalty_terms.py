@@ -1,10 +1,4 @@
-"""Noise of dropout layers as explicit variables, and the expected loss of Gaussian outputs.
-
-What the spread of a network's outputs adds to its expected loss, the outputs being Gaussian.
-
-Where the loss is known, by quadrature; else by draws that are always the same, so that the result is a smooth function
-of mean and covariance and can be differentiated.
-"""
+"""Noise of dropout layers as explicit variables, and the increase of a loss by the spread of Gaussian outputs."""
 
 from __future__ import annotations
 
@@ -17,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear, softplus
 
-from .._torch.checks import is_forward_of
+from .._torch.checks import entry_of, is_forward_of
 from .._torch.private import DropoutBase, has_forward_hooks
 from ..laws import Bernoulli, Law, training_factor
 from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
@@ -72,22 +67,20 @@ def _adaptive_dropout(layer: AdaptiveDropout, noise: Noise, h: Tensor, preactiva
 
 def _fast_dropout(layer: FastDropoutLinear, noise: Noise, x: Tensor) -> Tensor:
     factor = training_factor("penalty", layer.law, layer.scale)
-    mean = torch.nn.functional.linear(x, layer.weight) * (layer.law.mean * factor)
-    variance = torch.nn.functional.linear(x.square(), layer.weight.square()) * (layer.law.variance * factor**2)
+    mean = linear(x, layer.weight) * (layer.law.mean * factor)
+    variance = linear(x.square(), layer.weight.square()) * (layer.law.variance * factor**2)
     z = mean + noise.add(mean, variance)
     return z if layer.bias is None else z + layer.bias
 
 
 def _dropconnect(layer: DropConnectLinear, noise: Noise, x: Tensor) -> Tensor:
     law, factor = layer.law, training_factor("penalty", layer.law, layer.scale)
-    masked_bias: Tensor | None = layer.bias if layer.mask_bias else None
-    kept_bias: Tensor | None = None if layer.mask_bias else layer.bias
+    bias: Tensor | None = layer.bias if layer.mask_bias else None
     if layer.masks == "example" or (noise.by_example and x.dim() == 2):
         # The masks of a unit's weights act through its pre-activation alone, and each unit has masks of its own. So
         # one noise value per unit, with the variance of their sum, has the same effect to second order.
-        mean = torch.nn.functional.linear(x, layer.weight, masked_bias) * (law.mean * factor)
-        square_bias = None if masked_bias is None else masked_bias.square()
-        variance = torch.nn.functional.linear(x.square(), layer.weight.square(), square_bias)
+        mean = linear(x, layer.weight, bias) * (law.mean * factor)
+        variance = linear(x.square(), layer.weight.square(), None if bias is None else bias.square())
         z = mean + noise.add(mean, variance * (law.variance * factor**2))
     elif noise.by_example:
         raise ValueError(
@@ -96,36 +89,31 @@ def _dropconnect(layer: DropConnectLinear, noise: Noise, x: Tensor) -> Tensor:
         )
     else:
         weight = _masked(layer.weight, noise, law, layer.scale, ())
-        bias = None if masked_bias is None else _masked(masked_bias, noise, law, layer.scale, ())
-        z = torch.nn.functional.linear(x, weight, bias)
-    if kept_bias is not None:
-        z = z + kept_bias
-    return z if layer.activation is None else z.relu() if layer.activation == "relu" else z.sigmoid()
+        z = linear(x, weight, None if bias is None else _masked(bias, noise, law, layer.scale, ()))
+    if layer.bias is not None and not layer.mask_bias:
+        z = z + layer.bias
+    return z if layer.activation is None else {"relu": torch.relu, "sigmoid": torch.sigmoid}[layer.activation](z)
 
 
-_FORWARDS: tuple[tuple[tuple[type[torch.nn.Module], ...], Callable[..., Tensor]], ...] = (
-    ((Dropout,), _dropout),
-    ((torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d), _torch_dropout),
-    ((AdaptiveDropout,), _adaptive_dropout),
-    ((FastDropoutLinear,), _fast_dropout),
-    ((DropConnectLinear,), _dropconnect),
-)
+_FORWARDS: dict[type[torch.nn.Module], Callable[..., Tensor]] = {
+    Dropout: _dropout,
+    **dict.fromkeys((torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d), _torch_dropout),
+    AdaptiveDropout: _adaptive_dropout,
+    FastDropoutLinear: _fast_dropout,
+    DropConnectLinear: _dropconnect,
+}
 
 
 def noisy_forward(layer: torch.nn.Module) -> Callable[..., Tensor] | None:
     """Return the forward that shows the noise of a layer; None if it is not known or has a forward of its own."""
-    for kinds, forward in _FORWARDS:
-        for kind in kinds:
-            if isinstance(layer, kind):
-                return forward if is_forward_of(layer, kind) else None
-    return None
+    return entry_of(layer, _FORWARDS)
 
 
 @contextlib.contextmanager
 def replaced_forwards(model: torch.nn.Module, noise: Noise) -> Iterator[None]:
     """Put the model into evaluation mode, with the noise of its dropout layers as explicit zeros."""
     forwards = [(module, forward) for module in model.modules() if (forward := noisy_forward(module))]
-    with evaluating(model):
+    with switched(model, training=False):
         try:
             for module, forward in forwards:
                 module.forward = functools.partial(forward, module, noise)
@@ -133,10 +121,6 @@ def replaced_forwards(model: torch.nn.Module, noise: Noise) -> Iterator[None]:
         finally:
             for module, _ in forwards:
                 vars(module).pop("forward", None)
-
-
-def evaluating(model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
-    return switched(model, training=False)
 
 
 @contextlib.contextmanager
@@ -187,10 +171,10 @@ def _each(loss: Loss, outputs: Tensor, target: Any) -> Tensor:
     """Return the loss of every draw."""
     try:
         result: Tensor = torch.func.vmap(lambda output: loss(output, target))(outputs)
+        return result
     except RuntimeError:
         # A loss with control flow on its values cannot be vectorised; any other error is raised again.
-        result = torch.stack([loss(output, target) for output in outputs])
-    return result
+        return torch.stack([loss(output, target) for output in outputs])
 
 
 @functools.cache
@@ -252,6 +236,6 @@ def _is_binary_cross_entropy(loss: Loss) -> bool:
 def _binary_cross_entropy(mean: Tensor, variance: Tensor, reduction: str) -> Tensor:
     """Compute the mean or sum of E[log(1 + e^Y)] - log(1 + e^mean). The rest of the loss is linear in Y."""
     centre = mean.to(torch.float64)
-    at_mean = torch.nn.functional.softplus(centre, threshold=40)
+    at_mean = softplus(centre, threshold=40)
     values = _numerics.logistic_expectation(centre, variance.to(torch.float64), -1) - at_mean
     return (values.mean() if reduction == "mean" else values.sum()).to(mean.dtype)

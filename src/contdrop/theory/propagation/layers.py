@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ... import nn
-from ..._torch.checks import is_forward_of
+from ..._torch.checks import entry_of, is_forward_of
 from ...laws import Bernoulli
 from . import activations
 from .activations import Maxima, overlap, pooling_windows
@@ -170,10 +170,7 @@ HANDLERS: dict[type[torch.nn.Module], Callable[[Any, GaussianMoments, bool], Pro
 
 def handler(module: torch.nn.Module) -> Callable[[Any, GaussianMoments, bool], PropagatedLayer] | None:
     """Return the function that propagates through a layer; None if it is not known or has a forward of its own."""
-    for kind in type(module).__mro__:
-        if kind in HANDLERS:
-            return HANDLERS[kind] if is_forward_of(module, kind) else None
-    return None
+    return entry_of(module, HANDLERS)
 
 
 def is_relu(module: torch.nn.Module) -> bool:
