@@ -365,7 +365,7 @@ class OtherLaw(cd.Law):
         (
             lambda: dynamic.unexplained_share(X, X, 1.0, cd.Bernoulli(keep=1.0)),
             ValueError,
-            "noise that changes the gradient",
+            "law whose noise changes the gradient",
         ),
         (lambda: dynamic.unexplained_share(X, X, 1.0, LAW, gradient=fixed(4)), ValueError, r"shape \(3,\), got \(4,\)"),
         (

@@ -7,6 +7,7 @@ bound whose conditions do not hold is worth nothing. docs/certificates.md derive
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -42,18 +43,24 @@ def clopper_pearson(errors: Any, n: Any, delta: Any) -> Tensor:
     """
     owner = "clopper_pearson"
     wrong, trials, risk = _broadcast(_whole(owner, "errors", errors, 0), _whole(owner, "n", n, 1), _risk(owner, delta))
-    if (wrong > trials).any():
+    too_many = wrong > trials
+    if too_many.any():
         raise ValueError(
-            f"{owner}: expected at most n errors, got {_first(wrong, wrong > trials)} of "
-            f"{_first(trials, wrong > trials)}"
+            f"{owner}: expected at most n errors, got {_first(wrong, too_many)} of {_first(trials, too_many)}"
         )
     _check(owner, "delta to be at most 0.5", risk, risk > 0.5)  # the bound would be below errors / n
-    low, high = wrong / trials, torch.ones_like(risk)
+    # While the lower tail is large enough, p can be larger still.
+    _, high = _bisect(wrong / trials, torch.ones_like(risk), lambda p: _lower_tail(wrong, trials, p) >= risk.log())
+    return torch.where(wrong == trials, torch.ones_like(high), high)
+
+
+def _bisect(low: Tensor, high: Tensor, is_below: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Return neighbours in float64 between which a root lies."""
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        above = _lower_tail(wrong, trials, middle) >= risk.log()  # p can be larger still
-        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
-    return torch.where(wrong == trials, torch.ones_like(high), high)
+        below = is_below(middle)
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return low, high
 
 
 def _lower_tail(errors: Tensor, n: Tensor, p: Tensor) -> Tensor:
@@ -107,13 +114,8 @@ def kl_inverse(q: Any, c: Any) -> Tensor:
     """
     owner = "kl_inverse"
     estimate, allowed = _broadcast(_probability(owner, "q", q), _numerics.as_variance(owner, "c", c))
-    low, high = torch.zeros_like(estimate), 1 - estimate
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        inside = _divergence(estimate, middle) <= allowed
-        low, high = torch.where(inside, middle, low), torch.where(inside, high, middle)
-    found: Tensor = estimate + low
-    return found
+    gap, _ = _bisect(torch.zeros_like(estimate), 1 - estimate, lambda gap: _divergence(estimate, gap) <= allowed)
+    return estimate + gap
 
 
 def pac_bayes_kl(empirical: Any, kl: Any, n: Any, delta: Any) -> Tensor:
@@ -251,9 +253,8 @@ def linear_rademacher(x: Any, c: float, law: Law, *, draws: int = 2000, seed: in
     inputs = _numerics.as_tensor(owner, "x", x, axes=2)
     allowed, strength = _numerics.as_number(owner, "c", c), _numerics.as_law(owner, law).relative_variance
     if not (allowed > 0 and strength > 0):
-        raise ValueError(
-            f"{owner}: expected a positive c and a law with noise, got c = {allowed:g} and r = {strength:g}"
-        )
+        found = f"c = {allowed:g} and r = {strength:g}"
+        raise ValueError(f"{owner}: expected a positive c and a law with noise, got {found}")
     second = inputs.square().mean(0)
     inputs, second = inputs[:, second > 0], second[second > 0]
     n, d = inputs.shape
@@ -285,9 +286,8 @@ def _risk(owner: str, value: Any) -> Tensor:
 
 def _whole(owner: str, name: str, value: Any, least: int) -> Tensor:
     result = _numerics.as_tensor(owner, name, value)
-    return _check(
-        owner, f"{name} to be whole and at least {least}", result, (result < least) | (result != result.round())
-    )
+    wrong = (result < least) | (result != result.round())
+    return _check(owner, f"{name} to be whole and at least {least}", result, wrong)
 
 
 def _check(owner: str, expected: str, values: Tensor, wrong: Tensor) -> Tensor:

@@ -86,9 +86,8 @@ def dropout_gradient(
     weight, x, target, gain = _unit("dropout_gradient", weight, x, target, None, unit, gain)
     masks = _numerics.as_tensor("dropout_gradient", "masks", masks)
     if masks.dim() == 0 or masks.shape[-1] != weight.shape[0]:
-        raise ValueError(
-            f"dropout_gradient: expected masks of shape [..., {weight.shape[0]}], got {tuple(masks.shape)}"
-        )
+        shape = f"[..., {weight.shape[0]}]"
+        raise ValueError(f"dropout_gradient: expected masks of shape {shape}, got {tuple(masks.shape)}")
     s = masks @ (weight * x)
     if unit == "linear":
         return -(target - s).unsqueeze(-1) * masks * x
@@ -177,7 +176,7 @@ def unexplained_share(
     gap = gradient - ensemble_gradient(weight, x, target, law, unit="sigmoid", gain=gain)
     left = gradient - expected_gradient(weight, x, target, law, unit="sigmoid", gain=gain, form=form)
     if gap.abs().max() <= 1e-13 * (1 + gradient.abs().max()):
-        raise ValueError(f"{owner}: expected noise that changes the gradient, got none from {law!r} and this input")
+        raise ValueError(f"{owner}: expected a law whose noise changes the gradient at this input, got {law!r}")
     return (left.square().sum() / gap.square().sum()).sqrt().item()
 
 
@@ -211,11 +210,7 @@ def ensemble_error(
     gain: float = 1.0,
     ensemble: str = "arithmetic",
 ) -> float:
-    """Compute E_ENS, the error of the ensemble's output O_ENS: E[O], or sigmoid(lambda mu_S) for the geometric
-    ensemble.
-
-    The arguments are those of ``regularizer``.
-    """
+    """Compute E_ENS, the error of the ensemble's output O_ENS, which is E[O], or sigmoid(lambda mu_S) if geometric."""
     weight, x, target, gain = _unit("ensemble_error", weight, x, target, law, unit, gain)
     check_choice("ensemble_error", "ensemble", ensemble, ENSEMBLES)
     terms = weight * x
@@ -281,9 +276,8 @@ def _unit(
     weight = _numerics.as_tensor(owner, "weight", weight, axes=1).detach()
     x = _numerics.as_tensor(owner, "x", x, axes=1).detach()
     if weight.shape != x.shape or not weight.numel():
-        raise ValueError(
-            f"{owner}: expected weight and x of one length, at least 1; got {weight.shape[0]} and {x.shape[0]}"
-        )
+        lengths = f"{weight.shape[0]} and {x.shape[0]}"
+        raise ValueError(f"{owner}: expected weight and x of one length, at least 1; got {lengths}")
     if law is not None:
         _numerics.as_law(owner, law)
     check_choice(owner, "unit", unit, UNITS)

@@ -58,8 +58,8 @@ def berry_esseen(weight: Tensor, x: Tensor, law: Law) -> Tensor:
         sup |P(S <= s) - P(N <= s)| <= 0.5600 E|m - E[m]|^3 / Var(m)^(3/2) * sum |t_j|^3 / (sum t_j^2)^(3/2)
 
     The last factor is 1 / sqrt(n) if all t_j are alike, and does not fall with n if a few of them dominate: then S does
-    not tend to a normal variable at all. That the t_j are bounded, as the paper argues, is not enough; the sum of t_j^2
-    must grow without bound.
+    not tend to a normal variable at all. (Bounded t_j, as the paper argues, are not enough; the sum of t_j^2 must grow
+    without bound.)
 
     Args:
         weight: w, of shape [..., in].
@@ -186,7 +186,7 @@ def _distance_by_inversion(terms: Tensor, counts: Tensor, law: Law) -> Distance:
     psi = torch.zeros(0, dtype=torch.complex128)
     error = 1.0
     while error > _NEGLIGIBLE and len(psi) < longest:
-        w = d * (torch.arange(len(psi), max(64, 2 * len(psi)), dtype=torch.float64) + 0.5)
+        w = _frequencies(d, max(64, 2 * len(psi)))[len(psi) :]
         psi = torch.cat([psi, characteristic(terms, counts, law, w)])
         band, error = _best_band(psi, d, ceiling.product(d * len(psi) * terms, counts))
     smooth = _smooth_distance(psi, d, band, error)
@@ -195,18 +195,26 @@ def _distance_by_inversion(terms: Tensor, counts: Tensor, law: Law) -> Distance:
     return bracketed if bracketed.error < smooth.error / 2 else smooth
 
 
+def _frequencies(d: float, count: int) -> Tensor:
+    return d * (torch.arange(count, dtype=torch.float64) + 0.5)
+
+
+def _sizes(psi: Tensor, d: float) -> tuple[float, float]:
+    """Integrate |psi| and w |psi|."""
+    size = psi.abs()
+    return d * size.sum().item(), d * (_frequencies(d, len(psi)) * size).sum().item()
+
+
 def _best_band(psi: Tensor, d: float, ceiling: float) -> tuple[float, float]:
     """Return T, and the error of P(S <= s) with it, if |psi| stays below the ceiling beyond the W that was reached.
 
     The gap is at most the sum of (1 - w / T) |psi| d / T, the images' share 16 / T^2; between W and T the sums have at
     most ceiling times log(T / W) / pi and (1 - W / T)^2 / 2.
     """
-    w = d * (torch.arange(len(psi), dtype=torch.float64) + 0.5)
     end = d * len(psi)
-    size, moment = d * psi.abs().sum().item(), d * (w * psi.abs()).sum().item()
+    size, moment = _sizes(psi, d)
     choices = []
-    for doublings in range(48):
-        band = end * 2.0**doublings
+    for band in (end * 2.0**doublings for doublings in range(48)):
         beyond = ceiling * (math.log(band / end) / math.pi + (1 - end / band) ** 2 / 2)
         choices.append((size / band - moment / band**2 + 16 / band**2 + beyond, band))
     error, band = min(choices)
@@ -214,10 +222,9 @@ def _best_band(psi: Tensor, d: float, ceiling: float) -> tuple[float, float]:
 
 
 def _smooth_distance(psi: Tensor, d: float, band: float, error: float) -> Distance:
-    w = d * (torch.arange(len(psi), dtype=torch.float64) + 0.5)
     s, middle, _ = _distribution(psi, d, band)
     # The grid misses the peak by at most the curvature of both distribution functions times the squared spacing / 8.
-    curvature = d * (w * psi.abs()).sum().item() / math.pi + _DENSITY
+    curvature = _sizes(psi, d)[1] / math.pi + _DENSITY
     spacing = 2 * math.pi / d / len(s)
     value = (middle - torch.special.ndtr(s)).abs().max().item()
     return Distance(value, error + curvature * spacing**2 / 8 + 1e-12)
@@ -236,7 +243,7 @@ def _bracketed_distance(psi: Tensor, d: float) -> Distance:
 
 def _distribution(psi: Tensor, d: float, band: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return places s in order, the middle of the bounds on P(S <= s), and the gap to either side."""
-    w = d * (torch.arange(len(psi), dtype=torch.float64) + 0.5)
+    w = _frequencies(d, len(psi))
     u = w / band
     window = math.pi * u * (1 - u) / torch.tan(math.pi * u) + u
     size = max(4 * len(psi), _GRID)
@@ -256,13 +263,10 @@ def _terms(owner: str, weight: Tensor, x: Tensor, law: Law) -> Tensor:
     law = _numerics.as_law(owner, law)
     weight, x = _numerics.as_tensor(owner, "weight", weight), _numerics.as_tensor(owner, "x", x)
     if weight.dim() == 0 or x.dim() == 0 or x.shape[-1] != weight.shape[-1]:
-        raise ValueError(
-            f"{owner}: expected weight and x with one last axis, got shapes {tuple(weight.shape)} and {tuple(x.shape)}"
-        )
+        shapes = f"{tuple(weight.shape)} and {tuple(x.shape)}"
+        raise ValueError(f"{owner}: expected weight and x with one last axis, got shapes {shapes}")
     terms = weight * x
     if law.variance == 0 or not terms.any(-1).all():
-        raise ValueError(
-            f"{owner}: expected a sum with a variance above 0, got {law!r}"
-            + ("" if law.variance == 0 else " and only zeros in weight * x")
-        )
+        zeros = "" if law.variance == 0 else " and only zeros in weight * x"
+        raise ValueError(f"{owner}: expected a sum with a variance above 0, got {law!r}{zeros}")
     return terms

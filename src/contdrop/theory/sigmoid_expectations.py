@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -76,17 +76,13 @@ def points(
     """
     low, high = support(law)
     if isinstance(law, Bernoulli):
-        return torch.tensor([0.0, law.value], dtype=torch.float64), torch.tensor(
-            [1 - law.keep, law.keep], dtype=torch.float64
-        )
+        return _columns([(0.0, 1 - law.keep), (law.value, law.keep)])
+    if law.variance == 0 and isinstance(law, Gaussian):
+        return _columns([(law.mean, 1.0)])
     atoms: list[tuple[float, float]] = []
     centre, unit, width = 0.0, 1.0, math.inf
     if isinstance(law, Gaussian):
-        if law.sigma == 0:
-            return torch.tensor([law.mean], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-        for bound, sign in ((low, 1.0), (high, -1.0)):
-            if math.isfinite(bound):
-                atoms.append((bound, math.erfc(-sign * (bound - law.mu) / law.sigma / math.sqrt(2)) / 2))
+        atoms = _atoms(law)
         # In standard deviations from mu, so that a narrow law loses no digits. Beyond 9.5 lies a probability of 2e-21;
         # exp(growth m) moves a normal density by growth sigma of them.
         centre, unit, width = law.mu, law.sigma, _DEVIATIONS_PER_PANEL
@@ -94,25 +90,38 @@ def points(
         high = min((high - centre) / unit, 9.5 + growth[1] * unit)
     if frequency:
         width = min(width, _PHASE_PER_PANEL / abs(frequency) / unit)
-    kink = None if split is None else (split - centre) / unit
-    values, probabilities = (
-        torch.tensor(column, dtype=torch.float64) for column in (zip(*atoms) if atoms else ([], []))
-    )
-    breaks = [low, high] if kink is None or not low < kink < high else [low, kink, high]
-    node, node_weight = torch.tensor(gauss_legendre(), dtype=torch.float64).unbind(1)
+    kinks = [] if split is None else [(split - centre) / unit]
+    v, weights = _panels([low, *(kink for kink in kinks if low < kink < high), high], width)
+    density = normal_pdf(v) if isinstance(law, Gaussian) else torch.full_like(v, 1 / (high - low))
+    values, probabilities = _columns(atoms)
+    return torch.cat([values, centre + unit * v]), torch.cat([probabilities, weights * density])
+
+
+def _columns(pairs: list[tuple[float, float]]) -> tuple[Tensor, Tensor]:
+    values, probabilities = torch.tensor(pairs, dtype=torch.float64).reshape(-1, 2).unbind(1)
+    return values, probabilities
+
+
+def _atoms(law: Gaussian) -> list[tuple[float, float]]:
+    """Return the bounds of a clipped law, and their probabilities."""
+    root = law.sigma * math.sqrt(2)
+    sides = ((law.low, law.mu - law.low), (law.high, law.high - law.mu))
+    return [(bound, math.erfc(distance / root) / 2) for bound, distance in sides if math.isfinite(bound)]
+
+
+def _panels(breaks: Sequence[float], width: float) -> tuple[Tensor, Tensor]:
+    """Return Gauss-Legendre nodes and weights between breaks, in panels of at most this width."""
+    node, weight = _columns(gauss_legendre())
+    nodes, weights = [node[:0]], [weight[:0]]
     for start, stop in itertools.pairwise(breaks):
         if start >= stop:
             continue  # all of the normal's probability is at an atom
-        count = math.ceil((stop - start) / width) if math.isfinite(width) else 1
+        count = max(math.ceil((stop - start) / width), 1)
         half = (stop - start) / count / 2
         centres = start + half * (2 * torch.arange(count, dtype=torch.float64) + 1)
-        v = (centres.unsqueeze(-1) + half * node).flatten()
-        density = torch.full_like(v, 1 / (high - low))
-        if isinstance(law, Gaussian):
-            density = normal_pdf(v)
-        values = torch.cat([values, centre + unit * v])
-        probabilities = torch.cat([probabilities, (half * node_weight).repeat(count) * density])
-    return values, probabilities
+        nodes.append((centres.unsqueeze(-1) + half * node).flatten())
+        weights.append((half * weight).repeat(count))
+    return torch.cat(nodes), torch.cat(weights)
 
 
 def transform(law: Law, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,11 +185,9 @@ def _sign(terms: Tensor, law: Law) -> float:
 def _log_expectation(terms: Tensor, law: Law, order: int) -> float:
     """Compute log E[sigmoid(A)] for order 0 and log E[log(1 + exp(A))] for order 1, for A of mean at most 0."""
     tilt, scale = _tilt(terms, law)
-    result = 0.5
+    result = 0.0 if 0 < tilt < 1 else 0.5
     if order == 1 and tilt == 0:
         result = law.mean * terms.sum().item() / 2 + math.log(2)
-    elif 0 < tilt < 1:
-        result = 0.0
     sine, cosine = math.sin(math.pi * min(tilt, 1 - tilt)), math.cos(math.pi * tilt)
     for w, step in _frequencies(terms, law, tilt):
         m = _tilted(terms, law, tilt, w)
@@ -311,9 +318,8 @@ def _atoms_and_slope(law: Law) -> tuple[float, float]:
     low, high = support(law)
     if not isinstance(law, Gaussian):
         return 0.0, 2 / (high - low)
-    root = law.sigma * math.sqrt(2)
-    atoms = math.erfc((law.mu - low) / root) / 2 + math.erfc((high - law.mu) / root) / 2
     mode = (min(max(law.mu, low), high) - law.mu) / law.sigma
+    atoms = sum(probability for _, probability in _atoms(law))
     return atoms, 2 * math.exp(-mode * mode / 2) / (law.sigma * math.sqrt(2 * math.pi))
 
 

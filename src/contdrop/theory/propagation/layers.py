@@ -112,8 +112,8 @@ def _max_pooling(module: torch.nn.MaxPool2d, x: GaussianMoments, full: bool) -> 
 def _batch_norm(module: torch.nn.BatchNorm1d | torch.nn.BatchNorm2d, x: GaussianMoments, full: bool) -> PropagatedLayer:
     if module.training:
         raise RefusedError(
-            "expected batch normalisation in evaluation mode, got training mode, in which an example depends on its "
-            "batch; call model.eval() first, dropout counts as on in either mode"
+            "expected batch normalisation in evaluation mode, got training mode, in which an output depends on the "
+            "whole batch; call model.eval() first (dropout counts as on in both modes)"
         )
     if module.running_mean is None or module.running_var is None:
         raise RefusedError("expected batch normalisation with running statistics, got track_running_stats=False")
