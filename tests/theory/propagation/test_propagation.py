@@ -19,12 +19,32 @@ from contdrop.theory import propagation
 from contdrop.theory.propagation import gaussian, layers
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
-
-
 # The modes that know of correlations. Both are exact as long as nothing is non-linear.
-
-
 CORRELATED = ["output", "full"]
+correlated = pytest.mark.parametrize("covariance", CORRELATED)
+every_mode = pytest.mark.parametrize("covariance", propagation.COVARIANCES)
+each_scale = pytest.mark.parametrize("scale", ["inverted", "paper"])
+
+
+def module(name, forward, **parts):
+    """A model with this forward(self, x), whose class has this name."""
+    model = type(name, (nn.Module,), {"forward": forward})()
+    for key, part in parts.items():
+        setattr(model, key, part)
+    return model
+
+
+def reshape(*shape):
+    return module("Reshape", lambda self, x: x.view(x.size(0), *shape))
+
+
+def bernoulli(keep, **options):
+    return cd.Dropout(cd.Bernoulli(keep=keep), **options)
+
+
+def assert_same(one, other, **tolerance):
+    torch.testing.assert_close(one.mean, other.mean, **(tolerance or EXACT))
+    torch.testing.assert_close(one.variance, other.variance, **(tolerance or EXACT))
 
 
 def by_name(result, name):
@@ -90,12 +110,12 @@ def assert_within_errors(samples, mean, variance, *, bias=0.0, variance_bias=0.0
 # Linear networks: exact.
 
 
-@pytest.mark.parametrize("covariance", CORRELATED)
-@pytest.mark.parametrize("scale", ["inverted", "paper"])
+@correlated
+@each_scale
 @pytest.mark.parametrize("keep", [0.5, 0.3])
 def test_two_dropout_layers_equal_the_sum_over_all_masks(keep, scale, covariance):
     first, second, x = linear(3, 4, 1), linear(4, 2, 2), fixed(1, 3, seed=3)
-    dropout = cd.Dropout(cd.Bernoulli(keep=keep), scale=scale)
+    dropout = bernoulli(keep, scale=scale)
     model = nn.Sequential(dropout, first, nn.Sequential(dropout, second))
     factor = 1 / keep if scale == "inverted" else 1.0
     expected = sum_over_masks(lambda m, n: second(n * first(m * x[0])), [(3,), (4,)], keep, factor)
@@ -118,11 +138,11 @@ def test_diagonal_leaves_out_correlations():
     torch.testing.assert_close(result.variance[0], variance.detach(), **EXACT)
 
 
-@pytest.mark.parametrize("covariance", CORRELATED)
+@correlated
 @pytest.mark.parametrize("shared", [(2, 3), (3,), (1, 2, 3), (0, 1), (-1,)])
 def test_shared_mask_values(shared, covariance):
     layer, x = linear(8, 3, 1), fixed(1, 2, 2, 2, seed=3)
-    model = nn.Sequential(cd.Dropout(cd.Bernoulli(keep=0.4), shared_axes=shared), nn.Flatten(), layer)
+    model = nn.Sequential(bernoulli(0.4, shared_axes=shared), nn.Flatten(), layer)
     mask_shape = [1 if axis in [s % 4 for s in shared] else size for axis, size in enumerate(x.shape)]
     expected = sum_over_masks(lambda m: layer((m * x).flatten()), [mask_shape], 0.4, 2.5)
     assert_exact(propagation.moments(model, x, covariance=covariance), *expected)
@@ -131,48 +151,35 @@ def test_shared_mask_values(shared, covariance):
         assert_exact(of_torch, *expected)
 
 
-@pytest.mark.parametrize("scale", ["inverted", "paper"])
+@each_scale
 def test_shared_mask_values_of_correlated_input(scale):
     first, second, x = linear(3, 4, 1), linear(4, 2, 2), fixed(1, 3, seed=3)
-    drop, shared = (cd.Dropout(cd.Bernoulli(keep=0.4), shared_axes=axes, scale=scale) for axes in ((), (2,)))
-    model = nn.Sequential(drop, first, Reshape(2, 2), shared, nn.Flatten(), second)
-    expected = sum_over_masks(
-        lambda m, n: second((n * first(m * x[0]).reshape(2, 2)).flatten()),
-        [(3,), (2, 1)],
-        0.4,
-        2.5 if scale == "inverted" else 1.0,
-    )
+    drop, shared = (bernoulli(0.4, shared_axes=axes, scale=scale) for axes in ((), (2,)))
+    model = nn.Sequential(drop, first, reshape(2, 2), shared, nn.Flatten(), second)
+
+    def forward(m, n):
+        return second((n * first(m * x[0]).reshape(2, 2)).flatten())
+
+    expected = sum_over_masks(forward, [(3,), (2, 1)], 0.4, 2.5 if scale == "inverted" else 1.0)
     assert_exact(propagation.moments(model, x, covariance="full"), *expected)
 
 
-@pytest.mark.parametrize("covariance", CORRELATED)
+@correlated
 def test_shared_mask_values_of_uncorrelated_input(covariance):
     last, x = linear(4, 2, 2), fixed(1, 2, 2, seed=3)
-    shared = cd.Dropout(cd.Bernoulli(keep=0.4), shared_axes=(2,))
-    model = nn.Sequential(nn.Dropout(0.6), shared, nn.Flatten(), last)
+    model = nn.Sequential(nn.Dropout(0.6), bernoulli(0.4, shared_axes=(2,)), nn.Flatten(), last)
     expected = sum_over_masks(lambda m, n: last((n * m * x[0]).flatten()), [(2, 2), (2, 1)], 0.4, 2.5)
     assert_exact(propagation.moments(model, x, covariance=covariance), *expected)
 
 
-class Reshape(nn.Module):
-    def __init__(self, *shape):
-        super().__init__()
-        self.shape = shape
-
-    def forward(self, x):
-        return x.view(x.size(0), *self.shape)
-
-
-@pytest.mark.parametrize("covariance", CORRELATED)
+@correlated
 @pytest.mark.parametrize("mask_bias", [True, False])
-@pytest.mark.parametrize("scale", ["inverted", "paper"])
+@each_scale
 def test_dropconnect_equals_the_sum_over_all_masks(scale, mask_bias, covariance):
     keep, x = 0.4, fixed(1, 2, seed=3)
     factor = 1 / keep if scale == "inverted" else 1.0
-    layer = cd.DropConnectLinear(
-        2, 3, law=cd.Bernoulli(keep=keep), scale=scale, mask_bias=mask_bias, dtype=torch.float64
-    )
-    model = nn.Sequential(cd.Dropout(cd.Bernoulli(keep=keep), scale=scale), layer)
+    layer = cd.DropConnectLinear(2, 3, law=cd.Bernoulli(keep=keep), scale=scale, mask_bias=mask_bias).double()
+    model = nn.Sequential(bernoulli(keep, scale=scale), layer)
     weight, bias = layer.weight.detach(), layer.bias.detach()
 
     def forward(m, w, b):
@@ -187,10 +194,8 @@ def test_dropconnect_equals_the_sum_over_all_masks(scale, mask_bias, covariance)
 def test_dropconnect_with_one_mask_for_a_sequence_equals_the_sum_over_all_masks(mask_bias, covariance, first):
     """With "full" also of an input whose positions are correlated."""
     keep, x = 0.4, fixed(1, 2, 2, seed=3)
-    layer = cd.DropConnectLinear(
-        2, 2, law=cd.Bernoulli(keep=keep), masks="batch", mask_bias=mask_bias, dtype=torch.float64
-    )
-    first = first or nn.Sequential(nn.Flatten(), linear(4, 4, seed=5), Reshape(2, 2))
+    layer = cd.DropConnectLinear(2, 2, law=cd.Bernoulli(keep=keep), masks="batch", mask_bias=mask_bias).double()
+    first = first or nn.Sequential(nn.Flatten(), linear(4, 4, seed=5), reshape(2, 2))
     last = linear(4, 3, seed=6)
     model = nn.Sequential(cd.BernoulliDropout(1 - keep), first, layer, nn.Flatten(), last)
     weight, bias = layer.weight.detach(), layer.bias.detach()
@@ -203,7 +208,7 @@ def test_dropconnect_with_one_mask_for_a_sequence_equals_the_sum_over_all_masks(
     assert_exact(propagation.moments(model, x, covariance=covariance), *expected)
 
 
-@pytest.mark.parametrize("covariance", CORRELATED)
+@correlated
 def test_fast_dropout_by_total_covariance(covariance):
     law, x = cd.Gaussian(sigma=0.3), fixed(1, 4, seed=3)
     layer = cd.FastDropoutLinear(4, 3, law=law, dtype=torch.float64)
@@ -214,7 +219,7 @@ def test_fast_dropout_by_total_covariance(covariance):
     assert_exact(result, mean, between + torch.diag(within))
 
 
-@pytest.mark.parametrize("covariance", CORRELATED)
+@correlated
 def test_convolution_pooling_and_batch_norm_are_exact(covariance):
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -239,42 +244,36 @@ def test_convolution_pooling_and_batch_norm_are_exact(covariance):
     assert_exact(result, *expected)
 
 
-def test_diagonal_convolution_and_pooling_are_exact_on_independent_input():
-    torch.manual_seed(0)
-    for layer in (
+@pytest.mark.parametrize(
+    "layer",
+    [
         nn.Conv2d(2, 3, (2, 3), stride=(1, 2), padding=(1, 0), dilation=(2, 1)),
         nn.AvgPool2d(3, 2, 1),
         nn.AvgPool2d(2, 2, 1, ceil_mode=True, count_include_pad=False),
         nn.AvgPool2d(2, divisor_override=3),
         nn.AdaptiveAvgPool2d((2, 3)),
         nn.AdaptiveAvgPool2d((None, 2)),
-    ):
-        model, x = nn.Sequential(nn.Dropout(0.3), layer), torch.rand(2, 2, 5, 7)
-        diagonal, full = (propagation.moments(model, x, covariance=c) for c in ("diagonal", "full"))
-        torch.testing.assert_close(diagonal.mean, full.mean, **EXACT)
-        torch.testing.assert_close(diagonal.variance, full.variance, **EXACT)
+    ],
+    ids=str,
+)
+def test_diagonal_convolution_and_pooling_are_exact_on_independent_input(layer):
+    model, x = nn.Sequential(nn.Dropout(0.3), layer), torch.rand(2, 2, 5, 7)
+    assert_same(*(propagation.moments(model, x, covariance=c) for c in ("diagonal", "full")))
 
 
-class Block(nn.Module):
+def block(body, shortcut=None, sign=1):
     """A residual block that carries its input past its body."""
-
-    def __init__(self, body, shortcut=None, sign=1.0):
-        super().__init__()
-        self.body = body
-        self.shortcut = shortcut
-        self.sign = sign
-
-    def forward(self, x):
-        carried = x if self.shortcut is None else self.shortcut(x)
-        return self.body(x) + carried if self.sign > 0 else carried - self.body(x) * 2
+    carry = lambda self, x: x if shortcut is None else self.shortcut(x)  # noqa: E731
+    forwards = {1: lambda self, x: self.body(x) + carry(self, x), -1: lambda self, x: carry(self, x) - self.body(x) * 2}
+    return module("Block", forwards[sign], body=body, shortcut=shortcut)
 
 
-@pytest.mark.parametrize("covariance", CORRELATED)
-@pytest.mark.parametrize("sign", [1.0, -1.0])
+@correlated
+@pytest.mark.parametrize("sign", [1, -1])
 def test_branches_of_a_residual_addition_are_correlated(sign, covariance):
     body, shortcut, last, x = linear(3, 3, 1), linear(3, 3, 2), linear(3, 2, 3), fixed(1, 3, seed=3)
-    inner = Block(nn.Sequential(body, nn.Dropout(0.6)), shortcut, sign)
-    model = nn.Sequential(nn.Dropout(0.6), Block(inner), last)
+    inner = block(nn.Sequential(body, nn.Dropout(0.6)), shortcut, sign)
+    model = nn.Sequential(nn.Dropout(0.6), block(inner), last)
 
     def forward(m, n):
         before = m * x[0]
@@ -288,48 +287,35 @@ def test_branches_of_a_residual_addition_are_correlated(sign, covariance):
 def test_diagonal_takes_branches_as_independent_and_a_value_twice_as_twice():
     x = fixed(1, 3, seed=3)
     noise = x[0].square()
-    branches = propagation.moments(nn.Sequential(nn.Dropout(0.5), Block(nn.Dropout(0.5))), x)
+    branches = propagation.moments(nn.Sequential(nn.Dropout(0.5), block(nn.Dropout(0.5))), x)
     torch.testing.assert_close(branches.variance[0], (1 + 3) * noise, **EXACT)
-    same = propagation.moments(nn.Sequential(nn.Dropout(0.5), Block(nn.Identity())), x)
+    same = propagation.moments(nn.Sequential(nn.Dropout(0.5), block(nn.Identity())), x)
     torch.testing.assert_close(same.variance[0], 4 * noise, **EXACT)
 
 
-class Functions(nn.Module):
-    """What a forward may do beside calling layers."""
-
-    def __init__(self):
-        super().__init__()
-        self.drop = nn.Dropout(0.5)
-        self.gain = nn.Parameter(torch.tensor([[[2.0]], [[-1.0]]]))
+def functions(alpha=1.0, shape=None):
+    """A model that does what a forward may do beside calling layers."""
 
     def forward(self, x):
         x = self.drop(x) * self.gain + 1
-        x = torch.add(nn.functional.avg_pool2d(x, 2), -x.mean((2, 3), keepdim=True).view(-1, 2, 1, 1) / 4)
-        return torch.flatten(x, 1).reshape(x.shape[0], -1)
-
-
-class Unbroadcast(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.drop = nn.Dropout(0.5)
-        self.gain = nn.Parameter(torch.tensor([[[2.0]], [[-1.0]]]))
-
-    def forward(self, x):
-        x = self.drop(x) * self.gain + 1
-        y = torch.add(nn.functional.avg_pool2d(x, 2), -x.mean((2, 3), keepdim=True) / 4, alpha=0.5)
+        mean = -x.mean((2, 3), keepdim=True)
+        y = torch.add(nn.functional.avg_pool2d(x, 2), mean.view(*shape) / 4 if shape else mean / 4, alpha=alpha)
         return torch.flatten(y, 1).reshape(y.shape[0], -1)
 
+    gain = nn.Parameter(torch.tensor([[[2.0]], [[-1.0]]]))
+    return module("Functions", forward, drop=nn.Dropout(0.5), gain=gain)
 
-@pytest.mark.parametrize("covariance", CORRELATED)
+
+@correlated
 def test_functions_and_methods_of_a_forward(covariance):
-    model, x = Unbroadcast(), fixed(1, 2, 2, 2, seed=3)
+    model, x = functions(alpha=0.5), fixed(1, 2, 2, 2, seed=3)
     quiet = copy.deepcopy(model)
     quiet.drop = nn.Identity()
     with torch.no_grad():
         expected = sum_over_masks(lambda m: quiet(m * x)[0].double(), [(2, 2, 2)], 0.5, 2.0)
     assert_exact(propagation.moments(model, x, covariance=covariance), *expected)
     with pytest.raises(ValueError, match=r"function 'torch.add': expected two of one shape, got \(1, 2, 2, 2\) and"):
-        propagation.moments(Functions(), fixed(1, 2, 4, 4), covariance=covariance)
+        propagation.moments(functions(shape=(-1, 2, 1, 1)), fixed(1, 2, 4, 4), covariance=covariance)
 
 
 def test_an_activation_without_variance_stays_certain():
@@ -390,8 +376,7 @@ def test_output_covariance_has_the_exact_variances_of_one_non_linear_layer(last)
     """The covariances are those of the series' first term, so the rest is below rho^2 (Cauchy and Schwarz)."""
     model, x = nn.Sequential(nn.Dropout(0.4), *last), fixed(2, 5, seed=3)
     output, full = (propagation.moments(model, x, covariance=covariance) for covariance in CORRELATED)
-    torch.testing.assert_close(output.mean, full.mean, **EXACT)
-    torch.testing.assert_close(output.variance, full.variance, **EXACT)
+    assert_same(output, full)
     before = copy.deepcopy(model[:2])
     before[1].activation = None
     preactivation = propagation.moments(before, x, covariance="full")
@@ -412,13 +397,11 @@ def test_a_dropout_layer_that_rectifies_is_a_relu_and_dropout():
         nn.Sequential(nn.Dropout(0.5), first, nn.ReLU(), drop[1], last),
     )
     for covariance in propagation.COVARIANCES:
-        one, two = (propagation.moments(model, x, covariance=covariance) for model in models)
-        torch.testing.assert_close(one.mean, two.mean, **EXACT)
-        torch.testing.assert_close(one.variance, two.variance, **EXACT)
+        assert_same(*(propagation.moments(model, x, covariance=covariance) for model in models))
 
 
 @pytest.mark.parametrize("order", ["relu first", "dropout first"])
-@pytest.mark.parametrize("covariance", propagation.COVARIANCES)
+@every_mode
 def test_relu_right_behind_dropout_is_as_good_as_before_it(order, covariance):
     first, second, x = linear(3, 4, 1), linear(4, 2, 2), fixed(1, 3, seed=3)
     pair = [nn.ReLU(), nn.Dropout(0.6)]
@@ -439,15 +422,8 @@ def test_relu_behind_a_law_with_negative_values_does_not_commute():
 def dense_network(kind, law, width, inputs=784, seed=0):
     torch.manual_seed(seed)
     act = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid}[kind]
-    model = nn.Sequential(
-        nn.Linear(inputs, width),
-        act(),
-        cd.Dropout(law),
-        nn.Linear(width, width),
-        act(),
-        cd.Dropout(law),
-        nn.Linear(width, 10),
-    )
+    hidden = nn.Linear(inputs, width), act(), cd.Dropout(law), nn.Linear(width, width), act(), cd.Dropout(law)
+    model = nn.Sequential(*hidden, nn.Linear(width, 10))
     for layer in model:
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, std=math.sqrt(2 / layer.in_features))
@@ -456,17 +432,13 @@ def dense_network(kind, law, width, inputs=784, seed=0):
 
 
 BARS_LAWS = [cd.Gaussian(sigma=0.2), cd.Gaussian(sigma=0.3), cd.Bernoulli(keep=0.5)]
-
-
 each_law = pytest.mark.parametrize("law", BARS_LAWS, ids=str)
-
-
 each_kind = pytest.mark.parametrize("kind", ["relu", "sigmoid"])
 
 
 @each_law
 @each_kind
-@pytest.mark.parametrize("covariance", propagation.COVARIANCES)
+@every_mode
 def test_dense_network_against_passes(kind, law, covariance):
     model = dense_network(kind, law, 200, inputs=100)
     x = torch.rand(1, 100)
@@ -476,14 +448,8 @@ def test_dense_network_against_passes(kind, law, covariance):
         layer = by_name(result, name)
         # The second pre-activation is exact. Behind a non-linear layer of 200 units, allow 2 % and, where
         # correlations are left out, the 2 sqrt(2 / 200) of random weights.
-        approximate = name == "6"
-        assert_within_errors(
-            samples[name],
-            layer.mean.flatten(),
-            layer.variance.flatten(),
-            bias=0.02 if approximate else 0.0,
-            variance_bias=(0.2 if covariance == "diagonal" else 0.02) if approximate else 0.0,
-        )
+        allowed = {"bias": 0.02, "variance_bias": 0.2 if covariance == "diagonal" else 0.02} if name == "6" else {}
+        assert_within_errors(samples[name], layer.mean.flatten(), layer.variance.flatten(), **allowed)
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
@@ -514,7 +480,7 @@ class ResidualNetwork(nn.Module):
         return self.head(torch.flatten(x, 1))
 
 
-@pytest.mark.parametrize("covariance", propagation.COVARIANCES)
+@every_mode
 def test_convolutional_residual_network_against_passes(covariance):
     torch.manual_seed(3)
     model = ResidualNetwork()
@@ -540,21 +506,16 @@ def test_layers_are_reported_by_path():
     torch.testing.assert_close(single.variance, fixed(2, 3).square())
 
 
-class Afterthought(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.drop = nn.Dropout(0.5)
-
+@every_mode
+def test_what_is_computed_beside_the_output_does_not_matter(covariance):
     def forward(self, x):
         y = self.drop(x)
         self.kept = y * 0.0
         return y
 
-
-@pytest.mark.parametrize("covariance", propagation.COVARIANCES)
-def test_what_is_computed_beside_the_output_does_not_matter(covariance):
     x = fixed(2, 3)
-    result = propagation.moments(Afterthought(), x, covariance=covariance)
+    model = module("Afterthought", forward, drop=nn.Dropout(0.5))
+    result = propagation.moments(model, x, covariance=covariance)
     torch.testing.assert_close(result.variance, x.square())
     torch.testing.assert_close(by_name(result, "drop").variance, x.square())
     nothing = propagation.moments(nn.Sequential(), x, covariance=covariance)
@@ -562,7 +523,7 @@ def test_what_is_computed_beside_the_output_does_not_matter(covariance):
     assert not nothing.variance.any()
 
 
-@pytest.mark.parametrize("covariance", propagation.COVARIANCES)
+@every_mode
 def test_examples_do_not_depend_on_their_batch(covariance):
     model = dense_network("relu", cd.Bernoulli(keep=0.5), 20, inputs=6)
     x = torch.rand(3, 6)
@@ -572,7 +533,7 @@ def test_examples_do_not_depend_on_their_batch(covariance):
     torch.testing.assert_close(together.mean[1:2], alone.mean, **EXACT)
 
 
-@pytest.mark.parametrize("covariance", propagation.COVARIANCES)
+@every_mode
 def test_types_modes_and_gradients(covariance):
     model = dense_network("sigmoid", cd.Uniform(), 20, inputs=6)
     expected = propagation.moments(copy.deepcopy(model).bfloat16().double(), fixed(2, 6), covariance=covariance)
@@ -597,119 +558,85 @@ class Doubled(nn.Linear):
         return 2 * super().forward(x)
 
 
-class Branching(nn.Module):
-    def forward(self, x):
-        return x if x.sum() > 0 else -x
+def in_place(self, x):
+    y = x * 2
+    return self.relu(y) + y
 
 
-class Gate(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.drop = cd.AdaptiveDropout()
-
-    def forward(self, x):
-        return self.drop(x.relu(), x)
+def in_place_method(self, x):
+    z = self.dropout(x)
+    z.relu_()
+    return z
 
 
-class Pair(nn.Module):
-    def forward(self, x):
-        return x, x
+def branching(self, x):
+    return x if x.sum() > 0 else -x
 
 
-class TwoInputs(nn.Module):
-    def forward(self, x, y):
-        return x + y
-
-
-class Square(nn.Module):
-    def forward(self, x):
-        return x * x
-
-
-class Ratio(nn.Module):
-    def forward(self, x):
-        return x / x
-
-
-class ByKeyword(nn.Module):
-    def forward(self, x):
-        return torch.relu(input=x)
-
-
-class Wider(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.shift = nn.Parameter(torch.ones(5))
-
-    def forward(self, x):
-        return x + self.shift
-
-
-class InPlace(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.relu = nn.ReLU(inplace=True)
-
-    def forward(self, x):
-        y = x * 2
-        return self.relu(y) + y
+UNKNOWN = [
+    (nn.Sequential(nn.Sequential(nn.GELU())), r"layer '0\.0' \(GELU\): is not supported"),
+    (
+        nn.Sequential(module("Gate", lambda self, x: self.drop(x.relu(), x), drop=cd.AdaptiveDropout())),
+        r"layer '0\.drop' \(AdaptiveDropout\): is not supported",
+    ),
+    (nn.Sequential(nn.ReLU(), nn.Softmax(1)), r"layer '1' \(Softmax\)"),
+    (nn.Sequential(nn.AlphaDropout()), r"layer '0' \(AlphaDropout\)"),
+    (nn.Sequential(Doubled(3, 3)), r"function 'torch._C._nn.linear'|Doubled"),
+    (module("Branching", branching), "Branching cannot be followed, because torch.fx does not trace"),
+    (module("Pair", lambda self, x: (x, x)), "expected a model that returns one tensor, got tuple from Pair"),
+    (module("Square", lambda self, x: x * x), "function 'operator.mul': is not supported"),
+    (module("Ratio", lambda self, x: x / x), "function 'operator.truediv': is not supported"),
+    (module("ByKeyword", lambda self, x: torch.relu(input=x)), "function 'torch.relu': is not supported"),
+]
+REFUSED = [
+    (
+        module("TwoInputs", lambda self, x, y: x + y),
+        (1, 3),
+        "expected a model of one input, got TwoInputs, which needs 'y' too",
+    ),
+    (
+        module("Wider", lambda self, x: x + self.shift, shift=nn.Parameter(torch.ones(5))),
+        (2, 1),
+        r"expected a constant that fits into shape \(2, 1\), got \(2, 5\)",
+    ),
+    (
+        module("InPlace", in_place, relu=nn.ReLU(inplace=True)),
+        (1, 3),
+        r"layer 'relu' \(ReLU\): expected an input that nothing else uses",
+    ),
+    (
+        module("Method", in_place_method, dropout=cd.UniformDropout()),
+        (1, 2),
+        "method 'relu_': .* changed in place; use inplace=False",
+    ),
+    (nn.Sequential(nn.BatchNorm1d(3)), (1, 3), "expected batch normalisation in evaluation mode"),
+    (
+        nn.BatchNorm1d(3, track_running_stats=False).eval(),
+        (1, 3),
+        "expected batch normalisation with running statistics",
+    ),
+    (nn.BatchNorm1d(3).eval(), (1, 4), r"expected an input of 3 channels, got shape \(1, 4\)"),
+    (nn.Sequential(nn.Linear(4, 2)), (1, 3), r"layer '0' \(Linear\) failed on an input of shape \[\(1, 3\)"),
+    (nn.MaxPool2d(2), (1, 3), r"\(MaxPool2d\): expected an input of 4 axes, got shape \(1, 3\)"),
+    (nn.Conv2d(3, 2, 1), (3, 2, 2), r"\(Conv2d\): expected an input of 4 axes, got shape \(3, 2, 2\)"),
+    (nn.MaxPool2d(2, return_indices=True), (1, 1, 2, 2), "expected return_indices=False, got True"),
+    (nn.Conv2d(1, 1, 3, 1, 1, padding_mode="circular"), (1, 1, 3, 3), "expected padding_mode='zeros', got 'circular'"),
+    (nn.Flatten(0), (2, 3), "expected the first axis to stay the batch"),
+    (
+        cd.Dropout(cd.Uniform(), shared_axes=(4,)),
+        (2, 3),
+        r"expected different shared_axes within 2 axes, got \(4,\)",
+    ),
+]
 
 
 @pytest.mark.parametrize(
     ("model", "shape", "error", "message"),
-    [
-        (
-            nn.Sequential(nn.Sequential(nn.GELU())),
-            (1, 3),
-            NotImplementedError,
-            r"layer '0\.0' \(GELU\): is not supported",
-        ),
-        (nn.Sequential(Gate()), (1, 3), NotImplementedError, r"layer '0\.drop' \(AdaptiveDropout\): is not supported"),
-        (nn.Sequential(nn.ReLU(), nn.Softmax(1)), (1, 3), NotImplementedError, r"layer '1' \(Softmax\)"),
-        (nn.Sequential(nn.AlphaDropout()), (1, 3), NotImplementedError, r"layer '0' \(AlphaDropout\)"),
-        (nn.Sequential(Doubled(3, 3)), (1, 3), NotImplementedError, r"function 'torch._C._nn.linear'|Doubled"),
-        (Branching(), (1, 3), NotImplementedError, "Branching cannot be followed, because torch.fx does not trace"),
-        (Pair(), (1, 3), NotImplementedError, "expected a model that returns one tensor, got tuple from Pair"),
-        (TwoInputs(), (1, 3), ValueError, "expected a model of one input, got TwoInputs, which needs 'y' too"),
-        (Square(), (1, 3), NotImplementedError, "function 'operator.mul': is not supported"),
-        (Ratio(), (1, 3), NotImplementedError, "function 'operator.truediv': is not supported"),
-        (ByKeyword(), (1, 3), NotImplementedError, "function 'torch.relu': is not supported"),
-        (Wider(), (2, 1), ValueError, r"expected a constant that fits into shape \(2, 1\), got \(2, 5\)"),
-        (InPlace(), (1, 3), ValueError, r"layer 'relu' \(ReLU\): expected an input that nothing else uses"),
-        (nn.Sequential(nn.BatchNorm1d(3)), (1, 3), ValueError, "expected batch normalisation in evaluation mode"),
-        (
-            nn.BatchNorm1d(3, track_running_stats=False).eval(),
-            (1, 3),
-            ValueError,
-            "expected batch normalisation with running statistics",
-        ),
-        (nn.BatchNorm1d(3).eval(), (1, 4), ValueError, r"expected an input of 3 channels, got shape \(1, 4\)"),
-        (
-            nn.Sequential(nn.Linear(4, 2)),
-            (1, 3),
-            ValueError,
-            r"layer '0' \(Linear\) failed on an input of shape \[\(1, 3\)",
-        ),
-        (nn.MaxPool2d(2), (1, 3), ValueError, r"\(MaxPool2d\): expected an input of 4 axes, got shape \(1, 3\)"),
-        (nn.Conv2d(3, 2, 1), (3, 2, 2), ValueError, r"\(Conv2d\): expected an input of 4 axes, got shape \(3, 2, 2\)"),
-        (nn.MaxPool2d(2, return_indices=True), (1, 1, 2, 2), ValueError, "expected return_indices=False, got True"),
-        (
-            nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular"),
-            (1, 1, 3, 3),
-            ValueError,
-            "expected padding_mode='zeros', got 'circular'",
-        ),
-        (nn.Flatten(0), (2, 3), ValueError, "expected the first axis to stay the batch"),
-        (
-            cd.Dropout(cd.Uniform(), shared_axes=(4,)),
-            (2, 3),
-            ValueError,
-            r"expected different shared_axes within 2 axes, got \(4,\)",
-        ),
-    ],
+    [(model, (1, 3), NotImplementedError, message) for model, message in UNKNOWN]
+    + [(model, shape, ValueError, message) for model, shape, message in REFUSED],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
 )
-@pytest.mark.parametrize("covariance", propagation.COVARIANCES)
+@every_mode
 def test_what_cannot_be_followed_is_named(model, shape, error, message, covariance):
     with pytest.raises(error, match=message) as caught:
         propagation.moments(model, torch.ones(shape), covariance=covariance)
@@ -719,9 +646,8 @@ def test_what_cannot_be_followed_is_named(model, shape, error, message, covarian
 
 def test_a_covariance_that_does_not_fit_is_refused():
     model = nn.Sequential(nn.Conv2d(1, 32, 3), nn.Dropout(0.5), nn.Conv2d(32, 32, 3))
-    with pytest.raises(
-        ValueError, match=r"layer '2' \(Conv2d\): expected a covariance of at most 2 GiB, got \[2, 18432"
-    ):
+    message = r"layer '2' \(Conv2d\): expected a covariance of at most 2 GiB, got \[2, 18432"
+    with pytest.raises(ValueError, match=message):
         propagation.moments(model, torch.ones(2, 1, 28, 28), covariance="full")
     # What is certain needs none.
     assert propagation.moments(model[:1], torch.ones(2, 1, 28, 28)).mean.shape == (2, 32, 26, 26)
@@ -745,27 +671,19 @@ def test_dropconnect_with_a_batch_mask_is_that_of_each_example():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("model", "x", "options", "error", "message"),
     [
-        ((torch.relu, torch.ones(1, 3)), TypeError, "expected a torch.nn.Module, got builtin_function_or_method"),
-        ((nn.ReLU(), "text"), TypeError, "expected x to be a tensor or numbers, got str"),
-        (
-            (nn.ReLU(), torch.ones(3)),
-            ValueError,
-            r"expected x to be a batch \[N, ...\] of at least one, got shape \(3,\)",
-        ),
-        ((nn.ReLU(), torch.ones(0, 3)), ValueError, r"of at least one, got shape \(0, 3\)"),
-        ((nn.ReLU(), torch.full((1, 3), math.nan)), ValueError, "expected x to be finite"),
+        (torch.relu, torch.ones(1, 3), {}, TypeError, "expected a torch.nn.Module, got builtin_function_or_method"),
+        (nn.ReLU(), "text", {}, TypeError, "expected x to be a tensor or numbers, got str"),
+        (nn.ReLU(), torch.ones(3), {}, ValueError, r"expected x to be a batch \[N, ...\] .*, got shape \(3,\)"),
+        (nn.ReLU(), torch.ones(0, 3), {}, ValueError, r"of at least one, got shape \(0, 3\)"),
+        (nn.ReLU(), torch.full((1, 3), math.nan), {}, ValueError, "expected x to be finite"),
+        (nn.ReLU(), torch.ones(1, 3), {"covariance": "dense"}, ValueError, "'diagonal', 'output', 'full'; got 'dense'"),
     ],
 )
-def test_arguments_are_checked(arguments, error, message):
+def test_arguments_are_checked(model, x, options, error, message):
     with pytest.raises(error, match=message):
-        propagation.moments(*arguments)
-
-
-def test_the_mode_is_checked():
-    with pytest.raises(ValueError, match="expected covariance to be one of 'diagonal', 'output', 'full'; got 'dense'"):
-        propagation.moments(nn.ReLU(), torch.ones(1, 3), covariance="dense")
+        propagation.moments(model, x, **options)
 
 
 # The goals, at full size: `pytest -m slow -s tests/theory/propagation/test_propagation.py` prints the figures.
@@ -840,45 +758,27 @@ def test_the_bars_on_the_paper_network(kind, law, weights):
             assert one_by_one / min(seconds) > 100
 
 
-class _InPlace(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.dropout = cd.UniformDropout()
+def in_training(always):
+    """A model that calls some of its dropout layers in training mode only, and one never."""
 
     def forward(self, x):
-        z = self.dropout(x)
-        z.relu_()
-        return z
-
-
-def test_a_change_in_place_of_what_is_used_again_is_refused():
-    with pytest.raises(ValueError, match="changed in place; use inplace=False"):
-        propagation.moments(_InPlace(), torch.tensor([[-1.0, 2.0]]))
-
-
-class _InTraining(nn.Module):
-    """Calls some of its dropout layers in training mode only, and one never."""
-
-    def __init__(self, *, always):
-        super().__init__()
-        self.linear, self.first, self.second = linear(3, 2, seed=1), cd.GaussianDropout(0.3), nn.Dropout(0.5)
-        self.never, self.always = nn.Dropout(0.5), always
-
-    def forward(self, x):
-        if self.always:
+        if always:
             x = self.first(x)
         if self.training:
             x = self.second(x)
         return self.linear(x)
 
+    dropouts = {"first": cd.GaussianDropout(0.3), "second": nn.Dropout(0.5), "never": nn.Dropout(0.5)}
+    return module("InTraining", forward, linear=linear(3, 2, seed=1), **dropouts)
 
-@pytest.mark.parametrize("covariance", propagation.COVARIANCES)
+
+@every_mode
 @pytest.mark.parametrize(("always", "missing"), [(True, "second, never"), (False, "first, second, never")])
 def test_dropout_that_is_called_in_training_mode_only_is_refused(always, missing, covariance):
-    model = _InTraining(always=always)
+    model = in_training(always)
     assert propagation.moments(model, torch.ones(1, 3), covariance=covariance).variance.min() > 0
     model.eval()
-    message = f"^moments: expected _InTraining to call its dropout layers in either mode, .* does not call {missing};"
+    message = f"^moments: expected InTraining to call its dropout layers in either mode, .* does not call {missing};"
     with pytest.raises(ValueError, match=message) as caught:
         propagation.moments(model, torch.ones(1, 3), covariance=covariance)
     assert "\n" not in str(caught.value)
@@ -886,16 +786,10 @@ def test_dropout_that_is_called_in_training_mode_only_is_refused(always, missing
 
 
 def test_a_layer_that_is_never_called_does_no_harm_beside_others():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.drop, self.never, self.linear = nn.Dropout(0.5), nn.Dropout(0.5), linear(3, 2, seed=1)
-
-        def forward(self, x):
-            return self.linear(self.drop(x))
-
+    parts = {"drop": nn.Dropout(0.5), "never": nn.Dropout(0.5), "linear": linear(3, 2, seed=1)}
+    model = module("Model", lambda self, x: self.linear(self.drop(x)), **parts).eval()
     plain = nn.Sequential(nn.Dropout(0.5), linear(3, 2, seed=1))
-    variance = propagation.moments(Model().eval(), torch.ones(1, 3)).variance
+    variance = propagation.moments(model, torch.ones(1, 3)).variance
     assert torch.equal(variance, propagation.moments(plain, torch.ones(1, 3)).variance)
 
 
@@ -908,7 +802,7 @@ def test_a_layer_whose_forward_was_replaced_is_refused(place):
 
 
 def test_layers_with_hooks_are_refused():
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), cd.GaussianDropout(0.3))
+    model = nn.Sequential(nn.Linear(3, 4), cd.GaussianDropout(0.3))
     model[0].register_forward_hook(lambda module, args, output: 5 * output)
     with pytest.raises(NotImplementedError, match=r"layer '0' \(Linear\).*forward hooks"):
         propagation.moments(model, torch.ones(2, 3))
@@ -916,8 +810,8 @@ def test_layers_with_hooks_are_refused():
 
 @pytest.mark.parametrize("path", ["", "2", "2.1"])
 def test_hooks_of_a_relu_behind_dropout_and_of_containers_are_not_passed_by(path):
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), cd.GaussianDropout(0.3))
-    model.append(torch.nn.Sequential(cd.UniformDropout(), torch.nn.ReLU()))
+    model = nn.Sequential(nn.Linear(3, 4), cd.GaussianDropout(0.3))
+    model.append(nn.Sequential(cd.UniformDropout(), nn.ReLU()))
     x = torch.ones(2, 3)
     plain = propagation.moments(model, x).mean
     model.get_submodule(path).register_forward_hook(lambda module, args, output: 5 * output)
@@ -927,36 +821,32 @@ def test_hooks_of_a_relu_behind_dropout_and_of_containers_are_not_passed_by(path
         assert "has forward hooks" in str(error)  # noqa: PT017
 
 
-@pytest.mark.parametrize("covariance", propagation.COVARIANCES)
+@every_mode
 def test_a_layer_that_is_in_several_places_is_called_in_each(covariance):
-    relu, linear = torch.nn.ReLU(), [torch.nn.Linear(4, 4).double() for _ in range(3)]
-    model = torch.nn.Sequential(linear[0], relu, linear[1], relu, linear[2])
+    relu, linear = nn.ReLU(), [nn.Linear(4, 4).double() for _ in range(3)]
+    model = nn.Sequential(linear[0], relu, linear[1], relu, linear[2])
     x = fixed(5, 4)
     assert torch.allclose(propagation.moments(model, x, covariance=covariance).mean, model(x))
 
 
 def test_an_output_without_an_axis_of_units():
-    model = torch.nn.Sequential(
-        torch.nn.Linear(3, 4), cd.GaussianDropout(0.3), torch.nn.Linear(4, 1), torch.nn.Flatten(0)
-    )
+    model = nn.Sequential(nn.Linear(3, 4), cd.GaussianDropout(0.3), nn.Linear(4, 1), nn.Flatten(0))
     x = fixed(5, 3)
     for covariance in propagation.COVARIANCES:
         result = propagation.moments(model, x, covariance=covariance)
         assert result.mean.shape == result.variance.shape == (5,)
 
 
-class Sized(torch.nn.Module):
-    def __init__(self, **options):
-        super().__init__()
-        self.layer, self.options = torch.nn.Linear(6, 2), options
-
+def sized(**options):
     def forward(self, x):
-        x = torch.nn.functional.relu(x).reshape(x.size(dim=0), -1)
-        return self.layer(x) if not self.options else self.layer(x).reshape(x.size(0), 2, 1).mean(dim=2, **self.options)
+        x = nn.functional.relu(x).reshape(x.size(dim=0), -1)
+        return self.layer(x) if not options else self.layer(x).reshape(x.size(0), 2, 1).mean(dim=2, **options)
+
+    return module("Sized", forward, layer=nn.Linear(6, 2))
 
 
 def test_arguments_by_name():
     x = torch.randn(3, 2, 3)
-    assert propagation.moments(Sized(), x).mean.shape == (3, 2)
+    assert propagation.moments(sized(), x).mean.shape == (3, 2)
     with pytest.raises(NotImplementedError, match=r"moments: .*mean.* is not supported; supported are "):
-        propagation.moments(Sized(dtype=torch.float32), x)
+        propagation.moments(sized(dtype=torch.float32), x)
