@@ -13,9 +13,9 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Upper limits. A measure that is still above its target (in the comment) may only fall: lower the number with it.
 LIMITS = {
-    "lines": 38610,  # 33000
-    "lines without replication": 31718,  # 26500
-    "modules": 200,  # 190
+    "lines": 38378,  # 33000
+    "lines without replication": 31486,  # 26500
+    "modules": 198,  # 190
     "modules of over 500 lines": 0,
     "packages of over 12 modules": 0,
     "module names used twice": 0,
