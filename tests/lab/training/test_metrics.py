@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from contdrop.errors import UserError
 from contdrop.lab.data.batch import examples_of, prediction_of, target_of
 from contdrop.lab.training import metric_values, metrics
-from contdrop.lab.training.epoch_metrics import EpochLoss, EpochMetric
+from contdrop.lab.training.epoch_metrics import EpochMetrics
 from contdrop.lab.training.losses import default_loss
 from contdrop.lab.training.metrics import Metric, chosen, defaults, find
 
@@ -364,10 +364,10 @@ def test_names_of_what_is_kept_beside_metrics_are_taken():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_mean_loss_of_half_precision_is_neither_infinite_nor_rounded(dtype):
-    losses = EpochLoss()
+    found = EpochMetrics(Metric("none"))
     for mean, count in ((300.0, 256), (1.0, 259)):
-        losses.add(torch.tensor(mean, dtype=dtype), count)
-    assert losses.mean(lambda own: [own]) == pytest.approx((300 * 256 + 259) / 515, rel=1e-12)
+        found.add(torch.tensor(mean, dtype=dtype), None, torch.zeros(count))
+    assert found.values(lambda mine: [mine])[0] == pytest.approx((300 * 256 + 259) / 515, rel=1e-12)
 
 
 def test_r2_of_a_target_whose_mean_is_rounded_has_no_value():
@@ -560,6 +560,6 @@ def test_a_metric_of_ones_own_called_error_is_what_training_counts():
         (Metric("error", lambda output, batch: torch.full((len(batch[1]),), 7.0)), 7.0),
         (find("error"), 100 * (logits.argmax(1) != classes).double().mean().item()),
     ):
-        tally = EpochMetric(metric)
-        tally.add(logits, (logits, classes))
-        assert tally.value(lambda mine: [mine]) == pytest.approx(expected)
+        found = EpochMetrics(metric)
+        found.add(torch.tensor(0.0), logits, (logits, classes))
+        assert found.values(lambda mine: [mine])[1] == pytest.approx(expected)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import multiprocessing.process
 import os
 import pathlib
@@ -59,15 +60,18 @@ class ProcessGroup:
 
     def rows(self, count: int) -> slice:
         """Return this process's examples of a batch of ``count``; one with weight 0 where there are too few."""
-        first, stop = (count * rank // self.size for rank in (self.rank, self.rank + 1))
-        return slice(first, stop) if first < stop else slice(0, 1)
+        mine = self._range(count)
+        return slice(mine.start, mine.stop) if mine else slice(0, 1)
+
+    def _range(self, count: int) -> range:
+        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def batch(self, count: int) -> contextlib.AbstractContextManager[None]:
         """Return a context in which masks are drawn for this process's rows of a batch of ``count`` examples."""
         if self.size == 1:
             return _NOTHING
         mine = self.rows(count)
-        self.share = (count * (self.rank + 1) // self.size - count * self.rank // self.size) / count
+        self.share = len(self._range(count)) / count
         return sharding.of_batch(mine.start, mine.stop - mine.start, count)
 
     def add_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -131,12 +135,13 @@ def process_group(size: int, device: str, function: Callable[..., None], *argume
         try:
             for rank in range(1, size):
                 ours, theirs = context.Pipe()
-                what = (theirs, rank, size, device, meeting, function, arguments)
+                join = functools.partial(_join, rank, size, device, meeting)
+                what = (theirs, join, function, arguments)
                 others.append((context.Process(target=_follow, args=what, daemon=True), ours))
                 start_process(others[-1][0])
                 theirs.close()
             yield _join(0, size, device, meeting)
-        except Exception as error:
+        except RuntimeError as error:  # as torch raises for a connection
             _find_cause(error, others)
             raise
         finally:
@@ -150,16 +155,14 @@ def process_group(size: int, device: str, function: Callable[..., None], *argume
 
 def start_process(process: BaseProcess) -> None:
     """Start a process that Ctrl-C, which is sent to the whole group, never interrupts."""
+    main = sys.modules["__main__"]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited
+    sys.modules["__main__"] = types.ModuleType("__main__")  # else the new process would execute the user's script
     try:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = types.ModuleType("__main__")  # else the new process would execute the user's script
-        try:
-            with children_allowed():
-                process.start()
-        finally:
-            sys.modules["__main__"] = main
+        with children_allowed():
+            process.start()
     finally:
+        sys.modules["__main__"] = main
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
@@ -184,33 +187,22 @@ def device_of(team: ProcessGroup, device: str) -> str:
 
 
 def _join(rank: int, size: int, device: str, meeting: pathlib.Path) -> ProcessGroup:
-    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    is_gpu = device.startswith("cuda")
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # else they listen on the host's address
-        os.environ.setdefault(variable, loopback)
-    if device.startswith("cuda"):
+        os.environ.setdefault(variable, "lo0" if sys.platform == "darwin" else "lo")
+    if is_gpu:
         torch.cuda.set_device(rank)
-    dist.init_process_group(
-        "nccl" if device.startswith("cuda") else "gloo",
-        init_method=meeting.as_uri(),
-        rank=rank,
-        world_size=size,
-        timeout=_PATIENCE,
-    )
+    backend = "nccl" if is_gpu else "gloo"
+    dist.init_process_group(backend, init_method=meeting.as_uri(), rank=rank, world_size=size, timeout=_PATIENCE)
     return ProcessGroup(rank, size)
 
 
 def _follow(
-    pipe: Connection,
-    rank: int,
-    size: int,
-    device: str,
-    meeting: pathlib.Path,
-    function: Callable[..., None],
-    arguments: tuple[Any, ...],
+    pipe: Connection, join: Callable[[], ProcessGroup], function: Callable[..., None], arguments: tuple[Any, ...]
 ) -> None:
     threading.Thread(target=_end_with_the_first, args=(pipe,), daemon=True).start()
     try:
-        function(_join(rank, size, device, meeting), *arguments)
+        function(join(), *arguments)
     except Exception as error:
         pipe.send(printable_error(error))
         os._exit(1)
@@ -222,10 +214,8 @@ def _end_with_the_first(pipe: Connection) -> None:
     os._exit(1)
 
 
-def _find_cause(error: Exception, others: Sequence[tuple[BaseProcess, Connection]]) -> None:
+def _find_cause(error: RuntimeError, others: Sequence[tuple[BaseProcess, Connection]]) -> None:
     """Raise LostError, or the other process's error, if another process is the cause of this error."""
-    if not isinstance(error, RuntimeError):  # as torch raises for a connection
-        return
     for rank, (process, pipe) in enumerate(others, 1):
         name = f"process {rank + 1} of {len(others) + 1}"
         process.join(1.0)  # its connection breaks just before it ends
@@ -241,7 +231,7 @@ def check_division(trainer: Trainer) -> None:
 
     The gradients of some examples are compared, computed from all of them and by the group.
     """
-    team, network = trainer.team, trainer.network
+    network, size = trainer.network, trainer.team.size
     for name, module in network.named_modules():
         if isinstance(module, _NORMALIZATIONS) and module.training:
             raise UserError(
@@ -249,30 +239,31 @@ def check_division(trainer: Trainer) -> None:
                 "process has; use one device, or a normalization of each example, such as GroupNorm"
             )
     network.train()
-    order = [torch.cat(trainer.order(0))[: 3 * team.size + 1]]  # a number that the processes cannot share evenly
-    count = len(order[0])
     kept = {name: buffer.clone() for name, buffer in network.named_buffers()}
-    trained = [each for each in network.parameters() if each.requires_grad]
-    gradients = []
-    for is_divided in (False, True):
-        batch = to_device(
-            next(trainer.parts.train.batches(order, seed=0, rows=team.rows if is_divided else None)), trainer.device
-        )
-        torch.manual_seed(0)
-        with team.batch(count) if is_divided else _NOTHING:
-            loss, _ = trainer.batch_loss(batch)
-            (loss * team.share if is_divided else loss).backward()  # type: ignore[no-untyped-call]
-        if is_divided:
-            team.add_gradients(trained)
-        gradients.append([torch.zeros_like(p) if p.grad is None else p.grad for p in trained])
-        network.zero_grad(set_to_none=True)
+    alone, divided = (_gradients(trainer, group) for group in (SINGLE_PROCESS, trainer.team))
     with torch.no_grad():
         for name, buffer in network.named_buffers():
             buffer.copy_(kept[name])
-    total = max(float(each.norm()) for each in gradients[0])
-    worst = max(float((a - b).norm()) / (float(a.norm()) + 1e-3 * total + 1e-30) for a, b in zip(*gradients))
+    total = max(float(each.norm()) for each in alone)
+    worst = max(float((a - b).norm()) / (float(a.norm()) + 1e-3 * total + 1e-30) for a, b in zip(alone, divided))
     if not worst <= (3e-2 if isinstance(trainer.autocast(), torch.autocast) else 1e-3):
         raise UserError(
-            f"--devices: expected {team.size} processes to take the step of one; got gradients that differ by "
-            f"{worst:.1%}: the model or the loss joins the examples of a batch, or is no mean over them; use one device"
+            f"--devices: expected {size} processes to take the step of one; got gradients that differ by {worst:.1%}: "
+            "the model or the loss joins the examples of a batch, or is no mean over them; use one device"
         )
+
+
+def _gradients(trainer: Trainer, group: ProcessGroup) -> list[torch.Tensor]:
+    """Return the gradients of a few examples, a number that the processes cannot share evenly."""
+    order = [torch.cat(trainer.order(0))[: 3 * trainer.team.size + 1]]
+    rows = group.rows if group.size > 1 else None
+    batch = to_device(next(trainer.parts.train.batches(order, seed=0, rows=rows)), trainer.device)
+    trained = [each for each in trainer.network.parameters() if each.requires_grad]
+    torch.manual_seed(0)
+    with group.batch(len(order[0])):
+        loss, _ = trainer.batch_loss(batch)
+        (loss * group.share).backward()  # type: ignore[no-untyped-call]
+    group.add_gradients(trained)
+    found = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+    trainer.network.zero_grad(set_to_none=True)
+    return found

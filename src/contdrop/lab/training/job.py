@@ -82,21 +82,8 @@ def run(
             store.drop_progress(job_id)
             training = Trainer(job, variant, prepared, device, team)
     unsaved: list[Epoch] = []
-    next_save = time.monotonic() + max(checkpoint_seconds, training.seconds_to_save / _CHECKPOINT_SHARE)
     try:
-        while not training.is_over:
-            unsaved.append(training.run_epoch())
-            after_epoch(unsaved[-1])
-            if time.monotonic() >= next_save and not training.is_over:
-                begun = time.monotonic()
-                try:
-                    saved_state = training.state()
-                except TypeError:  # the dry run has warned that such a job cannot be resumed
-                    next_save = math.inf
-                    continue
-                store.progress(job_id, unsaved, (training.epoch, saved_state))
-                unsaved, now = [], time.monotonic()
-                next_save = now + max(checkpoint_seconds, (now - begun) / _CHECKPOINT_SHARE)
+        _train(store, job_id, training, checkpoint_seconds, after_epoch, unsaved)
         results, artefacts = training.results()
     except DivergenceError as reason:
         store.fail(job_id, f"diverged: {reason}", unsaved)
@@ -104,6 +91,33 @@ def run(
     keeps = job.protocol.study.training.weights == "last" and job.stage == FINAL
     weights = checkpoint.parts(checkpoint.of_network(training.network)) if keeps else ()
     store.finish(job_id, unsaved, results, artefacts, weights)
+
+
+def _train(
+    store: JobSink,
+    job_id: int,
+    training: Trainer,
+    checkpoint_seconds: float,
+    after_epoch: Callable[[Epoch], None],
+    unsaved: list[Epoch],
+) -> None:
+    """Train to the end, and save the state and the ``unsaved`` epochs from time to time."""
+    next_save = time.monotonic() + max(checkpoint_seconds, training.seconds_to_save / _CHECKPOINT_SHARE)
+    while not training.is_over:
+        unsaved.append(training.run_epoch())
+        after_epoch(unsaved[-1])
+        begun = time.monotonic()
+        if begun < next_save or training.is_over:
+            continue
+        try:
+            state = training.state()
+        except TypeError:  # the dry run has warned that such a job cannot be resumed
+            next_save = math.inf
+            continue
+        store.progress(job_id, unsaved, (training.epoch, state))
+        unsaved.clear()
+        now = time.monotonic()
+        next_save = now + max(checkpoint_seconds, (now - begun) / _CHECKPOINT_SHARE)
 
 
 def _checkpoint(store: JobSink, job_id: int, team: ProcessGroup) -> tuple[int, Buffer] | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,7 +16,16 @@ from torch import Tensor
 from torch.nn import Module, functional
 
 from ...errors import UserError, suggest
-from ..data.batch import IGNORED, examples_of, logits_and_classes, loss_of, per_example, prediction_and_target
+from ..data.batch import (
+    IGNORED,
+    examples_of,
+    logits_and_classes,
+    loss_of,
+    per_example,
+    prediction_and_target,
+    prediction_of,
+    target_of,
+)
 from ..store.reader import WEIGHTS
 from . import metric_values
 
@@ -143,14 +154,9 @@ class Metric:
         return float(found.reshape(()))
 
 
-def _wrong(output: Any, batch: Any) -> Tensor:
+def _wrong(logits: Tensor, target: Tensor) -> Tensor:
     """Return 100 where the largest logit is not that of the class, 0 where it is."""
-    logits, target = logits_and_classes(output, batch)
     return _percent(logits, logits.argmax(1) != target, target)
-
-
-def _right(output: Any, batch: Any) -> Tensor:
-    return 100 - _wrong(output, batch)
 
 
 def _percent(logits: Tensor, wrong: Tensor, target: Tensor) -> Tensor:
@@ -159,36 +165,29 @@ def _percent(logits: Tensor, wrong: Tensor, target: Tensor) -> Tensor:
     return per_example(values, target)
 
 
-def _not_among(k: int) -> Of:
-    def of(output: Any, batch: Any) -> Tensor:
-        """Return 100 where k other logits come before that of the class; equal logits are in the order of classes."""
-        logits, target = logits_and_classes(output, batch)
-        number = logits.shape[1]
-        if k >= number:
-            raise UserError(f"metric top{k}: expected more than {k} classes, got {number}; choose a smaller k")
-        classes = target.clamp(min=0).unsqueeze(1)
-        own = logits.gather(1, classes)
-        place = torch.arange(number, device=logits.device).reshape(1, -1, *[1] * (logits.dim() - 2))
-        before = ((logits > own) | ((logits == own) & (place < classes))).sum(1)
-        return _percent(logits, before >= k, target)
-
-    return of
+def _not_among(k: int, logits: Tensor, target: Tensor) -> Tensor:
+    """Return 100 where k other logits come before that of the class; equal logits are in the order of classes."""
+    number = logits.shape[1]
+    if k >= number:
+        raise UserError(f"metric top{k}: expected more than {k} classes, got {number}; choose a smaller k")
+    classes = target.clamp(min=0).unsqueeze(1)
+    own = logits.gather(1, classes)
+    place = torch.arange(number, device=logits.device).reshape(1, -1, *[1] * (logits.dim() - 2))
+    before = ((logits > own) | ((logits == own) & (place < classes))).sum(1)
+    return _percent(logits, before >= k, target)
 
 
-def _nll(output: Any, batch: Any) -> Tensor:
-    logits, target = logits_and_classes(output, batch)
+def _nll(logits: Tensor, target: Tensor) -> Tensor:
     return per_example(functional.cross_entropy(logits, target, reduction="none"), target)
 
 
-def _nll_and_positions(output: Any, batch: Any) -> Tensor:
-    logits, target = logits_and_classes(output, batch)
+def _nll_and_positions(logits: Tensor, target: Tensor) -> Tensor:
     losses = functional.cross_entropy(logits, target, reduction="none").double()
     return torch.stack([losses.reshape(len(losses), -1).sum(1), (target != IGNORED).reshape(len(losses), -1).sum(1)], 1)
 
 
-def _brier(output: Any, batch: Any) -> Tensor:
+def _brier(logits: Tensor, target: Tensor) -> Tensor:
     """Return sum_c (p_c - 1[c is the class])^2, from 0 to 2; for two classes half of it, (p_1 - y)^2."""
-    logits, target = logits_and_classes(output, batch)
     probabilities = logits.softmax(1)
     truth = torch.zeros_like(probabilities).scatter_(1, target.clamp(min=0).unsqueeze(1), 1.0)
     squares = (probabilities - truth).square().sum(1)
@@ -196,6 +195,7 @@ def _brier(output: Any, batch: Any) -> Tensor:
 
 
 def _one_class_each(name: str, output: Any, batch: Any) -> tuple[Tensor, Tensor]:
+    """Return logits [N, C] and classes [N], none of them ignored."""
     logits, target = logits_and_classes(output, batch)
     if target.dim() != 1:
         raise UserError(
@@ -205,39 +205,26 @@ def _one_class_each(name: str, output: Any, batch: Any) -> tuple[Tensor, Tensor]
     return logits, target
 
 
-def _confidence(output: Any, batch: Any) -> Tensor:
-    logits, target = _one_class_each("ece", output, batch)
+def _confidence(logits: Tensor, target: Tensor) -> Tensor:
     confidence, predicted = logits.softmax(1).max(1)
     return torch.stack([confidence, (predicted == target).to(confidence.dtype)], 1)
 
 
-def _logits_and_class(output: Any, batch: Any) -> Tensor:
-    logits, target = _one_class_each("auroc", output, batch)
+def _logits_and_class(logits: Tensor, target: Tensor) -> Tensor:
     return torch.cat([logits.double(), target.unsqueeze(1).double()], 1)
 
 
-def _classes(output: Any, batch: Any) -> Tensor:
-    logits, target = _one_class_each("f1", output, batch)
+def _two_classes(logits: Tensor, target: Tensor) -> Tensor:
+    """Return the predicted and the true class."""
     predicted = torch.where(logits.isnan().any(1), torch.nan, logits.argmax(1).double())
     return torch.stack([predicted, target.double()], 1)
-
-
-def _square(output: Any, batch: Any) -> Tensor:
-    prediction, target = prediction_and_target(output, batch)
-    return _over_outputs((prediction - target).square())
-
-
-def _absolute(output: Any, batch: Any) -> Tensor:
-    prediction, target = prediction_and_target(output, batch)
-    return _over_outputs((prediction - target).abs())
 
 
 def _over_outputs(values: Tensor) -> Tensor:
     return values.reshape(len(values), -1).mean(1) if values.dim() > 1 else values
 
 
-def _prediction_and_target(output: Any, batch: Any) -> Tensor:
-    prediction, target = prediction_and_target(output, batch)
+def _all_outputs(prediction: Tensor, target: Tensor) -> Tensor:
     return torch.cat([part.double().reshape(len(part), -1) for part in (prediction, target)], 1)
 
 
@@ -255,32 +242,37 @@ def _spread(loss: Tensor, batch: Any) -> Tensor:
     return loss if loss.dim() else loss.expand(examples_of(batch))
 
 
-def _built_in(name: str, of: Of, unit: str = "") -> Metric:
+def _built_in(name: str, read: Callable[[Any, Any], tuple[Tensor, Tensor]], compute: Of, unit: str = "") -> Metric:
+    """Return a metric whose contributions follow from logits or prediction and target, as ``read`` returns them."""
+
+    def of(output: Any, batch: Any) -> Tensor:
+        return compute(*read(output, batch))
+
     return Metric(name, of, metric_values.COMBINE.get(name), unit, function=metric_values.WHOLE.get(name))
 
 
-_CLASSIFICATION = (
-    _built_in("error", _wrong, "%"),
-    _built_in("accuracy", _right, "%"),
-    _built_in("top5", _not_among(5), "%"),
-    _built_in("nll", _nll),
-    _built_in("perplexity", _nll_and_positions),
-    _built_in("brier", _brier),
-    _built_in("ece", _confidence),
-    _built_in("auroc", _logits_and_class),
-    _built_in("f1", _classes),
+def _top(k: int) -> Metric:
+    return _built_in(f"top{k}", logits_and_classes, partial(_not_among, k), "%")
+
+
+_METRICS = (
+    _built_in("error", logits_and_classes, _wrong, "%"),
+    _built_in("accuracy", logits_and_classes, lambda logits, target: 100 - _wrong(logits, target), "%"),
+    _top(5),
+    _built_in("nll", logits_and_classes, _nll),
+    _built_in("perplexity", logits_and_classes, _nll_and_positions),
+    _built_in("brier", logits_and_classes, _brier),
+    _built_in("ece", partial(_one_class_each, "ece"), _confidence),
+    _built_in("auroc", partial(_one_class_each, "auroc"), _logits_and_class),
+    _built_in("f1", partial(_one_class_each, "f1"), _two_classes),
+    _built_in("rmse", prediction_and_target, lambda f, y: _over_outputs((f - y).square())),
+    _built_in("mse", prediction_and_target, lambda f, y: _over_outputs((f - y).square())),
+    _built_in("mae", prediction_and_target, lambda f, y: _over_outputs((f - y).abs())),
+    _built_in("r2", prediction_and_target, _all_outputs),
+    Metric("loss", _loss, by_batch=True),
 )
-_REGRESSION = (
-    _built_in("rmse", _square),
-    _built_in("mse", _square),
-    _built_in("mae", _absolute),
-    _built_in("r2", _prediction_and_target),
-)
-BUILT_IN = {metric.name: metric for metric in (*_CLASSIFICATION, *_REGRESSION, Metric("loss", _loss, by_batch=True))}
+BUILT_IN = {metric.name: metric for metric in _METRICS}
 _DEFAULTS = {"classification": ("error", "nll"), "regression": ("rmse", "mae", "r2"), None: ("loss",)}
-
-
-_EACH: dict[str | None, Of] = {"classification": _nll, "regression": _square}  # the built-in losses
 
 
 def with_loss(metrics: Sequence[Metric], loss: Of | None, task: str | None) -> tuple[Metric, ...]:
@@ -288,23 +280,23 @@ def with_loss(metrics: Sequence[Metric], loss: Of | None, task: str | None) -> t
 
     The task's loss is known for each example, unless the model returns its own; a user's loss is a mean over a batch.
     """
+    each = {"classification": BUILT_IN["nll"].of, "regression": BUILT_IN["mse"].of}.get(task or "")
 
     def of(output: Any, batch: Any) -> Tensor:
         if loss is not None:
             return _spread(loss(output, batch), batch)
-        return _EACH[task](output, batch) if task in _EACH and loss_of(output) is None else _loss(output, batch)
+        return each(output, batch) if each and loss_of(output) is None else _loss(output, batch)
 
     return tuple(replace(metric, of=of) if metric is BUILT_IN["loss"] else metric for metric in metrics)
 
 
 def find(name: str) -> Metric:
     """Return a built-in metric by its name, one of ``BUILT_IN`` or top1, top2, ..."""
-    number = re.fullmatch(r"top([1-9]\d*)", name)
-    if number:
-        return Metric(name, _not_among(int(number[1])), unit="%")
-    if name not in BUILT_IN:
-        raise UserError(f"metric: no built-in metric is called {name!r}; {suggest(name, BUILT_IN)}")
-    return BUILT_IN[name]
+    if number := re.fullmatch(r"top([1-9]\d*)", name):
+        return _top(int(number[1]))
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    raise UserError(f"metric: no built-in metric is called {name!r}; {suggest(name, BUILT_IN)}")
 
 
 def defaults(task: str | None) -> tuple[Metric, ...]:
@@ -345,24 +337,44 @@ def measured(
             f"{expected} a dictionary of arrays and numbers by name; got {type(found).__name__}; return one"
         )
     names = [metric.name for metric in metrics]
-    taken = {WEIGHTS, *(f"test_{name}" for name in (*_RESERVED, *names))}
+    kept = {WEIGHTS, *(f"test_{name}" for name in (*_RESERVED, *names))}
     numbers: dict[str, float] = {}
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, value in found.items():
-        array = np.asarray(value)
-        wrong = f"an array of {array.dtype}" if array.ndim and array.dtype.kind not in "biuf" else ""
-        if not array.ndim:
-            try:
-                numbers[str(name)] = float(array)
-            except (TypeError, ValueError):
-                wrong = type(value).__name__
-        if wrong:
-            raise UserError(
-                f"{expected} a number or an array of numbers as {name!r}; got {wrong}; leave it out, or turn it into "
-                "numbers"
-            )
-        if name in (taken if array.ndim else names[1:]):
+        content = _storable(value, f"{expected} a number or an array of numbers as {name!r}")
+        is_number = isinstance(content, float)
+        if name in (names[1:] if is_number else kept):
             raise UserError(f"{expected} a name that the lab does not use itself; got {name!r}; choose another")
-        if array.ndim:
-            arrays[str(name)] = array
+        if isinstance(content, float):
+            numbers[str(name)] = content
+        else:
+            arrays[str(name)] = content
     return numbers, arrays
+
+
+def _storable(value: Any, expected: str) -> float | npt.NDArray[Any]:
+    array = np.asarray(value)
+    with contextlib.suppress(TypeError, ValueError):
+        if not array.ndim:
+            return float(array)
+        if array.dtype.kind in "biuf":
+            return array
+    got = f"an array of {array.dtype}" if array.ndim else type(value).__name__
+    raise UserError(f"{expected}; got {got}; leave it out, or turn it into numbers")
+
+
+def plain_classes(output: Any, batch: Any) -> tuple[Tensor, Tensor] | None:
+    """Return logits [N, C] and classes [N]; None for outputs and targets of other forms."""
+    try:
+        logits = prediction_of(output)
+    except Exception:  # no logits, and so no classes
+        return None
+    target = target_of(batch)
+    is_plain = logits.dim() == 2 and target.dim() == 1 and logits.shape[1] > 1 and not target.is_floating_point()
+    return (logits, target) if is_plain else None
+
+
+def predicted_classes(output: Any, batch: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+    """Return predicted and true classes of a batch; None where there is not one class per example."""
+    pair = plain_classes(output, batch)
+    return None if pair is None else (pair[0].argmax(1).cpu().numpy(), pair[1].cpu().numpy())

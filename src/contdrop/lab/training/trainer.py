@@ -24,22 +24,24 @@ from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from ..._text import plural
 from ...errors import UserError
-from ..data.batch import default_forward, examples_of, size_of, to_device
+from ..data.batch import default_forward, examples_of, to_device
 from ..data.data import Part, PreparedData
 from ..data.fingerprints import as_array, of_arrays
 from ..store.blobs import LARGE, Buffer
 from ..store.schema import FINAL, Epoch
 from ..study.plan import PlannedJob, Variant
 from ..study.user_errors import explained
-from . import checkpoint, epoch_metrics, random_streams
+from . import checkpoint, random_streams
 from .distributed import SINGLE_PROCESS, ProcessGroup
+from .epoch_metrics import EpochMetrics
 from .losses import Loss, default_loss
-from .metrics import Metric, measured, with_loss
+from .metrics import Metric, measured, predicted_classes, with_loss
 from .model import BuiltModel, build, seed_everything
 
 _MOST_LABELS = 2**15  # predicted classes are stored in 16 bits
 _SLOW_DISK = 1e8  # bytes per second, until the first checkpoint is measured
 _AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_POSITION = ("epoch", "step", "passes", "shown")  # of a training in its data
 _ONE_CYCLE = ("initial_lr", "max_lr", "min_lr")  # from which OneCycleLR computes a group's rates
 
 
@@ -58,6 +60,13 @@ class Evaluation:
     contributions: dict[str, np.ndarray]
     predictions: np.ndarray | None = None
     labels: np.ndarray | None = None
+
+    @property
+    def classes(self) -> dict[str, np.ndarray]:
+        """Predictions and labels as they are stored, if they are known and small enough."""
+        found = {"test_predictions": self.predictions, "test_labels": self.labels}
+        known = {name: each for name, each in found.items() if each is not None and each.max(initial=0) < _MOST_LABELS}
+        return {name: each.astype(np.int16) for name, each in known.items()} if len(known) == len(found) else {}
 
 
 @dataclass
@@ -86,9 +95,9 @@ class Trainer:
         device: str = "cpu",
         team: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        study, self.team = job.protocol.study, team
-        self.job, self.variant, self.study, self.device = job, variant, study, torch.device(device)
-        self.settings = study.training
+        study = job.protocol.study
+        self.job, self.variant, self.study, self.team = job, variant, study, team
+        self.settings, self.device = study.training, torch.device(device)
         shared = (random_streams.SPLIT, random_streams.WEIGHTS, random_streams.ORDER)
         self.seeds = {name: job.seed(name) for name in shared}
         self.seeds[random_streams.MASKS] = job.seed(random_streams.MASKS, variant)
@@ -100,24 +109,13 @@ class Trainer:
         self.forward = study.forward or default_forward
         self.loss = Loss(study.loss) if study.loss else default_loss(study.task)
         self.metrics = with_loss(study.metrics, study.loss, study.task)
-        self._runnable: Any = torch.compile(self.network) if study.training.compile else self.network
-        self.members: list[Any] = [self._runnable] if study.training.networks == 1 else list(self.network.children())
-        with explained(f"study {study.name!r}: optimizer", study.optimizer):
-            self.optimizer = (study.optimizer or _adamw)(self.network)
-        held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-        self.trained = [p for p in self.network.parameters() if id(p) in held]
-        self.untrained = [p for p in self.network.parameters() if id(p) not in held]
-        for group in self.optimizer.param_groups:
-            if variant.rate != 1:
-                group["lr"] *= variant.rate
-        self.steps_per_pass = -(-len(self.order(0)) // study.training.accumulate)
-        self.steps_per_epoch = study.training.epoch_steps or self.steps_per_pass
-        self.total_steps = min(study.training.steps or math.inf, self._steps_of(job.epochs))
-        total = job.epochs if study.training.schedule_by == "epoch" else int(self.total_steps)
-        self.scheduler = study.training.scheduler(self.optimizer, total) if study.training.scheduler else None
-        if variant.rate != 1:
-            self._scale_schedule()
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=study.training.precision == "float16")
+        self._runnable: Any = torch.compile(self.network) if self.settings.compile else self.network
+        self.members: list[Any] = [self._runnable] if self.settings.networks == 1 else list(self.network.children())
+        self.steps_per_pass = -(-len(self.order(0)) // self.settings.accumulate)
+        self.steps_per_epoch = self.settings.epoch_steps or self.steps_per_pass
+        self.total_steps = min(self.settings.steps or math.inf, self._steps_of(job.epochs))
+        self._prepare_optimizer()
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.precision == "float16")
         self.epoch, self.step = 0, 0  # finished ones
         self.passes, self.shown = 0, 0  # complete passes over the data, and batches of the current one
         self.best = Best()
@@ -127,6 +125,21 @@ class Trainer:
             "initial weights": initial,
             "data order": self._order_fingerprint(),
         }
+
+    def _prepare_optimizer(self) -> None:
+        """Make the optimizer and its schedule, with the variant's factor of the learning rate."""
+        with explained(f"study {self.study.name!r}: optimizer", self.study.optimizer):
+            self.optimizer = (self.study.optimizer or _adamw)(self.network)
+        held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        self.trained = [p for p in self.network.parameters() if id(p) in held]
+        self.untrained = [p for p in self.network.parameters() if id(p) not in held]
+        if self.variant.rate != 1:
+            for group in self.optimizer.param_groups:
+                group["lr"] *= self.variant.rate
+        total = self.job.epochs if self.settings.schedule_by == "epoch" else int(self.total_steps)
+        self.scheduler = self.settings.scheduler(self.optimizer, total) if self.settings.scheduler else None
+        if self.variant.rate != 1:
+            self._scale_schedule()
 
     def order(self, number: int, *member: int) -> list[Any]:
         """Return the examples of each batch of a pass; each network of a run but the first has its own order."""
@@ -206,10 +219,7 @@ class Trainer:
                 "optimiser": self.optimizer.state_dict(),
                 "scheduler": self.scheduler.state_dict() if self.scheduler else None,
                 "scaler": self.scaler.state_dict(),
-                "epoch": self.epoch,
-                "step": self.step,
-                "passes": self.passes,
-                "shown": self.shown,
+                **{name: getattr(self, name) for name in _POSITION},
                 "best": vars(self.best),
             }
         )
@@ -222,8 +232,8 @@ class Trainer:
         if self.scheduler:
             self.scheduler.load_state_dict(content["scheduler"])
         self.scaler.load_state_dict(content["scaler"])
-        self.epoch, self.step = content["epoch"], content["step"]
-        self.passes, self.shown = content["passes"], content["shown"]
+        for name in _POSITION:
+            setattr(self, name, content[name])
         self.best = Best(**content["best"])
 
     @property
@@ -240,30 +250,31 @@ class Trainer:
         # From here on only masks and models draw from the default generators of torch, NumPy and Python.
         seed_everything(self.job.seed(random_streams.MASKS, self.variant, self.epoch))
         rate = self.learning_rate
-        train_loss, train_value = self._train()
+        trained = self._train()
         self.epoch += 1
-        if not np.isfinite(train_loss):
-            raise DivergenceError(f"the training loss is {train_loss} in epoch {self.epoch}")
-        validation, test = self._evaluate_epoch()
-        self._end_epoch(validation)
-        seconds = time.perf_counter() - start
-        return Epoch(self.epoch, train_loss, train_value, *validation, *test, rate, seconds)
+        self._check_loss("training", trained[0])
+        evaluated = self._evaluate_epoch()
+        self._end_epoch(*evaluated[:2])
+        return Epoch(self.epoch, *trained, *evaluated, rate, time.perf_counter() - start)
 
-    def _evaluate_epoch(self) -> tuple[tuple[float | None, float | None], tuple[float | None, float | None]]:
+    def _check_loss(self, kind: str, loss: float) -> None:
+        if not np.isfinite(loss):
+            raise DivergenceError(f"the {kind} loss is {loss} in epoch {self.epoch}")
+
+    def _evaluate_epoch(self) -> tuple[float | None, float | None, float | None, float | None]:
         """Return loss and value on validation and on test data, if this epoch is to be evaluated."""
         every = self.settings.evaluate
         is_last = self.epoch >= self.job.epochs or self.step >= self.total_steps
         if not is_last and (every == "last" or (isinstance(every, int) and self.epoch % every)):
-            return (None, None), (None, None)
-        loss, value = self._loss_and_value(self.parts.validation)
-        if not np.isfinite(loss):
-            raise DivergenceError(f"the validation loss is {loss} in epoch {self.epoch}")
+            return None, None, None, None
+        validation = self._loss_and_value(self.parts.validation)
+        self._check_loss("validation", validation[0])
         if self.job.stage != FINAL or every == "last":
-            return (loss, value), (None, None)
-        return (loss, value), self._loss_and_value(self.parts.test)  # for the curve only
+            return *validation, None, None
+        return *validation, *self._loss_and_value(self.parts.test)  # for the curve only
 
-    def _end_epoch(self, validation: tuple[float | None, float | None]) -> None:
-        loss, value = validation
+    def _end_epoch(self, loss: float | None, value: float | None) -> None:
+        """Adjust the learning rate, and keep the model if it is the best so far."""
         if isinstance(self.scheduler, ReduceLROnPlateau):
             if loss is not None:
                 self.scheduler.step(loss)
@@ -271,22 +282,22 @@ class Trainer:
             self.scheduler.step()
         if value is None or (self.settings.keep == "last" and self.settings.patience is None):
             return
-        if math.isnan(self.best.value) or self.metrics[0].is_better(value, self.best.value):
-            self.best = Best(self.epoch, value, 0)
-            if self.settings.keep == "best":
-                self.best.weights = _copied(self.network.state_dict())
-                self.best.buffers = _copied(checkpoint.unsaved_buffers(self.network))
-        else:
+        if not (math.isnan(self.best.value) or self.metrics[0].is_better(value, self.best.value)):
             self.best.since += 1
+            return
+        self.best = Best(self.epoch, value)
+        if self.settings.keep == "best":
+            self.best.weights = _copied(self.network.state_dict())
+            self.best.buffers = _copied(checkpoint.unsaved_buffers(self.network))
 
     def _train(self) -> tuple[float, float]:
         """Train for one epoch; return the mean loss and the value under dropout."""
         self.network.train()
-        losses, tally = epoch_metrics.EpochLoss(), epoch_metrics.EpochMetric(self.metrics[0])
-        last = self.total_steps
+        found = EpochMetrics(self.metrics[0])
+        last, is_elsewhere = self.total_steps, self.device.type != "cpu"
         if self.settings.epoch_steps:
             last = min(last, self.step + self.steps_per_epoch)
-        waiting, of, is_elsewhere = 0, 1, self.device.type != "cpu"
+        waiting, of = 0, 1
         for batches, sizes, left in self._batches():
             if not waiting:
                 of = min(self.settings.accumulate, left)
@@ -297,15 +308,14 @@ class Trainer:
                     loss, output = self.batch_loss(batch, member)
                     self.backward(loss, of)
                 if self.team.share:
-                    losses.add(loss, size_of(batch))
-                    tally.add(output, batch)
+                    found.add(loss, output, batch)
             waiting += 1
             if waiting == of:
                 self.update()
                 waiting = 0
                 if self.step >= last or (left == 1 and not self.settings.epoch_steps):
                     break
-        return losses.mean(self.team.gather), tally.value(self.team.gather)
+        return found.values(self.team.gather)
 
     def _batches(self) -> Iterator[tuple[tuple[Any, ...], list[int], int]]:
         """Yield batches from where the last epoch ended.
@@ -393,13 +403,13 @@ class Trainer:
         """
         wanted = self.metrics if wanted is None else wanted
         self.network.eval()
-        done: list[tuple[float, int, list[np.ndarray], tuple[np.ndarray, np.ndarray] | None]] = []
         size = self.settings.evaluation_batch_size or 4 * self.study.batch_size
+        done = []
         for batch in part.batches(self.team.turns(part.order(None, size)[:batches])):
             batch = to_device(batch, self.device)
             with self.autocast():
                 output = self.forward(self._runnable, batch)
-            pair = epoch_metrics.predicted_classes(output, batch) if classes else None
+            pair = predicted_classes(output, batch) if classes else None
             found = [metric.contributions(output, batch, examples_of(batch)) for metric in wanted]
             done.append((float(self.loss.total(output, batch)), examples_of(batch), found, pair))
         totals, sizes, contributions, pairs = zip(*self.team.in_order(done))
@@ -414,29 +424,29 @@ class Trainer:
             self.network.load_state_dict(self.best.weights)
             checkpoint.restore_buffers(self.network, self.best.buffers or {}, self.device)
         found: dict[str, float] = {}
-        artefacts: dict[str, np.ndarray] = {}
-        parts = {"train": self.parts.train, "val": self.parts.validation}
-        for name, part in (parts | {"test": self.parts.test} if self.job.stage == FINAL else parts).items():
-            is_test, primary = name == "test", self.metrics[0].name
-            wanted = self.metrics if is_test else self.metrics[:1]
-            done = self.evaluate(part, wanted, classes=is_test and self.study.task == "classification")
-            found[f"{name}_loss"] = done.loss
-            for metric in wanted:
-                value = metric.value(done.contributions[metric.name])
-                found[f"{name}_error" if metric.name == primary else f"{name}:{metric.name}"] = value
-                if is_test:
-                    artefacts[f"test_{metric.name}"] = done.contributions[metric.name]
-            classes = {"test_predictions": done.predictions, "test_labels": done.labels}
-            if all(each is not None and each.max(initial=0) < _MOST_LABELS for each in classes.values()):
-                artefacts |= {name: each.astype(np.int16) for name, each in classes.items() if each is not None}
-        if self.parts.groups is not None and self.job.stage == FINAL:
+        found |= self._values("train", self.evaluate(self.parts.train, self.metrics[:1]))
+        found |= self._values("val", self.evaluate(self.parts.validation, self.metrics[:1]))
+        if self.job.stage != FINAL:
+            return self._finite(found) | self.built.noise, {}
+        tested = self.evaluate(self.parts.test, classes=self.study.task == "classification")
+        found |= self._values("test", tested)
+        artefacts = {f"test_{name}": each for name, each in tested.contributions.items()} | tested.classes
+        if self.parts.groups is not None:
             artefacts["test_groups"] = self.parts.groups
-        if self.study.measure and self.job.stage == FINAL and not self.team.rank:
+        if self.study.measure and not self.team.rank:
             seed = self.job.seed(random_streams.MEASURE)
             numbers, arrays = measured(self.study, self.metrics, self.network, self.parts, seed)
             found |= {f"test:{name}": number for name, number in numbers.items()}  # as metrics are named
             artefacts |= arrays
         return self._finite(found) | self.built.noise, artefacts
+
+    def _values(self, name: str, done: Evaluation) -> dict[str, float]:
+        """Return loss and values on a part of the data by their names in the store."""
+        found = {f"{name}_loss": done.loss}
+        for metric in self.metrics[: len(done.contributions)]:
+            key = f"{name}_error" if metric == self.metrics[0] else f"{name}:{metric.name}"
+            found[key] = metric.value(done.contributions[metric.name])
+        return found
 
     def _finite(self, found: dict[str, float]) -> dict[str, float]:
         """Leave out what is not finite, such as an AUROC of one class; raise if it is the job's result."""

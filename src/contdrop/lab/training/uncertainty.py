@@ -6,7 +6,7 @@ Predictions are made in three ways: with dropout off (``point``), averaged over 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
@@ -25,13 +25,9 @@ Array = npt.NDArray[Any]
 Forward = Callable[[torch.nn.Module, Any], Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Predicted:
-    """Class probabilities of some examples, and their uncertainties."""
-
-    probabilities: Array  # [N, C], float64
-    entropy: Array  # of the probabilities, in nats, [N]
-    mutual_information: Array | None  # between class and mask, [N]; None of predictions without masks
+# Class probabilities [N, C] of some examples in float64, their ``entropy`` in nats [N], and of predictions with masks
+# the ``mutual_information`` [N] between class and mask.
+Predicted = dict[str, Array]
 
 
 @dataclass(frozen=True)
@@ -78,23 +74,20 @@ class Uncertainty(Configuration):
 
     def __call__(self, model: torch.nn.Module, parts: Any, seed: int) -> dict[str, Array]:
         """Return the arrays to store for a trained model; see :class:`Uncertainty`."""
-        part = parts.test
-        order = part.order(None, self.batch_size)
+        order = parts.test.order(None, self.batch_size)
         if self.examples is not None:
             order = list(torch.split(torch.cat(order)[: self.examples], self.batch_size))
-        batches = list(part.batches(order))
+        batches = list(parts.test.batches(order))
         truth = np.concatenate([_classes(batch) for batch in batches])
-        known = self.predict(model, batches, seed, "test")
-        ood = {} if self.ood is None else self.predict(model, self._ood_batches(), seed, "ood")
-        kept: dict[str, Array] = {}
-        for way, predicted in known.items():
-            found = _kept(predicted, truth, self.bins) | _detection(predicted, ood.get(way))
-            kept |= {f"uncertainty_{way}_{name}": array for name, array in found.items()}
-        return kept
+        known = self._predict(model, batches, seed, "test")
+        ood = self._predict(model, self._ood_batches(), seed, "ood") if self.ood is not None else {}
+        return {
+            f"uncertainty_{way}_{name}": array
+            for way, predicted in known.items()
+            for name, array in (_kept(predicted, truth, self.bins) | _detection(predicted, ood.get(way, {}))).items()
+        }
 
-    def predict(
-        self, model: torch.nn.Module, batches: Sequence[Any], seed: int = 0, name: str = "test"
-    ) -> dict[str, Predicted]:
+    def _predict(self, model: torch.nn.Module, batches: Sequence[Any], seed: int, name: str) -> dict[str, Predicted]:
         """Return the predictions of each possible way, and leave the model in evaluation mode.
 
         Without dropout layers there are no masks to average over; moments are known for some layers only. Data of
@@ -105,27 +98,28 @@ class Uncertainty(Configuration):
         moved = [to_device(batch, device) for batch in batches]
         calls = [_Logits(model, self.forward or default_forward, batch) for batch in moved]
         seeds = [random_streams.seed(seed, random_streams.MEASURE, 0, name, number) for number in range(len(moved))]
-        point = _joined([_point(call) for call in calls])
-        found: dict[str, Predicted | None] = {"point": point}
-        found["mc"] = _if_possible(
-            inference.mc_predict(call, call.marker, self.samples, transform="softmax", seed=seed)
+        point = _joined(map(_point, calls))
+        monte_carlo = (
+            _of(inference.mc_predict(call, call.marker, self.samples, transform="softmax", seed=seed))
             for call, seed in zip(calls, seeds)
         )
+        found = {"point": point, "mc": _if_possible(monte_carlo)}
         # Moments follow the model itself, so they need to know what it is called with.
         inputs = [x for batch in moved if (x := _only_input(batch)) is not None]
-        plain = self.forward is None and len(inputs) == len(moved)
-        if self.moments and plain and point.probabilities.shape[1] == calls[0].width:
-            found["moments"] = _if_possible(
-                inference.predict(model, x, method="moments", transform="softmax", seed=seed)
+        is_plain = self.forward is None and len(inputs) == len(moved)
+        if self.moments and is_plain and point["probabilities"].shape[1] == calls[0].width:
+            moments = (
+                _of(inference.predict(model, x, method="moments", transform="softmax", seed=seed))
                 for x, seed in zip(inputs, seeds)
             )
-        return {way: predicted for way, predicted in found.items() if predicted is not None}
+            found["moments"] = _if_possible(moments)
+        return {way: predicted for way, predicted in found.items() if predicted}
 
     def _ood_batches(self) -> list[Any]:
         """Return batches of the out-of-distribution inputs, which have no target."""
         assert self.ood is not None
         nest = map_leaves(
-            lambda leaf: leaf if isinstance(leaf, Tensor) else torch.as_tensor(np.asarray(leaf)), self.ood()
+            lambda leaf: torch.as_tensor(leaf if isinstance(leaf, Tensor) else np.asarray(leaf)), self.ood()
         )
         lengths = {len(leaf) if leaf.dim() else 0 for _, leaf in leaves(nest)}
         if len(lengths) != 1 or not min(lengths):
@@ -170,33 +164,31 @@ def _only_input(batch: Any) -> Tensor | None:
 @torch.no_grad()
 def _point(call: _Logits) -> Predicted:
     probabilities = call(call.marker).softmax(1).cpu()
-    return Predicted(probabilities.numpy(), torch.special.entr(probabilities).sum(1).numpy(), None)
+    return {"probabilities": probabilities.numpy(), "entropy": torch.special.entr(probabilities).sum(1).numpy()}
 
 
 def _of(prediction: inference.Prediction) -> Predicted:
     entropy, information = prediction.entropy, prediction.mutual_information
     assert entropy is not None
     assert information is not None
+    found = {"probabilities": prediction.mean, "entropy": entropy, "mutual_information": information}
+    arrays = {name: tensor.cpu().numpy() for name, tensor in found.items()}
     # Without noise it is zero up to rounding errors, by which examples must not be ranked.
-    return Predicted(prediction.mean.cpu().numpy(), entropy.cpu().numpy(), information.cpu().numpy().round(9))
+    return arrays | {"mutual_information": arrays["mutual_information"].round(9)}
 
 
-def _if_possible(predictions: Iterator[inference.Prediction]) -> Predicted | None:
-    """Return the predictions of all batches; None if the first is refused, although the model itself works."""
+def _if_possible(batches: Iterator[Predicted]) -> Predicted:
+    """Return the predictions of all batches; none if the first is refused, although the model itself works."""
     try:
-        first = next(predictions)
+        first = next(batches)
     except (ValueError, NotImplementedError):
-        return None
-    return _joined([_of(first), *map(_of, predictions)])
+        return {}
+    return _joined([first, *batches])
 
 
-def _joined(parts: Sequence[Predicted]) -> Predicted:
-    information = [part.mutual_information for part in parts if part.mutual_information is not None]
-    return Predicted(
-        np.concatenate([part.probabilities for part in parts]),
-        np.concatenate([part.entropy for part in parts]),
-        np.concatenate(information) if information else None,
-    )
+def _joined(batches: Iterable[Predicted]) -> Predicted:
+    every = list(batches)
+    return {name: np.concatenate([batch[name] for batch in every]) for name in every[0]}
 
 
 def _classes(batch: Any) -> npt.NDArray[np.int64]:
@@ -209,35 +201,27 @@ def _classes(batch: Any) -> npt.NDArray[np.int64]:
 
 
 def _kept(predicted: Predicted, truth: npt.NDArray[np.int64], bins: int) -> dict[str, Array]:
-    p = predicted.probabilities
-    rows = np.arange(len(truth))
+    p, rows = predicted["probabilities"], np.arange(len(truth))
     right = np.zeros_like(p)
     right[rows, truth] = 1
     squares = np.square(p - right).sum(axis=1) / (2 if p.shape[1] == 2 else 1)  # as the metric brier
     losses = -np.log(np.maximum(p[rows, truth], np.finfo(np.float64).tiny))
     # A sum of probabilities in another order may be above 1 by a rounding error.
     confidence, correct = np.minimum(p.max(axis=1), 1), p.argmax(axis=1) == truth
-    by_example = {"contribution_nll": losses, "contribution_brier": squares, "confidence": confidence}
-    by_example |= {"entropy": predicted.entropy}
-    if predicted.mutual_information is not None:
-        by_example["mutual_information"] = predicted.mutual_information
+    by_example = {"contribution_nll": losses, "contribution_brier": squares, "confidence": confidence, **predicted}
     ece = metric_values.calibration_error(np.stack([confidence, correct], axis=1))
     values = {"nll": losses.mean(), "brier": squares.mean(), "ece": ece}
     return {
         **{name: np.asarray(value, np.float64) for name, value in values.items()},
-        **{name: array.astype(np.float32) for name, array in by_example.items()},
+        **{name: array.astype(np.float32) for name, array in by_example.items() if name != "probabilities"},
         "correct": correct.astype(np.uint8),
         "reliability": np.stack(metric_values.reliability(confidence, correct, bins)).astype(np.float64),
     }
 
 
-def _detection(known: Predicted, ood: Predicted | None) -> dict[str, Array]:
+def _detection(known: Predicted, ood: Predicted) -> dict[str, Array]:
     """Return how well uncertainty separates out-of-distribution inputs from test data."""
-    if ood is None:
-        return {}
-    kept = {"ood_entropy": ood.entropy.astype(np.float32)}
-    found = {"auroc_entropy": metric_values.ranked_auroc(ood.entropy, known.entropy)}
-    if known.mutual_information is not None and ood.mutual_information is not None:
-        kept["ood_mutual_information"] = ood.mutual_information.astype(np.float32)
-        found["auroc_mutual_information"] = metric_values.ranked_auroc(ood.mutual_information, known.mutual_information)
-    return kept | {name: np.asarray(value, np.float64) for name, value in found.items()}
+    names = [name for name in ("entropy", "mutual_information") if name in known and name in ood]
+    aurocs = {f"auroc_{name}": metric_values.ranked_auroc(ood[name], known[name]) for name in names}
+    kept = {f"ood_{name}": ood[name].astype(np.float32) for name in names}
+    return kept | {name: np.asarray(value, np.float64) for name, value in aurocs.items()}
