@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from contdrop.errors import UserError
+
 # How long an example takes says how busy the machine is, and nothing of the code.
 settings.register_profile("contdrop", deadline=None)
 settings.load_profile("contdrop")
@@ -66,6 +68,22 @@ def snapshot(request):
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
         assert text == path.read_text(encoding="utf-8"), "run pytest with --update-snapshots and review the diff"
+
+    return check
+
+
+@pytest.fixture
+def refusals(snapshot):
+    """Return a function that compares the errors of calls, a line each, with the file of this name in ``snapshots``."""
+
+    def check(name, calls):
+        lines = []
+        for call in calls:
+            with pytest.raises(UserError) as caught:
+                call()
+            lines.append(str(caught.value))
+            assert "\n" not in lines[-1]
+        snapshot(name, "\n".join(lines))
 
     return check
 

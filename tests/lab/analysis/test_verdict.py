@@ -9,13 +9,12 @@ from scipy import stats as scipy_stats
 from contdrop.lab import stats
 from contdrop.lab.analysis import verdict as verdicts
 from contdrop.lab.analysis.comparisons import ALPHA, compare, margin_of, outcome_of, wilcoxon_rejects
-from contdrop.lab.analysis.phrases import capital, probability
+from contdrop.lab.analysis.phrases import probability
 from contdrop.lab.analysis.sample_size import needed_runs
 from contdrop.lab.analysis.verdict import HEADLINE, analyze, verdict
 from contdrop.lab.report import tables
 from contdrop.lab.store.results import Results
 from contdrop.lab.store.schema import FAILED, FINISHED, PLANNED, JobRecord, ProtocolRecord
-from contdrop.lab.study.labels import name_in_text
 
 METHODS = ("gaussian", "bernoulli", "uniform", "bernoulli-matched")
 
@@ -61,11 +60,41 @@ def levels(errors, **options):
     return {m: noisy(e, seed=i, **options) for i, (m, e) in enumerate(errors.items())}
 
 
-def with_other_noise():
-    results = results_of(levels(dict(zip(METHODS, (2, 3, 4, 5)))))
+def with_noise(results, rest, key="relative_variance", **by_method):
+    """Set a figure of the noise of some methods by their names, and of the rest."""
     for each in results.final:
-        if each.method == "bernoulli-matched":
-            each.results["relative_variance"] = 0.156
+        value = by_method.get(each.method.partition(":")[0].replace("-", "_"), rest)
+        each.results[key] = value
+    return results
+
+
+def configured(results, **configuration):
+    results.protocol.configuration.update(configuration)
+    return results
+
+
+def with_answers(errors, images=1000, shared=0.0):
+    """Results with wrong answers that give these errors; a share of them on the same images in every run."""
+    rng, answers = np.random.default_rng(0), {}
+    for method, found in errors.items():
+        order = rng.permutation(images)
+        for run, error in enumerate(found):
+            number = round(error * images / 100)
+            same = order[: round(shared * number)]
+            rest = rng.choice(order[len(same) :], number - len(same), replace=False)
+            answers[method, run] = np.zeros(images, np.float32)
+            answers[method, run][[*same, *rest]] = 100
+    exact = {method: [answers[method, run].mean() for run in range(len(errors[method]))] for method in errors}
+    return dataclasses.replace(results_of(exact), contributions=answers)
+
+
+def against_control(reference, control, kind):
+    """Results against a control of the noise as known, unknown, or against none."""
+    errors = {reference: noisy(2), control: noisy(3, seed=1), "bernoulli-matched": noisy(1.5, seed=2)}
+    results = results_of({m: e for m, e in errors.items() if kind != "no" or m != control}, reference=reference)
+    for each in results.final:
+        if kind == "unknown" and each.method == control:
+            del each.results["relative_variance"]
     return results
 
 
@@ -73,8 +102,19 @@ BASE = noisy(3, runs=30)
 CLOSE, FAR = ([e + step + 0.01 * (-1) ** run for run, e in enumerate(BASE)] for step in (0.05, 1))
 SEVEN = (1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.02)
 TEN = noisy(3, runs=10)
+STEPS = levels(dict(zip(METHODS, (2, 3, 4, 5))))
+MATCHED = levels({"original": 2, "gaussian:match": 3, "uniform:match": 4})
+PAIR = levels(dict.fromkeys(METHODS[:2], 3))
+LABELS = [f"gaussian:sigma=0.{i}:mean=0.12345678" for i in range(1, 10)]
+LONG = {"bernoulli": noisy(4)} | {m: noisy(3 if i % 2 else 5, seed=i) for i, m in enumerate(LABELS)}
+WILD = {"gaussian": noisy(3, spread=1), "uniform": noisy(3.01, spread=1, seed=1)}
+MOVED = {"changes": [{"time": 1.0, "what": "margin", "before": None, "after": 0.2, "results": 6}]}
+PLANNED_MARGIN = {"margin": 0.2, "margin_reason": "half of the paper's gap."}
+SIGMAS = {"bernoulli": noisy(5)} | {f"gaussian:sigma=0.{i}": noisy(3, seed=i) for i in range(1, 10)}
+HARD = [1.0, *noisy(5, runs=7)]
+SHARED = {m: list(np.random.default_rng(i).choice([3.0 + i / 4, 3.1 + i / 4], 10)) for i, m in enumerate(METHODS[:2])}
 CASES = {
-    "better than all": results_of(levels(dict(zip(METHODS, (2, 3, 4, 5))))),
+    "better than all": results_of(STEPS),
     "better and worse": results_of({"gaussian": noisy(3), "bernoulli": noisy(4, seed=1), "uniform": noisy(2, seed=2)}),
     "worse": results_of({"gaussian": noisy(3), "uniform": noisy(2, seed=2)}),
     "a gain by the strength of the noise": results_of(
@@ -84,7 +124,27 @@ CASES = {
     "a gain within the margin": results_of(
         levels({"gaussian": 2.0, "bernoulli": 2.1, "bernoulli-matched": 2.005}, spread=0.02, runs=20)
     ),
-    "a control with other noise": with_other_noise(),
+    "a control with other noise": with_noise(results_of(STEPS), rest=0.3, bernoulli_matched=0.156),
+    "a control with masks of another mean": with_noise(results_of(STEPS), rest=0.5, key="mean", bernoulli_matched=0.77),
+    "a control with masks of the same mean": with_noise(results_of(STEPS), rest=0.5, key="mean"),
+    "unscaled masks without means": configured(results_of(STEPS), recipe={"scale": "paper"}),
+    "scaled masks without means": configured(results_of(STEPS), recipe={"scale": "inverted"}),
+    **{
+        f"{kind} control of {reference}": against_control(reference, control, kind)
+        for reference, control in {
+            "uniform": "bernoulli-matched:uniform",
+            "gaussian:sigma=0.3": "bernoulli-matched:sigma=0.3",
+            "gaussian:match": "original",
+            "gaussian:r=0.3": "bernoulli:r=0.3",
+            "uniform:r=0.3": "bernoulli:r=0.3",
+        }.items()
+        for kind in ("known", "unknown", "no")
+    },
+    "a law weaker than its name says": with_noise(results_of(MATCHED, reference="original"), 1.0, uniform=1 / 3),
+    "a weaker law in few runs": with_noise(
+        results_of({m: e[:3] for m, e in MATCHED.items()}, reference="original"), 1.0, uniform=1 / 3
+    ),
+    "laws as strong as their names say": results_of(MATCHED, reference="original"),
     "no dropout, with a failed run": results_of(
         {"gaussian": noisy(2), "none": noisy(3, seed=1)}, failed=[("none", 12)]
     ),
@@ -119,14 +179,53 @@ CASES = {
     "the reference alone": results_of({"gaussian": [1.0]}),
     "without the reference": results_of({"none": [1.0]}, missing=[("gaussian", 0)]),
     "no shared run": results_of({"gaussian": {0: 1.0}, "none": {1: 1.0}}),
-}
+    "alike": results_of({m: noisy(3, spread=0.02, runs=20, seed=i) for i, m in enumerate(METHODS)}),
+    "alike in wild runs": results_of({m: noisy(3, spread=1.0, seed=i) for i, m in enumerate(METHODS)}),
+    "one other that is open": results_of(WILD),
+    "two others that are open": results_of({**WILD, "none": noisy(3.01, spread=1, seed=2)}),
+    "a planned margin": results_of(PAIR, **PLANNED_MARGIN),
+    "a planned margin, another chosen": (results_of(PAIR, **PLANNED_MARGIN), 1.0),
+    "a margin that has changed": results_of(PAIR, **PLANNED_MARGIN, **MOVED),
+    "a margin that has changed, another chosen": (results_of(PAIR, **PLANNED_MARGIN, **MOVED), 1.0),
+    "a large margin chosen afterwards": (results_of(PAIR), 1.0),
+    "a small margin chosen afterwards": (results_of(PAIR), 0.001),
+    "long names": results_of(LONG, reference="bernoulli"),
+    "long names below the margin": (results_of(LONG, reference="bernoulli"), 1.5),
+    "many names": results_of(SIGMAS, reference="bernoulli"),
+    "many names and an open one": results_of(SIGMAS | {"none": noisy(5, seed=11)}, reference="bernoulli"),
+    "a split and a recipe": configured(results_of(STEPS), split={"train": 50_000}, recipe={"scale": "inverted"}),
+    "a loop of one's own": configured(results_of(STEPS), run={"name": "run"}),
+    "failed, missing and fewer than the paper's": results_of(
+        {"gaussian": noisy(2), "bernoulli": noisy(3, seed=1)[:11]}, failed=[("bernoulli", 11)],
+        missing=[("gaussian", 12), ("bernoulli", 12)], paper="Table I, ReLU", paper_runs=30, paper_epochs=3000,
+    ),
+    "as many as the paper's": results_of(
+        levels(dict.fromkeys(METHODS, 2), runs=30), paper="Table I", paper_runs=30, paper_epochs=5
+    ),
+    "few runs of one method": results_of(
+        {**levels({"gaussian": 2, "bernoulli": 3}), "uniform": dict(enumerate(noisy(3, seed=2)[:3]))}
+    ),
+    "within the margin of one, one run of another": results_of({**PAIR, "none": {0: 3.3}}, margin=0.5),
+    # A method that failed where the others err much has a low mean, and was never ahead.
+    "the closest rival in shared runs": results_of(
+        {"gaussian": HARD, "uniform": np.add(noisy(-0.3, 8, 0.01), HARD).tolist(), "none": {0: 1.5}}
+    ),
+    "other images may not show the difference": with_answers(SHARED, shared=0.95),
+    "other images would show the difference": with_answers({"gaussian": [3.0, 3.1] * 5, "bernoulli": [9.0, 9.2] * 5}),
+    "within the margin over runs but not over images": (
+        with_answers({"gaussian": [3.0, 3.1] * 10, "bernoulli": [3.1, 3.0, 3.0, 3.1] * 5}, shared=0.95), 0.1,
+    ),
+    "within the margin over runs and over images": (
+        with_answers({"gaussian": [3.0, 3.1] * 10, "bernoulli": [3.1, 3.0, 3.0, 3.1] * 5}, shared=0.95), 3.0,
+    ),
+}  # fmt: skip
 
 
 def test_verdicts(snapshot):
     """Every sentence, for results of every kind."""
     parts = []
-    for name, results in CASES.items():
-        found = verdict(results)
+    for name, case in CASES.items():
+        found = verdict(*case) if isinstance(case, tuple) else verdict(case)
         outcomes = ", ".join(f"{method} {outcome}" for method, outcome in found.outcomes.items())
         parts += [f"## {name}", f"{found.outcome}: {found.headline}", *found.details, f"[{outcomes}]"]
         parts += [f"- {each.label} ({each.outcome}; {each.gap}): {each.text}" for each in found.findings]
@@ -175,36 +274,6 @@ def test_a_comparison_without_a_t_test_counts_in_the_correction_of_the_others():
     assert np.isnan(found["none"].t_p_two_sided)
     assert found["uniform"].t_p_two_sided_holm == 2 * found["uniform"].t_p_two_sided < 1
     assert found["uniform"].minimum_detectable == stats.minimum_detectable(found["uniform"].sd, 12, alpha=0.025)
-
-
-def test_no_difference_is_claimed_only_by_the_equivalence_test():
-    same = {m: noisy(3, spread=0.02, runs=20, seed=i) for i, m in enumerate(METHODS)}
-    found = verdict(results_of(same))
-    assert found.outcome == "equivalent"
-    assert found.headline == "Gaussian is within ±0.30 percentage points of every other method."
-    assert "with as much noise, its shape makes no difference that matters" in found.findings[-1].text
-    said = "No difference that matters: the equivalence test puts it within ±0.30 percentage points (p < 0.001 after"
-    assert all(said in finding.text for finding in found.findings)
-    wild = {m: noisy(3, spread=1.0, seed=i) for i, m in enumerate(METHODS)}
-    found = verdict(results_of(wild))
-    assert found.outcome == "open"
-    assert found.headline == "Undecided: 12 runs cannot tell Gaussian from any other method."
-    detectable = compare(results_of(wild))["bernoulli"].minimum_detectable
-    assert (
-        f"12 such runs could only have detected a gap of {detectable:.2f} points or more (with 80 % power after "
-        "correction for 3 comparisons)." in found.findings[0].text
-    )
-    assert "is open" in found.findings[-1].text
-    assert not any("o difference" in finding.text for finding in found.findings)
-
-
-def test_what_matters_can_be_said():
-    same = results_of({m: noisy(3, spread=0.1, seed=i) for i, m in enumerate(METHODS[:2])})
-    assert verdict(same, margin=1.0).outcome == "equivalent"
-    assert verdict(same, margin=0.001).outcome == "open"
-    assert margin_of(same) == pytest.approx(0.3)
-    assert "Differences of less than 0.30 points, a tenth of the error of Gaussian, count" in verdict(same).caveats[0]
-    assert "comes from the results" in verdict(same).caveats[0]
 
 
 AUROC = {"name": "auroc", "unit": "", "better": "higher", "kind": "built-in"}
@@ -266,27 +335,15 @@ def test_runs_that_differ_alike_but_for_rounding_plan_nothing():
 
 
 def test_the_margin_is_the_experiments_and_one_chosen_afterwards_is_called_that():
-    errors = {m: noisy(3, spread=0.1, seed=i) for i, m in enumerate(METHODS[:2])}
-    planned = results_of(errors, margin=0.2, margin_reason="half of the paper's gap.")
-    assert margin_of(planned) == 0.2
-    assert compare(planned)["bernoulli"].margin == 0.2
-    assert verdict(planned).caveats[0] == (
-        "Differences of less than 0.20 points count as negligible, which the experiment fixed before the "
-        "results: half of the paper's gap."
-    )
-    assert verdict(planned, margin=1.0).caveats[0] == (
-        "The margin of ±1.00 points was chosen after the fact (--margin), not before the results; the experiment had "
-        "fixed ±0.20."
-    )
-    change = {"time": 1.0, "what": "margin", "before": None, "after": 0.2, "results": 6}
-    moved = results_of(errors, margin=0.2, changes=[change])
-    assert "which the experiment chose when results were there." in verdict(moved).caveats[0]
-    assert verdict(moved, margin=1.0).caveats[0].endswith("; the experiment had changed to ±0.20.")
-    assert any("points, fixed by the experiment;" in note for note in tables.differences(analyze(planned)).notes)
-    words = "points, chosen by the experiment when results were there;"
-    assert any(words in note for note in tables.differences(analyze(moved)).notes)
+    planned, moved = CASES["a planned margin"], CASES["a margin that has changed"]
+    assert margin_of(planned) == compare(planned)["bernoulli"].margin == 0.2
     assert compare(planned, 1.0)["bernoulli"].margin == 1.0
-    assert verdict(results_of(errors), margin=1.0).caveats[0].endswith("not before the results.")
+    assert margin_of(results_of(PAIR)) == pytest.approx(0.3)
+    for results, words in (
+        (planned, "points, fixed by the experiment;"),
+        (moved, "points, chosen by the experiment when results were there;"),
+    ):
+        assert any(words in note for note in tables.differences(analyze(results)).notes)
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-7, 1.0])
@@ -300,66 +357,6 @@ def test_small_values_are_told_apart_and_shown_as_large_ones_are(scale):
     assert [row[1].bold for row in overview.rows] == [True, False]
     for cell in (overview.rows[1][2], differences.rows[0][1], differences.rows[0][11]):
         assert float(cell.text.split()[0].replace("\N{MINUS SIGN}", "-")) == pytest.approx(cell.value, rel=0.1)
-
-
-@pytest.mark.parametrize("runs", [3, 12])
-def test_a_law_that_is_weaker_than_its_name_says_is_called_that(runs):
-    methods = ("original", "gaussian:match", "uniform:match")
-    results = results_of({m: noisy(2 + i, runs, seed=i) for i, m in enumerate(methods)}, reference="original")
-    assert not any("weaker" in each for each in verdict(results).details)
-    for each in results.final:
-        each.results["relative_variance"] = 1 / 3 if each.method == "uniform:match" else 1.0
-    assert (
-        "Uniform of equal strength is weaker than its name says: no such law is as strong as original dropout (noise "
-        "0.333 instead of 1.000)." in verdict(results).details
-    )
-
-
-def test_a_control_with_masks_of_another_mean_is_none():
-    results = results_of({m: noisy(2 + i, seed=i) for i, m in enumerate(METHODS)})
-    for each in results.final:
-        each.results["mean"] = 0.77 if each.method == "bernoulli-matched" else 0.5
-    assert verdict(results).findings[-1].text == (
-        "Inconclusive: matched Bernoulli was run with masks of another mean, mean of the masks 0.770 instead of 0.500."
-    )
-    for each in results.final:
-        each.results["mean"] = 0.5
-    assert verdict(results).findings[-1].outcome == "better"
-    for each in results.final:
-        del each.results["mean"]
-    results.protocol.configuration["recipe"] = {"scale": "paper"}
-    assert "the store does not say whether those of matched Bernoulli have" in verdict(results).findings[-1].text
-    results.protocol.configuration["recipe"] = {"scale": "inverted"}
-    assert verdict(results).findings[-1].outcome == "better"
-
-
-@pytest.mark.parametrize(
-    ("reference", "control"),
-    [
-        ("uniform", "bernoulli-matched:uniform"),
-        ("gaussian:sigma=0.3", "bernoulli-matched:sigma=0.3"),
-        ("gaussian:match", "original"),
-        ("gaussian:r=0.3", "bernoulli:r=0.3"),
-        ("uniform:r=0.3", "bernoulli:r=0.3"),
-    ],
-)
-def test_each_continuous_law_is_held_against_its_own_control(reference, control):
-    errors = {reference: noisy(2), control: noisy(3, seed=1), "bernoulli-matched": noisy(1.5, seed=2)}
-    results = results_of(errors, reference=reference)
-    found = verdict(results).findings[-1]
-    assert (found.label, found.outcome) == ("At equal noise", "better")
-    assert found.text.startswith(f"{capital(name_in_text(reference))} errs 2.00 %, {name_in_text(control)} 3.00 %: ")
-    assert f"the shape of the noise of {name_in_text(reference)} matters here" in found.text
-    for each in results.final:
-        if each.method == control:
-            del each.results["relative_variance"]
-    assert verdict(results).findings[-1].text == (
-        f"Inconclusive: the store does not say whether the masks of {name_in_text(control)} have the strength of "
-        f"those of {name_in_text(reference)}."
-    )
-    del errors[control]
-    found = verdict(results_of(errors, reference=reference)).findings[-1]
-    assert found.text.startswith(f"Inconclusive: {name_in_text(control)}, the Bernoulli law with as much noise, has no")
 
 
 def test_equivalence_is_corrected_for_the_number_of_methods():
@@ -393,27 +390,6 @@ def test_an_interval_that_excludes_zero_beside_an_open_question_is_explained():
     )
 
 
-def test_a_headline_has_two_lines_and_the_rest_stands_below():
-    labels = [f"gaussian:sigma=0.{i}:mean=0.12345678" for i in range(1, 10)]
-    errors = {"bernoulli": noisy(4)} | {m: noisy(3 if i % 2 else 5, seed=i) for i, m in enumerate(labels)}
-    found = verdict(results_of(errors, reference="bernoulli"))
-    assert found.headline == "Bernoulli is better than 5 and worse than 4 of 9 methods."
-    assert len(found.headline) <= HEADLINE
-    assert found.details[0].startswith(f"Better than {labels[0]}, {labels[2]}, ")
-    assert found.details[1].startswith(f"Worse than {labels[1]}, {labels[3]}, ")
-    assert found.details[0].endswith(", by 1.00 points.")
-    small = verdict(results_of(errors, reference="bernoulli"), margin=1.5)
-    assert small.headline == "Bernoulli is better than 5 and worse than 4 of 9 methods, all below the margin."
-    assert len(small.headline) <= HEADLINE
-
-
-def test_an_open_question_names_the_only_other_method_and_not_all_of_several():
-    errors = {"gaussian": noisy(3, spread=1), "uniform": noisy(3.01, spread=1, seed=1)}
-    assert verdict(results_of(errors)).headline == "Undecided: 12 runs cannot tell Gaussian from uniform."
-    several = verdict(results_of({**errors, "none": noisy(3.01, spread=1, seed=2)}))
-    assert several.headline == "Undecided: 12 runs cannot tell Gaussian from any other method."
-
-
 def test_sentences_that_fill_the_headline_exactly_are_in_it():
     exact, longer = ["a" * 40, "b" * (HEADLINE - 41)], ["a" * 40, "b" * (HEADLINE - 40)]
     assert (verdicts._number_that_fits(exact), verdicts._number_that_fits(longer)) == (2, 1)
@@ -434,23 +410,6 @@ def test_a_p_value_of_exactly_five_per_cent_is_no_evidence():
     assert wilcoxon_rejects(dataclasses.replace(found, wilcoxon_p_two_sided_holm=below))
 
 
-def test_a_reviewer_is_told_what_limits_every_result():
-    results = results_of({m: noisy(2 + i, seed=i) for i, m in enumerate(METHODS)})
-    results.protocol.configuration.update(split={"train": 50_000}, recipe={"scale": "inverted"})
-    told = " ".join(verdict(results).caveats)
-    for expected in ("one test set", "trained on 50,000 examples", "share one recipe", "not corrected for the looks"):
-        assert expected in told
-
-
-def test_one_test_set_is_not_claimed_of_a_loop_that_may_draw_its_own():
-    results = results_of({m: noisy(2 + i, seed=i) for i, m in enumerate(METHODS)})
-    assert any(caveat.startswith("All runs share one test set:") for caveat in verdict(results).caveats)
-    results.protocol.configuration["run"] = {"name": "run"}
-    told = verdict(results).caveats
-    assert any(caveat.startswith("Runs may share one test set; then p-values") for caveat in told)
-    assert not any("All runs share" in caveat for caveat in told)
-
-
 @pytest.mark.parametrize(
     ("others", "said"),
     [
@@ -465,23 +424,6 @@ def test_a_tie_is_no_rank_of_its_own(others, said):
         values = dict(zip(("bernoulli", "uniform"), others), gaussian=3.0)
         found = verdict(results_of({name: [values[name]] for name in names}))
         assert found.details == (f"Gaussian {said} (3.00 %).",)
-
-
-def test_caveats_of_failed_missing_and_size():
-    errors = {"gaussian": noisy(2), "bernoulli": noisy(3, seed=1)[:11]}
-    results = results_of(
-        errors, failed=[("bernoulli", 11)], missing=[("gaussian", 12), ("bernoulli", 12)], paper="Table I, ReLU",
-        paper_runs=30, paper_epochs=3000,
-    )  # fmt: skip
-    caveats = verdict(results).caveats
-    assert caveats[0].startswith("1 of 26 runs failed (Bernoulli 1).")
-    assert caveats[1] == "2 of 26 runs are not finished yet, so this may change."
-    assert caveats[2] == (
-        "Not a replication of the paper's Table I, ReLU: 11 to 12 runs of 5 epochs here, 30 of 3000 with the preset "
-        "“paper”."
-    )
-    paper_size = results_of({m: noisy(2, runs=30) for m in METHODS}, paper="Table I", paper_runs=30, paper_epochs=5)
-    assert not any("replication" in caveat for caveat in verdict(paper_size).caveats)
 
 
 @pytest.mark.parametrize(
@@ -499,29 +441,6 @@ def test_table_and_caveats_agree_on_what_is_a_replication(runs, epochs, falls_sh
     )
     assert any("Not a replication" in caveat for caveat in verdict(results).caveats) == falls_short
     assert ("no replication" in tables.comparison(analyze(results)).notes[0]) == falls_short
-
-
-def test_each_method_is_compared_over_the_runs_it_shares():
-    errors = {"gaussian": noisy(2), "bernoulli": noisy(3, seed=1), "uniform": dict(enumerate(noisy(3, seed=2)[:3]))}
-    results = results_of(errors)
-    assert {m: c.runs for m, c in compare(results).items()} == {"bernoulli": 12, "uniform": 3}
-    found = verdict(results)
-    assert found.outcomes == {"bernoulli": "better", "uniform": "few"}
-    assert found.details[-1] == "Too few runs to be compared with uniform."
-    assert "Not every method shares 12 runs with Gaussian: uniform 3." in found.caveats
-
-
-def test_many_names_are_not_all_listed():
-    errors = {"bernoulli": noisy(5)} | {f"gaussian:sigma=0.{i}": noisy(3, seed=i) for i in range(1, 10)}
-    found = verdict(results_of(errors, reference="bernoulli"))
-    assert found.headline.startswith("Bernoulli is worse than every other method, by ")
-    errors["none"] = noisy(5, seed=11)
-    found = verdict(results_of(errors, reference="bernoulli"))
-    assert "Gaussian \N{GREEK SMALL LETTER SIGMA}=0.1, Gaussian \N{GREEK SMALL LETTER SIGMA}=0.2, " in " ".join(
-        [found.headline, *found.details]
-    )
-    assert " and 5 others" in " ".join([found.headline, *found.details])
-    assert not any(finding.label == "At equal noise" for finding in found.findings)
 
 
 def _beyond(errors, method, margin):
@@ -568,61 +487,6 @@ def test_comparison_agrees_with_the_statistics_where_all_runs_are_shared():
     assert compare(results_of(errors), margin=0.2) == stats.adjusted(alone)
 
 
-# ---- runs and test examples
-
-
-def with_answers(errors, images=1000, shared=0.0):
-    """Results with wrong answers that give these errors; a share of them on the same images in every run."""
-    rng, answers = np.random.default_rng(0), {}
-    for method, found in errors.items():
-        order = rng.permutation(images)
-        for run, error in enumerate(found):
-            number = round(error * images / 100)
-            same = order[: round(shared * number)]
-            rest = rng.choice(order[len(same) :], number - len(same), replace=False)
-            answers[method, run] = np.zeros(images, np.float32)
-            answers[method, run][[*same, *rest]] = 100
-    exact = {method: [answers[method, run].mean() for run in range(len(errors[method]))] for method in errors}
-    return dataclasses.replace(results_of(exact), contributions=answers)
-
-
-def test_a_difference_over_runs_that_other_images_may_not_show_is_called_that():
-    errors = {
-        m: list(np.random.default_rng(i).choice([3.0 + i / 4, 3.1 + i / 4], 10)) for i, m in enumerate(METHODS[:2])
-    }
-    found = verdict(with_answers(errors, shared=0.95))
-    assert found.outcome == "better"
-    assert "On other test examples the difference from Bernoulli may vanish." in (
-        found.headline + " ".join(found.details)
-    )
-    comparison = compare(with_answers(errors, shared=0.95))["bernoulli"]
-    assert comparison.interval[1] < 0 < comparison.two_way[1]
-    low, high = (f"{end:.2f}".replace("-", "\N{MINUS SIGN}") for end in comparison.two_way)
-    text = found.findings[0].text
-    assert f" over runs, {low} to {high} over runs and test examples)" in text
-    assert text.endswith("the difference may vanish, since the interval over runs and examples includes 0.")
-    assert any("only the interval over runs and test examples says" in caveat for caveat in found.caveats)
-
-
-def test_a_difference_that_other_images_would_show_has_no_such_sentence():
-    errors = {"gaussian": [3.0, 3.1] * 5, "bernoulli": [9.0, 9.2] * 5}
-    found = verdict(with_answers(errors))
-    assert found.outcome == "better"
-    assert compare(with_answers(errors))["bernoulli"].two_way[1] < 0
-    assert "other test examples" not in " ".join([found.headline, *found.details, found.findings[0].text])
-
-
-def test_within_the_margin_over_runs_but_not_over_images():
-    errors = {"gaussian": [3.0, 3.1] * 10, "bernoulli": [3.1, 3.0, 3.0, 3.1] * 5}
-    results = with_answers(errors, shared=0.95)
-    found = verdict(results, margin=0.1)
-    assert found.outcome == "equivalent"
-    assert "On other test examples the difference from Bernoulli may be larger than that." in (
-        found.headline + " ".join(found.details)
-    )
-    assert "may be larger" not in " ".join([(wide := verdict(results, margin=3.0)).headline, *wide.details])
-
-
 def test_the_interval_over_images_needs_the_answers_of_every_run():
     results = with_answers({"gaussian": [3.0, 3.1] * 5, "bernoulli": [9.0, 9.2] * 5})
     assert compare(results)["bernoulli"].two_way is not None
@@ -647,24 +511,6 @@ def test_a_headline_fits_whatever_the_reference_is_called(reference, spread, ste
     significant = [kind in ("better", "worse") for kind in found.outcomes.values()]
     if any(significant) and margin == 5.0:
         assert "below the margin" in found.headline or "that matter" in found.headline
-
-
-def test_within_the_margin_of_one_and_too_few_runs_of_another():
-    errors = {"gaussian": noisy(3, seed=0), "uniform": noisy(3, seed=1), "none": {0: 3.3}}
-    found = verdict(results_of(errors, margin=0.5))
-    assert found.outcome == "equivalent"
-    assert found.headline.startswith("Gaussian is within ±0.50 percentage points of uniform.")
-    assert "Too few runs to be compared with no dropout." in f"{found.headline} {' '.join(found.details)}"
-
-
-def test_the_closest_rival_is_the_one_of_the_runs_that_both_have():
-    """A method that failed where the others err much has a low mean, and was never ahead."""
-    hard = [1.0, *noisy(5, runs=7)]
-    errors = {"gaussian": hard, "uniform": [value - 0.3 for value in noisy(0, 8, 0.01)], "none": {0: 1.5}}
-    errors["uniform"] = [value + error for value, error in zip(errors["uniform"], hard)]
-    found = verdict(results_of(errors))
-    (rival,) = (each for each in found.findings if each.label == "The best of the others")
-    assert ", uniform " in rival.text
 
 
 def test_one_run_is_in_no_family_of_tests():
