@@ -45,6 +45,16 @@ class Table:
     data: tuple[Mapping[str, float | int | str | None], ...] = ()
 
 
+def sentences(*texts: object) -> str:
+    """Join the texts; what is no text, or empty, is left out."""
+    return " ".join(text for text in texts if isinstance(text, str) and text)
+
+
+def listed(texts: Mapping[str, str], separator: str = ", ") -> str:
+    """List methods, each with a text."""
+    return separator.join(f"{labels.name_in_text(method)} {text}" for method, text in texts.items())
+
+
 def p_value(p: float | None) -> str:
     """Format a p-value as in the paper: 0.031, 9.1e-7.
 

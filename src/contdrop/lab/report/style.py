@@ -10,7 +10,7 @@ from __future__ import annotations
 import colorsys
 import hashlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ..study import labels
 
@@ -33,6 +33,16 @@ class Style:
     dark: str
     marker: str
     line: Line
+
+    @property
+    def stroke(self) -> dict[str, Any]:
+        """Options of matplotlib for a line."""
+        return {"color": self.colour, "linestyle": self.line}
+
+    @property
+    def dots(self) -> dict[str, Any]:
+        """Options of matplotlib for markers alone."""
+        return {"color": self.colour, "marker": self.marker, "linestyle": "none"}
 
 
 _KNOWN = {

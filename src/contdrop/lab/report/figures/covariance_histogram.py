@@ -11,12 +11,12 @@ from matplotlib.lines import Line2D
 
 from ...store.results import Results
 from ...store.writer import Store
-from ...study import labels
 from .. import style
+from ..formats import listed
 from ..protocol import size_of
 from .drawing import SMALL, WIDTH, Array, Picture, blank, place, plain_ticks, short_names, styled
 
-Counts = dict[str, Array]  # by method, the mean over runs
+Layers = Mapping[int, Mapping[str, Array]]  # counts by layer and method, the mean over runs
 
 
 def covariances(store: Store, results: Results) -> Picture | None:
@@ -42,6 +42,12 @@ def covariances(store: Store, results: Results) -> Picture | None:
     measured = "some images"
     if isinstance(what, Mapping) and {"inputs", "repeats"} <= set(what):
         measured = f"{what['inputs']} validation images, each passed {what['repeats']:,} times"
+    near = float(edges[-1]) / 20
+    shares = [
+        f"Layer {layer}, share of pairs within ±{near:.2g}: "
+        + listed({method: f"{_share(edges, each, near):.1f} %" for method, each in methods.items()})
+        for layer, methods in layers.items()
+    ]
     return Picture(
         "covariances",
         "Covariance between units",
@@ -49,65 +55,47 @@ def covariances(store: Store, results: Results) -> Picture | None:
         f"{measured}; mean over {size_of(results)}. Bins without a pair are not drawn, nor are covariances beyond "
         f"±{edges[-1]:g}. The narrower, the less the units depend on each other, but less noise alone makes it "
         "narrower too.",
-        "; ".join(
-            f"Layer {layer}, share of pairs within ±{_near(edges):.2g}: "
-            + ", ".join(
-                f"{labels.name_in_text(method)} {_share(edges, counts):.1f} %" for method, counts in methods.items()
-            )
-            for layer, methods in layers.items()
-        )
-        + ".",
+        f"{'; '.join(shares)}.",
         partial(_draw, edges, layers),
     )
 
 
-def _near(edges: Array) -> float:
-    return float(edges[-1]) / 20
-
-
-def _share(edges: Array, counts: Array) -> float:
+def _share(edges: Array, counts: Array, near: float) -> float:
+    """Return the percentage of pairs in bins whose middle is so near to 0."""
     middle = (edges[1:] + edges[:-1]) / 2
-    return 100 * float(counts[abs(middle) <= _near(edges)].sum()) / max(float(counts.sum()), 1.0)
+    return 100 * float(counts[abs(middle) <= near].sum()) / max(float(counts.sum()), 1.0)
 
 
-def _draw(edges: Array, layers: Mapping[int, Counts]) -> Figure:
-    with styled():
-        methods = list(dict.fromkeys(method for found in layers.values() for method in found))
-        columns = 2
-        key_height = 0.18 * -(-len(methods) // columns) + 0.05
-        left, height, step = 0.85, 1.65, 2.15
-        figure = blank(key_height + step * len(layers) + 0.25)
-        reach = _reach(edges, layers)
-        middle = (edges[1:] + edges[:-1]) / 2
-        for row, (layer, found) in enumerate(layers.items()):
-            axes = place(figure, left, key_height + 0.2 + row * step, WIDTH - left - 0.15, height)
-            for method, counts in found.items():
-                look = style.style(method)
-                seen = np.where(counts > 0, counts, np.nan)
-                axes.plot(middle, seen, color=look.colour, linestyle=look.line, linewidth=1.4)
-                beside = np.concatenate([[0], counts[:-1]]) + np.concatenate([counts[1:], [0]])
-                alone = (counts > 0) & (beside == 0)  # a line through one point is not to be seen
-                axes.plot(middle[alone], counts[alone], linestyle="none", color=look.colour, marker=look.marker,
-                          markersize=3, markeredgewidth=0)  # fmt: skip
-            axes.set_yscale("log")
-            axes.set_xlim(-reach, reach)
-            plain_ticks(axes.yaxis)
-            axes.set_ylabel("pairs of units")
-            axes.text(0.02, 0.97, f"layer {layer}", transform=axes.transAxes, va="top", fontsize=SMALL)
-            if row == len(layers) - 1:
-                axes.set_xlabel("covariance")
-        handles = [
-            Line2D([], [], color=style.style(method).colour, linestyle=style.style(method).line,
-                   label=name)
-            for method, name in short_names(methods).items()
-        ]  # fmt: skip
-        figure.legend(handles=handles, loc="upper center", ncols=columns, frameon=False, handlelength=3.2,
-                      bbox_to_anchor=(0.55, 1.0), borderaxespad=0.2)  # fmt: skip
-        return figure
+@styled()
+def _draw(edges: Array, layers: Layers) -> Figure:
+    methods = dict.fromkeys(method for found in layers.values() for method in found)
+    columns = 2
+    key_height = 0.18 * -(-len(methods) // columns) + 0.05
+    left, height, step = 0.85, 1.65, 2.15
+    figure = blank(key_height + step * len(layers) + 0.25)
+    reach = _reach(edges, layers)
+    middle = (edges[1:] + edges[:-1]) / 2
+    for row, (layer, found) in enumerate(layers.items()):
+        axes = place(figure, left, key_height + 0.2 + row * step, WIDTH - left - 0.15, height)
+        for method, counts in found.items():
+            look = style.style(method)
+            axes.plot(middle, np.where(counts > 0, counts, np.nan), **look.stroke, linewidth=1.4)
+            alone = (counts > 0) & (np.convolve(counts, [1, 0, 1], "same") == 0)  # no line goes through one point
+            axes.plot(middle[alone], counts[alone], **look.dots, markersize=3, markeredgewidth=0)
+        axes.set(yscale="log", xlim=(-reach, reach), ylabel="pairs of units")
+        plain_ticks(axes.yaxis)
+        axes.text(0.02, 0.97, f"layer {layer}", transform=axes.transAxes, va="top", fontsize=SMALL)
+    axes.set_xlabel("covariance")
+    handles = [
+        Line2D([], [], **style.style(method).stroke, label=name) for method, name in short_names(methods).items()
+    ]
+    figure.legend(handles=handles, loc="upper center", ncols=columns, frameon=False, handlelength=3.2,
+                  bbox_to_anchor=(0.55, 1.0), borderaxespad=0.2)  # fmt: skip
+    return figure
 
 
-def _reach(edges: Array, layers: Mapping[int, Counts]) -> float:
+def _reach(edges: Array, layers: Layers) -> float:
     """Return the largest distance from 0 that is visible."""
-    seen = np.sum([counts > 0 for found in layers.values() for counts in found.values()], axis=0) > 0
-    ends = np.concatenate([abs(edges[:-1][seen]), abs(edges[1:][seen])])
+    seen = np.any([counts > 0 for found in layers.values() for counts in found.values()], axis=0)
+    ends = np.abs([edges[:-1][seen], edges[1:][seen]])
     return float(ends.max()) * 1.04 if ends.size else float(edges[-1])

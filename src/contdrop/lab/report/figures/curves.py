@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,22 +15,10 @@ from ...store.results import Results
 from ...store.writer import Store
 from ...study import labels
 from .. import style
+from ..formats import listed, sentences
 from ..protocol import THE_LAB, origin, size_of
-from .drawing import (
-    PLAIN,
-    SIZE,
-    WIDTH,
-    Array,
-    Picture,
-    blank,
-    label_ends,
-    make_room,
-    names_width,
-    place,
-    plain_ticks,
-    styled,
-    wrapped,
-)
+from . import drawing
+from .drawing import SMALL, WIDTH, Array, Picture, blank, place, short_names, styled, text_width
 
 _MOST_POINTS = 400  # drawn per line; a figure of 3000 epochs would be megabytes
 _MOST_BANDS = 8
@@ -48,24 +37,26 @@ def curves(store: Store, results: Results) -> Picture | None:
     drawn = _thinned(epochs)
     # Bands of more methods hide each other and everything else.
     banded = tuple(errors) if len(errors) <= _MOST_BANDS else (results.reference,)
-    measure = results.measure
-    ends = sorted((_mean(runs, epochs)[1][-1], method) for method, runs in errors.items())
-    caption = [
-        *_caption(results, errors, banded, drawn),
-        f"{len(drawn)} of {len(epochs):,} epochs are drawn." if len(drawn) < len(epochs) else "",
-        "Runs that stopped early keep their last value."
-        if any(len(run) < last for runs in found.values() for run in runs)
-        else "",
-        "No choice was made by these figures." if origin(results) == THE_LAB else "",
-    ]
+    bands = "Bands" if len(banded) == len(errors) else f"The band, of {labels.name_in_text(results.reference)} alone"
+    every, measure = results.protocol.configuration.get("evaluate"), results.measure
+    each = f"every {every} epochs" if isinstance(every, int) and every > 1 else "each epoch"
+    scale = ", on a logarithmic axis" if _is_positive(errors, drawn) else ""
+    ends = {method: float(_mean(runs, epochs)[1][-1]) for method, runs in errors.items()}
     return Picture(
         "curves",
         f"Test {measure.name} per epoch",
-        " ".join(sentence for sentence in caption if sentence),
+        sentences(
+            f"Mean test {measure.name} after {each}, {size_of(results)}.",
+            len(drawn) >= _ENOUGH and f"Above: all of training{scale}. Below: its second half.",
+            results.has_spread and f"{bands}: ± 1 standard deviation over runs.",
+            results.has_spread and "That is how runs vary; whether methods differ, pairs show.",
+            len(drawn) < len(epochs) and f"{len(drawn)} of {len(epochs):,} epochs are drawn.",
+            any(len(run) < last for runs in found.values() for run in runs)
+            and "Runs that stopped early keep their last value.",
+            origin(results) == THE_LAB and "No choice was made by these figures.",
+        ),
         f"Lines of test {measure.name} over {last} epochs for {plural(len(errors), 'method')}. After the last epoch, "
-        "from the lowest: "
-        + ", ".join(f"{labels.name_in_text(method)} {measure.value(end)}" for end, method in ends)
-        + ".",
+        f"from the lowest: {listed({m: measure.value(ends[m]) for m in sorted(ends, key=lambda m: (ends[m], m))})}.",
         partial(_draw, errors, drawn, banded, f"test {measure.heading}"),
     )
 
@@ -76,8 +67,7 @@ def _runs(store: Store, results: Results) -> dict[str, list[Array]]:
     found: dict[str, list[Array]] = {}
     for method, jobs in results.by_method.items():
         for job in jobs:
-            values = [np.nan if e.test_error is None else e.test_error for e in curves_of.get(job.id, [])]
-            run = np.array(values, dtype=np.float64)
+            run = np.array([each.test_error for each in curves_of.get(job.id, [])], dtype=np.float64)  # None is NaN
             if np.isfinite(run).any():
                 found.setdefault(method, []).append(run)
     return found
@@ -94,25 +84,12 @@ def _epochs(errors: Mapping[str, Array]) -> Array:
     return np.flatnonzero(np.any(whole, axis=0)).astype(np.float64) + 1
 
 
-def _mean(runs: Array, epochs: Array) -> tuple[Array, Array]:
-    """Return the epochs after which all runs were measured, and the mean after each."""
+def _mean(runs: Array, epochs: Array) -> tuple[Array, Array, Array]:
+    """Return the epochs after which all runs were measured, and mean and standard deviation after each."""
     values = runs[:, epochs.astype(int) - 1]
     whole = np.isfinite(values).all(axis=0)
-    return epochs[whole], values[:, whole].mean(axis=0)
-
-
-def _caption(results: Results, errors: Mapping[str, Array], banded: Collection[str], drawn: Array) -> Iterator[str]:
-    every = results.protocol.configuration.get("evaluate")
-    each = f"every {every} epochs" if isinstance(every, int) and every > 1 else "each epoch"
-    yield f"Mean test {results.measure.name} after {each}, {size_of(results)}."
-    if len(drawn) >= _ENOUGH:
-        scale = ", on a logarithmic axis" if _is_positive(errors, drawn) else ""
-        yield f"Above: all of training{scale}. Below: its second half."
-    if results.has_spread:
-        which = (
-            "Bands" if len(banded) == len(errors) else f"The band, of {labels.name_in_text(next(iter(banded)))} alone"
-        )
-        yield f"{which}: ± 1 standard deviation over runs. That is how runs vary; whether methods differ, pairs show."
+    kept = values[:, whole]
+    return epochs[whole], kept.mean(axis=0), kept.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(kept.shape[1])
 
 
 def _thinned(epochs: Array) -> Array:
@@ -121,64 +98,61 @@ def _thinned(epochs: Array) -> Array:
     return np.array(epochs[places])
 
 
-def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], title: str) -> Figure:
-    with styled():
-        height, left = max(2.2, 0.165 * len(errors)), 0.62
-        width = WIDTH - left - min(2.1, names_width(errors) + 0.62)
-        last = int(epochs[-1])
-        if len(epochs) < _ENOUGH:
-            figure = blank(height + 0.65)
-            axes = place(figure, left, 0.12, width, height)
-            _lines(axes, errors, epochs, banded)
-            _finish(axes, errors, epochs, height, title)
-            make_room(figure)
-            return figure
-        figure = blank(height + _ABOVE + 1.1)
-        above = place(figure, left, 0.12, width, _ABOVE)
-        if _is_positive(errors, epochs):
-            above.set_yscale("log")
-        _lines(above, errors, epochs, banded)
-        if above.get_yscale() == "log":
-            plain_ticks(above.yaxis)
-        else:
-            above.ticklabel_format(axis="y", style="sci", scilimits=PLAIN, useOffset=False)
-        above.set_xlim(float(epochs[0]), last)
-        above.set_ylabel("\n".join(wrapped(title, SIZE, _ABOVE)))
-        below = place(figure, left, _ABOVE + 0.5, width, height)
-        _lines(below, errors, epochs[epochs >= last / 2], banded)
-        above.axvspan(float(epochs[epochs >= last / 2][0]), last, color=style.GRID, alpha=0.45, linewidth=0)
-        _finish(below, errors, epochs[epochs >= last / 2], height, title)
-        make_room(figure)
-        return figure
-
-
 def _is_positive(errors: Mapping[str, Array], epochs: Array) -> bool:
     """Return True if all means drawn are positive, as a logarithmic axis needs."""
     return all((_mean(runs, epochs)[1] > 0).all() for runs in errors.values())
 
 
-def _lines(axes: Axes, errors: Mapping[str, Array], epochs: Array, banded: Collection[str]) -> None:
+@styled()
+def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], title: str) -> Figure:
+    names = short_names(errors)
+    height, left = max(2.2, 0.165 * len(errors)), 0.62
+    width = WIDTH - left - min(2.1, text_width(names.values(), SMALL) + 0.62)
+    if len(epochs) < _ENOUGH:
+        figure, shown = blank(height + 0.65), epochs
+        below = place(figure, left, 0.12, width, height)
+    else:
+        figure, shown = blank(height + _ABOVE + 1.1), epochs[epochs >= epochs[-1] / 2]
+        above = place(figure, left, 0.12, width, _ABOVE)
+        is_logarithmic = _is_positive(errors, epochs)
+        above.set_yscale("log" if is_logarithmic else "linear")
+        _draw_lines(above, errors, epochs, banded)
+        if is_logarithmic:
+            drawing.plain_ticks(above.yaxis)
+        above.axvspan(shown[0], shown[-1], color=style.GRID, alpha=0.45, linewidth=0)
+        above.set_xlim(epochs[0], epochs[-1])
+        drawing.label_y(above, title, _ABOVE)
+        below = place(figure, left, _ABOVE + 0.5, width, height)
+    _draw_lines(below, errors, shown, banded)
+    pad = 0.0 if shown[-1] > shown[0] else 0.5
+    below.set(xlim=(shown[0] - pad, shown[-1] + pad), ylim=below.get_ylim(), xlabel="epoch")
+    below.locator_params(axis="x", integer=True, nbins=6)
+    drawing.label_y(below, title, height)
+    _label_ends(below, names, {method: _mean(runs, shown) for method, runs in errors.items()}, height)
+    return drawing.make_room(figure)
+
+
+def _draw_lines(axes: Axes, errors: Mapping[str, Array], epochs: Array, banded: Collection[str]) -> None:
     for method, runs in errors.items():
         look = style.style(method)
-        measured, mean = _mean(runs, epochs)
+        measured, mean, sd = _mean(runs, epochs)
         if len(runs) > 1 and method in banded:
-            sd = runs[:, measured.astype(int) - 1].std(axis=0, ddof=1)
-            low = mean - sd
-            if axes.get_yscale() == "log":  # a band that leaves it at 0 would be drawn to the end of the world
-                low = np.maximum(low, mean / 10)
+            # On a logarithmic axis, a band that leaves it at 0 would be drawn to the end of the world.
+            low = np.maximum(mean - sd, mean / 10) if axes.get_yscale() == "log" else mean - sd
             axes.fill_between(measured, low, mean + sd, color=look.colour, alpha=0.13, linewidth=0)
         marker = look.marker if len(measured) < _ENOUGH else ""
-        axes.plot(measured, mean, color=look.colour, linestyle=look.line, linewidth=1.5, marker=marker, markersize=4)
+        axes.plot(measured, mean, **look.stroke, linewidth=1.5, marker=marker, markersize=4)
 
 
-def _finish(axes: Axes, errors: Mapping[str, Array], epochs: Array, height: float, title: str) -> None:
-    first, last = float(epochs[0]), float(epochs[-1])
-    axes.set_xlim(*((first, last) if last > first else (first - 0.5, last + 0.5)))
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("\n".join(wrapped(title, SIZE, height)))
-    axes.locator_params(axis="x", integer=True, nbins=6)
-    axes.ticklabel_format(axis="y", style="sci", scilimits=PLAIN, useOffset=False)
-    axes.set_ylim(axes.get_ylim())
-    drawn = {method: _mean(runs, epochs) for method, runs in errors.items()}
-    ends = {method: (float(at[-1]), float(mean[-1])) for method, (at, mean) in drawn.items() if at.size}
-    label_ends(axes, ends, height)
+def _label_ends(
+    axes: Axes, names: Mapping[str, str], lines: Mapping[str, tuple[Array, Array, Array]], height: float
+) -> None:
+    """Name the lines at their ends, beside the plot."""
+    ends = {method: (epochs[-1], mean[-1]) for method, (epochs, mean, _) in lines.items() if epochs.size}
+    in_axes: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
+    for method, beside in zip(ends, drawing.name_heights(axes, [y for _, y in ends.values()], height)):
+        look = style.style(method)
+        x, y = axes.transAxes.inverted().transform(axes.transData.transform(ends[method]))
+        axes.plot([x + 0.01, 1.06], [y, beside], color=look.colour, linewidth=0.7, **in_axes)
+        axes.plot([1.09], [beside], marker=look.marker, color=look.colour, markersize=4.5, **in_axes)
+        axes.text(1.125, beside, names[method], fontsize=SMALL, va="center_baseline", **in_axes)

@@ -35,42 +35,32 @@ Array = npt.NDArray[np.float64]
 WIDTH = 5.4
 SIZE, SMALL, TINY = 9.5, 8.5, 7.5  # of text, in points
 LONGEST = 22  # characters of a name beside a plot
-PLAIN = -5, 7  # powers of ten of which numbers at ticks have no exponent
 FORMATS = ("svg", "png", "pdf")
 _POINTS = 72
 
 _SETTINGS: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],
-    "font.size": SIZE,
-    "axes.labelsize": SIZE,
-    "axes.titlesize": SIZE,
-    "xtick.labelsize": SMALL,
-    "ytick.labelsize": SMALL,
-    "legend.fontsize": SMALL,
-    "text.color": style.INK,
-    "axes.labelcolor": style.INK,
-    "axes.edgecolor": style.FAINT,
-    "xtick.color": style.FAINT,
-    "ytick.color": style.FAINT,
-    "xtick.labelcolor": style.INK,
-    "ytick.labelcolor": style.INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+    **dict.fromkeys(("font.size", "axes.labelsize", "axes.titlesize"), SIZE),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), SMALL),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), style.INK),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), style.FAINT),
+    **dict.fromkeys(("figure.facecolor", "savefig.facecolor"), style.PAPER),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
+    "axes.facecolor": "none",
     "axes.linewidth": 0.8,
     "axes.grid": True,
     "axes.axisbelow": True,
+    "axes.formatter.limits": (-5, 7),  # powers of ten of which numbers at ticks have no exponent
+    "axes.formatter.useoffset": False,  # it would cover the axis label
+    "axes.formatter.use_mathtext": False,
+    "axes.unicode_minus": True,
     "grid.color": style.GRID,
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.8,
     "lines.markersize": 5,
-    "figure.facecolor": style.PAPER,
-    "axes.facecolor": "none",
-    "savefig.facecolor": style.PAPER,
     "savefig.dpi": 180,
     "text.usetex": False,
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
-    "axes.formatter.use_mathtext": False,
-    "axes.unicode_minus": True,
     "svg.fonttype": "none",
     "svg.hashsalt": "contdrop",
     "pdf.fonttype": 42,  # journals refuse type 3
@@ -104,36 +94,19 @@ def styled() -> Iterator[None]:
         yield
 
 
-class _Shown(Figure):
-    """Figure that displays itself in a notebook without pyplot."""
-
-    def _repr_png_(self) -> bytes:
-        buffer = io.BytesIO()
-        self.savefig(buffer, format="png", dpi=144)
-        return buffer.getvalue()
+# ---- text
 
 
-def blank(height: float, width: float = WIDTH) -> Figure:
-    return _Shown(figsize=(width, height))
-
-
-def place(figure: Figure, left: float, top: float, width: float, height: float, **options: Any) -> Axes:
-    """Add axes at these inches from the left and from the top."""
-    full_width, full_height = figure.get_size_inches()
-    box = (left / full_width, 1 - (top + height) / full_height, width / full_width, height / full_height)
-    return figure.add_axes(box, **options)
-
-
-def text_width(texts: Sequence[str], size: float) -> float:
+def text_width(texts: Iterable[str], size: float) -> float:
     """Return the width of the widest text, in inches."""
     return max((_line_width(text, size) for text in texts), default=0.0)
 
 
 @functools.lru_cache(maxsize=4096)
+@styled()
 def _line_width(text: str, size: float) -> float:
-    with styled():
-        font = FontProperties(family="DejaVu Sans", size=size)
-        return float(TextToPath().get_text_width_height_descent(text, font, False)[0]) / _POINTS
+    font = FontProperties(family="DejaVu Sans", size=size)
+    return float(TextToPath().get_text_width_height_descent(text, font, False)[0]) / _POINTS
 
 
 def short_names(methods: Iterable[str], *, longest: int = LONGEST, width: float = math.inf) -> dict[str, str]:
@@ -170,11 +143,6 @@ def _told_apart(
     return {method: cut(method, mark=f"{number}: ") for number, method in enumerate(methods, 1)}
 
 
-def names_width(methods: Iterable[str]) -> float:
-    """Return the width of the widest name beside a plot, in inches."""
-    return text_width(list(short_names(methods).values()), SMALL)
-
-
 def wrapped(text: str, size: float, width: float, *, most: int = 100) -> list[str]:
     """Break a text into lines of so many inches; the last of ``most`` lines ends in an ellipsis if text is left."""
 
@@ -197,6 +165,30 @@ def wrapped(text: str, size: float, width: float, *, most: int = 100) -> list[st
     return lines
 
 
+# ---- layout
+
+
+class _Shown(Figure):
+    """Figure that displays itself in a notebook without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=144)
+        return buffer.getvalue()
+
+
+def blank(height: float, width: float = WIDTH) -> Figure:
+    return _Shown(figsize=(width, height))
+
+
+def place(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
+    """Add axes at these inches from the left and from the top."""
+    full_width, full_height = figure.get_size_inches()
+    return figure.add_axes(
+        (left / full_width, 1 - (top + height) / full_height, width / full_width, height / full_height)
+    )
+
+
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Return positions near the wanted ones, at least ``gap`` apart and between ``low`` and ``high`` if they fit.
 
@@ -204,51 +196,44 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
         >>> spread([0.5, 0.5, 0.9], 0.2, 0.0, 1.0)
         [0.4, 0.6, 0.9]
     """
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    blocks: list[list[float]] = []  # of each its sum of wanted positions, less offsets, and its number of members
-    for index in order:
-        blocks.append([wanted[index], 1.0])
-        while len(blocks) > 1 and _start(blocks[-2], gap) + gap * blocks[-2][1] > _start(blocks[-1], gap):
-            (total, count), (more, others) = blocks[-2], blocks.pop()
-            blocks[-1] = [total + more, count + others]
-    positions: list[float] = []
-    for block in blocks:
-        positions += [_start(block, gap) + gap * place for place in range(int(block[1]))]
-    for place in range(len(positions)):  # from below, then from above
-        positions[place] = max(positions[place], low + gap * place)
-    for place in range(len(positions)):
-        back = len(positions) - 1 - place
-        positions[back] = min(positions[back], high - gap * place)
-    found = [0.0] * len(wanted)
-    for index, position in zip(order, positions):
-        found[index] = round(position, 9)
-    return found
+    order = np.argsort(wanted, kind="stable")
+    numbers = np.arange(len(order))
+    steps = gap * numbers
+    # Isotonic regression: what is less than a gap apart becomes a block around the mean of its members.
+    sums = np.append(0.0, (np.asarray(wanted)[order] - steps).cumsum())
+    means = (sums[1:] - sums[:-1, None]) / np.maximum(numbers - numbers[:, None] + 1, 1)  # from one member to another
+    placed = np.array([means[: at + 1, at:].min(axis=1).max() for at in numbers]) + steps
+    found = np.empty(len(order))
+    found[order] = np.minimum(np.maximum(placed, low + steps), high - steps[::-1])
+    return found.round(9).tolist()
 
 
-def _start(block: list[float], gap: float) -> float:
-    total, count = block
-    return total / count - gap * (count - 1) / 2
+def name_heights(axes: Axes, values: Sequence[float], height: float) -> list[float]:
+    """Return the heights in a plot, so many inches high and with final limits, at which names stand beside values."""
+    low, high = axes.get_ylim()
+    return spread([(value - low) / (high - low) for value in values], 1.25 * SMALL / _POINTS / height, 0.02, 0.98)
 
 
-def label_ends(axes: Axes, ends: dict[str, tuple[float, float]], height: float) -> None:
-    """Name the lines at their ends, beside a plot whose limits are final; its height is in inches."""
-    points = [axes.transAxes.inverted().transform(axes.transData.transform(point)) for point in ends.values()]
-    heights = spread([float(y) for _, y in points], 1.25 * SMALL / _POINTS / height, 0.02, 0.98)
-    for (method, name), (x, y), beside in zip(short_names(ends).items(), points, heights):
-        look = style.style(method)
-        in_axes: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
-        axes.plot([x + 0.01, 1.06], [y, beside], color=look.colour, linewidth=0.7, **in_axes)
-        axes.plot([1.09], [beside], marker=look.marker, color=look.colour, markersize=4.5, **in_axes)
-        axes.text(1.125, beside, name, fontsize=SMALL, va="center_baseline", **in_axes)
+def label_rows(axes: Axes, names: Sequence[str], top: float, bottom: float) -> None:
+    """Name the rows of a plot, the first on top; the limits of the axis are so far beyond the outer rows."""
+    axes.set_ylim(len(names) - 1 + bottom, -top)
+    axes.set_yticks(range(len(names)), labels=names)
+    axes.tick_params(axis="y", length=0)
 
 
-def make_room(figure: Figure) -> None:
+def label_y(axes: Axes, title: str, height: float) -> None:
+    """Set the axis label in as many lines as its height needs, in inches."""
+    axes.set_ylabel("\n".join(wrapped(title, SIZE, height)))
+
+
+def make_room(figure: Figure) -> Figure:
     """Move the left ends of plots to the right where labels beside them would be cut off."""
     boxes = [box for axes in figure.axes if (box := axes.yaxis.get_tightbbox()) is not None]
     missing = -min(box.x0 for box in boxes) / figure.bbox.width
     for axes in figure.axes if missing > 0 else ():
         box = axes.get_position()
         axes.set_position((box.x0 + missing + 0.01, box.y0, box.width - missing - 0.01, box.height))
+    return figure
 
 
 def plain_ticks(axis: Any) -> None:
@@ -257,12 +242,17 @@ def plain_ticks(axis: Any) -> None:
     steps = (1, 2, 5) if high / low < 2000 else (1,)
     ticks = [step * 10.0**power for power in range(-12, 13) for step in steps]
     shown = [tick for tick in ticks if low <= tick <= high]
-    axis.set_ticks(shown, labels=[_number(tick) for tick in shown])
+    axis.set_ticks(shown, labels=[f"{tick:,.0f}" if tick >= 1 else f"{tick:g}" for tick in shown])
     axis.set_ticks([], minor=True)
 
 
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+def bars(axes: Axes, places: Sequence[float], samples: Sequence[Sequence[float]], **look: Any) -> None:
+    """Draw means with bars of a standard deviation, which single values do not have."""
+    axes.errorbar(places, list(map(mean, samples)), yerr=list(map(deviation, samples)), **look)
+
+
+def mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -270,23 +260,21 @@ def deviation(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
+_METADATA: dict[str, dict[str, Any]] = {
+    "svg": {"Date": None, "Creator": "contdrop"},
+    "png": {"Software": "contdrop"},
+    "pdf": {"CreationDate": None, "Creator": "contdrop", "Producer": None},
+}
+
+
 def save(figure: Figure, directory: pathlib.Path, name: str, formats: Sequence[str] = FORMATS) -> list[pathlib.Path]:
     """Write a figure in these formats. The same figure gives the same bytes."""
-    written = []
-    for ending in formats:
-        path = directory / f"{name}.{ending}"
+    written = [directory / f"{name}.{ending}" for ending in formats]
+    for path, ending in zip(written, formats):
         with replacing(path) as temporary:
             with styled():
                 figure.savefig(temporary, format=ending, metadata=_METADATA[ending])
             if ending == "svg":
                 svg = temporary.read_text(encoding="utf-8")
                 temporary.write_text(re.sub(_DEJAVU, _FAMILY, svg), encoding="utf-8")
-        written.append(path)
     return written
-
-
-_METADATA: dict[str, dict[str, Any]] = {
-    "svg": {"Date": None, "Creator": "contdrop"},
-    "png": {"Software": "contdrop"},
-    "pdf": {"CreationDate": None, "Creator": "contdrop", "Producer": None},
-}

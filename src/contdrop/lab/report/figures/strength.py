@@ -17,38 +17,30 @@ from ...analysis.phrases import capital
 from ...store.results import Results
 from ...study import labels
 from .. import style
+from ..formats import listed, sentences
 from ..protocol import size_of
-from .drawing import (
-    SIZE,
-    SMALL,
-    TINY,
-    WIDTH,
-    Picture,
-    blank,
-    deviation,
-    make_room,
-    place,
-    short_names,
-    spread,
-    styled,
-    text_width,
-    wrapped,
-)
+from . import drawing
+from .drawing import SMALL, TINY, WIDTH, Picture, bars, blank, mean, place, short_names, styled, text_width
 
-_ENOUGH = 3  # widths; two of them are no curve
+Values = Mapping[str, Sequence[float]]  # of the runs of each method
+_ENOUGH = 3  # widths, strengths: two of them are no curve
+
+
+def _values(results: Results) -> dict[str, list[float]]:
+    return {method: list(runs.values()) for method, runs in results.errors().items()}
 
 
 def sweep(results: Results) -> Picture | None:
     """Draw the error against the width of the Gaussian, if several widths were trained."""
-    errors = {method: list(runs.values()) for method, runs in results.errors().items()}
+    errors, measure = _values(results), results.measure
     widths = {method: width for method in errors if (width := labels.gaussian_width(method)) is not None}
     if len(set(widths.values())) < _ENOUGH:
         return None
     others = [method for method in errors if method not in widths and method != "gaussian"]
-    measure = results.measure
-    best = min(widths, key=lambda method: measure.sign * float(np.mean(errors[method])))
+    means = {method: measure.value(mean(values)) for method, values in errors.items()}
+    best = min(widths, key=lambda method: measure.sign * mean(errors[method]))
     both = len({"variance" in method for method in widths}) == 2
-    sentences = [
+    caption = sentences(
         f"Mean test {measure.name} of Gaussian dropout against its width before clipping to [0, 1], "
         f"{size_of(results)}.",
         "The paper calls its numbers variances and treats them as standard deviations: filled circles read 0.1, 0.2, … "
@@ -56,72 +48,69 @@ def sweep(results: Results) -> Picture | None:
         "lie on one curve if runs did not vary."
         if both
         else "The scale above gives the variance.",
-        "Bars and band: ± 1 standard deviation over runs." if results.has_spread else "",
-    ]
-    levels = ", ".join(
-        f"{labels.name_in_text(method)} {measure.value(float(np.mean(errors[method])))}" for method in others
+        results.has_spread and "Bars and band: ± 1 standard deviation over runs.",
     )
-    return Picture(
-        "sweep",
-        f"{capital(measure.name)} against the Gaussian's width",
-        " ".join(sentence for sentence in sentences if sentence),
+    alt = sentences(
         f"Test {measure.name} over {len(widths)} widths, {measure.best} for {labels.name_in_text(best)} at "
-        f"{measure.value(float(np.mean(errors[best])))}." + (f" For comparison: {levels}." if levels else ""),
-        partial(_draw, errors, widths, others, both=both, title=f"test {measure.heading}"),
+        f"{means[best]}.",
+        others and f"For comparison: {listed({method: means[method] for method in others})}.",
     )
+    draw = partial(_draw_sweep, errors, widths, others, both=both, title=f"test {measure.heading}")
+    return Picture("sweep", f"{capital(measure.name)} against the Gaussian's width", caption, alt, draw)
 
 
-def _draw(
-    errors: Mapping[str, Sequence[float]], widths: Mapping[str, float], others: Sequence[str], *, both: bool, title: str
+@styled()
+def _draw_sweep(
+    errors: Values, widths: Mapping[str, float], others: Sequence[str], *, both: bool, title: str
 ) -> Figure:
-    with styled():
-        look = style.style("gaussian")
-        names = list(short_names(others).values())
-        height, left = max(2.5, 0.165 * len(others)), 0.62
-        width = WIDTH - left - max(0.2, min(1.85, text_width(names, SMALL) + 0.22))
-        figure = blank(height + (1.45 if both else 1.2))
-        axes = place(figure, left, 0.6, width, height)
-        for method in others:
-            mean, sd = float(np.mean(errors[method])), deviation(errors[method])
-            theirs = style.style(method)
-            if method == "bernoulli":
-                axes.axhspan(mean - sd, mean + sd, color=theirs.colour, alpha=0.13, linewidth=0)
-            axes.axhline(mean, color=theirs.colour, linestyle=theirs.line, linewidth=1.6)
-        series: tuple[tuple[str, style.Line, str, str, str], ...] = (
-            ("sigma", "solid", "o", look.colour, labels.SIGMA),
-            ("variance", (0, (4, 1.5)), "s", style.PAPER, f"{labels.SIGMA}²"),
-        )
-        for reading, line, marker, face, label in series:
-            chosen = sorted((method for method in widths if f"{reading}=" in method), key=widths.__getitem__)
-            if not chosen:
-                continue
-            axes.errorbar(
-                [widths[method] for method in chosen],
-                [float(np.mean(errors[method])) for method in chosen],
-                yerr=[deviation(errors[method]) for method in chosen],
-                color=look.colour, linestyle=line, marker=marker, markerfacecolor=face, markersize=5.5,
-                linewidth=1.6, elinewidth=1, label=f"Gaussian, number read as {label}",
+    names = short_names(others)
+    height, left = max(2.5, 0.165 * len(others)), 0.62
+    width = WIDTH - left - max(0.2, min(1.85, text_width(names.values(), SMALL) + 0.22))
+    figure = blank(height + (1.45 if both else 1.2))
+    axes = place(figure, left, 0.6, width, height)
+    means = [mean(errors[method]) for method in others]
+    for method, level in zip(others, means):
+        look, sd = style.style(method), drawing.deviation(errors[method])
+        if method == "bernoulli":
+            axes.axhspan(level - sd, level + sd, color=look.colour, alpha=0.13, linewidth=0)
+        axes.axhline(level, **look.stroke, linewidth=1.6)
+    _draw_widths(axes, errors, widths)
+    axes.set(xlim=(0, max(widths.values()) * 1.06), xlabel=f"standard deviation {labels.SIGMA} before clipping")
+    drawing.label_y(axes, title, height)
+    axes.set_ylim(axes.get_ylim())
+    _add_variance_axis(axes, max(widths.values()) ** 2)
+    if both:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.5 / height), ncols=2, frameon=False)
+    for method, y in zip(others, drawing.name_heights(axes, means, height)):
+        axes.text(1.02, y, names[method], color=style.style(method).colour, fontsize=SMALL, va="center_baseline",
+                  transform=axes.transAxes)  # fmt: skip
+    return drawing.make_room(figure)
+
+
+def _draw_widths(axes: Axes, errors: Values, widths: Mapping[str, float]) -> None:
+    """Draw the two readings of the Gaussian's number, over the standard deviation."""
+    look = style.style("gaussian")
+    readings: tuple[tuple[str, style.Line, str, str, str], ...] = (
+        ("sigma", "solid", "o", look.colour, labels.SIGMA),
+        ("variance", (0, (4, 1.5)), "s", style.PAPER, f"{labels.SIGMA}²"),
+    )
+    for reading, line, marker, face, label in readings:
+        chosen = sorted((method for method in widths if f"{reading}=" in method), key=widths.__getitem__)
+        if chosen:
+            bars(
+                axes, [widths[method] for method in chosen], [errors[method] for method in chosen], color=look.colour,
+                linestyle=line, marker=marker, markerfacecolor=face, markersize=5.5, linewidth=1.6, elinewidth=1,
+                label=f"Gaussian, number read as {label}",
             )  # fmt: skip
-        axes.set_xlim(0, max(widths.values()) * 1.06)
-        axes.set_xlabel(f"standard deviation {labels.SIGMA} before clipping")
-        axes.set_ylabel("\n".join(wrapped(title, SIZE, height)))
-        axes.set_ylim(axes.get_ylim())
-        above = axes.secondary_xaxis("top", functions=(_square, _root))
-        above.set_xlabel("variance σ²")
-        largest = max(widths.values()) ** 2
-        step = next((step for step in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if largest / step <= 6), largest / 4)
-        shown = np.arange(0, largest * 1.06, step)
-        above.set_xticks(shown, labels=[f"{tick:g}" for tick in shown.round(3)])
-        above.spines["top"].set_visible(True)
-        if both:
-            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.5 / height), ncols=2, frameon=False)
-        low, high = axes.get_ylim()
-        wanted = [(float(np.mean(errors[method])) - low) / (high - low) for method in others]
-        for name, y, method in zip(names, spread(wanted, 1.25 * SMALL / 72 / height, 0.02, 0.98), others):
-            axes.text(1.02, y, name, color=style.style(method).colour, fontsize=SMALL, va="center_baseline",
-                      transform=axes.transAxes)  # fmt: skip
-        make_room(figure)
-        return figure
+
+
+def _add_variance_axis(axes: Axes, largest: float) -> None:
+    above = axes.secondary_xaxis("top", functions=(_square, _root))
+    above.set_xlabel("variance σ²")
+    step = next((step for step in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if largest / step <= 6), largest / 4)
+    shown = np.arange(0, largest * 1.06, step)
+    above.set_xticks(shown, labels=[f"{tick:g}" for tick in shown.round(3)])
+    above.spines["top"].set_visible(True)
 
 
 # The axis begins a little left of 0, where both are to be monotonic too.
@@ -133,11 +122,14 @@ def _root(variance: npt.ArrayLike) -> npt.ArrayLike:
     return np.sign(variance) * np.sqrt(np.abs(variance))
 
 
-_KINDS = (("mean network", "o"), ("mixture", "s"), ("random member", "^"), ("PAC-Bayes network", "D"))
-_SHADES = ("#0072b2", "#008a64", "#d55e00", "#b8578f")
+_KINDS = (
+    ("mean network", "o", "#0072b2"),
+    ("mixture", "s", "#008a64"),
+    ("random member", "^", "#d55e00"),
+    ("PAC-Bayes network", "D", "#b8578f"),
+)
 _ROW = 0.62
 _CURVES = 2.6  # height of the lower part
-_FEWEST = 2  # strengths, for which a curve says nothing
 
 
 def certificates(found: Sequence[Any], delta: float) -> Picture:
@@ -152,62 +144,55 @@ def certificates(found: Sequence[Any], delta: float) -> Picture:
     )
 
 
+@styled()
 def _draw_certificates(found: Sequence[Any]) -> Figure:
     known = [each for each in found if each.strength is not None]
-    curves = len({each.strength for each in known}) > _FEWEST
-    with styled():
-        height, below = _ROW * len(found), _CURVES if curves else 0.0
-        figure = blank(height + below + 1.05)
-        _rows(place(figure, 1.75, 0.45, WIDTH - 1.95, height), found)
-        if curves:
-            _against_strength(place(figure, 1.75, height + 1.1, WIDTH - 1.95, below - 0.65), known)
-        handles, names = figure.axes[0].get_legend_handles_labels()
-        unique = dict(zip(names, handles))
-        figure.legend(unique.values(), unique.keys(), loc="upper center", ncols=4, fontsize=SMALL, frameon=False,
-                      handletextpad=0.2, columnspacing=0.9)  # fmt: skip
-        return figure
+    below = _CURVES if len({each.strength for each in known}) >= _ENOUGH else 0.0
+    height = _ROW * len(found)
+    figure = blank(height + below + 1.05)
+    _draw_bounds(place(figure, 1.75, 0.45, WIDTH - 1.95, height), found)
+    if below:
+        _draw_against_strength(place(figure, 1.75, height + 1.1, WIDTH - 1.95, below - 0.65), known)
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    unique = dict(zip(names, handles))
+    figure.legend(unique.values(), unique.keys(), loc="upper center", ncols=4, fontsize=SMALL, frameon=False,
+                  handletextpad=0.2, columnspacing=0.9)  # fmt: skip
+    return figure
 
 
-def _rows(axes: Axes, found: Sequence[Any]) -> None:
+def _draw_bounds(axes: Axes, found: Sequence[Any]) -> None:
     for row, each in enumerate(found):
-        for number, pair in enumerate(_pairs(each)):
-            if pair is None:
-                continue
-            error, bound = (100 * value for value in pair)
-            y = row + 0.18 * (number - 1.5)
-            name, marker = _KINDS[number]
-            axes.plot([error, bound], [y, y], color=_SHADES[number], linewidth=1.2)
-            axes.plot([bound], [y], marker="|", color=_SHADES[number], markersize=7)
-            axes.plot([error], [y], marker, color=_SHADES[number], label=name if row == 0 or number else None)
-    axes.set(ylim=(len(found) - 0.5, -0.5), yticks=range(len(found)), xlabel="error and bound, %")
-    axes.set_xlim(left=0)
+        for number, (pair, (name, marker, colour)) in enumerate(zip(_pairs(each), _KINDS)):
+            if pair:
+                error, bound = (100 * value for value in pair)
+                y = row + 0.18 * (number - 1.5)
+                axes.plot([error, bound], [y, y], color=colour, linewidth=1.2)
+                axes.plot([bound], [y], marker="|", color=colour, markersize=7)
+                axes.plot([error], [y], marker, color=colour, label=name if row == 0 or number else None)
     names = short_names(each.method for each in found)
-    axes.set_yticklabels([_named(names[each.method], each.strength) for each in found])
-    axes.tick_params(axis="y", length=0)
+    strengths = ["" if each.strength is None else f"\nr = {each.strength:.3g}" for each in found]
+    drawing.label_rows(axes, [names[each.method] + text for each, text in zip(found, strengths)], 0.5, 0.5)
+    axes.set_xlabel("error and bound, %")
+    axes.set_xlim(left=0)
     axes.grid(axis="y", visible=False)
-    axes.spines["bottom"].set_color(style.FAINT)
 
 
-def _against_strength(axes: Axes, found: Sequence[Any]) -> None:
+def _draw_against_strength(axes: Axes, found: Sequence[Any]) -> None:
     """Draw bounds against r; methods of equal strength are joined at their mean."""
-    for number, (_, marker) in enumerate(_KINDS):
+    for number, (_, marker, colour) in enumerate(_KINDS):
         bounds: dict[float, list[float]] = {}
         for each in found:
-            pair = _pairs(each)[number]
-            if pair is not None:
+            if pair := _pairs(each)[number]:
                 bounds.setdefault(each.strength, []).append(100 * pair[1])
-        axes.plot(list(bounds), [sum(each) / len(each) for each in bounds.values()], color=_SHADES[number], linewidth=1)
-        for strength, each in bounds.items():
-            axes.plot([strength] * len(each), each, marker, color=_SHADES[number], markersize=4)
+        axes.plot(list(bounds), [sum(each) / len(each) for each in bounds.values()], color=colour, linewidth=1)
+        for strength, values in bounds.items():
+            axes.plot([strength] * len(values), values, marker, color=colour, markersize=4)
     axes.set(xlabel="noise strength r", ylabel="bound, %")
     axes.set_ylim(bottom=0)
 
 
-def _named(name: str, strength: float | None) -> str:
-    return name if strength is None else f"{name}\nr = {strength:.3g}"
-
-
 def _pairs(each: Any) -> list[tuple[float, float] | None]:
+    """Return error and bound of each kind."""
     held, made = each.holdout, each.pac_bayes
     return [
         (each.mean.error, each.mean.bound),
@@ -217,43 +202,32 @@ def _pairs(each: Any) -> list[tuple[float, float] | None]:
     ]
 
 
-_ENOUGH_POINTS = 3  # points; two of them say nothing about strength
-
-
 def noise(results: Results) -> Picture | None:
     """Draw the error against the relative variance, if at least three methods have one."""
-    errors = results.errors()
-    strengths: dict[str, float] = {}
-    for job in results.finished:
-        if "relative_variance" in job.results:
-            strengths[job.method] = job.results["relative_variance"]
-    strengths = {method: strengths[method] for method in results.methods if method in strengths}
-    if len(strengths) < _ENOUGH_POINTS:
+    errors, measure = _values(results), results.measure
+    known = {job.method: job.results.get("relative_variance") for job in results.finished}
+    strengths = {method: r for method in results.methods if (r := known.get(method)) is not None}
+    if len(strengths) < _ENOUGH:
         return None
     without = [labels.name_in_text(method) for method in errors if method not in strengths]
-    on_weights = any(labels.base(method) == "dropconnect" for method in strengths)
-    sentences = [
-        f"Mean test {results.measure.name} against the strength of the noise: the relative variance Var(m) / E[m]² of "
-        f"the mask m, {size_of(results)}.",
-        "If laws differ only in strength, all markers lie on one curve.",
-        *_controls(results, strengths),
-        "Bars: ± 1 standard deviation over runs." if results.has_spread else "",
-        "Markers of equal strength are set side by side." if _offsets(strengths, 1.0) != strengths else "",
-        "DropConnect's mask is on weights, so its strength is not quite comparable." if on_weights else "",
-        f"Without a law of one strength, and not drawn: {', '.join(without)}." if without else "",
-    ]
-    values = {method: list(errors[method].values()) for method in strengths}
+    values = {method: errors[method] for method in strengths}
+    points = {method: f"{strengths[method]:.3f}, {measure.value(mean(values[method]))}" for method in strengths}
     return Picture(
         "noise",
-        f"{capital(results.measure.name)} and strength of noise",
-        " ".join(sentence for sentence in sentences if sentence),
-        f"Relative variance and mean test {results.measure.name}: "
-        + "; ".join(
-            f"{labels.name_in_text(m)} {strengths[m]:.3f}, {results.measure.value(float(np.mean(values[m])))}"
-            for m in strengths
-        )
-        + ".",
-        partial(_draw_noise, values, strengths, f"test {results.measure.heading}"),
+        f"{capital(measure.name)} and strength of noise",
+        sentences(
+            f"Mean test {measure.name} against the strength of the noise: the relative variance Var(m) / E[m]² of "
+            f"the mask m, {size_of(results)}.",
+            "If laws differ only in strength, all markers lie on one curve.",
+            *_controls(results, strengths),
+            results.has_spread and "Bars: ± 1 standard deviation over runs.",
+            _offsets(strengths, 1.0) != strengths and "Markers of equal strength are set side by side.",
+            any(labels.base(method) == "dropconnect" for method in strengths)
+            and "DropConnect's mask is on weights, so its strength is not quite comparable.",
+            without and f"Without a law of one strength, and not drawn: {', '.join(without)}.",
+        ),
+        f"Relative variance and mean test {measure.name}: {listed(points, '; ')}.",
+        partial(_draw_noise, values, strengths, f"test {measure.heading}"),
     )
 
 
@@ -261,15 +235,12 @@ def _controls(results: Results, methods: Collection[str]) -> Iterator[str]:
     """Yield for each method with its control if a gap between the two says something about the law."""
     for method in methods:
         control = control_of(method)
-        if control not in methods or control is None:
+        if control is None or control not in methods:
             continue
-        refusal = noise_mismatch(results, method, control)
         first, second = labels.name_in_text(method), capital(labels.name_in_text(control))
-        yield (
-            f"{second} is no control of {first} here: {refusal}."
-            if refusal
-            else f"{second} has the strength and mean of {first}: a gap between these two, beyond chance, is the law's."
-        )
+        refusal = noise_mismatch(results, method, control)
+        equal = f"has the strength and mean of {first}: a gap between these two, beyond chance, is the law's"
+        yield f"{second} {f'is no control of {first} here: {refusal}' if refusal else equal}."
 
 
 def _offsets(strengths: Mapping[str, float], width: float) -> dict[str, float]:
@@ -280,53 +251,50 @@ def _offsets(strengths: Mapping[str, float], width: float) -> dict[str, float]:
             near[-1].append(method)
         else:
             near.append([method])
-    step = 0.022 * width
     return {
-        method: strengths[method] + (step * (place - (len(group) - 1) / 2) if len(group) > 1 else 0.0)
+        method: strengths[method] + 0.022 * width * (place - (len(group) - 1) / 2)
         for group in near
         for place, method in enumerate(group)
     }
 
 
-def _draw_noise(errors: Mapping[str, Sequence[float]], strengths: Mapping[str, float], title: str) -> Figure:
-    with styled():
-        of_base: dict[str, list[str]] = {}
-        for method in strengths:
-            of_base.setdefault(labels.base(method), []).append(method)
-        families = {methods[0] if len(methods) == 1 else base: methods for base, methods in of_base.items()}
-        names = short_names(families, longest=18)
-        height, left = 2.7, 0.62
-        width = WIDTH - left - min(2.1, text_width(list(names.values()), SMALL) + 0.42)
-        figure = blank(height + 0.7)
-        axes = place(figure, left, 0.12, width, height)
-        reach = max(max(strengths.values()), 0.1)
-        drawn_at = _offsets(strengths, reach)
-        for family, methods in families.items():
-            look = style.style(family)
-            methods = sorted(methods, key=strengths.__getitem__)
-            axes.errorbar(
-                [drawn_at[method] for method in methods],
-                [float(np.mean(errors[method])) for method in methods],
-                yerr=[deviation(errors[method]) for method in methods],
-                color=look.colour, marker=look.marker, linestyle=look.line if len(methods) > 1 else "none",
-                linewidth=1.2, elinewidth=1.1, markersize=6.5, markeredgecolor=style.PAPER, markeredgewidth=0.6,
-            )  # fmt: skip
-            if len(methods) > 1:
-                for method, up in ((methods[0], 4), (methods[-1], -9)):
-                    name = labels.display_name(method).rpartition(" ")[2]
-                    axes.annotate(name, (drawn_at[method], np.mean(errors[method])),
-                                  xytext=(6, up), textcoords="offset points", fontsize=TINY, color=look.colour,
-                                  annotation_clip=False)  # fmt: skip
-        axes.set_xlim(-0.06 * reach, 1.09 * reach)
-        axes.set_xlabel("relative variance of the noise")
-        axes.set_ylabel("\n".join(wrapped(title, SIZE, height)))
-        best = {family: min(float(np.mean(errors[method])) for method in found) for family, found in families.items()}
-        order = sorted(families, key=best.__getitem__, reverse=True)  # as the points are, the worst on top
-        handles = [
-            Line2D([], [], linestyle="none", marker=look.marker, color=look.colour, markersize=6, label=names[family])
-            for family, look in ((family, style.style(family)) for family in order)
-        ]  # fmt: skip
-        axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, handletextpad=0.2,
-                    labelspacing=0.6)  # fmt: skip
-        make_room(figure)
-        return figure
+@styled()
+def _draw_noise(errors: Values, strengths: Mapping[str, float], title: str) -> Figure:
+    families = _families(strengths)
+    names = short_names(families, longest=18)
+    height, left = 2.7, 0.62
+    width = WIDTH - left - min(2.1, text_width(names.values(), SMALL) + 0.42)
+    figure = blank(height + 0.7)
+    axes = place(figure, left, 0.12, width, height)
+    reach = max(max(strengths.values()), 0.1)
+    offsets = _offsets(strengths, reach)
+    for family, methods in families.items():
+        look, line = style.style(family), len(methods) > 1
+        bars(
+            axes, [offsets[method] for method in methods], [errors[method] for method in methods], color=look.colour,
+            marker=look.marker, linestyle=look.line if line else "none", linewidth=1.2, elinewidth=1.1,
+            markersize=6.5, markeredgecolor=style.PAPER, markeredgewidth=0.6,
+        )  # fmt: skip
+        for method, up in ((methods[0], 4), (methods[-1], -9)) if line else ():
+            parameter = labels.display_name(method).rpartition(" ")[2]
+            axes.annotate(parameter, (offsets[method], mean(errors[method])), xytext=(6, up), fontsize=TINY,
+                          textcoords="offset points", color=look.colour, annotation_clip=False)  # fmt: skip
+    axes.set(xlim=(-0.06 * reach, 1.09 * reach), xlabel="relative variance of the noise")
+    drawing.label_y(axes, title, height)
+    best = {family: min(mean(errors[method]) for method in found) for family, found in families.items()}
+    order = sorted(families, key=best.__getitem__, reverse=True)  # as the points are, the worst on top
+    handles = [Line2D([], [], **style.style(family).dots, markersize=6, label=names[family]) for family in order]
+    axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, handletextpad=0.2,
+                labelspacing=0.6)  # fmt: skip
+    return drawing.make_room(figure)
+
+
+def _families(strengths: Mapping[str, float]) -> dict[str, list[str]]:
+    """Return methods by the name that they share, each family in the order of strength."""
+    of_base: dict[str, list[str]] = {}
+    for method in strengths:
+        of_base.setdefault(labels.base(method), []).append(method)
+    return {
+        methods[0] if len(methods) == 1 else base: sorted(methods, key=strengths.__getitem__)
+        for base, methods in of_base.items()
+    }
