@@ -7,7 +7,7 @@ import io
 import json as _json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..._text import no_formula
@@ -16,6 +16,7 @@ from ..stats.paired import ENOUGH_RUNS, Summary
 from ..store.results import Results
 from ..study import labels
 
+Value = float | int | str | None
 NONE = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 DOUBTFUL = "†"  # beside a p-value of too few runs
@@ -42,17 +43,20 @@ class Table:
     headings: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
-    data: tuple[Mapping[str, float | int | str | None], ...] = ()
+    data: tuple[Mapping[str, Value], ...] = ()
 
-
-def sentences(*texts: object) -> str:
-    """Join the texts; what is no text, or empty, is left out."""
-    return " ".join(text for text in texts if isinstance(text, str) and text)
-
-
-def listed(texts: Mapping[str, str], separator: str = ", ") -> str:
-    """List methods, each with a text."""
-    return separator.join(f"{labels.name_in_text(method)} {text}" for method, text in texts.items())
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        title: str,
+        rows: Sequence[Mapping[str, Cell]],
+        notes: Sequence[str] = (),
+        data: Iterable[Mapping[str, Value]] = (),
+    ) -> Table:
+        """Return a table of rows of cells by heading."""
+        headings = tuple(rows[0]) if rows else ()
+        return cls(name, title, headings, tuple(tuple(row.values()) for row in rows), tuple(notes), tuple(data))
 
 
 def p_value(p: float | None) -> str:
@@ -85,11 +89,15 @@ def signed(value: float, decimals: int = 2) -> str:
     return text if float(f"{value:.{decimals}f}") else text[1:]
 
 
+def name_cell(method: str) -> Cell:
+    return Cell(labels.display_name(method, longest=10_000))
+
+
 def method_cell(results: Results, method: str) -> Cell:
     """Return a method's display name with the parameters it was trained with."""
     variant = results.variants().get(method, method)
     if variant == method:
-        return Cell(labels.display_name(method, longest=10_000))
+        return name_cell(method)
     same = labels.base(labels.without_factor(variant)[0]) == labels.base(method)
     return Cell(in_full(variant) if same else labels.printable(method))
 
@@ -115,6 +123,10 @@ def p_cell(p: float | None, runs: int = ENOUGH_RUNS) -> Cell:
 def mean_sd(summary: Summary, measure: Measure) -> str:
     mean = measure.written(summary.mean, summary.sd)
     return mean if math.isnan(summary.sd) else f"{mean} ± {measure.spread(summary.sd)}"
+
+
+def count_cell(number: int) -> Cell:
+    return Cell(str(number), float(number))
 
 
 def doubt(runs: int) -> str:

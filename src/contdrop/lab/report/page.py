@@ -25,7 +25,7 @@ from ..study import labels
 from . import figures, protocol, supplementary_tables, tables, templating
 from .figures import drawing
 from .page_files import FigurePool, PageFiles, write_text
-from .protocol import ELSEWHERE, THE_LAB, origin
+from .protocol import THE_LAB, origin
 
 _FAST_FORMATS = ("svg", "png")  # a PDF takes longer than all the rest
 _MANY = 5  # experiments, of which PDFs are made only if asked for
@@ -163,8 +163,7 @@ def _experiment(store: Store, analysis: Analysis, files: PageFiles) -> dict[str,
         "tally": protocol.tally(results),
         "failures": files.table(failures, *prefix) if failures else None,
         "missing": protocol.missing(results),
-        "elsewhere": origin(results) == ELSEWHERE,
-        "again": protocol.again(results),
+        "origin": origin(results),
         "commands": protocol.commands(results, store.path.name),
     }
 

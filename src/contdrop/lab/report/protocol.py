@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,15 +14,12 @@ from ..store.results import Results
 from ..store.schema import FAILED, FINISHED, IMPORTED, ONLY_SIZE, JobRecord
 from ..study import amendments, labels
 from .formats import in_full
+from .templating import texts
 
 THE_LAB, OWN_LOOP, ELSEWHERE = "the lab", "own loop", "elsewhere"  # who trained the networks
 Entries = list[tuple[str, list[str]]]
+_VERBS = {"train": "train on", "validation": "validate on", "test": "test on"}
 _DIGESTS = {"behaviour", "code"}  # of a study's functions; experiments of the catalogue have none
-_AGAIN = {
-    THE_LAB: "The same seeds give the same splits, initial weights, data order and masks.",
-    OWN_LOOP: "The loop receives the same seeds; their use is up to the loop.",
-    ELSEWHERE: "With the same numbers, the result is the same.",
-}
 
 
 def title_of(results: Results) -> str:
@@ -69,89 +67,59 @@ def at_most(results: Results, epochs: int) -> str:
 
 def size(results: Results) -> str:
     """Return the size in a few words."""
-    return sized(results, plural(_runs(results.finished), "run"))
+    return sized(results, plural(_most_runs(results.finished), "run"))
 
 
 def protocol(results: Results) -> Entries:
     """Return the protocol as terms with their descriptions."""
-    configuration, notes = results.protocol.configuration, results.protocol.description.get("notes")
-    is_known = origin(results) != ELSEWHERE  # how the numbers were made
-    shared = sorted({name for job in results.finished for name in job.fingerprints})
-    proven = f"{_listed(shared)}: their fingerprints are equal for all methods of a run (checked)" if shared else ""
-    measured = configuration.get("measure")
-    done = [job for job in (*results.selection, *results.final) if job.versions]
-    found: Entries = [
-        ("Size", list(_size(results))),
-        ("Data", [_data(results)] if is_known else []),
-        ("Metric", [f"test {results.measure.heading}; {results.measure.better} is better"]),
-        ("Dropout sites", _sites(results)),
-        ("Shared in a run", [proven]),
-        ("Selected", list(_selection(results)) if is_known else []),
-        ("Reference", [f"{_shown(results.reference)}; every other method is compared with it"]),
-        ("Methods", list(_methods(results))),
-        ("Noise", _noise(results) if is_known else []),
-        *_training(results),
-        ("Measured after training", [plain(measured) if measured else ""]),
-        ("Versions", _distinct([job.versions for job in done])),
-        ("Machine", _distinct([job.machine for job in done])),
-        ("Time", [_time(results)]),
-        ("Notes", [str(note) for note in notes or ()]),
-    ]
-    return [(term, texts) for term, texts in found if any(texts)]
+    jobs = [job for job in (*results.selection, *results.final) if job.versions]
+    counts = [f"{results.sizes[part]:,} to {verb}" for part, verb in _VERBS.items() if part in results.sizes]
+    found: Entries = []
+    for line in texts(
+        "protocol",
+        results,
+        by=origin(results),
+        size=sized(results, plural(_most_runs(results.final), "run")),
+        finished=min(map(len, results.errors().values()), default=0),
+        plans=amendments.plans(results.protocol.description),
+        counts=", ".join(counts),
+        candidates=_candidates(results),
+        shared=sorted({name for job in results.finished for name in job.fingerprints}),
+        noise={job.method: _noise(job) for job in results.finished},
+        versions=_distinct([job.versions for job in jobs]),
+        machines=_distinct([job.machine for job in jobs]),
+        time=_time(results),
+        plain=plain,
+        at_most=functools.partial(at_most, results),
+    ):
+        if line.startswith("="):
+            found.append((line[2:], []))
+        elif text := line[2:]:
+            found[-1][1].append(text)
+    return [(term, about) for term, about in found if about]
 
 
-def _training(results: Results) -> Entries:
-    """Describe the training as far as the lab did it; a custom loop may ignore the settings."""
-    configuration, by = results.protocol.configuration, origin(results)
-    if by == ELSEWHERE:
-        return []
-    seed = configuration.get("seed", "unknown")
-    if by == OWN_LOOP:
-        return [
-            ("Training", [f"a loop of the study's own: {plain(configuration['run'])}"]),
-            ("Seed", [f"{seed}; the loop receives seeds derived from this one"]),
-        ]
-    patience = configuration.get("patience")
-    trained = [plain(configuration.get("training") or configuration.get("recipe"))]
-    if patience is not None:
-        without = f"without a better validation {results.measure.name}"
-        trained.append(f"a run stops early after {plural(patience, 'evaluation')} {without}")
-    return [
-        ("Network", [plain(configuration.get("model"))]),
-        ("Training", trained),
-        ("Seed", [f"{seed}; splits, weights, order and masks are derived from it"]),
-    ]
+def _candidates(results: Results) -> dict[str, str]:
+    """Return what was selected for each method."""
+    candidates = (results.protocol.configuration.get("selection") or {}).get("candidates") or {}
+    waiting = {
+        label: f"not decided yet, out of {plural(len(variants), 'candidate')}"
+        for label, variants in candidates.items()
+        if label in results.methods or label in results.selections
+    }
+    made = {label: results.selections[label] for label in waiting if label in results.selections}
+    return waiting | {
+        label: f"{in_full(each.variant) if each.variant else 'nothing'} ({each.reason})" for label, each in made.items()
+    }
 
 
-def again(results: Results) -> str:
-    """State what repeating the commands reproduces."""
-    return _AGAIN[origin(results)]
-
-
-def _data(results: Results) -> str:
-    """Describe the data and when the test data were used; empty if unknown."""
-    given, sizes = results.protocol.configuration.get("data"), results.sizes
-    name = given.get("name") if isinstance(given, Mapping) else given
-    name = name or results.protocol.configuration.get("dataset")
-    counts = ", ".join(f"{sizes[part]:,} to {verb}" for part, verb in _VERBS.items() if part in sizes)
-    if origin(results) == OWN_LOOP:
-        return ": ".join(str(each) for each in (name, counts) if each)
-    is_best = results.protocol.configuration.get("keep") == "best"
-    model = "best by validation" if is_best else "as it is after the last epoch"
-    return f"{name or 'unknown'}{f': {counts}' if counts else ''}; the test data are evaluated with the model {model}"
-
-
-_VERBS = {"train": "train on", "validation": "validate on", "test": "test on"}
-
-
-def _sites(results: Results) -> list[str]:
-    """Describe how much of the model's own dropout each method changed."""
-    given = results.protocol.description.get("sites")
-    found: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-    lines = [f"{_shown(method)}: {text}" for method, text in found.items()]
-    if "out of reach" in str(found.get("none", "")):
-        lines.append("“No dropout” keeps the dropout that is out of reach")
-    return lines
+def _noise(job: JobRecord) -> str:
+    """Describe mean and strength of a method's mask."""
+    mean, strength = job.results.get("mean"), job.results.get("relative_variance")
+    if strength is None:
+        names = {labels.ORIGINAL: "as the model has it", labels.OWN: "as the study has it"}
+        return names.get(labels.split(job.method).name, "differs from unit to unit")
+    return f"{'no mean recorded' if mean is None else f'mean {mean:.3g}'}, relative variance {strength:.3f}"
 
 
 def tally(results: Results) -> list[tuple[int, str]]:
@@ -177,7 +145,8 @@ def missing(results: Results) -> list[str]:
     for job in results.missing:
         by_method.setdefault(job.method, []).append(job.run)
     return lines + [
-        f"{_shown(method)}: run{'' if len(runs) == 1 else 's'} {_ranges(runs)}" for method, runs in by_method.items()
+        f"{labels.display_name(method, longest=10_000)}: run{'' if len(runs) == 1 else 's'} {_ranges(runs)}"
+        for method, runs in by_method.items()
     ]
 
 
@@ -252,73 +221,7 @@ def plain(value: Any) -> str:
     return "unknown" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _noise(results: Results) -> list[str]:
-    """Describe mean and strength of each method's mask."""
-    found = []
-    for method, of_it in {job.method: job.results for job in results.finished}.items():
-        mean, strength = of_it.get("mean"), of_it.get("relative_variance")
-        shown = "no mean recorded" if mean is None else f"mean {mean:.3g}"
-        names = {labels.ORIGINAL: "as the model has it", labels.OWN: "as the study has it"}
-        without = names.get(labels.split(method).name, "differs from unit to unit")
-        noise = without if strength is None else f"{shown}, relative variance {strength:.3f}"
-        found.append(f"{_shown(method)}: {noise}")
-    return found
-
-
-def _size(results: Results) -> Iterable[str]:
-    record = results.protocol
-    counts = {method: len(found) for method, found in results.errors().items()}
-    planned = "Planned per method: " if origin(results) != ELSEWHERE else ""
-    yield f"{planned}{sized(results, plural(_runs(results.final), 'run'))}"
-    yield f"{plural(min(counts.values(), default=0), 'run')} finished by every method with results"
-    for plan in amendments.plans(record.description):
-        yield f"{plural(plan.runs, 'run')} planned on {moment(plan.time)}, {plural(plan.results, 'result')} there then"
-    description = record.description
-    if description.get("paper") and description.get("paper_runs"):
-        yield (
-            f"The paper's {description['paper']}: {plural(description['paper_runs'], 'run')}, here of "
-            f"{plural(description['paper_epochs'], 'epoch')} with the preset “paper”"
-        )
-
-
-def _selection(results: Results) -> Iterable[str]:
-    selection = results.protocol.configuration.get("selection") or {}
-    candidates = selection.get("candidates") or {}
-    if not candidates:
-        if origin(results) == THE_LAB:
-            yield "Nothing: all parameters were fixed beforehand"
-        return
-    runs = plural(selection.get("runs", 1), "run")
-    if origin(results) == OWN_LOOP:
-        yield f"By the validation values that its loop reported, in {runs} per candidate with separate seeds"
-    else:
-        epochs = at_most(results, selection.get("epochs", results.protocol.epochs))
-        yield (
-            f"On validation data only, by {runs} of {epochs} per candidate with separate seeds; test data were not used"
-        )
-    for label, variants in candidates.items():
-        if label in results.selections:
-            made = results.selections[label]
-            yield f"{_shown(label)}: {in_full(made.variant) if made.variant else 'nothing'} ({made.reason})"
-        elif label in results.methods:
-            yield f"{_shown(label)}: not decided yet, out of {plural(len(variants), 'candidate')}"
-    for label, source in (selection.get("follows") or {}).items():
-        if label in results.methods:
-            yield f"{_shown(label)} takes over what is selected for {labels.name_in_text(source)}"
-
-
-def _methods(results: Results) -> Iterable[str]:
-    """Yield each method's label on the command line and its parameters."""
-    for method, variant in results.variants().items():
-        trained = "" if variant == method else f", trained as {variant}"
-        yield f"{_shown(method)}: on the command line {method}{trained}"
-
-
-def _shown(method: str) -> str:
-    return labels.display_name(method, longest=10_000)
-
-
-def _runs(jobs: Iterable[JobRecord]) -> int:
+def _most_runs(jobs: Iterable[JobRecord]) -> int:
     """Return the largest number of runs of a method."""
     return max(collections.Counter(job.method for job in jobs).values(), default=0)
 
@@ -367,7 +270,3 @@ def _ranges(runs: Sequence[int]) -> str:
         else:
             parts.append([run])
     return ", ".join(f"{part[0]}" if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -6,7 +6,8 @@ Means are over all finished runs of a method; comparisons of two methods over th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from operator import attrgetter
 
 from .. import stats
 from ..analysis.caveats import falls_short
@@ -18,57 +19,54 @@ from ..stats.significance import RESOLUTION
 from ..store.results import Results
 from ..store.schema import FAILED
 from ..study import amendments, labels
-from .formats import DOUBTFUL, NONE, Cell, Table, doubt, mean_sd, method_cell, p_cell, p_value, signed
-from .protocol import size_of, title_of
-
-Value = float | int | str | None
-WHICH_INTERVAL = (
-    "The 95 % interval is over runs: by how much the methods would differ on these test examples if all were trained "
-    "again. “Runs and examples” (crossed random effects, Student's quantile) also takes the test examples, or their "
-    "groups where the study has groups, for a sample: by how much they would differ on other examples of the same kind."
+from .formats import (
+    DOUBTFUL,
+    NONE,
+    Cell,
+    Table,
+    Value,
+    count_cell,
+    doubt,
+    mean_sd,
+    method_cell,
+    p_cell,
+    p_value,
+    signed,
 )
+from .protocol import size_of, title_of
+from .templating import texts
+
 _SPREAD = 3  # decimals of the standard deviation of percentages, as in the paper
-_PRINTED = ("mean", "sd", "t_p", "wilcoxon_p")
-_TESTS = ("t_p", "t_p_two_sided", "wilcoxon_p", "wilcoxon_p_two_sided", "equivalence_p")
 
 
 def overview(analysis: Analysis) -> Table:
     """Return mean and spread of every method, its paired difference from the reference and the deciding p-value."""
-    results, comparisons = analysis.results, analysis.comparisons
-    measure, called = results.measure, labels.name_in_text(results.reference, longest=40)
+    results, comparisons, measure = analysis.results, analysis.comparisons, analysis.results.measure
+    called = labels.name_in_text(results.reference, longest=40)
     noise = {job.method: job.results.get("relative_variance") for job in results.finished}
-    decimals = _decimals(comparisons)
-    has_noise = any(each is not None for each in noise.values())
-    rows = tuple(
-        (
-            method_cell(results, method),
-            Cell(mean_sd(found, measure), found.mean, is_best),
-            *_against(comparisons.get(method), decimals),
-            *([_noise(method, noise[method])] if has_noise else []),
-            Cell(str(found.n), float(found.n)),
-        )
+    decimals, has_noise = _decimals(comparisons), any(each is not None for each in noise.values())
+    rows = [
+        {
+            "Method": method_cell(results, method),
+            f"Test {measure.heading}": Cell(mean_sd(found, measure), found.mean, is_best),
+            **_against(called, comparisons.get(method), decimals),
+            **({"Noise": _noise(method, noise[method])} if has_noise else {}),
+            "Runs": count_cell(found.n),
+        }
         for method, (found, is_best) in _summaries(results).items()
-    )
-    headings = (
-        "Method", f"Test {measure.heading}", f"{called} minus it [95 % interval]", "p, two-sided (Holm)",
-        *(["Noise"] if has_noise else []), "Runs",
-    )  # fmt: skip
-    form = (
-        f"Difference{_unit(results)}: {measure.sign_rule(called)}; the interval is of this comparison alone. p-values: "
-        "paired t-test, adjusted by Holm for the number of methods."
-        + (" Noise: relative variance of the mask." if has_noise else "")
-    )
-    notes = _notes(results, comparisons, f"{size_of(results)}.", form)
-    data = _data(results, comparisons, ("difference", "t_p_two_sided_holm"))
-    return Table("comparison", title_of(results), headings, rows, notes, data)
+    ]
+    data = _data(analysis, ("difference", "t_p_two_sided_holm"))
+    return Table.of("comparison", title_of(results), rows, _notes(analysis, has_noise), data)
 
 
-def _against(found: stats.Comparison | None, decimals: int) -> tuple[Cell, Cell]:
-    if found is None:
-        return Cell(""), Cell("")
-    difference, low, high = (signed(each, decimals) for each in (found.difference, *found.interval))
-    between = "" if math.isnan(found.interval[0]) else f" [{low}, {high}]"
-    return Cell(difference + between, found.difference), p_cell(found.t_p_two_sided_holm, found.runs)
+def _against(called: str, found: stats.Comparison | None, decimals: int) -> dict[str, Cell]:
+    difference, p = Cell(""), Cell("")
+    if found is not None:
+        interval = _interval(found.interval, decimals)
+        between = "" if interval.value is None else f" {interval.text}"
+        difference = Cell(signed(found.difference, decimals) + between, found.difference)
+        p = p_cell(found.t_p_two_sided_holm, found.runs)
+    return {f"{called} minus it [95 % interval]": difference, "p, two-sided (Holm)": p}
 
 
 def _noise(method: str, noise: float | None) -> Cell:
@@ -83,35 +81,40 @@ def comparison(analysis: Analysis) -> Table:
     theirs = extension().published_table(results.protocol.experiment)
     if theirs is None:
         return overview(analysis)
-    their_best = min(theirs.means.values())
+    heading = f"{results.measure.heading} (p-value-T/p-value-W)"
     rows = []
     for method, (found, is_best) in _summaries(results).items():
         against = comparisons.get(method)
         t_p, wilcoxon_p = (against.t_p, against.wilcoxon_p) if against and against.runs > 1 else (None, None)
-        text = _in_papers_form(found.mean, found.sd, t_p, wilcoxon_p, theirs.decimals)
+        text = _as_published(found.mean, found.sd, t_p, wilcoxon_p, theirs.decimals)
         text += doubt(against.runs) if against else ""
-        ours, printed = Cell(text, found.mean, is_best), _paper_cell(theirs, method, their_best)
-        rows.append((method_cell(results, method), ours, printed, Cell(str(found.n), float(found.n))))
-    heading = f"{results.measure.heading} (p-value-T/p-value-W)"
+        rows.append(
+            {
+                "Method": method_cell(results, method),
+                f"Test {heading}": Cell(text, found.mean, is_best),
+                f"The paper: {heading}": _published_cell(theirs, method),
+                "Runs": count_cell(found.n),
+            }
+        )
     runs, epochs = (results.protocol.description.get(f"paper_{what}") for what in ("runs", "epochs"))
-    size = (
-        f"Ours: {size_of(results)}. The paper's Table {theirs.number}: {runs or theirs.runs} runs"
-        + (f", here of {epochs:,} epochs with the preset “paper”" if epochs else "")
-        + (". This is no replication of it." if falls_short(results, runs or theirs.runs, epochs) else ".")
-    )
-    begun = labels.display_name(results.reference, longest=60)
-    form = (
-        f"In brackets, as in the paper, one-sided p-values of “{begun} errs less”: paired t-test (T) and Wilcoxon "
-        "signed-rank test (W), neither corrected for the number of methods."
-    )
-    return Table(
-        "comparison",
-        title_of(results),
-        ("Method", f"Test {heading}", f"The paper: {heading}", "Runs"),
-        tuple(rows),
-        _notes(results, comparisons, size, form),
-        _data(results, comparisons, ("t_p", "wilcoxon_p"), theirs),
-    )
+    runs = runs or theirs.runs
+    notes = _notes(analysis, False, theirs, runs, epochs, falls_short(results, runs, epochs))
+    return Table.of("comparison", title_of(results), rows, notes, _data(analysis, ("t_p", "wilcoxon_p"), theirs))
+
+
+def _published_cell(theirs: PublishedTable, method: str) -> Cell:
+    found = theirs.results.get(method)
+    if found is None:
+        return Cell(NONE)
+    text = _as_published(found.mean, found.sd, found.t_p, found.wilcoxon_p, theirs.decimals)
+    return Cell(text, found.mean, found.mean == min(theirs.means.values()))
+
+
+def _as_published(mean: float, sd: float, t_p: float | None, wilcoxon_p: float | None, decimals: int) -> str:
+    """Format as in the paper, for example "1.35 ± 0.049 (3.1e-17/9.1e-7)"."""
+    spread = "" if math.isnan(sd) else f" ± {sd:.{_SPREAD}f}"
+    tests = "" if t_p is None or wilcoxon_p is None else f" ({p_value(t_p)}/{p_value(wilcoxon_p)})"
+    return f"{mean:.{decimals}f}{spread}{tests}"
 
 
 def _summaries(results: Results) -> dict[str, tuple[stats.Summary, bool]]:
@@ -122,118 +125,65 @@ def _summaries(results: Results) -> dict[str, tuple[stats.Summary, bool]]:
     return {method: (each, math.isclose(each.mean, best, rel_tol=RESOLUTION)) for method, each in found.items()}
 
 
+def _named(results: Results, method: str) -> dict[str, Value]:
+    return {
+        "method": labels.printable(method),
+        "variant": labels.printable(results.variants().get(method, method)),
+    }
+
+
 def _data(
-    results: Results,
-    comparisons: Mapping[str, stats.Comparison],
-    names: Sequence[str],
-    theirs: PublishedTable | None = None,
+    analysis: Analysis, names: tuple[str, ...], theirs: PublishedTable | None = None
 ) -> tuple[dict[str, Value], ...]:
     """Return rows for programs, with these fields of the comparisons."""
-    variants = results.variants()
+    results, comparisons = analysis.results, analysis.comparisons
+    published = theirs.results if theirs else {}
+    printed = ("mean", "sd", "t_p", "wilcoxon_p") if theirs else ()
     return tuple(
         {
-            "method": labels.printable(method),
-            "variant": labels.printable(variants.get(method, method)),
+            **_named(results, method),
             "runs": found.n,
             "mean": found.mean,
             "sd": found.sd,
             "pairs": getattr(comparisons.get(method), "runs", None),
             **{name: getattr(comparisons.get(method), name, None) for name in names},
-            **(
-                {f"paper_{name}": getattr(theirs.results.get(method), name, None) for name in _PRINTED}
-                if theirs
-                else {}
-            ),
+            **{f"paper_{name}": getattr(published.get(method), name, None) for name in printed},
         }
         for method, (found, _) in _summaries(results).items()
     )
 
 
-def _paper_cell(theirs: PublishedTable, method: str, best: float) -> Cell:
-    found = theirs.results.get(method)
-    if found is None:
-        return Cell(NONE)
-    text = _in_papers_form(found.mean, found.sd, found.t_p, found.wilcoxon_p, theirs.decimals)
-    return Cell(text, found.mean, found.mean == best)
+def _notes(analysis: Analysis, has_noise: bool, *published: object) -> tuple[str, ...]:
+    results = analysis.results
+    return texts("means", analysis, size_of(results), _unit(results), has_noise, *published) + _limits(analysis)
 
 
-def _notes(results: Results, comparisons: Mapping[str, stats.Comparison], size: str, form: str) -> tuple[str, ...]:
-    called = labels.name_in_text(results.reference)
-    if comparisons:
-        best = f"Mean ± standard deviation over runs; best mean in bold. {form}"
-        return size, best, *_limits(results, comparisons)
-    if results.reference not in results.errors():
-        return size, f"No run of the reference, {called}, is finished: there is nothing to compare the others with."
-    return (size,)
-
-
-def _limits(results: Results, comparisons: Mapping[str, stats.Comparison]) -> list[str]:
+def _limits(analysis: Analysis) -> tuple[str, ...]:
     """Return the notes on the limits of the p-values."""
-    pairs = {each.runs for each in comparisons.values()}
-    notes = []
-    if 1 in pairs:
-        notes.append("A single pair of runs has no p-value.")
-    if few := [runs for runs in pairs if doubt(runs)]:
-        least = f"With fewer than {ENOUGH_RUNS} pairs of runs (here {min(few)})"
-        notes.append(f"{DOUBTFUL} {least} a p-value means little.")
-    if len({len(runs) for runs in results.errors().values()}) > 1:
-        shared = ", ".join(f"{labels.name_in_text(method)} {each.runs}" for method, each in comparisons.items())
-        notes.append(
-            "Methods have finished different runs. Tests use the runs that a method shares with the reference: "
-            f"{shared}. Means are over all runs of a method, so compare them by the tests, not by eye."
-        )
-    if any(job.status == FAILED for job in results.final):
-        notes.append(
-            "Runs that failed or diverged have no value and are left out, with their partner of the reference; no "
-            "value is put in their place, which flatters methods that fail."
-        )
-    return notes
+    results, pairs = analysis.results, {method: found.runs for method, found in analysis.comparisons.items()}
+    has_unequal_runs = len({len(runs) for runs in results.errors().values()}) > 1
+    has_failed = any(job.status == FAILED for job in results.final)
+    return texts("limits", pairs, ENOUGH_RUNS, DOUBTFUL, has_unequal_runs, has_failed)
 
 
 def differences(analysis: Analysis) -> Table | None:
     """Return every method against the reference with intervals, tests and effect; None without a comparison."""
     results, comparisons = analysis.results, analysis.comparisons
-    called, measure = labels.name_in_text(results.reference, longest=40), results.measure
     if not comparisons:
         return None
-    decimals = _decimals(comparisons)
-    rows = tuple(_difference_row(results, method, found, decimals) for method, found in comparisons.items())
-    used = next(iter(comparisons.values())).margin
-    kinds = "errs less, as much and more" if measure.is_error else "is better, equal and worse"
-    notes = [
-        f"Ours: {size_of(results)}. Difference: {called} minus the method{_unit(results)}, mean over the runs "
-        f"that both have; {measure.sign_rule(called)}. Interval: of this comparison "
-        "alone, small-sample widened BCa bootstrap, or Student's with fewer than 6 runs. Simultaneous: Student's "
-        "intervals that hold for all rows at once (Bonferroni); one that excludes 0 always has Holm (t) below 0.05, "
-        "but Holm, which goes step by step, also finds differences whose interval here includes 0.",
-        "p-values here are two-sided; “Holm” are adjusted for the number of methods. Effect: mean difference over its "
-        f"standard deviation. Wins/ties/losses: runs in which {called} {kinds}. Detectable: the "
-        "difference that so many runs would find with 80 % power, with a test at 5 % divided by the number of methods.",
-    ]
-    if any(found.two_way for found in comparisons.values()):
-        notes.insert(1, WHICH_INTERVAL)
-    if used is not None:
-        notes.append(
-            f"Equivalent: p-value, adjusted by Holm, of the test (TOST) that the two differ by less than "
-            f"±{measure.gap(used)}{_origin(results, analysis.margin)}; a small one is evidence for no difference that "
-            "matters."
-        )
-    notes += _limits(results, comparisons)
-    headings = (
-        "Method", "Difference", "95 % interval", "Runs and examples", "Simultaneous", "p (t)", "Holm (t)", "p (W)",
-        "Holm (W)", "Effect d", "Wins/ties/losses", "Detectable", "Equivalent p", "Pairs",
-    )  # fmt: skip
-    title = f"{title_of(results)}: {labels.display_name(results.reference, longest=40)} against each method"
-    return Table("differences", title, headings, rows, tuple(notes), _difference_data(results, comparisons))
+    decimals, called = _decimals(comparisons), labels.display_name(results.reference, longest=40)
+    title = f"{title_of(results)}: {called} against each method"
+    rows = [_difference_row(method_cell(results, method), found, decimals) for method, found in comparisons.items()]
+    data = [_difference_data(results, method, found) for method, found in comparisons.items()]
+    return Table.of("differences", title, rows, _difference_notes(analysis), data)
 
 
-def _origin(results: Results, chosen: float | None) -> str:
-    if chosen is not None:
-        return ", chosen after the fact"
-    if planned_margin(results) is not None:
-        moved = amendments.has_moved(results.protocol.description, "margin")
-        return f", {'chosen by the experiment when results were there' if moved else 'fixed by the experiment'}"
-    return f", a tenth of {results.measure.room_of('the reference')}"
+def _difference_notes(analysis: Analysis) -> tuple[str, ...]:
+    results, margin = analysis.results, next(iter(analysis.comparisons.values())).margin
+    is_planned = planned_margin(results) is not None
+    is_moved = amendments.has_moved(results.protocol.description, "margin")
+    found = texts("differences", analysis, size_of(results), _unit(results), margin, is_planned, is_moved)
+    return found + _limits(analysis)
 
 
 def _decimals(comparisons: Mapping[str, stats.Comparison]) -> int:
@@ -250,29 +200,30 @@ def _unit(results: Results) -> str:
     return f", in{unit}" if unit else ""
 
 
-def _difference_row(results: Results, method: str, found: stats.Comparison, decimals: int) -> tuple[Cell, ...]:
-    intervals = (
-        Cell(NONE if math.isnan(low) else f"[{signed(low, decimals)}, {signed(high, decimals)}]", _finite(low))
-        for low, high in (found.interval, found.two_way or (math.nan, math.nan), found.simultaneous)
-    )
+def _difference_row(method: Cell, found: stats.Comparison, decimals: int) -> dict[str, Cell]:
+    wins = f"{found.wins}/{found.ties}/{found.losses}"
     detectable = NONE if math.isnan(found.minimum_detectable) else f"{found.minimum_detectable:.{decimals}f}"
-    tests = (
-        found.t_p_two_sided,
-        found.t_p_two_sided_holm,
-        found.wilcoxon_p_two_sided,
-        found.wilcoxon_p_two_sided_holm,
-    )
-    return (
-        method_cell(results, method),
-        Cell(signed(found.difference, decimals), found.difference),
-        *intervals,
-        *(p_cell(p, found.runs) for p in tests),
-        Cell(signed(found.effect), _finite(found.effect)),
-        Cell(f"{found.wins}/{found.ties}/{found.losses}", found.superiority),
-        Cell(detectable, _finite(found.minimum_detectable)),
-        p_cell(found.equivalence_p_holm, found.runs),
-        Cell(str(found.runs), float(found.runs)),
-    )
+    return {
+        "Method": method,
+        "Difference": Cell(signed(found.difference, decimals), found.difference),
+        "95 % interval": _interval(found.interval, decimals),
+        "Runs and examples": _interval(found.two_way or (math.nan, math.nan), decimals),
+        "Simultaneous": _interval(found.simultaneous, decimals),
+        "p (t)": p_cell(found.t_p_two_sided, found.runs),
+        "Holm (t)": p_cell(found.t_p_two_sided_holm, found.runs),
+        "p (W)": p_cell(found.wilcoxon_p_two_sided, found.runs),
+        "Holm (W)": p_cell(found.wilcoxon_p_two_sided_holm, found.runs),
+        "Effect d": Cell(signed(found.effect), _finite(found.effect)),
+        "Wins/ties/losses": Cell(wins, found.superiority),
+        "Detectable": Cell(detectable, _finite(found.minimum_detectable)),
+        "Equivalent p": p_cell(found.equivalence_p_holm, found.runs),
+        "Pairs": count_cell(found.runs),
+    }
+
+
+def _interval(ends: tuple[float, float], decimals: int) -> Cell:
+    low, high = (signed(end, decimals) for end in ends)
+    return Cell(NONE if math.isnan(ends[0]) else f"[{low}, {high}]", _finite(ends[0]))
 
 
 def _finite(value: float) -> float | None:
@@ -280,43 +231,25 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _difference_data(results: Results, comparisons: Mapping[str, stats.Comparison]) -> tuple[dict[str, Value], ...]:
-    """Return every figure of the comparisons, one to a column."""
-    variants = results.variants()
-    return tuple(
-        {
-            "reference": labels.printable(results.reference),
-            "method": labels.printable(method),
-            "variant": labels.printable(variants.get(method, method)),
-            "pairs": found.runs,
-            "reference_mean": found.reference.mean,
-            "reference_sd": found.reference.sd,
-            "method_mean": found.other.mean,
-            "method_sd": found.other.sd,
-            "difference": found.difference,
-            "difference_sd": found.sd,
-            "confidence": found.confidence,
-            "interval_low": found.interval[0],
-            "interval_high": found.interval[1],
-            "two_way_low": found.two_way[0] if found.two_way else None,
-            "two_way_high": found.two_way[1] if found.two_way else None,
-            "simultaneous_low": found.simultaneous[0],
-            "simultaneous_high": found.simultaneous[1],
-            **{f"{name}{end}": getattr(found, f"{name}{end}") for end in ("", "_holm") for name in _TESTS},
-            "wilcoxon_method": found.wilcoxon_method,
-            "effect": found.effect,
-            "wins": found.wins,
-            "ties": found.ties,
-            "losses": found.losses,
-            "minimum_detectable": found.minimum_detectable,
-            "margin": found.margin,
-        }
-        for method, found in comparisons.items()
-    )
+# Columns of the differences for programs, by the attribute of a comparison where that has another name.
+_ALIASES = {
+    "pairs": "runs",
+    **{f"reference_{name}": f"reference.{name}" for name in ("mean", "sd")},
+    **{f"method_{name}": f"other.{name}" for name in ("mean", "sd")},
+    "difference_sd": "sd",
+}
+_ENDS = [f"{interval}_{end}" for interval in ("interval", "two_way", "simultaneous") for end in ("low", "high")]
+_TESTS = ("t_p", "t_p_two_sided", "wilcoxon_p", "wilcoxon_p_two_sided", "equivalence_p")
+_COLUMNS = (
+    "pairs", "reference_mean", "reference_sd", "method_mean", "method_sd", "difference", "difference_sd", "confidence",
+    *_ENDS, *_TESTS, *(f"{test}_holm" for test in _TESTS),
+    "wilcoxon_method", "effect", "wins", "ties", "losses", "minimum_detectable", "margin",
+)  # fmt: skip
 
 
-def _in_papers_form(mean: float, sd: float, t_p: float | None, wilcoxon_p: float | None, decimals: int) -> str:
-    """Format as in the paper, for example "1.35 ± 0.049 (3.1e-17/9.1e-7)"."""
-    spread = "" if math.isnan(sd) else f" ± {sd:.{_SPREAD}f}"
-    tests = "" if t_p is None or wilcoxon_p is None else f" ({p_value(t_p)}/{p_value(wilcoxon_p)})"
-    return f"{mean:.{decimals}f}{spread}{tests}"
+def _difference_data(results: Results, method: str, found: stats.Comparison) -> dict[str, Value]:
+    """Return every figure of a comparison, one to a column."""
+    ends = (*found.interval, *(found.two_way or (None, None)), *found.simultaneous)
+    known = dict(zip(_ENDS, ends))
+    values = {name: known[name] if name in known else attrgetter(_ALIASES.get(name, name))(found) for name in _COLUMNS}
+    return {"reference": labels.printable(results.reference), **_named(results, method), **values}

@@ -1,4 +1,4 @@
-"""HTML from templates, escaped and with a content security policy, and the directory of a report."""
+"""Templates: pages with a content security policy, and the notes and captions of tables and figures."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import functools
 import hashlib
 import pathlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jinja2
 import markupsafe
 
 from ... import __version__
-from ..._text import visible
+from ..._text import plural, visible
 from ...errors import UserError
+from ..analysis.phrases import capital, moment
+from ..study import labels
 from . import style
 
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"
@@ -31,10 +33,9 @@ def render_page(name: str, drawings: str, *, polls: bool = False, **content: Any
 
     If it ``polls``, the script may ask the server that the page comes from.
     """
-    style = f"{_read('page.css')}\n{drawings}\n"
-    script = _read("theme.js") + _read(f"{name}.js")
-    texts = {"style": markupsafe.Markup(style), "script": markupsafe.Markup(script)}
-    return render(f"{name}.html", policy=_policy(style, script, polls), **texts, **content)
+    sheet = markupsafe.Markup(f"{_read('page.css')}\n{drawings}\n")
+    script = markupsafe.Markup(_read("theme.js") + _read(f"{name}.js"))
+    return render(f"{name}.html", policy=_policy(sheet, script, polls), style=sheet, script=script, **content)
 
 
 def dark_colours(names: Iterable[str]) -> str:
@@ -48,6 +49,22 @@ def dark_colours(names: Iterable[str]) -> str:
 
 def _read(name: str) -> str:
     return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def texts(name: str, *values: object, **more: object) -> tuple[str, ...]:
+    """Return the notes or sentences of a macro in texts.txt: its lines that are not empty."""
+    lines = str(getattr(_text_macros(), name)(*values, **more)).split("\n")
+    return tuple(line.strip() for line in lines if line.strip())
+
+
+def caption(name: str, *values: object, **more: object) -> str:
+    """Return the sentences of a macro in texts.txt as a paragraph."""
+    return " ".join(texts(name, *values, **more))
+
+
+def listed(texts: Mapping[str, object], separator: str = ", ") -> str:
+    """List methods, each with a text."""
+    return separator.join(f"{labels.name_in_text(method)} {text}" for method, text in texts.items())
 
 
 @functools.cache
@@ -67,6 +84,25 @@ def _without_control(value: Any) -> Any:
     return value if isinstance(value, markupsafe.Markup) or not isinstance(value, str) else visible(value)
 
 
+@functools.cache
+def _text_macros() -> Any:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: value.replace("\n", " ") if isinstance(value, str) else value,
+    )
+    environment.filters |= {
+        "called": lambda method, longest=60: labels.name_in_text(method, longest=longest),
+        "named": lambda method, longest=28: labels.display_name(method, longest=longest),
+        "capital": capital,
+        "listed": listed,
+        "moment": moment,
+        "plural": plural,
+        "shown": lambda method: labels.display_name(method, longest=10_000),
+    }
+    return environment.get_template("texts.txt").module
+
+
 def _unbroken(text: str) -> str:
     """Keep a number and its unit, and p and its value, on one line."""
     return re.sub(r"(?<=\d) (?=%)|(?<=\bp) (?=[=<])|(?<=\bp [=<]) (?=\d)", "\N{NO-BREAK SPACE}", text)
@@ -74,12 +110,10 @@ def _unbroken(text: str) -> str:
 
 def _policy(style: str, script: str, polls: bool) -> str:
     """Return a content security policy that allows only this style and this script."""
-    style_hash, script_hash = (
-        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)
-    )
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
     connect = "connect-src 'self'; " if polls else ""
     return (
-        f"default-src 'none'; img-src data:; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; "
+        f"default-src 'none'; img-src data:; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
         f"{connect}base-uri 'none'; form-action 'none'"
     )
 

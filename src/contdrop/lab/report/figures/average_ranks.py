@@ -12,7 +12,7 @@ from ...stats import RankComparison
 from ...store.results import Results
 from ...study import labels
 from .. import style
-from ..formats import listed
+from ..templating import caption, listed
 from .drawing import SMALL, TINY, WIDTH, Picture, blank, place, short_names, styled, text_width
 
 
@@ -24,14 +24,10 @@ def across(every: Sequence[Results]) -> Picture | None:
     comparison = found.comparison
     average = sorted(comparison.ranks.average.items(), key=lambda item: item[1])
     datasets = ", ".join(labels.printable(dataset) for dataset in found.errors)
-    few = " With so few data sets only very large differences can show." if len(found.errors) < 10 else ""
     return Picture(
         "ranks",
         "Average ranks over data sets",
-        f"Average rank of each method over {len(found.errors)} data sets ({datasets}); 1 is the {found.first}. "
-        f"Methods joined by a bar are not told apart by Nemenyi's test at {100 * comparison.alpha:g} %: their ranks "
-        f"are less than the critical difference of {comparison.critical_difference:.2f} apart. Friedman test, by "
-        f"permutation: p = {comparison.permutation_p:.2g}.{few}",
+        caption("average_ranks", found, datasets),
         f"Average ranks: {listed({method: f'{rank:.2f}' for method, rank in average})}.",
         partial(_draw, comparison, dict(average)),
     )

@@ -16,8 +16,9 @@ from ...store.results import Results
 from ...store.writer import Store
 from ...study import labels
 from .. import style
-from ..formats import NONE, listed, sentences
+from ..formats import NONE
 from ..protocol import size_of
+from ..templating import caption, listed
 from .drawing import SMALL, TINY, WIDTH, Array, Picture, blank, place, short_names, styled, text_width
 
 Shares = Mapping[str, Array]
@@ -71,7 +72,7 @@ def classes_of(results: Results, shares: Shares) -> Picture | None:
         return None
     errors = {method: class_errors(found) for method, found in shares.items()}
     reference, won = results.reference, wins(errors)
-    called, begun = labels.name_in_text(reference), labels.display_name(reference)
+    begun = labels.display_name(reference)
     number = len(next(iter(errors.values())))
     against = {
         method: int(np.sum(errors[reference].round(9) < found.round(9)))
@@ -82,14 +83,8 @@ def classes_of(results: Results, shares: Shares) -> Picture | None:
     return Picture(
         "classes",
         "Error class by class",
-        f"Error on each class in per cent of its test examples, mean over {size_of(results)}. Boxed: the lowest of a "
-        f"class. “Best on” counts a method's boxes"
-        + (f"; “{begun} better” counts the classes on which {called} errs less than the method." if against else ".")
-        + " With few runs such counts are mostly chance.",
-        sentences(
-            f"Of {number} classes, best on: {listed({method: str(count) for method, count in won.items()})}.",
-            against and f"{begun} errs less than {beaten}.",
-        ),
+        caption("classes", reference, size_of(results), bool(against)),
+        f"Of {number} classes, best on: {listed(won)}." + (f" {begun} errs less than {beaten}." if against else ""),
         partial(_draw_classes, errors, won, against, begun, _class_names(results, number)),
     )
 
@@ -169,9 +164,7 @@ def confusion_of(results: Results, shares: Shares) -> Picture | None:
     return Picture(
         "confusion",
         "What is taken for what",
-        "Confusion matrices: rows are true classes, columns what they were taken for, the shade the share of the "
-        "class's test examples; correct answers, the diagonal, are left out. "
-        f"Mean over {size_of(results)}; one scale for all.",
+        caption("confusion", size_of(results)),
         f"Most frequent confusions: {'; '.join(worst)}.",
         partial(_draw_confusion, mistakes, names),
     )

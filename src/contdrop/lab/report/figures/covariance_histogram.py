@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from ...store.results import Results
 from ...store.writer import Store
 from .. import style
-from ..formats import listed
 from ..protocol import size_of
+from ..templating import caption, listed
 from .drawing import SMALL, WIDTH, Array, Picture, blank, place, plain_ticks, short_names, styled
 
 Layers = Mapping[int, Mapping[str, Array]]  # counts by layer and method, the mean over runs
@@ -51,10 +51,7 @@ def covariances(store: Store, results: Results) -> Picture | None:
     return Picture(
         "covariances",
         "Covariance between units",
-        "How many pairs of units of a layer have which covariance under the method's own noise, on a logarithmic axis: "
-        f"{measured}; mean over {size_of(results)}. Bins without a pair are not drawn, nor are covariances beyond "
-        f"±{edges[-1]:g}. The narrower, the less the units depend on each other, but less noise alone makes it "
-        "narrower too.",
+        caption("covariances", measured, size_of(results), edges[-1]),
         f"{'; '.join(shares)}.",
         partial(_draw, edges, layers),
     )

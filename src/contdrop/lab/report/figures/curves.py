@@ -15,8 +15,8 @@ from ...store.results import Results
 from ...store.writer import Store
 from ...study import labels
 from .. import style
-from ..formats import listed, sentences
 from ..protocol import THE_LAB, origin, size_of
+from ..templating import caption, listed
 from . import drawing
 from .drawing import SMALL, WIDTH, Array, Picture, blank, place, short_names, styled, text_width
 
@@ -38,22 +38,22 @@ def curves(store: Store, results: Results) -> Picture | None:
     # Bands of more methods hide each other and everything else.
     banded = tuple(errors) if len(errors) <= _MOST_BANDS else (results.reference,)
     bands = "Bands" if len(banded) == len(errors) else f"The band, of {labels.name_in_text(results.reference)} alone"
-    every, measure = results.protocol.configuration.get("evaluate"), results.measure
-    each = f"every {every} epochs" if isinstance(every, int) and every > 1 else "each epoch"
-    scale = ", on a logarithmic axis" if _is_positive(errors, drawn) else ""
+    measure, has_stopped = results.measure, any(len(run) < last for runs in found.values() for run in runs)
     ends = {method: float(_mean(runs, epochs)[1][-1]) for method, runs in errors.items()}
     return Picture(
         "curves",
         f"Test {measure.name} per epoch",
-        sentences(
-            f"Mean test {measure.name} after {each}, {size_of(results)}.",
-            len(drawn) >= _ENOUGH and f"Above: all of training{scale}. Below: its second half.",
-            results.has_spread and f"{bands}: ± 1 standard deviation over runs.",
-            results.has_spread and "That is how runs vary; whether methods differ, pairs show.",
-            len(drawn) < len(epochs) and f"{len(drawn)} of {len(epochs):,} epochs are drawn.",
-            any(len(run) < last for runs in found.values() for run in runs)
-            and "Runs that stopped early keep their last value.",
-            origin(results) == THE_LAB and "No choice was made by these figures.",
+        caption(
+            "curves",
+            results,
+            size_of(results),
+            len(drawn) >= _ENOUGH,
+            _is_positive(errors, drawn),
+            bands,
+            len(drawn),
+            len(epochs),
+            has_stopped,
+            origin(results) == THE_LAB,
         ),
         f"Lines of test {measure.name} over {last} epochs for {plural(len(errors), 'method')}. After the last epoch, "
         f"from the lowest: {listed({m: measure.value(ends[m]) for m in sorted(ends, key=lambda m: (ends[m], m))})}.",

@@ -17,6 +17,7 @@ from ...stats import Comparison
 from ...study import labels
 from .. import style
 from ..protocol import ELSEWHERE, OWN_LOOP, THE_LAB, origin, size_of
+from ..templating import caption
 from . import drawing
 from .drawing import SIZE, SMALL, TINY, WIDTH, Picture, blank, place, short_names, styled, text_width
 
@@ -39,7 +40,6 @@ def pairs(analysis: Analysis) -> Picture | None:
         return None
     order = sorted(errors, key=lambda method: measure.sign * drawing.mean(errors[method].values()))
     called = labels.name_in_text(results.reference)
-    intervals = "; the diamond is the mean, its bar the 95 % interval (small-sample widened BCa; Student's with fewer "
     has_interval = any(math.isfinite(each.interval[0]) for each in comparisons.values())
     differences = [
         f"{capital(called)} minus {labels.name_in_text(method)}: {measure.gap(each.difference)} on average, "
@@ -49,10 +49,7 @@ def pairs(analysis: Analysis) -> Picture | None:
     return Picture(
         "pairs",
         "Run by run",
-        f"Left: test {measure.name} in every run; a grey line joins {_JOINED[origin(results)]}; the upright stroke is "
-        f"the mean. Right: {called} minus the method, run by run"
-        + (f"{intervals}than 6 runs)" if has_interval else "")
-        + f". {capital(measure.sign_rule(called))}. {capital(size_of(results))}; methods by mean {measure.name}.",
+        caption("pairs", results, _JOINED[origin(results)], has_interval, size_of(results)),
         f"Dots of every run. {' '.join(differences)}",
         partial(_draw, {method: errors[method] for method in order}, comparisons, results.reference, measure),
     )

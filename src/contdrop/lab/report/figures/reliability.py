@@ -16,8 +16,8 @@ from ...store.writer import Store
 from ...study import labels
 from ...training.metric_values import WAYS
 from .. import style
-from ..formats import listed, sentences
 from ..protocol import size_of
+from ..templating import caption, listed
 from .drawing import (
     SMALL,
     TINY,
@@ -69,16 +69,7 @@ def reliability(store: Store, results: Results) -> Picture | None:
     return Picture(
         "reliability",
         "Does confidence mean what it says?",
-        sentences(
-            "Top: the share of test examples that are classified correctly, against the probability that the model "
-            "gave its answer, in bins of equal width, all runs together; above the diagonal a model is too modest, "
-            f"below it too sure. Bins of fewer than {_ENOUGH} examples are left out. Bottom: the expected calibration "
-            f"error, the mean distance from the diagonal over examples, {size_of(results)}"
-            + ("; bars: ± 1 standard deviation over runs." if several else "."),
-            "mc" in measured and "Monte Carlo: probabilities are averages over passes with dropout on.",
-            "moments" in measured and "Moments: averages over the distribution of the logits, propagated in one pass.",
-            lacking and f"Without masks to average over, and so with dropout off only: {', '.join(lacking)}.",
-        ),
+        caption("reliability", measured, _ENOUGH, size_of(results), several, lacking),
         f"Expected calibration error. {' '.join(errors)}",
         partial(_draw, measured),
     )

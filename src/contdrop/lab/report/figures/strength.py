@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,8 @@ from ...analysis.phrases import capital
 from ...store.results import Results
 from ...study import labels
 from .. import style
-from ..formats import listed, sentences
 from ..protocol import size_of
+from ..templating import caption, listed
 from . import drawing
 from .drawing import SMALL, TINY, WIDTH, Picture, bars, blank, mean, place, short_names, styled, text_width
 
@@ -40,23 +40,15 @@ def sweep(results: Results) -> Picture | None:
     means = {method: measure.value(mean(values)) for method, values in errors.items()}
     best = min(widths, key=lambda method: measure.sign * mean(errors[method]))
     both = len({"variance" in method for method in widths}) == 2
-    caption = sentences(
-        f"Mean test {measure.name} of Gaussian dropout against its width before clipping to [0, 1], "
-        f"{size_of(results)}.",
-        "The paper calls its numbers variances and treats them as standard deviations: filled circles read 0.1, 0.2, … "
-        "as standard deviations, open squares as variances. Both are drawn over the standard deviation, so they would "
-        "lie on one curve if runs did not vary."
-        if both
-        else "The scale above gives the variance.",
-        results.has_spread and "Bars and band: ± 1 standard deviation over runs.",
-    )
-    alt = sentences(
+    levels = listed({method: means[method] for method in others})
+    return Picture(
+        "sweep",
+        f"{capital(measure.name)} against the Gaussian's width",
+        caption("sweep", results, size_of(results), both),
         f"Test {measure.name} over {len(widths)} widths, {measure.best} for {labels.name_in_text(best)} at "
-        f"{means[best]}.",
-        others and f"For comparison: {listed({method: means[method] for method in others})}.",
+        f"{means[best]}." + (f" For comparison: {levels}." if levels else ""),
+        partial(_draw_sweep, errors, widths, others, both=both, title=f"test {measure.heading}"),
     )
-    draw = partial(_draw_sweep, errors, widths, others, both=both, title=f"test {measure.heading}")
-    return Picture("sweep", f"{capital(measure.name)} against the Gaussian's width", caption, alt, draw)
 
 
 @styled()
@@ -137,8 +129,7 @@ def certificates(found: Sequence[Any], delta: float) -> Picture:
     return Picture(
         "certificates",
         "Errors and certificates",
-        f"Symbols are errors, the right ends of lines their upper bounds, which hold all together with a confidence of "
-        f"{1 - delta:.0%}. Methods are in the order of their strength, and below are the bounds against it.",
+        caption("certificates", f"{1 - delta:.0%}"),
         f"Errors and bounds of {len(found)} methods.",
         partial(_draw_certificates, sorted(found, key=lambda each: each.strength or 0.0)),
     )
@@ -209,38 +200,21 @@ def noise(results: Results) -> Picture | None:
     strengths = {method: r for method in results.methods if (r := known.get(method)) is not None}
     if len(strengths) < _ENOUGH:
         return None
-    without = [labels.name_in_text(method) for method in errors if method not in strengths]
+    controls = [(method, control_of(method)) for method in strengths if control_of(method) in strengths]
+    refusals = [(method, control, noise_mismatch(results, method, control)) for method, control in controls if control]
+    on_weights = any(labels.base(method) == "dropconnect" for method in strengths)
+    without = [method for method in errors if method not in strengths]
     values = {method: errors[method] for method in strengths}
     points = {method: f"{strengths[method]:.3f}, {measure.value(mean(values[method]))}" for method in strengths}
     return Picture(
         "noise",
         f"{capital(measure.name)} and strength of noise",
-        sentences(
-            f"Mean test {measure.name} against the strength of the noise: the relative variance Var(m) / E[m]² of "
-            f"the mask m, {size_of(results)}.",
-            "If laws differ only in strength, all markers lie on one curve.",
-            *_controls(results, strengths),
-            results.has_spread and "Bars: ± 1 standard deviation over runs.",
-            _offsets(strengths, 1.0) != strengths and "Markers of equal strength are set side by side.",
-            any(labels.base(method) == "dropconnect" for method in strengths)
-            and "DropConnect's mask is on weights, so its strength is not quite comparable.",
-            without and f"Without a law of one strength, and not drawn: {', '.join(without)}.",
+        caption(
+            "noise", results, size_of(results), refusals, _offsets(strengths, 1.0) != strengths, on_weights, without
         ),
         f"Relative variance and mean test {measure.name}: {listed(points, '; ')}.",
         partial(_draw_noise, values, strengths, f"test {measure.heading}"),
     )
-
-
-def _controls(results: Results, methods: Collection[str]) -> Iterator[str]:
-    """Yield for each method with its control if a gap between the two says something about the law."""
-    for method in methods:
-        control = control_of(method)
-        if control is None or control not in methods:
-            continue
-        first, second = labels.name_in_text(method), capital(labels.name_in_text(control))
-        refusal = noise_mismatch(results, method, control)
-        equal = f"has the strength and mean of {first}: a gap between these two, beyond chance, is the law's"
-        yield f"{second} {f'is no control of {first} here: {refusal}' if refusal else equal}."
 
 
 def _offsets(strengths: Mapping[str, float], width: float) -> dict[str, float]:
