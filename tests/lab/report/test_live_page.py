@@ -75,12 +75,14 @@ def test_a_running_job_has_its_curve_and_its_time(store, monkeypatch):
         assert "epoch 2 of 4" in live.fragment
         assert live.fragment.count('<polyline class="curve"') == 3  # its loss and its error, and the narrowing
         assert "about <b>" in live.fragment
+        assert "5 of 8, 1 running" in live.fragment
         assert "No worker is running." not in live.fragment
         assert "Validation error, %" in live.fragment
     monkeypatch.undo()
     live.look()  # nobody has its lock
     assert "<b>0</b> running" in live.fragment
     assert "<b>3</b> waiting" in live.fragment
+    assert ", 1 running" not in live.fragment  # nor is it among those of its method
 
 
 def test_the_last_run_makes_it_final(store):
@@ -227,6 +229,7 @@ def test_a_look_reads_what_has_changed_and_nothing_else(store, monkeypatch):
     with Store(store) as opened:
         job = waiting(opened)
         begin(opened, job)
+    monkeypatch.setattr(Store, "is_interrupted", lambda self, job: False)
     read.clear()
     monkeypatch.setattr(Store, "jobs", lambda self, **given: read.append(given["ids"]) or real(self, **given))
     judged = dict(live._judged)

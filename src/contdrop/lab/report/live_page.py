@@ -3,29 +3,26 @@
 An update costs what has changed since the last one: rows of jobs are read again when their checksums differ, epochs
 only of running jobs, and comparisons are recomputed when a job has ended. Predictions and figures are not read.
 
-Line charts of the live page, as positions from 0 to 100 for a template.
-
-The template stretches the lines to the available width and sets the text beside them at its own size.
+Charts are positions from 0 to 100 for a template, which stretches the lines to the available width and sets the text
+beside them at its own size.
 """
 
 from __future__ import annotations
 
-import collections
 import itertools
 import math
 import pathlib
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import markupsafe
 from matplotlib.ticker import MaxNLocator
 
-from ..._text import duration, plural
+from ..._text import duration
 from ..analysis.comparisons import InterimResult, followed_method, interim_results
 from ..analysis.metric_format import Measure
-from ..analysis.phrases import all_of, capital
 from ..analysis.verdict import Analysis, analyze
 from ..runner.progress import Estimate
 from ..store.results import assemble
@@ -33,11 +30,13 @@ from ..store.schema import FAILED, FINAL, FINISHED, RUNNING, Epoch, JobRecord, P
 from ..store.writer import Store
 from ..study import labels
 from . import protocol, style, templating
+from .formats import MINUS
 from .page import chip, heading
-from .protocol import OWN_LOOP, origin
 
 REFRESH_SECONDS = 2
 _MOST_CURVES = 12  # jobs drawn at once
+_MOST_POINTS = 200  # per line
+_WIDEST = 4.0  # an interval that many times as wide as the last one is cut off, lest it flatten all others
 
 
 class LivePage:
@@ -72,16 +71,11 @@ class LivePage:
             ended = self._read(store)
             held = {job.id for job in self._jobs.values() if job.status == RUNNING and not store.is_interrupted(job)}
             experiments = [self._experiment(store, record, ended, held) for record in store.protocols()]
-        self.is_done = bool(experiments) and all(each["is_done"] for each in experiments)
         for number, each in enumerate(experiments, 1):
             each["anchor"] = f"e{number}"
+        self.is_done = bool(experiments) and all(each["is_done"] for each in experiments)
         text = templating.render(
-            "fragment.html",
-            title=experiments[0]["title"] if len(experiments) == 1 else f"{len(experiments)} experiments",
-            experiments=experiments,
-            is_done=self.is_done,
-            failed=sum(each["progress"]["failed"] for each in experiments),
-            store=labels.printable(self._path.name),
+            "fragment.html", experiments=experiments, is_done=self.is_done, store=labels.printable(self._path.name)
         )
         if text != self.fragment:
             self.fragment, self._changes = text, self._changes + 1
@@ -124,116 +118,92 @@ class LivePage:
         jobs = [job for job in self._jobs.values() if job.protocol == record.key]
         judged = self._judged.get(record.key)
         if judged is None or record.key in ended or judged.results.protocol != record:
-            judged = self._judged[record.key] = analyze(
-                assemble(record, jobs, store.selections(record.key)), self._margin
-            )
+            results = assemble(record, jobs, store.selections(record.key))
+            judged = self._judged[record.key] = analyze(results, self._margin)
             self._changes += 1
         running = [job for job in jobs if job.id in held]
-        shows_epochs = origin(judged.results) != OWN_LOOP  # whose epochs reach the store when it ends
         is_done = all(job.status in (FINISHED, FAILED) for job in jobs)
         drawn = [(job, store.epochs(job.id)) for job in running[:_MOST_CURVES]]
         return {
+            **heading(judged),
+            **_so_far(judged, is_done),
             "is_done": is_done,
             "progress": _progress(jobs, running),
             "methods": list(_methods(jobs, held)),
-            "running": [
-                {
-                    "name": f"{labels.display_name(job.method, longest=60)}, run {job.run}"
-                    + ("" if job.stage == FINAL else ", selection"),
-                    "epochs": f"epoch {job.epochs_done} of {job.epochs}" if shows_epochs else "",
-                    **line_style(job.method),
-                }
-                for job in running
-            ],
+            "running": [{**_look(job.method), "job": job} for job in running],
+            "has_epochs": protocol.origin(judged.results) != protocol.OWN_LOOP,  # else they come when it ends
             "commands": "" if running or is_done else protocol.commands(judged.results, self._path.name),
-            **_said(judged, is_done),
-            "curves": list(curves([(job, epochs) for job, epochs in drawn if epochs], judged.results.measure)),
+            "narrowing": _narrowing(judged),
+            "curves": list(_curves([(job, epochs) for job, epochs in drawn if epochs], judged.results.measure)),
             "not_drawn": len(running) - len(drawn),
         }
 
 
-def _progress(jobs: Sequence[JobRecord], running: Sequence[JobRecord]) -> dict[str, Any]:
-    counts = collections.Counter(job.status for job in jobs)
-    done = counts[FINISHED] + counts[FAILED]
-    seconds = Estimate(jobs).seconds_left(max(1, len(running))) if done < len(jobs) else None
-    under_way = sum(job.epochs_done / max(1, job.epochs) for job in running)
-    share = 100 / max(1, len(jobs))
+def _tally(jobs: Sequence[JobRecord], held: Collection[int]) -> dict[str, Any]:
+    """Return the numbers of jobs by what they do, and the percentages of those that ended."""
+    finished, failed = (sum(job.status == status for job in jobs) for status in (FINISHED, FAILED))
+    running, share = sum(job.id in held for job in jobs), 100 / max(1, len(jobs))
     return {
         "planned": len(jobs),
-        "finished": counts[FINISHED],
-        "failed": counts[FAILED],
-        "running": len(running),
-        "waiting": len(jobs) - done - len(running),
-        "left": duration(seconds) if seconds is not None and running else "",
-        "bar": [round(share * part, 2) for part in (counts[FINISHED], counts[FAILED], under_way)],
+        "finished": finished,
+        "failed": failed,
+        "running": running,
+        "waiting": len(jobs) - finished - failed - running,
+        "bar": [round(share * number, 2) for number in (finished, failed)],
     }
 
 
-def _methods(jobs: Sequence[JobRecord], held: set[int]) -> Iterable[dict[str, Any]]:
+def _progress(jobs: Sequence[JobRecord], running: Sequence[JobRecord]) -> dict[str, Any]:
+    found = _tally(jobs, {job.id for job in running})
+    seconds = Estimate(jobs).seconds_left(len(running)) if running else None
+    under_way = sum(job.epochs_done / max(1, job.epochs) for job in running)
+    bar = [*found["bar"], round(100 / max(1, len(jobs)) * under_way, 2)]
+    return {**found, "left": "" if seconds is None else duration(seconds), "bar": bar}
+
+
+def _methods(jobs: Sequence[JobRecord], held: Collection[int]) -> Iterator[dict[str, Any]]:
     """Yield the progress of each method of the final runs, and of the selection."""
     by_label: dict[str, list[JobRecord]] = {}
     for job in jobs:
         by_label.setdefault(job.method if job.stage == FINAL else "", []).append(job)
     for label, mine in by_label.items():
-        counts = collections.Counter("running" if job.id in held else job.status for job in mine)
-        finished, failed = counts[FINISHED], counts[FAILED]
-        share = 100 / len(mine)
-        yield {
-            "name": labels.display_name(label, longest=60) if label else "Selection of parameters",
-            **(line_style(label) if label else {"colour": ""}),
-            "text": f"{finished} of {len(mine)}",
-            "running": counts["running"],
-            "failed": failed,
-            "bar": (round(share * finished, 2), round(share * failed, 2)),
-        }
+        look = _look(label) if label else {"name": "Selection of parameters", "colour": ""}
+        yield {**look, **_tally(mine, held)}
 
 
-def _said(judged: Analysis, is_done: bool) -> dict[str, Any]:
-    """Return the verdict so far and how many runs it rests on."""
+def _so_far(judged: Analysis, is_done: bool) -> dict[str, Any]:
+    """Return how far the verdict is from its final form."""
     results, found = judged.results, judged.verdict
-    planned = len({job.run for job in results.final})
     others = [method for method in results.methods if method != results.reference]
     pairs = [judged.comparisons[method].runs if method in judged.comparisons else 0 for method in others]
-    whole = all_of(planned, "planned run") if planned else "all planned runs"  # none before parameters are selected
     return {
         "chip": chip(found) if is_done else "not final",
         "tone": found.outcome if is_done else "none",
-        "planned_runs": planned,
+        "planned_runs": len({job.run for job in results.final}),  # none before parameters are selected
         "paired_runs": min(pairs, default=0),
-        "final_when": f"{whole} {'is' if planned == 1 else 'are'} there",
-        **heading(judged),
-        "narrowing": _narrowing(judged, planned),
     }
 
 
-def _narrowing(judged: Analysis, planned: int) -> dict[str, Any] | None:
-    method, results = followed_method(judged.results), judged.results
+def _narrowing(judged: Analysis) -> dict[str, Any] | None:
+    """Return the chart of the interval of one comparison by the number of pairs."""
+    results, method = judged.results, followed_method(judged.results)
     interim = interim_results(results, method) if method else []
     if method is None or not interim:
         return None
-    measure, last = results.measure, interim[-1]
-    reference = labels.name_in_text(results.reference)
-    margin = judged.comparisons[method].margin
-    now = measure.signed(last.difference)
-    if last.low == last.low:
-        now += f" [{measure.signed(last.low)}, {measure.signed(last.high)}]"
-    now += measure.gap_unit
+    measure, last, margin = results.measure, interim[-1], judged.comparisons[method].margin
+    ends = "" if math.isnan(last.low) else f" [{measure.signed(last.low)}, {measure.signed(last.high)}]"
+    planned = len({job.run for job in results.final})
     return {
-        **interim_chart(interim, planned, margin, results.reference),
-        "title": f"{capital(reference)} minus {labels.name_in_text(method)}, by finished pairs",
-        "now": f"{now} after {last.pairs} of {plural(planned, 'pair')}",
-        "alt": f"Mean difference and 95 % interval after each of {plural(last.pairs, 'finished pair')}; now {now}.",
+        **_interim_chart(interim, planned, margin, results.reference),
+        "method": labels.name_in_text(method),
+        "now": f"{measure.signed(last.difference)}{ends}{measure.gap_unit}",
+        "pairs": last.pairs,
+        "planned": planned,
         "margin_text": None if margin is None else f"±{measure.gap(margin)}",
     }
 
 
-_MOST_POINTS = 200  # per line
-_WIDEST = 4.0  # an interval that many times as wide as the last one is cut off, lest it flatten all others
-_CURVES = (
-    (("train_loss",), "Training loss"),
-    (("val_error", "test_error", "train_error"), ""),  # the first that was measured
-)
-_PARTS = {"val_error": "Validation", "test_error": "Test", "train_error": "Training"}
+# ---- charts
 
 
 @dataclass(frozen=True)
@@ -251,8 +221,8 @@ class _Axis:
         return round(100 * (value - self.low) / (self.high - self.low), 2)
 
     def ticks(self, *, whole: bool = False) -> list[tuple[float, str]]:
-        found = [float(x) for x in MaxNLocator(5, integer=whole).tick_values(self.low, self.high)]
-        inside = [tick for tick in found if self.low <= tick <= self.high]
+        found = MaxNLocator(5, integer=whole).tick_values(self.low, self.high)
+        inside = [float(tick) for tick in found if self.low <= tick <= self.high]
         return list(zip(map(self.place, inside), _written(inside)))
 
 
@@ -266,10 +236,42 @@ def _written(ticks: Sequence[float]) -> list[str]:
         texts = [f"{tick:.{digits}{'f' if is_plain else 'e'}}" if tick or is_plain else "0" for tick in kept]
         if all(abs(float(text) - tick) <= step / 100 for text, tick in zip(texts, kept)):
             break
-    return [text.replace("-", "\N{MINUS SIGN}") for text in texts]
+    return [text.replace("-", MINUS) for text in texts]
 
 
-def interim_chart(looks: Sequence[InterimResult], planned: int, margin: float | None, method: str) -> dict[str, Any]:
+def _chart(
+    x: _Axis, y: _Axis, x_label: str, lines: Iterable[tuple[str, Sequence[tuple[float, float]]]]
+) -> dict[str, Any]:
+    """Return a chart of a line for each method with points."""
+    return {
+        "x": x.ticks(whole=True),
+        "y": y.ticks(),
+        "x_label": x_label,
+        "lines": [
+            {
+                **_look(method),
+                "points": _points(points, x, y),
+                "end": (x.place(points[-1][0]), 100 - y.place(points[-1][1])),
+            }
+            for method, points in lines
+            if points
+        ],
+    }
+
+
+def _points(points: Iterable[tuple[float, float]], x: _Axis, y: _Axis) -> str:
+    return " ".join(f"{x.place(at):g},{round(100 - y.place(value), 2):g}" for at, value in points)
+
+
+def _look(method: str) -> dict[str, str]:
+    """Return name, color and dashes of a method; on a dark page a custom property gives another shade."""
+    look = style.style(method)
+    dashes = "" if isinstance(look.line, str) else " ".join(f"{2 * part:g}" for part in look.line[1])
+    colour = f"var(--c-{look.colour[1:]}, {look.colour})"
+    return {"name": labels.display_name(method, longest=60), "colour": colour, "dashes": dashes}
+
+
+def _interim_chart(looks: Sequence[InterimResult], planned: int, margin: float | None, method: str) -> dict[str, Any]:
     """Return estimate and interval against the number of finished pairs, up to all that are planned."""
     finite = [look for look in looks if math.isfinite(look.low)]
     width = _WIDEST * (finite[-1].high - finite[-1].low) if finite else math.inf
@@ -279,60 +281,33 @@ def interim_chart(looks: Sequence[InterimResult], planned: int, margin: float | 
         shown += [-margin, margin]
     x, y = _Axis(min(1.0, looks[0].pairs), max(planned, 2)), _Axis.around(shown)
     edge = [(look.pairs, look.high) for look in finite] + [(look.pairs, look.low) for look in reversed(finite)]
-    band = None if margin is None else (100 - y.place(margin), round(y.place(margin) - y.place(-margin), 2))
     return {
-        "x": x.ticks(whole=True),
-        "y": y.ticks(),
+        **_chart(x, y, "finished pairs", [(method, [(look.pairs, look.difference) for look in looks])]),
         "zero": 100 - y.place(0.0),
-        "margin": band,
+        "margin": None if margin is None else (100 - y.place(margin), round(y.place(margin) - y.place(-margin), 2)),
         "edge": _points(edge, x, y),
-        "lines": [_line([(look.pairs, look.difference) for look in looks], x, y, method)],
         "cut": any(look.high - look.low > width for look in finite),
-        "x_label": "finished pairs",
     }
 
 
-def curves(running: Sequence[tuple[JobRecord, Sequence[Epoch]]], measure: Measure) -> Iterable[dict[str, Any]]:
-    """Yield charts of the metrics after each epoch of the running jobs."""
-    for names, title in _CURVES:
-        name = next((name for name in names if any(_values(epochs, name) for _, epochs in running)), None)
-        if name is None:
-            continue
-        found = [(job.method, _values(epochs, name)) for job, epochs in running]
-        x = _Axis(1.0, max(2, *(job.epochs for job, _ in running)))
-        y = _Axis.around(value for _, points in found for _, value in points)
-        yield {
-            "title": title or f"{_PARTS[name]} {measure.heading}",
-            "x": x.ticks(whole=True),
-            "y": y.ticks(),
-            "lines": [_line(points, x, y, method) for method, points in found if points],
-            "x_label": "epoch",
-        }
+def _curves(running: Sequence[tuple[JobRecord, Sequence[Epoch]]], measure: Measure) -> Iterator[dict[str, Any]]:
+    """Yield charts of the loss and of the first metric that was measured after each epoch of the running jobs."""
+    metrics = {f"{part}_error": f"{word} {measure.heading}" for part, word in _PARTS.items()}
+    for titles in ({"train_loss": "Training loss"}, metrics):
+        found = {name: [(job.method, _values(epochs, name)) for job, epochs in running] for name in titles}
+        name = next((name for name, lines in found.items() if any(points for _, points in lines)), None)
+        if name is not None:
+            x = _Axis(1.0, max(2, *(job.epochs for job, _ in running)))
+            y = _Axis.around(value for _, points in found[name] for _, value in points)
+            yield {**_chart(x, y, "epoch", found[name]), "title": titles[name]}
+
+
+_PARTS = {"val": "Validation", "test": "Test", "train": "Training"}
 
 
 def _values(epochs: Sequence[Epoch], name: str) -> list[tuple[float, float]]:
-    found = [(epoch.epoch, getattr(epoch, name)) for epoch in epochs]
+    """Return the measured values, thinned to so many points and the last."""
+    found = [(float(epoch.epoch), getattr(epoch, name)) for epoch in epochs]
     measured = [(number, value) for number, value in found if value is not None and math.isfinite(value)]
     every = -(-len(measured) // _MOST_POINTS) or 1
-    return [point for place, point in enumerate(measured) if place % every == 0 or place == len(measured) - 1]
-
-
-def _line(points: Sequence[tuple[float, float]], x: _Axis, y: _Axis, method: str) -> dict[str, Any]:
-    last_x, last_y = points[-1]
-    return {
-        "name": labels.display_name(method, longest=60),
-        "points": _points(points, x, y),
-        "end": (x.place(last_x), 100 - y.place(last_y)),
-        **line_style(method),
-    }
-
-
-def line_style(method: str) -> dict[str, str]:
-    """Return color and dashes; on a dark page a custom property gives another shade."""
-    look = style.style(method)
-    dashes = "" if isinstance(look.line, str) else " ".join(f"{2 * part:g}" for part in look.line[1])
-    return {"colour": f"var(--c-{look.colour[1:]}, {look.colour})", "dashes": dashes}
-
-
-def _points(points: Iterable[tuple[float, float]], x: _Axis, y: _Axis) -> str:
-    return " ".join(f"{x.place(at):g},{round(100 - y.place(value), 2):g}" for at, value in points)
+    return measured[::every] + (measured[-1:] if (len(measured) - 1) % every else [])

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ... import __version__
@@ -26,9 +26,28 @@ from .live_page import LivePage
 from .page import ReportFiles
 
 HOST = "127.0.0.1"
+POLL_SECONDS = 2.0
 _NAMES = ("127.0.0.1", "localhost")
 _REPORT = "/report/"
 _TEXT, _HTML, _PDF = "text/plain; charset=utf-8", "text/html; charset=utf-8", "application/pdf"
+_TYPES = {
+    ".html": _HTML,
+    ".md": _TEXT,
+    ".tex": _TEXT,
+    ".csv": "text/csv; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".pdf": _PDF,
+}
+# An SVG opened by itself is a document, too. A PDF runs nothing, and in a sandbox Safari shows an empty page.
+_SANDBOX = "; default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 
 
 class _Answer(NamedTuple):
@@ -36,6 +55,9 @@ class _Answer(NamedTuple):
     kind: str = _TEXT
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
+
+
+_NOT_FOUND = _Answer(404, body=b"Not found.\n")
 
 
 class _Shown(NamedTuple):
@@ -61,7 +83,7 @@ class ReportServer(http.server.ThreadingHTTPServer):
 
     def __init__(self, port: int, make_report: Callable[[], ReportFiles]) -> None:
         self._make_report, self._making = make_report, threading.Lock()
-        self._files: Mapping[str, pathlib.Path] = {}
+        self._files: dict[str, pathlib.Path] = {}
         self._of: str | None = None  # the version that they are of
         self._shown: _Shown | None = None
         super().__init__((HOST, port), _Handler)
@@ -81,48 +103,37 @@ class ReportServer(http.server.ThreadingHTTPServer):
         """Return the answer to a request."""
         shown = self._shown
         if shown is None:
-            return _Answer(404, body=b"Not found.\n")
+            return _NOT_FOUND
         if path == "/":
-            done = (("Location", _REPORT),)
-            return _Answer(303, headers=done) if shown.is_done else _Answer(200, _HTML, shown.page)
+            done = _Answer(303, headers=(("Location", _REPORT),))
+            return done if shown.is_done else _Answer(200, _HTML, shown.page)
         if path == "/live":
-            if query == shown.version:
-                return _Answer(204)
-            return _Answer(200, _HTML, shown.fragment, (("X-Version", shown.version),))
-        return self._report_file(path, shown.version)
-
-    def _report_file(self, path: str, version: str) -> _Answer:
-        if path == _REPORT:
-            with self._making:
-                problem = self._update_report(version)
-            if problem:
-                return _Answer(500, body=f"The report cannot be made: {problem}\n".encode())
+            fresh = _Answer(200, _HTML, shown.fragment, (("X-Version", shown.version),))
+            return _Answer(204) if query == shown.version else fresh
+        if path == _REPORT and (problem := self._update_report(shown.version)):
+            return _Answer(500, body=f"The report cannot be made: {problem}\n".encode())
         try:
             file = self._files[path]
             return _Answer(200, _TYPES[file.suffix], file.read_bytes())
         except (KeyError, OSError):
-            return _Answer(404, body=b"Not found.\n")
+            return _NOT_FOUND
 
     def _update_report(self, version: str) -> str:
         """Write the report unless it is of this version; return the reason if that fails."""
-        if self._of == version:
-            return ""
-        try:
-            self._files = dict(_addresses(self._make_report()))
-        except UserError as error:
-            return str(error)
-        except Exception as error:  # a mistake of ours, which nobody would hear of otherwise
-            problem = printable(f"{type(error).__name__}: {error}")
-            print(f"contdrop: the report cannot be made: {problem}", file=sys.stderr, flush=True)
-            return problem
-        self._of = version
+        with self._making:
+            try:
+                if self._of != version:
+                    written = self._make_report()
+                    paths = (*written.tables, *written.figures)
+                    files = {f"{_REPORT}{path.parent.name}/{path.name}": path for path in paths}
+                    self._files, self._of = {_REPORT: written.index, **files}, version
+            except UserError as error:
+                return str(error)
+            except Exception as error:  # a mistake of ours, which nobody would hear of otherwise
+                problem = printable(f"{type(error).__name__}: {error}")
+                print(f"contdrop: the report cannot be made: {problem}", file=sys.stderr, flush=True)
+                return problem
         return ""
-
-
-def _addresses(written: ReportFiles) -> Iterable[tuple[str, pathlib.Path]]:
-    yield _REPORT, written.index
-    for path in (*written.tables, *written.figures):
-        yield f"{_REPORT}{path.parent.name}/{path.name}", path
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -133,65 +144,38 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        self._answer(with_body=True)
+        answer = self._answer()
+        self._send_head(answer)
+        self.wfile.write(answer.body)
 
     def do_HEAD(self) -> None:
-        self._answer(with_body=False)
+        self._send_head(self._answer())
 
-    def _answer(self, *, with_body: bool) -> None:
-        if not self._asked_by_name():
-            # A page elsewhere may point its own name at this machine (DNS rebinding); it is not to read the report.
-            answer = _Answer(403, body=b"Forbidden: ask for 127.0.0.1 or localhost.\n")
-        else:
-            try:
-                address = urllib.parse.urlsplit(self.path)
-                answer = self.server.answer(address.path, address.query)
-            except ValueError:  # an address that is none
-                answer = _Answer(404, body=b"Not found.\n")
-        self._send(answer, with_body)
-
-    def _asked_by_name(self) -> bool:
-        port = self.server.server_address[1]
+    def _answer(self) -> _Answer:
+        port, asked = self.server.server_address[1], self.headers.get_all("Host", [])
         names = {f"{name}:{port}" for name in _NAMES} | (set(_NAMES) if port == 80 else set())
-        asked = self.headers.get_all("Host", [])
-        return len(asked) == 1 and asked[0].lower() in names
+        if len(asked) != 1 or asked[0].lower() not in names:
+            # A page elsewhere may point its own name at this machine (DNS rebinding); it is not to read the report.
+            return _Answer(403, body=b"Forbidden: ask for 127.0.0.1 or localhost.\n")
+        try:
+            address = urllib.parse.urlsplit(self.path)
+        except ValueError:  # an address that is none
+            return _NOT_FOUND
+        return self.server.answer(address.path, address.query)
 
-    def _send(self, answer: _Answer, with_body: bool) -> None:
+    def _send_head(self, answer: _Answer) -> None:
         self.send_response(answer.status)
         if answer.status != 204:
             self.send_header("Content-Type", answer.kind)
             self.send_header("Content-Length", str(len(answer.body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         sandbox = "" if answer.kind in (_HTML, _PDF) else _SANDBOX
-        self.send_header("Content-Security-Policy", f"frame-ancestors 'none'{sandbox}")
-        for header in answer.headers:
-            self.send_header(*header)
+        policy = ("Content-Security-Policy", f"frame-ancestors 'none'{sandbox}")
+        for name, value in (*_HEADERS.items(), policy, *answer.headers):
+            self.send_header(name, value)
         self.end_headers()
-        if with_body:
-            self.wfile.write(answer.body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing; the terminal is for messages to the user."""
-
-
-# An SVG opened by itself is a document, too. A PDF runs nothing, and in a sandbox Safari shows an empty page.
-_SANDBOX = "; default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
-_TYPES = {
-    ".html": _HTML,
-    ".md": "text/plain; charset=utf-8",
-    ".tex": "text/plain; charset=utf-8",
-    ".csv": "text/csv; charset=utf-8",
-    ".json": "application/json",
-    ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".pdf": _PDF,
-}
-
-
-POLL_SECONDS = 2.0
 
 
 class StoreWatcher:

@@ -25,7 +25,7 @@ _TEMPLATES = pathlib.Path(__file__).parent / "templates"
 
 def render(template: str, **content: Any) -> str:
     """Render a template."""
-    return _environment().get_template(template).render(version=__version__, **content)
+    return _environment(is_html=True).get_template(template).render(version=__version__, **content)
 
 
 def render_page(name: str, drawings: str, *, polls: bool = False, **content: Any) -> str:
@@ -68,14 +68,23 @@ def listed(texts: Mapping[str, object], separator: str = ", ") -> str:
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def _environment(*, is_html: bool) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
+        autoescape=is_html,
         undefined=jinja2.StrictUndefined,
-        finalize=_without_control,
+        finalize=_without_control if is_html else _on_one_line,
     )
-    environment.filters["unbroken"] = _unbroken
+    environment.filters |= {
+        "called": lambda method, longest=60: labels.name_in_text(method, longest=longest),
+        "capital": capital,
+        "listed": listed,
+        "moment": moment,
+        "named": lambda method, longest=28: labels.display_name(method, longest=longest),
+        "plural": plural,
+        "shown": lambda method: labels.display_name(method, longest=10_000),
+        "unbroken": _unbroken,
+    }
     return environment
 
 
@@ -84,23 +93,13 @@ def _without_control(value: Any) -> Any:
     return value if isinstance(value, markupsafe.Markup) or not isinstance(value, str) else visible(value)
 
 
+def _on_one_line(value: Any) -> Any:
+    return value.replace("\n", " ") if isinstance(value, str) else value
+
+
 @functools.cache
 def _text_macros() -> Any:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: value.replace("\n", " ") if isinstance(value, str) else value,
-    )
-    environment.filters |= {
-        "called": lambda method, longest=60: labels.name_in_text(method, longest=longest),
-        "named": lambda method, longest=28: labels.display_name(method, longest=longest),
-        "capital": capital,
-        "listed": listed,
-        "moment": moment,
-        "plural": plural,
-        "shown": lambda method: labels.display_name(method, longest=10_000),
-    }
-    return environment.get_template("texts.txt").module
+    return _environment(is_html=False).get_template("texts.txt").module
 
 
 def _unbroken(text: str) -> str:
