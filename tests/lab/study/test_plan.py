@@ -17,6 +17,7 @@ from contdrop.replication import paper_tables, studies
 from contdrop.replication.networks import MLP
 from contdrop.replication.recipes import Adam
 from contdrop.replication.studies.common import Images
+from refusals import refusal
 
 EXPERIMENT = Study(
     name="some",
@@ -62,10 +63,8 @@ def test_selection_is_never_longer_than_the_final_runs():
 
 
 def test_only_what_is_needed_is_selected():
-    assert names(plan(EXPERIMENT, preset="quick", labels=["none", "gaussian:sigma=0.3"])) == [
-        (FINAL, "none", 0),
-        (FINAL, "gaussian:sigma=0.3", 0),
-    ]
+    jobs = plan(EXPERIMENT, preset="quick", labels=["none", "gaussian:sigma=0.3"])
+    assert names(jobs) == [(FINAL, "none", 0), (FINAL, "gaussian:sigma=0.3", 0)]
     assert plan(EXPERIMENT, labels=["bernoulli-matched"])[0].method == "gaussian:sigma=0.2"
 
 
@@ -86,14 +85,7 @@ def test_more_runs_keep_the_keys_of_earlier_ones():
     assert keys == [job.key for job in plan(EXPERIMENT, runs=5)][: len(keys)]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"epochs": 9},
-        {"seed": 1},
-        {"preset": "paper"},
-    ],
-)
+@pytest.mark.parametrize("change", [{"epochs": 9}, {"seed": 1}, {"preset": "paper"}])
 def test_whatever_changes_results_changes_the_key(change):
     assert plan(EXPERIMENT)[-1].protocol.key != plan(EXPERIMENT, **change)[-1].protocol.key
 
@@ -123,8 +115,8 @@ def test_masks_are_a_part_of_the_protocol_and_other_masks_do_not_resume(tmp_path
         planned = add_plan(store, plan(EXPERIMENT))
         monkeypatch.setattr(planning, "MASKS_VERSION", kernels.MASKS_VERSION + 1)
         assert plan(EXPERIMENT)[-1].protocol.key != key
-        with pytest.raises(UserError, match=rf"was begun with version {kernels.MASKS_VERSION} of the masks, and this"):
-            add_plan(store, plan(EXPERIMENT))
+        said = refusal(add_plan, store, plan(EXPERIMENT))
+        assert f"was begun with version {kernels.MASKS_VERSION} of the masks, and this" in said
         assert len(store.jobs()) == len(planned)
 
 
@@ -147,10 +139,7 @@ def test_words_do_not_change_the_key():
     ],
 )
 def test_bad_options_get_one_line(options, message):
-    with pytest.raises(UserError) as caught:
-        plan(EXPERIMENT, **options)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in refusal(plan, EXPERIMENT, **options)
 
 
 def _selection_jobs(tmp_path, outcomes):
@@ -233,8 +222,7 @@ def test_catalogue_has_the_papers_mnist_experiments():
 
 
 def test_unknown_experiment_gets_the_nearest_name():
-    with pytest.raises(UserError, match="unknown experiment 'mnist-mpl'; did you mean 'mnist-mlp'"):
-        studies.find("mnist-mpl")
+    assert "unknown experiment 'mnist-mpl'; did you mean 'mnist-mlp'" in refusal(studies.find, "mnist-mpl")
 
 
 @pytest.mark.parametrize("experiment", studies.STUDIES.values(), ids=list(studies.STUDIES))
@@ -278,16 +266,13 @@ def test_every_continuous_law_of_a_table_has_its_control(experiment):
 def test_convolutional_networks_scale_masks_as_caffe_does():
     for name in ("mnist-cnn-gaussian", "mnist-cnn-uniform"):
         assert studies.STUDIES[name].scale == "inverted"
-        with pytest.raises(UserError, match=r"none:mean=0\.5: expected masks that are not rescaled"):
-            plan(studies.STUDIES[name], labels=["none:mean=0.5"])
+        said = refusal(plan, studies.STUDIES[name], labels=["none:mean=0.5"])
+        assert "none:mean=0.5: expected masks that are not rescaled" in said
 
 
 def test_experiments_of_the_authors_code():
-    assert [e.name for e in studies.find("mnist-mlp-authors")] == [
-        "mnist-mlp-sigmoid-authors",
-        "mnist-mlp-relu-authors",
-    ]
     sigmoid, relu = studies.find("mnist-mlp-authors")
+    assert (sigmoid.name, relu.name) == ("mnist-mlp-sigmoid-authors", "mnist-mlp-relu-authors")
     assert (sigmoid.model.initialisation.gain, relu.model.initialisation.gain) == (4.0, 1.0)
     for each in (sigmoid, relu):
         assert each.optimizer.__self__.kind == "authors"
@@ -308,5 +293,4 @@ def test_candidate_may_change_the_learning_rate():
     assert str(Variant.parse("none@2")) == "none@2"
     assert Variant.parse(str(Variant.parse("none@0.33333333"))).rate == 0.33333333
     for text in ("none@x", "none@0", "none@-1", "none@inf"):
-        with pytest.raises(UserError, match="expected a factor of the learning rate behind @"):
-            Variant.parse(text)
+        assert "expected a factor of the learning rate behind @" in refusal(Variant.parse, text)
