@@ -179,8 +179,8 @@ def test_matching_out_of_reach_is_refused(label, p, reach):
     [
         (
             *("uniform:match", 0.4, cd.Uniform(), 1 / 3),
-            "at 2, 5 the noise strength 0.667 is beyond a uniform law: U(0, 1) is there, of strength 0.333; its control "
-            "is bernoulli-matched:uniform",
+            "at 2, 5 the noise strength 0.667 is beyond a uniform law: U(0, 1) is there, of strength 0.333; its "
+            "control is bernoulli-matched:uniform",
         ),
         (
             *("gaussian:match", 0.6, cd.Gaussian.matching(cd.Bernoulli(keep=0.4), clip=False), 1.5),

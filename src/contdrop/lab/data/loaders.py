@@ -32,6 +32,9 @@ from .inputs import Examples
 
 Seeds = npt.NDArray[np.uint64]
 _WEYL = np.array([0x9E3779B97F4A7C15], np.uint64)
+# As torch does: with one thread and no inherited locks a fork is safe, quick, and needs no pickles of datasets and
+# functions. macOS's libraries do not support it.
+_START_METHOD = "fork" if sys.platform == "linux" else "spawn"
 _GLOBAL = 0x5DEECE66D2B79F35  # separates the global generators from that of a transform
 
 
@@ -157,10 +160,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 class Loaders:
-    """Loader processes, which are kept for later epochs and jobs and never sent to another process.
-
-    There are ``count`` for each concurrent iteration; with 0, batches are made in this process.
-    """
+    """Groups of ``count`` loader processes, kept for later epochs and jobs; with 0, this process makes the batches."""
 
     def __init__(self, maker: BatchBuilder, count: int) -> None:
         self._maker, self._count = maker, count
@@ -199,7 +199,7 @@ class _Loader:
                 collate_fn=_unchanged,
                 generator=torch.Generator(),  # else torch draws from the masks' generator
                 persistent_workers=True,
-                multiprocessing_context=_start_method(),
+                multiprocessing_context=_START_METHOD,
                 worker_init_fn=functools.partial(_begin, threading.current_thread() is threading.main_thread()),
             )
 
@@ -221,15 +221,6 @@ def _own_decisions() -> Iterator[None]:
         warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
         warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
         yield
-
-
-def _start_method() -> str:
-    """Return "fork" on Linux, as torch does: loader processes use one thread and no inherited locks.
-
-    Datasets and functions need not be picklable then, and processes start quickly. macOS's libraries do not support
-    forking, so processes are spawned there.
-    """
-    return "fork" if sys.platform == "linux" else "spawn"
 
 
 def _begin(started_by_main_thread: bool, number: int) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ... import surgery
 from ..._text import plural, some_of
@@ -18,11 +17,10 @@ from ..._torch.private import share_hooks
 from ...choices import Activation, Scale
 from ...errors import UserError
 from ...laws import LAWS, Gaussian, Law, Uniform
-from ...nn import DropConnectLinear, FastDropoutLinear
 from ...surgery import Unreachable, linear_chains
 from ...surgery.dropout_layers import ALPHA, is_plain
 from .labels import MATCH, ORIGINAL, OWN, REACH
-from .methods import Method, adaptive_dropout, check_scale, dropconnect_options, law_of, noise_of, parse
+from .methods import Method, check_scale, masked_linear, noise_of, parse
 
 _NOWHERE = "no dropout layer was found to put it into"
 _UNTOUCHED = (ORIGINAL, OWN)
@@ -111,12 +109,10 @@ def _swap(
         beyond: dict[float, list[str]] = {}
         swap = surgery.swap_dropout(model, _matching(method, fallback, beyond), scale=scale)
         for r, names in beyond.items():
-            where = f"at {some_of(names)} the noise strength {r:.3g} is beyond"
+            instead = f"a clipped Gaussian: N(1, {r:.3g}) is there, unclipped"
             if method.name == "uniform":
-                there = "U(0, 1) is there, of strength 0.333; its control is bernoulli-matched:uniform"
-                notes.append(f"{where} a uniform law: {there}")
-            else:
-                notes.append(f"{where} a clipped Gaussian: N(1, {r:.3g}) is there, unclipped")
+                instead = "a uniform law: U(0, 1) is there, of strength 0.333; its control is bernoulli-matched:uniform"
+            notes.append(f"at {some_of(names)} the noise strength {r:.3g} is beyond {instead}")
     else:
         swap = surgery.swap_dropout(model, law, scale=scale)
     if not swap.replaced:
@@ -162,12 +158,10 @@ def _matching(method: Method, fallback: bool, beyond: dict[float, list[str]]) ->
 
 def _apply_to_chains(method: Method, model: nn.Module, scale: Scale, notes: list[str]) -> dict[str, dict[str, float]]:
     found = linear_chains.find(model)
-    fitting = dict(found.chains)
-    for name, around in found.chains.items():
-        reason = _misfit(method, around, found)
-        if reason:
-            found.misfits[name] = reason
-            del fitting[name]
+    found.misfits.update(
+        {name: reason for name, around in found.chains.items() if (reason := _misfit(method, around, found))}
+    )
+    fitting = {name: around for name, around in found.chains.items() if name not in found.misfits}
     if not fitting:
         reasons = "; ".join(f"{name}: {why}" for name, why in list(found.misfits.items())[:3])
         raise UserError(
@@ -202,36 +196,10 @@ def _misfit(method: Method, around: list[linear_chains.Chain], found: linear_cha
 
 def _linear(method: Method, old: nn.Linear, activation: Activation, scale: Scale) -> nn.Linear:
     """Return a linear layer with the method and with the parameters of the old one."""
-    sizes: dict[str, Any] = {
-        "in_features": old.in_features,
-        "out_features": old.out_features,
-        "bias": old.bias is not None,
-        "device": "meta",  # its own parameters are not used
-    }
-    new: nn.Linear
-    if method.name == "fast":
-        new = FastDropoutLinear(**sizes, law=law_of(method), scale=scale)
-    elif method.name.startswith("dropconnect"):
-        new = DropConnectLinear(**sizes, **dropconnect_options(method, activation, scale))
-    else:
-        new = _AdaptiveLinear(method, activation, **sizes)
+    sizes = {"in_features": old.in_features, "out_features": old.out_features, "bias": old.bias is not None}
+    new = masked_linear(method, activation, scale, **sizes, device="meta")  # its own parameters are not used
     new.weight, new.bias = old.weight, old.bias
     return new
-
-
-class _AdaptiveLinear(nn.Linear):
-    """A linear layer, its activation and Standout."""
-
-    def __init__(self, method: Method, activation: Activation, **sizes: Any) -> None:
-        super().__init__(**sizes)
-        self.activation = activation
-        self.dropout = adaptive_dropout(method)  # a layer, so that Monte-Carlo prediction finds it
-
-    def forward(self, x: Tensor) -> Tensor:
-        preactivation = super().forward(x)
-        units = torch.relu(preactivation) if self.activation == "relu" else torch.sigmoid(preactivation)
-        masked: Tensor = self.dropout(units, preactivation)
-        return masked
 
 
 def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
@@ -239,7 +207,6 @@ def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
     share_hooks(old, new)
     new.training = old.training
     for parent in list(model.modules()):
-        inside = [(key, each) for key, each in parent.named_modules(remove_duplicate=False) if each is old]
-        for key, _ in inside:
-            if key and "." not in key:
+        for key, child in list(parent.named_modules(remove_duplicate=False)):
+            if child is old and key and "." not in key:
                 setattr(parent, key, new)

@@ -11,69 +11,49 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..._text import parse_label
 from ..._text import printable as printable
 from ...errors import UserError, suggest
 
-# Parameters of every method with their defaults, in the order in which they are written.
-_DEFAULTS: dict[str, dict[str, float]] = {
-    "none": {},
-    "bernoulli": {"keep": 0.5},
-    "uniform": {},
-    "gaussian": {"sigma": 0.3},
-    "normal": {"r": 1.0},
-    "adaptive": {"alpha": 1.0, "beta": 0.0},
-    "dropconnect": {"keep": 0.5},
-    "fast": {"keep": 0.5},
-    "bernoulli-matched": {"sigma": 0.3},
-    "adaptive-authors": {"alpha": 1.0, "beta": 0.0},
-    "dropconnect-authors": {"keep": 0.5},
-    "original": {},
-}
 ORIGINAL, MATCH, OWN = "original", "match", "own"
-# Methods that need no model with dropout layers.
-NAMES: tuple[str, ...] = tuple(name for name in _DEFAULTS if name != ORIGINAL)
+SIGMA, ALPHA = "\N{GREEK SMALL LETTER SIGMA}", "\N{GREEK SMALL LETTER ALPHA}"
+_HALF, _NARROW, _GATE = {"keep": 0.5}, {"sigma": 0.3}, {"alpha": 1.0, "beta": 0.0}
 
-# Parameters and words that replace the default parameters.
-_INSTEAD = {
-    "bernoulli": ["r"],
-    "uniform": ["r"],
-    "gaussian": ["variance", "r"],
-    "bernoulli-matched": ["variance"],
-    "none": ["mean"],
+
+class _Kind(NamedTuple):
+    """A method's name within a sentence, without commas, and what may follow its name in a label."""
+
+    called: str
+    parameters: dict[str, float]  # with their defaults, in the order in which they are written
+    instead: tuple[str, ...] = ()  # parameters that replace these
+    words: tuple[str, ...] = ()  # words that replace them
+
+
+_METHODS = {
+    "none": _Kind("no dropout", {}, ("mean",)),
+    "bernoulli": _Kind("Bernoulli", _HALF, ("r",), (MATCH,)),
+    "uniform": _Kind("uniform", {}, ("r",), (MATCH,)),
+    "gaussian": _Kind("Gaussian", _NARROW, ("variance", "r"), (MATCH,)),
+    "normal": _Kind("normal", {"r": 1.0}),
+    "adaptive": _Kind("adaptive", _GATE),
+    "dropconnect": _Kind("DropConnect", _HALF),
+    "fast": _Kind("fast dropout", _HALF),
+    "bernoulli-matched": _Kind("matched Bernoulli", _NARROW, ("variance",), ("uniform",)),
+    "adaptive-authors": _Kind("authors' adaptive", _GATE),
+    "dropconnect-authors": _Kind("authors' DropConnect", _HALF),
+    ORIGINAL: _Kind("original dropout", {}),
 }
-_WORDS = {"bernoulli-matched": ("uniform",), **dict.fromkeys(["gaussian", "uniform", "bernoulli"], (MATCH,))}
+# Methods that need no model with dropout layers.
+NAMES: tuple[str, ...] = tuple(name for name in _METHODS if name != ORIGINAL)
+_KNOWN = {name: [*kind.parameters, *kind.instead] for name, kind in _METHODS.items()}
+_WORDS = {name: kind.words for name, kind in _METHODS.items()}
 # Largest noise strengths. Beyond its own, more than half of the values of a clipped Gaussian are at the bounds.
 REACH = {"uniform": 1 / 3, "gaussian": 0.6567}
-_KNOWN = {name: [*given, *_INSTEAD.get(name, [])] for name, given in _DEFAULTS.items()}
-
-# Names within a sentence, without commas.
-_CALLED = {
-    "none": "no dropout",
-    "bernoulli": "Bernoulli",
-    "uniform": "uniform",
-    "gaussian": "Gaussian",
-    "normal": "normal",
-    "adaptive": "adaptive",
-    "dropconnect": "DropConnect",
-    "fast": "fast dropout",
-    "bernoulli-matched": "matched Bernoulli",
-    "adaptive-authors": "authors' adaptive",
-    "dropconnect-authors": "authors' DropConnect",
-    "original": "original dropout",
-}
 _CALLED_WORDS = {MATCH: "{} of equal strength", "uniform": "uniform-{}"}
-SIGMA, ALPHA = "\N{GREEK SMALL LETTER SIGMA}", "\N{GREEK SMALL LETTER ALPHA}"
-_SYMBOLS = {
-    "sigma": SIGMA,
-    "variance": f"{SIGMA}²",
-    "r": "r",
-    "alpha": ALPHA,
-    "beta": "β",
-    "keep": "keep",
-    "mean": "mean",
-}
+_SYMBOLS = {"sigma": SIGMA, "variance": f"{SIGMA}²", "alpha": ALPHA, "beta": "β"}
+_SYMBOLS |= {name: name for name in ("r", "keep", "mean")}
 
 
 @dataclass(frozen=True)
@@ -111,8 +91,8 @@ def read(text: str) -> Label:
         raise UserError(f"give r or {next(iter(given.keys() - {'r'}))}, not both, in {text!r}")
     if name == "none" and given.get("mean") == 1:
         given = {}  # a mask of ones is no mask
-    instead = set(given) & set(_INSTEAD.get(name, []))
-    return Label(name, "", tuple((given if instead else _DEFAULTS[name] | given).items()))
+    kind = _METHODS[name]
+    return Label(name, "", tuple((kind.parameters | given if given.keys().isdisjoint(kind.instead) else given).items()))
 
 
 def _own_name(text: str) -> str:
@@ -122,7 +102,7 @@ def _own_name(text: str) -> str:
         raise UserError(
             f"expected own: and a name of at most 40 letters, digits, dots and dashes, such as own:mixup; got {text!r}"
         )
-    if word.lower() in _DEFAULTS:
+    if word.lower() in _METHODS:
         raise UserError(
             f"expected another name behind own: than that of a method, got {text!r}; leave own: out, or rename it"
         )
@@ -209,7 +189,7 @@ def name_in_text(text: str, *, longest: int = 60) -> str:
     label = split(text)
     if not _is_known(label):
         return shorten(printable(label.word or text), longest)
-    name = _CALLED_WORDS.get(label.word, "{}").format(_CALLED[label.name])
+    name = _CALLED_WORDS.get(label.word, "{}").format(_METHODS[label.name].called)
     return " ".join([name, *(f"{_SYMBOLS[parameter]}={value:g}" for parameter, value in label.parameters)])
 
 
@@ -225,7 +205,7 @@ def display_name(text: str, *, longest: int = 28) -> str:
 
 
 def _is_known(label: Label) -> bool:
-    return label.name in _CALLED and all(parameter in _SYMBOLS for parameter, _ in label.parameters)
+    return label.name in _METHODS and all(parameter in _SYMBOLS for parameter, _ in label.parameters)
 
 
 def shorten(text: str, longest: int) -> str:

@@ -49,11 +49,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from ..._torch.checks import check_choice
 from ...choices import Activation, Scale
-from ...errors import UserError
+from ...errors import UserError, mistake
 from ...laws import Bernoulli, Gaussian, Law, Uniform
 from ...nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
 from . import labels
@@ -131,20 +132,16 @@ def hidden_layer(
     """
     check_choice("hidden_layer", "activation", activation, ACTIVATIONS)
     if method.follows_the_model:
-        raise UserError(
-            f"{method}: expected a model with dropout layers of its own, got one that has none; leave it out"
-        )
+        raise mistake(str(method), "a model with dropout layers of its own", "one that has none", "leave it out")
     check_scale(method, scale)
-    if method.name in ("dropconnect", "dropconnect-authors"):
-        options = dropconnect_options(method, activation, scale)
-        return nn.Sequential(OrderedDict(linear=DropConnectLinear(in_features, out_features, **options)))
+    if method.name.startswith(("dropconnect", "adaptive")):
+        masked = masked_linear(method, activation, scale, in_features=in_features, out_features=out_features)
+        return nn.Sequential(OrderedDict(linear=masked))
     linear = output_layer(method, in_features, out_features, scale=scale, reads_hidden=reads_hidden)
-    if method.name in ("adaptive", "adaptive-authors"):
-        return _AdaptiveLayer(linear, _activation(activation), method)
-    layers: dict[str, nn.Module] = {"linear": linear, "activation": _activation(activation)}
+    layers: dict[str, nn.Module] = {"linear": linear, "activation": nn.ReLU() if activation == "relu" else nn.Sigmoid()}
     if method.name != "fast" and method != Method("none"):
         is_fused = activation == "relu"  # one pass for both
-        layers["dropout"] = Dropout(law_of(method), scale=scale, activation="relu" if is_fused else None)
+        layers["dropout"] = Dropout(_law_of(method), scale=scale, activation="relu" if is_fused else None)
         if is_fused:
             del layers["activation"]
     return nn.Sequential(OrderedDict(layers))
@@ -155,28 +152,43 @@ def output_layer(
 ) -> nn.Linear:
     """Return the layer that makes the logits: linear, unless the method acts on its inputs (fast)."""
     if method.name == "fast" and reads_hidden:
-        return FastDropoutLinear(in_features, out_features, law=law_of(method), scale=scale)
+        return FastDropoutLinear(in_features, out_features, law=_law_of(method), scale=scale)
     return nn.Linear(in_features, out_features)
 
 
-class _AdaptiveLayer(nn.Module):
+def masked_linear(method: Method, activation: Activation, scale: Scale, **sizes: Any) -> nn.Linear:
+    """Return a linear layer with fast dropout of its inputs, or with DropConnect or Standout and the activation."""
+    if method.name == "fast":
+        return FastDropoutLinear(**sizes, law=_law_of(method), scale=scale)
+    if method.name.startswith("adaptive"):
+        return _AdaptiveLinear(method, activation, **sizes)
+    of_the_authors = method.name == "dropconnect-authors"
+    return DropConnectLinear(
+        **sizes,
+        law=_law_of(method),
+        masks="batch" if of_the_authors else "example",
+        mask_bias=not of_the_authors,
+        scale=scale,
+        inference="mean" if of_the_authors else "analytic",
+        activation=activation,
+    )
+
+
+class _AdaptiveLinear(nn.Linear):
     """A linear layer, its activation and Standout."""
 
-    def __init__(self, linear: nn.Linear, activation: nn.Module, method: Method) -> None:
-        super().__init__()
-        self.linear, self.activation, self.dropout = linear, activation, adaptive_dropout(method)
+    def __init__(self, method: Method, activation: Activation, **sizes: Any) -> None:
+        super().__init__(**sizes)
+        self.activation = activation
+        gate, of_the_authors = dict(method.parameters), method.name == "adaptive-authors"
+        layer = _AuthorsAdaptiveDropout if of_the_authors else AdaptiveDropout
+        self.dropout = layer(gate["alpha"], gate["beta"])  # a layer, so that Monte-Carlo prediction finds it
 
     def forward(self, x: Tensor) -> Tensor:
-        preactivation = self.linear(x)
-        masked: Tensor = self.dropout(self.activation(preactivation), preactivation)
+        preactivation = super().forward(x)
+        units = torch.relu(preactivation) if self.activation == "relu" else torch.sigmoid(preactivation)
+        masked: Tensor = self.dropout(units, preactivation)
         return masked
-
-
-def adaptive_dropout(method: Method) -> AdaptiveDropout:
-    """Return the method's Standout layer."""
-    gate = dict(method.parameters)
-    layer = _AuthorsAdaptiveDropout if method.name == "adaptive-authors" else AdaptiveDropout
-    return layer(gate["alpha"], gate["beta"])
 
 
 class _AuthorsAdaptiveDropout(AdaptiveDropout):
@@ -186,23 +198,7 @@ class _AuthorsAdaptiveDropout(AdaptiveDropout):
         return super().forward(input, preactivation) if self.training else input * 0.5
 
 
-def _activation(name: Activation) -> nn.Module:
-    return nn.ReLU() if name == "relu" else nn.Sigmoid()
-
-
-def dropconnect_options(method: Method, activation: Activation, scale: Scale) -> dict[str, Any]:
-    of_the_authors = method.name == "dropconnect-authors"
-    return {
-        "law": law_of(method),
-        "masks": "batch" if of_the_authors else "example",
-        "mask_bias": not of_the_authors,
-        "scale": scale,
-        "inference": "mean" if of_the_authors else "analytic",
-        "activation": activation,
-    }
-
-
-def law_of(method: Method) -> Law:
+def _law_of(method: Method) -> Law:
     law = method.law
     assert law is not None, f"{method} has no law of its own"
     return law
