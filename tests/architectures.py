@@ -33,14 +33,9 @@ class Recurrent(nn.Module):
 class Block(nn.Module):
     def __init__(self, before, after):
         super().__init__()
-        self.convolutions = nn.Sequential(
-            nn.Conv2d(before, after, 3, padding=1),
-            nn.BatchNorm2d(after),
-            nn.ReLU(inplace=True),
-            nn.Dropout2d(RATE),
-            nn.Conv2d(after, after, 3, padding=1),
-            nn.ReLU(inplace=True),
-        )
+        first, second = (nn.Conv2d(maps, after, 3, padding=1) for maps in (before, after))
+        units = [nn.BatchNorm2d(after), nn.ReLU(inplace=True), nn.Dropout2d(RATE)]
+        self.convolutions = nn.Sequential(first, *units, second, nn.ReLU(inplace=True))
 
     def forward(self, x):
         return self.convolutions(x)
@@ -105,6 +100,22 @@ class Transformer(nn.Module):
         return self.layers(source, target)
 
 
+class WithAttributes(nn.Module):
+    """A module with these attributes."""
+
+    def __init__(self, **attributes):
+        super().__init__()
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
+class Constant(WithAttributes):
+    """Dropout in a function."""
+
+    def forward(self, x):
+        return F.dropout(x, 0.3, self.training)
+
+
 class Centred(nn.Module):
     """Couples the examples of a batch."""
 
@@ -137,18 +148,13 @@ def _transformers():
     return pytest.importorskip("transformers", reason="transformers is not installed")
 
 
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+RATES = {"hidden_dropout_prob": RATE, "attention_probs_dropout_prob": 0.1}
+
+
 def bert():
     t = _transformers()
-    config = t.BertConfig(
-        vocab_size=30,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=16,
-        hidden_dropout_prob=RATE,
-        attention_probs_dropout_prob=0.1,
-    )
+    config = t.BertConfig(vocab_size=30, max_position_embeddings=16, **SIZES, **RATES)
     return t.BertForSequenceClassification(config), {"input_ids": _tokens(30)}
 
 
@@ -160,57 +166,27 @@ def gpt2():
 
 def vit():
     t = _transformers()
-    config = t.ViTConfig(
-        image_size=12,
-        patch_size=4,
-        num_channels=1,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=24,
-        hidden_dropout_prob=RATE,
-        attention_probs_dropout_prob=0.1,
-    )
+    config = t.ViTConfig(image_size=12, patch_size=4, num_channels=1, **SIZES, **RATES)
     return t.ViTForImageClassification(config), {"pixel_values": torch.randn(2, 1, 12, 12)}
 
 
 def t5():
     t = _transformers()
-    config = t.T5Config(
-        vocab_size=30,
-        d_model=16,
-        d_kv=8,
-        d_ff=24,
-        num_layers=2,
-        num_heads=2,
-        decoder_start_token_id=0,
-        dropout_rate=RATE,
-    )
+    sizes = {"vocab_size": 30, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2}
+    config = t.T5Config(decoder_start_token_id=0, dropout_rate=RATE, **sizes)
     return t.T5ForConditionalGeneration(config), {"input_ids": _tokens(30), "decoder_input_ids": _tokens(30)}
 
 
 def timm_vit():
-    model = _timm().models.vision_transformer.VisionTransformer(
-        img_size=12,
-        patch_size=4,
-        in_chans=1,
-        num_classes=3,
-        embed_dim=16,
-        depth=2,
-        num_heads=2,
-        drop_rate=0.1,
-        pos_drop_rate=0.1,
-        proj_drop_rate=RATE,
-        attn_drop_rate=0.15,
-        drop_path_rate=0.3,
-    )
-    return model, {"x": torch.randn(2, 1, 12, 12)}
+    sizes = {"img_size": 12, "patch_size": 4, "in_chans": 1, "num_classes": 3, "embed_dim": 16, "depth": 2}
+    rates = {"drop_rate": 0.1, "pos_drop_rate": 0.1, "proj_drop_rate": RATE, "attn_drop_rate": 0.15}
+    network = _timm().models.vision_transformer.VisionTransformer
+    return network(num_heads=2, drop_path_rate=0.3, **sizes, **rates), {"x": torch.randn(2, 1, 12, 12)}
 
 
 def timm_convnext():
-    model = _timm().models.convnext.ConvNeXt(
-        in_chans=1, num_classes=3, depths=(1, 1, 2, 1), dims=(8, 8, 16, 16), drop_rate=RATE, drop_path_rate=0.3
-    )
+    sizes = {"in_chans": 1, "num_classes": 3, "depths": (1, 1, 2, 1), "dims": (8, 8, 16, 16)}
+    model = _timm().models.convnext.ConvNeXt(drop_rate=RATE, drop_path_rate=0.3, **sizes)
     return model, {"x": torch.randn(2, 1, 32, 32)}
 
 

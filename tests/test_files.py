@@ -2,7 +2,6 @@
 
 import os
 import stat
-import sys
 
 import pytest
 
@@ -49,17 +48,6 @@ def test_two_writers_do_not_share_a_temporary_name(tmp_path):
     assert os.listdir(tmp_path) == ["page.html"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="its files have no such mode")
-def test_others_may_read_it(tmp_path):
-    before = os.umask(0o022)
-    try:
-        with replacing(tmp_path / "page.html") as temporary:
-            temporary.write_text("new")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "page.html").stat().st_mode) == 0o644
-
-
 @pytest.mark.parametrize("durable", [False, True])
 def test_only_what_must_survive_a_power_cut_waits_for_the_disk(tmp_path, monkeypatch, durable):
     synced = []
@@ -88,16 +76,17 @@ def test_a_label_of_anyones_is_read_without_a_list():
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
-def test_permissions_are_those_of_the_file_before_or_of_a_new_one(tmp_path):
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_permissions_are_those_of_the_file_before_or_of_a_new_one(tmp_path, mask, mode):
     path = tmp_path / "page.html"
-    before = os.umask(0o077)
+    before = os.umask(mask)
     try:
-        with _files.replacing(path) as temporary:
+        with replacing(path) as temporary:
             temporary.write_text("one")
     finally:
         os.umask(before)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.stat().st_mode) == mode
     path.chmod(0o640)
-    with _files.replacing(path) as temporary:
+    with replacing(path) as temporary:
         temporary.write_text("two")
     assert stat.S_IMODE(path.stat().st_mode) == 0o640

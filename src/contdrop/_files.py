@@ -7,16 +7,14 @@ import glob
 import os
 import pathlib
 import stat
-import tempfile
-import threading
 import time
+import uuid
 from collections.abc import Iterator
 
 from .errors import UserError
 
 TEMPORARY = ".tmp"
 _OLD = 3600.0  # seconds: nobody writes one file for so long
-_UMASK = threading.Lock()  # of the whole process
 
 
 @contextlib.contextmanager
@@ -37,28 +35,21 @@ def replacing(path: pathlib.Path, *, durable: bool = False) -> Iterator[pathlib.
         durable: Whether to wait until the content is on the disk. Needed for files that must be complete after a power
             failure; not for files that are easily made again.
     """
-    handle, name = tempfile.mkstemp(suffix=TEMPORARY, prefix=_start(path), dir=path.parent)
-    os.close(handle)
-    temporary = pathlib.Path(name)
+    temporary = path.with_name(f"{_start(path)}{uuid.uuid4().hex}{TEMPORARY}")
+    temporary.touch(exist_ok=False)
     try:
+        mode = stat.S_IMODE(temporary.stat().st_mode)
+        with contextlib.suppress(OSError):  # it is a new file
+            mode = stat.S_IMODE(path.stat().st_mode)
+        temporary.chmod(mode | stat.S_IWUSR)  # private from the beginning if the file is
         yield temporary
         if durable:
             with temporary.open("r+b") as file:  # Windows flushes only what may be written
                 os.fsync(file.fileno())
-        temporary.chmod(_mode(path))  # mkstemp's files are for their owner alone
+        temporary.chmod(mode)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _mode(path: pathlib.Path) -> int:
-    """Return the permissions of the existing file, or those of a new one."""
-    with contextlib.suppress(OSError):
-        return stat.S_IMODE(path.stat().st_mode)
-    with _UMASK:
-        mask = os.umask(0o077)  # which cannot be read otherwise
-        os.umask(mask)
-    return 0o666 & ~mask
 
 
 def remove_old_temporaries(path: pathlib.Path) -> None:

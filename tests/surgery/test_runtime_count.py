@@ -7,30 +7,11 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import contdrop as cd
+from architectures import Constant
 from contdrop._torch import private
 from contdrop.surgery import DropoutCalls, changed, count_dropout
 
-
-class Functional(nn.Module):
-    """A module whose forward is the given function."""
-
-    def __init__(self, **attributes):
-        super().__init__()
-        for name, value in attributes.items():
-            setattr(self, name, value)
-
-
-class Constant(Functional):
-    def forward(self, x):
-        return F.dropout(x, 0.3, self.training)
-
-
 X = torch.ones(2, 4, 8)
-
-
-# Counting.
-
-
 HEADS = torch.randn(2, 2, 6, 8)
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import contdrop as cd
+from architectures import Constant, WithAttributes
 from contdrop.surgery import count_dropout, unreachable
 
 
@@ -19,15 +20,6 @@ def helper(x, rate, training):
 
 def of_a_module(module, x):
     return F.dropout(x, module.options.rate, module.training)
-
-
-class Functional(nn.Module):
-    """A module with these attributes."""
-
-    def __init__(self, **attributes):
-        super().__init__()
-        for name, value in attributes.items():
-            setattr(self, name, value)
 
 
 class Forwards:
@@ -109,15 +101,10 @@ class Forwards:
 
 
 def module(forward, **attributes):
-    return type(forward, (Functional,), {"forward": vars(Forwards)[forward]})(**attributes)
+    return type(forward, (WithAttributes,), {"forward": vars(Forwards)[forward]})(**attributes)
 
 
-class Constant(Functional):
-    def forward(self, x):
-        return F.dropout(x, 0.3, self.training)
-
-
-class ByMethod(Functional):
+class ByMethod(WithAttributes):
     def forward(self, x):
         return self._masked(x, rate=self.p)
 
@@ -145,7 +132,7 @@ class ByNameOfParent(ByMethod):
         return ByMethod._masked(self, x, rate=self.p)
 
 
-class Computed(Functional):
+class Computed(WithAttributes):
     @property
     def rate(self):
         raise AssertionError("nobody asked for it")

@@ -8,7 +8,8 @@ are found in the graph of the model (torch.fx) or, if it cannot be traced, in th
 from __future__ import annotations
 
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -55,21 +56,22 @@ class Found:
     calls: Counter[int] = field(default_factory=Counter)
 
 
+# A dropout layer, and as far as there are such: linear layer, activation, its layer, and the layer that reads.
+_Around = tuple[nn.Module, Any, Activation, Any, Any]
+
+
 def find(model: nn.Module) -> Found:
     """Find all dropout layers of a model, and the layers around each of them."""
     found = Found()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            graph: Graph | None = Tracer().trace(model)
-    except Exception:  # a model of the user's that torch.fx does not trace
-        graph = None
-    steps = _by_order(model, found.calls) if graph is None else _by_graph(model, graph, found.calls)
+    names = {id(module): name for name, module in model.named_modules()}
+    graph = _graph(model)
+    steps: defaultdict[str, list[Chain | str]] = defaultdict(list)
+    for around in _by_order(model, found.calls) if graph is None else _by_graph(model, graph, found.calls):
+        steps[names[id(around[0])]].append(_chain(*around))
     for name in [name for name, module in model.named_modules() if is_plain(module)]:
-        reached = steps.get(name, [])
-        chains = [step for step in reached if isinstance(step, Chain)]
-        reasons = [step for step in reached if isinstance(step, str)]
-        if not reached:
+        chains = [step for step in steps[name] if isinstance(step, Chain)]
+        reasons = [step for step in steps[name] if isinstance(step, str)]
+        if not steps[name]:
             reasons = ["it is not called" if graph is not None else "it is not in a torch.nn.Sequential"]
         elif not reasons and any(found.calls[id(chain.linear)] > 1 for chain in chains):
             reasons = ["its linear layer is used more than once"]
@@ -80,7 +82,7 @@ def find(model: nn.Module) -> Found:
     return found
 
 
-def _chain(dropout: nn.Module, linear: Any, activation: Any, layer: Any, reader: Any) -> Chain | str:
+def _chain(dropout: nn.Module, linear: Any, activation: Activation, layer: Any, reader: Any) -> Chain | str:
     """Return the chain around a dropout layer, or the reason why there is none."""
     if (isinstance(dropout, Dropout) and (dropout.activation or dropout.shared_axes)) or shared_axes(dropout):
         return "it has an activation inside, or shares mask values"
@@ -91,31 +93,32 @@ def _chain(dropout: nn.Module, linear: Any, activation: Any, layer: Any, reader:
     return Chain(linear, activation, layer, reader if type(reader) is nn.Linear else None)
 
 
-def _by_graph(model: nn.Module, graph: Graph, calls: Counter[int]) -> dict[str, list[Chain | str]]:
-    """Follow the graph of a model; return chains or reasons by dropout layer."""
+def _graph(model: nn.Module) -> Graph | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return Tracer().trace(model)
+    except Exception:  # a model of the user's that torch.fx does not trace
+        return None
+
+
+def _by_graph(model: nn.Module, graph: Graph, calls: Counter[int]) -> Iterator[_Around]:
+    """Follow the graph of a model, and count the calls of its modules."""
     modules = dict(model.named_modules(remove_duplicate=False))
-    names = {id(module): name for name, module in model.named_modules()}
-    called = {node: modules[str(node.target)] for node in graph.nodes if node.op == "call_module"}
+    called: dict[Any, nn.Module] = {node: modules[str(node.target)] for node in graph.nodes if node.op == "call_module"}
     calls.update(id(module) for module in called.values())
-
-    def alone(node: Any) -> Node | None:
-        """Return the input of a node if no other node reads it."""
-        source = node.args[0] if isinstance(node, Node) and node.args else None
-        return source if isinstance(source, Node) and len(source.users) == 1 else None
-
-    found: dict[str, list[Chain | str]] = {}
     for node, dropout in called.items():
-        if not is_plain(dropout):
-            continue
-        before = alone(node)
-        layer = called.get(before) if before is not None else None
-        source = alone(before)
-        linear = called.get(source) if source is not None else None
-        readers = list(node.users)
-        reader = called.get(readers[0]) if len(readers) == 1 else None
-        step = _chain(dropout, linear, _activation(before, layer), layer, reader)
-        found.setdefault(names[id(dropout)], []).append(step)
-    return found
+        if is_plain(dropout):
+            before = _read_alone(node)
+            layer = called.get(before)
+            reader = called.get(next(iter(node.users))) if len(node.users) == 1 else None
+            yield dropout, called.get(_read_alone(before)), _activation(before, layer), layer, reader
+
+
+def _read_alone(node: Any) -> Node | None:
+    """Return the input of a node if no other node reads it."""
+    source = node.args[0] if isinstance(node, Node) and node.args else None
+    return source if isinstance(source, Node) and len(source.users) == 1 else None
 
 
 def _activation(node: Node | None, layer: nn.Module | None) -> Activation:
@@ -126,11 +129,8 @@ def _activation(node: Node | None, layer: nn.Module | None) -> Activation:
     return _FUNCTIONS.get(node.target)
 
 
-def _by_order(model: nn.Module, calls: Counter[int]) -> dict[str, list[Chain | str]]:
-    """Follow the order of each Sequential; return chains or reasons by dropout layer."""
-    names = {id(module): name for name, module in model.named_modules()}
-    found: dict[str, list[Chain | str]] = {}
-    # Without a graph, the number of places in the tree stands for the number of calls.
+def _by_order(model: nn.Module, calls: Counter[int]) -> Iterator[_Around]:
+    """Follow the order of each Sequential; the number of places in the tree stands for the number of calls."""
     calls.update(id(module) for _, module in model.named_modules(remove_duplicate=False))
     for container in model.modules():
         if type(container).forward is not nn.Sequential.forward:
@@ -138,7 +138,4 @@ def _by_order(model: nn.Module, calls: Counter[int]) -> dict[str, list[Chain | s
         padded = [None, None, *(layer for _, layer in children(container)), None]
         for linear, layer, dropout, reader in zip(padded, padded[1:], padded[2:], padded[3:]):
             if dropout is not None and is_plain(dropout):
-                activation = _LAYERS.get(type(layer)) if layer is not None else None
-                step = _chain(dropout, linear, activation, layer, reader)
-                found.setdefault(names[id(dropout)], []).append(step)
-    return found
+                yield dropout, linear, _activation(None, layer), layer, reader

@@ -103,7 +103,9 @@ def test_an_older_file_goes_when_the_next_is_committed(images, store):
 
 def test_a_write_that_fails_leaves_the_older_checkpoint(images, store, monkeypatch):
     number = interrupted(store, images)
-    monkeypatch.setattr("tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        "pathlib.Path.touch", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     with pytest.raises(UserError, match=r"^cannot write .*: No space left on device; make room .* nothing is lost$"):
         store.progress(number, [], (2, [b"state"]))
     assert store.checkpoint(number)[0] == 1
