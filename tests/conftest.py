@@ -88,6 +88,27 @@ def refusals(snapshot):
     return check
 
 
+@pytest.fixture
+def code_refusals(snapshot):
+    """Return a function that compares the errors of calls, a line of code each, with a snapshot."""
+
+    def refusal(call, names):
+        try:
+            eval(call, names)
+        except NameError:  # of the test itself
+            raise
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        pytest.fail(f"{call} raised no error")
+
+    def check(name, calls, names):
+        found = {call: refusal(call, names) for call in calls.strip().splitlines()}
+        assert not [text for text in found.values() if "\n" in text]
+        snapshot(name, "".join(f"{call}\n    {text}\n" for call, text in found.items()))
+
+    return check
+
+
 def pytest_report_header():
     return f"without the lab: {len(collect_ignore)} files of tests are left out" if collect_ignore else None
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import contdrop as cd
 from conformance import LAWS
 from contdrop.kernels import reference
-from contdrop.laws import KINDS, Bernoulli, Gaussian, Law, Uniform, parse_law
+from contdrop.laws import KINDS, Bernoulli, Gaussian, Uniform, parse_law
 from contdrop.laws import LAWS as LAWS_BY_NAME
 
 INF = math.inf
@@ -115,166 +115,68 @@ def test_laws_are_frozen(name):
 # Errors.
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (
-            lambda: Gaussian(sigma=-0.1),
-            ValueError,
-            r"^Gaussian: expected a number of at least 0 for sigma, a standard deviation, got -0\.1$",
-        ),
-        (
-            lambda: Bernoulli(keep=1.5),
-            ValueError,
-            r"^Bernoulli: expected a number in \[0, 1\] for keep, the probability of .*, got 1\.5$",
-        ),
-        (
-            lambda: Bernoulli(keep=-0.5),
-            ValueError,
-            r"^Bernoulli: expected a number in \[0, 1\] for keep, the .*, got -0\.5$",
-        ),
-        (lambda: Uniform(1, 0), ValueError, r"Uniform: expected low to be less than high, got low=1\.0, high=0\.0"),
-        (lambda: Uniform(1, 1), ValueError, r"Uniform: expected low to be less than high, got low=1\.0, high=1\.0"),
-        (lambda: Gaussian(low=2), ValueError, r"Gaussian: expected low to be less than high, got low=2\.0, high=1\.0"),
-        (lambda: Gaussian(low=INF, high=INF), ValueError, r"Gaussian: expected low to be less than high, got low=inf"),
-        (lambda: Bernoulli(keep=math.nan), ValueError, "Bernoulli: expected a finite number for keep, .*, got nan"),
-        (lambda: Uniform(high=math.nan), ValueError, "Uniform: expected a finite number for high, got nan"),
-        (lambda: Uniform(low=-INF), ValueError, "Uniform: expected a finite number for low, got -inf"),
-        (lambda: Gaussian(mu=math.nan), ValueError, "Gaussian: expected a finite number for mu, got nan"),
-        (lambda: Gaussian(mu=INF), ValueError, "Gaussian: expected a finite number for mu, got inf"),
-        (lambda: Gaussian(sigma=INF), ValueError, "Gaussian: expected a finite number for sigma, .*, got inf"),
-        (lambda: Gaussian(low=math.nan), ValueError, "Gaussian: expected a number for low, got nan"),
-        (lambda: Gaussian(sigma="0.3"), TypeError, "Gaussian: expected a number for sigma, .*, got str"),
-        (lambda: Gaussian(sigma=torch.tensor(0.3)), TypeError, "Gaussian: expected a number for sigma, .*, got Tensor"),
-        (lambda: Bernoulli(keep=None), TypeError, "Bernoulli: expected a number for keep, .*, got NoneType"),
-        (lambda: Bernoulli(keep=True), TypeError, "Bernoulli: expected a number for keep, .*, got bool"),
-        (lambda: Uniform(low=False), TypeError, "Uniform: expected a number for low, got bool"),
-        (
-            lambda: Gaussian.from_variance(-1),
-            ValueError,
-            r"Gaussian\.from_variance: expected a number of at least 0 for variance, got -1\.0",
-        ),
-        (
-            lambda: Gaussian.from_variance(INF),
-            ValueError,
-            r"Gaussian\.from_variance: expected a finite number for variance, got inf",
-        ),
-        (lambda: Gaussian.from_variance("1"), TypeError, "expected a number for variance, got str"),
-        (lambda: Law(), TypeError, "abstract class Law"),
-        (
-            lambda: type("Other", (Gaussian,), {}),
-            TypeError,
-            r"^Other: expected a subclass of contdrop\.Law, got one of Gaussian, which the kernels draw",
-        ),
-        (lambda: Bernoulli(keep=np.bool_(True)), TypeError, "Bernoulli: expected a number for keep, .*, got bool"),
-        (
-            lambda: Bernoulli(value=0),
-            ValueError,
-            r"^Bernoulli: expected a number other than 0 for value, .*, got 0\.0$",
-        ),
-        (lambda: Bernoulli(value=-0.0), ValueError, "^Bernoulli: expected a number other than 0 for value"),
-        (
-            lambda: Gaussian(0.3),
-            TypeError,
-            r"^Gaussian: expected its parameters by keyword, got 0\.3; "
-            r"write Gaussian\(sigma=0\.3\) if it is the standard deviation$",
-        ),
-        (lambda: Gaussian(0.5, 0.3, low=0.0), TypeError, r"got 0\.5, 0\.3; write Gaussian\(sigma=0\.5\) if"),
-        (
-            lambda: Bernoulli(0.2),
-            TypeError,
-            r"^Bernoulli: .*; write Bernoulli\(keep=0\.2\) if it is the probability of keeping a unit$",
-        ),
-        (lambda: parse_law(Gaussian()), TypeError, "expected text such as 'gaussian:sigma=0.3', got Gaussian"),
-        (lambda: Bernoulli.matching(0.5), TypeError, r"Bernoulli\.matching: expected a law such as .*, got float"),
-        (
-            lambda: Uniform.matching("gaussian"),
-            TypeError,
-            r"^Uniform\.matching: expected a law such as Gaussian\(sigma=0\.3\), got str; contdrop\.parse_law reads",
-        ),
-        (
-            lambda: Uniform.matching(Bernoulli(keep=0.5)),
-            ValueError,
-            r"^Uniform\.matching: expected a relative variance above 0 and at most 1/3, got 1 of Bernoulli\(keep=0\.5\)"
-            r"; use Gaussian\.matching or Bernoulli\.matching for others$",
-        ),
-        (lambda: Uniform.matching(Gaussian(sigma=0)), ValueError, r"at most 1/3, got 0 of Gaussian\(sigma=0\.0\)"),
-        (
-            lambda: Gaussian.matching(Bernoulli(keep=0.2)),
-            ValueError,
-            r"^Gaussian\.matching: expected a relative variance of at most 0\.999, got 4 of Bernoulli\(keep=0\.2\); "
-            r"use Bernoulli\.matching\(law\) or Gaussian\.matching\(law, clip=False\)$",
-        ),
-        (
-            lambda: Gaussian.matching(Bernoulli(keep=0.5)),
-            ValueError,
-            r"at most 0\.999, got 1 of Bernoulli\(keep=0\.5\)",
-        ),
-        (
-            lambda: Gaussian.matching(Uniform(-1, 1)),
-            ValueError,
-            r"^Gaussian\.matching: expected a law with a finite relative variance, got Uniform\(low=-1\.0\) of mean 0$",
-        ),
-        (
-            lambda: Bernoulli.matching(Gaussian(sigma=1e200, low=-INF, high=INF)),
-            ValueError,
-            r"^Bernoulli\.matching: expected a law with a finite relative variance, got Gaussian\(sigma=1e\+200, low=",
-        ),
-        (
-            lambda: Bernoulli.matching(Uniform(-1, 1)),
-            ValueError,
-            r"Bernoulli\.matching: expected a law with a finite relative variance, got Uniform\(low=-1\.0\) of mean 0$",
-        ),
-        (
-            lambda: Bernoulli.matching(Bernoulli(keep=0)),
-            ValueError,
-            r"finite relative variance, got Bernoulli\(keep=0\.0\) of mean 0$",
-        ),
-    ],
-)
-def test_wrong_parameters_are_explained(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
+REFUSED = """
+type("Other", (Gaussian,), {})
+Gaussian(sigma=-0.1)
+Gaussian(sigma=INF)
+Gaussian(sigma="0.3")
+Gaussian(sigma=torch.tensor(0.3))
+Gaussian(mu=math.nan)
+Gaussian(mu=INF)
+Gaussian(low=math.nan)
+Gaussian(low=2)
+Gaussian(low=INF, high=INF)
+Gaussian(0.3)
+Gaussian(0.5, 0.3, low=0.0)
+Gaussian.from_variance(-1)
+Gaussian.from_variance(INF)
+Gaussian.from_variance("1")
+Bernoulli(keep=1.5)
+Bernoulli(keep=-0.5)
+Bernoulli(keep=math.nan)
+Bernoulli(keep=None)
+Bernoulli(keep=True)
+Bernoulli(value=0)
+Bernoulli(value=-0.0)
+Bernoulli(0.2)
+Uniform(1, 0)
+Uniform(1, 1)
+Uniform(high=math.nan)
+Uniform(low=-INF)
+Uniform(low=False)
+Bernoulli.matching(0.5)
+Bernoulli.matching(Uniform(-1, 1))
+Bernoulli.matching(Bernoulli(keep=0))
+Bernoulli.matching(Gaussian(sigma=1e200, low=-INF, high=INF))
+Uniform.matching("gaussian")
+Uniform.matching(Bernoulli(keep=0.5))
+Uniform.matching(Gaussian(sigma=0))
+Gaussian.matching(Bernoulli(keep=0.2))
+Gaussian.matching(Bernoulli(keep=0.5))
+Gaussian.matching(Uniform(-1, 1))
+parse_law(Gaussian())
+parse_law("gausian")
+parse_law("Bernouli:keep=1")
+parse_law("xyz")
+parse_law("")
+parse_law("gaussian:sgima=1")
+parse_law("bernoulli:xyz=1")
+parse_law("bernoulli:variance=1")
+parse_law("uniform:low=a")
+parse_law("uniform:low")
+parse_law("gaussian:sigma=1=2")
+parse_law("gaussian:sigma=1,variance=1")
+parse_law("gaussian:sigma=1,sigma=1")
+parse_law("gaussian:sigma=-1")
+parse_law("gaussian:variance=-1")
+parse_law("gaussian:sigma=nan")
+parse_law("bernoulli:keep=2")
+parse_law("uniform:low=3")
+"""
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("gausian", "unknown law 'gausian' in 'gausian'; did you mean 'gaussian'?"),
-        ("Bernouli:keep=1", "unknown law 'bernouli' in 'Bernouli:keep=1'; did you mean 'bernoulli'?"),
-        ("xyz", "unknown law 'xyz' in 'xyz'; known: bernoulli, uniform, gaussian"),
-        ("", "unknown law '' in ''; known: bernoulli, uniform, gaussian"),
-        ("gaussian:sgima=1", "gaussian has no parameter 'sgima' in 'gaussian:sgima=1'; did you mean 'sigma'?"),
-        ("bernoulli:xyz=1", "bernoulli has no parameter 'xyz' in 'bernoulli:xyz=1'; known: keep, value"),
-        ("bernoulli:variance=1", "bernoulli has no parameter 'variance' in 'bernoulli:variance=1'; known: keep, value"),
-        ("uniform:low=a", "expected low=<number>, got 'low=a' in 'uniform:low=a'"),
-        ("uniform:low", "expected low=<number>, got 'low' in 'uniform:low'"),
-        ("gaussian:sigma=1=2", "expected sigma=<number>, got 'sigma=1=2' in 'gaussian:sigma=1=2'"),
-        (
-            "gaussian:sigma=1,variance=1",
-            "give sigma or variance, not both, in 'gaussian:sigma=1,variance=1'",
-        ),
-        ("gaussian:sigma=1,sigma=1", "sigma is given twice in 'gaussian:sigma=1,sigma=1'"),
-    ],
-)
-def test_wrong_text_is_explained(text, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(f'parse_law: {message}')}$"):
-        parse_law(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("gaussian:sigma=-1", "Gaussian: expected a number of at least 0 for sigma"),
-        ("gaussian:variance=-1", r"Gaussian\.from_variance: expected a number of at least 0 for variance"),
-        ("gaussian:sigma=nan", "Gaussian: expected a finite number for sigma, .*, got nan"),
-        ("bernoulli:keep=2", r"Bernoulli: expected a number in \[0, 1\] for keep"),
-        ("uniform:low=3", "Uniform: expected low to be less than high"),
-    ],
-)
-def test_text_with_wrong_values_is_explained_by_the_law(text, message):
-    with pytest.raises(ValueError, match=message):
-        parse_law(text)
+def test_refusals(code_refusals):
+    code_refusals("law_refusals", REFUSED, globals())
 
 
 @pytest.mark.parametrize("law", [Bernoulli(), Uniform(), Gaussian()], ids=str)
@@ -288,6 +190,11 @@ def test_quantile_refuses_what_is_no_probability(law, u):
 
 
 # Keywords, and NumPy's numbers.
+
+
+def test_a_boolean_of_numpy_is_not_a_number():
+    with pytest.raises(TypeError, match=r"^Bernoulli: expected a number for keep, .*, got bool"):
+        Bernoulli(keep=np.bool_(True))
 
 
 def test_signatures_name_the_keywords():

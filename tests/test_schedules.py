@@ -74,20 +74,21 @@ def test_it_prints_where_it_is():
     assert repr(schedule) == "Schedule(2 of 4 steps, 2 layers, now Gaussian(sigma=0.25))"
 
 
-def test_refusals():
-    with pytest.raises(
-        ValueError, match=r"linear: expected two built-in laws of one family, got Gaussian.* and Uniform"
-    ):
-        linear("gaussian", "uniform")
-    with pytest.raises(ValueError, match=r"Schedule: expected dropout layers of contdrop, .* got none"):
-        Schedule(model(), linear("uniform", "uniform"))
-    with pytest.raises(TypeError, match=r"expected a model or a Swap, got list"):
-        Schedule([], linear("uniform", "uniform"))
-    for course, got in [("gaussian", "str"), (cd.Gaussian(), "Gaussian"), (cd.GaussianDropout(), "GaussianDropout")]:
-        with pytest.raises(TypeError, match=rf"^Schedule: expected a function of the .*, got {got}; contdrop.sched"):
-            Schedule(nn.Sequential(cd.UniformDropout()), course)
-    with pytest.raises(ValueError, match=r"expected steps to be a whole number of at least 1, got 0"):
-        Schedule(nn.Sequential(cd.UniformDropout()), linear("uniform", "uniform"), steps=0)
+PLAIN = nn.Sequential(cd.UniformDropout())
+REFUSED = """
+linear("gaussian", "uniform")
+linear("gaussian:sigma=0.1", "gaussian:sigma=0.3,high=inf")
+Schedule(model(), linear("uniform", "uniform"))
+Schedule([], linear("uniform", "uniform"))
+Schedule(PLAIN, "gaussian")
+Schedule(PLAIN, cd.Gaussian())
+Schedule(PLAIN, cd.GaussianDropout())
+Schedule(PLAIN, linear("uniform", "uniform"), steps=0)
+"""
+
+
+def test_refusals(code_refusals):
+    code_refusals("schedule_refusals", REFUSED, globals())
 
 
 @pytest.mark.parametrize("family", ["gaussian:sigma=", "bernoulli:keep="])
@@ -113,8 +114,3 @@ def test_a_compiled_model_is_not_compiled_for_every_law(family):
         schedule.step()
     assert len(graphs) == 1 if torch.__version__ >= "2.10" else len(graphs) <= 2  # see test_interop_compile.py
     assert not torch.equal(outputs[0], outputs[-1])
-
-
-def test_bounds_that_are_infinite_at_the_end_only_are_refused_at_once():
-    with pytest.raises(ValueError, match="expected a number for high, got nan"):
-        linear("gaussian:sigma=0.1", "gaussian:sigma=0.3,high=inf")

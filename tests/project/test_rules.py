@@ -13,8 +13,8 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Upper limits. A measure that is still above its target (in the comment) may only fall: lower the number with it.
 LIMITS = {
-    "lines": 37943,  # 33000
-    "lines without replication": 31051,  # 26500
+    "lines": 37930,  # 33000
+    "lines without replication": 31038,  # 26500
     "modules": 198,  # 190
     "modules of over 500 lines": 0,
     "packages of over 12 modules": 0,

@@ -39,8 +39,7 @@ def dropout_layers(model: torch.nn.Module) -> Layers:
 
 def is_plain(module: torch.nn.Module) -> bool:
     """Tell whether a module is a dropout layer that multiplies by a mask, with the forward of its class."""
-    kinds = (nn.Dropout,) if isinstance(module, nn.Dropout) else tuple(PLAIN)
-    return isinstance(module, kinds) and any(is_forward_of(module, kind) for kind in kinds)
+    return any(isinstance(module, kind) and is_forward_of(module, kind) for kind in (nn.Dropout, *PLAIN))
 
 
 def children(module: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
