@@ -3,10 +3,12 @@
 ``CONTDROP_MUTANTS`` is the number of files per format; the slow tests read 100,000.
 """
 
+import contextlib
 import os
 import random
 import signal
 import struct
+import tracemalloc
 
 import pytest
 
@@ -14,6 +16,8 @@ from contdrop.errors import UserError
 
 MUTANTS = int(os.environ.get("CONTDROP_MUTANTS", "800"))
 SECONDS = 5  # a reader that takes longer over a small file hangs
+# For a test of a format, with its number of mutated files: some always, many if asked for.
+mutants = pytest.mark.parametrize("mutants", [MUTANTS, pytest.param(100_000, marks=pytest.mark.slow)])
 _NUMBERS = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 1)
 
 
@@ -44,6 +48,25 @@ def mutated(content, rng, interesting=()):
             number = struct.pack(code, rng.choice(_NUMBERS) % 2 ** (8 * struct.calcsize(code)))
             found[at : at + len(number)] = number
     return bytes(found)
+
+
+def refusal(call, *arguments, kind=UserError):
+    """The one line that a call ends in."""
+    with pytest.raises(kind) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@contextlib.contextmanager
+def memory_below(limit):
+    """Fails if more bytes are allocated at a time."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < limit
+    finally:
+        tracemalloc.stop()
 
 
 def by_file(path, read):

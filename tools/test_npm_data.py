@@ -15,7 +15,7 @@ import scripts
 from contdrop.errors import UserError
 from contdrop.replication.datasets import cifar
 from contdrop.replication.datasets.file_source import File
-from idx_files import NAMES, idx, make_arrays, make_source
+from data_files import NAMES, idx, make_arrays, make_source
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the program in place of npm is a shell script")
 ARRAYS = make_arrays()

@@ -1,9 +1,7 @@
 """``contdrop data``: what it prints, writes and refuses, and its exit codes."""
 
-import http.server
 import json
 import sys
-import threading
 
 import pytest
 
@@ -13,7 +11,7 @@ pytest.importorskip("requests")
 from contdrop.cli import app, progress_bars
 from contdrop.replication import datasets
 from contdrop.replication.datasets.builtin import DIGITS
-from idx_files import NAMES, idx, make_arrays, make_source, packed, write
+from data_files import NAMES, files_at, idx, make_arrays, make_source, packed, serving, write
 
 ARRAYS = make_arrays()
 OTHERS = make_arrays(seed=1)
@@ -145,31 +143,11 @@ def test_get_what_is_here(run, tmp_path):
     assert run("get", "digits") == (0, "digits: complete, in scikit-learn\n", "")
 
 
-class _Mirror(http.server.ThreadingHTTPServer):
-    def handle_error(self, *_):
-        """Who is interrupted hangs up; that is nothing to print."""
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        content = packed(idx(ARRAYS[NAMES.index(self.path.strip("/").removesuffix(".gz"))]))
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def mirror(run, monkeypatch):
-    with _Mirror(("127.0.0.1", 0), _Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        address = f"127.0.0.1:{server.server_port}"
-        monkeypatch.setattr(datasets, "SOURCES", (make_source(ARRAYS, [*UNREACHABLE, f"http://{address}/"]),))
-        yield address
-        server.shutdown()
+    with serving(files_at({f"{name}.gz": packed(idx(array)) for name, array in zip(NAMES, ARRAYS)})) as (_, url):
+        monkeypatch.setattr(datasets, "SOURCES", (make_source(ARRAYS, [*UNREACHABLE, url]),))
+        yield url.split("/")[2]
 
 
 def test_get_tells_what_it_does_in_plain_lines(run, tmp_path, mirror):

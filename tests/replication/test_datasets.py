@@ -5,7 +5,6 @@ import os
 import pathlib
 import struct
 import sys
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -14,14 +13,11 @@ from hypothesis import strategies as st
 
 from contdrop.errors import UserError
 from contdrop.replication import datasets
-from contdrop.replication import datasets as data
 from contdrop.replication.datasets import download, mnist
-from contdrop.replication.datasets import mnist as idx
 from contdrop.replication.datasets.dataset import MissingError
-from idx_files import NAMES, TEST, TRAIN, make_arrays, make_source, packed, write
-from idx_files import idx as idx_bytes
+from data_files import NAMES, TEST, TRAIN, idx, make_arrays, make_source, packed, real, write
+from fuzzing import memory_below, refusal
 
-REAL = pathlib.Path(os.environ.get("CONTDROP_DATA") or pathlib.Path(__file__).parents[3] / "shared" / "data")
 ARRAYS = make_arrays()
 SOURCE = make_source(ARRAYS)
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = NAMES
@@ -34,10 +30,7 @@ def folder(tmp_path):
 
 
 def complaint(folder, kind=UserError):
-    with pytest.raises(kind) as caught:
-        SOURCE.load(folder.parent)
-    assert "\n" not in str(caught.value)
-    return str(caught.value).replace(f"{folder}/", "")
+    return refusal(SOURCE.load, folder.parent, kind=kind).replace(f"{folder}/", "")
 
 
 def assert_whole(found):
@@ -55,36 +48,37 @@ def assert_whole(found):
 # Published data sets
 
 
-def real(name):
-    if datasets.find(name).missing(REAL):
-        pytest.skip(f"{name} is not here: set CONTDROP_DATA to a directory that holds it")
-    return data.load(name, REAL)
-
-
-def test_mnist_is_the_one_everybody_knows():
-    found = real("mnist")
+@pytest.mark.parametrize(
+    ("name", "train", "test", "mean", "first", "fingerprint"),
+    [
+        (
+            "mnist",
+            [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
+            [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
+            0.1307,
+            "5",
+            "11de40ec28a7c150195b86fd3a818037e73f1e8d04ab1621d02836dbdf8a2d54",
+        ),
+        ("fashion-mnist", [6000] * 10, [1000] * 10, 0.2860, "Ankle boot", "b42e0f31"),
+    ],
+)
+def test_the_data_sets_that_everybody_knows(name, train, test, mean, first, fingerprint):
+    """By counts and mean as they are given everywhere."""
+    found = real(name)
     assert found.train_images.shape == (60_000, 1, 28, 28)
     assert found.test_images.shape == (10_000, 1, 28, 28)
-    # Counts and mean as they are given everywhere.
-    assert np.bincount(found.train_labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-    assert np.bincount(found.test_labels).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
-    assert found.train_images.mean() / found.divisor == pytest.approx(0.1307, abs=5e-5)
-    assert found.fingerprint == "11de40ec28a7c150195b86fd3a818037e73f1e8d04ab1621d02836dbdf8a2d54"
+    assert np.bincount(found.train_labels).tolist() == train
+    assert np.bincount(found.test_labels).tolist() == test
+    assert found.train_images.mean() / found.divisor == pytest.approx(mean, abs=5e-5)
+    assert found.classes[found.train_labels[0]] == first
+    assert found.fingerprint.startswith(fingerprint)
     assert "train-images-idx3-ubyte" in found.provenance
-
-
-def test_fashion_mnist_is_the_one_everybody_knows():
-    found = real("fashion-mnist")
-    assert np.bincount(found.train_labels).tolist() == [6000] * 10
-    assert np.bincount(found.test_labels).tolist() == [1000] * 10
-    assert found.train_images.mean() / found.divisor == pytest.approx(0.2860, abs=5e-5)
-    assert found.classes[found.train_labels[0]] == "Ankle boot"
 
 
 def test_digits():
     pytest.importorskip("sklearn")
     before = np.random.get_state()[1].tolist()
-    found = data.load("digits")
+    found = datasets.load("digits")
     assert np.random.get_state()[1].tolist() == before
     assert found.train_images.shape == (1000, 1, 8, 8)
     assert found.test_images.shape == (797, 1, 8, 8)
@@ -96,11 +90,11 @@ def test_digits():
 
 
 def test_digits_are_all_there_once():
-    datasets = pytest.importorskip("sklearn.datasets")
-    found = data.load("digits")
+    sklearn = pytest.importorskip("sklearn.datasets")
+    found = datasets.load("digits")
     ours = np.concatenate([found.train_images, found.test_images]).reshape(-1, 64)
     labels = np.concatenate([found.train_labels, found.test_labels])
-    images, targets = datasets.load_digits(return_X_y=True)
+    images, targets = sklearn.load_digits(return_X_y=True)
     assert sorted(map(bytes, np.c_[ours, labels].astype(np.uint8))) == sorted(
         map(bytes, np.c_[images, targets].astype(np.uint8))
     )
@@ -109,14 +103,14 @@ def test_digits_are_all_there_once():
 def test_digits_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(MissingError, match=r'^digits: needs scikit-learn, .*; run: pip install "contdrop\[lab\]"$'):
-        data.load("digits")
+        datasets.load("digits")
 
 
 # Names and places
 
 
 def test_names():
-    assert data.names() == (
+    assert datasets.names() == (
         *("digits", "mnist", "fashion-mnist", "cifar-10"),
         *("svhn", "svhn-extra", "svhn-subset", "norb", "small-norb"),
         *("ilsvrc", "ilsvrc-10", "imagenette-subset", "svhn-generated", "norb-generated", "ilsvrc-generated"),
@@ -138,26 +132,25 @@ def test_names():
     ],
 )
 def test_an_unknown_name_gets_the_nearest(name, ending):
-    with pytest.raises(UserError) as caught:
-        data.load(name)
-    assert str(caught.value).startswith("unknown data set ")
-    assert str(caught.value).endswith(ending)
+    text = refusal(datasets.load, name)
+    assert text.startswith("unknown data set ")
+    assert text.endswith(ending)
 
 
 def test_directory(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", "/home/somebody")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     monkeypatch.setenv("CONTDROP_DATA", "/data")
-    assert data.data_directory("here") == pathlib.Path("here")
-    assert data.data_directory(tmp_path) == tmp_path
-    assert data.data_directory("~/here") == pathlib.Path("/home/somebody/here")
-    assert data.data_directory() == pathlib.Path("/data")
+    assert datasets.data_directory("here") == pathlib.Path("here")
+    assert datasets.data_directory(tmp_path) == tmp_path
+    assert datasets.data_directory("~/here") == pathlib.Path("/home/somebody/here")
+    assert datasets.data_directory() == pathlib.Path("/data")
     monkeypatch.setenv("CONTDROP_DATA", "")
-    assert data.data_directory() == pathlib.Path("/cache/contdrop")
+    assert datasets.data_directory() == pathlib.Path("/cache/contdrop")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert data.data_directory() == pathlib.Path("/home/somebody/.cache/contdrop")
+    assert datasets.data_directory() == pathlib.Path("/home/somebody/.cache/contdrop")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert data.data_directory() == pathlib.Path("/home/somebody/.cache/contdrop")
+    assert datasets.data_directory() == pathlib.Path("/home/somebody/.cache/contdrop")
 
 
 def test_a_directory_that_is_a_file(monkeypatch, tmp_path):
@@ -166,7 +159,7 @@ def test_a_directory_that_is_a_file(monkeypatch, tmp_path):
     monkeypatch.setenv("CONTDROP_DATA", str(path))
     for option, name in ((None, "CONTDROP_DATA"), (path, "--data-dir")):
         with pytest.raises(UserError, match=f"^{name}: expected a directory; {path} is a file$"):
-            data.data_directory(option)
+            datasets.data_directory(option)
 
 
 # The format
@@ -190,20 +183,20 @@ NOT_IDX = [
 @pytest.mark.parametrize(("content", "message"), NOT_IDX, ids=[message[:50] for _, message in NOT_IDX])
 def test_what_is_not_idx_is_refused(content, message):
     with pytest.raises(UserError, match=f"^file: .*{message}"):
-        idx.parse(content, 3, "file")
+        mnist.parse(content, 3, "file")
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=3).filter(lambda shape: len(shape) != 2), st.integers(0, 99))
 def test_a_valid_file_is_read(shape, seed):
     array = np.random.default_rng(seed).integers(0, 256, shape)
-    np.testing.assert_array_equal(idx.parse(idx_bytes(array), len(shape), "file"), array)
+    np.testing.assert_array_equal(mnist.parse(idx(array), len(shape), "file"), array)
 
 
 @given(st.binary(max_size=64))
 def test_any_bytes_are_read_or_refused(content):
     for dimensions in (1, 3):
         try:
-            idx.parse(content, dimensions, "file")
+            mnist.parse(content, dimensions, "file")
         except UserError:
             continue
 
@@ -224,13 +217,13 @@ def test_files_gzipped_or_not_with_hyphen_or_dot(tmp_path, suffix, dotted):
 
 
 def test_the_content_tells_whether_it_is_gzipped(folder):
-    (folder / f"{TRAIN_IMAGES}.gz").write_bytes(idx_bytes(ARRAYS[0]))
+    (folder / f"{TRAIN_IMAGES}.gz").write_bytes(idx(ARRAYS[0]))
     (folder / f"{TEST_LABELS}.gz").rename(folder / TEST_LABELS)
     assert_whole(SOURCE.load(folder.parent))
 
 
 def test_gzip_of_two_members_and_symbolic_links(folder, tmp_path):
-    content = idx_bytes(ARRAYS[0])
+    content = idx(ARRAYS[0])
     path = folder / f"{TRAIN_IMAGES}.gz"
     path.write_bytes(packed(content[:1000]) + packed(content[1000:]))
     path.rename(tmp_path / "elsewhere")
@@ -240,7 +233,7 @@ def test_gzip_of_two_members_and_symbolic_links(folder, tmp_path):
 
 def test_a_whole_copy_beside_a_damaged_one_will_do(folder):
     (folder / f"{TRAIN_LABELS}.gz").write_bytes(b"damaged")
-    (folder / TRAIN_LABELS).write_bytes(idx_bytes(ARRAYS[1]))
+    (folder / TRAIN_LABELS).write_bytes(idx(ARRAYS[1]))
     assert_whole(SOURCE.load(folder.parent))
 
 
@@ -261,9 +254,9 @@ def altered(content, at=-1):
     return bytes(changed)
 
 
-LABELS = idx_bytes(ARRAYS[1])
+LABELS = idx(ARRAYS[1])
 LABELS_OUT_OF_RANGE = LABELS[:10] + b"\x0b" + LABELS[11:]
-GZIPPED = packed(idx_bytes(ARRAYS[0]))
+GZIPPED = packed(idx(ARRAYS[0]))
 DAMAGED = [
     (TRAIN_IMAGES, b"", "expected images in IDX format; it is empty"),
     (TRAIN_IMAGES, GZIPPED[:-100], "truncated, it ends in the middle of its gzip data"),
@@ -271,20 +264,20 @@ DAMAGED = [
     (TRAIN_IMAGES, altered(GZIPPED, 5000), "damaged gzip data ("),
     (TRAIN_IMAGES, altered(GZIPPED, -6), "damaged gzip data (CRC check failed"),
     (TRAIN_IMAGES, GZIPPED + b"more", "damaged gzip data (Not a gzipped file (b'mo'))"),
-    (TRAIN_IMAGES, idx_bytes(ARRAYS[0]) + b"more", "bytes follow its end"),
-    (TRAIN_IMAGES, idx_bytes(ARRAYS[0])[:-1], "truncated, it holds 31,375 bytes where its header (40x28x28) asks for"),
-    (TRAIN_IMAGES, idx_bytes(ARRAYS[0][:-1]), "expected the training images, 40x28x28; its header says 39x28x28"),
-    (TRAIN_LABELS, idx_bytes(ARRAYS[1][:-1]), "expected the training labels, 40; its header says 39"),
+    (TRAIN_IMAGES, idx(ARRAYS[0]) + b"more", "bytes follow its end"),
+    (TRAIN_IMAGES, idx(ARRAYS[0])[:-1], "truncated, it holds 31,375 bytes where its header (40x28x28) asks for"),
+    (TRAIN_IMAGES, idx(ARRAYS[0][:-1]), "expected the training images, 40x28x28; its header says 39x28x28"),
+    (TRAIN_LABELS, idx(ARRAYS[1][:-1]), "expected the training labels, 40; its header says 39"),
     (TRAIN_LABELS, LABELS_OUT_OF_RANGE, "expected labels from 0 to 9; number 2 is 11"),
-    (TRAIN_LABELS, idx_bytes(np.roll(ARRAYS[1], 1)), "expected the published content, SHA-256 "),
-    (TEST_IMAGES, packed(altered(idx_bytes(ARRAYS[2]))), "expected the published content, SHA-256 "),
+    (TRAIN_LABELS, idx(np.roll(ARRAYS[1], 1)), "expected the published content, SHA-256 "),
+    (TEST_IMAGES, packed(altered(idx(ARRAYS[2]))), "expected the published content, SHA-256 "),
     (
         TRAIN_LABELS,
-        idx_bytes(ARRAYS[0]),
+        idx(ARRAYS[0]),
         f"expected the training labels; it holds the training images of Tiny, which should be called "
         f"mnist/{TRAIN_IMAGES}.gz",
     ),
-    (TRAIN_LABELS, idx_bytes(ARRAYS[0] // 2), "expected labels in IDX format, which start with the bytes 00 00 08 01"),
+    (TRAIN_LABELS, idx(ARRAYS[0] // 2), "expected labels in IDX format, which start with the bytes 00 00 08 01"),
 ]
 
 
@@ -308,12 +301,8 @@ def test_files_of_another_data_set_are_recognised(folder, monkeypatch):
 def test_more_content_than_can_be_is_not_unpacked(folder, monkeypatch):
     monkeypatch.setattr(download, "LIMIT", 50_000)
     (folder / f"{TRAIN_IMAGES}.gz").write_bytes(gzip.compress(bytes(10_000_000)))
-    tracemalloc.start()
-    try:
+    with memory_below(5_000_000):
         assert "expected at most 50,000 bytes of content; it holds more" in complaint(folder)
-        assert tracemalloc.get_traced_memory()[1] < 5_000_000
-    finally:
-        tracemalloc.stop()
 
 
 def test_what_is_no_file_is_refused(folder):
@@ -432,7 +421,7 @@ def test_check(folder, monkeypatch):
 
 def test_sizes_are_known_before_loading():
     for source in datasets.SOURCES:
-        assert source.name in data.names()
+        assert source.name in datasets.names()
         assert len(source.classes) in (5, 6, 10, 1000)
     assert (SOURCE.train, SOURCE.test, SOURCE.shape) == (TRAIN, TEST, (1, 28, 28))
     assert (mnist.MNIST.train, mnist.MNIST.test) == (60_000, 10_000)
