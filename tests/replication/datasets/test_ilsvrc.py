@@ -222,6 +222,9 @@ def test_folders_that_are_none(tmp_path):
     (tmp_path / "n01000000").mkdir()
     with pytest.raises(UserError, match="n01000000: expected JPEG files; there are none"):
         ilsvrc.class_folders(tmp_path)
+    lay_out(tmp_path, train=("n01000000",))
+    with pytest.raises(UserError, match="n01000000: expected at least 2 JPEG files; there are 1"):
+        dataclasses.replace(ilsvrc.TEN, synsets=("n01000000",)).part(tmp_path / "train", 2)
 
 
 @pytest.mark.parametrize("content", [jpeg(mode="L"), jpeg(mode="CMYK"), jpeg(form="PNG")])

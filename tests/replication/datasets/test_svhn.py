@@ -43,6 +43,12 @@ def compressed(content, order="<"):
     return struct.pack(f"{order}II", 15, len(packed)) + packed
 
 
+def shortened(variable):
+    """A variable whose head says a hundred bytes less than follow."""
+    kind, length = struct.unpack("<II", variable[:8])
+    return struct.pack("<II", kind, length - 100) + variable[8:]
+
+
 def by_hand(*variables, order="<"):
     return (
         b"MATLAB 5.0 MAT-file".ljust(124)
@@ -122,6 +128,11 @@ def test_small_elements_are_in_the_head(file):
         (by_hand(element(3, b"12345678")), "damaged, expected a variable; got an element of type 3"),
         (by_hand(struct.pack("<II", 15, 4) + b"1234"), "damaged compressed data ("),
         (by_hand(compressed(variable("X", PIXELS, 2)[:999])), "truncated, a variable is smaller than what it holds"),
+        (by_hand(shortened(variable("X", PIXELS, 2))), "truncated, a variable is smaller than what it holds"),
+        (
+            by_hand(shortened(compressed(variable("X", PIXELS, 2)))),
+            "truncated, a variable is smaller than what it holds",
+        ),
         (
             by_hand(
                 compressed(variable("X", PIXELS, 2).replace(struct.pack("<i", 7), struct.pack("<i", 2**31 - 1), 1))

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from contdrop.lab.study.methods import NAMES, parse
-from contdrop.replication.initialization import Layered
+from contdrop.lab.study.methods import parse
 from contdrop.replication.networks import ConvLocal
 from contdrop.replication.networks.conv_local import CrossMapNorm, LocalContrast, LocallyConnected2d
 
@@ -128,20 +127,6 @@ def test_local_contrast_of_an_even_image_is_nothing():
     assert float(LocalContrast()(torch.full((1, 3, 12, 12), 0.7)).abs().max()) < 1e-2
 
 
-SMALL = ConvLocal(image=(2, 12, 12), classes=6, maps=(4, 5, 6, 3), hidden=7)
-
-
-@pytest.mark.parametrize("method", [name for name in NAMES if name != "original"])
-def test_the_network_with_every_method(method):
-    torch.manual_seed(0)
-    network = SMALL(parse(method))
-    images = torch.randint(0, 256, (3, 2, 12, 12), dtype=torch.uint8)
-    assert network(images).shape == (3, 6)
-    assert network.local3.size == (3, 3)
-    reference = SMALL(parse("none"))
-    assert [p.shape for p in network.parameters()] == [p.shape for p in reference.parameters()]
-
-
 def test_the_network_of_the_paper():
     network = ConvLocal()(parse("gaussian"))
     names = [name for name, _ in network.named_children()]
@@ -154,12 +139,3 @@ def test_the_network_of_the_paper():
     assert deviation["local3.weight"] == pytest.approx(0.04, rel=0.01)
     assert deviation["hidden1.linear.weight"] == pytest.approx(0.1, rel=0.01)
     assert not any(p.any() for p in network.parameters() if p.dim() < 2)
-
-
-def test_layered_weights_do_not_depend_on_the_method():
-    torch.manual_seed(3)
-    first = SMALL(parse("none"))
-    torch.manual_seed(3)
-    second = SMALL(parse("dropconnect"))
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters()))
-    assert SMALL.initialisation == Layered(SMALL.initialisation.stds)

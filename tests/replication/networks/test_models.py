@@ -10,14 +10,19 @@ from torch import nn
 
 from contdrop.lab.study.methods import NAMES, parse
 from contdrop.replication.initialization import Glorot
-from contdrop.replication.networks import CNN, MLP
+from contdrop.replication.networks import CNN, MLP, VGG, ConvLocal
 
 every_method = pytest.mark.parametrize("name", NAMES)
 
 # Small enough to be quick: 12 -> 10 -> 5 -> 3 -> 1 pixels a side.
 SMALL_CNN = CNN(maps=(3, 4), kernel=3, hidden=7, classes=5, image=(2, 12, 12), scale="paper")
 SMALL_MLP = MLP((288, 9, 8, 5), scale="paper")
-SMALL = pytest.mark.parametrize("model", [SMALL_MLP, MLP((288, 9, 5), "sigmoid", scale="paper"), SMALL_CNN], ids=str)
+SMALL_MODELS = [SMALL_MLP, MLP((288, 9, 5), "sigmoid", scale="paper"), SMALL_CNN]
+SMALL = pytest.mark.parametrize("model", SMALL_MODELS, ids=str)
+LARGE_MODELS = [
+    ConvLocal(image=(2, 12, 12), classes=5, maps=(4, 5, 6, 3), hidden=7),
+    VGG(stages=((4,), (6, 6)), hidden=9, classes=5, side=12),
+]
 IMAGES = torch.rand(6, 2, 12, 12, generator=torch.Generator().manual_seed(0))
 
 
@@ -25,39 +30,35 @@ def shapes(network):
     return [(name, tuple(value.shape)) for name, value in network.named_parameters()]
 
 
+def with_biases(layers):
+    return [
+        (f"{name}.{part}", size)
+        for name, shape in layers.items()
+        for part, size in (("weight", shape), ("bias", shape[:1]))
+    ]
+
+
 def test_default_networks_are_those_of_the_paper():
     method = parse("gaussian")
-    assert shapes(MLP()(method)) == [
-        ("hidden1.linear.weight", (800, 784)),
-        ("hidden1.linear.bias", (800,)),
-        ("hidden2.linear.weight", (800, 800)),
-        ("hidden2.linear.bias", (800,)),
-        ("output.weight", (10, 800)),
-        ("output.bias", (10,)),
-    ]
+    layers = {"hidden1.linear": (800, 784), "hidden2.linear": (800, 800), "output": (10, 800)}
+    assert shapes(MLP()(method)) == with_biases(layers)
+    layers = {"convolution1": (32, 1, 5, 5), "convolution2": (64, 32, 5, 5)}
+    layers |= {"hidden1.linear": (150, 1024), "output": (10, 150)}
     network = CNN()(method)
-    assert shapes(network) == [
-        ("convolution1.weight", (32, 1, 5, 5)),
-        ("convolution1.bias", (32,)),
-        ("convolution2.weight", (64, 32, 5, 5)),
-        ("convolution2.bias", (64,)),
-        ("hidden1.linear.weight", (150, 1024)),
-        ("hidden1.linear.bias", (150,)),
-        ("output.weight", (10, 150)),
-        ("output.bias", (10,)),
-    ]
+    assert shapes(network) == with_biases(layers)
     assert network(torch.rand(2, 1, 28, 28)).shape == (2, 10)
 
 
 @every_method
-@SMALL
+@pytest.mark.parametrize("model", [*SMALL_MODELS, *LARGE_MODELS], ids=lambda model: model.kind)
 @pytest.mark.parametrize("scale", ["paper", "inverted"])
 def test_names_shapes_and_order_of_parameters_do_not_depend_on_the_method(name, model, scale):
     network = dataclasses.replace(model, scale=scale, input_keep=0.8)(parse(name))
     plain = dataclasses.replace(model, scale=scale)(parse("none"))
     assert shapes(network) == shapes(plain)
     assert list(network.state_dict()) == list(plain.state_dict())
-    logits = network(IMAGES)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(network.parameters(), plain.parameters()))
+    logits = network(IMAGES if model.kind != "vgg" else IMAGES[:, [0, 1, 0]])
     assert logits.shape == (6, 5)
     logits.sum().backward()
     assert all(parameter.grad is not None for parameter in network.parameters())
@@ -181,18 +182,21 @@ def test_as_dict_is_what_json_gives_back():
         assert pickle.loads(pickle.dumps(model)) == model
 
 
-def test_networks_that_cannot_be():
-    with pytest.raises(ValueError, match=r"expected at least two widths, each at least 1; got \(784,\)"):
-        MLP((784,))
-    with pytest.raises(ValueError, match="expected activation to be one of relu, sigmoid; got 'tanh'"):
-        MLP(activation="tanh")
-    with pytest.raises(ValueError, match="nothing is left of images"):
-        CNN(image=(1, 14, 14))
-    with pytest.raises(ValueError, match="MLP: expected scale to be one of 'inverted', 'paper'; got 'half'"):
-        MLP(scale="half")
-    for wrong in ({"input_keep": 0.0}, {"input_keep": 1.1}, {"divisor": 0.0}):
-        with pytest.raises(ValueError, match="CNN: expected 0 < input_keep <= 1 and divisor > 0; got"):
-            CNN(**wrong)
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        (MLP, {"widths": (784,)}, r"MLP: expected at least two widths, each at least 1; got \(784,\)"),
+        (MLP, {"activation": "tanh"}, "MLP: expected activation to be one of relu, sigmoid; got 'tanh'"),
+        (MLP, {"scale": "half"}, "MLP: expected scale to be one of 'inverted', 'paper'; got 'half'"),
+        (CNN, {"image": (1, 14, 14)}, "CNN: nothing is left of images"),
+        (CNN, {"input_keep": 0.0}, "CNN: expected 0 < input_keep <= 1 and divisor > 0; got 0.0 and 255.0"),
+        (CNN, {"input_keep": 1.1}, "CNN: expected 0 < input_keep <= 1 and divisor > 0; got 1.1 and 255.0"),
+        (CNN, {"divisor": 0.0}, "CNN: expected 0 < input_keep <= 1 and divisor > 0; got 1.0 and 0.0"),
+    ],
+)
+def test_networks_that_cannot_be(model, settings, message):
+    with pytest.raises(ValueError, match=message):
+        model(**settings)
 
 
 def test_no_hidden_layer_is_allowed():

@@ -11,11 +11,8 @@ from contdrop.lab import api
 from contdrop.lab.data.data import Data, prepare
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.writer import Store
-from contdrop.lab.study.methods import parse
 from contdrop.lab.study.study import Size
 from contdrop.replication import studies
-from contdrop.replication.networks import MLP
-from contdrop.replication.recipes import Steps
 from contdrop.replication.studies import cifar_studies
 
 RANDOM = np.random.default_rng(0)
@@ -74,24 +71,6 @@ def test_every_continuous_law_has_its_control():
     assert {"gaussian", "bernoulli-matched", "uniform", "bernoulli-matched:uniform"} <= set(STUDY.methods)
     assert STUDY.selection.follows["bernoulli-matched"] == "gaussian"
     assert STUDY.scale == "inverted"
-
-
-def test_the_rate_falls_three_times_in_a_run_and_biases_learn_twice_as_fast():
-    recipe = Steps()
-    optimizer = recipe.optimizer(MLP((4, 3, 2))(parse("none")))
-    scheduler = recipe.scheduler(optimizer, 10_000)
-    rates = []
-    for _ in range(10_000):
-        rates.append([group["lr"] for group in optimizer.param_groups])
-        optimizer.step()
-        scheduler.step()
-    weights, biases = np.array(rates).T
-    np.testing.assert_allclose(biases, 2 * weights)
-    expected = [1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4, 1e-5]
-    np.testing.assert_allclose(weights[[0, 2999, 3000, 5999, 6000, 8999, 9000]], expected)
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [1e-4, 0]
-    assert [len(group["params"]) for group in optimizer.param_groups] == [2, 2]
-    assert optimizer.param_groups[0]["params"][0].shape == (3, 4)
 
 
 def random_features():
