@@ -96,11 +96,7 @@ def _keep(content: bytes, file: File, archive: pathlib.Path, progress: DownloadP
 
 
 def parse(content: bytes, images: int, classes: int, file: str) -> Records:
-    """Return the records of a batch of either version; no label is as large as the first byte of a pickle.
-
-    Raises:
-        UserError: It is neither, or not of so many images, or a label is none.
-    """
+    """Return the records of a batch of either version; no label is as large as the first byte of a pickle."""
     records = _unpickled(content, images, file) if content[:1] == b"\x80" else _plain(content, images, file)
     wrong = records[:, 0] >= classes
     if wrong.any():
@@ -220,11 +216,7 @@ class _RestrictedUnpickler(pickle._Unpickler):
 
 
 def unpickle(content: bytes, file: str) -> Any:
-    """Return the plain values and arrays of a pickle, as :class:`PickledArray`; nothing else is imported or called.
-
-    Raises:
-        UserError: It asks for anything else, or is no intact pickle.
-    """
+    """Return the plain values and arrays of a pickle, as :class:`PickledArray`; nothing else is imported or called."""
     try:
         return _RestrictedUnpickler(io.BytesIO(content), encoding="latin-1").load()
     except UserError as problem:

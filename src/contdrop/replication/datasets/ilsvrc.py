@@ -199,11 +199,7 @@ class FolderSource(DatasetSource):
 
 
 def class_folders(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> Images:
-    """Return the images in folders that are named by their synsets.
-
-    Raises:
-        UserError: There are none.
-    """
+    """Return the images in folders that are named by their synsets."""
     classes = _class_names(folder)
     if not classes:
         raise UserError(f"{folder}: expected a folder for each class, such as n01440764; there is none")
@@ -231,9 +227,6 @@ def _count_classes(folder: pathlib.Path) -> int:
 
 def with_devkit(folder: pathlib.Path, devkit: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> Images:
     """Return the validation images, all in one folder, with the labels of the development kit (its folder "data").
-
-    Raises:
-        UserError: Labels and images do not match, or a file is damaged.
     """
     paths = _jpegs(folder)
     synsets = _synsets(devkit / _META)
@@ -261,11 +254,7 @@ def _prepared(path: str, prepare: Callable[[Image], Image] | None) -> Image:
 
 
 def decode(path: pathlib.Path) -> Image:
-    """Decode an image to red, green and blue, whatever the JPEG file has.
-
-    Raises:
-        UserError: It is no JPEG file that can be read, or larger than any image of ILSVRC.
-    """
+    """Decode an image to red, green and blue, whatever the JPEG file has."""
     from PIL import Image as Pillow
 
     try:
@@ -320,11 +309,7 @@ def _listing(folder: pathlib.Path) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class SmallerSide:
-    """Rescales an image, its proportions kept, so that its smaller side has so many pixels.
-
-    Raises:
-        UserError: It is so narrow that it would be larger than any image of ILSVRC.
-    """
+    """Rescales an image, its proportions kept, so that its smaller side has so many pixels."""
 
     side: int
 

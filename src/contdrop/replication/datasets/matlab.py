@@ -53,11 +53,7 @@ class Array:
 
 
 def arrays(path: pathlib.Path) -> Iterator[Array]:
-    """Yield the variables of a file that are arrays of numbers; values that are not read are skipped.
-
-    Raises:
-        UserError: It is not such a file, or not a whole one.
-    """
+    """Yield the variables of a file that are arrays of numbers; values that are not read are skipped."""
     try:
         with reading(path), path.open("rb") as file:
             yield from _arrays(file, path.stat().st_size)

@@ -34,9 +34,6 @@ def parse(content: bytes, dimensions: int, file: str) -> npt.NDArray[np.uint8]:
         content: The whole file, unpacked.
         dimensions: How many there must be: 1 for labels, 3 for images.
         file: What to call it in an error.
-
-    Raises:
-        UserError: It is not such a file, or not a whole one.
     """
     kind = _KINDS[dimensions]
     if not content:

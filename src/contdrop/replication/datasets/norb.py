@@ -57,11 +57,7 @@ class Matrix:
 
 @contextlib.contextmanager
 def matrix(path: pathlib.Path, shape: tuple[int, ...]) -> Iterator[Matrix]:
-    """Open a file, gzipped or not, that has to hold a matrix of this shape.
-
-    Raises:
-        UserError: It is no such file.
-    """
+    """Open a file, gzipped or not, that has to hold a matrix of this shape."""
     with reading(path), path.open("rb") as plain:
         gzipped = plain.read(2) == b"\x1f\x8b"
         plain.seek(0)

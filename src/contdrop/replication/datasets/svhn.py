@@ -48,11 +48,7 @@ def _check_md5(file: File, path: pathlib.Path) -> None:
 
 
 def read(path: pathlib.Path, images: Images, labels: Labels) -> None:
-    """Fill images [N, 3, 32, 32] and labels [N], some images at a time.
-
-    Raises:
-        UserError: The file is no such file, or not of N images.
-    """
+    """Fill images [N, 3, 32, 32] and labels [N], some images at a time."""
     wanted, found = (32, 32, 3, len(images)), set[str]()
     try:
         for array in matlab.arrays(path):

@@ -113,11 +113,7 @@ def _kept(
 
 
 def error_on_test_images(weights: pathlib.Path, directory: pathlib.Path | None = None) -> float:
-    """Return the published network's error on the test images of CIFAR-10, in per cent.
-
-    Raises:
-        UserError: CIFAR-10 is not here, or damaged, or the weights are no such network's.
-    """
+    """Return the published network's error on the test images of CIFAR-10, in per cent."""
     found = datasets.load("cifar-10", directory)
     maps = nin_features(found, weights, "test").reshape(-1, MAPS, SIDE * SIDE)
     return float(100 * (maps.mean(2).argmax(1) != found.test_labels).mean())

@@ -53,9 +53,6 @@ def assign(network: nn.Module, found: Layers, title: str) -> Assigned:
         network: Gets them.
         found: By layer, weights and biases.
         title: What to call the file in an error.
-
-    Raises:
-        UserError: A shape is another one, or no layer is in both. Nothing has been changed then.
     """
     wanted = {
         name: [part for part in (module.weight, module.bias) if part is not None]
@@ -116,11 +113,7 @@ _TORCH = (b"PK\x03\x04", b"\x80\x02")  # since version 1.6, and before
 
 
 def read(path: pathlib.Path) -> Layers:
-    """Return weights and biases by layer, from a Caffe model or from a state_dict that torch saved.
-
-    Raises:
-        UserError: It is neither, or damaged, or would execute something.
-    """
+    """Return weights and biases by layer, from a Caffe model or from a state_dict that torch saved."""
     if not path.is_file():
         raise UserError(f"{path}: expected a file of weights; it is {'a directory' if path.is_dir() else 'not there'}")
     with path.open("rb") as file:
