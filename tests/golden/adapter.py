@@ -29,8 +29,7 @@ from contdrop.lab.training import checkpoint
 from contdrop.replication.initialization import Glorot, Layered, Normal
 from contdrop.replication.networks import CNN, MLP
 from contdrop.replication.networks.conv_local import ConvLocal
-from contdrop.replication.networks.models import NIN
-from contdrop.replication.networks.vgg import VGG, dense_forward
+from contdrop.replication.networks.models import NIN, VGG, dense_forward
 from contdrop.replication.recipes import Adam, AdamCosine, Authors, Hinton, LayeredPlateau, Plateau, Steps
 from contdrop.replication.studies import STUDIES, common
 from contdrop.replication.studies.common import InOrder

@@ -21,8 +21,7 @@ from contdrop.lab.training.trainer import Trainer
 from contdrop.replication import datasets, paper_tables, pretrained, studies
 from contdrop.replication.datasets import builtin
 from contdrop.replication.networks import NIN, VGG, ConvLocal, VGGHead
-from contdrop.replication.networks.models import published_nin
-from contdrop.replication.networks.vgg import dense_forward, dense_probabilities
+from contdrop.replication.networks.models import dense_forward, dense_probabilities, published_nin
 from contdrop.replication.pretrained import published as weights_module
 from contdrop.replication.studies import cifar_studies, common
 from contdrop.replication.studies.ilsvrc_vgg import Ilsvrc

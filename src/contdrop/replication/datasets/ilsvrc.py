@@ -226,8 +226,7 @@ def _count_classes(folder: pathlib.Path) -> int:
 
 
 def with_devkit(folder: pathlib.Path, devkit: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> Images:
-    """Return the validation images, all in one folder, with the labels of the development kit (its folder "data").
-    """
+    """Return the validation images, all in one folder, with the labels of the development kit (its folder "data")."""
     paths = _jpegs(folder)
     synsets = _synsets(devkit / _META)
     truth = devkit / _TRUTH

@@ -4,6 +4,6 @@ from .conv_local import ConvLocal as ConvLocal
 from .models import CNN as CNN
 from .models import MLP as MLP
 from .models import NIN as NIN
+from .models import VGG as VGG
 from .models import Model as Model
-from .vgg import VGG as VGG
-from .vgg import VGGHead as VGGHead
+from .models import VGGHead as VGGHead

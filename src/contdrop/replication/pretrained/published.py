@@ -20,8 +20,7 @@ from .. import datasets
 from ..datasets import dataset
 from ..datasets.dataset import Dataset, Images, fingerprint
 from ..networks import Model
-from ..networks.models import MAPS, SIDE, convolutions, published_nin
-from ..networks.vgg import VGG, last_maps
+from ..networks.models import MAPS, SIDE, VGG, convolutions, last_maps, published_nin
 from ..preprocessing import Whitening, cached, fitted_whitening, global_contrast
 from .weight_files import Layers, assign, lacking, read, refuse_lacking
 

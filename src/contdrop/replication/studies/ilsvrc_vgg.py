@@ -11,7 +11,7 @@ from ...lab.study.study import Configuration, Size
 from .. import datasets, pretrained
 from ..datasets import first_here, ilsvrc
 from ..networks import VGG, VGGHead
-from ..networks.vgg import dense_forward
+from ..networks.models import dense_forward
 from ..pretrained import published
 from ..recipes import Steps
 from . import common
