@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import html
 import pathlib
 import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import UserError, suggest
 from .analysis.verdict import Analysis, Verdict
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .report.formats import Table
+
+
+_Found = TypeVar("_Found")
 
 
 class Result:
@@ -68,19 +70,19 @@ class Result:
         """Return each method's difference from the reference, with intervals and tests."""
         from .report import tables
 
-        found = tables.differences(self._analysis)
-        if found is None:
-            raise UserError("there is nothing to compare: no run is finished by two methods")
-        return found
+        return self._or_refused(tables.differences(self._analysis), "compare")
 
     def plot(self) -> Figure:
         """Draw the paired runs of every method as a matplotlib figure."""
         from .report import figures
 
-        picture = figures.pairs(self._analysis)
-        if picture is None:
-            raise UserError("there is nothing to plot: no run is finished by two methods")
-        return picture.draw()
+        return self._or_refused(figures.pairs(self._analysis), "plot").draw()
+
+    @staticmethod
+    def _or_refused(found: _Found | None, verb: str) -> _Found:
+        if found is None:
+            raise UserError(f"there is nothing to {verb}: no run is finished by two methods")
+        return found
 
     def report(self, directory: pathlib.Path | str) -> pathlib.Path:
         """Write the report page and return its path."""
@@ -125,22 +127,9 @@ class Result:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        found = self.verdict
-        sentences = "".join(f"<li>{html.escape(each.label)}: {html.escape(each.text)}</li>" for each in found.findings)
-        return f"<p><strong>{html.escape(found.headline)}</strong></p>{_html(self.table())}<ul>{sentences}</ul>"
+        from .report import templating
 
-
-def _html(table: Table) -> str:
-    head = "".join(f"<th>{html.escape(each)}</th>" for each in table.headings)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{_bold(html.escape(cell.text), cell.bold)}</td>" for cell in row) + "</tr>"
-        for row in table.rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-
-
-def _bold(text: str, bold: bool) -> str:
-    return f"<strong>{text}</strong>" if bold else text
+        return templating.render("notebook.html", verdict=self.verdict, table=self.table())
 
 
 def analyze(

@@ -89,7 +89,7 @@ class Part:
     name: str
     source: Examples
     positions: Tensor
-    pipeline: Pipeline
+    loaders: Loaders
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -103,12 +103,12 @@ class Part:
 
     @property
     def has_own_batches(self) -> bool:
-        return self.pipeline.batches is not None and self.name == "train"
+        return self.loaders.own_order is not None and self.name == "train"
 
     def _own_order(self, seed: int) -> list[Tensor]:
-        assert self.pipeline.batches is not None
+        assert self.loaders.own_order is not None
         where = "data: batches"
-        found = list(self.pipeline.batches(self.dataset, torch.Generator().manual_seed(seed)))
+        found = list(self.loaders.own_order(self.dataset, torch.Generator().manual_seed(seed)))
         arrays = [np.asarray(batch) for batch in found]
         for number, array in enumerate(arrays):
             if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
@@ -142,8 +142,8 @@ class Part:
             skip: Number of batches to leave out, which were shown before an interruption.
             rows: Maps the size of a batch to the rows to return; all if None.
         """
-        transformed = seed is not None and self.name == "train" and self.pipeline.maker.transform is not None
-        if isinstance(self.source, Arrays) and self.pipeline.maker.collate is None and not transformed:
+        transformed = seed is not None and self.name == "train" and self.loaders.maker.transform is not None
+        if isinstance(self.source, Arrays) and self.loaders.maker.collate is None and not transformed:
             nest, positions = self._arrays
             wanted_rows = order[skip:] if rows is None else (batch[rows(len(batch))] for batch in order[skip:])
             if positions is None:
@@ -151,9 +151,9 @@ class Part:
             return _selected(nest, (positions.index_select(0, batch) for batch in wanted_rows))
         chosen = [self.positions.index_select(0, batch).numpy() for batch in order]
         wanted = requests(self.name, chosen, seed or 0, transformed=transformed)[skip:]
-        if rows is not None and self.pipeline.maker.collate is None:
+        if rows is not None and self.loaders.maker.collate is None:
             wanted, rows = [request.rows(rows(len(request.indices))) for request in wanted], None
-        made = self.pipeline.loaders.batches(wanted)
+        made = self.loaders.batches(wanted)
         return made if rows is None else (select_rows(batch, rows(size_of(batch))) for batch in made)
 
     @functools.cached_property
@@ -197,15 +197,6 @@ class Parts:
 
 
 @dataclass(frozen=True, eq=False)
-class Pipeline:
-    """Construction of batches from examples."""
-
-    maker: BatchBuilder
-    loaders: Loaders
-    batches: Callable[[Any, torch.Generator], Any] | None
-
-
-@dataclass(frozen=True, eq=False)
 class PreparedData:
     """Checked data that can be divided for any run, from :func:`prepare`.
 
@@ -215,7 +206,7 @@ class PreparedData:
         strata: Stratum of each example of ``train``, if draws are stratified.
         groups: Group of each example, if whole groups are drawn.
         resplit: Draw anew for each run.
-        pipeline: Construction of batches.
+        loaders: Construction of batches.
         fingerprint: Fingerprint of the content of all parts.
         name: Name of the data set, if it has one.
         mark: Remark shown beside the title of results.
@@ -226,7 +217,7 @@ class PreparedData:
     strata: Tensor | None
     groups: Tensor | None
     resplit: bool
-    pipeline: Pipeline
+    loaders: Loaders
     fingerprint: str
     name: str = ""
     mark: str = ""
@@ -280,7 +271,7 @@ class PreparedData:
             raise mistake(
                 f"data: {name}", "at least one example", "none", "give more data, or draw less for other parts"
             )
-        return Part(name, source, torch.from_numpy(positions), self.pipeline)
+        return Part(name, source, torch.from_numpy(positions), self.loaders)
 
 
 def prepare(data: Data, *, task: str | None) -> PreparedData:
@@ -307,7 +298,7 @@ def prepare(data: Data, *, task: str | None) -> PreparedData:
     strata = strata if drawn and groups is None else None
     by_part = {name: sources.get(name, train) for name in ("train", "validation", "test")}
     maker = BatchBuilder(by_part, data.collate, data.transform)
-    pipeline = Pipeline(maker, Loaders(maker, data.loader_workers), data.batches)
+    loaders = Loaders(maker, data.loader_workers, data.batches)
     contents = [
         fingerprints.of_content(name, len(source), maker.items(name, source.sampled))
         if isinstance(source, Items)
@@ -315,7 +306,7 @@ def prepare(data: Data, *, task: str | None) -> PreparedData:
         for name, source in sources.items()
     ]
     fingerprint = fingerprints.of_content(data.version, *contents)
-    return PreparedData(sources, drawn, strata, groups, data.resplit, pipeline, fingerprint, data.name, data.mark)
+    return PreparedData(sources, drawn, strata, groups, data.resplit, loaders, fingerprint, data.name, data.mark)
 
 
 def _check_amounts(drawn: dict[str, int], available: int) -> None:

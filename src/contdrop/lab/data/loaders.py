@@ -160,21 +160,26 @@ def _undisturbed() -> Iterator[None]:
 
 
 class Loaders:
-    """Groups of ``count`` loader processes, kept for later epochs and jobs; with 0, this process makes the batches."""
+    """Groups of ``count`` loader processes, kept for later epochs and jobs; with 0, this process makes the batches.
 
-    def __init__(self, maker: BatchBuilder, count: int) -> None:
-        self._maker, self._count = maker, count
+    ``own_order`` is the function that divides the training data into batches, if the study has one.
+    """
+
+    def __init__(
+        self, maker: BatchBuilder, count: int, own_order: Callable[[Any, torch.Generator], Any] | None
+    ) -> None:
+        self.maker, self._count, self.own_order = maker, count, own_order
         self._idle: list[_Loader] = []
 
     def __reduce__(self) -> Any:
-        return Loaders, (self._maker, self._count)
+        return Loaders, (self.maker, self._count, self.own_order)
 
     def batches(self, wanted: Sequence[Request]) -> Iterator[Any]:
         """Yield batches in the wanted order; an evaluation within an epoch gets processes of its own."""
-        return self._loaded(wanted) if self._count else map(self._maker.make, wanted)
+        return self._loaded(wanted) if self._count else map(self.maker.make, wanted)
 
     def _loaded(self, wanted: Sequence[Request]) -> Iterator[Any]:
-        loader = self._idle.pop() if self._idle else _Loader(self._maker, self._count)
+        loader = self._idle.pop() if self._idle else _Loader(self.maker, self._count)
         try:
             for batch in loader.batches(wanted):
                 if isinstance(batch, _Failure):

@@ -402,8 +402,8 @@ def _scratch(path: pathlib.Path) -> Iterator[Store]:
 
 def _can_be_sent(data: PreparedData) -> bool:
     """Return True for arrays without functions of the user's own; each process opens other data itself."""
-    pipeline = data.pipeline
-    functions = (each for each in (pipeline.batches, pipeline.maker.collate, pipeline.maker.transform) if each)
+    given = (data.loaders.own_order, data.loaders.maker.collate, data.loaders.maker.transform)
+    functions = (each for each in given if each)
     own = (type(getattr(each, "__self__", each)).__module__ for each in functions)
     return data.is_arrays and all(module.startswith("contdrop.") for module in own)
 

@@ -116,7 +116,7 @@ def _type_mismatch(model: nn.Module, batch: Any, complaint: str) -> str:
 
 def _check_classes(prepared: PreparedData, target: Tensor, outputs: int, line: str) -> None:
     """Raise an error if a class has no output, in all arrays that are shown unchanged, else in this target."""
-    maker = prepared.pipeline.maker
+    maker = prepared.loaders.maker
     is_shown = prepared.is_arrays and maker.collate is None and maker.transform is None
     shown = {part: source.labels for part, source in prepared.sources.items()} if is_shown else {"train": target}
     for part, labels in shown.items():

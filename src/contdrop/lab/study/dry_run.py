@@ -85,34 +85,27 @@ def dry_run(
         [plan.PlannedJob(protocol, stage, label, 0) for stage, label in planned if stage == wanted]
         for wanted in (FINAL, SELECTION)
     )
-    model = _Trial(finals[0], prepared, device, chosen)
-    model.check()
+    model = _Trial(finals[0], prepared, device, chosen).check()
     found = {job.method: _Trial(job, prepared, device, chosen).run() for job in finals}
     for job in candidates:
         _Trial(job, prepared, device, chosen).run()
-    applied = {label: steps.applied for label, steps in found.items()}
-    _check_sites(study, list(applied.values()))
-    _check_weights(study, {label: steps.weights for label, steps in found.items()}, model.weights)
-    peak = peak_memory()
-    warnings = model.warnings + _resumption_warnings(
-        lambda: Trainer(finals[0], finals[0].variant(chosen), prepared, device)
-    )
-    return DryRunReport(
-        *found[finals[0].method].extent,
-        peak,
-        {
-            label: "; ".join([f"{each.changed} of {plural(each.sites, 'dropout site')} changed", *each.notes])
-            for label, each in applied.items()
-            if each
-        },
-        {label: steps.memory for label, steps in found.items() if steps.memory},
-        tuple(dict.fromkeys([*warnings, *(warning for steps in found.values() for warning in steps.warnings)])),
-        {
-            "data": prepared.fingerprint,
-            "methods": {label: steps.figures for label, steps in found.items()},
-            "settings": {label: steps.settings for label, steps in found.items()},
-        },
-    )
+    _check_sites(study, [trial.applied for trial in found.values()])
+    _check_weights(study, {label: trial.weights for label, trial in found.items()}, model.weights)
+    first, peak = found[finals[0].method], peak_memory()
+    resumption = _resumption_warnings(lambda: Trainer(finals[0], finals[0].variant(chosen), prepared, device))
+    warnings = [*model.warnings, *resumption, *(each for trial in found.values() for each in trial.warnings)]
+    sites = {
+        label: "; ".join([f"{each.changed} of {plural(each.sites, 'dropout site')} changed", *each.notes])
+        for label, each in ((label, trial.applied) for label, trial in found.items())
+        if each
+    }
+    memory = {label: trial.memory for label, trial in found.items() if trial.memory}
+    behaviour = {
+        "data": prepared.fingerprint,
+        "methods": {label: trial.figures for label, trial in found.items()},
+        "settings": {label: trial.settings for label, trial in found.items()},
+    }
+    return DryRunReport(*first.extent, peak, sites, memory, tuple(dict.fromkeys(warnings)), behaviour)
 
 
 def _check_data(study: Study, prepared: PreparedData) -> None:
@@ -152,19 +145,16 @@ def _check_weights(study: Study, weights: Mapping[str, str], initial: str) -> No
         )
 
 
-@dataclass(frozen=True)
-class _Steps:
-    weights: str
+class _Trial:
+    """A training that is used for a few steps and dropped; what it has shown stays."""
+
+    weights: str  # fingerprint of the initial ones
     figures: list[float | None]  # losses and gradients in turn; None for one that is beyond the numbers of float16
     extent: tuple[int, int, tuple[int, int, int]]  # steps per epoch, parameters, examples to train, validate, test on
-    applied: MethodReport | None
     memory: int
+    applied: MethodReport | None
     warnings: list[str]
     settings: dict[str, list[float | None]]  # what losses and gradients of the first steps do not show
-
-
-class _Trial:
-    """A training that is used for a few steps and not afterwards."""
 
     def __init__(self, job: plan.PlannedJob, prepared: PreparedData, device: str, chosen: Mapping[str, str]) -> None:
         self.study, self.prepared = job.protocol.study, prepared
@@ -172,11 +162,10 @@ class _Trial:
         self.where = f"study {self.study.name!r}, {what}"
         with explained(f"{self.where}: model()", self.study.model):
             self.training = Trainer(job, job.variant(chosen), prepared, device)
-        self.weights = self.training.fingerprints["initial weights"]
-        self.warnings: list[str] = []
-        self.settings: dict[str, list[float | None]] = {}
+        self.weights, self.applied = self.training.fingerprints["initial weights"], self.training.built.applied
+        self.warnings = []
 
-    def check(self) -> None:
+    def check(self) -> _Trial:
         """Look for common mistakes in the model's outputs, the optimizer, and the data."""
         training = self.training
         training.check_steps()
@@ -191,8 +180,10 @@ class _Trial:
         self.warnings += common_mistakes.check_optimizer(training, self.where)
         self.warnings += common_mistakes.check_first_batch(training, self.prepared, self.where)
         self.warnings += filter(None, [common_mistakes.missing_values(self.prepared)])
+        del self.training
+        return self
 
-    def run(self) -> _Steps:
+    def run(self) -> _Trial:
         """Take the first steps, and evaluate."""
         training, parts = self.training, self.training.parts
         torch.manual_seed(0)
@@ -206,13 +197,13 @@ class _Trial:
             self._evaluate(part)
         if self.study.measure and training.job.stage == FINAL:
             self._measure()
-        figures = [figure for _, *step in steps for figure in step]
-        extent = training.steps_per_epoch, sum(p.numel() for p in training.network.parameters())
+        self.figures = [figure for _, *step in steps for figure in step]
         sizes = (len(parts.train), len(parts.validation), len(parts.test))
+        self.extent = training.steps_per_epoch, sum(p.numel() for p in training.network.parameters()), sizes
         kept = max(saved for saved, *_ in steps)
-        memory = _memory(training) + kept if kept else 0
-        applied = training.built.applied
-        return _Steps(self.weights, figures, (*extent, sizes), applied, memory, self.warnings, self.settings)
+        self.memory = _memory(training) + kept if kept else 0
+        del self.training
+        return self
 
     def _step(self, batch: Any) -> tuple[int, float, float | None]:
         """Take a step; return the bytes that backward keeps, the loss, and the norm of the gradient."""
