@@ -180,16 +180,13 @@ def _selected(nest: Any, batches: Iterable[Tensor]) -> Iterator[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Training, validation and test examples of one run, with the fingerprint of the division.
-
-    ``groups`` has the group of each test example, if whole groups were drawn.
-    """
+    """Training, validation and test examples of one run."""
 
     train: Part
     validation: Part
     test: Part
-    split: str
-    groups: Positions | None = None
+    split: str  # fingerprint of the division
+    groups: Positions | None = None  # of the test examples, if whole groups were drawn
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -198,27 +195,15 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class PreparedData:
-    """Checked data that can be divided for any run, from :func:`prepare`.
+    """Checked data that can be divided for any run, from :func:`prepare`."""
 
-    Attributes:
-        sources: Parts as given: ``train``, and ``validation`` and ``test`` unless they are drawn from it.
-        drawn: Number of examples to draw from ``train``, for ``test``, ``validation`` and ``subset``.
-        strata: Stratum of each example of ``train``, if draws are stratified.
-        groups: Group of each example, if whole groups are drawn.
-        resplit: Draw anew for each run.
-        loaders: Construction of batches.
-        fingerprint: Fingerprint of the content of all parts.
-        name: Name of the data set, if it has one.
-        mark: Remark shown beside the title of results.
-    """
-
-    sources: dict[str, Examples]
-    drawn: dict[str, int]
-    strata: Tensor | None
+    sources: dict[str, Examples]  # parts as given: train, and validation and test unless they are drawn from it
+    drawn: dict[str, int]  # number of examples to draw from train for test, validation and subset
+    strata: Tensor | None  # of the examples of train
     groups: Tensor | None
-    resplit: bool
+    resplit: bool  # draw anew for each run
     loaders: Loaders
-    fingerprint: str
+    fingerprint: str  # of the content of all parts
     name: str = ""
     mark: str = ""
 

@@ -29,21 +29,13 @@ _IN_CHAINS = ("adaptive", "adaptive-authors", "dropconnect", "dropconnect-author
 
 @dataclass(frozen=True)
 class MethodReport:
-    """Result of applying a method to a model.
+    """Result of applying a method to a model."""
 
-    Attributes:
-        changed: Number of changed dropout sites.
-        sites: Number of dropout sites, counted in a pass if :func:`apply` ran one, else layers and unreachable sites.
-        unreachable: Dropout that no method can change.
-        noise: Mean and relative variance of the masks of each dropout layer with the method, by name.
-        notes: Notes for readers of results, one sentence each.
-    """
-
-    changed: int
-    sites: int
-    unreachable: tuple[Unreachable, ...] = ()
-    noise: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    changed: int  # number of dropout sites
+    sites: int  # number of all, counted in a pass if there was one, else layers and unreachable sites
+    unreachable: tuple[Unreachable, ...] = ()  # dropout that no method can change
+    noise: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by layer: mean and relative variance
+    notes: tuple[str, ...] = ()  # for readers of results, one sentence each
 
 
 def apply(

@@ -37,28 +37,16 @@ _ROUNDING = 1e-5  # between losses that are computed twice on one processor
 
 @dataclass(frozen=True)
 class DryRunReport:
-    """Findings of a dry run.
+    """Findings of a dry run."""
 
-    Attributes:
-        steps_per_epoch: Optimizer steps per epoch of a final run.
-        parameters: Number of the model's parameters.
-        sizes: Number of examples to train, validate and test on.
-        peak_memory: Peak memory of this process in bytes.
-        sites: Description of the dropout sites that each method changed or could not reach.
-        memory: Bytes that a step of each method holds, where known.
-        warnings: Possible mistakes.
-        behaviour: Data, and for each method first losses and gradients, settings and metric values; compared by
-            :func:`.amendments.behaviour_change`.
-    """
-
-    steps_per_epoch: int
-    parameters: int
-    sizes: tuple[int, int, int]
-    peak_memory: float = 0.0
-    sites: dict[str, str] = field(default_factory=dict)
-    memory: dict[str, int] = field(default_factory=dict)
+    steps_per_epoch: int  # optimizer steps, in a final run
+    parameters: int  # of the model
+    sizes: tuple[int, int, int]  # examples to train, validate and test on
+    peak_memory: float = 0.0  # bytes of this process
+    sites: dict[str, str] = field(default_factory=dict)  # by method: dropout sites that it changed or could not reach
+    memory: dict[str, int] = field(default_factory=dict)  # by method: bytes that a step holds, where known
     warnings: tuple[str, ...] = ()
-    behaviour: dict[str, Any] = field(default_factory=dict)
+    behaviour: dict[str, Any] = field(default_factory=dict)  # see amendments.behaviour_change
 
 
 def dry_run(
