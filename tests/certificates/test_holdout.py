@@ -10,6 +10,13 @@ from architectures import blobs, trained
 from contdrop.certificates import holdout_certificate, pac_bayes_certificate
 from contdrop.theory import bounds
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def model(one_thread):
+    return trained(cd.Gaussian(sigma=0.3))
+
 
 def test_holdout_certificate_counts_what_it_says(model):
     x, y = blobs(3000, 2)

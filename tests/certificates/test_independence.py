@@ -7,8 +7,15 @@ import pytest
 import torch
 
 import contdrop as cd
-from architectures import Centred, blobs
+from architectures import Centred, blobs, trained
 from contdrop.certificates import holdout_certificate
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def model(one_thread):
+    return trained(cd.Gaussian(sigma=0.3))
 
 
 class Layout(torch.nn.Module):

@@ -12,6 +12,8 @@ from architectures import Centred, blobs, trained
 from contdrop.certificates import SCALES, GaussianNetwork, pac_bayes_certificate
 from contdrop.theory import bounds
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def test_weights_and_outputs_of_a_gaussian_network_have_one_distribution():
     torch.manual_seed(0)
