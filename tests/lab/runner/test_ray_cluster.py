@@ -2,6 +2,7 @@
 
 import fractions
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import processes
 from contdrop import lab
 from contdrop.errors import UserError
 from contdrop.lab.data.data import prepare
-from contdrop.lab.runner import ray_cluster, ray_driver, runner
+from contdrop.lab.runner import ray_cluster, runner
 from contdrop.lab.runner.queue import JobQueue, WorkerConfig
 from contdrop.lab.store.writer import Store
 from contdrop.lab.study.plan import add_plan, plan
@@ -95,7 +96,7 @@ def do(nodes, path, jobs, watcher, source=StudySource("catalogue", "digits-mlp")
         ray_cluster.Cluster(wanted, threads=1, device="cpu", devices=devices) as cluster,
         Store(path, create=True) as store,
     ):
-        return ray_driver.run(store, add_plan(store, jobs), work, watcher, cluster=cluster)
+        return ray_cluster.run(store, add_plan(store, jobs), work, watcher, cluster=cluster)
 
 
 def measured(path):
@@ -147,7 +148,7 @@ def test_tensors_travel_without_a_copy_and_unchanged():
     prepared = prepare(studies.STUDIES["digits-mlp"].data(), task="classification")
     content = ray_cluster.packed(prepared)
     assert len(content[0]) < 0.1 * sum(len(array) for array in content[1:])
-    again = ray_cluster.unpacked(content)
+    again = pickle.loads(content[0], buffers=content[1:])
     assert again.fingerprint == prepared.fingerprint
     for name, source in prepared.sources.items():
         for mine, theirs in zip(source.tensors, again.sources[name].tensors):
@@ -267,9 +268,9 @@ def test_nodes_of_another_kind_do_nothing(nodes, tmp_path):
         (other,) = cluster.refused
         cluster.refused = set()
         with Store(tmp_path / "runs.db", create=True) as store:
-            hands = ray_driver._Driver(JobQueue(store, {}, Watcher()), WorkerConfig({}, {}), cluster)
+            hands = ray_cluster._Driver(JobQueue(store, {}, Watcher()), WorkerConfig({}, {}), cluster)
             machine = {**environment.machine(), "instructions": "none"}
-            assert not hands._begin(1, other, machine=machine)  # one that came later and began a job
+            assert not hands._begin(1, other, {"machine": machine})  # one that came later and began a job
             assert cluster.refused == {other}
 
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -27,12 +27,10 @@ from ..study.study import Study, is_integer_at_least
 from ..study.user_errors import explained
 from ..training.environment import find_device, machine
 from ..training.job import seconds_per_epoch
-from . import local
+from . import local, ray_cluster
 from .progress import Estimate
 from .queue import Observer, PlanOutcome, WorkerConfig
-
-if TYPE_CHECKING:
-    from .ray_cluster import Cluster, RayResources
+from .ray_cluster import Cluster, RayResources
 
 
 @dataclass(frozen=True)
@@ -186,8 +184,6 @@ class StudyRunner:
             self._connect(self.cluster)
 
     def _connect(self, wanted: RayResources) -> None:
-        from .ray_cluster import Cluster
-
         if wanted.address is None and wanted.workers is None:
             wanted = replace(wanted, workers=self.processes)
         cluster = Cluster(wanted, threads=self.threads or 1, device=self.device, devices=self.devices)
@@ -348,9 +344,7 @@ class StudyRunner:
         shared = {key: data for key, data in self._data.items() if data is not None and _can_be_sent(data)}
         work = WorkerConfig(specs, shared, self.threads or 1, self.device, self.devices)
         if self._ray is not None:
-            from . import ray_driver
-
-            return ray_driver.run(self.store, self.jobs, work, observer, cluster=self._ray)
+            return ray_cluster.run(self.store, self.jobs, work, observer, cluster=self._ray)
         if self.processes == 0:
             protocols = {planned.key: planned.protocol for planned in self.plans}
             return local.run_here(self.store, self.jobs, work, observer, protocols)
@@ -377,8 +371,6 @@ def find_cluster(
 ) -> RayResources | None:
     """Return the resources to ask of Ray; None for the local executor, which takes none of these options."""
     if executor == "ray":
-        from .ray_cluster import RayResources
-
         return RayResources(address, cpus, gpus, workers)
     if executor != "local":
         raise UserError(f"--executor: expected local or ray; got {executor!r}")

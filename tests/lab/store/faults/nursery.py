@@ -31,11 +31,11 @@ def serve() -> None:
 
     import contdrop.cli
     import contdrop.lab.report.page
-    import contdrop.lab.runner.ray_driver
+    import contdrop.lab.runner.ray_cluster
 
     # The page is not what is tested, and takes seconds.
     contdrop.lab.report.page.write = lambda store, out, **_: types.SimpleNamespace(index="no page")
-    multiprocessing.set_forkserver_preload(["contdrop.lab.runner.ray_driver", "often", "torch._dynamo"])
+    multiprocessing.set_forkserver_preload(["contdrop.lab.runner.ray_cluster", "often", "torch._dynamo"])
     multiprocessing.forkserver.ensure_running()
     print(json.dumps(multiprocessing.forkserver._forkserver._forkserver_pid), flush=True)
     for line in sys.stdin:
