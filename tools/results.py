@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
 from contdrop.lab import stats
-from contdrop.lab.store import merge
+from contdrop.lab.store import imports
 from contdrop.lab.store.schema import FINISHED
 from contdrop.replication import studies
 from contdrop.replication.claims.claims import CLAIMS, PLANNED, TEST, UNUSED
@@ -231,7 +231,7 @@ def archives() -> str:
     """Return the table of archives: command, completeness, time, commit and machine."""
     rows = []
     for path in sorted(RESULTS.glob(f"*{ENDING}")):
-        found, _ = merge.load(path)
+        found, _ = imports.load(path)
         jobs = [content.job for content in found.jobs]
         finished = [job for job in jobs if job.status == FINISHED]
         kinds = sorted({f"{job.machine['processor']}, {job.machine['instructions']}" for job in finished})

@@ -15,11 +15,11 @@ from .._text import duration, no_formula, plural, printable
 from ..errors import UserError
 from ..lab.analysis.metric_format import Measure
 from ..lab.runner.progress import Estimate
-from ..lab.store import csv_import
+from ..lab.store import imports
 from ..lab.store.archive import export as export_archive
+from ..lab.store.imports import MergeResult, import_file, is_table
+from ..lab.store.imports import merge as merge_stores
 from ..lab.store.integrity import check as find
-from ..lab.store.merge import MergeResult, import_file, is_table
-from ..lab.store.merge import merge as merge_stores
 from ..lab.store.schema import FAILED, FINAL, FINISHED, RUNNING, Epoch, JobRecord, ProtocolRecord
 from ..lab.store.writer import Store
 from ..lab.training.metric_values import better_of
@@ -161,8 +161,8 @@ def export(
         jobs = [job for job in opened.jobs() if job.status == FINISHED and (selection or job.stage == FINAL)]
         presets = {protocol.key: protocol.preset for protocol in opened.protocols()}
         if per_epoch:
-            columns = [*_JOB_COLUMNS, *(name for name in Epoch.__dataclass_fields__)]
-            rows = [{**_job(job, presets), **vars(epoch)} for job in jobs for epoch in opened.epochs(job.id)]
+            columns = [*_JOB_COLUMNS, *Epoch._fields]
+            rows = [{**_job(job, presets), **epoch._asdict()} for job in jobs for epoch in opened.epochs(job.id)]
         else:
             columns = [*_JOB_COLUMNS, *_RESULT_COLUMNS]
             measures = {protocol.key: Measure.of(protocol.description) for protocol in opened.protocols()}
@@ -243,7 +243,7 @@ def import_command(
     metric = metric or "error"
     unit = ("%" if metric == "error" else "") if unit is None else unit
     measured = {"name": metric, "unit": unit, "better": better or better_of(metric) or "lower"}
-    table = functools.partial(csv_import.read, name=name, reference=reference, metric=measured, margin=margin)
+    table = functools.partial(imports.read_table, name=name, reference=reference, metric=measured, margin=margin)
     _show(import_file(file, store, table), store)
 
 

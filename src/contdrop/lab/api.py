@@ -17,7 +17,7 @@ from .analysis.verdict import analyze as analyze_results
 from .runner.progress import TextProgress
 from .runner.ray_cluster import RayResources
 from .runner.runner import PlannedStudy, StudyRunner
-from .store import csv_import, merge
+from .store import imports
 from .store.results import Results, collect
 from .store.writer import Store
 from .study import plan
@@ -158,7 +158,7 @@ def analyze(
         >>> analyze(values, metric="rmse").verdict.headline
         'Original dropout is worse than new, by 0.217.'
     """
-    contents = csv_import.from_values(
+    contents = imports.from_values(
         _by_run(values),
         name=name,
         reference=reference,
@@ -167,7 +167,7 @@ def analyze(
     )
     path = pathlib.Path(tempfile.mkdtemp(prefix="contdrop-")) / "analysis.db"
     with Store(path, create=True) as opened:
-        merge.add_contents(opened, contents, "lab.analyze")
+        imports.add_contents(opened, contents, "lab.analyze")
     result = Result(path, contents.protocols[0].key)
     weakref.finalize(result, shutil.rmtree, path.parent, ignore_errors=True)
     return result

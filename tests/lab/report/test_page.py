@@ -24,7 +24,7 @@ from contdrop.lab.report import page, protocol
 from contdrop.lab.report.figures import drawing
 from contdrop.lab.report.formats import MINUS
 from contdrop.lab.report.page_files import FigurePool, InlineFigures
-from contdrop.lab.store import merge, schema
+from contdrop.lab.store import imports, schema
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.writer import Store
 from stores import ALL_METHODS, METHODS, make_store
@@ -164,7 +164,7 @@ def test_samples_are_of_data_that_the_lab_trained_on(tmp_path, monkeypatch):
 
     assert report(make_store(tmp_path / "lab.db", runs=2, epochs=1, images=50)) == ["digits"]
     (tmp_path / "mnist.csv").write_text("method,run,value\na,0,1\na,1,2\nb,0,2\nb,1,3\n")
-    merge.import_file(tmp_path / "mnist.csv", tmp_path / "imported.db")
+    imports.import_file(tmp_path / "mnist.csv", tmp_path / "imported.db")
     assert report(tmp_path / "imported.db") == []
     study = lab.Study(
         "mnist",
@@ -343,7 +343,7 @@ def test_runs_that_are_not_paired_leave_everything_as_it_was(tmp_path, one_figur
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     with Store(path) as store, store.transaction() as db:
         db.execute("UPDATE jobs SET fingerprints = '{\"split\": \"other\"}' WHERE method = 'none' AND run = 1")
-        schema.update_checksum(db, "jobs", "method = 'none' AND run = 1")
+        schema.update(db, "jobs", {}, "method = 'none' AND run = 1")
     with pytest.raises(UserError, match=r"digits-mlp: in run 1 .* not paired"):
         page.write(path, out)
     assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before

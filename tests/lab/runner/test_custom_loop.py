@@ -189,12 +189,18 @@ def test_finished_numbers_are_analysed(tmp_path):
 def test_what_a_program_asked_for_is_not_taken_for_the_labs_training(tmp_path):
     study = lab.Study("both", lambda: DATA, make, task="regression", epochs=1, runs=1, methods=["original", "none"])
     path = tmp_path / "runs.db"
-    for job in lab.ask(study, store=path):
-        job.tell(float(job.run))
+    asked = next(jobs := lab.ask(study, store=path))
+    asked.tell(0.25)
+    jobs.close()
     lab.compare(study, store=path, workers=0, device="cpu", progress=False)
+    (rest,) = lab.ask(study, store=path)
+    assert rest.method == "none"
     with Store(path) as store:
         found = [protocol.configuration.get("run") for protocol in store.protocols()]
         assert integrity.check(store) == []
+        told, *others = store.jobs()
+        assert told.results["test_error"] == 0.25
+        assert len({job.key for job in others}) == 2  # that of either loop, which have the same keys
     assert len(found) == 2
     assert sum(run is not None and "around_ask" in str(run) for run in found) == 1
     with pytest.raises(UserError, match=r"expected the loop around lab\.ask to run its jobs"):

@@ -12,7 +12,7 @@ from contdrop import lab
 from contdrop.errors import UserError
 from contdrop.lab.data.data import prepare
 from contdrop.lab.runner import runner
-from contdrop.lab.store import merge, schema
+from contdrop.lab.store import imports, schema
 from contdrop.lab.store.schema import FAILED, FINISHED, PLANNED
 from contdrop.lab.store.writer import Store
 from contdrop.lab.study import plan, source
@@ -169,7 +169,7 @@ def test_an_interrupted_job_does_not_resume_on_other_data(tmp_path):
     with Store(tmp_path / "runs.db") as store, store.transaction() as db:
         db.execute("UPDATE jobs SET status = 'running'")
         for job in (1, 2):
-            schema.update_checksum(db, "jobs", "id = ?", job)
+            schema.update(db, "jobs", {}, "id = ?", job)
     (tmp_path / "real").touch()
     with pytest.raises(UserError, match=r"expected the data of its 2 jobs"):
         conduct(tmp_path, tmp_path / "runs.db")
@@ -208,8 +208,8 @@ def test_parts_of_other_data_are_not_merged(tmp_path):
     (tmp_path / "real").touch()
     conduct(tmp_path, tmp_path / "2.db", runs=2, shard=(2, 2))
     with pytest.raises(UserError, match=r"^2.db: either was trained on other data there than here; nothing was added"):
-        merge.merge(tmp_path / "all.db", [tmp_path / "1.db", tmp_path / "2.db"])
+        imports.merge(tmp_path / "all.db", [tmp_path / "1.db", tmp_path / "2.db"])
     assert not (tmp_path / "all.db").exists()
     (tmp_path / "real").unlink()
     conduct(tmp_path, tmp_path / "3.db", runs=2, shard=(2, 2))
-    assert merge.merge(tmp_path / "all.db", [tmp_path / "1.db", tmp_path / "3.db"]).added == 6
+    assert imports.merge(tmp_path / "all.db", [tmp_path / "1.db", tmp_path / "3.db"]).added == 6

@@ -17,7 +17,7 @@ from contdrop.errors import UserError
 from contdrop.lab.analysis.comparisons import compare
 from contdrop.lab.analysis.verdict import analyze, verdict
 from contdrop.lab.report import page, protocol, tables
-from contdrop.lab.store import archive, csv_import, integrity, merge, schema
+from contdrop.lab.store import archive, imports, integrity, schema
 from contdrop.lab.store.reader import pack
 from contdrop.lab.store.results import collect_all, remedy
 from contdrop.lab.store.schema import FINAL, FINISHED, PROCESSOR
@@ -59,14 +59,14 @@ def test_report_of_an_imported_store_is_the_same_to_the_byte(full, tmp_path, mon
     monkeypatch.setattr(page.figures, "figures", lambda *_: [])  # slow, and made of the same numbers
     archive.export(full, tmp_path / "archive.gz")
     (tmp_path / "b").mkdir()
-    merge.import_file(tmp_path / "archive.gz", tmp_path / "b" / "runs.db")
+    imports.import_file(tmp_path / "archive.gz", tmp_path / "b" / "runs.db")
     pages = [page.write(tmp_path / place / "runs.db", tmp_path / place / "out") for place in "ab"]
     for one, other in zip(*([made.index, *made.tables, *made.figures] for made in pages), strict=True):
         assert one.name == other.name
         assert one.read_bytes() == other.read_bytes()
     with Store(full) as store, store.transaction() as db:  # nor does it matter when the page is written
         db.execute("UPDATE jobs SET created = 1e9, started = 1e9, ended = 1e9")
-        schema.update_checksum(db, "jobs", "TRUE")
+        schema.update(db, "jobs", {}, "TRUE")
     assert "as of 2001-09-09 01:46 UTC<" in page.write(full, tmp_path / "old").index.read_text()
 
 
@@ -376,7 +376,7 @@ def test_merge_tells_what_any_of_its_files_brings(cli):
 
 def test_numbers_from_elsewhere_claim_no_time_and_no_training(tmp_path):
     (tmp_path / "table.csv").write_text(TABLE)
-    found = csv_import.read(tmp_path / "table.csv")
+    found = imports.read_table(tmp_path / "table.csv")
     for job in (content.job for content in found.jobs):
         assert (job.created, job.started, job.ended, job.seconds) == (0.0, None, None, 0.0)
         assert (job.epochs, job.epochs_done, job.configuration["epochs"]) == (0, 0, 0)
@@ -387,11 +387,11 @@ def test_numbers_from_elsewhere_claim_no_time_and_no_training(tmp_path):
 def test_first_method_of_a_table_is_the_reference_unless_one_is_named(tmp_path):
     (tmp_path / "table.csv").write_text(TABLE)
     for reference, expected in ((None, "ours"), ("base", "base"), ("ours", "ours")):
-        (protocol,) = csv_import.read(tmp_path / "table.csv", reference=reference).protocols
+        (protocol,) = imports.read_table(tmp_path / "table.csv", reference=reference).protocols
         assert protocol.description["reference"] == expected
         assert protocol.description["methods"] == ["ours", "base"]
     with pytest.raises(UserError, match=r"--reference: .*table\.csv has no method 'bass'; did you mean 'base'"):
-        csv_import.read(tmp_path / "table.csv", reference="bass")
+        imports.read_table(tmp_path / "table.csv", reference="bass")
 
 
 @pytest.mark.parametrize(
@@ -429,9 +429,12 @@ def test_small_archive_shows_the_same_page_and_joins_its_store(cli, full, tmp_pa
             db.execute(
                 "UPDATE protocols SET configuration = json_set(configuration, '$.metric', json('[\"error\",\"nll\"]'))"
             )
-            schema.update_checksum(db, "protocols", "true")
-            write_artefacts(db, job.id, {name: pack(array) for name, array in sorted((kept | added).items())})
-            schema.update_checksum(db, "jobs", "id = ?", job.id)
+            schema.update(db, "protocols", {}, "true")
+            schema.update_job(
+                db,
+                job.id,
+                **write_artefacts(db, job.id, {name: pack(array) for name, array in sorted((kept | added).items())}),
+            )
     assert cli("export", "--store", full, "--archive", "small.gz", "--small")[0] == 0
     assert cli("import", "small.gz", "--store", "a/small.db")[0] == 0
     with Store("a/small.db") as small:
@@ -472,11 +475,11 @@ def test_stores_that_differ_in_which_values_are_better_are_not_joined(full, tmp_
     metric = {"name": "error", "unit": "%", "better": "higher"}
     other = dataclasses.replace(first, description={**first.description, "metric": metric})
     with Store(tmp_path / "new.db", create=True) as store:
-        merge.add_contents(store, archive.StoreContents((other,), (), ()), "other")
+        imports.add_contents(store, archive.StoreContents((other,), (), ()), "other")
         metric = {**metric, "better": "lower"}
         first = dataclasses.replace(first, description={**first.description, "metric": metric})
         with pytest.raises(UserError, match=r"metric error: higher was better when .* now lower is to be"):
-            merge.add_contents(store, archive.StoreContents((first,), (), ()), "first")
+            imports.add_contents(store, archive.StoreContents((first,), (), ()), "first")
 
 
 def test_a_small_archive_keeps_errors_that_do_not_follow_from_predictions(full):

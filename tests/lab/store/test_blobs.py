@@ -13,7 +13,7 @@ from test_trainer import images as images
 from test_trainer import job
 
 from contdrop.errors import UserError
-from contdrop.lab.store import archive, blobs, integrity, merge
+from contdrop.lab.store import archive, blobs, imports, integrity
 from contdrop.lab.store.reader import DamageError
 from contdrop.lab.store.schema import FINISHED
 from contdrop.lab.store.writer import Store, reset_job
@@ -134,11 +134,11 @@ def test_weights_stay_beside_the_store_and_are_checked(images, store, tmp_path):
         job(), Variant.parse("gaussian"), images).network.state_dict())  # fmt: skip
     archive.export(store.path, tmp_path / "a.jsonl.gz")
     for added in (
-        merge.import_file(tmp_path / "a.jsonl.gz", tmp_path / "b.db"),
-        merge.merge(tmp_path / "c.db", [store.path]),
+        imports.import_file(tmp_path / "a.jsonl.gz", tmp_path / "b.db"),
+        imports.merge(tmp_path / "c.db", [store.path]),
     ):
         assert added.added == 1
-    assert merge.import_file(tmp_path / "a.jsonl.gz", store.path).kept == 1  # equal, weights aside
+    assert imports.import_file(tmp_path / "a.jsonl.gz", store.path).kept == 1  # equal, weights aside
     with Store(tmp_path / "c.db") as merged:
         assert integrity.check(merged) == []
         assert merged.weights(merged.jobs()[0].id) is None

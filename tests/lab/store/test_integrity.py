@@ -244,7 +244,7 @@ def test_error_that_is_not_that_of_the_predictions(path):
     """A hand that also writes the checksum anew is found by arithmetic."""
     with Store(path) as store:
         store._db.execute("UPDATE jobs SET results = json_set(results, '$.test_error', 0.5) WHERE id = 4")
-        schema.update_checksum(store._db, "jobs", "id = 4")
+        schema.update(store._db, "jobs", {}, "id = 4")
         (finding,) = integrity.check(store)
         assert "its test error is 0.5 %, and that of its examples" in finding.text
         with pytest.raises(DamageError, match=r"its test error is 0\.5 %, and that of its examples"):
@@ -378,7 +378,7 @@ def test_mixed_kinds_in_a_run_are_refused(tmp_path):
     path = stores.make_store(tmp_path / "runs.db", methods=("none", "gaussian"), runs=2, epochs=2)
     with Store(path) as store:
         store._db.execute("UPDATE jobs SET machine = json_set(machine, '$.threads', 2) WHERE id = 1")
-        schema.update_checksum(store._db, "jobs", "id = 1")
+        schema.update(store._db, "jobs", {}, "id = 1")
         with pytest.raises(UserError, match=r"in run 0 .* not share the same kind of processor.*does that run again"):
             collect_all(store)
         (finding,) = integrity.check(store)

@@ -43,8 +43,7 @@ def _change_everything(path, number):
         store.select(SelectionRecord("p", "gaussian", "gaussian:sigma=0.2", "why", {}, 1.0))
         store.progress(number, [epoch(2)], (2, [b"later"]))
         with store.transaction() as db:
-            write_artefacts(db, number, {"test_labels": pack(np.ones(3))})
-            schema.update_checksum(db, "jobs", "id = ?", number)
+            schema.update_job(db, number, **write_artefacts(db, number, {"test_labels": pack(np.ones(3))}))
 
 
 @pytest.mark.parametrize("within", [False, True], ids=["alone", "within a snapshot"])
@@ -53,8 +52,7 @@ def test_what_is_held_against_each_other_is_read_at_one_moment(store, path, monk
     (number,) = add(store, job())
     store.progress(number, [epoch(1)], (1, [b"state"]))
     with store.transaction() as db:
-        write_artefacts(db, number, {"test_labels": pack(np.zeros(3))})
-        schema.update_checksum(db, "jobs", "id = ?", number)
+        schema.update_job(db, number, **write_artefacts(db, number, {"test_labels": pack(np.zeros(3))}))
     before = READS[what](store, number)
     read, left = store.read, [1]
 

@@ -11,7 +11,7 @@ from torch import nn
 from contdrop import lab
 from contdrop.lab.analysis.verdict import verdict
 from contdrop.lab.report import protocol as describing
-from contdrop.lab.store import archive, merge
+from contdrop.lab.store import archive, imports
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.writer import Store
 from contdrop.lab.study import amendments
@@ -64,7 +64,7 @@ def test_the_record_travels_and_is_joined(tmp_path):
         archive.write(archive.read_store(store), tmp_path / "a.jsonl.gz")
     with Store(tmp_path / "copy.db", create=True) as copy:
         for _ in range(2):
-            merge.add_contents(copy, archive.read(tmp_path / "a.jsonl.gz"), "a")
+            imports.add_contents(copy, archive.read(tmp_path / "a.jsonl.gz"), "a")
     assert recorded(tmp_path / "copy.db")[0] == recorded(path)[0] != []
     first, second = ({amendments.KEY: [line(time, 2)], "title": str(time)} for time in (2.0, 1.0))
     both = amendments.joined(first, second)
@@ -192,11 +192,11 @@ def test_a_changed_loop_is_refused_and_merging_says_so(tmp_path):
         loop(run, name)
     assert len(loop(one, "one", runs=2).results.finished) == 2
     assert "one.db was begun with: the code of its loop is another; give" in refusal(loop, other, "one")
-    assert merge.merge(tmp_path / "same.db", [tmp_path / "one.db", tmp_path / "three.db"]).notes == ()
+    assert imports.merge(tmp_path / "same.db", [tmp_path / "one.db", tmp_path / "three.db"]).notes == ()
     with Store(tmp_path / "one.db") as first, Store(tmp_path / "two.db") as second:
         here, there = (store.protocols()[0].description for store in (first, second))
-    words = "own: the study that is added is not the one in the store: the code of its loop is another"
-    assert list(merge._differences("own", here, there)) == [words]
+    words = "the study that is added is not the one in the store: the code of its loop is another"
+    assert list(imports._differences(here, there)) == [words]
 
 
 def test_comments_docstrings_and_more_runs_leave_a_loop_what_it_is(tmp_path):

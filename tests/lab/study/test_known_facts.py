@@ -7,7 +7,7 @@ from contdrop import lab
 from contdrop.lab.analysis.verdict import analyze
 from contdrop.lab.extensions import Extension
 from contdrop.lab.report import page, protocol, supplementary_tables, tables
-from contdrop.lab.store import csv_import, merge
+from contdrop.lab.store import imports
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.writer import Store
 from stores import make_store
@@ -36,12 +36,12 @@ def told(path, out):
 
 @pytest.fixture
 def imported(tmp_path):
-    found = csv_import.from_values(
+    found = imports.from_values(
         {(method, run): value for method, values in VALUES.items() for run, value in enumerate(values)},
         name="numbers", reference=None, metric={"name": "rmse", "unit": "", "better": "lower"}, margin=None,
     )  # fmt: skip
     with Store(tmp_path / "numbers.db", create=True) as store:
-        merge.add_contents(store, found, "a test")
+        imports.add_contents(store, found, "a test")
     return tmp_path / "numbers.db"
 
 

@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import dataclasses
 import io
 import pickle
 import random
@@ -94,10 +93,10 @@ def warm_then_steps(optimizer, total):
 )
 def test_resumption_is_bit_exact(change):
     whole, first, second = (begin(**change) for _ in range(3))
-    expected = [dataclasses.replace(whole.run_epoch(), seconds=0.0) for _ in range(6)]
-    found = [dataclasses.replace(first.run_epoch(), seconds=0.0)]
+    expected = [whole.run_epoch()._replace(seconds=0.0) for _ in range(6)]
+    found = [first.run_epoch()._replace(seconds=0.0)]
     second.restore(b"".join(first.state()))
-    found += [dataclasses.replace(second.run_epoch(), seconds=0.0) for _ in range(5)]
+    found += [second.run_epoch()._replace(seconds=0.0) for _ in range(5)]
     assert found == expected
     assert second.results()[0] == whole.results()[0]
 

@@ -130,7 +130,7 @@ def resume(team):
     first, second = (started(team, *STUDIES["gaussian"]) for _ in range(2))
     first.run_epoch()
     second.restore(b"".join(first.state()))
-    return dataclasses.replace(second.run_epoch(), seconds=0.0), weights_of(second)
+    return second.run_epoch()._replace(seconds=0.0), weights_of(second)
 
 
 def train_all(team, directory):
@@ -161,7 +161,7 @@ def test_two_processes_do_what_one_does(name, divided):
     alone = train(ProcessGroup(), *STUDIES[name])
     for epochs, results, artefacts, weights in (found[name] for found in divided):
         for one, other in zip(alone[0], epochs):
-            assert dataclasses.astuple(other)[:-1] == pytest.approx(dataclasses.astuple(one)[:-1], rel=1e-9)
+            assert other[:-1] == pytest.approx(one[:-1], rel=1e-9)
         assert results == pytest.approx(alone[1], rel=1e-9)
         assert artefacts.keys() == alone[2].keys()
         np.testing.assert_allclose(artefacts["test_error"], alone[2]["test_error"])

@@ -54,7 +54,7 @@ def start(images, method="gaussian", **options):
 
 
 def exact(epoch):
-    return dataclasses.replace(epoch, seconds=0.0)
+    return epoch._replace(seconds=0.0)
 
 
 @pytest.fixture

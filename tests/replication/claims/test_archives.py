@@ -8,7 +8,7 @@ import pytest
 
 import scripts
 from contdrop.lab import api
-from contdrop.lab.store import integrity, merge
+from contdrop.lab.store import imports, integrity
 from contdrop.lab.store.schema import FINISHED
 from contdrop.lab.store.writer import Store
 from contdrop.lab.training import environment
@@ -55,7 +55,7 @@ def test_the_lowest_epoch_is_that_of_each_run(tool):
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)
 def test_archives_are_whole(archive, tmp_path):
-    merge.import_file(archive, tmp_path / "runs.db")
+    imports.import_file(archive, tmp_path / "runs.db")
     with Store(tmp_path / "runs.db") as store:
         assert integrity.check(store) == []
 
@@ -66,7 +66,7 @@ def test_a_cell_of_the_dose_table_comes_out_again(tmp_path, monkeypatch):
         monkeypatch.setenv("CONTDROP_DATA", str(REAL))
     archive = ROOT / "results" / "dose-1000.jsonl.gz"
     label = "gaussian:r=0.3"
-    found, _ = merge.load(archive)
+    found, _ = imports.load(archive)
     old = next(each.job for each in found.jobs if (each.job.method, each.job.run) == (label, 0))
     try:
         api.compare(dose.DOSE_1000, methods=[label], runs=1, store=tmp_path / "again.db", workers=0)

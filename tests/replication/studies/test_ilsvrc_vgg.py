@@ -319,11 +319,11 @@ def test_a_run_resumes_bit_for_bit_from_the_middle_of_a_pass(study, small_networ
     prepared = prepare(job.protocol.study.data(), task="classification")
     variant = job.variant({})
     whole, first, second = (Trainer(job, variant, prepared) for _ in range(3))
-    undisturbed = [dataclasses.replace(whole.run_epoch(), seconds=0.0) for _ in range(2)]
+    undisturbed = [whole.run_epoch()._replace(seconds=0.0) for _ in range(2)]
     first.run_epoch()
     assert first.shown
     second.restore(b"".join(first.state()))
-    assert dataclasses.replace(second.run_epoch(), seconds=0.0) == undisturbed[1]
+    assert second.run_epoch()._replace(seconds=0.0) == undisturbed[1]
     for name, value in whole.network.state_dict().items():
         assert torch.equal(value, second.network.state_dict()[name])
 

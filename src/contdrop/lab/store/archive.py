@@ -10,7 +10,7 @@ running starts over.
 from __future__ import annotations
 
 import base64
-import dataclasses
+import functools
 import gzip
 import hashlib
 import json
@@ -19,7 +19,8 @@ import pathlib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -72,17 +73,16 @@ def reduced(contents: StoreContents) -> StoreContents:
     These read the metric that methods are compared by; errors are computed from predictions and labels where these are
     kept. The means of all metrics stay.
     """
-    measures = {protocol.key: Measure.of(protocol.description) for protocol in contents.protocols}
-    metrics = {protocol.key: protocol.configuration.get("metric", ()) for protocol in contents.protocols}
+    protocols = {protocol.key: protocol for protocol in contents.protocols}
+    return replace(contents, jobs=tuple(_reduced_job(job, protocols[job.job.protocol]) for job in contents.jobs))
 
-    def less(content: JobContents) -> JobContents:
-        measure, kept = measures[content.job.protocol], content.artefacts
-        superfluous = {f"test_{name}" for name in metrics[content.job.protocol]}
-        if not (measure.is_error and _follows_from_classes(kept)):
-            superfluous.discard(f"test_{measure.name}")
-        return replace(content, artefacts={name: kept[name] for name in kept if name not in superfluous})
 
-    return replace(contents, jobs=tuple(less(content) for content in contents.jobs))
+def _reduced_job(content: JobContents, protocol: ProtocolRecord) -> JobContents:
+    measure, kept = Measure.of(protocol.description), content.artefacts
+    superfluous = {f"test_{name}" for name in protocol.configuration.get("metric", ())}
+    if not (measure.is_error and _follows_from_classes(kept)):
+        superfluous.discard(f"test_{measure.name}")
+    return replace(content, artefacts={name: kept[name] for name in kept if name not in superfluous})
 
 
 def _follows_from_classes(artefacts: Mapping[str, np.ndarray]) -> bool:
@@ -137,9 +137,9 @@ def write(contents: StoreContents, path: pathlib.Path) -> None:
 def _records(contents: StoreContents) -> Iterator[dict[str, Any]]:
     yield {"record": "contdrop archive", "version": VERSION}
     for protocol in contents.protocols:
-        yield {"record": "protocol", **dataclasses.asdict(protocol)}
+        yield {"record": "protocol", **vars(protocol)}
     for selection in contents.selections:
-        yield {"record": "selection", **dataclasses.asdict(selection)}
+        yield {"record": "selection", **vars(selection)}
     arrays: dict[str, np.ndarray] = {}
     bases: dict[str, str] = {}
     for content in contents.jobs:
@@ -148,8 +148,7 @@ def _records(contents: StoreContents) -> Iterator[dict[str, Any]]:
         if _alike(content.artefacts.get(_PREDICTIONS), content.artefacts.get(_LABELS)):
             bases[ids[_PREDICTIONS]] = ids[_LABELS]
         job = {name: value for name, value in vars(content.job).items() if name not in _LEFT_OUT}
-        curve = [list(dataclasses.astuple(epoch)) for epoch in content.epochs]
-        yield {"record": "job", **job, "curve": curve, "artefacts": ids}
+        yield {"record": "job", **job, "curve": content.epochs, "artefacts": ids}
     for number, array in sorted(arrays.items()):
         base = bases.get(number, number)
         little = _little(array if base == number else array ^ arrays[base])
@@ -282,7 +281,7 @@ def _contents(records: Iterable[dict[str, Any]]) -> StoreContents:
 
 
 def _job(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> JobContents:
-    epochs = tuple(_made(Epoch, dict(zip(Epoch.__dataclass_fields__, row, strict=True))) for row in record.pop("curve"))
+    epochs = tuple(_made(Epoch, dict(zip(Epoch._fields, row, strict=True))) for row in record.pop("curve"))
     artefacts = {str(name): arrays[number] for name, number in record.pop("artefacts").items()}
     seconds = math.fsum(epoch.seconds for epoch in epochs)
     job = _made(JobRecord, {**record, "id": 0, "epochs_done": len(epochs), "seconds": seconds})
@@ -291,18 +290,21 @@ def _job(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> JobContents:
     return JobContents(job, epochs, artefacts)
 
 
-_KINDS: dict[str, Any] = {"str": str, "int": int, "float": (int, float), "dict": dict}
+@functools.cache
+def _types(kind: type) -> dict[str, tuple[type, ...]]:
+    """Return the types that each field of a record may have."""
+    hints = get_type_hints(kind).items()
+    unions = {name: get_args(hint) if isinstance(hint, UnionType) else (hint,) for name, hint in hints}
+    return {name: tuple(get_origin(each) or each for each in union) for name, union in unions.items()}
 
 
 def _made(kind: Any, record: dict[str, Any]) -> Any:
-    """Return a record whose fields have their declared types."""
-    for name, field in kind.__dataclass_fields__.items():
-        value, declared = record[name], str(field.type)
-        is_none = value is None and "None" in declared
-        if not is_none and (
-            isinstance(value, bool) or not isinstance(value, _KINDS[declared.partition("[")[0].split()[0]])
-        ):
-            raise ValueError(f"{kind.__name__}.{name}: expected {declared}, got {type(value).__name__}")
+    """Return a record whose fields have their declared types; JSON may have an integer for a float."""
+    for name, types in _types(kind).items():
+        found = type(record[name])
+        if found not in types and not (found is int and float in types):
+            expected = " or ".join(each.__name__ for each in types)
+            raise ValueError(f"{kind.__name__}.{name}: expected {expected}, got {found.__name__}")
     return kind(**record)
 
 

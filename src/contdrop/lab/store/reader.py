@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -25,10 +26,22 @@ WEIGHTS = "weights"  # the artefact that is a reference to a file (.blobs)
 _NPY_1 = b"\x93NUMPY\x01\x00"
 _PATIENCE = 60.0  # seconds to wait for other processes that write
 _RETRY = 0.02  # seconds
-_JSON = ("configuration", "seeds", "fingerprints", "versions", "machine", "results")
 _EPOCHS = f"SELECT job, {', '.join(schema.EPOCH_COLUMNS)} FROM epochs "
 _Reader = TypeVar("_Reader", bound="StoreReader")
 _Record = TypeVar("_Record", ProtocolRecord, JobRecord, SelectionRecord)
+
+_NO_STORE = "--store: expected a store of contdrop; {path} is none, or damaged ({text})"
+_NO_RIGHT = "--store: cannot write {path}: {text}; check its permissions"
+_EXPLANATIONS = {  # by words of SQLite's
+    "not a database": _NO_STORE,
+    "malformed": _NO_STORE,
+    "disk I/O": "cannot read or write {path}: {text}; {why}",
+    "full": "cannot write {path}: {text}; make room, then give the same command again: nothing is lost",
+    "readonly": _NO_RIGHT,
+    "unable to open": _NO_RIGHT,
+    "locked": "--store: {path} is in use by another process ({text}); try again when that has ended",
+    "": "--store: {path} cannot be read, it may be damaged ({text})",
+}
 
 
 class DamageError(UserError):
@@ -50,28 +63,39 @@ class StoreReader:
         self.path = pathlib.Path(path)
         if self.path.is_symlink():  # locks, backups and weights lie beside the file itself
             self.path = self.path.resolve()
-        if self.path.is_dir():
-            raise UserError(f"--store: expected a file; {self.path} is a directory")
-        if not self.path.exists():
-            if not create:
-                raise UserError(
-                    f"--store: there is no store {self.path}; name another, or make it by: contdrop run digits-mlp"
-                )
-            if not self.path.absolute().parent.is_dir():
-                raise UserError(f"--store: there is no directory {self.path.absolute().parent}; make it first")
-        writable = create or (os.access(self.path, os.W_OK) and os.access(self.path.absolute().parent, os.W_OK))
-        address = self.path.absolute().as_uri() + ("" if writable else self._read_only_mode())
+        self._check_path(create)
+        directory = self.path.absolute().parent
+        writable = create or (os.access(self.path, os.W_OK) and os.access(directory, os.W_OK))
         self.files = BlobDirectory(self.path)
-        self.locks = Locks(self.path.with_name(self.path.name + "-locks") if writable else None)
+        self.locks = Locks(self._beside("-locks") if writable else None)
         self._cache: dict[Any, Any] = {}  # verified content, as long as the file has this version
         self._cache_version: object = None
         with contextlib.ExitStack() as stack, self.explained():
             stack.callback(self.locks.close)
+            address = self.path.absolute().as_uri() + ("" if writable else self._read_only_mode())
             self._db = sqlite3.connect(address, timeout=_PATIENCE, isolation_level=None, uri=True)
             stack.callback(self._db.close)
             self._db.row_factory = sqlite3.Row
             self._migrate()
             stack.pop_all()
+
+    def _check_path(self, create: bool) -> None:
+        directory = self.path.absolute().parent
+        if self.path.is_dir():
+            raise UserError(f"--store: expected a file; {self.path} is a directory")
+        if not create and not self.path.exists():
+            raise UserError(
+                f"--store: there is no store {self.path}; name another, or make it by: contdrop run digits-mlp"
+            )
+        if not directory.is_dir():
+            raise UserError(f"--store: there is no directory {directory}; make it first")
+
+    def _beside(self, ending: str) -> pathlib.Path:
+        return self.path.with_name(self.path.name + ending)
+
+    def _has_log(self) -> bool:
+        log = self._beside("-wal")
+        return log.exists() and log.stat().st_size > 0
 
     def _read_only_mode(self) -> str:
         """Return how SQLite must open a file that cannot be written to.
@@ -79,29 +103,28 @@ class StoreReader:
         Without the right to write beside it, SQLite opens a file in WAL mode only if told that nobody changes it, and
         then reads no log. Where there is a log, some process has the store open, and its shared memory can be used.
         """
-        log = self.path.with_name(self.path.name + "-wal")
-        return "?mode=ro" if log.exists() and log.stat().st_size else "?immutable=1"
+        return "?mode=ro" if self._has_log() else "?immutable=1"
 
     def _migrate(self) -> None:
         """Migrate the file to the current version in one transaction; refuse a file of another program or version."""
         with self.snapshot():
             version = self._check_version()
-        self._db.execute("PRAGMA foreign_keys = ON")
         self._db.execute("PRAGMA synchronous = NORMAL")
         if version < schema.VERSION:
             self._begin_log()
-            with self.transaction():
-                schema.migrate(self._db, self._version())  # read again: another process may have been quicker
+            with self.transaction():  # read again: another process may have been quicker
+                schema.migrate(self._db, self._pragma("user_version"))
+        self._db.execute("PRAGMA foreign_keys = ON")
         for table, expected in schema.expected_columns().items():
             if schema.columns(self._db, table) != expected:
                 raise DamageError(self.path, f"the table {table} does not have its columns")
 
     def _check_version(self) -> int:
-        (application,) = self._db.execute("PRAGMA application_id").fetchone()
+        application = self._pragma("application_id")
         (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if application != schema.APPLICATION and tables:
             raise UserError(f"--store: expected a store of contdrop; {self.path} is a database of another program")
-        version = self._version()
+        version = self._pragma("user_version")
         if version not in (0, 2, schema.VERSION):
             other = "a newer contdrop" if version > schema.VERSION else "the contdrop that wrote it"
             raise UserError(
@@ -125,8 +148,8 @@ class StoreReader:
                     raise
             time.sleep(_RETRY)
 
-    def _version(self) -> int:
-        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+    def _pragma(self, name: str) -> int:
+        return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
 
     def close(self) -> None:
         """Close the file, and give up the locks of this connection."""
@@ -148,20 +171,9 @@ class StoreReader:
             raise  # mistakes of this package
         # The last three occur where a damaged file makes SQLite return nonsense, or ask for too much memory.
         except (sqlite3.DatabaseError, sqlite3.InterfaceError, UnicodeDecodeError, MemoryError) as error:
-            raise UserError(self._explanation(str(error))) from error
-
-    def _explanation(self, text: str) -> str:
-        if "not a database" in text or "malformed" in text:
-            return f"--store: expected a store of contdrop; {self.path} is none, or damaged ({text})"
-        if "disk I/O" in text:
-            return f"cannot read or write {self.path}: {text}; {self._why_io_failed()}"
-        if "full" in text:
-            return f"cannot write {self.path}: {text}; make room, then give the same command again: nothing is lost"
-        if "readonly" in text or "unable to open" in text:
-            return f"--store: cannot write {self.path}: {text}; check its permissions"
-        if "locked" in text:
-            return f"--store: {self.path} is in use by another process ({text}); try again when that has ended"
-        return f"--store: {self.path} cannot be read, it may be damaged ({text})"
+            text = str(error)
+            explanation = next(explanation for words, explanation in _EXPLANATIONS.items() if words in text)
+            raise UserError(explanation.format(path=self.path, text=text, why=self._why_io_failed())) from error
 
     def _why_io_failed(self) -> str:
         """Tell a log that was deleted under a process from a broken disk; SQLite reports both alike.
@@ -169,11 +181,10 @@ class StoreReader:
         After a deletion, the next process that opens the store makes an empty log, which is not the one that the others
         write to.
         """
-        log = self.path.with_name(self.path.name + "-wal")
-        if self.path.is_file() and (not log.exists() or not log.stat().st_size):
+        if self.path.is_file() and not self._has_log():
             return (
-                f"{log.name}, which belongs to it, was deleted while a process used it: let that process end by itself "
-                "or with Ctrl-C, then try again"
+                f"{self.path.name}-wal, which belongs to it, was deleted while a process used it: let that process end "
+                "by itself or with Ctrl-C, then try again"
             )
         return "check the disk, then give the same command again: everything that was written completely is kept"
 
@@ -182,6 +193,7 @@ class StoreReader:
         """Hold the right to write; commit at the end, or undo everything if an exception is raised."""
         with self.explained():
             self._db.execute("BEGIN IMMEDIATE")
+            self._forget_if_changed()
             try:
                 yield self._db
                 self._db.execute("COMMIT")
@@ -199,14 +211,22 @@ class StoreReader:
         Within another snapshot or a transaction, the moment is that one's.
         """
         is_outer = not self._db.in_transaction
-        with self.explained():
-            if is_outer:
+        if is_outer:
+            with self.explained():
                 self._db.execute("BEGIN")
+                self._forget_if_changed()
         try:
             yield
         finally:
             if is_outer and self._db.in_transaction:  # SQLite ends it by itself when it cannot read
                 self._db.execute("ROLLBACK")
+
+    def _forget_if_changed(self) -> None:
+        """Clear the cache if another process has changed the file."""
+        version = self._pragma("data_version")
+        if version != self._cache_version:
+            self._cache.clear()
+            self._cache_version = version
 
     # ---- rows
 
@@ -217,19 +237,19 @@ class StoreReader:
 
     def verified(self, row: sqlite3.Row, what: str) -> sqlite3.Row:
         """Return a row that matches its checksum; raise :class:`DamageError` otherwise."""
-        if row["checksum"] != schema.row_checksum(row):
+        if not schema.is_intact(row):
             raise DamageError(self.path, f"{what} does not match its checksum")
         return row
 
-    def _record(self, kind: type[_Record], row: sqlite3.Row, what: str, plain: Sequence[str]) -> _Record:
-        """Return the record of a row, whose columns named in ``plain`` are JSON or NULL."""
+    def _record(self, kind: type[_Record], row: sqlite3.Row, what: str) -> _Record:
         self.verified(row, what)
         content = {name: row[name] for name in kind.__dataclass_fields__}
+        plain = schema.JSON_COLUMNS & content.keys()
         return kind(**content | {name: json.loads(content[name]) if content[name] else {} for name in plain})
 
     def job_record(self, row: sqlite3.Row) -> JobRecord:
         """Return the record of a row of ``jobs``."""
-        return self._record(JobRecord, row, f"job {row['id']}", _JSON)
+        return self._record(JobRecord, row, f"job {row['id']}")
 
     def job_row(self, job: int) -> sqlite3.Row:
         """Return the verified row of a job."""
@@ -238,10 +258,9 @@ class StoreReader:
 
     def _cached(self, key: Any, read: Callable[[], Any]) -> Any:
         """Return what ``read`` returns, which is called again only after the file has changed."""
-        (version,) = self.read("PRAGMA data_version")[0]
-        if version != self._cache_version:
-            self._cache.clear()
-            self._cache_version = version
+        if not self._db.in_transaction:
+            with self.explained():
+                self._forget_if_changed()
         if key not in self._cache:
             self._cache[key] = read()
         return self._cache[key]
@@ -253,7 +272,11 @@ class StoreReader:
             (orphans,) = self.read("SELECT count(*) FROM jobs WHERE protocol NOT IN (SELECT key FROM protocols)")[0]
         if orphans:
             raise DamageError(self.path, f"the experiment of {orphans} jobs is missing")
-        return [self._record(ProtocolRecord, row, "an experiment", ("configuration", "description")) for row in rows]
+        return [self._record(ProtocolRecord, row, "an experiment") for row in rows]
+
+    def protocol_row(self, key: str) -> sqlite3.Row | None:
+        """Return the row of a protocol, unverified; None if there is none."""
+        return next(iter(self.read("SELECT * FROM protocols WHERE key = ?", (key,))), None)
 
     def _check_number(self, kind: str, protocol: str | None, found: int) -> None:
         """Raise :class:`DamageError` if rows were lost: ``kind`` is "planned" for jobs, "decided" for selections."""
@@ -304,7 +327,7 @@ class StoreReader:
         with self.snapshot():
             rows = self.read("SELECT * FROM selections WHERE protocol = ? ORDER BY method", (protocol,))
             self._check_number("decided", protocol, len(rows))
-        return {row["method"]: self._record(SelectionRecord, row, "a selection", ("candidates",)) for row in rows}
+        return {row["method"]: self._record(SelectionRecord, row, "a selection") for row in rows}
 
     # ---- what belongs to a job
 
@@ -314,23 +337,22 @@ class StoreReader:
             rows = self.read(_EPOCHS + "WHERE job = ? ORDER BY epoch", (job,))
             return self._curve(self.job_row(job), rows)
 
-    def _curve(self, job: sqlite3.Row, rows: Sequence[sqlite3.Row]) -> list[Epoch]:
-        values = [tuple(row)[1:] for row in rows]
-        if schema.extend_curve(schema.EMPTY_CURVE, values) != job["curve"]:
+    def _curve(self, job: sqlite3.Row, rows: Iterator[sqlite3.Row] | Sequence[sqlite3.Row]) -> list[Epoch]:
+        epochs = [Epoch._make(tuple(row)[1:]) for row in rows]
+        if schema.curve_digest(epochs) != job["curve"]:
             raise DamageError(self.path, f"the epochs of job {job['id']} do not match their checksum")
-        return [Epoch(*each) for each in values]
+        return epochs
 
     def curves(self, protocol: str) -> dict[int, list[Epoch]]:
         """Return the epochs of all jobs of a protocol, by job; jobs without epochs are left out."""
         found: dict[str, dict[int, list[Epoch]]] = self._cached("curves", dict)
         if protocol not in found:
             found.clear()  # those of many protocols may be too large
-            by_job: dict[int, list[sqlite3.Row]] = {}
             with self.snapshot():
                 jobs = self.read("SELECT * FROM jobs WHERE protocol = ? ORDER BY id", (protocol,))
                 query = _EPOCHS + "WHERE job IN (SELECT id FROM jobs WHERE protocol = ?) ORDER BY job, epoch"
-                for row in self.read(query, (protocol,)):
-                    by_job.setdefault(row["job"], []).append(row)
+                rows = self.read(query, (protocol,))
+            by_job = {job: list(group) for job, group in itertools.groupby(rows, key=lambda row: row["job"])}
             curves = {
                 job["id"]: self._curve(self.verified(job, f"job {job['id']}"), by_job.get(job["id"], []))
                 for job in jobs

@@ -6,14 +6,15 @@ checkpoint. So the checksum of that row is the checksum of the job.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import sqlite3
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 PLANNED, RUNNING, FINISHED, FAILED = "planned", "running", "finished", "failed"
 SELECTION, FINAL = "selection", "final"
@@ -84,8 +85,7 @@ def processor(machine: Mapping[str, Any]) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Epoch:
+class Epoch(NamedTuple):
     """Row of ``epochs``: measurements of one epoch, counted from 1; None where nothing was measured.
 
     Training figures are those of the training mode, noise included.
@@ -122,7 +122,8 @@ class SelectionRecord:
 APPLICATION = 0x636F6E74  # "cont": tells our files from other programs' SQLite files
 VERSION = 3  # 0.1.0 wrote version 2; no other was released
 TABLES = ("protocols", "jobs", "epochs", "artefacts", "checkpoints", "selections")
-EPOCH_COLUMNS = tuple(Epoch.__dataclass_fields__)  # in the order in which their checksum covers them
+JSON_COLUMNS = {"configuration", "description", "candidates", "seeds", "fingerprints", "versions", "machine", "results"}
+EPOCH_COLUMNS = Epoch._fields  # in the order in which their checksum covers them
 
 # ``planned`` and ``decided`` are the numbers of a protocol's jobs and selections, so that a lost row is noticed.
 _TABLES = """
@@ -132,13 +133,13 @@ CREATE TABLE protocols (
     planned INTEGER NOT NULL DEFAULT 0, checksum TEXT, decided INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE jobs (
-    id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, protocol TEXT NOT NULL REFERENCES protocols(key),
+    id INTEGER PRIMARY KEY, key TEXT NOT NULL, protocol TEXT NOT NULL REFERENCES protocols(key),
     experiment TEXT NOT NULL, stage TEXT NOT NULL, method TEXT NOT NULL, run INTEGER NOT NULL,
     epochs INTEGER NOT NULL, configuration TEXT NOT NULL, status TEXT NOT NULL, error TEXT, variant TEXT,
     seeds TEXT, fingerprints TEXT, versions TEXT, machine TEXT, results TEXT,
     created REAL NOT NULL, started REAL, ended REAL,
     epochs_done INTEGER NOT NULL DEFAULT 0, seconds REAL NOT NULL DEFAULT 0, curve TEXT NOT NULL DEFAULT '',
-    artefacts TEXT NOT NULL DEFAULT '{}', checkpoint TEXT, origin TEXT, checksum TEXT
+    artefacts TEXT NOT NULL DEFAULT '{}', checkpoint TEXT, origin TEXT, checksum TEXT, UNIQUE (protocol, key)
 );
 CREATE INDEX jobs_of_protocol ON jobs (protocol, stage, run);
 CREATE TABLE epochs (
@@ -171,55 +172,93 @@ def migrate(db: sqlite3.Connection, version: int) -> None:
 
 
 def _migrate_from_2(db: sqlite3.Connection) -> None:
-    """Count selections by protocol instead of in a table of totals. Rows that are damaged stay recognizable as such."""
+    """Count selections by protocol instead of in a table of totals, and let two protocols have jobs of one key.
+
+    Rows that are damaged stay recognizable as such.
+    """
     (made,) = db.execute("SELECT count(*) FROM selections").fetchone()
-    noted = [row["selections"] for row in db.execute("SELECT * FROM totals") if row["checksum"] == row_checksum(row)]
-    intact = [row["key"] for row in db.execute("SELECT * FROM protocols") if row["checksum"] == row_checksum(row)]
+    noted = [row["selections"] for row in db.execute("SELECT * FROM totals") if is_intact(row)]
+    intact = [row["key"] for row in db.execute("SELECT * FROM protocols") if is_intact(row)]
     db.execute("ALTER TABLE protocols ADD COLUMN decided INTEGER NOT NULL DEFAULT 0")
     db.execute("DROP TABLE totals")
+    table, index = (statement for statement in _TABLES.split(";") if " jobs" in statement.partition("(")[0])
+    db.execute(table.replace("TABLE jobs", "TABLE jobs_of_3"))
+    db.execute("INSERT INTO jobs_of_3 SELECT * FROM jobs")
+    db.execute("DROP TABLE jobs")
+    db.execute("ALTER TABLE jobs_of_3 RENAME TO jobs")
+    db.execute(index)
     for key in intact:
-        query = "UPDATE protocols SET decided = ? + (SELECT count(*) FROM selections WHERE protocol = ?) WHERE key = ?"
-        db.execute(query, (noted != [made], key, key))  # 1 too many where one is missing
-        update_checksum(db, "protocols", "key = ?", key)
+        (decided,) = db.execute("SELECT count(*) FROM selections WHERE protocol = ?", (key,)).fetchone()
+        decided += noted != [made]  # 1 too many where one is missing
+        update(db, "protocols", {"decided": decided}, "key = ?", key)
+
+
+def insert(db: sqlite3.Connection, table: str, row: Mapping[str, object], *, more: str = "") -> int:
+    """Write a row with its checksum and return its id; ``more`` is what SQL has after the values."""
+    values = tuple(map(_column, row.values()))
+    made = db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))}) {more}", values)
+    number = int(made.lastrowid or 0)
+    if made.rowcount:
+        update(db, table, {}, "rowid = ?", number)
+    return number
+
+
+def update(
+    db: sqlite3.Connection, table: str, changes: Mapping[str, object], where: str = "true", *values: object
+) -> None:
+    """Change rows and compute their checksums."""
+    if changes:
+        places = ", ".join(f"{name} = ?" for name in changes)
+        db.execute(f"UPDATE {table} SET {places} WHERE {where}", (*map(_column, changes.values()), *values))
+    for row in db.execute(f"SELECT rowid AS number, * FROM {table} WHERE {where}", values).fetchall():
+        content = {name: row[name] for name in row.keys() if name != "number"}  # noqa: SIM118 -- a Row is no dict
+        db.execute(f"UPDATE {table} SET checksum = ? WHERE rowid = ?", (row_checksum(content), row["number"]))
+
+
+def _column(value: object) -> object:
+    return canonical_json(value) if isinstance(value, Mapping) else value
+
+
+def update_job(db: sqlite3.Connection, job: int, **changes: object) -> None:
+    """Change the row of a job and compute its checksum."""
+    update(db, "jobs", changes, "id = ?", job)
+
+
+def row_numbers(db: sqlite3.Connection, protocol: str) -> dict[str, int]:
+    """Return how many jobs ("planned") and selections ("decided") a protocol has."""
+    tables = {"planned": "jobs", "decided": "selections"}
+    query = "SELECT count(*) FROM {} WHERE protocol = ?"
+    return {name: db.execute(query.format(table), (protocol,)).fetchone()[0] for name, table in tables.items()}
 
 
 def count_rows(db: sqlite3.Connection, protocol: str) -> None:
     """Record how many jobs and selections a protocol has."""
-    db.execute(
-        "UPDATE protocols SET planned = (SELECT count(*) FROM jobs WHERE protocol = :key), "
-        "decided = (SELECT count(*) FROM selections WHERE protocol = :key) WHERE key = :key",
-        {"key": protocol},
-    )
-    update_checksum(db, "protocols", "key = ?", protocol)
-
-
-def insert(db: sqlite3.Connection, table: str, row: Mapping[str, object], *, more: str = "") -> int:
-    """Write a row and return its id; ``more`` is what SQL has after the values."""
-    places = ", ".join("?" * len(row))
-    made = db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places}) {more}", tuple(row.values()))
-    return int(made.lastrowid or 0)
+    update(db, "protocols", row_numbers(db, protocol), "key = ?", protocol)
 
 
 @functools.cache
 def expected_columns() -> dict[str, list[tuple[str, str]]]:
     """Return names and types of the columns of every table of a new store."""
-    db = sqlite3.connect(":memory:")
-    try:
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
         db.executescript(_TABLES)
         return {table: columns(db, table) for table in TABLES}
-    finally:
-        db.close()
 
 
 def columns(db: sqlite3.Connection, table: str) -> list[tuple[str, str]]:
     """Return names and types of the columns of a table."""
-    return [(row[1], row[2]) for row in db.execute(f"PRAGMA table_info({table})").fetchall()]
+    return [(row[1], row[2]) for row in db.execute(f"PRAGMA table_info({table})")]
 
 
 # ---- checksums
 
-EMPTY_CURVE = ""  # the checksum of no epochs
-_FLOAT = struct.Struct("<d")
+_FLOATS = struct.Struct("<" + 8 * "3sd")  # of an epoch, each after its code
+_NULL = b"n"
+_CODES: dict[type, tuple[bytes, Callable[[Any], bytes]]] = {  # of the types that SQLite returns
+    str: (b"s", lambda text: text.encode("utf-8", "surrogatepass")),
+    int: (b"i", lambda number: str(number).encode()),
+    float: (b"f", struct.Struct("<d").pack),
+    bytes: (b"b", bytes),
+}
 
 
 def digest_bytes(content: bytes) -> str:
@@ -237,13 +276,6 @@ def digest_json(content: Any) -> str:
     return digest_bytes(canonical_json(content).encode())
 
 
-def update_checksum(db: sqlite3.Connection, table: str, where: str, *values: object) -> None:
-    """Compute the checksums of rows that were just written."""
-    for row in db.execute(f"SELECT rowid AS number, * FROM {table} WHERE {where}", values).fetchall():
-        content = {name: row[name] for name in row.keys() if name != "number"}  # noqa: SIM118 -- a Row is no dict
-        db.execute(f"UPDATE {table} SET checksum = ? WHERE rowid = ?", (row_checksum(content), row["number"]))
-
-
 def row_checksum(row: Mapping[str, Any] | sqlite3.Row) -> str:
     """Return the SHA-256 of the names, types and values of a row's columns.
 
@@ -251,11 +283,13 @@ def row_checksum(row: Mapping[str, Any] | sqlite3.Row) -> str:
     differ in type from those that it was given.
     """
     values = tuple(row if isinstance(row, sqlite3.Row) else row.values())
-    parts: list[bytes] = []
-    for number, name in _column_codes(tuple(row.keys())):
-        if values[number] is not None:
-            parts += (name, _encoded(values[number]))
-    return hashlib.sha256(b"".join(parts)).hexdigest()
+    found = [(name, _encoded(values[number])) for number, name in _column_codes(tuple(row.keys()))]
+    return hashlib.sha256(b"".join(name + value for name, value in found if value != _NULL)).hexdigest()
+
+
+def is_intact(row: sqlite3.Row) -> bool:
+    """Return True for a row that matches its checksum."""
+    return bool(row["checksum"] == row_checksum(row))
 
 
 @functools.lru_cache(maxsize=64)
@@ -265,14 +299,14 @@ def _column_codes(names: tuple[str, ...]) -> list[tuple[int, bytes]]:
     return [(number, _encoded(names[number])) for number in order if names[number] != "checksum"]
 
 
-def extend_curve(before: str, epochs: Iterable[Iterable[Any]]) -> str:
-    """Return the checksum of a curve after more epochs, each given by its values in the order of ``EPOCH_COLUMNS``.
-
-    Floats are encoded here without a call for each, because a large store has millions of them.
-    """
-    for values in epochs:
-        codes = [b"f8:" + _FLOAT.pack(value) if type(value) is float else _encoded(value) for value in values]
-        before = hashlib.sha256(b"".join([before.encode(), *codes])).hexdigest()
+def curve_digest(epochs: Iterable[Sequence[Any]], before: str = "") -> str:
+    """Return the checksum of a curve from that of the epochs ``before``; that of no epochs is empty."""
+    for number, *values in epochs:
+        try:  # a large store has millions of numbers
+            code = _FLOATS.pack(*[part for value in values for part in (b"f8:", value)])
+        except struct.error:  # some of them were not measured
+            code = b"".join(map(_encoded, values))
+        before = hashlib.sha256(before.encode() + _encoded(number) + code).hexdigest()
     return before
 
 
@@ -289,13 +323,7 @@ def artefact_digests(contents: Mapping[str, bytes]) -> str:
 def _encoded(value: Any) -> bytes:
     """Return the code of a value; no two values share one, and none is the beginning of another's."""
     if value is None:
-        return b"n"
-    if isinstance(value, str):
-        content, kind = value.encode("utf-8", "surrogatepass"), b"s"
-    elif isinstance(value, int):
-        content, kind = str(value).encode(), b"i"
-    elif isinstance(value, float):
-        content, kind = _FLOAT.pack(value), b"f"
-    else:
-        content, kind = bytes(value), b"b"
+        return _NULL
+    kind, code = _CODES[type(value)]
+    content = code(value)
     return b"%b%d:%b" % (kind, len(content), content)

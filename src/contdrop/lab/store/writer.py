@@ -12,12 +12,13 @@ interrupted, and waits to be resumed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import pathlib
 import sqlite3
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ import numpy as np
 from ..._text import plural
 from ...errors import UserError
 from ..study import amendments
-from . import blobs
+from . import blobs, schema
 from .blobs import Buffer
 from .integrity import restore_if_damaged
 from .locks import Locks, check_place
@@ -35,22 +36,14 @@ from .schema import (
     FAILED,
     FINISHED,
     IMPORTED,
-    METRICS,
     PLANNED,
     PROCESSOR,
     RUNNING,
     Epoch,
     JobRecord,
     SelectionRecord,
-    artefact_digests,
-    canonical_json,
-    checkpoint_digest,
-    count_rows,
-    extend_curve,
-    insert,
     processor,
-    row_checksum,
-    update_checksum,
+    update_job,
 )
 
 _RESTORING = 0  # the lock of the process that tests whether the file is damaged; jobs are numbered from 1
@@ -97,43 +90,40 @@ class Store(StoreReader):
         """
         now = time.time()
         with self.transaction() as db:
-            before = db.execute("SELECT * FROM protocols WHERE key = ?", (key,)).fetchone()
-            if before is not None and before["checksum"] != row_checksum(before):
-                before = None  # all of a damaged row is replaced
-            self.refuse_other_masks(db, key, protocol)
+            found = self.protocol_row(key)
+            before = found if found and schema.is_intact(found) else None  # all of a damaged row is replaced
+            self.refuse_other_masks(key, protocol)
             there = {job["key"] for job in db.execute("SELECT key FROM jobs WHERE protocol = ?", (key,))}
             added = [job for job in jobs if job["key"] not in there]
             row = {
-                "key": key,
                 **{name: protocol[name] for name in ("experiment", "preset", "epochs")},
-                "configuration": canonical_json(protocol),
+                "configuration": protocol,
                 "description": json.dumps(amendments.noted(db, key, description, jobs, now), sort_keys=True),
-                "created": now if before is None else before["created"],
+                "created": before["created"] if before else now,
+                "planned": len(added) + (before["planned"] if before else 0),  # a job that was lost stays missing
             }
-            changes = ", ".join(f"{name} = excluded.{name}" for name in row if name != "key")
-            insert(db, "protocols", row, more=f"ON CONFLICT (key) DO UPDATE SET {changes}")
+            if found:
+                schema.update(db, "protocols", row, "key = ?", key)
+            else:
+                schema.insert(db, "protocols", {"key": key, **row})
             common = {"protocol": key, "experiment": protocol["experiment"], "status": PLANNED, "created": now}
             for job in added:
-                number = insert(db, "jobs", {**job, "configuration": canonical_json(job["configuration"]), **common})
-                update_checksum(db, "jobs", "id = ?", number)
-            if before is None:
-                count_rows(db, key)
-            else:  # a job that was lost stays missing
-                db.execute("UPDATE protocols SET planned = planned + ? WHERE key = ?", (len(added), key))
-                update_checksum(db, "protocols", "key = ?", key)
+                schema.insert(db, "jobs", {**job, **common})
+            if not before:
+                schema.count_rows(db, key)
             ids = dict(db.execute("SELECT key, id FROM jobs WHERE protocol = ?", (key,)).fetchall())
         return [ids[job["key"]] for job in jobs]
 
-    def refuse_other_masks(self, db: sqlite3.Connection, key: str, configuration: Mapping[str, Any]) -> None:
+    def refuse_other_masks(self, key: str, configuration: Mapping[str, Any]) -> None:
         """Raise UserError if the store has results with masks of another version: they must not be mixed in one file.
 
         Numbers that were imported have no masks.
         """
         version = configuration.get("masks")
-        for row in db.execute("SELECT * FROM protocols WHERE key != ?", (key,)).fetchall():
+        for row in self.read("SELECT * FROM protocols WHERE key != ?", (key,)):
             other = json.loads(self.verified(row, "an experiment")["configuration"])
             found = other.get("masks")
-            if found != version and not {IMPORTED} & {configuration.get("preset"), other.get("preset")}:
+            if found != version and IMPORTED not in (configuration.get("preset"), other.get("preset")):
                 begun = "masks of an earlier version" if found is None else f"version {found} of the masks"
                 raise UserError(
                     f"--store: {self.path} was begun with {begun}, and this contdrop draws version {version}, so it "
@@ -153,24 +143,18 @@ class Store(StoreReader):
 
     def select(self, selection: SelectionRecord) -> None:
         """Record a selection. An earlier one stays, unless :meth:`reset_failed` has removed it."""
-        row = {
-            **vars(selection),
-            "candidates": canonical_json(selection.candidates),
-            "decided": float(selection.decided),
-        }
+        row = {**vars(selection), "decided": float(selection.decided)}
         with self.transaction() as db:
-            where = "protocol = ? AND method = ?", selection.protocol, selection.method
-            if not db.execute(f"SELECT 1 FROM selections WHERE {where[0]}", where[1:]).fetchall():
-                insert(db, "selections", row)
-                update_checksum(db, "selections", *where)
+            query = "SELECT 1 FROM selections WHERE protocol = ? AND method = ?"
+            if not self.read(query, (selection.protocol, selection.method)):
+                schema.insert(db, "selections", row)
                 self._count_change(db, selection.protocol, 1)
 
     def _count_change(self, db: sqlite3.Connection, protocol: str, change: int) -> None:
         """Add to the number of a protocol's selections; one that was lost before stays missing."""
-        for row in db.execute("SELECT * FROM protocols WHERE key = ?", (protocol,)).fetchall() if change else ():
-            self.verified(row, "an experiment")
-            db.execute("UPDATE protocols SET decided = decided + ? WHERE key = ?", (change, protocol))
-            update_checksum(db, "protocols", "key = ?", protocol)
+        if change and (row := self.protocol_row(protocol)):
+            decided = self.verified(row, "an experiment")["decided"] + change
+            schema.update(db, "protocols", {"decided": decided}, "key = ?", protocol)
 
     # ---- a job, written by the process that holds its lock
 
@@ -189,8 +173,7 @@ class Store(StoreReader):
         Returns:
             None, or what is not equal; then the job was not begun.
         """
-        with self.transaction() as db:
-            me = self.job_row(job)
+        with self.changing(job) as (db, me, changes):
             others = db.execute(
                 "SELECT * FROM jobs WHERE protocol = ? AND stage = ? AND run = ? AND id != ? "
                 "AND fingerprints IS NOT NULL AND status IN (?, ?)",
@@ -199,16 +182,22 @@ class Store(StoreReader):
             mine = {**fingerprints, PROCESSOR: processor(machine)}
             theirs = {other.method: other.shared for other in map(self.job_record, others)}
             mismatch = find_mismatch({me["method"]: mine} | theirs)
-            if mismatch:
-                return mismatch
-            content = [canonical_json(each) for each in (seeds, fingerprints, versions, machine)]
-            db.execute(
-                "UPDATE jobs SET status = ?, variant = ?, seeds = ?, fingerprints = ?, versions = ?, machine = ?, "
-                "started = coalesce(started, ?) WHERE id = ?",
-                (RUNNING, variant, *content, time.time(), job),
-            )
-            update_checksum(db, "jobs", "id = ?", job)
-        return None
+            if not mismatch:
+                changes |= {"status": RUNNING, "variant": variant, "started": me["started"] or time.time()}
+                changes |= {"seeds": seeds, "fingerprints": fingerprints, "versions": versions, "machine": machine}
+        return mismatch
+
+    @contextlib.contextmanager
+    def changing(self, job: int) -> Iterator[tuple[sqlite3.Connection, sqlite3.Row, dict[str, Any]]]:
+        """Change a job in one transaction: what is put into the dictionary is written to its row at the end.
+
+        A damaged row is refused, so that it gets no new checksum.
+        """
+        with self.transaction() as db:
+            changes: dict[str, Any] = {}
+            yield db, self.job_row(job), changes
+            if changes:
+                update_job(db, job, **changes)
 
     def progress(
         self, job: int, epochs: Sequence[Epoch], checkpoint: tuple[int, Sequence[Buffer]] | None = None
@@ -220,13 +209,11 @@ class Store(StoreReader):
             state = self.files.put(key, f"-{epoch}{blobs.CHECKPOINT}", parts)
         elif parts:
             state = b"".join(parts)
-        with self.transaction() as db:
-            self.job_row(job)  # damage must not get a new checksum
-            write_epochs(db, job, epochs)
+        with self.changing(job) as (db, row, changes):
+            changes |= write_epochs(db, row, epochs)
             if state:
                 db.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)", (job, epoch, state))
-                db.execute("UPDATE jobs SET checkpoint = ? WHERE id = ?", (checkpoint_digest(epoch, state), job))
-            update_checksum(db, "jobs", "id = ?", job)
+                changes["checkpoint"] = schema.checkpoint_digest(epoch, state)
         if state:
             self.files.remove(key, keep=state)
 
@@ -242,13 +229,8 @@ class Store(StoreReader):
 
     def drop_progress(self, job: int) -> None:
         """Remove the epochs and the checkpoint of a job that has begun."""
-        with self.transaction() as db:
-            for table in ("epochs", "checkpoints"):
-                db.execute(f"DELETE FROM {table} WHERE job = ?", (job,))
-            db.execute(
-                "UPDATE jobs SET epochs_done = 0, seconds = 0, curve = '', checkpoint = NULL WHERE id = ?", (job,)
-            )
-            update_checksum(db, "jobs", "id = ?", job)
+        with self.changing(job) as (db, _, changes):
+            changes |= _without_progress(db, job)
 
     def remove_stale_checkpoints(self) -> None:
         """Remove files of checkpoints that no job resumes from, which killed processes leave."""
@@ -270,19 +252,15 @@ class Store(StoreReader):
         packed, key = {name: pack(array) for name, array in artefacts.items()}, self._key(job)
         if weights:
             packed[WEIGHTS] = self.files.put(key, blobs.WEIGHTS, weights)
-        with self.transaction() as db:
-            self.job_row(job)  # damage must not get a new checksum
-            write_epochs(db, job, epochs)
-            write_artefacts(db, job, packed)
-            _end(db, job, FINISHED, None, canonical_json(results))
+        with self.changing(job) as (db, row, changes):
+            changes |= write_epochs(db, row, epochs) | write_artefacts(db, job, packed)
+            changes |= _ended(db, job, FINISHED, results=results)
         self.files.remove(key)
 
     def fail(self, job: int, reason: str, epochs: Sequence[Epoch] = ()) -> None:
         """Record that a job cannot be finished, and why; it is not tried again until :meth:`reset_failed`."""
-        with self.transaction() as db:
-            self.job_row(job)  # damage must not get a new checksum
-            write_epochs(db, job, epochs)
-            _end(db, job, FAILED, reason, None)
+        with self.changing(job) as (db, row, changes):
+            changes |= write_epochs(db, row, epochs) | _ended(db, job, FAILED, error=reason)
         self.files.remove(self._key(job))
 
     def _key(self, job: int) -> str:
@@ -299,42 +277,37 @@ class Store(StoreReader):
 
         Args:
             protocol: Key of the protocol.
-            keys: Keys of its jobs, to find rows of them that belong to another protocol: by damage, or because the same
-                study was trained by another loop, whose jobs have the same keys.
+            keys: Keys of its jobs, to find rows of them that belong to another protocol by damage.
         """
         found: list[str] = []
-        others: set[str] = set()
         with self.transaction() as db:
             query = "SELECT * FROM jobs WHERE protocol = ? OR key IN (SELECT value FROM json_each(?))"
-            for row in db.execute(query, (protocol, json.dumps(list(keys)))).fetchall():
-                damage, is_other = self.find_damage(row), row["protocol"] != protocol
-                if damage is not None or is_other:
-                    found.append(damage or f"job {row['id']} was done by another training loop")
+            for row in self.read(query, (protocol, json.dumps(list(keys)))):
+                is_intact = schema.is_intact(row)
+                damage = self.find_damage(row) if row["protocol"] == protocol or not is_intact else None
+                if damage:
+                    found.append(damage)
                     reset_job(db, row["id"])
-                    if is_other or row["checksum"] != row_checksum(row):
+                    if not is_intact:
                         db.execute("DELETE FROM jobs WHERE id = ?", (row["id"],))
-                        others |= {row["protocol"]} if is_other and damage is None else set()
-            for row in db.execute("SELECT * FROM selections WHERE protocol = ?", (protocol,)).fetchall():
-                if row["checksum"] != row_checksum(row):
+            for row in self.read("SELECT * FROM selections WHERE protocol = ?", (protocol,)):
+                if not schema.is_intact(row):
                     found.append("a selection does not match its checksum")
                     db.execute("DELETE FROM selections WHERE protocol = ? AND method = ?", (protocol, row["method"]))
-            rows = db.execute("SELECT * FROM protocols WHERE key = ?", (protocol,)).fetchall()
-            jobs, selections = (
-                db.execute(f"SELECT count(*) FROM {table} WHERE protocol = ?", (protocol,)).fetchone()[0]
-                for table in ("jobs", "selections")
-            )
-            if [row["checksum"] for row in rows] != [row_checksum(row) for row in rows] or (jobs and not rows):
-                found.append("an experiment does not match its checksum")
-            elif rows and (rows[0]["planned"], rows[0]["decided"]) != (jobs, selections):
-                if not found:
-                    found.append(
-                        f"{rows[0]['planned']} jobs and {rows[0]['decided']} selections were written, and {jobs} and "
-                        f"{selections} are there"
-                    )
-                count_rows(db, protocol)
-            for other in others:
-                count_rows(db, other)
+            found += self._reset_numbers(db, protocol, silent=bool(found))
         return found
+
+    def _reset_numbers(self, db: sqlite3.Connection, protocol: str, *, silent: bool) -> Iterator[str]:
+        row, there = self.protocol_row(protocol), schema.row_numbers(db, protocol)
+        if (row and not schema.is_intact(row)) or (there["planned"] and not row):
+            yield "an experiment does not match its checksum"
+        elif row and there != {name: row[name] for name in there}:
+            if not silent:
+                yield (
+                    f"{row['planned']} jobs and {row['decided']} selections were written, and {there['planned']} and "
+                    f"{there['decided']} are there"
+                )
+            schema.count_rows(db, protocol)
 
     def of_other_processors(
         self, runs: Iterable[Sequence[JobRecord | None]], machine: Mapping[str, Any]
@@ -373,46 +346,48 @@ class Store(StoreReader):
 
 def reset_job(db: sqlite3.Connection, job: int) -> None:
     """Delete all results of a job and set its status to planned."""
-    for table in ("epochs", "checkpoints", "artefacts"):
+    db.execute("DELETE FROM artefacts WHERE job = ?", (job,))
+    cleared: dict[str, Any] = dict.fromkeys(("error", "started", "ended", "results", "origin"))
+    update_job(db, job, status=PLANNED, artefacts="{}", **cleared, **_without_progress(db, job))
+
+
+def _without_progress(db: sqlite3.Connection, job: int) -> dict[str, Any]:
+    """Delete the epochs and the checkpoint of a job, and return the changes of its row."""
+    for table in ("epochs", "checkpoints"):
         db.execute(f"DELETE FROM {table} WHERE job = ?", (job,))
-    db.execute(
-        "UPDATE jobs SET status = ?, error = NULL, started = NULL, ended = NULL, results = NULL, epochs_done = 0, "
-        "seconds = 0, curve = '', artefacts = '{}', checkpoint = NULL, origin = NULL WHERE id = ?",
-        (PLANNED, job),
-    )
-    update_checksum(db, "jobs", "id = ?", job)
+    return {"epochs_done": 0, "seconds": 0, "curve": "", "checkpoint": None}
 
 
-def write_epochs(db: sqlite3.Connection, job: int, epochs: Sequence[Epoch]) -> None:
-    """Add epochs to a job. The caller updates the checksum of its row."""
-    rows = [
-        (e.epoch, *(_finite(getattr(e, name)) for name in METRICS), _finite(e.learning_rate) or 0.0,
-         _finite(e.seconds) or 0.0)
-        for e in epochs
-    ]  # fmt: skip
-    before, done = db.execute("SELECT curve, epochs_done FROM jobs WHERE id = ?", (job,)).fetchone()
+def write_epochs(
+    db: sqlite3.Connection, job: Mapping[str, Any] | sqlite3.Row, epochs: Sequence[Epoch]
+) -> dict[str, Any]:
+    """Add epochs to a job, and return the changes of its row."""
+    number, done = job["id"], job["epochs_done"]
+    rows = [(each.epoch, *map(_finite, each[1:-2]), *(_finite(value) or 0.0 for value in each[-2:])) for each in epochs]
     if rows and rows[0][0] != done + 1:
-        raise TakenError(f"expected epoch {done + 1} of job {job}; got epoch {rows[0][0]}")
-    db.executemany("INSERT INTO epochs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(job, *row) for row in rows])
-    db.execute(
-        "UPDATE jobs SET epochs_done = epochs_done + ?, seconds = seconds + ?, curve = ? WHERE id = ?",
-        (len(rows), math.fsum(row[-1] or 0.0 for row in rows), extend_curve(before, rows), job),
-    )
+        raise TakenError(f"expected epoch {done + 1} of job {number}; got epoch {rows[0][0]}")
+    db.executemany("INSERT INTO epochs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in rows])
+    seconds = job["seconds"] + math.fsum(row[-1] or 0.0 for row in rows)
+    return {"epochs_done": done + len(rows), "seconds": seconds, "curve": schema.curve_digest(rows, job["curve"])}
 
 
-def write_artefacts(db: sqlite3.Connection, job: int, packed: Mapping[str, bytes]) -> None:
-    """Write arrays of a job. The caller updates the checksum of its row."""
+def write_artefacts(db: sqlite3.Connection, job: int, packed: Mapping[str, bytes]) -> dict[str, Any]:
+    """Write arrays of a job, and return the changes of its row."""
     db.executemany("INSERT OR REPLACE INTO artefacts VALUES (?, ?, ?)", [(job, *each) for each in packed.items()])
-    db.execute("UPDATE jobs SET artefacts = ? WHERE id = ?", (artefact_digests(packed), job))
+    return {"artefacts": schema.artefact_digests(packed)}
 
 
-def _end(db: sqlite3.Connection, job: int, status: str, error: str | None, results: str | None) -> None:
+def _ended(
+    db: sqlite3.Connection,
+    job: int,
+    status: str,
+    *,
+    error: str | None = None,
+    results: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Delete the checkpoint of a job that has ended, and return the changes of its row."""
     db.execute("DELETE FROM checkpoints WHERE job = ?", (job,))
-    db.execute(
-        "UPDATE jobs SET status = ?, error = ?, results = ?, ended = ?, checkpoint = NULL WHERE id = ?",
-        (status, error, results, time.time(), job),
-    )
-    update_checksum(db, "jobs", "id = ?", job)
+    return {"status": status, "error": error, "results": results, "ended": time.time(), "checkpoint": None}
 
 
 def _finite(value: float | None) -> float | None:

@@ -14,7 +14,7 @@ from ..._text import plural
 from ...errors import UserError
 from ...lab import stats
 from ...lab.analysis.comparisons import planned_margin, without_limits
-from ...lab.store import merge
+from ...lab.store import imports
 from ...lab.store.results import Results, collect_all
 from ...lab.store.schema import FAILED, Epoch, JobRecord
 from ...lab.store.writer import Store
@@ -66,7 +66,7 @@ def gather(directory: pathlib.Path) -> dict[str, Runs]:
     with tempfile.TemporaryDirectory() as temporary:
         path = pathlib.Path(temporary, "all.db")
         for archive in archives:
-            merge.import_file(archive, path)
+            imports.import_file(archive, path)
         if not archives:
             return {}
         with Store(path) as store:

@@ -7,7 +7,7 @@ from test_local import content, finish
 
 from contdrop.cli.session import parse_shard
 from contdrop.errors import UserError
-from contdrop.lab.store import locks, merge
+from contdrop.lab.store import imports, locks
 from contdrop.lab.store.writer import Store
 from contdrop.lab.study.plan import is_in, plan
 from contdrop.replication import studies
@@ -54,7 +54,7 @@ def test_parts_that_are_merged_are_the_whole_bit_for_bit(tmp_path):
     for part in ("1", "2"):
         finish(*ARGUMENTS, "--shard", f"{part}/2", store=tmp_path / f"{part}.db")
     out = tmp_path / "merged.db"
-    merge.merge(out, [tmp_path / "1.db", tmp_path / "2.db"])
+    imports.merge(out, [tmp_path / "1.db", tmp_path / "2.db"])
     assert without_origin(out) == without_origin(tmp_path / "whole.db")
 
 
