@@ -27,6 +27,7 @@ from torch import nn
 from ...errors import UserError, suggest
 from ..data.fingerprints import as_array, of_arrays, of_content
 from ..store import locks
+from ..store.blobs import beside
 from ..store.schema import FAILED, FINISHED, SELECTION, Epoch
 from ..store.writer import Store
 from ..study import plan
@@ -90,7 +91,7 @@ class Job:
 
     @property
     def directory(self) -> pathlib.Path:
-        path = self._store.path.with_name(self._store.path.name + "-files") / f"job-{self._id}"
+        path = beside(self._store.path, "-files") / f"job-{self._id}"
         path.mkdir(parents=True, exist_ok=True)
         return path
 

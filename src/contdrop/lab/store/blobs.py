@@ -24,11 +24,16 @@ _MAGIC = b"contdrop file 1\n"
 Buffer = bytes | memoryview
 
 
+def beside(store: pathlib.Path, ending: str) -> pathlib.Path:
+    """Return the path of another file of a store."""
+    return store.with_name(store.name + ending)
+
+
 class BlobDirectory:
     """Directory of a store's files, made when the first is written."""
 
     def __init__(self, store: pathlib.Path) -> None:
-        self.directory = store.with_name(store.name + "-files")
+        self.directory = beside(store, "-files")
 
     @staticmethod
     def owner(key: str) -> str:

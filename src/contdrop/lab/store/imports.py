@@ -25,6 +25,7 @@ from ..study import amendments
 from ..training.metric_values import better_of
 from . import archive, schema
 from .archive import JobContents, StoreContents, as_planned, read_store
+from .blobs import beside
 from .reader import pack
 from .results import has_one_name, mismatches, of_other_data, remedy, trained_on
 from .schema import (
@@ -253,7 +254,7 @@ def merge(out: pathlib.Path, sources: Sequence[pathlib.Path]) -> MergeResult:
                 added = [add_contents(store, found, origin) for found, origin in loaded]
         finally:
             for ending in ("-wal", "-shm", "-locks"):
-                temporary.with_name(temporary.name + ending).unlink(missing_ok=True)
+                beside(temporary, ending).unlink(missing_ok=True)
     notes = dict.fromkeys(note for each in added for note in each.notes)
     return MergeResult(sum(each.added for each in added), sum(each.kept for each in added), tuple(notes))
 

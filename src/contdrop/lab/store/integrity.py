@@ -15,16 +15,15 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ... import _files
 from ...errors import UserError
 from ..analysis.metric_format import Measure
-from . import schema
+from .blobs import beside
 from .reader import WEIGHTS, StoreReader
 from .results import example_values, mismatches
-from .schema import FAILED, FINISHED, PLANNED, PROCESSOR, RUNNING
+from .schema import FAILED, FINISHED, PLANNED, PROCESSOR, RUNNING, JobRecord, digest_bytes
 
 BACKUP, DAMAGED = "-backup", "-damaged"  # ends of file names
 _MOST = 20  # findings of SQLite's own, which repeats itself
@@ -32,8 +31,7 @@ _CREATION = 5.0  # seconds that another process may take from an empty file to i
 _SECONDS, _SHARE = 600.0, 0.01  # between backups, and of the time that they may take
 
 
-@dataclass(frozen=True)
-class Defect:
+class Defect(NamedTuple):
     """One thing that is wrong. ``mendable``: ``contdrop run`` repairs it by doing the job, or the run, again."""
 
     text: str
@@ -53,7 +51,6 @@ def check(store: StoreReader) -> list[Defect]:
 
 
 def _check_database(store: StoreReader) -> Iterator[Defect]:
-    """Yield what SQLite itself finds."""
     for (text,) in store.read(f"PRAGMA integrity_check({_MOST})"):
         if text != "ok":
             yield Defect(f"the database is inconsistent: {text}")
@@ -77,31 +74,33 @@ def _damage(read: Callable[[], Any], *, mendable: bool = False) -> Iterator[Defe
 
 
 def _check_jobs(store: StoreReader) -> Iterator[Defect]:
-    """Yield damage to jobs and what belongs to them, and test values that their predictions contradict."""
     measures = {protocol.key: Measure.of(protocol.description) for protocol in store.protocols()}
     for row in store.read("SELECT * FROM jobs ORDER BY id"):
-        damage = store.find_damage(row)
-        if damage is not None:
+        if damage := store.find_damage(row):
             yield Defect(damage, mendable=True)
-            continue
-        job = store.job_record(row)
-        name = f"job {job.id} ({job.experiment} {job.method} run {job.run})"
-        if job.status not in (PLANNED, RUNNING, FINISHED, FAILED):
-            yield Defect(f"{name}: expected status planned, running, finished or failed; got {job.status!r}")
-        if job.status == FINISHED:
-            measure = measures.get(job.protocol, Measure())
-            yield from _damage(functools.partial(example_values, store, job, measure))
-        saved = store.read("SELECT count(*) FROM checkpoints WHERE job = ?", (job.id,))[0][0]
-        if (saved or row["checkpoint"]) and store.checkpoint(job.id) is None:
-            yield Defect(f"{name}: its checkpoint does not match its checksum", mendable=True)
-        yield from _damage(functools.partial(store.weights, job.id))
-        kept = {str(each) for (each,) in store.read("SELECT name FROM artefacts WHERE job = ?", (job.id,))}
-        for each in sorted(kept - {WEIGHTS} - set(store.artefact_digests(job.id))):
-            yield Defect(f"{name}: has {schema.digest_bytes(each.encode())[:8]} that it did not write")
+        else:
+            yield from _check_job(store, store.job_record(row), measures, checkpoint=row["checkpoint"])
+
+
+def _check_job(
+    store: StoreReader, job: JobRecord, measures: dict[str, Measure], checkpoint: str | None
+) -> Iterator[Defect]:
+    """Yield what an intact row does not tell, such as test values that the job's predictions contradict."""
+    name = f"job {job.id} ({job.experiment} {job.method} run {job.run})"
+    if job.status not in (PLANNED, RUNNING, FINISHED, FAILED):
+        yield Defect(f"{name}: expected status planned, running, finished or failed; got {job.status!r}")
+    if job.status == FINISHED:
+        yield from _damage(functools.partial(example_values, store, job, measures.get(job.protocol, Measure())))
+    saved = checkpoint or store.read("SELECT 1 FROM checkpoints WHERE job = ?", (job.id,))
+    if saved and store.checkpoint(job.id) is None:
+        yield Defect(f"{name}: its checkpoint does not match its checksum", mendable=True)
+    yield from _damage(functools.partial(store.weights, job.id))
+    kept = {str(each) for (each,) in store.read("SELECT name FROM artefacts WHERE job = ?", (job.id,))}
+    for each in sorted(kept - {WEIGHTS, *store.artefact_digests(job.id)}):
+        yield Defect(f"{name}: has {digest_bytes(each.encode())[:8]} that it did not write")
 
 
 def _check_pairing(store: StoreReader) -> Iterator[Defect]:
-    """Yield runs whose methods do not share what they must."""
     for protocol in store.protocols():
         jobs = [job for job in store.jobs(protocol=protocol.key) if job.status == FINISHED]
         for run, mismatch in mismatches(jobs):
@@ -129,7 +128,7 @@ class Backups:
 
 def make_backup(path: pathlib.Path) -> None:
     """Copy a store that may be in use; the copy replaces the last backup if it is intact."""
-    target = _beside(path, BACKUP)
+    target = beside(path, BACKUP)
     _files.remove_old_temporaries(target)
     with _files.replacing(target, durable=True) as temporary:
         copy_database(path, temporary)
@@ -149,10 +148,8 @@ def is_intact(path: pathlib.Path) -> bool:
     try:
         with contextlib.closing(_connect(path)) as db:
             return bool(db.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok")
-    except sqlite3.OperationalError:
-        return True
-    except sqlite3.DatabaseError:
-        return False
+    except sqlite3.DatabaseError as error:
+        return isinstance(error, sqlite3.OperationalError)
 
 
 def restore_if_damaged(path: pathlib.Path) -> str | None:
@@ -160,33 +157,29 @@ def restore_if_damaged(path: pathlib.Path) -> str | None:
 
     The damaged file is kept under another name.
     """
-    copy = _beside(path, BACKUP)
+    copy, damaged = beside(path, BACKUP), beside(path, DAMAGED)
     if not copy.exists() or (is_intact(path) and not _is_emptied(path)) or not is_intact(copy):
         return None
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(copy.stat().st_mtime))
     # At every moment there is a file of this name. The backup stays, because the next one may be long in coming.
     with _files.replacing(path, durable=True) as temporary:
         shutil.copyfile(copy, temporary)
-        shutil.copyfile(path, _beside(path, DAMAGED))
+        shutil.copyfile(path, damaged)
         for ending in ("-wal", "-shm"):
-            if _beside(path, ending).exists():
-                os.replace(_beside(path, ending), _beside(path, DAMAGED + ending))
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(beside(path, ending), beside(damaged, ending))
     return (
         f"{path} was damaged and has been replaced by its backup of {made}; what was done since is done again "
-        f"({_beside(path, DAMAGED).name} is the damaged file)"
+        f"({damaged.name} is the damaged file)"
     )
 
 
 def _is_emptied(path: pathlib.Path) -> bool:
     """Return True for a file that has lost its content, which SQLite takes for a new one; False if it is being made."""
-    found, log = path.stat(), _beside(path, "-wal")
+    found, log = path.stat(), beside(path, "-wal")
     if found.st_size or (log.exists() and log.stat().st_size):
         return False
     return time.time() - found.st_mtime > _CREATION
-
-
-def _beside(path: pathlib.Path, ending: str) -> pathlib.Path:
-    return path.with_name(path.name + ending)
 
 
 def _connect(path: pathlib.Path) -> sqlite3.Connection:

@@ -10,8 +10,8 @@ import contextlib
 import os
 import pathlib
 import threading
+import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from ...errors import UserError
 
@@ -19,6 +19,14 @@ try:
     import fcntl
 except ImportError:  # Windows: commands that only read a store work without
     fcntl = None  # type: ignore[assignment]
+
+# Linux's names of network file systems. SQLite's log needs shared memory, which they do not provide.
+_NETWORK = {
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "9p", "afs", "ceph", "gfs2", "glusterfs", "gpfs", "lustre"),
+    *("beegfs", "orangefs", "pvfs2", "panfs", "wekafs", "davfs", "ocfs2", "virtiofs", "vboxsf"),
+}
+_LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.mergerfs"}
+_MOUNTS = pathlib.Path("/proc/self/mounts")
 
 
 def check_available() -> None:
@@ -28,15 +36,6 @@ def check_available() -> None:
             "training in the lab needs POSIX file locks, which this system does not have; use Linux, macOS or WSL "
             "(status, export, report and check work here)"
         )
-
-
-# Linux's names of network file systems. SQLite's log needs shared memory, which they do not provide.
-_NETWORK = {
-    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "9p", "afs", "ceph", "gfs2", "glusterfs", "gpfs", "lustre"),
-    *("beegfs", "orangefs", "pvfs2", "panfs", "wekafs", "davfs", "ocfs2", "virtiofs", "vboxsf"),
-}
-_LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.mergerfs"}
-_MOUNTS = pathlib.Path("/proc/self/mounts")
 
 
 def check_place(path: pathlib.Path) -> None:
@@ -51,10 +50,8 @@ def check_place(path: pathlib.Path) -> None:
 
 def _file_system(path: pathlib.Path) -> str:
     """Return the type of the file system that a file is on; empty if unknown."""
-    if not _MOUNTS.exists():
-        return ""
     place, found = path.absolute().parent.resolve(), ("", "")
-    for line in _MOUNTS.read_text(errors="replace").splitlines():
+    for line in _MOUNTS.read_text(errors="replace").splitlines() if _MOUNTS.exists() else ():
         _, mounted, kind, *_ = line.split()
         mounted = mounted.replace("\\040", " ")
         if place.is_relative_to(mounted) and len(mounted) >= len(found[0]):
@@ -62,74 +59,58 @@ def _file_system(path: pathlib.Path) -> str:
     return found[1]
 
 
-@dataclass
-class _Opened:
-    """Open file of locks, with the locks that this process has and the number of its users."""
+class _LockFile:
+    """Open file with the locks that this process has on it; closed when nothing refers to it."""
 
-    key: tuple[int, int, int]
-    descriptor: int
-    mine: set[int] = field(default_factory=set)
-    users: int = 0
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor, self.mine = descriptor, set[int]()
+        weakref.finalize(self, os.close, descriptor)
 
 
-_OPENED: dict[tuple[int, int, int], _Opened] = {}  # by process, because a child has none of the locks, and by file
+_Key = tuple[int, int, int]  # of a process, because a child has none of the locks, and of a file
+_FILES: weakref.WeakValueDictionary[_Key, _LockFile] = weakref.WeakValueDictionary()
 _GUARD = threading.Lock()
 
 
-def _key(found: os.stat_result) -> tuple[int, int, int]:
+def _key(found: os.stat_result) -> _Key:
     return os.getpid(), found.st_dev, found.st_ino
 
 
-def _open(path: pathlib.Path) -> _Opened:
+def _open(path: pathlib.Path) -> _LockFile:
     with _GUARD:
-        opened = _OPENED.get(_key(path.stat())) if path.exists() else None
+        opened = _FILES.get(_key(path.stat())) if path.exists() else None
         if opened is None:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            opened = _Opened(_key(os.fstat(descriptor)), descriptor)
-            _OPENED[opened.key] = opened
-        opened.users += 1
+            opened = _LockFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            _FILES[_key(os.fstat(opened.descriptor))] = opened
         return opened
-
-
-def _close(opened: _Opened) -> None:
-    with _GUARD:
-        opened.users -= 1
-        if not opened.users:
-            del _OPENED[opened.key]
-            os.close(opened.descriptor)
 
 
 class Locks:
     """Locks of one process, which must share a descriptor: POSIX drops all of them when *any* of the file is closed.
 
-    The last :class:`Locks` of a file closes it. Without a path, for a store that cannot be written to, no lock can be
-    acquired, and none is held.
+    Without a path, for a store that cannot be written to, no lock can be acquired, and none is held.
     """
 
     def __init__(self, path: pathlib.Path | None) -> None:
-        self._opened: _Opened | None = None
-        self._file: int | None = None
-        self._mine: set[int] = set()
-        if path is None or fcntl is None:
-            return
-        try:
-            self._opened = _open(path)
-        except OSError as error:
-            raise UserError(f"--store: cannot write {path}: {error.strerror}; check its permissions") from error
-        self._file, self._mine = self._opened.descriptor, self._opened.mine
+        self._file: _LockFile | None = None
+        if path is not None and fcntl is not None:
+            try:
+                self._file = _open(path)
+            except OSError as error:
+                raise UserError(f"--store: cannot write {path}: {error.strerror}; check its permissions") from error
 
     def acquire(self, number: int) -> bool:
         """Take a lock unless another process has it; return True if it was taken.
 
         This can fail while another process merely tests the lock: try again later.
         """
-        if self._file is None or number in self._mine:
+        if self._file is None or number in self._file.mine:
             return False
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+            fcntl.lockf(self._file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
         except (BlockingIOError, PermissionError):
             return False
-        self._mine.add(number)
+        self._file.mine.add(number)
         return True
 
     @contextlib.contextmanager
@@ -145,32 +126,27 @@ class Locks:
     @contextlib.contextmanager
     def waiting(self, number: int) -> Iterator[None]:
         """Wait for a lock and hold it; do nothing where there are no locks."""
-        if self._file is None:
-            yield
-            return
-        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, number)
+        if self._file is not None:
+            fcntl.lockf(self._file.descriptor, fcntl.LOCK_EX, 1, number)
         try:
             yield
         finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, number)
+            if self._file is not None:
+                self.release(number)
 
     def release(self, number: int) -> None:
         """Release a lock that this process has."""
         assert self._file is not None
-        self._mine.discard(number)
-        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, number)
+        self._file.mine.discard(number)
+        fcntl.lockf(self._file.descriptor, fcntl.LOCK_UN, 1, number)
 
     def is_held(self, number: int) -> bool:
         """Return True if this or another process has the lock."""
-        if self._file is None or number in self._mine:
+        if self._file is None or number in self._file.mine:
             return self._file is not None
-        if self.acquire(number):
-            self.release(number)
-            return False
-        return True
+        with self.holding(number) as mine:
+            return not mine
 
     def close(self) -> None:
-        """Close the file, unless other users of this process need it."""
-        if self._opened is not None:
-            _close(self._opened)
-            self._opened = self._file = None
+        """Close the file, unless others of this process need it."""
+        self._file = None

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...errors import UserError
 from . import schema
-from .blobs import BlobDirectory, Buffer, is_reference
+from .blobs import BlobDirectory, Buffer, beside, is_reference
 from .locks import Locks
 from .schema import RUNNING, Epoch, JobRecord, ProtocolRecord, SelectionRecord
 
@@ -67,7 +67,7 @@ class StoreReader:
         directory = self.path.absolute().parent
         writable = create or (os.access(self.path, os.W_OK) and os.access(directory, os.W_OK))
         self.files = BlobDirectory(self.path)
-        self.locks = Locks(self._beside("-locks") if writable else None)
+        self.locks = Locks(beside(self.path, "-locks") if writable else None)
         self._cache: dict[Any, Any] = {}  # verified content, as long as the file has this version
         self._cache_version: object = None
         with contextlib.ExitStack() as stack, self.explained():
@@ -90,11 +90,8 @@ class StoreReader:
         if not directory.is_dir():
             raise UserError(f"--store: there is no directory {directory}; make it first")
 
-    def _beside(self, ending: str) -> pathlib.Path:
-        return self.path.with_name(self.path.name + ending)
-
     def _has_log(self) -> bool:
-        log = self._beside("-wal")
+        log = beside(self.path, "-wal")
         return log.exists() and log.stat().st_size > 0
 
     def _read_only_mode(self) -> str:
@@ -337,7 +334,7 @@ class StoreReader:
             rows = self.read(_EPOCHS + "WHERE job = ? ORDER BY epoch", (job,))
             return self._curve(self.job_row(job), rows)
 
-    def _curve(self, job: sqlite3.Row, rows: Iterator[sqlite3.Row] | Sequence[sqlite3.Row]) -> list[Epoch]:
+    def _curve(self, job: sqlite3.Row, rows: Sequence[sqlite3.Row]) -> list[Epoch]:
         epochs = [Epoch._make(tuple(row)[1:]) for row in rows]
         if schema.curve_digest(epochs) != job["curve"]:
             raise DamageError(self.path, f"the epochs of job {job['id']} do not match their checksum")

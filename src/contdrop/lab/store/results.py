@@ -42,12 +42,10 @@ class Results:
     def reference(self) -> str:
         """Return the method that others are compared with: the reference, or its variant that was run instead."""
         wanted = str(self.protocol.description.get("reference"))
-        if wanted in self.methods:
-            return wanted
         same_name = [method for method in self.methods if method.partition(":")[0] == wanted]
-        return next(iter([*same_name, *self.methods]), wanted)
+        return wanted if wanted in self.methods else next(iter([*same_name, *self.methods]), wanted)
 
-    @property
+    @functools.cached_property
     def measure(self) -> Measure:
         """Return the metric that methods are compared by."""
         return Measure.of(self.protocol.description)
@@ -72,7 +70,7 @@ class Results:
         given = found if isinstance(found, Mapping) else {}
         return {str(part): number for part, number in given.items() if isinstance(number, int)}
 
-    @property
+    @functools.cached_property
     def finished(self) -> tuple[JobRecord, ...]:
         return tuple(job for job in self.final if job.status == FINISHED)
 
@@ -86,8 +84,8 @@ class Results:
         """Return final jobs that are planned or running."""
         return tuple(job for job in self.final if job.status not in (FINISHED, FAILED))
 
-    @property
-    def by_method(self) -> dict[str, list[JobRecord]]:
+    @functools.cached_property
+    def by_method(self) -> Mapping[str, list[JobRecord]]:
         """Return finished jobs by method; methods without any are left out."""
         found: dict[str, list[JobRecord]] = {method: [] for method in self.methods}
         for job in self.finished:
@@ -100,10 +98,8 @@ class Results:
 
     def complete_runs(self) -> tuple[int, ...]:
         """Return the runs that every method with results has finished, which a comparison of all may use."""
-        errors = self.errors()
-        if not errors:
-            return ()
-        return tuple(sorted(set.intersection(*(set(runs) for runs in errors.values()))))
+        runs = [{job.run for job in jobs} for jobs in self.by_method.values()]
+        return tuple(sorted(set.intersection(*runs))) if runs else ()
 
     @property
     def has_spread(self) -> bool:
@@ -136,21 +132,14 @@ def collect(store: StoreReader, protocol: ProtocolRecord) -> Results:
 
 def assemble(protocol: ProtocolRecord, jobs: Sequence[JobRecord], selections: Mapping[str, SelectionRecord]) -> Results:
     """Return the results of a protocol's jobs, without contributions of examples; raise UserError if not paired."""
-    final = tuple(job for job in jobs if job.stage == FINAL)
-    order = [*protocol.description.get("methods", []), *(job.method for job in final)]
-    present = {job.method for job in final}
-    results = Results(
-        protocol,
-        tuple(method for method in dict.fromkeys(order) if method in present),
-        final,
-        tuple(job for job in jobs if job.stage == SELECTION),
-        selections,
-    )
+    final, selection = (tuple(job for job in jobs if job.stage == stage) for stage in (FINAL, SELECTION))
+    present = dict.fromkeys(job.method for job in final)
+    order = dict.fromkeys([*protocol.description.get("methods", []), *present])
+    results = Results(protocol, tuple(each for each in order if each in present), final, selection, selections)
     for run, mismatch in mismatches(results.finished):
         raise UserError(f"{protocol.experiment}: in run {run} {mismatch}; {remedy(mismatch)}")
-    variants = {(job.method, job.variant) for job in results.finished}
-    for method in results.methods:
-        trained = sorted(str(variant) for name, variant in variants if name == method)
+    for method, finished in results.by_method.items():
+        trained = sorted({str(job.variant) for job in finished})
         if len(trained) > 1:
             raise UserError(
                 f"{protocol.experiment}: {method} was trained as {' and '.join(trained)}; use another --store"
@@ -173,8 +162,7 @@ def _contributions(
         if labels is None or shared is None or np.array_equal(labels, shared):
             groups = store.artefact(job.id, "test_groups")
             found[job.method, job.run] = kept if groups is None else by_group(kept, groups)
-    sizes = {len(each) for each in found.values()}
-    return found if len(sizes) == 1 else {}
+    return found if len({len(each) for each in found.values()}) == 1 else {}
 
 
 def example_values(store: StoreReader, job: JobRecord, measure: Measure) -> np.ndarray | None:
@@ -185,18 +173,13 @@ def example_values(store: StoreReader, job: JobRecord, measure: Measure) -> np.n
     Raises:
         DamageError: The examples do not give the stored value.
     """
-    values, wrong = store.artefact(job.id, f"test_{measure.name}"), None
+    values = store.artefact(job.id, f"test_{measure.name}")
     if values is None and measure.is_error:
-        predictions, labels = (store.artefact(job.id, f"test_{what}") for what in ("predictions", "labels"))
-        if predictions is None or labels is None:
-            return None
-        if predictions.shape != labels.shape:
-            raise DamageError(store.path, f"job {job.id} has {len(predictions)} predictions for {len(labels)} labels")
-        values = np.where(predictions != labels, np.float32(100), np.float32(0))
+        values = _errors(store, job)
     stored = job.results.get("test_error")
     if values is None or stored is None:
         return values
-    found = measure.of_examples(values) if len(values) else None
+    found, wrong = measure.of_examples(values) if len(values) else None, None
     if not len(values):
         wrong = "it has been tested on no example"
     elif found is not None and not math.isclose(found, stored, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
@@ -204,6 +187,16 @@ def example_values(store: StoreReader, job: JobRecord, measure: Measure) -> np.n
     if wrong:
         raise DamageError(store.path, f"job {job.id} ({job.experiment} {job.method} run {job.run}): {wrong}")
     return values
+
+
+def _errors(store: StoreReader, job: JobRecord) -> np.ndarray | None:
+    """Return the error of each test example, in per cent, from predictions and labels."""
+    predictions, labels = (store.artefact(job.id, f"test_{what}") for what in ("predictions", "labels"))
+    if predictions is None or labels is None:
+        return None
+    if predictions.shape != labels.shape:
+        raise DamageError(store.path, f"job {job.id} has {len(predictions)} predictions for {len(labels)} labels")
+    return np.where(predictions != labels, np.float32(100), np.float32(0))
 
 
 def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
@@ -218,9 +211,12 @@ def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 def remedy(mismatch: str) -> str:
     """Return what the user can do about a run whose methods do not share what they should."""
-    if PROCESSOR in mismatch:
-        return "contdrop run --redo does that run again"
-    return "delete the odd runs or use another --store"
+    is_other_processor = PROCESSOR in mismatch
+    return (
+        "contdrop run --redo does that run again"
+        if is_other_processor
+        else "delete the odd runs or use another --store"
+    )
 
 
 def mismatches(jobs: Iterable[JobRecord]) -> Iterator[tuple[int, str]]:
@@ -229,8 +225,7 @@ def mismatches(jobs: Iterable[JobRecord]) -> Iterator[tuple[int, str]]:
     for job in jobs:
         by_run.setdefault((job.stage, job.run), {})[job.method] = job.shared
     for (_, run), shared in sorted(by_run.items()):
-        mismatch = find_mismatch(shared)
-        if mismatch:
+        if mismatch := find_mismatch(shared):
             yield run, mismatch
 
 

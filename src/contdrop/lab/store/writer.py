@@ -27,7 +27,7 @@ from ..._text import plural
 from ...errors import UserError
 from ..study import amendments
 from . import blobs, schema
-from .blobs import Buffer
+from .blobs import Buffer, beside
 from .integrity import restore_if_damaged
 from .locks import Locks, check_place
 from .reader import WEIGHTS, DamageError, StoreReader, pack
@@ -68,7 +68,7 @@ class Store(StoreReader):
             file = file.resolve() if file.is_symlink() else file
             check_place(file)
             if file.is_file():
-                locks = Locks(file.with_name(file.name + "-locks"))
+                locks = Locks(beside(file, "-locks"))
                 with locks.waiting(_RESTORING):
                     self.restored = restore_if_damaged(file)
                 locks.close()
