@@ -164,17 +164,7 @@ class JobQueue:
         self._deaths.pop(None, None)
 
     def died(self, worker: int, job_id: int | None, how: str, *, idle: bool = False) -> None:
-        """Count the death of a worker; its job resumes from its last checkpoint, or fails after too many deaths.
-
-        Args:
-            worker: Its number.
-            job_id: The job that it ran, if any.
-            how: Description of the death.
-            idle: Whether it waited for a job, so that the study cannot be the cause.
-
-        Raises:
-            UserError: Too many workers ended while they started.
-        """
+        """Count the death of a worker, which was ``idle`` or ran a job; it resumes, or fails after too many deaths."""
         self.observer.died(worker, None if job_id is None else self.jobs[job_id])
         if idle:
             return
@@ -216,12 +206,7 @@ class WorkerContext:
         return "ended" if mine else "busy"
 
     def do(self, store: JobSink, task: Task, after_epoch: Callable[[Epoch], None]) -> None:
-        """Run a job, and record the reason if it fails.
-
-        Raises:
-            MemoryError: This process ran out of memory, which says little about the job.
-            LostError: Another process of the job ended.
-        """
+        """Run a job, and record the reason if it fails; raise MemoryError or LostError, which say little about it."""
         try:
             self.train(store, task, after_epoch)
         except (UserError, LostError):

@@ -45,12 +45,10 @@ class PlannedStudy:
 
     @property
     def protocol(self) -> plan.StudyPlan:
-        """Plan of the study, which all jobs share."""
         return self.jobs[0].protocol
 
     @property
     def key(self) -> str:
-        """Key of the plan in a store."""
         return self.protocol.key
 
     @property
@@ -96,13 +94,13 @@ class StudyRunner:
             self.device = find_device(self.device)
         elif self.device == "auto":  # other devices are checked by the nodes
             self.device = "cuda" if self.cluster.gpus else "cpu"
-        wanted = {planned.study.training.threads for planned in self.plans}
+        wanted = sorted({planned.study.training.threads for planned in self.plans})
         if self.threads is None and len(wanted) > 1:
             raise UserError(
-                f"--threads: expected studies with one number of threads; got {sorted(wanted)}; give --threads, or run "
-                "one study at a time"
+                f"--threads: expected studies with one number of threads; got {wanted}; give --threads, or run one "
+                "study at a time"
             )
-        self.threads = self.threads or wanted.pop()
+        self.threads = self.threads or wanted[0]
         if self.devices > 1:
             self._check_devices()
         self._data: dict[str, PreparedData | None] = {}
@@ -116,10 +114,11 @@ class StudyRunner:
         if self.device not in ("cpu", "cuda"):
             raise UserError(f"--devices: expected --device cpu or cuda for several; got {self.device}")
         for planned in self.plans:
+            study = planned.study
             refused = {
-                "it has a loop of its own": planned.study.run is not None,
-                "it is compiled, and a graph holds no part of a mask": planned.study.training.compile,
-                f"its batches have {planned.study.batch_size} examples": planned.study.batch_size < self.devices,
+                "it has a loop of its own": study.run is not None,
+                "it is compiled, and a graph holds no part of a mask": study.training.compile,
+                f"its batches have {study.batch_size} examples": study.batch_size < self.devices,
             }
             for reason in (reason for reason, is_so in refused.items() if is_so):
                 raise UserError(f"--devices: {planned} cannot be trained by {self.devices} processes: {reason}")
@@ -130,16 +129,15 @@ class StudyRunner:
 
         With ``scratch`` the jobs are planned in a copy of the store, which is deleted afterwards.
         """
+        is_new = not path.exists()
         with contextlib.ExitStack() as stack:
-            if self.cluster is not None:
-                stack.callback(self._disconnect)
-            is_new = not path.exists()
+            stack.callback(self._disconnect)
             if is_new:  # a study that is refused leaves no store behind
-                self.load()
+                self._load()
             self._store = stack.enter_context(_scratch(path) if scratch else Store(path, create=True))
             if not is_new:
-                self.load()
-            self.prepare(self._store)
+                self._load()
+            self._prepare()
             yield self._store
 
     def _disconnect(self) -> None:
@@ -149,7 +147,7 @@ class StudyRunner:
 
     @property
     def store(self) -> Store:
-        assert self._store is not None, "prepare() comes first"
+        assert self._store is not None, "session() comes first"
         return self._store
 
     @property
@@ -158,23 +156,17 @@ class StudyRunner:
             return self._ray.processes
         return max(1, cores() // ((self.threads or 1) * self.devices)) if self.workers is None else self.workers
 
-    def load(self) -> None:
+    def _load(self) -> None:
         """Load the data, and try every study that is not of the catalogue; nothing is written."""
         for planned in self.plans:
             study = planned.study
-            if study.run is not None or study.data is None:
-                self._data[planned.key] = None
-                continue
-            alike = (p.key for p in self.plans if (p.study.data, p.study.task) == (study.data, study.task))
-            data = next((same for key in alike if (same := self._data.get(key))), None)
+            self._data[planned.key] = data = self._data_of(study)
             if data is None:
-                with explained(f"{planned}: data()", study.data):
-                    data = prepare(study.data(), task=study.task)
-            self._data[planned.key] = data
+                continue
             if data.mark:
                 self.say(f"contdrop: {study.name}: {data.mark}")
             if planned.source.kind != "catalogue":
-                before = self._description(planned).get("behaviour") if self._store is not None else None
+                before = self._description(planned).get("behaviour") if self._store else None
                 known = (before or {}).get("data")
                 found = dry_run.dry_run(planned.jobs, data, device=self._device_here, known_data=known)
                 self.reports[planned.key] = found
@@ -182,6 +174,17 @@ class StudyRunner:
                     self.say(f"contdrop: {study.name}: {warning}")
         if self.cluster is not None:
             self._connect(self.cluster)
+
+    def _data_of(self, study: Study) -> PreparedData | None:
+        """Return the data of a study, which another one may have loaded; None for one with its own loop."""
+        if study.run is not None or study.data is None:
+            return None
+        alike = (each.key for each in self.plans if (each.study.data, each.study.task) == (study.data, study.task))
+        for found in map(self._data.get, alike):
+            if found is not None:
+                return found
+        with explained(f"study {study.name!r}: data()", study.data):
+            return prepare(study.data(), task=study.task)
 
     def _connect(self, wanted: RayResources) -> None:
         if wanted.address is None and wanted.workers is None:
@@ -194,9 +197,9 @@ class StudyRunner:
                 f"{self._ray.kind} will not be used, as all methods of a run need one kind"
             )
 
-    def prepare(self, store: Store) -> None:
-        """Add all jobs to the plan of a store that is open for writing; refuse one that another study began."""
-        self._store = store
+    def _prepare(self) -> None:
+        """Add all jobs to the plan of the store; refuse a study that another one with its name began."""
+        store = self.store
         if store.restored:
             self.say(f"contdrop: {store.restored}")
         store.remove_stale_checkpoints()
@@ -206,7 +209,7 @@ class StudyRunner:
             self._check_jobs(planned, here)
         for planned, about in zip(self.plans, described):
             self._plan(planned, about)
-        for line in self.store.reset_other_processors(list(self.jobs), here):
+        for line in store.reset_other_processors(list(self.jobs), here):
             self.say(f"contdrop: {line}")
 
     def _described(self, planned: PlannedStudy) -> dict[str, Any]:
@@ -234,7 +237,7 @@ class StudyRunner:
         for key, job in keys.items():
             if plan.is_in(job, self.shard):
                 found = there.get(key)
-                again = found is not None and found.status == FAILED and self.retry_failed
+                again = found and found.status == FAILED and self.retry_failed
                 runs.setdefault((job.stage, job.run), []).append(None if again else found)
         lost = [job for job in self.store.of_other_processors(runs.values(), here) if job.status == FINISHED]
         if lost and not self.redo:
@@ -265,12 +268,11 @@ class StudyRunner:
 
     def _behaviour(self, planned: PlannedStudy) -> dict[str, Any]:
         """Return the behaviour of a study for the store; refuse one that behaves otherwise than before."""
-        key, study = planned.key, planned.study
         described = self._description(planned)
         before = described.get("behaviour") or {}
-        found = self.reports.get(key)
+        found = self.reports.get(planned.key)
         file = pathlib.Path(planned.source.name) if planned.source.kind == "file" else None
-        now = {"loop": amendments.loop_digest(study.run, file)} if found is None else found.behaviour
+        now = found.behaviour if found else {"loop": amendments.loop_digest(planned.study.run, file)}
         if changed := amendments.behaviour_change(before, now):
             raise UserError(
                 f"{planned} is not what {self.store.path} was begun with: {changed}; give another --store "
@@ -284,8 +286,7 @@ class StudyRunner:
         return {**behaviour, "sites": found.sites, "cost": cost}
 
     def _description(self, planned: PlannedStudy) -> dict[str, Any]:
-        key = planned.key
-        return next((p.description for p in self.store.protocols() if p.key == key), {})
+        return next((each.description for each in self.store.protocols() if each.key == planned.key), {})
 
     def _plan(self, planned: PlannedStudy, described: dict[str, Any]) -> None:
         added = plan.add_plan(self.store, planned.jobs, **described)
@@ -315,17 +316,19 @@ class StudyRunner:
         known = estimate.seconds_left(max(1, self.processes))
         if known is not None or not try_out:
             return known
-        total = 0.0
-        for planned in self.plans:
-            data, study = self._data[planned.key], planned.study
-            left = [self.jobs[i] for i in estimate.left if self.jobs[i].protocol.key == planned.key]
-            if data is None or not left:
-                continue
-            first = {label: found[0] for label, found in study.selection.candidates.items()}
-            where = self._device_here
-            each = seconds_per_epoch(left[-1], left[-1].variant(first), data, threads=self.threads or 1, device=where)
-            total += each * sum(job.epochs for job in left)
-        return total / max(1, min(self.processes, len(estimate.left))) if total else None
+        jobs = [self.jobs[number] for number in estimate.left]
+        total = sum(self._measured_seconds(planned, jobs) for planned in self.plans)
+        return total / max(1, min(self.processes, len(jobs))) if total else None
+
+    def _measured_seconds(self, planned: PlannedStudy, jobs: Sequence[PlannedJob]) -> float:
+        """Measure the time of a study's share of ``jobs`` by a few batches; 0 for one with its own loop."""
+        data, left = self._data[planned.key], [job for job in jobs if job.protocol.key == planned.key]
+        if data is None or not left:
+            return 0.0
+        first = {label: found[0] for label, found in planned.study.selection.candidates.items()}
+        variant, where = left[-1].variant(first), self._device_here
+        seconds = seconds_per_epoch(left[-1], variant, data, threads=self.threads or 1, device=where)
+        return seconds * sum(job.epochs for job in left)
 
     def memory_and_disk(self, key: str) -> tuple[float, float]:
         """Estimate the memory of a worker and the disk space of all jobs of a study, in bytes."""
@@ -339,8 +342,8 @@ class StudyRunner:
 
     def run(self, observer: Observer) -> PlanOutcome:
         """Run all unfinished jobs of the plan."""
-        sources = {p.key: p.source if self._ray is None else by_value(p.study, p.source) for p in self.plans}
-        specs = {p.key: StudySpec.of(p.protocol, sources[p.key]) for p in self.plans}
+        sources = {each.key: by_value(each.study, each.source) if self._ray else each.source for each in self.plans}
+        specs = {each.key: StudySpec.of(each.protocol, sources[each.key]) for each in self.plans}
         shared = {key: data for key, data in self._data.items() if data is not None and _can_be_sent(data)}
         work = WorkerConfig(specs, shared, self.threads or 1, self.device, self.devices)
         if self._ray is not None:
@@ -361,20 +364,13 @@ class StudyRunner:
         return collect_all(self.store, {planned.key for planned in self.plans})
 
 
-def find_cluster(
-    executor: str,
-    *,
-    address: str | None = None,
-    cpus: float | None = None,
-    gpus: float = 0.0,
-    workers: int | None = None,
-) -> RayResources | None:
-    """Return the resources to ask of Ray; None for the local executor, which takes none of these options."""
+def find_cluster(executor: str, **asked: Any) -> RayResources | None:
+    """Return the resources to ask of Ray; None for the local executor, which takes the number of workers only."""
     if executor == "ray":
-        return RayResources(address, cpus, gpus, workers)
+        return RayResources(**asked)
     if executor != "local":
         raise UserError(f"--executor: expected local or ray; got {executor!r}")
-    if address is not None or cpus is not None or gpus:
+    if asked.get("gpus") or any(asked.get(option) is not None for option in ("address", "cpus")):
         raise UserError("--address, --cpus, --gpus: expected --executor ray with these; got --executor local")
     return None
 

@@ -95,11 +95,7 @@ class StoreReader:
         return log.exists() and log.stat().st_size > 0
 
     def _read_only_mode(self) -> str:
-        """Return how SQLite must open a file that cannot be written to.
-
-        Without the right to write beside it, SQLite opens a file in WAL mode only if told that nobody changes it, and
-        then reads no log. Where there is a log, some process has the store open, and its shared memory can be used.
-        """
+        """Return how SQLite opens a file that cannot be written to: unlogged, unless a process has it open, and a log."""
         return "?mode=ro" if self._has_log() else "?immutable=1"
 
     def _migrate(self) -> None:
@@ -131,10 +127,7 @@ class StoreReader:
         return version
 
     def _begin_log(self) -> None:
-        """Put the file into WAL mode, once no other process is just doing that.
-
-        SQLite itself waits for everything else. Here it refuses at once, because two that wait would wait for ever.
-        """
+        """Put the file into WAL mode, for which SQLite itself does not wait until another process has done so."""
         end = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -173,11 +166,7 @@ class StoreReader:
             raise UserError(explanation.format(path=self.path, text=text, why=self._why_io_failed())) from error
 
     def _why_io_failed(self) -> str:
-        """Tell a log that was deleted under a process from a broken disk; SQLite reports both alike.
-
-        After a deletion, the next process that opens the store makes an empty log, which is not the one that the others
-        write to.
-        """
+        """Tell a log that was deleted under a process, after which another makes an empty one, from a broken disk."""
         if self.path.is_file() and not self._has_log():
             return (
                 f"{self.path.name}-wal, which belongs to it, was deleted while a process used it: let that process end "

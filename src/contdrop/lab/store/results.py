@@ -235,10 +235,7 @@ def collect_all(store: StoreReader, keys: Collection[str] | None = None) -> list
 
 
 def find_mismatch(shared: Mapping[str, Mapping[str, str]]) -> str | None:
-    """Return what differs between methods that must share everything but masks; None if nothing does.
-
-    A training loop of the user may lack fingerprints; jobs that the lab trains have all of them.
-    """
+    """Return what differs between methods that must share all but masks, of which a custom loop may lack some."""
     (first, mine), *others = shared.items()
     for method, found in others:
         by_the_lab = ORDER in mine or ORDER in found
@@ -249,10 +246,7 @@ def find_mismatch(shared: Mapping[str, Mapping[str, str]]) -> str | None:
 
 
 def trained_on(job: JobRecord) -> str | None:
-    """Return the fingerprint of the data that the lab trained a job on, the same for every job of a protocol.
-
-    None for a training loop of the user, which may have other data in each run.
-    """
+    """Return the fingerprint of a protocol's data; None for a custom loop, which may have others in each run."""
     return job.fingerprints.get("data") if ORDER in job.fingerprints else None
 
 

@@ -1,13 +1,11 @@
 """Write access to a store: an SQLite file with every job and every epoch.
 
 The file is in WAL mode and written by several processes at once, each through its own :class:`Store`. What belongs
-together is written in one transaction, so a process may be killed at any moment: what it had not committed is done
-again. Rows get their checksums in the transaction that writes them, and the reader verifies them: damaged jobs are
-found, and done again.
+together is written in one transaction, so a process may be killed at any moment. Rows get their checksums in the
+transaction that writes them; jobs that do not match theirs are done again.
 
-A job belongs to the process that holds its lock (:mod:`contdrop.lab.store.locks`), which the operating system releases
-when that process ends. So the status "running" means running only while the lock is held; otherwise the job was
-interrupted, and waits to be resumed.
+A job belongs to the process that holds its lock (:mod:`contdrop.lab.store.locks`). So the status "running" means
+running only while the lock is held; otherwise the job was interrupted, and waits to be resumed.
 """
 
 from __future__ import annotations
