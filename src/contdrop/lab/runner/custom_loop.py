@@ -153,9 +153,9 @@ class Job:
         if epoch != len(self._epochs) + 1:
             raise UserError(f"log: expected epoch {len(self._epochs) + 1}, the next one; got {epoch}")
         now = time.perf_counter()
-        given = {name: float(value) for name, value in values.items()}
-        a, b, c, d, e, f = (given.get(name) for name in _LOGGED[:-1])
-        self._epochs.append(Epoch(epoch, a, b, c, d, e, f, given.get("learning_rate", 0.0), now - self._begun))
+        a, b, c, d, e, f = (float(values[name]) if name in values else None for name in _LOGGED[:-1])
+        rate = float(values.get("learning_rate", 0.0))
+        self._epochs.append(Epoch(epoch, a, b, c, d, e, f, rate, now - self._begun))
         self._begun = now
         self.after_epoch(self._epochs[-1])
 
@@ -175,24 +175,13 @@ class Job:
         needed, what = ("val", "which selects among candidates") if selects else (primary, "the first metric")
         if needed not in found:
             raise UserError(f"{self._job}: expected a value of {needed!r}, {what}; got {', '.join(found)}")
-        for name, each in found.items():
-            if not isinstance(each, numbers.Real) and not (isinstance(each, torch.Tensor) and each.numel() == 1):
-                raise UserError(f"{self._job}: expected a number for {name}; got {type(each).__name__}")
-        plain = {name: each.item() if isinstance(each, torch.Tensor) else float(each) for name, each in found.items()}
+        plain = {name: self._number(name, each) for name, each in found.items()}
         if not math.isfinite(plain[needed]):
             self.fail(f"diverged: {needed} is {plain[needed]}")
             return
         artefacts = {}
         if per_example is not None and not selects:
-            each = np.asarray(torch.as_tensor(per_example).detach().cpu(), dtype=np.float64)
-            artefacts[f"test_{primary}"] = each
-            found_value, given = self.study.metrics[0].value(each), plain[primary]
-            if not math.isclose(found_value, given, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
-                raise UserError(
-                    f"{self._job}: per_example gives {primary} {found_value:.6g}, but tell() was given {given:.6g}; "
-                    "give both for the same examples"
-                )
-            plain[primary] = found_value  # in float64
+            artefacts[f"test_{primary}"] = self._contributions(per_example, plain)
         results = {"val_error": plain.get("val", math.nan)}
         if not selects:
             results |= {f"test:{name}": each for name, each in plain.items() if name not in (primary, "val")}
@@ -200,6 +189,26 @@ class Job:
         kept = {name: each for name, each in results.items() if math.isfinite(each)}
         self._store.finish(self._id, self._epochs, kept | self._noise, artefacts)
         self.ended = True
+
+    def _number(self, name: str, value: Any) -> float:
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            return float(value.item())
+        if not isinstance(value, numbers.Real):
+            raise UserError(f"{self._job}: expected a number for {name}; got {type(value).__name__}")
+        return float(value)
+
+    def _contributions(self, per_example: Any, plain: dict[str, float]) -> np.ndarray:
+        """Return the contributions of examples; the primary metric becomes their value in float64."""
+        metric = self.study.metrics[0]
+        examples = np.asarray(torch.as_tensor(per_example).detach().cpu(), dtype=np.float64)
+        found, given = metric.value(examples), plain[metric.name]
+        if not math.isclose(found, given, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
+            raise UserError(
+                f"{self._job}: per_example gives {metric.name} {found:.6g}, but tell() was given {given:.6g}; "
+                "give both for the same examples"
+            )
+        plain[metric.name] = found
+        return examples
 
     def _check_open(self) -> None:
         if self.ended:
@@ -268,17 +277,16 @@ def ask(
         if retry_failed:
             opened.reset_failed(*(job_id for job_id in planned if opened.status(job_id) == FAILED))
         seen: set[int] = set()
-        for _ in range(2):  # twice, as a lock may be refused while another process only looks
-            for job_id, job in planned.items():
-                if opened.status(job_id) in (FINISHED, FAILED) or job_id in seen:
-                    continue
-                with opened.locks.holding(job_id) as mine:
-                    if mine and opened.status(job_id) not in (FINISHED, FAILED):
-                        opened.drop_progress(job_id)
-                        variant = _variant(opened, job_id, job)
-                        if variant is not None:
-                            seen.add(job_id)
-                            yield Job(opened, job_id, job, variant)
+        for job_id, job in [*planned.items()] * 2:  # as a lock may be refused while another process only looks
+            if opened.status(job_id) in (FINISHED, FAILED) or job_id in seen:
+                continue
+            with opened.locks.holding(job_id) as mine:
+                if mine and opened.status(job_id) not in (FINISHED, FAILED):
+                    opened.drop_progress(job_id)
+                    variant = _variant(opened, job_id, job)
+                    if variant is not None:
+                        seen.add(job_id)
+                        yield Job(opened, job_id, job, variant)
 
 
 @described_as("around_ask")

@@ -95,7 +95,7 @@ class StoreReader:
         return log.exists() and log.stat().st_size > 0
 
     def _read_only_mode(self) -> str:
-        """Return how SQLite opens a file that cannot be written to: unlogged, unless a process has it open, and a log."""
+        """Return how SQLite opens a file that cannot be written to: without a log unless some process has one."""
         return "?mode=ro" if self._has_log() else "?immutable=1"
 
     def _migrate(self) -> None:
