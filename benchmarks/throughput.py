@@ -31,7 +31,7 @@ from torch import nn
 from contdrop import lab
 from contdrop.lab.data.data import prepare
 from contdrop.lab.runner import local
-from contdrop.lab.runner.queue import WorkerConfig
+from contdrop.lab.runner.queue import JobQueue, WorkerConfig
 from contdrop.lab.store.schema import Epoch
 from contdrop.lab.store.writer import Store
 from contdrop.lab.study.plan import PlannedJob, add_plan, plan
@@ -87,7 +87,7 @@ def executor(method: str, steps: int, workers: int) -> float:
         protocol = planned[0].protocol
         shipments = {protocol.key: StudySpec.of(protocol, of_study(study))}
         work = WorkerConfig(shipments, {protocol.key: prepare(data(), task="classification")})
-        local.run(store, jobs, work, clock, workers=workers)
+        local.run(JobQueue(store, jobs, clock), work, workers=workers)
         seconds = time.perf_counter() - (clock.begin or math.nan)
         assert all(job.status == "finished" for job in store.jobs())
     return sum(job.epochs for job in planned) * steps / seconds

@@ -96,7 +96,7 @@ def do(nodes, path, jobs, watcher, source=StudySource("catalogue", "digits-mlp")
         ray_cluster.Cluster(wanted, threads=1, device="cpu", devices=devices) as cluster,
         Store(path, create=True) as store,
     ):
-        return ray_cluster.run(store, add_plan(store, jobs), work, watcher, cluster=cluster)
+        return ray_cluster.run(JobQueue(store, add_plan(store, jobs), watcher), work, cluster)
 
 
 def measured(path):

@@ -27,14 +27,13 @@ import torch.multiprocessing
 
 from ...errors import UserError
 from ..store.writer import Store
-from ..study.plan import PlannedJob, StudyPlan
+from ..study.plan import StudyPlan
 from ..training.distributed import LostError, start_process
 from ..training.environment import set_up_process
 from .queue import (
     NO_MEMORY,
     POLL_SECONDS,
     JobQueue,
-    Observer,
     PlanOutcome,
     Task,
     WorkerConfig,
@@ -51,24 +50,16 @@ class _Worker:
     ready: bool = False
 
 
-def run(
-    store: Store, jobs: Mapping[int, PlannedJob], config: WorkerConfig, observer: Observer, *, workers: int
-) -> PlanOutcome:
-    """Run all unfinished jobs in order in ``workers`` processes, which open the store themselves."""
+def run(todo: JobQueue, config: WorkerConfig, *, workers: int) -> PlanOutcome:
+    """Run all jobs of a queue in order in ``workers`` processes, which open the store themselves."""
     for data in config.data.values():
         data.share()
-    return _Pool(JobQueue(store, jobs, observer), config).run(workers)
+    return _Pool(todo, config).run(workers)
 
 
-def run_here(
-    store: Store,
-    jobs: Mapping[int, PlannedJob],
-    config: WorkerConfig,
-    observer: Observer,
-    protocols: Mapping[str, StudyPlan],
-) -> PlanOutcome:
-    """Run all unfinished jobs in this process, for a debugger or where no other process can be started."""
-    todo, context = JobQueue(store, jobs, observer), WorkerContext(config, protocols)
+def run_here(todo: JobQueue, config: WorkerConfig, protocols: Mapping[str, StudyPlan]) -> PlanOutcome:
+    """Run all jobs of a queue in this process, for a debugger or where no other process can be started."""
+    context = WorkerContext(config, protocols)
     threads = torch.get_num_threads()
     set_up_process(config.threads)
     try:
@@ -81,7 +72,7 @@ def run_here(
                 time.sleep(POLL_SECONDS)
                 continue
             try:
-                if context.claim_and_do(store, task, functools.partial(todo.reported, 0, task.job_id)) == "busy":
+                if context.claim_and_do(todo.store, task, functools.partial(todo.reported, 0, task.job_id)) == "busy":
                     todo.busy(task.job_id)
             except (MemoryError, LostError) as error:
                 todo.died(0, task.job_id, str(error))

@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,13 +33,12 @@ from ..data.data import PreparedData
 from ..extensions import DATA_VARIABLE
 from ..store.blobs import Buffer
 from ..store.schema import FAILED, FINISHED, Epoch, processor
-from ..store.writer import Store, TakenError
-from ..study.plan import PlannedJob
+from ..store.writer import TakenError
 from ..study.user_errors import printable_error
 from ..training.distributed import LostError
 from ..training.environment import machine, set_up_process, versions
 from ..training.job import NullStore
-from .queue import POLL_SECONDS, JobQueue, Observer, PlanOutcome, Task, WorkerConfig, WorkerContext
+from .queue import POLL_SECONDS, JobQueue, PlanOutcome, Task, WorkerConfig, WorkerContext
 
 # Environment of a Ray that is started here, which reads some of it when it is imported.
 _HERE = {
@@ -251,11 +250,9 @@ class _Slot:
     node: str | None
 
 
-def run(
-    store: Store, jobs: Mapping[int, PlannedJob], config: WorkerConfig, observer: Observer, *, cluster: Cluster
-) -> PlanOutcome:
-    """Run all unfinished jobs in order on the cluster."""
-    return _Driver(JobQueue(store, jobs, observer), config, cluster).run()
+def run(todo: JobQueue, config: WorkerConfig, cluster: Cluster) -> PlanOutcome:
+    """Run all jobs of a queue in order on the cluster."""
+    return _Driver(todo, config, cluster).run()
 
 
 class _Driver:

@@ -29,7 +29,7 @@ from ..training.environment import find_device, machine
 from ..training.job import seconds_per_epoch
 from . import local, ray_cluster
 from .progress import Estimate
-from .queue import Observer, PlanOutcome, WorkerConfig
+from .queue import JobQueue, Observer, PlanOutcome, WorkerConfig
 from .ray_cluster import Cluster, RayResources
 
 
@@ -346,12 +346,12 @@ class StudyRunner:
         specs = {each.key: StudySpec.of(each.protocol, sources[each.key]) for each in self.plans}
         shared = {key: data for key, data in self._data.items() if data is not None and _can_be_sent(data)}
         work = WorkerConfig(specs, shared, self.threads or 1, self.device, self.devices)
+        todo = JobQueue(self.store, self.jobs, observer)
         if self._ray is not None:
-            return ray_cluster.run(self.store, self.jobs, work, observer, cluster=self._ray)
+            return ray_cluster.run(todo, work, self._ray)
         if self.processes == 0:
-            protocols = {planned.key: planned.protocol for planned in self.plans}
-            return local.run_here(self.store, self.jobs, work, observer, protocols)
-        return local.run(self.store, self.jobs, work, observer, workers=self.processes)
+            return local.run_here(todo, work, {planned.key: planned.protocol for planned in self.plans})
+        return local.run(todo, work, workers=self.processes)
 
     @property
     def done(self) -> int:
