@@ -19,17 +19,15 @@ from contdrop.lab.store.writer import Store
 METHODS = ("none", "bernoulli", "adaptive", "dropconnect", "uniform", "gaussian")
 ALL_METHODS = ("none", "bernoulli", "uniform", "gaussian", "adaptive", "dropconnect", "fast", "bernoulli-matched")
 
+SMALL = {"methods": ("none", "gaussian", "uniform"), "runs": 3, "epochs": 3, "images": 60, "selection": True}
 # Mean test errors, in per cent.
-LEVELS = {
-    "none": 3.6,
-    "bernoulli": 3.1,
-    "uniform": 2.7,
-    "gaussian": 2.5,
-    "adaptive": 2.9,
-    "dropconnect": 3.0,
-    "fast": 3.0,
-    "bernoulli-matched": 2.6,
-}
+LEVELS = {"none": 3.6, "bernoulli": 3.1, "uniform": 2.7, "gaussian": 2.5, "adaptive": 2.9, "dropconnect": 3.0}
+LEVELS |= {"fast": 3.0, "bernoulli-matched": 2.6}
+# Parameters with which methods are trained whose labels name none.
+DEFAULTS = {"bernoulli": "keep=0.5", "gaussian": "sigma={}", "adaptive": "alpha=1,beta=0", "dropconnect": "keep=0.5"}
+DEFAULTS |= {"fast": "keep=0.5", "bernoulli-matched": "sigma={}"}
+VERSIONS = {"contdrop": "0.4.0", "python": "3.13.5", "torch": "2.13.0", "numpy": "2.3.5"}
+MACHINE = {"system": "Linux", "architecture": "x86_64", "processor": "Example 1", "cores": 2, "threads": 1}
 
 
 def make_store(
@@ -64,27 +62,14 @@ def make_store(
     Args:
         path: Of the store.
         methods: Labels, such as "gaussian" or "gaussian:sigma=0.3"; any text will do.
-        runs: Per method.
-        epochs: Per run.
         seed: Decides all numbers.
-        experiment: Its name.
-        dataset: Its data set.
-        preset: Its size's name.
-        reference: The method that the others are compared with.
-        title: Of the experiment.
-        paper: Which table of the paper it is.
-        paper_runs: How many runs that has.
-        paper_epochs: How many epochs.
-        notes: Of the experiment.
         failed: Pairs of method and run that diverge.
         missing: Pairs of method and run that are planned only.
         selection: Whether sigma of "gaussian" is selected first.
         covariance: Whether covariances are measured.
         images: Size of the test set.
-        classes: Of it.
         levels: Mean test error by method, where it is not to be that of LEVELS.
         noise: Standard deviation of the error between runs, beyond what all methods share.
-        margin: The smallest difference that matters, if the experiment names one.
         metric: What is compared instead of errors: its name, unit and which values are better. There are no
             predictions then, and the values are the errors that would be made.
     """
@@ -152,14 +137,8 @@ def make_store(
                     name: _digest(f"{dataset} {name} {'' if name == 'data' else (stage, run)}")[:32]
                     for name in ("data", "split", "initial weights", "data order")
                 },
-                versions={"contdrop": "0.4.0", "python": "3.13.5", "torch": "2.13.0", "numpy": "2.3.5"},
-                machine={
-                    "system": "Linux",
-                    "architecture": "x86_64",
-                    "processor": "Example 1",
-                    "cores": 2,
-                    "threads": 1,
-                },
+                versions=VERSIONS,
+                machine=MACHINE,
             )
             if (method, run) in failed and stage == FINAL:
                 store.fail(number, "diverged: the training loss is nan in epoch 1", [])
@@ -195,15 +174,7 @@ def make_store(
 
 def variant(method: str, *, sigma: float = 0.3) -> str:
     """A label with the parameters that are its defaults, or with the sigma selected."""
-    defaults = {
-        "bernoulli": "keep=0.5",
-        "gaussian": f"sigma={sigma}",
-        "adaptive": "alpha=1,beta=0",
-        "dropconnect": "keep=0.5",
-        "fast": "keep=0.5",
-        "bernoulli-matched": f"sigma={sigma}",
-    }
-    return f"{method}:{defaults[method]}" if method in defaults else method
+    return f"{method}:{DEFAULTS[method].format(sigma)}" if method in DEFAULTS else method
 
 
 def relative_variance(method: str) -> float | None:
@@ -242,20 +213,11 @@ def _curve(final: float, epochs: int, rng: np.random.Generator, *, test: bool) -
     falling = final * (1 + 6 * np.exp(-5 * np.arange(1, epochs + 1) / epochs))
     errors = np.clip(falling + rng.normal(0, 0.05 * final, epochs), 0, 100)
     errors[-1] = final
-    return [
-        Epoch(
-            epoch,
-            train_loss=error / 40,
-            train_error=error * 0.8,
-            val_loss=error / 30,
-            val_error=error * 1.02,
-            test_loss=error / 30 if test else None,
-            test_error=error if test else None,
-            learning_rate=0.1 * 0.98**epoch,
-            seconds=0.2,
-        )
-        for epoch, error in enumerate(errors.tolist(), 1)
-    ]
+    rates, none = 0.1 * 0.98 ** np.arange(1, epochs + 1), [None] * epochs
+    tests = ((errors / 30).tolist(), errors.tolist()) if test else (none, none)
+    columns = (errors / 40, errors * 0.8, errors / 30, errors * 1.02)
+    rows = zip(range(1, epochs + 1), *(column.tolist() for column in columns), *tests, rates.tolist(), strict=True)
+    return [Epoch(*row, seconds=0.2) for row in rows]
 
 
 def _covariances(strength: float | None, rng: np.random.Generator) -> dict[str, np.ndarray]:

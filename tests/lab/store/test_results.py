@@ -8,7 +8,8 @@ from test_writer import store as store
 
 from contdrop.errors import UserError
 from contdrop.lab.store import schema
-from contdrop.lab.store.results import collect
+from contdrop.lab.store.results import collect, remedy
+from contdrop.lab.store.schema import PROCESSOR
 from contdrop.lab.store.writer import Store
 from stores import make_store
 
@@ -25,6 +26,11 @@ def test_results_of_mismatched_runs_are_refused(store):
         schema.update(db, "jobs", {}, "id = ?", two)
     with pytest.raises(UserError, match="in run 0 none and gaussian do not share the same data order"):
         collect(store, protocol)
+
+
+def test_what_helps_against_runs_that_do_not_fit():
+    assert remedy("original and none do not share the same data") == "delete the odd runs or use another --store"
+    assert remedy(f"original and none do not share {PROCESSOR}").startswith("contdrop run --redo")
 
 
 def test_results_of_two_variants_under_one_name_are_refused(store):
