@@ -40,7 +40,9 @@ def test_parts_have_whole_runs_and_every_final_job_once():
     assert chosen == [job for job in jobs if job.stage == "selection"] != []
     assert [part[: len(chosen)] for part in parts] == [chosen] * 3
     final = [part[len(chosen) :] for part in parts]
-    assert sorted(map(str, sum(final, []))) == sorted(str(job) for job in jobs if job.stage == "final")
+    assert sorted(str(job) for part in final for job in part) == sorted(
+        str(job) for job in jobs if job.stage == "final"
+    )
     runs = [{job.run for job in part} for part in final]
     assert len(set.union(*runs)) == sum(map(len, runs)) == 7
 
@@ -216,7 +218,7 @@ def test_merge_tells_what_any_of_its_files_brings(cli, table):
 
 def test_numbers_from_elsewhere_claim_no_time_and_no_training(table):
     found = imports.read_table(table)
-    for job in (content.job for content in found.jobs):
+    for job in (each.job for each in found.jobs):
         assert (job.created, job.started, job.ended, job.seconds) == (0.0, None, None, 0.0)
         assert (job.epochs, job.epochs_done, job.configuration["epochs"]) == (0, 0, 0)
     (protocol,) = found.protocols
