@@ -7,6 +7,7 @@ import functools
 import io
 import itertools
 import json
+import operator
 import os
 import pathlib
 import sqlite3
@@ -69,7 +70,7 @@ class StoreReader:
         self.files = BlobDirectory(self.path)
         self.locks = Locks(beside(self.path, "-locks") if writable else None)
         self._cache: dict[Any, Any] = {}  # verified content, as long as the file has this version
-        self._cache_version: object = None
+        self._cache_version = (0, 0)  # counts of changes by other connections and by this one
         with contextlib.ExitStack() as stack, self.explained():
             stack.callback(self.locks.close)
             address = self.path.absolute().as_uri() + ("" if writable else self._read_only_mode())
@@ -139,7 +140,8 @@ class StoreReader:
             time.sleep(_RETRY)
 
     def _pragma(self, name: str) -> int:
-        return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
+        with self.explained():
+            return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
 
     def close(self) -> None:
         """Close the file, and give up the locks of this connection."""
@@ -179,7 +181,7 @@ class StoreReader:
         """Hold the right to write; commit at the end, or undo everything if an exception is raised."""
         with self.explained():
             self._db.execute("BEGIN IMMEDIATE")
-            self._forget_if_changed()
+            self._forget_if_changed(by_others=True)
             try:
                 yield self._db
                 self._db.execute("COMMIT")
@@ -200,16 +202,17 @@ class StoreReader:
         if is_outer:
             with self.explained():
                 self._db.execute("BEGIN")
-                self._forget_if_changed()
+            self._forget_if_changed(by_others=True)
         try:
             yield
         finally:
             if is_outer and self._db.in_transaction:  # SQLite ends it by itself when it cannot read
                 self._db.execute("ROLLBACK")
 
-    def _forget_if_changed(self) -> None:
-        """Clear the cache if another process has changed the file."""
-        version = self._pragma("data_version")
+    def _forget_if_changed(self, *, by_others: bool) -> None:
+        """Clear the cache if the file has changed; ``by_others`` is False within a transaction, where they cannot."""
+        others = self._pragma("data_version") if by_others else self._cache_version[0]
+        version = others, self._db.total_changes
         if version != self._cache_version:
             self._cache.clear()
             self._cache_version = version
@@ -227,26 +230,30 @@ class StoreReader:
             raise DamageError(self.path, f"{what} does not match its checksum")
         return row
 
-    def _record(self, kind: type[_Record], row: sqlite3.Row, what: str) -> _Record:
-        self.verified(row, what)
+    def _record(self, kind: type[_Record], row: sqlite3.Row) -> _Record:
         content = {name: row[name] for name in kind.__dataclass_fields__}
         plain = schema.JSON_COLUMNS & content.keys()
         return kind(**content | {name: json.loads(content[name]) if content[name] else {} for name in plain})
 
     def job_record(self, row: sqlite3.Row) -> JobRecord:
         """Return the record of a row of ``jobs``."""
-        return self._record(JobRecord, row, f"job {row['id']}")
+        return self._record(JobRecord, self._verified_job(row))
+
+    def _verified_job(self, row: sqlite3.Row) -> sqlite3.Row:
+        name = f"job {row['id']}"
+        if not self._db.in_transaction:  # the file may have changed since the row was read
+            return self.verified(row, name)
+        found: sqlite3.Row = self._cached(("row", row["id"]), lambda: self.verified(row, name))
+        return found
 
     def job_row(self, job: int) -> sqlite3.Row:
         """Return the verified row of a job."""
         (row,) = self.read("SELECT * FROM jobs WHERE id = ?", (job,))
-        return self.verified(row, f"job {job}")
+        return self._verified_job(row)
 
     def _cached(self, key: Any, read: Callable[[], Any]) -> Any:
         """Return what ``read`` returns, which is called again only after the file has changed."""
-        if not self._db.in_transaction:
-            with self.explained():
-                self._forget_if_changed()
+        self._forget_if_changed(by_others=not self._db.in_transaction)
         if key not in self._cache:
             self._cache[key] = read()
         return self._cache[key]
@@ -258,7 +265,7 @@ class StoreReader:
             (orphans,) = self.read("SELECT count(*) FROM jobs WHERE protocol NOT IN (SELECT key FROM protocols)")[0]
         if orphans:
             raise DamageError(self.path, f"the experiment of {orphans} jobs is missing")
-        return [self._record(ProtocolRecord, row, "an experiment") for row in rows]
+        return [self._record(ProtocolRecord, self.verified(row, "an experiment")) for row in rows]
 
     def protocol_row(self, key: str) -> sqlite3.Row | None:
         """Return the row of a protocol, unverified; None if there is none."""
@@ -282,7 +289,7 @@ class StoreReader:
             )
             if ids is None:
                 self._check_number("planned", protocol, len(rows))
-        return [self.job_record(row) for row in rows]
+            return [self.job_record(row) for row in rows]
 
     def jobs_of_damaged_plan(self, protocol: str) -> list[JobRecord]:
         """Return the jobs of a protocol whose own row may be damaged or missing."""
@@ -313,7 +320,7 @@ class StoreReader:
         with self.snapshot():
             rows = self.read("SELECT * FROM selections WHERE protocol = ? ORDER BY method", (protocol,))
             self._check_number("decided", protocol, len(rows))
-        return {row["method"]: self._record(SelectionRecord, row, "a selection") for row in rows}
+        return {row["method"]: self._record(SelectionRecord, self.verified(row, "a selection")) for row in rows}
 
     # ---- what belongs to a job
 
@@ -337,12 +344,9 @@ class StoreReader:
             with self.snapshot():
                 jobs = self.read("SELECT * FROM jobs WHERE protocol = ? ORDER BY id", (protocol,))
                 query = _EPOCHS + "WHERE job IN (SELECT id FROM jobs WHERE protocol = ?) ORDER BY job, epoch"
-                rows = self.read(query, (protocol,))
-            by_job = {job: list(group) for job, group in itertools.groupby(rows, key=lambda row: row["job"])}
-            curves = {
-                job["id"]: self._curve(self.verified(job, f"job {job['id']}"), by_job.get(job["id"], []))
-                for job in jobs
-            }
+                rows = itertools.groupby(self.read(query, (protocol,)), key=operator.itemgetter(0))
+                by_job = {job: list(group) for job, group in rows}
+                curves = {job["id"]: self._curve(self._verified_job(job), by_job.get(job["id"], [])) for job in jobs}
             found[protocol] = {job: epochs for job, epochs in curves.items() if epochs}
         return found[protocol]
 
@@ -351,7 +355,12 @@ class StoreReader:
         return {name: checksum for name, checksum in self._digests(job).items() if name != WEIGHTS}
 
     def _digests(self, job: int) -> dict[str, str]:
-        found: dict[str, str] = self._cached(job, lambda: json.loads(self.job_row(job)["artefacts"]))
+        found: dict[str, str] = self._cached(job, lambda: json.loads(self._known_job(job)["artefacts"]))
+        return found
+
+    def _known_job(self, job: int) -> sqlite3.Row:
+        """Return the verified row of a job, which was perhaps read before."""
+        found: sqlite3.Row = self._cached(("row", job), lambda: self.job_row(job))
         return found
 
     def artefact(self, job: int, name: str) -> np.ndarray | None:
@@ -360,11 +369,13 @@ class StoreReader:
         return None if content is None else unpack(content)
 
     def _content(self, job: int, name: str) -> bytes | None:
-        with self.snapshot():
-            expected = self._digests(job).get(name)
-            if expected is None:
-                return None
-            rows = self.read("SELECT content FROM artefacts WHERE job = ? AND name = ?", (job, name))
+        if not self._db.in_transaction:
+            with self.snapshot():
+                return self._content(job, name)
+        expected = self._digests(job).get(name)
+        if expected is None:
+            return None
+        rows = self.read("SELECT content FROM artefacts WHERE job = ? AND name = ?", (job, name))
         content = rows[0]["content"] if rows else None
         if not isinstance(content, bytes) or schema.digest_bytes(content) != expected:
             raise DamageError(self.path, f"{name} of job {job} does not match its checksum")
