@@ -189,7 +189,7 @@ class StudyRunner:
     def _connect(self, wanted: RayResources) -> None:
         if wanted.address is None and wanted.workers is None:
             wanted = replace(wanted, workers=self.processes)
-        cluster = Cluster(wanted, threads=self.threads or 1, device=self.device, devices=self.devices)
+        cluster = ray_cluster.Cluster(wanted, threads=self.threads or 1, device=self.device, devices=self.devices)
         self._ray = cluster.__enter__()
         if self._ray.refused:
             self.say(
@@ -367,7 +367,7 @@ class StudyRunner:
 def find_cluster(executor: str, **asked: Any) -> RayResources | None:
     """Return the resources to ask of Ray; None for the local executor, which takes the number of workers only."""
     if executor == "ray":
-        return RayResources(**asked)
+        return ray_cluster.RayResources(**asked)
     if executor != "local":
         raise UserError(f"--executor: expected local or ray; got {executor!r}")
     if asked.get("gpus") or any(asked.get(option) is not None for option in ("address", "cpus")):
