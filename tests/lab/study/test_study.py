@@ -1,6 +1,5 @@
 """Studies: what they accept, how mistakes in them are told, and that they pair whatever they train."""
 
-import dataclasses
 import html
 import random
 
