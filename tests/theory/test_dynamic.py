@@ -7,25 +7,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
-from test_static import ANY_LAW, DRAWS, all_masks
+from test_static import ANY_LAW, DRAWS, UNCLIPPED, all_masks
 from torch.nn.functional import softplus
 
 import contdrop as cd
 from conformance import INFINITY, LAWS, fixed
 from contdrop.theory import dynamic, sigmoid_expectations
 
-UNCLIPPED = cd.Gaussian(sigma=0.3, low=-INFINITY, high=INFINITY)
-
-
+SIGMOID = {"unit": "sigmoid"}
 SOME_LAWS = [
-    cd.Bernoulli(keep=0.5),
-    cd.Bernoulli(keep=0.8),
-    cd.Bernoulli(keep=0.77, value=0.65),
-    cd.Bernoulli(keep=0.6, value=-0.8),
-    cd.Uniform(),
-    cd.Gaussian(sigma=0.3),
-    cd.Gaussian(mu=0.9, sigma=0.5),
-    UNCLIPPED,
+    *(cd.Bernoulli(keep=0.5), cd.Bernoulli(keep=0.8), cd.Bernoulli(keep=0.77, value=0.65)),
+    *(cd.Bernoulli(keep=0.6, value=-0.8), cd.Uniform()),
+    *(cd.Gaussian(sigma=0.3), cd.Gaussian(mu=0.9, sigma=0.5), UNCLIPPED),
 ]
 
 
@@ -104,10 +97,9 @@ def test_linear_unit_is_the_same_in_every_form(law):
     weight, x = fixed(5, seed=1), fixed(5, seed=2)
     added = dynamic.expected_gradient(weight, x, 0.4, law) - dynamic.ensemble_gradient(weight, x, 0.4, law)
     torch.testing.assert_close(added, law.variance * weight * x**2)
+    exact = dynamic.expected_gradient(weight, x, 0.4, law)
     for form in dynamic.FORMS:
-        torch.testing.assert_close(
-            dynamic.expected_gradient(weight, x, 0.4, law, form=form), dynamic.expected_gradient(weight, x, 0.4, law)
-        )
+        torch.testing.assert_close(dynamic.expected_gradient(weight, x, 0.4, law, form=form), exact)
         assert dynamic.regularizer(weight, x, 0.4, law, form=form) == dynamic.regularizer(weight, x, 0.4, law)
 
 
@@ -131,22 +123,20 @@ def test_exact_gradient_and_regularizer_agree_with_monte_carlo(law):
     assert ((exact - mean).abs() <= 5 * error).all()
     loss = torch.cat(losses)
     error = 5 * loss.std().item() / math.sqrt(rounds * draws)
-    assert dynamic.expected_error(weight, x, target, law, unit="sigmoid", gain=gain) == pytest.approx(
-        loss.mean().item(), abs=error
-    )
+    expected = dynamic.expected_error(weight, x, target, law, unit="sigmoid", gain=gain)
+    assert expected == pytest.approx(loss.mean().item(), abs=error)
 
 
 @pytest.mark.parametrize("scale", [0.01, 0.4, 10.0])
 def test_steins_lemma_is_exact_for_normal_masks(scale):
     weight, x = scale * fixed(50, seed=1), fixed(50, seed=2)
     options = {"unit": "sigmoid", "gain": 1.3}
-    exact, stein = (dynamic.expected_gradient(weight, x, 0.6, UNCLIPPED, form=f, **options) for f in ("exact", "stein"))
+    forms = ("exact", "stein")
+    exact, stein = (dynamic.expected_gradient(weight, x, 0.6, UNCLIPPED, form=f, **options) for f in forms)
     torch.testing.assert_close(exact, stein, rtol=1e-12, atol=1e-13)
     for ensemble in dynamic.ENSEMBLES:
-        exact, stein = (
-            dynamic.regularizer(weight, x, 0.6, UNCLIPPED, form=f, ensemble=ensemble, **options)
-            for f in ("exact", "stein")
-        )
+        options["ensemble"] = ensemble
+        exact, stein = (dynamic.regularizer(weight, x, 0.6, UNCLIPPED, form=f, **options) for f in forms)
         assert exact == pytest.approx(stein, rel=1e-12, abs=1e-13)
 
 
@@ -233,12 +223,10 @@ def test_shares_of_the_gap_that_each_form_leaves_to_monte_carlo():
 
 def test_shares_over_many_units():
     """The shares differ from unit to unit; the order does not."""
-    shares = torch.tensor(
-        [
-            [dynamic.unexplained_share(*random_unit(seed, 0.4), 1.0, UNCLIPPED, form=f) for f in ("paper", "bernoulli")]
-            for seed in range(100)
-        ]
-    )
+    units = [random_unit(seed, 0.4) for seed in range(100)]
+    forms = ("paper", "bernoulli")
+    shares = [[dynamic.unexplained_share(*unit, 1.0, UNCLIPPED, form=form) for form in forms] for unit in units]
+    shares = torch.tensor(shares)
     paper, bernoulli = shares.median(0).values.tolist()
     assert paper > 0.9
     assert bernoulli < 0.2
@@ -260,9 +248,8 @@ def test_papers_ensemble_gradient_is_one_of_the_geometric_ensemble_only():
 def test_regularizer_of_the_geometric_ensemble_is_what_the_noise_adds_to_the_gradient(law):
     weight, x, options = fixed(4, seed=1), fixed(4, seed=2), {"unit": "sigmoid", "gain": 1.5}
     slope = differences(lambda w: dynamic.regularizer(w, x, 0.9, law, ensemble="geometric", **options), weight)
-    added = dynamic.expected_gradient(weight, x, 0.9, law, **options) - dynamic.ensemble_gradient(
-        weight, x, 0.9, law, ensemble="geometric", **options
-    )
+    added = dynamic.expected_gradient(weight, x, 0.9, law, **options)
+    added -= dynamic.ensemble_gradient(weight, x, 0.9, law, ensemble="geometric", **options)
     torch.testing.assert_close(slope, added, rtol=1e-7, atol=1e-9)
 
 
@@ -275,9 +262,8 @@ def test_papers_regularizer_is_no_penalty_and_no_integral_of_its_gradient():
     slope = differences(lambda w: dynamic.regularizer(w, x, 1.0, UNCLIPPED, **options), weight)
     added = dynamic.expected_gradient(weight, x, 1.0, UNCLIPPED, **options)
     added = added - dynamic.ensemble_gradient(weight, x, 1.0, UNCLIPPED, unit="sigmoid")
-    assert dynamic.regularizer(weight, x, 1.0, UNCLIPPED, **options) == pytest.approx(
-        (weight @ added).item(), rel=1e-12
-    )
+    total = (weight @ added).item()
+    assert dynamic.regularizer(weight, x, 1.0, UNCLIPPED, **options) == pytest.approx(total, rel=1e-12)
     assert (slope - added).norm() > 0.5 * added.norm()
 
 
@@ -305,9 +291,8 @@ def test_second_order_of_the_regularizer(target):
     assert arithmetic == pytest.approx(half * (target * (1 - output) ** 2 + (1 - target) * output**2), rel=2e-3)
     geometric = dynamic.regularizer(weight, x, target, law, ensemble="geometric", **options)
     assert geometric == pytest.approx(half * output * (1 - output), rel=2e-3)
-    assert geometric == pytest.approx(
-        dynamic.regularizer(weight, x, target, law, form="bernoulli", **options), rel=2e-3
-    )
+    bernoulli = dynamic.regularizer(weight, x, target, law, form="bernoulli", **options)
+    assert geometric == pytest.approx(bernoulli, rel=2e-3)
 
 
 # Mistakes.
@@ -324,58 +309,28 @@ class OtherLaw(cd.Law):
     def _draw(self, shape, generator, device): ...
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: dynamic.expected_gradient(X, fixed(4), 1.0, LAW), ValueError, "one length, at least 1; got 3 and 4"),
-        (
-            lambda: dynamic.expected_gradient(fixed(2, 3), X, 1.0, LAW),
-            ValueError,
-            r"weight to have 1 axes, got .*\(2, 3\)",
-        ),
-        (lambda: dynamic.expected_gradient(X[:0], X[:0], 1.0, LAW), ValueError, "at least 1; got 0 and 0"),
-        (lambda: dynamic.expected_gradient(X, X, 1.0, "uniform"), TypeError, "expected a law such as"),
-        (lambda: dynamic.expected_gradient(X, X, math.nan, LAW), ValueError, "target to be a finite number, got nan"),
-        (
-            lambda: dynamic.expected_gradient(X, X, 1.0, LAW, unit="relu"),
-            ValueError,
-            "unit to be one of 'linear', 'sigmoid'",
-        ),
-        (
-            lambda: dynamic.expected_gradient(X, X, 1.0, LAW, form="true"),
-            ValueError,
-            "form to be one of 'exact', .*'true'",
-        ),
-        (lambda: dynamic.expected_gradient(X, X, 2.0, LAW, unit="sigmoid"), ValueError, r"target in \[0, 1\]"),
-        (
-            lambda: dynamic.regularizer(X * math.inf, X, 1.0, LAW),
-            ValueError,
-            "regularizer: expected weight to be finite",
-        ),
-        (
-            lambda: dynamic.regularizer(X, X, 1.0, LAW, ensemble="mean"),
-            ValueError,
-            "ensemble to be one of 'arithmetic'",
-        ),
-        (
-            lambda: dynamic.dropout_gradient(X, X, 1.0, fixed(5, 2)),
-            ValueError,
-            r"masks of shape \[..., 3\], got \(5, 2\)",
-        ),
-        (
-            lambda: dynamic.unexplained_share(X, X, 1.0, cd.Bernoulli(keep=1.0)),
-            ValueError,
-            "law whose noise changes the gradient",
-        ),
-        (lambda: dynamic.unexplained_share(X, X, 1.0, LAW, gradient=fixed(4)), ValueError, r"shape \(3,\), got \(4,\)"),
-        (
-            lambda: dynamic.regularizer(X, X, 1.0, OtherLaw(), unit="sigmoid"),
-            TypeError,
-            "Bernoulli, Uniform or Gaussian law",
-        ),
-    ],
-)
-def test_mistakes_get_one_clear_line(call, error, message):
-    with pytest.raises(error, match=message) as caught:
-        call()
+OTHER = OtherLaw()
+REFUSED = [
+    ("expected_gradient", {"x": fixed(4)}, "one length, at least 1; got 3 and 4"),
+    ("expected_gradient", {"weight": fixed(2, 3)}, r"weight to have 1 axes, got .*\(2, 3\)"),
+    ("expected_gradient", {"weight": X[:0], "x": X[:0]}, "at least 1; got 0 and 0"),
+    ("expected_gradient", {"law": "uniform"}, "expected a law such as"),
+    ("expected_gradient", {"target": math.nan}, "target to be a finite number, got nan"),
+    ("expected_gradient", {"unit": "relu"}, "unit to be one of 'linear', 'sigmoid'"),
+    ("expected_gradient", {"form": "true"}, "form to be one of 'exact', .*'true'"),
+    ("expected_gradient", {"target": 2.0, **SIGMOID}, r"target in \[0, 1\]"),
+    ("regularizer", {"weight": X * math.inf}, "regularizer: expected weight to be finite"),
+    ("regularizer", {"ensemble": "mean"}, "ensemble to be one of 'arithmetic'"),
+    ("regularizer", {"law": OTHER, **SIGMOID}, "Bernoulli, Uniform or Gaussian law"),
+    ("dropout_gradient", {"masks": fixed(5, 2)}, r"masks of shape \[..., 3\], got \(5, 2\)"),
+    ("unexplained_share", {"law": cd.Bernoulli(keep=1.0)}, "law whose noise changes the gradient"),
+    ("unexplained_share", {"gradient": fixed(4)}, r"shape \(3,\), got \(4,\)"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "message"), REFUSED)
+def test_mistakes_get_one_clear_line(name, changes, message):
+    arguments = {"weight": X, "x": X, "target": 1.0, **({} if name == "dropout_gradient" else {"law": LAW}), **changes}
+    with pytest.raises(TypeError if changes.get("law") in ("uniform", OTHER) else ValueError, match=message) as caught:
+        getattr(dynamic, name)(**arguments)
     assert "\n" not in str(caught.value)

@@ -8,16 +8,12 @@ import pytest
 import torch
 from scipy import stats
 from scipy.special import ndtr
+from test_static import float64
 
 import contdrop as cd
 from conformance import INFINITY, LAWS, fixed
 from contdrop.theory import normal_approximation, sigmoid_expectations, static
 from oracles import FIVE_SIGMA, integrate, normal_density, normal_expectation
-
-
-def float64(*values: float) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
 
 # How normal S is.
 
@@ -200,8 +196,3 @@ def test_bounded_terms_need_not_tend_to_a_normal_variable():
         value, error = static.normal_distance(weight, torch.ones(n), cd.Bernoulli(keep=0.5))
         assert abs(value - uniform) < 1e-4 + error
         assert static.berry_esseen(weight, torch.ones(n), cd.Bernoulli(keep=0.5)).item() > uniform
-
-
-def test_distance_is_of_one_sum():
-    with pytest.raises(ValueError, match="normal_distance: expected x"):
-        static.normal_distance(torch.ones(3), torch.rand(5, 3), cd.Uniform())

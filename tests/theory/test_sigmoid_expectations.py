@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from scipy.special import expit
-from test_static import STEPS, all_masks
+from test_static import STEPS, UNCLIPPED, WIDE, all_masks
 from torch.nn.functional import softplus
 
 import contdrop as cd
@@ -13,7 +13,9 @@ from conformance import INFINITY, fixed
 from contdrop.theory import dynamic, sigmoid_expectations
 from oracles import integrate, normal_expectation
 
-UNCLIPPED = cd.Gaussian(sigma=0.3, low=-INFINITY, high=INFINITY)
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
@@ -31,33 +33,31 @@ def test_one_input_is_one_integral(law, term):
         clip = lambda v: min(max(v, law.low), law.high)  # noqa: E731
         return normal_expectation(lambda v: f(clip(v)), law.mu, law.sigma**2, [law.low, law.high, *kinks])
 
-    terms = torch.tensor([term], dtype=torch.float64)
+    terms = tensor(term)
     below, above = sigmoid_expectations.expected_sigmoid(terms, law)
-    assert below == pytest.approx(expectation(lambda v: float(expit(term * v))), rel=1e-11, abs=1e-14)
-    assert above == pytest.approx(expectation(lambda v: float(expit(-term * v))), rel=1e-11, abs=1e-14)
-    masked = expectation(lambda v: v * float(expit(term * v)))
-    assert sigmoid_expectations.expected_masked_sigmoid(terms, law).item() == pytest.approx(
-        masked, rel=1e-11, abs=1e-14
-    )
+    masked = sigmoid_expectations.expected_masked_sigmoid(terms, law).item()
+    for got, f in (
+        (below, lambda v: float(expit(term * v))),
+        (above, lambda v: float(expit(-term * v))),
+        (masked, lambda v: v * float(expit(term * v))),
+    ):
+        assert got == pytest.approx(expectation(f), rel=1e-11, abs=1e-14)
     integral = expectation(lambda v: max(term * v, 0.0) + math.log1p(math.exp(-abs(term * v))))
     assert sigmoid_expectations.expected_softplus(terms, law)[0] == pytest.approx(integral, rel=1e-11)
 
 
 def test_transforms_of_fast_waves():
-    z = 1j * torch.tensor([0.1, 7.0, 40.0, 300.0], dtype=torch.float64)
-    torch.testing.assert_close(
-        sigmoid_expectations.transform(cd.Uniform(), z)[0], (torch.exp(z) - 1) / z, rtol=0, atol=1e-14
-    )
+    z = 1j * tensor(0.1, 7.0, 40.0, 300.0)
     wide = cd.Gaussian(sigma=0.3, low=-2.5, high=3.5)  # clips once in 10^23
-    for got, oracle in zip(
-        sigmoid_expectations.transform(wide, z / 5), sigmoid_expectations.transform(UNCLIPPED, z / 5)
-    ):
+    pairs = [(sigmoid_expectations.transform(cd.Uniform(), z)[0], (torch.exp(z) - 1) / z)]
+    pairs += zip(*(sigmoid_expectations.transform(law, z / 5) for law in (wide, UNCLIPPED)))
+    for got, oracle in pairs:
         torch.testing.assert_close(got, oracle, rtol=0, atol=1e-14)
 
 
 def test_saturated_units_keep_their_digits():
     # 1 - E[O] has lost E[O] = 2e-18, the logarithm needs it. In the tail O = exp(S), so that E[O] = exp(-41 + V / 2).
-    law = cd.Gaussian(mu=0.5, sigma=0.01, low=-INFINITY, high=INFINITY)
+    law = cd.Gaussian(mu=0.5, sigma=0.01, **WIDE)
     weight, x = torch.full((10,), -8.2, dtype=torch.float64), torch.ones(10)
     variance = 10 * 8.2**2 * 0.01**2
     for target, w in ((1.0, weight), (0.0, -weight)):
@@ -79,9 +79,8 @@ def log_expected_sigmoid_of_normal(mean, variance):
         kinks = [*STEPS, -200.0, 200.0]
         g = lambda a: math.exp(-share * a) * float(expit(a)) if a > -600 else 0.0  # noqa: E731
         return scale + math.log(normal_expectation(g, 0.0, variance, kinks))
-    return (
-        mean + variance / 2 + math.log(normal_expectation(lambda a: float(expit(-a)), mean + variance, variance, STEPS))
-    )
+    left = normal_expectation(lambda a: float(expit(-a)), mean + variance, variance, STEPS)
+    return mean + variance / 2 + math.log(left)
 
 
 @pytest.mark.parametrize(("mean", "variance"), SATURATED)
@@ -89,25 +88,24 @@ def log_expected_sigmoid_of_normal(mean, variance):
 def test_saturated_unit_with_gaussian_masks(mean, variance, sign):
     """log E[O] by quadrature; S is normal, so that "stein" is the same."""
     terms = torch.full((10,), sign * mean / 5, dtype=torch.float64)
-    law = cd.Gaussian(sigma=math.sqrt(variance / 10) * 5 / -mean, low=-INFINITY, high=INFINITY)
+    law = cd.Gaussian(sigma=math.sqrt(variance / 10) * 5 / -mean, **WIDE)
     log_output = log_expected_sigmoid_of_normal(mean, variance)
-    target = 1.0 if sign > 0 else 0.0
-    options = {"unit": "sigmoid"}
-    got = dynamic.ensemble_error(terms, torch.ones(10), target, law, **options)
-    assert got == pytest.approx(-log_output, rel=1e-11)
+    goal = 1.0 if sign > 0 else 0.0
+
+    def of(function, target=goal, **options):
+        return function(terms, torch.ones(10), target, law, unit="sigmoid", **options)
+
+    assert of(dynamic.ensemble_error) == pytest.approx(-log_output, rel=1e-11)
     above = normal_expectation(lambda a: max(a, 0.0) + math.log1p(math.exp(-abs(a))), mean, variance, STEPS)
-    assert dynamic.expected_error(terms, torch.ones(10), target, law, **options) == pytest.approx(
-        above - mean, rel=1e-11
-    )
+    assert of(dynamic.expected_error) == pytest.approx(above - mean, rel=1e-11)
     for form in ("exact", "stein"):
-        got = dynamic.regularizer(terms, torch.ones(10), target, law, form=form, **options)
+        got = of(dynamic.regularizer, form=form)
         assert got == pytest.approx(above - mean + log_output, rel=1e-9, abs=1e-12)
-        half = dynamic.regularizer(terms, torch.ones(10), 0.5, law, form=form, **options)
-        other = dynamic.regularizer(terms, torch.ones(10), 1 - target, law, form=form, **options)
-        assert half == pytest.approx((got + other) / 2, rel=1e-12)
+        other = of(dynamic.regularizer, 1 - goal, form=form)
+        assert of(dynamic.regularizer, 0.5, form=form) == pytest.approx((got + other) / 2, rel=1e-12)
         assert 0 <= other <= above
-        geometric = dynamic.regularizer(terms, torch.ones(10), target, law, form=form, ensemble="geometric", **options)
-        assert geometric == pytest.approx(above - softplus(torch.tensor(mean).double(), threshold=50).item(), abs=1e-12)
+        geometric = of(dynamic.regularizer, form=form, ensemble="geometric")
+        assert geometric == pytest.approx(above - softplus(tensor(mean), threshold=50).item(), abs=1e-12)
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.9])
@@ -134,7 +132,7 @@ def test_saturated_unit_equals_the_sum_over_all_masks(keep, scale, mixed):
 )
 def test_saturated_unit_with_uniform_masks_in_closed_form(low, high, term):
     """E[sigmoid(t m)] is the difference of log(1 + exp(t m)) at the ends, over t times their distance."""
-    logs = sigmoid_expectations.log_expected_sigmoid(torch.tensor([term], dtype=torch.float64), cd.Uniform(low, high))
+    logs = sigmoid_expectations.log_expected_sigmoid(tensor(term), cd.Uniform(low, high))
     for log, t in zip(logs, (term, -term)):
         if t < 0:
             ends = [math.log1p(math.exp(t * end)) for end in (low, high)]
@@ -155,7 +153,7 @@ def test_saturated_unit_with_uniform_masks_in_closed_form(low, high, term):
 )
 @pytest.mark.parametrize("term", [-100.0, -20.0, 60.0])
 def test_saturated_unit_with_clipped_masks(law, term):
-    terms = torch.tensor([term], dtype=torch.float64)
+    terms = tensor(term)
     log = min(sigmoid_expectations.log_expected_sigmoid(terms, law))
     kinks = [bound for bound in (law.low, law.high) if math.isfinite(bound)]
     clip = lambda v: min(max(v, law.low), law.high)  # noqa: E731
@@ -169,9 +167,7 @@ def test_saturated_unit_with_clipped_masks(law, term):
 def test_sigmoid_of_a_sum_that_spans_thousands():
     """Where E[exp(A / 2)] overflows: A = 3000 U(0, 1), whose sigmoid has a mean in closed form."""
     for sign in (1, -1):
-        larger, smaller = sigmoid_expectations.expected_sigmoid(
-            torch.tensor([sign * 3000.0], dtype=torch.float64), cd.Uniform()
-        )
-        larger, smaller = (larger, smaller) if sign > 0 else (smaller, larger)
+        found = sigmoid_expectations.expected_sigmoid(tensor(sign * 3000.0), cd.Uniform())
+        larger, smaller = found if sign > 0 else reversed(found)
         assert smaller == pytest.approx(math.log(2) / 3000, abs=1e-12)
         assert larger == pytest.approx(1 - math.log(2) / 3000, abs=1e-12)

@@ -17,22 +17,17 @@ from contdrop.theory import _numerics, static
 from oracles import normal_density, normal_expectation
 
 PROBABILITIES = st.floats(0.1, 0.9)
-
-
+WIDE = {"low": -INFINITY, "high": INFINITY}
+UNCLIPPED = cd.Gaussian(sigma=0.3, **WIDE)
+CLIPPED_LAWS = st.builds(cd.Gaussian, mu=PROBABILITIES, sigma=st.floats(0.05, 1))
 ANY_LAW = st.one_of(
     st.builds(cd.Bernoulli, keep=PROBABILITIES, value=st.sampled_from([1.0, 0.65, -2.0])),
     st.builds(lambda low, width: cd.Uniform(low, low + width), st.floats(-1, 1), st.floats(0.1, 2)),
-    st.builds(cd.Gaussian, mu=PROBABILITIES, sigma=st.floats(0.05, 1)),
-    st.builds(cd.Gaussian, mu=PROBABILITIES, sigma=st.floats(0.05, 1), low=st.just(-INFINITY), high=st.just(INFINITY)),
+    CLIPPED_LAWS,
+    CLIPPED_LAWS.map(lambda law: cd.Gaussian(mu=law.mu, sigma=law.sigma, **WIDE)),
 )
-
-
 DRAWS = 4000
-
-
 # Sigmoids are smooth, but seen from a wide normal they are steps; the oracle integrates between these arguments.
-
-
 STEPS = (-40.0, -12.0, -4.0, 0.0, 4.0, 12.0, 40.0)
 
 
@@ -84,7 +79,7 @@ def test_linear_moments_of_a_batch_are_those_of_its_rows():
 def test_clipping_is_taken_into_account():
     weight, x = fixed(2, 4, seed=1), fixed(4, seed=2)
     clipped = static.linear_moments(weight, x, cd.Gaussian(sigma=0.5))[1]
-    unclipped = static.linear_moments(weight, x, cd.Gaussian(sigma=0.5, low=-INFINITY, high=INFINITY))[1]
+    unclipped = static.linear_moments(weight, x, cd.Gaussian(sigma=0.5, **WIDE))[1]
     # 0.516 is the relative variance of the clipped law with sigma 0.5; unclipped it is 1.
     torch.testing.assert_close(clipped / unclipped, torch.full_like(clipped, 0.516), rtol=1e-3, atol=0)
 
@@ -95,10 +90,8 @@ def test_variance_and_covariance_are_one_knob():
     assert [row.law for row in rows] == LAWS
     for row in rows[1:]:
         factor = row.law.variance / LAWS[0].variance
-        assert row.variance == pytest.approx(factor * rows[0].variance, rel=1e-12)
-        assert row.covariance == pytest.approx(factor * rows[0].covariance, rel=1e-12)
-        assert row.ratio == pytest.approx(rows[0].ratio, rel=1e-12)
-        assert row.correlation == pytest.approx(rows[0].correlation, rel=1e-12)
+        expected = (factor * rows[0].variance, factor * rows[0].covariance, rows[0].ratio, rows[0].correlation)
+        assert (row.variance, row.covariance, row.ratio, row.correlation) == pytest.approx(expected, rel=1e-12)
     assert 0 < rows[0].ratio < 1
 
 
@@ -124,18 +117,16 @@ def test_trade_off_of_a_law_without_noise():
 
 
 MEANS = (-300.0, -20.0, -3.0, -0.1, 0.0, 0.5, 1.553, 35.0, 1000.0)
-
-
 VARIANCES = (0.0, 1e-12, 0.01, 0.4285, 0.9999, 1.0, 7.0, 100.0, 1e4, 1e8)
+PAIRS = list(itertools.product(MEANS, VARIANCES))
+MEAN, VARIANCE = torch.tensor(PAIRS, dtype=torch.float64).unbind(1)
 
 
 @pytest.mark.parametrize(("gain", "offset"), [(1.0, 1.0), (-2.5, 0.2)])
 def test_sigmoid_quadrature_is_within_its_bound_whatever_the_variance(gain, offset):
-    pairs = list(itertools.product(MEANS, VARIANCES))
-    mean, variance = (float64(*column) for column in zip(*pairs))
-    result = static.expected_sigmoid(mean, variance, gain=gain, offset=offset, method="quadrature").tolist()
+    result = static.expected_sigmoid(MEAN, VARIANCE, gain=gain, offset=offset, method="quadrature").tolist()
     breaks = [(a + math.log(offset)) / gain for a in STEPS]
-    for (m, v), value in zip(pairs, result):
+    for (m, v), value in zip(PAIRS, result):
         oracle = normal_expectation(lambda s: float(expit(gain * s - math.log(offset))), m, v, breaks)
         assert abs(value - oracle) < 1e-12, (m, v)  # 1e-13, and as much for the oracle
 
@@ -145,9 +136,7 @@ def test_neighbours_of_the_sigmoid_by_quadrature(derivative):
     def g(a):
         return max(a, 0.0) + math.log1p(math.exp(-abs(a))) if derivative < 0 else float(expit(a) * expit(-a))
 
-    pairs = list(itertools.product(MEANS, VARIANCES))
-    mean, variance = (float64(*column) for column in zip(*pairs))
-    for (m, v), value in zip(pairs, static.logistic_expectation(mean, variance, derivative).tolist()):
+    for (m, v), value in zip(PAIRS, static.logistic_expectation(MEAN, VARIANCE, derivative).tolist()):
         oracle = normal_expectation(g, m, v, STEPS)
         assert abs(value - oracle) < 1e-12 * (1 + abs(oracle)), (m, v)
 
@@ -155,18 +144,16 @@ def test_neighbours_of_the_sigmoid_by_quadrature(derivative):
 def test_the_root_is_right_and_the_papers_recursion_without_it_is_not():
     mean, variance = float64(1.553), float64(0.4285)
     # Integrated once by other means.
-    assert static.expected_sigmoid(mean, variance, method="quadrature").item() == pytest.approx(0.8068, abs=5e-5)
-    assert static.expected_sigmoid(mean, variance).item() == pytest.approx(0.8080, abs=5e-5)
-    assert static.expected_sigmoid(mean, variance, method="paper").item() == pytest.approx(0.7908, abs=1e-4)
-    assert static.expected_sigmoid(mean, variance, method="mean").item() == pytest.approx(expit(1.553), abs=1e-15)
+    expected = {"quadrature": (0.8068, 5e-5), "probit": (0.8080, 5e-5), "paper": (0.7908, 1e-4)}
+    for method, (value, error) in (expected | {"mean": (expit(1.553), 1e-15)}).items():
+        assert static.expected_sigmoid(mean, variance, method=method).item() == pytest.approx(value, abs=error)
 
 
 def test_probit_error_over_the_plane():
     deviation = torch.logspace(-2, 5, 80, dtype=torch.float64)
     mean = torch.linspace(-4, 4, 401, dtype=torch.float64).unsqueeze(-1) * deviation
-    worst = {
-        m: static.sigmoid_error(mean, deviation**2, method=m).abs().max().item() for m in ("probit", "paper", "mean")
-    }
+    errors = {method: static.sigmoid_error(mean, deviation**2, method=method) for method in ("probit", "paper", "mean")}
+    worst = {method: error.abs().max().item() for method, error in errors.items()}
     # The largest error is that of the logistic approximation of Phi, approached as the deviation grows.
     limit = max(abs(expit(math.sqrt(8 / math.pi) * z) - ndtr(z)) for z in torch.linspace(0, 4, 4001).tolist())
     assert worst["probit"] == pytest.approx(limit, rel=1e-4)
@@ -190,9 +177,8 @@ def tail_moment(t: float, power: int) -> float:
     scale = 1 / max(t, 1.0)
     end = 60 * scale if t > 8 else 40.0
     f = lambda u: u**power * math.exp(-t * u - u * u / 2)  # noqa: E731
-    return sum(
-        quad(f, a, b, epsabs=0, epsrel=1e-13)[0] for a, b in itertools.pairwise([0, scale, 4 * scale, 15 * scale, end])
-    )
+    breaks = [0, scale, 4 * scale, 15 * scale, end]
+    return sum(quad(f, a, b, epsabs=0, epsrel=1e-13)[0] for a, b in itertools.pairwise(breaks))
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.01, 0.5, 1.9, 1.999999, 2.0, 2.000001, 2.1, 3.0, 5.0, 12.0, 25.0, 36.0])
@@ -243,47 +229,35 @@ def test_numpys_scalars_are_numbers():
         assert torch.equal(static.expected_sigmoid(X, 1.0, gain=gain), expected)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: static.linear_moments(fixed(3), X, LAW), ValueError, r"weight to have 2 axes, got shape \(3,\)"),
-        (lambda: static.linear_moments(W, fixed(4), LAW), ValueError, r"x of shape \[..., 3\].* got \(4,\)"),
-        (lambda: static.linear_moments(W, X, LAW, fixed(3)), ValueError, r"bias of shape \(2,\).* got \(3,\)"),
-        (lambda: static.linear_moments(W, X * math.nan, LAW), ValueError, "x to be finite"),
-        (lambda: static.linear_moments(W, X, 0.5), TypeError, "expected a law such as .* got float"),
-        (
-            lambda: static.linear_moments(W, X, cd.Gaussian(sigma=1e200, low=-INFINITY, high=INFINITY)),
-            ValueError,
-            "law with finite moments",
-        ),
-        (
-            lambda: static.expected_sigmoid(X, -X.abs()),
-            ValueError,
-            "expected_sigmoid: expected variance to be at least 0",
-        ),
-        (lambda: static.expected_sigmoid(X, 1.0, gain=math.inf), ValueError, "gain to be a finite number"),
-        (lambda: static.expected_sigmoid(X, 1.0, offset=0.0), ValueError, "offset to be above 0, got 0.0"),
-        (
-            lambda: static.expected_sigmoid(X, 1.0, method="hermite"),
-            ValueError,
-            "method to be one of 'probit', .*'hermite'",
-        ),
-        (lambda: static.expected_sigmoid(X, torch.ones(2)), ValueError, r"broadcast, got \(3,\) and \(2,\)"),
-        (lambda: static.relu_moments(X, -1.0), ValueError, "relu_moments: expected variance to be at least 0, got -1"),
-        (lambda: static.trade_off([LAW], W[:1], X), ValueError, r"at least 2 outputs to compare, got .*\(1, 3\)"),
-        (lambda: static.berry_esseen(W, fixed(4), LAW), ValueError, "one last axis"),
-        (lambda: static.berry_esseen(0 * W, X, LAW), ValueError, "only zeros in weight"),
-        (lambda: static.normal_distance(W, X, LAW), ValueError, "weight to have 1 axes"),
-        (
-            lambda: static.normal_distance(X, X, cd.Bernoulli(keep=1.0)),
-            ValueError,
-            r"variance above 0, got Bernoulli\(keep=1.0\)$",
-        ),
-    ],
-)
-def test_mistakes_get_one_clear_line(call, error, message):
+INFINITE = cd.Gaussian(sigma=1e200, **WIDE)
+REFUSED = [
+    (static.linear_moments, (fixed(3), X, LAW), r"weight to have 2 axes, got shape \(3,\)"),
+    (static.linear_moments, (W, fixed(4), LAW), r"x of shape \[..., 3\].* got \(4,\)"),
+    (static.linear_moments, (W, X, LAW, fixed(3)), r"bias of shape \(2,\).* got \(3,\)"),
+    (static.linear_moments, (W, X * math.nan, LAW), "x to be finite"),
+    (static.linear_moments, (W, X, 0.5), "expected a law such as .* got float"),
+    (static.linear_moments, (W, X, INFINITE), "law with finite moments"),
+    (static.expected_sigmoid, (X, -X.abs()), "expected_sigmoid: expected variance to be at least 0"),
+    (static.expected_sigmoid, (X, 1.0, {"gain": math.inf}), "gain to be a finite number"),
+    (static.expected_sigmoid, (X, 1.0, {"offset": 0.0}), "offset to be above 0, got 0.0"),
+    (static.expected_sigmoid, (X, 1.0, {"method": "hermite"}), "method to be one of 'probit', .*'hermite'"),
+    (static.expected_sigmoid, (X, torch.ones(2)), r"broadcast, got \(3,\) and \(2,\)"),
+    (static.relu_moments, (X, -1.0), "relu_moments: expected variance to be at least 0, got -1"),
+    (static.trade_off, ([LAW], W[:1], X), r"at least 2 outputs to compare, got .*\(1, 3\)"),
+    (static.berry_esseen, (W, fixed(4), LAW), "one last axis"),
+    (static.berry_esseen, (0 * W, X, LAW), "only zeros in weight"),
+    (static.normal_distance, (W, X, LAW), "weight to have 1 axes"),
+    (static.normal_distance, (X, fixed(5, 3), LAW), "normal_distance: expected x"),
+    (static.normal_distance, (X, X, cd.Bernoulli(keep=1.0)), r"variance above 0, got Bernoulli\(keep=1.0\)$"),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments", "message"), REFUSED)
+def test_mistakes_get_one_clear_line(function, arguments, message):
+    options = arguments[-1] if isinstance(arguments[-1], dict) else {}
+    error = TypeError if "got float" in message else ValueError
     with pytest.raises(error, match=message) as caught:
-        call()
+        function(*arguments[: len(arguments) - bool(options)], **options)
     assert "\n" not in str(caught.value)
 
 
