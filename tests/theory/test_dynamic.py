@@ -315,7 +315,7 @@ REFUSED = [
     ("expected_gradient", {"weight": fixed(2, 3)}, r"weight to have 1 axes, got .*\(2, 3\)"),
     ("expected_gradient", {"weight": X[:0], "x": X[:0]}, "at least 1; got 0 and 0"),
     ("expected_gradient", {"law": "uniform"}, "expected a law such as"),
-    ("expected_gradient", {"target": math.nan}, "target to be a finite number, got nan"),
+    ("expected_gradient", {"target": math.nan}, "a finite number for target, got nan"),
     ("expected_gradient", {"unit": "relu"}, "unit to be one of 'linear', 'sigmoid'"),
     ("expected_gradient", {"form": "true"}, "form to be one of 'exact', .*'true'"),
     ("expected_gradient", {"target": 2.0, **SIGMOID}, r"target in \[0, 1\]"),

@@ -556,7 +556,7 @@ NO_STATISTICS = nn.BatchNorm1d(4, track_running_stats=False)
 MISTAKES = [
     ({"model": nn.Linear(6, 4)}, "expected a model with dropout layers.*got Linear without any"),
     ({"model": Uses()}, "expected the model's forward pass to call a dropout layer"),
-    ({"model": torch.relu}, "expected model to be a torch.nn.Module"),
+    ({"model": torch.relu}, "expected a torch.nn.Module, got builtin"),
     ({"x": torch.ones(0, 6)}, r"expected x to hold at least one example, got shape \(0, 6\)"),
     ({"x": [1.0]}, "expected x to be a tensor, got list"),
     ({"x": torch.full((8, 6), math.nan)}, "expected x to be finite, got inf or nan"),

@@ -238,7 +238,7 @@ REFUSED = [
     (static.linear_moments, (W, X, 0.5), "expected a law such as .* got float"),
     (static.linear_moments, (W, X, INFINITE), "law with finite moments"),
     (static.expected_sigmoid, (X, -X.abs()), "expected_sigmoid: expected variance to be at least 0"),
-    (static.expected_sigmoid, (X, 1.0, {"gain": math.inf}), "gain to be a finite number"),
+    (static.expected_sigmoid, (X, 1.0, {"gain": math.inf}), "a finite number for gain"),
     (static.expected_sigmoid, (X, 1.0, {"offset": 0.0}), "offset to be above 0, got 0.0"),
     (static.expected_sigmoid, (X, 1.0, {"method": "hermite"}), "method to be one of 'probit', .*'hermite'"),
     (static.expected_sigmoid, (X, torch.ones(2)), r"broadcast, got \(3,\) and \(2,\)"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from typing import Any
 
 import torch
@@ -46,13 +45,6 @@ def as_law(owner: str, value: Any) -> Law:
         raise ValueError(f"{owner}: expected a law with finite moments, got {value!r}")
     result: Law = value
     return result
-
-
-def as_number(owner: str, name: str, value: Any) -> float:
-    """Convert a value to a finite float."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise ValueError(f"{owner}: expected {name} to be a finite number, got {value!r}")
-    return float(value)
 
 
 def normal_pdf(z: Tensor) -> Tensor:

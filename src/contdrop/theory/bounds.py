@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .._torch.checks import check_finite
 from ..laws import Law
 from . import _numerics
 
@@ -251,7 +252,7 @@ def linear_rademacher(x: Any, c: float, law: Law, *, draws: int = 2000, seed: in
     """
     owner = "linear_rademacher"
     inputs = _numerics.as_tensor(owner, "x", x, axes=2)
-    allowed, strength = _numerics.as_number(owner, "c", c), _numerics.as_law(owner, law).relative_variance
+    allowed, strength = check_finite(owner, "c", c), _numerics.as_law(owner, law).relative_variance
     if not (allowed > 0 and strength > 0):
         found = f"c = {allowed:g} and r = {strength:g}"
         raise ValueError(f"{owner}: expected a positive c and a law with noise, got {found}")

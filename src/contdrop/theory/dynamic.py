@@ -27,7 +27,7 @@ import math
 import torch
 from torch import Tensor
 
-from .._torch.checks import check_choice
+from .._torch.checks import check_choice, check_finite
 from ..laws import Gaussian, Law
 from . import _numerics
 from ._numerics import derivative_of_sigmoid, logistic_expectation
@@ -281,7 +281,7 @@ def _unit(
     if law is not None:
         _numerics.as_law(owner, law)
     check_choice(owner, "unit", unit, UNITS)
-    target, gain = _numerics.as_number(owner, "target", target), _numerics.as_number(owner, "gain", gain)
+    target, gain = check_finite(owner, "target", target), check_finite(owner, "gain", gain)
     if unit == "sigmoid" and not 0 <= target <= 1:
         raise ValueError(f"{owner}: expected target in [0, 1] for the sigmoid unit's cross entropy, got {target}")
     return weight, x, target, gain

@@ -25,8 +25,7 @@ class Comparison:
     Attributes:
         case: Description of the case.
         formula: Value of the equation; a number, or several.
-        sampled: Mean over draws of the masks.
-        standard_error: Standard error of that mean.
+        sampled: Mean over draws of the masks, and its ``standard_error``.
         exact: Exact value, where it is known; else None.
     """
 

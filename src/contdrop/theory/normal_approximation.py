@@ -100,9 +100,6 @@ def normal_distance(weight: Tensor, x: Tensor, law: Law) -> Distance:
         weight: w, of shape [in].
         x: Input, of shape [in].
         law: The law of m; its variance must be above 0.
-
-    Returns:
-        The distance, and the error of its computation.
     """
     weight = _numerics.as_tensor("normal_distance", "weight", weight, axes=1)
     x = _numerics.as_tensor("normal_distance", "x", x, axes=1)

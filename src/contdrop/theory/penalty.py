@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from .._torch.checks import check_choice, check_whole
+from .._torch.checks import check_choice, check_module, check_whole
 from .._torch.private import BATCH_NORMS
 from ..surgery.dropout_layers import DROPOUT_LAYERS
 from . import _numerics, penalty_terms
@@ -64,18 +64,18 @@ def penalty(
     * "moments": the same with the loss expanded to second order around the mean output. Cheaper, and too low for a
       network that is sure of its outputs, around which the loss is flat. Needs a loss as "gauss-newton" does.
     * "gauss-newton": the diagonal of J^T H J, with J the derivatives of the output with respect to e and H the second
-      derivatives of the loss with respect to the output. Deterministic, and not negative for a convex loss. It leaves
-      out the curvature of the model, so it equals "exact" where the output is piecewise linear in each e_k (ReLU,
-      max-pooling, linear layers), but not with sigmoid or tanh after the noise. The loss must have curvature: use
-      logits and ``cross_entropy``, not a model that ends in ``log_softmax``. Costs two backward passes per output;
-      needs a loss that is a mean or a sum over examples, and a model that treats each example, along axis 0, by itself.
+      derivatives of the loss with respect to the output. Deterministic, not negative for a convex loss, and two
+      backward passes per output. It leaves out the curvature of the model, so it equals "exact" where the output is
+      piecewise linear in each e_k (ReLU, max-pooling, linear layers), but not with sigmoid or tanh after the noise.
+      Needs a loss that is a mean or a sum over examples and has curvature (``cross_entropy`` of logits, not a model
+      that ends in ``log_softmax``), and a model that treats each example, along axis 0, by itself.
     * "exact": the diagonal of the Hessian, by one backward pass per mask value: for small networks and checks.
     * "hutchinson": u * (Hessian u) with random signs u, averaged over ``probes``: an unbiased estimate of "exact" for
       any model and loss, by one backward pass per probe.
 
     Second derivatives do not see the kinks of ReLU and max-pooling, so the last three miss the effect of noise that
-    carries a unit across its kink. On trained networks "expectation" was nearest to Monte Carlo in all eight cases
-    measured (4 % too little to 18 % too much), so it is the default; ``docs/theory.md`` has the table.
+    carries a unit across its kink. ``docs/theory.md`` compares the methods with Monte Carlo on trained networks:
+    "expectation" was nearest in all cases, so it is the default.
 
     Args:
         model: A network with dropout layers; called as ``model(x)``.
@@ -83,10 +83,9 @@ def penalty(
         target: Second argument of ``loss``.
         loss: ``loss(output, target)``, a scalar tensor.
         method: One of the above. None takes "expectation" if it knows all layers, else "gauss-newton".
-        samples: Draws of "expectation", at least 2; at least four per output are taken. They are the same in every
-            call.
+        samples: Draws of "expectation", at least 2; at least four per output are taken, the same in every call.
         probes: Number of probes of "hutchinson".
-        generator: CPU generator of the probes; torch's default generator if None. The other methods draw nothing.
+        generator: CPU generator of the probes; torch's default generator if None.
     """
     _check(model, x, target, method, samples, probes, generator)
     task = _Task(model, x, target, loss, torch.is_grad_enabled())
@@ -310,8 +309,7 @@ def _signs(shape: Sequence[int], like: Tensor, generator: torch.Generator | None
 def _check(
     model: Any, x: Any, target: Any, method: str | None, samples: int, probes: int, generator: torch.Generator | None
 ) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"penalty: expected model to be a torch.nn.Module, got {type(model).__name__}")
+    check_module("penalty", model)
     check_choice("penalty", "method", method, (None, *METHODS))
     check_whole("penalty", "samples", samples, 2)
     check_whole("penalty", "probes", probes, 1)

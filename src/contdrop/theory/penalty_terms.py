@@ -149,12 +149,7 @@ def increase(loss: Loss, mean: Tensor, covariance: Tensor, target: Any, samples:
     Every other loss is averaged over :func:`draws`, which integrates polynomials of degree three exactly: so squared
     error is exact, and so is the effect of weak noise on a smooth loss.
 
-    Args:
-        loss: A sum or mean over examples.
-        mean: [N, ...].
-        covariance: [N, D, D] over the D elements of an example.
-        target: Second argument of the loss.
-        samples: Number of draws.
+    The loss is a sum or mean over examples, the mean [N, ...], the covariance [N, D, D] over elements of an example.
     """
     if _is_binary_cross_entropy(loss):
         variance = covariance.diagonal(dim1=1, dim2=2).reshape(mean.shape)

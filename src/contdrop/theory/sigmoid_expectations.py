@@ -66,13 +66,9 @@ def points(
 ) -> tuple[Tensor, Tensor]:
     """Return values v and probabilities p with E[f(m)] = sum of p f(v), to rounding for smooth f.
 
-    They are the atoms of the law, and Gauss-Legendre panels over its density.
-
-    Args:
-        law: The law of m.
-        frequency: f may oscillate like exp(i frequency m).
-        split: f may have a kink there.
-        growth: f may grow like exp(-growth[0] m) for small m, and like exp(growth[1] m) for large m.
+    They are the atoms of the law, and Gauss-Legendre panels over its density. f may oscillate like
+    exp(i ``frequency`` m), have a kink at ``split``, and grow like exp(-growth[0] m) for small m and like
+    exp(growth[1] m) for large m.
     """
     low, high = support(law)
     if isinstance(law, Bernoulli):

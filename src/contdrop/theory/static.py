@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .._torch.checks import check_choice
+from .._torch.checks import check_choice, check_finite
 from ..laws import Law
 from . import _numerics
 from ._numerics import logistic_expectation, normal_pdf
@@ -214,7 +214,7 @@ def _logistic_argument(
 ) -> tuple[Tensor, Tensor]:
     """Return mean and variance of lambda S - log c."""
     mean, variance = _normal(owner, mean, variance)
-    gain, offset = _numerics.as_number(owner, "gain", gain), _numerics.as_number(owner, "offset", offset)
+    gain, offset = check_finite(owner, "gain", gain), check_finite(owner, "offset", offset)
     if offset <= 0:
         raise ValueError(f"{owner}: expected offset to be above 0, got {offset}")
     return gain * mean - math.log(offset), gain * gain * variance

@@ -64,10 +64,9 @@ class PropagatedLayer:
 
     Attributes:
         output: Moments of the output.
-        respond: Maps Cov(input, Z), [N, D, K], to Cov(output, Z), [N, D', K], for any Z: multiplies by the expected
-            derivative of the layer.
-        added_noise: Maps a matrix G, [N, K, D'], to the covariance of G y, [N, K, K], with y the part of the output
-            beyond the linear response to the input: noise of the layer, and curvature. None if there is none.
+        respond: Map from Cov(input, Z), [N, D, K], to Cov(output, Z), [N, D', K], for any Z: the expected derivative.
+        added_noise: Map from G, [N, K, D'], to the covariance of G y, [N, K, K], with y the part of the output beyond
+            the linear response to the input: noise of the layer, and curvature. None if there is none.
     """
 
     output: GaussianMoments
@@ -115,13 +114,12 @@ def composed(first: PropagatedLayer, second: PropagatedLayer) -> PropagatedLayer
 
 def check_size(examples: int, elements: int, others: int | None = None) -> None:
     """Refuse a covariance that is too large, between ``elements`` and themselves or ``others``."""
-    others = elements if others is None else others
-    size = 8 * examples * elements * others
+    shape = [examples, elements, elements if others is None else others]
+    size = 8 * math.prod(shape)
     if size > LARGEST_COVARIANCE:
         raise RefusedError(
-            f"expected a covariance of at most {LARGEST_COVARIANCE / 2**30:.0f} GiB, got [{examples}, {elements}, "
-            f"{others}], which takes {size / 2**30:.1f} GiB; give fewer examples at a time or use "
-            "covariance='diagonal'"
+            f"expected a covariance of at most {LARGEST_COVARIANCE / 2**30:.0f} GiB, got {shape}, which takes "
+            f"{size / 2**30:.1f} GiB; give fewer examples at a time or use covariance='diagonal'"
         )
 
 
