@@ -19,16 +19,10 @@ STEP = 1e-6
 def random_law(rng):
     """From noise that is hardly there to noise that is stronger than the signal."""
     sigma = 10 ** rng.uniform(-6, 0.5)
-    wide = {"low": -math.inf, "high": math.inf}
-    return rng.choice(
-        [
-            cd.Gaussian(sigma=sigma),
-            cd.Gaussian(sigma=sigma, mu=1, **wide),
-            cd.Bernoulli(keep=rng.choice([0.05, 0.5, 0.9, 1 - 1e-6])),
-            cd.Uniform(0, 1),
-            cd.Uniform(1 - min(sigma, 1), 1 + min(sigma, 1)),
-        ]
-    )
+    wide = cd.Gaussian(sigma=sigma, mu=1, low=-math.inf, high=math.inf)
+    keep = rng.choice([0.05, 0.5, 0.9, 1 - 1e-6])
+    uniform = cd.Uniform(0, 1), cd.Uniform(1 - min(sigma, 1), 1 + min(sigma, 1))
+    return rng.choice([cd.Gaussian(sigma=sigma), wide, cd.Bernoulli(keep=keep), *uniform])
 
 
 def random_dropout(rng, axes):
@@ -40,17 +34,9 @@ def random_dropout(rng, axes):
 
 
 def random_pooling(rng):
-    return rng.choice(
-        [
-            nn.MaxPool2d(2),
-            nn.MaxPool2d(3, 1, 1),
-            nn.MaxPool2d(3, 2, 1, ceil_mode=True),
-            nn.AvgPool2d(2),
-            nn.AvgPool2d(3, 1, 1, count_include_pad=False),
-            nn.AdaptiveAvgPool2d(3),
-            nn.Identity(),
-        ]
-    )
+    maxima = nn.MaxPool2d(2), nn.MaxPool2d(3, 1, 1), nn.MaxPool2d(3, 2, 1, ceil_mode=True)
+    means = nn.AvgPool2d(2), nn.AvgPool2d(3, 1, 1, count_include_pad=False), nn.AdaptiveAvgPool2d(3)
+    return rng.choice([*maxima, *means, nn.Identity()])
 
 
 def with_statistics(norm):
@@ -67,14 +53,10 @@ def random_activation(rng):
 def random_dense(rng, width, outputs):
     law = random_law(rng)
     function = rng.choice([None, "relu", "sigmoid"])
-    return rng.choice(
-        [
-            nn.Linear(width, outputs),
-            nn.Linear(width, outputs),
-            cd.DropConnectLinear(width, outputs, law=law, activation=function, mask_bias=rng.choice([True, False])),
-            cd.FastDropoutLinear(width, outputs, law=law),
-        ]
-    )
+    options = {"law": law, "activation": function, "mask_bias": rng.choice([True, False])}
+    plain = nn.Linear(width, outputs), nn.Linear(width, outputs)
+    connected = cd.DropConnectLinear(width, outputs, **options)
+    return rng.choice([*plain, connected, cd.FastDropoutLinear(width, outputs, law=law)])
 
 
 def random_model(rng, dense):
@@ -118,22 +100,12 @@ def degenerate(rng, model):
 
 
 def random_input(rng, dense):
-    shape = (3, 6) if dense else (2, 2, 6, 6)
-    x = torch.randn(shape)
+    x = torch.randn((3, 6) if dense else (2, 2, 6, 6))
     choice = rng.randint(0, 7)
-    if choice == 0:
-        x.zero_()
-    elif choice == 1:
-        x.fill_(0.7)
-    elif choice == 2:
+    if choice == 2:
         x[:, 0] = 0.5
-    elif choice == 3:
-        x *= 100
-    elif choice == 4:
-        x *= 1e-8
-    elif choice == 5:
-        x = x.round()
-    return x
+    changed = {0: 0 * x, 1: torch.full_like(x, 0.7), 3: 100 * x, 4: 1e-8 * x, 5: x.round()}
+    return changed.get(choice, x)
 
 
 def random_case(seed, dtype):
