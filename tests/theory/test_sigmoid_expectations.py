@@ -155,6 +155,8 @@ def test_saturated_unit_with_uniform_masks_in_closed_form(low, high, term):
 def test_saturated_unit_with_clipped_masks(law, term):
     terms = tensor(term)
     log = min(sigmoid_expectations.log_expected_sigmoid(terms, law))
+    mirrored = cd.Gaussian(mu=-law.mu, sigma=law.sigma, low=-law.high, high=-law.low)
+    assert min(sigmoid_expectations.log_expected_sigmoid(-terms, mirrored)) == pytest.approx(log, rel=1e-12)
     kinks = [bound for bound in (law.low, law.high) if math.isfinite(bound)]
     clip = lambda v: min(max(v, law.low), law.high)  # noqa: E731
     # Multiplied by exp(-log), which the oracle does not believe but checks: the expectation must then be 1.
