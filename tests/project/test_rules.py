@@ -13,9 +13,9 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Upper limits. A measure that is still above its target (in the comment) may only fall: lower the number with it.
 LIMITS = {
-    "lines": 37787,  # 33000
-    "lines without replication": 30972,  # 26500
-    "modules": 196,  # 190
+    "lines": 37586,  # 33000
+    "lines without replication": 30771,  # 26500
+    "modules": 194,  # 190
     "modules of over 500 lines": 0,
     "packages of over 12 modules": 0,
     "module names used twice": 0,
