@@ -51,9 +51,7 @@ def has_lab():
     return all(importlib.util.find_spec(package) for package in LAB_PACKAGES)
 
 
-collect_ignore_glob = [
-    "lab/study/studies/*"
-]  # they are run by test_user_studies.py, and some need what is not installed
+collect_ignore_glob = ["lab/study/studies/*"]  # test_templates.py runs them, and some need what is not installed
 WITHOUT_LAB = ["faults", "golden", *(path.name for path in HERE.glob("*.py") if needs_lab(path))]
 collect_ignore = [] if has_lab() else WITHOUT_LAB
 

@@ -237,6 +237,12 @@ def test_original_changes_nothing():
     assert [each["relative_variance"] for each in applied.noise.values()] == pytest.approx([0.25, 0.25])
 
 
+def test_original_has_the_noise_of_the_models_own_layers():
+    found = apply("original", nn.Sequential(nn.Dropout(0.2), nn.Linear(2, 2), nn.Dropout(0.5), nn.Dropout(1.0))).noise
+    assert {name: each["relative_variance"] for name, each in found.items()} == pytest.approx({"0": 0.25, "2": 1.0})
+    assert {each["mean"] for each in found.values()} == {1.0}
+
+
 @pytest.mark.parametrize("text", ["original", "bernoulli:match"])
 def test_layers_that_are_off_are_no_part_of_the_noise(text):
     model = nn.Sequential(nn.Dropout(0.0), nn.Linear(6, 6), nn.Dropout(0.2))

@@ -161,6 +161,12 @@ def test_the_reference_is_the_one_that_was_asked_for(tmp_path):
     assert result.results.reference == "bernoulli:match"
 
 
+def test_metric_to_be_maximised_has_the_highest_as_its_winner():
+    values = {"a": [0.5, 0.51, 0.5, 0.52, 0.5, 0.51], "b": [0.6, 0.62, 0.6, 0.63, 0.61, 0.6]}
+    lower, higher = (lab.analyze(values, better=way, metric="share").verdict.headline for way in ("lower", "higher"))
+    assert (lower, higher) == ("A is better than b, by 0.103.", "A is worse than b, by 0.103.")
+
+
 def test_a_candidate_of_two_methods_is_trained_once():
     both = ["gaussian:sigma=0.2", "gaussian:sigma=0.4"]
     methods = ["original", "gaussian", "gaussian:sigma=0.3"]

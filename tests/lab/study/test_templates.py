@@ -1,6 +1,8 @@
-"""``contdrop compare --init``: every kind of starter runs as it is."""
+"""Studies as users write them, and those that ``contdrop compare --init`` writes for them: each runs as it is."""
 
 import pathlib
+import re
+import subprocess
 import sys
 
 import pytest
@@ -13,17 +15,65 @@ from contdrop.lab.study import source, templates
 from refusals import refusal
 
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
+STUDIES = sorted((pathlib.Path(__file__).parent / "studies").glob("*.py"))
+NEEDS = {"text_bert": "transformers", "lightning_loop": "lightning", "images_folder": "PIL"}
+FOR_CLASSES_ONLY = r"\b(errs?|errors?, %|test error|accuracy|misclassified|digits?|images?|labels?)\b"
+
+every_study = pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+
+
+def need(path):
+    name = NEEDS.get(path.stem, "torch")
+    pytest.importorskip(name, reason=f"{path.name} needs {name}, which is not installed")
+
+
+def compare(path, tmp_path, **options):
+    """The study of a file and its result, whose methods have all of their runs."""
+    study = source.load_file(path)
+    result = lab.compare(study, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False, **options)
+    found = {method: sorted(runs) for method, runs in result.results.errors().items()}
+    assert found == dict.fromkeys(study.methods, list(range(options.get("runs", study.runs))))
+    return study, result
+
+
+def words(page):
+    """What a reader sees of a page."""
+    return re.sub(r"<(style|script)\b.*?</\1>|<[^>]+>", " ", page, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("kind", templates.KINDS)
 def test_starter_runs_as_it_is(kind, tmp_path):
-    path = tmp_path / "my_study.py"
-    templates.write(path, kind)
-    study = source.load_file(path)
-    result = lab.compare(study, runs=1, epochs=1, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False)
-    assert {method: list(runs) for method, runs in result.results.errors().items()} == {
-        method: [0] for method in study.methods
-    }
+    templates.write(tmp_path / "my_study.py", kind)
+    compare(tmp_path / "my_study.py", tmp_path, runs=1, epochs=1)
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers' and Lightning's own
+@every_study
+def test_study_is_short_and_gives_results_and_a_page(path, tmp_path):
+    assert len(path.read_text().splitlines()) < 40
+    need(path)
+    study, result = compare(path, tmp_path)
+    page = result.report(tmp_path / "page").read_text()
+    assert study.name in page
+    assert study.metrics[0].name in words(page)
+
+
+def test_page_of_a_regression_has_no_word_for_classes(tmp_path):
+    (path,) = (path for path in STUDIES if path.stem == "tabular_regression")
+    text = words(compare(path, tmp_path, runs=6, epochs=1)[1].report(tmp_path / "page").read_text())
+    assert "rmse" in text
+    assert set(re.findall(FOR_CLASSES_ONLY, text, re.IGNORECASE)) == set()
+
+
+@pytest.mark.slow
+@every_study
+def test_study_gives_a_report_in_one_command(path, tmp_path):
+    need(path)
+    command = [sys.executable, "-m", "contdrop.cli", "compare", str(path), "--store", "runs.db", "--out", "page"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert path.stem.replace("_", "-") in (tmp_path / "page" / "index.html").read_text()
 
 
 class Recorder:
