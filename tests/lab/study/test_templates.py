@@ -31,8 +31,8 @@ def compare(path, tmp_path, **options):
     """The study of a file and its result, whose methods have all of their runs."""
     study = source.load_file(path)
     result = lab.compare(study, store=tmp_path / "runs.db", workers=0, device="cpu", progress=False, **options)
-    found = {method: sorted(runs) for method, runs in result.results.errors().items()}
-    assert found == dict.fromkeys(study.methods, list(range(options.get("runs", study.runs))))
+    found = {method: tuple(sorted(runs)) for method, runs in result.results.errors().items()}
+    assert found == dict.fromkeys(study.methods, tuple(range(options.get("runs", study.runs))))
     return study, result
 
 
