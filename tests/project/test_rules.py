@@ -71,7 +71,7 @@ kernels/test_avx512.py kernels/test_neon.py kernels/test_quality.py
 kernels/test_battery_verdicts.py kernels/test_random_streams_for_batteries.py
 lab/report/test_live_in_browser.py lab/report/test_page_in_browser.py
 lab/report/test_reliability.py lab/runner/test_missing_systems.py lab/store/faults/test_faults.py
-lab/store/test_damage.py lab/study/test_known_facts.py lab/training/test_other_metrics.py
+lab/store/test_damage.py lab/study/test_known_facts.py lab/report/test_other_metrics.py
 replication/claims/test_archives.py replication/studies/test_studies.py surgery/test_architectures.py
 test_law_values.py test_open_laws.py theory/propagation/test_propagated_gradients.py
 theory/propagation/test_propagation.py

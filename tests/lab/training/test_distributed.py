@@ -202,11 +202,7 @@ def test_what_processes_would_do_otherwise_is_refused(divided):
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"batch_size": 1}, "its batches have 1 examples"),
-        ({"compile": True}, "it is compiled"),
-    ],
+    ("changes", "reason"), [({"batch_size": 1}, "its batches have 1 examples"), ({"compile": True}, "it is compiled")]
 )
 def test_studies_that_cannot_be_divided_are_refused_before_anything_is_done(changes, reason):
     jobs = plan(STUDY.replace(**changes))
@@ -230,15 +226,15 @@ def model():
     return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2))
 
 study = lab.Study(
-    "divided", data, model, methods=("gaussian",), reference="gaussian", runs=1, epochs=EPOCHS, batch_size=20
+    "divided", data, model, methods=("gaussian",), reference="gaussian", runs=1, epochs=150, batch_size=20
 )
 """
 
 
-def arguments(directory: pathlib.Path, *, epochs: int, devices: int = 2) -> list[str]:
-    (directory / "study.py").write_text(TEXT.replace("EPOCHS", str(epochs)))
+def arguments(directory: pathlib.Path) -> list[str]:
+    (directory / "study.py").write_text(TEXT)
     out = str(directory / "report")
-    return ["compare", str(directory / "study.py"), "--workers", "1", "--devices", str(devices), "--out", out]
+    return ["compare", str(directory / "study.py"), "--workers", "1", "--devices", "2", "--out", out]
 
 
 def epochs_in(store: pathlib.Path) -> int:
@@ -252,7 +248,7 @@ def epochs_in(store: pathlib.Path) -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="finds processes by /proc")
 def test_a_killed_process_is_made_good_and_a_killed_command_resumes_bit_for_bit(tmp_path):
-    given = arguments(tmp_path, epochs=150)
+    given = arguments(tmp_path)
     store, undisturbed = tmp_path / "killed.db", tmp_path / "whole.db"
     running = subprocess.Popen(
         command(*given, store=store), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -3,6 +3,7 @@
 import math
 import types
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -89,13 +90,6 @@ def test_top1_is_the_error_and_top_k_falls_with_k_whatever_the_ties(rows, seed):
     assert found[0] == found[1] >= found[2]
 
 
-@pytest.mark.parametrize("k", [4, 5])
-def test_top_k_of_as_few_classes_is_refused(k):
-    logits, target = _classes(c=4)
-    with pytest.raises(UserError, match=rf"^metric top{k}: expected more than {k} classes, got 4; choose a smaller k$"):
-        _value(f"top{k}", logits, (None, target))
-
-
 @given(st.integers(1, 20_000), st.data())
 @settings(max_examples=50)
 def test_error_is_to_the_bit_what_counting_gives(n, data):
@@ -150,13 +144,6 @@ def test_one_logit_for_two_classes_is_two_logits(form):
     assert float(loss.total(output, (None, target))) == pytest.approx(50 * float(expected), rel=1e-12)
 
 
-def test_one_logit_for_many_classes_is_refused():
-    with pytest.raises(
-        UserError, match=r"expected targets 0 or 1 beside one logit each, output \[3\] and target \[3\]"
-    ):
-        _value("error", torch.zeros(3, 1), (None, torch.tensor([0, 1, 2])))
-
-
 def test_several_labels_per_example_are_as_many_binary_classes():
     logits = torch.tensor([[2.0, -1.0, 3.0], [-1.0, -1.0, 2.0]])
     target = torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]])
@@ -197,13 +184,6 @@ def test_positions_of_an_example_are_averaged_without_the_ignored(layout):
     assert float(loss.total(output, batch)) == pytest.approx(sum(means))
 
 
-@pytest.mark.parametrize("name", ONE_CLASS_EACH)
-def test_metrics_of_one_class_per_example_refuse_positions(name):
-    logits, _, target = _dense("[N, C, H, W]")
-    with pytest.raises(UserError, match=rf"^metric {name}: expected one class per example, got targets \[6, 3, 5\]"):
-        _value(name, logits, (None, target))
-
-
 @pytest.mark.parametrize("name", CLASSIFICATION)
 def test_an_example_without_any_target_is_refused(name):
     logits, target = _classes(c=4)
@@ -219,8 +199,6 @@ def test_an_example_without_any_target_is_refused(name):
 
 def test_as_many_positions_as_classes_are_told_apart_or_refused():
     logits, target = torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([[0, 1, 2]] * 2)
-    with pytest.raises(UserError, match=r"cannot tell classes from positions, output \[2, 3, 3\] and target \[2, 3\]"):
-        _value("error", logits, (None, target))
     wrapped = types.SimpleNamespace(logits=logits)
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
     assert _value("nll", wrapped, (None, target)) == pytest.approx(float(expected))
@@ -294,13 +272,10 @@ def test_area_of_one_class_only_has_no_value_and_absent_classes_are_left_out():
     assert 0 < _value("f1", logits, (None, torch.ones(200, dtype=torch.int64))) < 1
 
 
-def test_f1_is_of_classes_that_occur():
+def test_f1_is_of_classes_that_occur_and_the_area_of_two_classes_does_not_saturate():
     logits, target = torch.eye(4)[[0, 0, 3, 3]], torch.tensor([0, 3, 3, 1])
     expected = sklearn.metrics.f1_score(target, logits.argmax(1), average="macro")
     assert _value("f1", logits, (None, target)) == pytest.approx(expected) == pytest.approx((2 / 3 + 0.5 + 0) / 3)
-
-
-def test_area_of_two_classes_does_not_saturate():
     logits = torch.tensor([[0.0, 60.0], [0.0, 50.0], [0.0, 70.0]])  # probabilities that are all 1 in float64
     assert _value("auroc", logits, (None, torch.tensor([1, 0, 1]))) == 1.0
 
@@ -356,12 +331,6 @@ def test_regression_agrees_with_sklearn(shape, shift):
     assert float(loss.total(output, batch)) == pytest.approx(40 * square, rel=1e-12)
 
 
-def test_names_of_what_is_kept_beside_metrics_are_taken():
-    for name in ("labels", "predictions", "groups"):
-        with pytest.raises(UserError, match="expected a name other than predictions, labels, groups"):
-            Metric(name)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_mean_loss_of_half_precision_is_neither_infinite_nor_rounded(dtype):
     found = EpochMetrics(Metric("none"))
@@ -370,11 +339,8 @@ def test_mean_loss_of_half_precision_is_neither_infinite_nor_rounded(dtype):
     assert found.values(lambda mine: [mine])[0] == pytest.approx((300 * 256 + 259) / 515, rel=1e-12)
 
 
-def test_r2_of_a_target_whose_mean_is_rounded_has_no_value():
-    assert np.isnan(metric_values.r2(np.array([[0.1, 0.1], [0.2, 0.1], [0.1, 0.1]])))
-
-
 def test_r2_of_a_constant_target_has_no_value():
+    assert np.isnan(metric_values.r2(np.array([[0.1, 0.1], [0.2, 0.1], [0.1, 0.1]])))  # whose mean is rounded
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert math.isnan(_value("r2", torch.randn(5), (None, torch.ones(5))))
@@ -386,34 +352,8 @@ def test_regression_trains_in_the_models_own_precision():
         assert default_loss("regression").mean(output, (None, target)).dtype == torch.float32
 
 
-@pytest.mark.parametrize("shapes", [((8, 1), (8,)), ((8,), (8, 1)), ((8, 2), (8,)), ((8,), (7,)), ((1,), (8,))])
-def test_regression_refuses_what_may_broadcast(shapes):
-    output, target = (torch.zeros(shape) for shape in shapes)
-    for use in (default_loss("regression").mean, default_loss("regression").total, find("rmse").contributions):
-        with pytest.raises(UserError, match=r"^regression: expected output and target of one shape; got output ") as e:
-            use(output, (None, target))
-        assert f"{list(shapes[0])} and target {list(shapes[1])}" in str(e.value)
-        assert "\n" not in str(e.value)
-
-
-@pytest.mark.parametrize("shapes", [((8,), (8, 1)), ((8, 3), (8, 1)), ((8, 3, 4), (8, 5)), ((), (8,)), ((8, 3), (7,))])
-def test_classification_refuses_shapes_that_do_not_fit(shapes):
-    output, target = torch.zeros(shapes[0]), torch.zeros(shapes[1], dtype=torch.int64)
-    uses = [find("error").contributions]
-    if shapes != ((8, 3), (7,)):  # torch says it of the usual case
-        uses.append(default_loss("classification").mean)
-    for use in uses:
-        with pytest.raises(UserError, match=r"^classification: expected one logit per class and one class per example"):
-            use(output, (None, target))
-
-
-def test_classes_that_are_no_whole_numbers_are_refused():
+def test_classes_may_be_whole_numbers_of_any_type():
     logits, target = _classes()
-    for use in (find("error").contributions, default_loss("classification").mean):
-        with pytest.raises(
-            UserError, match=r"expected whole numbers as classes; got a target of float32; use y.long\(\)"
-        ):
-            use(logits, (None, target.float()))
     for dtype in (torch.int32, torch.uint8):
         assert _value("error", logits, (None, target.to(dtype))) == _value("error", logits, (None, target))
         assert float(default_loss("classification").mean(logits, (None, target.to(dtype)))) > 0
@@ -426,24 +366,10 @@ def test_the_usual_loss_is_torchs_to_the_bit():
     assert torch.equal(loss.total(logits, (None, target)), torchs(logits, target, reduction="sum"))
 
 
-@pytest.mark.parametrize("batch", [torch.zeros(3), (torch.zeros(3),), {"x": torch.zeros(3)}, ([1], [2]), None, {}])
-def test_batches_without_a_target_are_refused(batch):
-    with pytest.raises(UserError, match=r"^expected a target: a tensor as the last element of a batch"):
-        target_of(batch)
-
-
-@pytest.mark.parametrize("output", [None, (torch.zeros(3),), {"out": torch.zeros(3)}, types.SimpleNamespace()])
-def test_outputs_without_logits_are_refused(output):
-    with pytest.raises(UserError, match=r"^expected a model that returns a tensor.*give forward= \(model, batch\)"):
-        prediction_of(output)
-
-
 def test_examples_are_counted_by_target_or_first_tensor():
     nodes, graphs = torch.zeros(9, 2), torch.zeros(4)
     assert examples_of((nodes, graphs)) == 4
     assert examples_of({"x": nodes}) == examples_of(nodes) == 9
-    with pytest.raises(UserError, match=r"^expected a batch with a tensor.*; got str; give loss="):
-        examples_of("x")
 
 
 def test_a_models_own_loss_is_the_default_without_a_task():
@@ -453,9 +379,6 @@ def test_a_models_own_loss_is_the_default_without_a_task():
     assert not find("loss").is_mean  # of batches, not of examples
     assert default_loss(None).mean(output, batch) is output.loss
     assert float(default_loss(None).total(output, batch)) == 7.5
-    for use in (default_loss(None).mean, find("loss").contributions):
-        with pytest.raises(UserError, match=r"expected loss=.* a model that returns a loss; got Tensor"):
-            use(torch.zeros(3), batch)
 
 
 def test_metrics_combine_means_or_take_all():
@@ -484,35 +407,53 @@ def test_metrics_are_frozen_and_compare_by_name():
     assert Metric("x").better == "lower"
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Metric(""), "^Metric: expected a name of printable characters, got ''$"),
-        (lambda: Metric("a\nb"), "^Metric: expected a name"),
-        (lambda: Metric(len), "^Metric: expected a name"),
-        (lambda: Metric("a", better="more"), "^metric a: expected better to be .lower. or .higher., got 'more'$"),
-        (lambda: Metric("a", 3), "^metric a: expected functions as of and combine, got 3$"),
-        (lambda: Metric("a", combine=max, function=min), "^metric a: expected combine, or a function of the whole"),
-        (lambda: Metric("a").contributions(None, None), "^metric a: expected of="),
-        (
-            lambda: Metric("a").value([[1.0, 2.0]]),
-            r"^metric a: expected one number, got shape \[2\]; let combine= give",
-        ),
-        (lambda: Metric("a").value(np.zeros((2, 2, 2))), r"^metric a: expected contributions \[examples\] or"),
-        (lambda: Metric.whole("a", None, lambda x: x).value([1.0, 2.0]), "let the function give one$"),
-    ],
-)
-def test_mistakes_are_told_in_one_line(make, message):
-    with pytest.raises(UserError, match=message) as error:
-        make()
-    assert "\n" not in str(error.value)
+def _classified(*shapes):
+    output, target = shapes
+    return torch.zeros(output), (None, torch.zeros(target, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("found", [torch.tensor(1.0), torch.zeros(2, 3, 4), torch.zeros(5)])
-def test_contributions_are_one_row_per_example(found):
-    metric = Metric("mine", lambda output, batch: found)
-    with pytest.raises(UserError, match=r"^metric mine: expected of= to give \[examples\] or \[examples, k\] for 4 ex"):
-        metric.contributions(None, None, examples=4)
+BROADCAST = [((8, 1), (8,)), ((8,), (8, 1)), ((8, 2), (8,)), ((8,), (7,)), ((1,), (8,))]
+UNFIT = [((8,), (8, 1)), ((8, 3), (8, 1)), ((8, 3, 4), (8, 5)), ((), (8,))]
+NO_TARGETS = [torch.zeros(3), (torch.zeros(3),), {"x": torch.zeros(3)}, ([1], [2]), None, {}]
+FOUND = [torch.tensor(1.0), torch.zeros(2, 3, 4), torch.zeros(5)]
+REFUSED = [
+    *(partial(_value, f"top{k}", *_classified((4, 4), 4)) for k in (4, 5)),
+    lambda: _value("error", torch.zeros(3, 1), (None, torch.tensor([0, 1, 2]))),
+    lambda: _value("error", torch.randn(2, 3, 3), (None, torch.tensor([[0, 1, 2]] * 2))),
+    *(partial(_value, name, *_classified((6, 4, 3, 5), (6, 3, 5))) for name in ONE_CLASS_EACH),
+    *(
+        partial(use, torch.zeros(output), (None, torch.zeros(target)))
+        for output, target in BROADCAST
+        for use in (default_loss("regression").mean, default_loss("regression").total, find("rmse").contributions)
+    ),
+    *(partial(default_loss("classification").mean, *_classified(*shapes)) for shapes in UNFIT),
+    *(partial(find("error").contributions, *_classified(*shapes)) for shapes in (*UNFIT, ((8, 3), (7,)))),
+    lambda: find("error").contributions(torch.zeros(3, 2), (None, torch.zeros(3))),
+    lambda: default_loss("classification").mean(torch.zeros(3, 2), (None, torch.zeros(3))),
+    *(partial(target_of, batch) for batch in NO_TARGETS),
+    *(
+        partial(prediction_of, output)
+        for output in (None, (torch.zeros(3),), {"out": torch.zeros(3)}, types.SimpleNamespace())
+    ),
+    lambda: examples_of("x"),
+    lambda: default_loss(None).mean(torch.zeros(3), {"x": torch.zeros(3)}),
+    lambda: find("loss").contributions(torch.zeros(3), {"x": torch.zeros(3)}),
+    *(partial(Metric, name) for name in ("labels", "predictions", "groups", "", "a\nb", len)),
+    lambda: Metric("a", better="more"),
+    lambda: Metric("auroc", better="lower"),
+    lambda: Metric("a", 3),
+    lambda: Metric("a", combine=max, function=min),
+    lambda: Metric("a").contributions(None, None),
+    lambda: Metric("a").value([[1.0, 2.0]]),
+    lambda: Metric("a").value(np.zeros((2, 2, 2))),
+    lambda: Metric.whole("a", None, lambda x: x).value([1.0, 2.0]),
+    *(partial(Metric("mine", lambda output, batch: output).contributions, found, None, 4) for found in FOUND),
+    *(partial(chosen, given_, "classification") for given_ in ("eror", "top0", ["nll", "nll"], [], [3])),
+]
+
+
+def test_mistakes_are_told_in_one_line(refusals):
+    refusals("refusals_of_metrics", REFUSED)
 
 
 def test_metrics_by_name():
@@ -528,27 +469,10 @@ def test_metrics_by_name():
     }
 
 
-@pytest.mark.parametrize(
-    ("given_", "message"),
-    [
-        ("eror", "^metric: no built-in metric is called 'eror'; did you mean 'error'[?]$"),
-        ("top0", "no built-in metric is called 'top0'"),
-        (["nll", "nll"], "^metric: expected each name once; got 'nll' twice$"),
-        ([], "^metric: expected a lab.Metric, a name such as error, or several of them; got \\[\\]$"),
-        ([3], "^metric: expected a lab.Metric.*got 3$"),
-    ],
-)
-def test_unknown_metrics_are_told(given_, message):
-    with pytest.raises(UserError, match=message):
-        chosen(given_, "classification")
-
-
 def test_which_values_of_a_known_name_are_better_needs_no_word():
     assert Metric("accuracy").better == Metric("R2").better == Metric.whole("f1", None, np.mean).better == "higher"
     assert Metric("ece").better == Metric("mine").better == Metric.whole("rmse", None, np.max).better == "lower"
     assert Metric.whole("mine", None, np.max).better == "higher"
-    with pytest.raises(UserError, match=r"^metric auroc: higher values of it are better; got better='lower'$"):
-        Metric("auroc", better="lower")
     built_in = {name: metric.better for name, metric in metrics.BUILT_IN.items()}
     known = {name: metric_values.better_of(name) for name in metrics.BUILT_IN}
     assert built_in == known | {"top5": "lower"}  # an error here, an accuracy elsewhere

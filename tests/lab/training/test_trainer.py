@@ -57,6 +57,22 @@ def exact(epoch):
     return epoch._replace(seconds=0.0)
 
 
+def recorded(images, method="gaussian", *, epochs=2, **options):
+    """The inputs of all training batches, in a list by epoch, and the trainer."""
+    seen = []
+
+    def forward(model, batch):
+        if model.training:
+            seen[-1].append(batch[0].flatten(1).clone())
+        return model(batch[0])
+
+    trained = start(images, method, forward=forward, **options)
+    for _ in range(epochs):
+        seen.append([])
+        trained.run_epoch()
+    return seen, trained
+
+
 @pytest.fixture
 def store(tmp_path):
     with Store(tmp_path / "runs.db", create=True) as opened:
@@ -87,8 +103,7 @@ def resume(images, method="gaussian", *, epochs, interrupted, **options):
     second.restore(state)
     resumed += [exact(second.run_epoch()) for _ in range(epochs - interrupted)]
     assert resumed == undisturbed
-    for name, value in weights(whole).items():
-        assert torch.equal(value, weights(second)[name])
+    assert all(torch.equal(value, weights(second)[name]) for name, value in weights(whole).items())
     return first, second
 
 
@@ -122,19 +137,8 @@ def test_runs_and_stages_share_nothing_but_the_data(images):
 
 def test_mask_draws_do_not_shift_the_data_order(images):
     """A method that draws many masks and one that draws none see the same batches in the same epoch."""
-    seen = {}
-    for method in ("none", "dropconnect"):
-        found = seen[method] = []
-
-        def forward(model, batch, found=found):
-            found.append(batch[0].clone())
-            return model(batch[0])
-
-        trained = start(images, method, forward=forward)
-        for _ in range(2):
-            trained.run_epoch()
-    for one, other in zip(seen["none"], seen["dropconnect"], strict=True):
-        assert torch.equal(one, other)
+    for one, other in zip(*(recorded(images, method)[0] for method in ("none", "dropconnect")), strict=True):
+        assert torch.equal(torch.cat(one), torch.cat(other))
 
 
 def test_order_changes_from_epoch_to_epoch_unless_it_is_fixed(images):
@@ -143,8 +147,36 @@ def test_order_changes_from_epoch_to_epoch_unless_it_is_fixed(images):
     assert not torch.equal(*orders)
     assert torch.equal(orders[1].sort().values, torch.arange(80))
     fixed = start(prepare(dataclasses.replace(DATA, batches=InOrder(100))(), task="classification"))
-    assert torch.equal(torch.cat(fixed.order(0)), torch.arange(80))
-    assert torch.equal(torch.cat(fixed.order(2)), torch.arange(80))
+    for epoch in (0, 2):
+        assert torch.equal(torch.cat(fixed.order(epoch)), torch.arange(80))
+    seen = [torch.cat(batches) for batches in recorded(images, epochs=3)[0]]
+    assert len({tuple(order.flatten().tolist()) for order in seen}) == 3
+    assert len({frozenset(map(tuple, order.tolist())) for order in seen}) == 1
+    assert len(set(map(tuple, seen[0].tolist()))) == 80
+
+
+def seeds_of_masks(images, method, **options):
+    """What torch's generator was seeded with at the first batch of each epoch."""
+    trained, seen, found = start(images, method, **options), [], []
+    trained.network.register_forward_pre_hook(
+        lambda network, _: seen.append(torch.initial_seed()) if network.training else None
+    )
+    for _ in range(2):
+        seen.clear()
+        trained.run_epoch()
+        assert len(set(seen)) == 1, "nothing seeds the generator within an epoch"
+        found.append(seen[0])
+    return found
+
+
+def test_masks_have_a_seed_for_every_method_run_and_epoch(images):
+    """Else two methods would be dropped the same units, and errors would look more alike than they are."""
+    first = seeds_of_masks(images, "gaussian")
+    assert first == seeds_of_masks(images, "gaussian")
+    others = [*seeds_of_masks(images, "gaussian", run=1)]
+    for method in ("uniform", "bernoulli", "gaussian:sigma=0.4"):
+        others += seeds_of_masks(images, method)
+    assert len({*first, *others}) == 2 + len(others)
 
 
 def test_fingerprint_of_the_order_knows_seeds_and_orders(images, monkeypatch):
@@ -293,16 +325,9 @@ def test_resumption_from_the_middle_of_a_pass_is_bit_exact(images, networks):
 
 def test_epochs_by_steps_show_the_passes_one_after_another(images):
     """Every example once before any comes again, whatever the number of steps between evaluations."""
-    seen = []
-
-    def forward(model, batch):
-        if model.training:
-            seen.append(batch[0].flatten(1).clone())
-        return model(batch[0])
-
-    trained = start(images, **BY_STEPS, forward=forward, epochs=3)
-    while not trained.is_over:
-        trained.run_epoch()
+    by_epoch, trained = recorded(images, **BY_STEPS, epochs=3)
+    seen = [batch for batches in by_epoch for batch in batches]
+    assert trained.is_over
     assert [len(batch) for batch in seen] == [30, 30, 20] * 2
     first, second = torch.cat(seen[:3]), torch.cat(seen[3:])
     assert not torch.equal(first, second)
@@ -310,21 +335,13 @@ def test_epochs_by_steps_show_the_passes_one_after_another(images):
 
 
 def test_networks_of_a_run_differ_and_their_mean_probabilities_count(images):
-    orders = []
-
-    def forward(model, batch):
-        if model.training:
-            orders.append(batch[0].flatten().tolist())
-        return model(batch[0])
-
-    trained = start(images, networks=2, forward=forward)
+    (orders,), trained = recorded(images, networks=2, epochs=1)
     alone = start(images)
-    trained.run_epoch()
     one, other = trained.network
     for name, value in alone.network.named_parameters():
         assert not torch.equal(one.state_dict()[name], other.state_dict()[name]) or "bias" in name
         assert torch.equal(weights(start(images, networks=2))[f"0.{name}"], value)
-    assert orders[0] != orders[1]
+    assert not torch.equal(orders[0], orders[1])
     found = trained.evaluate(trained.parts.test)
     x, y = next(trained.parts.test.batches(trained.parts.test.order(None, len(trained.parts.test))))
     with torch.no_grad():
@@ -343,14 +360,11 @@ def test_a_network_of_a_run_learns_as_it_would_alone(images):
         assert torch.equal(pair.network[0].state_dict()[name], value)
 
 
-def test_what_changes_nothing_is_not_in_the_configuration():
+def test_several_networks_are_in_the_configuration_only_if_they_change_something(images):
     """So stores that were begun before there were epochs by steps and several networks are gone on with."""
     assert not {"epoch_steps", "networks"} & set(STUDY.configuration["training"])
     changed = STUDY.replace(epoch_steps=5, networks=2).configuration["training"]
     assert (changed["epoch_steps"], changed["networks"]) == (5, 2)
-
-
-def test_a_rehearsal_of_several_networks_warns_of_nothing(images):
     assert dry_run([job("gaussian", networks=2)], images).warnings == ()
 
 
