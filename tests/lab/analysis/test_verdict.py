@@ -144,7 +144,7 @@ CASES = {
     "a weaker law in few runs": with_noise(
         results_of({m: e[:3] for m, e in MATCHED.items()}, reference="original"), 1.0, uniform=1 / 3
     ),
-    "laws as strong as their names say": results_of(MATCHED, reference="original"),
+    "laws about as strong as they say": with_noise(results_of(MATCHED, reference="original"), 1.0, uniform=0.995),
     "no dropout, with a failed run": results_of(
         {"gaussian": noisy(2), "none": noisy(3, seed=1)}, failed=[("none", 12)]
     ),

@@ -117,6 +117,7 @@ def test_buffers_that_were_replaced_by_others_come_back():
     first.network.mean = torch.arange(3.0)
     second.restore(b"".join(first.state()))
     assert second.network.mean.tolist() == [0.0, 1.0, 2.0]
+    assert "mean" not in second.network.state_dict()
 
 
 def back(content):
