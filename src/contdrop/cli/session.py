@@ -16,7 +16,7 @@ import typer
 from .._text import duration, plural
 from ..errors import UserError
 from ..lab import stats
-from ..lab.analysis.phrases import run_count
+from ..lab.analysis.metric_format import run_count
 from ..lab.analysis.verdict import Analysis, analyze
 from ..lab.extensions import DATA_VARIABLE
 from ..lab.report import formats, tables

@@ -9,7 +9,7 @@ from scipy import stats as scipy_stats
 from contdrop.lab import stats
 from contdrop.lab.analysis import verdict as verdicts
 from contdrop.lab.analysis.comparisons import ALPHA, compare, margin_of, outcome_of, wilcoxon_rejects
-from contdrop.lab.analysis.phrases import probability
+from contdrop.lab.analysis.metric_format import probability
 from contdrop.lab.analysis.sample_size import needed_runs
 from contdrop.lab.analysis.verdict import HEADLINE, analyze, verdict
 from contdrop.lab.report import tables

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from contdrop.errors import UserError
 from contdrop.lab.data.batch import examples_of, prediction_of, target_of
 from contdrop.lab.training import metric_values, metrics
-from contdrop.lab.training.epoch_metrics import EpochMetrics
 from contdrop.lab.training.losses import default_loss
-from contdrop.lab.training.metrics import Metric, chosen, defaults, find
+from contdrop.lab.training.metrics import EpochMetrics, Metric, chosen, defaults, find
 
 CLASSIFICATION = ("error", "accuracy", "top2", "nll", "perplexity", "brier", "ece", "auroc", "f1")
 ONE_CLASS_EACH = ("ece", "auroc", "f1")

@@ -15,7 +15,7 @@ from ..store.schema import IMPORTED
 from ..study import amendments
 from ..study.labels import name_in_text
 from .comparisons import margin_of, planned_margin
-from .phrases import capital, moment, names, run_count
+from .metric_format import capital, moment, names, run_count
 
 _PLACES = re.compile(r"[\d,]+ places? with dropout out of reach: [^;]+")
 

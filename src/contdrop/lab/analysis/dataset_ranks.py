@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .. import stats
 from ..store.results import Results
-from .phrases import mean_of
+from .metric_format import mean_of
 
 ENOUGH_DATASETS, ENOUGH_METHODS = 3, 3
 

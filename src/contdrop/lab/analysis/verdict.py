@@ -39,7 +39,7 @@ from .comparisons import (
     wilcoxon_can_reject,
     wilcoxon_rejects,
 )
-from .phrases import all_of, capital, mean_of, names, ordinal, probability, run_count, tally
+from .metric_format import all_of, capital, mean_of, names, ordinal, probability, run_count, tally
 
 HEADLINE = 84  # characters: two lines of the page, on a phone too
 _NAME = 26  # characters of the reference in a headline

@@ -14,8 +14,7 @@ from typing import Any
 
 from ...errors import UserError
 from ..analysis.comparisons import BETTER, OUTCOME_WORDS, WORSE, outcome_of
-from ..analysis.metric_format import Measure
-from ..analysis.phrases import capital, moment
+from ..analysis.metric_format import Measure, capital, moment
 from ..analysis.verdict import Analysis, Verdict, analyze
 from ..extensions import extension
 from ..stats import Comparison

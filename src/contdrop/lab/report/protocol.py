@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..._text import plural
-from ..analysis.phrases import moment, run_count
+from ..analysis.metric_format import moment, run_count
 from ..store.results import Results
 from ..store.schema import FAILED, FINISHED, IMPORTED, ONLY_SIZE, JobRecord
 from ..study import amendments, labels

@@ -16,7 +16,7 @@ import markupsafe
 from ... import __version__
 from ..._text import plural, visible
 from ...errors import UserError
-from ..analysis.phrases import capital, moment
+from ..analysis.metric_format import capital, moment
 from ..study import labels
 from . import style
 

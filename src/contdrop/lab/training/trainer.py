@@ -33,9 +33,8 @@ from ..study.plan import PlannedJob, Variant
 from ..study.user_errors import explained
 from . import checkpoint, random_streams
 from .distributed import SINGLE_PROCESS, ProcessGroup
-from .epoch_metrics import EpochMetrics
 from .losses import Loss, default_loss
-from .metrics import Metric, measured, predicted_classes, with_loss
+from .metrics import EpochMetrics, Metric, measured, predicted_classes, with_loss
 from .model import BuiltModel, build, seed_everything
 
 _MOST_LABELS = 2**15  # predicted classes are stored in 16 bits

@@ -10,8 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...analysis.metric_format import HIGHER, Measure
-from ...analysis.phrases import capital, tally
+from ...analysis.metric_format import HIGHER, Measure, capital, tally
 from ...analysis.verdict import Analysis
 from ...stats import Comparison
 from ...study import labels

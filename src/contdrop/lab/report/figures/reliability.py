@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...analysis.phrases import capital
+from ...analysis.metric_format import capital
 from ...store.results import Results
 from ...store.writer import Store
 from ...study import labels

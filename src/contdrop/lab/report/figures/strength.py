@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ...analysis.comparisons import control_of, noise_mismatch
-from ...analysis.phrases import capital
+from ...analysis.metric_format import capital
 from ...store.results import Results
 from ...study import labels
 from .. import style
