@@ -18,16 +18,14 @@ class Initialization(Configuration, abc.ABC):
     @torch.no_grad()
     def apply(self, network: nn.Module, generator: torch.Generator) -> None:
         """Set all parameters, in the network's order: the same numbers for networks that differ in method only."""
-        weights = [parameter for parameter in network.parameters() if parameter.dim() > 1]
         for name, parameter in network.named_parameters():
             if parameter.dim() < 2:
                 parameter.zero_()
             else:
-                layer = name.partition(".")[0]
-                self._draw(parameter, generator, layer=layer, is_output=parameter is weights[-1])
+                self._draw(parameter, generator, name.partition(".")[0])
 
     @abc.abstractmethod
-    def _draw(self, weight: Tensor, generator: torch.Generator, *, layer: str, is_output: bool) -> None: ...
+    def _draw(self, weight: Tensor, generator: torch.Generator, layer: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Normal(Initialization):
 
     std: float = 0.01
 
-    def _draw(self, weight: Tensor, generator: torch.Generator, *, layer: str, is_output: bool) -> None:
+    def _draw(self, weight: Tensor, generator: torch.Generator, layer: str) -> None:
         weight.normal_(0, self.std, generator=generator)
 
 
@@ -58,11 +56,13 @@ class Glorot(Initialization):
     gain: float = 1.0
     zero_output: bool = False
 
-    def _draw(self, weight: Tensor, generator: torch.Generator, *, layer: str, is_output: bool) -> None:
-        if is_output and self.zero_output:
-            weight.zero_()
-        else:
-            nn.init.xavier_uniform_(weight, gain=self.gain, generator=generator)
+    def apply(self, network: nn.Module, generator: torch.Generator) -> None:
+        super().apply(network, generator)
+        if self.zero_output:
+            nn.init.zeros_([parameter for parameter in network.parameters() if parameter.dim() > 1][-1])
+
+    def _draw(self, weight: Tensor, generator: torch.Generator, layer: str) -> None:
+        nn.init.xavier_uniform_(weight, gain=self.gain, generator=generator)
 
 
 @dataclass(frozen=True)
@@ -73,5 +73,5 @@ class Layered(Initialization):
 
     stds: tuple[tuple[str, float], ...]
 
-    def _draw(self, weight: Tensor, generator: torch.Generator, *, layer: str, is_output: bool) -> None:
+    def _draw(self, weight: Tensor, generator: torch.Generator, layer: str) -> None:
         weight.normal_(0, dict(self.stds)[layer], generator=generator)

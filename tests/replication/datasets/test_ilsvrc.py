@@ -49,13 +49,13 @@ def test_classes_are_in_the_order_of_their_synsets(folder):
 
 
 def test_images_are_data_of_a_study(folder):
-    images = ilsvrc.class_folders(folder, ilsvrc.SmallerSide(32))
-    small = ilsvrc.Images(images.paths, images.targets, images.classes, _square)
+    images = ilsvrc.class_folders(folder)
+    small = dataclasses.replace(images, prepare=_square)
     parts = prepare(Data(train=small, test=small, validation=1), task="classification").parts(0, "final", 0)
     ((batch, labels),) = parts.test.batches(parts.test.order(None, 5))
     assert batch.shape == (5, 3, 8, 8)
     assert labels.tolist() == [0, 0, 0, 1, 1]
-    pickle.dumps(images)  # to another process
+    pickle.dumps(dataclasses.replace(images, prepare=ilsvrc.SmallerSide(32)))  # to another process
 
 
 def test_all_of_it_is_counted_and_never_loaded(folder, tmp_path_factory):
@@ -109,7 +109,7 @@ def test_a_strip_is_not_made_larger_than_any_image(tmp_path):
     lay_out(tmp_path, train=("n01000000",))
     (path,) = (tmp_path / "train" / "n01000000").iterdir()
     pillow.new("RGB", (1, 65_000)).save(path, "JPEG")
-    images = ilsvrc.class_folders(tmp_path / "train", ilsvrc.SmallerSide(256))
+    images = dataclasses.replace(ilsvrc.class_folders(tmp_path / "train"), prepare=ilsvrc.SmallerSide(256))
     assert refusal(images.__getitem__, 0) == (
         f"{path}: expected an image of at most 64,000,000 pixels once its smaller side has 256; one of 1x65,000 would "
         "have 4,259,840,000"

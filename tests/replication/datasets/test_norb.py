@@ -81,10 +81,9 @@ def test_small_norb_keeps_its_size(tmp_path):
 def test_every_type_and_number_of_dimensions(tmp_path, kind, shape):
     array = RANDOM.integers(0, 100, shape).astype(kind)
     (tmp_path / "m").write_bytes(matrix(array))
-    with norb.matrix(tmp_path / "m", shape) as found:
-        parts = [found.rows(3), found.rows(1)]
-        found.end()
-    assert found.kind == np.dtype(kind)
+    parts = list(norb.matrix(tmp_path / "m", shape, 3))
+    assert [len(part) for part in parts] == [3, 1]
+    assert parts[0].dtype == np.dtype(kind)
     np.testing.assert_array_equal(np.concatenate(parts), array)
 
 

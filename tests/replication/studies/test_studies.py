@@ -24,9 +24,7 @@ DIVISORS = {"digits": 16.0, "mnist": 255.0, "fashion-mnist": 255.0}
 
 
 of_images = pytest.mark.parametrize(
-    "study",
-    [each for each in studies.STUDIES.values() if isinstance(each.data, Images)],
-    ids=lambda study: study.name,
+    "study", [each for each in studies.STUDIES.values() if isinstance(each.data, Images)], ids=lambda study: study.name
 )
 
 

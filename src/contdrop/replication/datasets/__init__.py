@@ -12,7 +12,7 @@ from . import builtin, dataset
 from .builtin import DIGITS
 from .cifar import CIFAR_10
 from .dataset import Dataset as Dataset
-from .dataset import DatasetSource, DownloadProgress, MissingError
+from .dataset import DatasetSource, MissingError
 from .dataset import data_directory as data_directory
 from .ilsvrc import IMAGENETTE, TEN, WHOLE
 from .mnist import FASHION_MNIST, MNIST
@@ -48,17 +48,12 @@ def load(name: str, directory: pathlib.Path | None = None) -> Dataset:
 
     Args:
         name: One of ``names()``.
-        directory: Where data sets are kept; ``location.directory()`` if not given.
+        directory: Where data sets are kept; ``data_directory()`` if not given.
 
     Raises:
         UserError: The name is unknown, or the data are missing or damaged. The text says what to do.
     """
     return find(name).load(dataset.data_directory(directory))
-
-
-def get(name: str, directory: pathlib.Path | None, progress: DownloadProgress) -> None:
-    """Download a data set unless it is here; files that are here and right stay."""
-    find(name).get(dataset.data_directory(directory), progress)
 
 
 @dataclasses.dataclass(frozen=True)

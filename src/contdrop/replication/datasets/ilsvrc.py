@@ -72,10 +72,10 @@ def whole(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None)
         )
     devkit, test = folder / _DEVKIT, folder / "val"
     is_flat = devkit.is_dir() and not _class_names(test)
-    tested = with_devkit(test, devkit, prepare) if is_flat else class_folders(test, prepare)
-    trained = class_folders(folder / "train", prepare)
+    tested = with_devkit(test, devkit) if is_flat else class_folders(test)
+    trained = class_folders(folder / "train")
     _check_classes(trained.classes, tested.classes, folder)
-    return trained, tested
+    return dataclasses.replace(trained, prepare=prepare), dataclasses.replace(tested, prepare=prepare)
 
 
 def _check_classes(train: tuple[str, ...], val: tuple[str, ...], folder: pathlib.Path) -> None:
@@ -198,7 +198,7 @@ class FolderSource(DatasetSource):
         return np.stack(images), np.repeat(np.arange(len(self.synsets)), count)
 
 
-def class_folders(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> Images:
+def class_folders(folder: pathlib.Path) -> Images:
     """Return the images in folders that are named by their synsets."""
     classes = _class_names(folder)
     if not classes:
@@ -210,7 +210,7 @@ def class_folders(folder: pathlib.Path, prepare: Callable[[Image], Image] | None
             raise UserError(f"{folder / name}: expected JPEG files; there are none")
         paths += found
         targets += [number] * len(found)
-    return Images(paths, np.array(targets, np.int64), classes, prepare)
+    return Images(paths, np.array(targets, np.int64), classes)
 
 
 def _class_names(folder: pathlib.Path) -> tuple[str, ...]:
@@ -225,7 +225,7 @@ def _count_classes(folder: pathlib.Path) -> int:
         return 0
 
 
-def with_devkit(folder: pathlib.Path, devkit: pathlib.Path, prepare: Callable[[Image], Image] | None = None) -> Images:
+def with_devkit(folder: pathlib.Path, devkit: pathlib.Path) -> Images:
     """Return the validation images, all in one folder, with the labels of the development kit (its folder "data")."""
     paths = _jpegs(folder)
     synsets = _synsets(devkit / _META)
@@ -240,7 +240,7 @@ def with_devkit(folder: pathlib.Path, devkit: pathlib.Path, prepare: Callable[[I
     wrong = next((line for line in lines if line not in synsets), None)
     if wrong is not None:
         raise UserError(f"{truth}: expected numbers from 1 to {len(synsets)}; got {printable(wrong[:20])!r}")
-    return Images(paths, np.array([numbers[synsets[line]] for line in lines], np.int64), classes, prepare)
+    return Images(paths, np.array([numbers[synsets[line]] for line in lines], np.int64), classes)
 
 
 def _prepared(path: str, prepare: Callable[[Image], Image] | None) -> Image:

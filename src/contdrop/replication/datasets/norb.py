@@ -7,7 +7,6 @@ written, whatever their number), and the values, all little-endian; it may be gz
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gzip
 import math
@@ -31,44 +30,28 @@ _MOST_DIMENSIONS = 8
 _AT_ONCE = 500  # pairs of images
 
 
-@dataclasses.dataclass(frozen=True)
-class Matrix:
-    """A matrix whose values have not been read yet."""
-
-    shape: tuple[int, ...]
-    kind: np.dtype[np.generic]
-    file: BinaryIO
-    path: pathlib.Path
-
-    def rows(self, count: int) -> npt.NDArray[np.generic]:
-        """Read the next rows."""
-        shape = (count, *self.shape[1:])
-        wanted = math.prod(shape) * self.kind.itemsize
-        content = self.file.read(wanted)
-        if len(content) != wanted:
-            raise UserError(f"{self.path}: truncated, it ends in the middle of its values")
-        return np.frombuffer(content, self.kind).reshape(shape)
-
-    def end(self) -> None:
-        """Raise UserError if anything follows what has been read."""
-        if self.file.read(1):
-            raise UserError(f"{self.path}: too long, bytes follow its {self.shape[0]:,} rows")
-
-
-@contextlib.contextmanager
-def matrix(path: pathlib.Path, shape: tuple[int, ...]) -> Iterator[Matrix]:
-    """Open a file, gzipped or not, that has to hold a matrix of this shape."""
+def matrix(path: pathlib.Path, shape: tuple[int, ...], at_once: int) -> Iterator[npt.NDArray[np.generic]]:
+    """Yield some rows at a time of a file, gzipped or not, that has to hold a matrix of this shape and nothing else."""
     with reading(path), path.open("rb") as plain:
         gzipped = plain.read(2) == b"\x1f\x8b"
         plain.seek(0)
         file: BinaryIO = gzip.GzipFile(fileobj=plain) if gzipped else plain  # type: ignore[assignment]
         try:
-            yield _head(file, path, shape)
+            kind = _read_head(file, path, shape)
+            for start in range(0, shape[0], at_once):
+                part = min(at_once, shape[0] - start), *shape[1:]
+                content = file.read(math.prod(part) * kind.itemsize)
+                if len(content) != math.prod(part) * kind.itemsize:
+                    raise UserError(f"{path}: truncated, it ends in the middle of its values")
+                yield np.frombuffer(content, kind).reshape(part)
+            if file.read(1):
+                raise UserError(f"{path}: too long, bytes follow its {shape[0]:,} rows")
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise UserError(f"{path}: damaged gzip data ({error})") from error
 
 
-def _head(file: BinaryIO, path: pathlib.Path, shape: tuple[int, ...]) -> Matrix:
+def _read_head(file: BinaryIO, path: pathlib.Path, shape: tuple[int, ...]) -> np.dtype[np.generic]:
+    """Return the type of a matrix's values; refuse one of another shape."""
     start = file.read(8)
     if len(start) < 8:
         raise UserError(f"{path}: truncated, {len(start)} bytes are less than the head of a matrix")
@@ -87,7 +70,7 @@ def _head(file: BinaryIO, path: pathlib.Path, shape: tuple[int, ...]) -> Matrix:
     if found != shape:
         expected, got = ("x".join(map(str, sizes)) for sizes in (shape, found))
         raise UserError(f"{path}: expected a matrix of {expected}; its head says {got}")
-    return Matrix(found, np.dtype(_KINDS[magic]), file, path)
+    return np.dtype(_KINDS[magic])
 
 
 def area_matrix(before: int, after: int) -> npt.NDArray[np.float32]:
@@ -139,18 +122,15 @@ class NorbSource(FileSource):
             self._fill_labels(path, labels)
 
     def _fill_images(self, path: pathlib.Path, images: Images) -> None:
-        with matrix(path, (len(images), 2, self.original, self.original)) as found:
-            if found.kind.itemsize > 1:
-                raise UserError(f"{path}: expected images of bytes; it has {found.kind.name}")
-            for start in range(0, len(images), _AT_ONCE):
-                part = images[start : start + _AT_ONCE]
-                part[:] = reduced(found.rows(len(part)).astype(np.uint8), self.shape[-1])
-            found.end()
+        start = 0
+        for pairs in matrix(path, (len(images), 2, self.original, self.original), _AT_ONCE):
+            if pairs.itemsize > 1:
+                raise UserError(f"{path}: expected images of bytes; it has {pairs.dtype.name}")
+            images[start : start + len(pairs)] = reduced(pairs.astype(np.uint8), self.shape[-1])
+            start += len(pairs)
 
     def _fill_labels(self, path: pathlib.Path, labels: Labels) -> None:
-        with matrix(path, labels.shape) as found:
-            values = found.rows(len(labels))
-            found.end()
+        (values,) = matrix(path, labels.shape, len(labels))
         wrong = ~np.isin(values, np.arange(len(self.classes)))
         if wrong.any():
             at = int(np.argmax(wrong))

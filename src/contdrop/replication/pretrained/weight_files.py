@@ -14,7 +14,7 @@ import itertools
 import math
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,8 @@ from ..._files import reading
 from ..._text import printable, some_of
 from ...errors import UserError
 
-Layers = dict[str, tuple[npt.NDArray[np.float32], ...]]
+Blobs = tuple[npt.NDArray[np.float32], ...]
+Layers = dict[str, Blobs]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,14 +151,8 @@ _MOST_DIMENSIONS = 8
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-class _Kind(NamedTuple):
-    """Field numbers of a layer message."""
-
-    name: int
-    blobs: int
-
-
-_KINDS = {2: _Kind(name=4, blobs=6), 100: _Kind(name=1, blobs=7)}
+# The kinds of layer messages, by their field numbers: those of a layer's name and of its blobs.
+_KINDS = {2: (4, 6), 100: (1, 7)}
 
 
 class _BrokenError(Exception):
@@ -190,7 +185,7 @@ class _Reader:
         found: Layers = {}
         for number, wire, start, end in self._message(0, len(self._content)):
             if number in _KINDS and wire == _BYTES:
-                name, blobs = self._layer(start, end, _KINDS[number])
+                name, blobs = self._layer(start, end, *_KINDS[number])
                 if not blobs:
                     continue
                 if name in found:
@@ -198,12 +193,14 @@ class _Reader:
                 found[name] = blobs
         return found
 
-    def _layer(self, start: int, end: int, kind: _Kind) -> tuple[str, tuple[npt.NDArray[np.float32], ...]]:
+    def _layer(
+        self, start: int, end: int, of_name: int, of_blob: int
+    ) -> tuple[str, tuple[npt.NDArray[np.float32], ...]]:
         name, blobs = "", []
         for number, wire, first, last in self._message(start, end):
-            if number == kind.name and wire == _BYTES:
+            if number == of_name and wire == _BYTES:
                 name = printable(bytes(self._bytes[first : min(last, first + 100)]).decode(errors="replace"))
-            elif number == kind.blobs and wire == _BYTES:
+            elif number == of_blob and wire == _BYTES:
                 blobs.append(self._blob(first, last, name))
         return name, tuple(blobs)
 

@@ -195,10 +195,7 @@ COVARIANCE = RELU.replace(
     title="MNIST, 784-800-800-10, ReLU: covariance between units of a layer",
     paper="Figure 4",
     methods=("none", "bernoulli", "uniform", "gaussian", "bernoulli-matched", "bernoulli-matched:uniform"),
-    sizes={
-        "paper": dataclasses.replace(PAPER, runs=1),
-        "quick": quick(RELU_RECIPE, runs=1),
-    },
+    sizes={"paper": dataclasses.replace(PAPER, runs=1), "quick": quick(RELU_RECIPE, runs=1)},
     measure=Covariance(layers=RELU_MODEL.hidden_layers),
 )
 
