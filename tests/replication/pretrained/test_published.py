@@ -184,10 +184,8 @@ def test_pooling_is_that_of_caffe():
 
 
 def _published():
-    path = pretrained.find("nin-cifar10").path(REAL)
-    if not path.is_file():
-        pytest.skip("nin-cifar10 is not here: set CONTDROP_DATA to a directory that holds it")
-    return path
+    real("nin-cifar10")
+    return pretrained.find("nin-cifar10").path(REAL)
 
 
 def test_published_weights_fit():
@@ -216,13 +214,11 @@ class Small:
 @pytest.fixture
 def small(tmp_path, monkeypatch):
     """Random weights of the network, saved, and CIFAR-10 that is small."""
-    from contdrop.replication.pretrained import published as module
-
     monkeypatch.setenv("CONTDROP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(module.datasets, "load", lambda name, directory: Small)
+    monkeypatch.setattr(published.datasets, "load", lambda name, directory: Small)
     # The eigenvectors of a matrix of 3072 rows take a while, and 30 images do not tell their covariance.
     fitted = Whitening(np.zeros(3072, np.float32), np.eye(3072, dtype=np.float32))
-    monkeypatch.setattr(module, "nin_whitening", lambda found: fitted)
+    monkeypatch.setattr(published, "nin_whitening", lambda found: fitted)
     torch.manual_seed(0)
     torch.save(published_nin().state_dict(), tmp_path / "nin.pt")
     return tmp_path / "nin.pt"
