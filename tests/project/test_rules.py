@@ -13,7 +13,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Upper limits. A measure that is still above its target (in the comment) may only fall: lower the number with it.
 LIMITS = {
-    "lines": 37586,  # 33000
+    "lines": 37552,  # 33000
     "lines without replication": 30771,  # 26500
     "modules": 194,  # 190
     "modules of over 500 lines": 0,
