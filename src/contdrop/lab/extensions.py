@@ -82,20 +82,13 @@ class Extension:
     overall: Callable[[Store, Sequence[Results]], Overall] = lambda store, everything: Overall()
 
 
-_registered: list[Extension] = []
-
-
-def register(extension: Extension) -> None:
-    """Make an extension the one that studies and reports use."""
-    _registered[:] = [extension]
-
-
 @functools.cache
 def extension() -> Extension:
-    """Return the registered extension; import the package of published studies by its name, if it is installed."""
-    if not _registered and importlib.util.find_spec(_MODULE.rpartition(".")[0]):
-        importlib.import_module(_MODULE)
-    return _registered[0] if _registered else Extension()
+    """Return that of the package of published studies; one without any additions if it is not installed."""
+    if importlib.util.find_spec(_MODULE.rpartition(".")[0]) is None:
+        return Extension()
+    found: Extension = importlib.import_module(_MODULE).EXTENSION
+    return found
 
 
 def find_studies(name: str) -> list[Any]:

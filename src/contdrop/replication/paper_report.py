@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..lab.analysis import dataset_ranks
-from ..lab.extensions import Extension, Overall, register
+from ..lab.extensions import Extension, Overall
 from ..lab.report.formats import Cell, Table
 from ..lab.report.protocol import size_of
 from ..lab.store.results import Results
@@ -123,14 +123,12 @@ def paper_ranks(every: Sequence[Results]) -> Table | None:
     return Table("paper-ranks", "Ranks as in the paper's Table VIII", headings, tuple(rows), notes)
 
 
-register(
-    Extension(
-        studies="contdrop.replication.studies",
-        published_table=paper_tables.table_of,
-        average_ranks=paper_tables.AVERAGE_RANKS,
-        ranks_note="The paper's ranks are over MNIST, CIFAR-10, SVHN, NORB and ILSVRC-2012, without “no dropout”.",
-        class_names=_class_names,
-        samples=_samples,
-        overall=_overall,
-    )
+EXTENSION = Extension(
+    studies="contdrop.replication.studies",
+    published_table=paper_tables.table_of,
+    average_ranks=paper_tables.AVERAGE_RANKS,
+    ranks_note="The paper's ranks are over MNIST, CIFAR-10, SVHN, NORB and ILSVRC-2012, without “no dropout”.",
+    class_names=_class_names,
+    samples=_samples,
+    overall=_overall,
 )

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from ..._text import some_of
 from ...errors import UserError, mistake
 from ..data import batch as batches
-from ..data.batch import leaves, loss_of, target_of, to_device
+from ..data.batch import leaves, loss_of, target_of
 from ..data.data import PreparedData
 from ..data.inputs import Arrays, bad_rows
 from ..training.trainer import Trainer
@@ -22,20 +22,10 @@ _OF_TYPES = re.compile(r"d?type|not implemented for", re.IGNORECASE)  # in torch
 _CLOSE = 1e-3  # to 1, for sums of probabilities in any precision
 
 
-def check_first_batch(training: Trainer, prepared: PreparedData, where: str) -> list[str]:
-    """Call a model that is not used afterwards with one batch.
-
-    Returns:
-        Warnings of possible mistakes, a line each.
-
-    Raises:
-        UserError: There is a mistake.
-    """
+def check_first_batch(training: Trainer, batch: Any, prepared: PreparedData, where: str) -> list[str]:
+    """Call a model that is not used afterwards with one batch; return warnings of possible mistakes, a line each."""
     study = training.study
     training.network.train()
-    with explained(f"{where}: batches"):
-        batch = next(iter(training.parts.train.batches(training.order(0)[:1], seed=0)))
-    batch = to_device(batch, training.device)
     with explained(f"{where}: training step"), torch.no_grad(), training.autocast():
         try:
             output = training.forward(training.first, batch)

@@ -166,7 +166,7 @@ class _Trial:
                     "out"
                 ) from error
         self.warnings += common_mistakes.check_optimizer(training, self.where)
-        self.warnings += common_mistakes.check_first_batch(training, self.prepared, self.where)
+        self.warnings += common_mistakes.check_first_batch(training, self._batches(1)[0], self.prepared, self.where)
         self.warnings += filter(None, [common_mistakes.missing_values(self.prepared)])
         del self.training
         return self
@@ -176,10 +176,9 @@ class _Trial:
         training, parts = self.training, self.training.parts
         torch.manual_seed(0)
         training.network.train()
-        with explained(f"{self.where}: batches"):
-            batches = list(parts.train.batches(training.order(0)[:_STEPS], seed=0))
-        steps = [self._step(to_device(batch, training.device)) for batch in batches]
-        self._try_smallest(batches)
+        batches = self._batches(_STEPS)
+        steps = [self._step(batch) for batch in batches]
+        self._try_smallest(len(batches))
         self.settings = {"optimizer": _hyperparameters(training), "learning rates": _learning_rates(training)}
         for part in (parts.validation, parts.test) if training.job.stage == FINAL else (parts.validation,):
             self._evaluate(part)
@@ -192,6 +191,11 @@ class _Trial:
         self.memory = _memory(training) + kept if kept else 0
         del self.training
         return self
+
+    def _batches(self, number: int) -> list[Any]:
+        with explained(f"{self.where}: batches"):
+            batches = list(self.training.parts.train.batches(self.training.order(0)[:number], seed=0))
+        return [to_device(batch, self.training.device) for batch in batches]
 
     def _step(self, batch: Any) -> tuple[int, float, float | None]:
         """Take a step; return the bytes that backward keeps, the loss, and the norm of the gradient."""
@@ -226,12 +230,12 @@ class _Trial:
     def _independent(self) -> UserError:
         return UserError(f"{self.where}: no parameter gets a gradient; the loss does not depend on the model")
 
-    def _try_smallest(self, tried: Sequence[Any]) -> None:
+    def _try_smallest(self, tried: int) -> None:
         """Try the smallest batch of a pass: batch normalization cannot take a single example."""
         training = self.training
         order = training.order(0)
         smallest = min(order, key=len)
-        if len(smallest) >= min(map(len, order[: len(tried)])):
+        if len(smallest) >= min(map(len, order[:tried])):
             return
         (batch,) = training.parts.train.batches([smallest], seed=0)
         what = f"training step with the {plural(len(smallest), 'example')} of a pass's smallest batch"
