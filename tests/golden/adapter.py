@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import sqlite3
 import subprocess
 import sys
@@ -74,11 +75,19 @@ def machine() -> dict[str, str]:
     """Return what decides the last bits of a result: two machines that agree in it give the same."""
     return {
         "architecture": platform.machine(),
+        "vendor": vendor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "kernels": str(cd.backend()),
         "torch": torch.__version__,
         "numpy": np.__version__,
     }
+
+
+def vendor() -> str:
+    """Return who made the processor: MKL and oneDNN take other paths, with other last bits, on others' processors."""
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    found = re.search(r"^vendor_id\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
+    return found[1] if found else platform.processor()
 
 
 def study(**settings: object) -> lab.Study:
