@@ -28,7 +28,7 @@ LIMITS = {
 LONG = {"kernels/triton.py"}
 LISTS = {"cli", "lab/report/figures", "replication/datasets"}
 # Of the standard library: documented, but for multiprocessing's _config and pickle's _Unpickler in Python.
-DOCUMENTED = {"_asdict", "_exit", "_fields", "_replace", "_config", "_Unpickler"}
+DOCUMENTED = {"_asdict", "_make", "_exit", "_fields", "_replace", "_config", "_Unpickler"}
 
 # No noun phrase opens with one of these.
 NO_NOUN = """
